@@ -1,0 +1,37 @@
+"""Nothing in the tests touches the network, and no test fights another for the cores."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+# Before any test module is imported: transformers, datasets and OpenMP read these at import.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_OFFLINE"] = "1"
+os.environ["HF_DATASETS_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["MPLBACKEND"] = "Agg"
+os.environ["COLUMNS"] = "100"  # help and tables come out the same at every width of terminal
+os.environ["NO_COLOR"] = "1"
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what is marked `gpu` where torch sees no CUDA device; torch is asked only if such a test was chosen."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Caches of the tests lie in a temporary folder: a stale cache of the user's must not decide a test."""
+    os.environ["DRTK_CACHE"] = str(tmp_path_factory.mktemp("cache"))
