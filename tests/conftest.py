@@ -19,6 +19,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+@pytest.hookimpl(trylast=True)  # after -m has left out what was not chosen
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what is marked `gpu` where torch sees no CUDA device; torch is asked only if such a test was chosen."""
     marked = [item for item in items if item.get_closest_marker("gpu")]

