@@ -1,0 +1,21 @@
+"""drtk chunk: split long documents into passages."""
+
+from __future__ import annotations
+
+from drtk.cli.jobs import record_filter
+from drtk.cli.options import Output, Source, with_settings
+from drtk.io.filtering import FilterJob
+from drtk.settings.text import ChunkSettings
+
+
+@with_settings(ChunkSettings)
+@record_filter("corpus", passages=True, bare=True)
+def chunk(source: Source = "-", output: Output = "-", *, settings: ChunkSettings, job: FilterJob) -> None:
+    """Split long documents into passages.
+
+    Reads a corpus and writes a corpus whose ids are DOC#0, DOC#1, …
+    """
+    from drtk.io.jsonl import dump, read_passages
+
+    documents = read_passages(source, intake=job.intake, side_files=job.side_files)
+    job.run(documents, lambda window: map(dump, window), unit="documents")

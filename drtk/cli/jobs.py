@@ -1,0 +1,147 @@
+"""What every command has in common: verbosity, and the options of filters and of commands that make a folder."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from drtk.cli.options import recorded, reshape, signature_of
+from drtk.errors import UsageError
+from drtk.io.filtering import FilterJob
+from drtk.io.folders import FolderJob
+from drtk.io.intake import Intake
+from drtk.io.manifest import is_done
+from drtk.io.progress import log, set_verbosity
+from drtk.io.streams import STANDARD
+
+_FLAGS: dict[str, tuple[Any, Any]] = {
+    "resume": (Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")], False),
+    "force": (Annotated[bool, typer.Option("--force", help="Replace a finished output.")], False),
+    "skip_done": (
+        Annotated[
+            bool,
+            typer.Option("--skip-done", help="Do nothing where the output was made from the same inputs and settings."),
+        ],
+        False,
+    ),
+    "skip_bad": (
+        Annotated[
+            int,
+            typer.Option(
+                "--skip-bad", metavar="N", min=0, help="Leave out up to N unreadable records, and count them."
+            ),
+        ],
+        0,
+    ),
+    "with_files": (
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                "--with",
+                metavar="FILE",
+                help="Join a file of added fields by id, line by line; repeatable.",
+                show_default=False,
+            ),
+        ],
+        None,
+    ),
+    "bare": (
+        Annotated[bool, typer.Option("--bare", help="Write ids and the fields this command makes, nothing else.")],
+        False,
+    ),
+    "quiet": (Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings and errors.")], False),
+    "verbose": (Annotated[bool, typer.Option("--verbose", "-v", help="Say more; a fault shows its traceback.")], False),
+}
+_NOT_RECORDED = {"resume", "force", "skip_done", "quiet", "verbose"}  # how it was run, not what was made
+
+
+def command_name(function: Callable[..., Any]) -> str:
+    """`mine_negatives` -> `mine-negatives`; a trailing underscore (a Python keyword or built-in) goes."""
+    return function.__name__.strip("_").replace("_", "-")
+
+
+def plain_command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A command with -q and -v and nothing else in common with others."""
+    return _common(function, ("quiet", "verbose"), None)
+
+
+def record_filter(kind: str, *, passages: bool = False, bare: bool = False) -> Callable[..., Any]:
+    """A command that reads records and writes records; it receives a FilterJob as `job`.
+
+    kind: what the output is called in its manifest. passages: it reads a corpus, so it takes --with.
+    bare: it adds fields, so it takes --bare.
+    """
+    flags = ["resume", "force", "skip_done", "skip_bad"]
+    flags += ["with_files"] * passages + ["bare"] * bare + ["quiet", "verbose"]
+
+    def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FilterJob:
+        return FilterJob(
+            name,
+            kind,
+            output,
+            settings,
+            resume=given["resume"],
+            force=given["force"],
+            bare=given.get("bare", False),
+            side_files=tuple(given.get("with_files") or ()),
+            intake=Intake(skip_bad=given["skip_bad"]),
+        )
+
+    return lambda function: _common(function, tuple(flags), make)
+
+
+def folder_maker(kind: str, *, resume: bool = False, passages: bool = False) -> Callable[..., Any]:
+    """A command that makes a folder; it receives a FolderJob as `job`. resume: it can go on with unfinished work."""
+    flags = ["resume"] * resume + ["force", "skip_done", "skip_bad"] + ["with_files"] * passages + ["quiet", "verbose"]
+
+    def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:
+        if output == STANDARD:
+            raise UsageError("--output must name a folder")
+        return FolderJob(
+            name,
+            kind,
+            output,
+            settings,
+            resume=given.get("resume", False),
+            force=given["force"],
+            intake=Intake(skip_bad=given["skip_bad"]),
+            side_files=tuple(given.get("with_files") or ()),
+        )
+
+    return lambda function: _common(function, tuple(flags), make)
+
+
+def _common(
+    function: Callable[..., Any], flags: tuple[str, ...], make: Callable[..., Any] | None
+) -> Callable[..., Any]:
+    name = command_name(function)
+    parameters = signature_of(function)
+    parameters.pop("job", None)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **given: Any) -> Any:
+        set_verbosity(quiet=given["quiet"], verbose=given["verbose"])
+        common = {flag: given.pop(flag) for flag in flags}
+        if make is None:
+            return function(*args, **given)
+        settings = recorded(given | {flag: value for flag, value in common.items() if flag not in _NOT_RECORDED})
+        output = settings.pop("output")
+        if common["skip_done"]:
+            if output == STANDARD:
+                raise UsageError("--skip-done needs a named output: -o")
+            if is_done(output, settings):
+                log(f"{name}: {output} is up to date")
+                return None
+        job = make(name, output, settings, common)
+        job.check()
+        return function(*args, **given, job=job)
+
+    extra = [
+        inspect.Parameter(flag, inspect.Parameter.KEYWORD_ONLY, annotation=_FLAGS[flag][0], default=_FLAGS[flag][1])
+        for flag in flags
+    ]
+    return reshape(wrapper, [*parameters.values(), *extra])

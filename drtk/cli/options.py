@@ -1,0 +1,110 @@
+"""How a settings class becomes options, and the option types that recur."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from drtk.errors import UsageError
+from drtk.settings.core import default_of, load_preset, merge, plain_type, to_dict
+
+Source = Annotated[str, typer.Argument(metavar="INPUT", help="File to read; - is stdin.", show_default=False)]
+Output = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="File to write; - is stdout.")]
+Folder = Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Folder to make.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of every random draw.")]
+Corpus = Annotated[str, typer.Option("--corpus", metavar="FILE", help="Passages, in any format drtk reads.")]
+Queries = Annotated[str, typer.Option("--queries", metavar="FILE", help="Queries, in any format drtk reads.")]
+Qrels = Annotated[str, typer.Option("--qrels", metavar="FILE", help="Judgements: BEIR TSV or TREC qrels.")]
+Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1 …")]
+
+PRESET = typer.Option("--preset", metavar="NAME", help="A recipe by name (drtk presets lists them) or a .toml file.")
+
+
+def signature_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Parameters by name, with annotations resolved."""
+    hints = get_type_hints(function, include_extras=True)
+    shown = inspect.signature(function).parameters
+    return {name: item.replace(annotation=hints.get(name, item.annotation)) for name, item in shown.items()}
+
+
+def reshape(wrapper: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
+    """Give `wrapper` the signature Typer shall see, by the two attributes Typer reads."""
+    ordered = sorted(parameters, key=lambda item: item.kind)
+    wrapper.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {item.name: item.annotation for item in ordered}
+    return wrapper
+
+
+def with_settings(settings: type, *, preset: bool = False, name: str = "settings") -> Callable[..., Any]:
+    """One option per knob of `settings`; the command receives the merged object as `name`.
+
+    Options default to None, so that default < preset < option is known; help shows the knob's own default.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        knobs = {item.name: item for item in fields(settings)}
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **given: Any) -> Any:
+            chosen = {key: given.pop(key) for key in knobs}
+            recipe: dict[str, Any] = {}
+            recipe_name = given.pop("preset", None) if preset else None
+            if recipe_name is not None:
+                found = load_preset(recipe_name)
+                if found.command != function.__name__.replace("_", "-"):
+                    raise UsageError(f"preset '{recipe_name}' is for drtk {found.command}")
+                recipe = found.settings
+            chosen = {key: None if value == [] else value for key, value in chosen.items()}
+            given[name] = merge(settings, recipe, chosen, preset_name=f"preset {recipe_name}")
+            return function(*args, **given)
+
+        mine = signature_of(function)
+        mine.pop(name)
+        hints = get_type_hints(settings)
+        options = [_option(item, hints[item.name]) for item in knobs.values()]
+        if preset:
+            options.insert(0, _keyword("preset", Annotated[str | None, PRESET], None))
+        return reshape(wrapper, [*mine.values(), *options])
+
+    return decorate
+
+
+def _option(item: Any, kind: Any) -> inspect.Parameter:
+    flag = item.metadata.get("flag") or "--" + item.name.replace("_", "-")
+    default = default_of(item)
+    plain = plain_type(kind)
+    if plain is bool:
+        flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    shown = _shown(default, plain)
+    help = item.metadata["help"] + (f" [default: {shown}]" if shown else "")
+    if get_origin(plain) is tuple:
+        plain = list[get_args(plain)[0]]  # type: ignore[misc]
+    return _keyword(item.name, Annotated[plain | None, typer.Option(flag, help=help, show_default=False)], None)
+
+
+def _shown(default: Any, plain: Any) -> str:
+    if default is None or default == () or default == "" or (plain is bool and default is False):
+        return ""
+    if plain is bool:
+        return "on"
+    return " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def recorded(given: dict[str, Any]) -> dict[str, Any]:
+    """What a manifest keeps of a command's arguments: settings objects as plain values, everything else as it is."""
+    plain: dict[str, Any] = {}
+    for key, value in given.items():
+        if hasattr(value, "__dataclass_fields__"):
+            plain |= to_dict(value)
+        else:
+            plain[key] = list(value) if isinstance(value, tuple) else value
+    return plain

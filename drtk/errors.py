@@ -1,0 +1,42 @@
+"""What can go wrong, and the exit status each fault earns."""
+
+from __future__ import annotations
+
+
+class DrtkError(Exception):
+    """A fault of data or resources, told in one line: exit status 1."""
+
+    status = 1
+
+
+class UsageError(DrtkError):
+    """A request that cannot be meant: exit status 2."""
+
+    status = 2
+
+
+class RecordError(DrtkError):
+    """A record that cannot be read; begins with the place, `file:line`."""
+
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(f"{place}: {problem}")
+        self.place = place
+        self.problem = problem
+
+
+class MismatchError(DrtkError):
+    """Two things that should belong together and do not: ids, dimensions, the wrong kind of folder."""
+
+
+class MissingDependency(DrtkError):
+    """An optional package that is not installed; the message holds the command that installs it."""
+
+    def __init__(self, package: str, purpose: str, command: str) -> None:
+        super().__init__(f"{purpose} needs {package}, which is not installed; install it with: {command}")
+        self.command = command
+
+
+class OutputClosed(DrtkError):
+    """The reader of our output went away (`| head`): exit status 141, as the shell reports SIGPIPE."""
+
+    status = 141

@@ -1,0 +1,163 @@
+"""meta.json of every output: what made it, from what, with which settings."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from drtk import __version__
+from drtk.errors import DrtkError, MismatchError
+from drtk.io.streams import STANDARD, digest_file
+
+Manifest = dict[str, Any]
+FOLDER_MANIFEST = "meta.json"
+UNFINISHED_MANIFEST = "meta.json.part"
+_WORTH_A_VERSION = ("torch", "transformers", "tokenizers", "faiss", "bm25s", "nltk", "numpy", "ir_measures")
+
+
+def manifest_path(output: str | Path) -> Path:
+    """Where the manifest of an output lies: in a folder, or beside a file."""
+    path = Path(output)
+    return path / FOLDER_MANIFEST if path.is_dir() else path.with_name(path.name + ".meta.json")
+
+
+def new_manifest(kind: str, settings: Mapping[str, Any]) -> Manifest:
+    """The start of a manifest: kind, command line, settings, and the time."""
+    return {
+        "kind": kind,
+        "command": shlex.join(["drtk", *sys.argv[1:]]),
+        "settings": dict(settings),
+        "inputs": [],
+        "counts": {},
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def completed(
+    manifest: Manifest, *, inputs: list[dict[str, Any]], counts: Mapping[str, Any], seconds: float
+) -> Manifest:
+    """The manifest of finished work."""
+    return manifest | {
+        "inputs": inputs,
+        "counts": dict(counts),
+        "versions": versions(),
+        "seconds": round(seconds, 3),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of drtk, Python, and those libraries this process has loaded; loads none itself."""
+    found = {"drtk": __version__, "python": sys.version.split()[0]}
+    for module in _WORTH_A_VERSION:
+        if module in sys.modules:
+            try:
+                found[module] = str(getattr(sys.modules[module], "__version__", None) or version(module))
+            except PackageNotFoundError:
+                continue
+    return found
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replace a small JSON file in one step."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        part.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise DrtkError(f"{path}: {error.strerror}") from error
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file. Raises DrtkError where it cannot be read."""
+    try:
+        return orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise DrtkError(f"{path}: {error.strerror}") from error
+    except orjson.JSONDecodeError as error:
+        raise DrtkError(f"{path}: not JSON: {error}") from error
+
+
+def read_manifest(folder: str | Path, *, kind: str | None = None) -> Manifest:
+    """The manifest of a finished folder, of `kind` where one is asked for.
+
+    Raises MismatchError for a file, an unfinished folder, one that drtk did not make, or another kind.
+    """
+    path = Path(folder)
+    if not path.exists():
+        raise DrtkError(f"{folder}: no such folder")
+    if not path.is_dir():
+        raise MismatchError(f"{folder}: is a file; expected a folder" + (f" of kind '{kind}'" if kind else ""))
+    if not (path / FOLDER_MANIFEST).exists():
+        unfinished = (path / UNFINISHED_MANIFEST).exists()
+        reason = "unfinished: run the command that makes it again, with --resume" if unfinished else "not made by drtk"
+        raise MismatchError(f"{folder}: has no {FOLDER_MANIFEST}; the folder is {reason}")
+    manifest: Manifest = read_json(path / FOLDER_MANIFEST)
+    if kind is not None and manifest.get("kind") != kind:
+        raise MismatchError(f"{folder}: is of kind '{manifest.get('kind')}'; expected '{kind}'")
+    return manifest
+
+
+def is_done(output: str, settings: Mapping[str, Any]) -> bool:
+    """Whether `output` was made with these settings from inputs that have not changed since.
+
+    What was read from stdin cannot be checked, so such an output never counts as done.
+    """
+    path = manifest_path(output)
+    if not path.exists() or not Path(output).exists():
+        return False
+    manifest = read_json(path)
+    if manifest.get("settings") != orjson.loads(orjson.dumps(dict(settings))):
+        return False
+    return all(_unchanged(entry) for entry in manifest.get("inputs", []))
+
+
+def _unchanged(entry: dict[str, Any]) -> bool:
+    path = Path(entry["path"])
+    if entry["path"] == STANDARD or not path.exists():
+        return False
+    if path.is_dir():
+        return folder_digest(path) == entry["digest"]
+    found = path.stat()
+    if found.st_size != entry["bytes"]:
+        return False
+    return found.st_mtime_ns == entry.get("mtime_ns") or digest_file(path) == entry["digest"]
+
+
+def folder_digest(folder: str | Path) -> str:
+    """A digest of a folder: of its manifest, or, where it has none, of its files' names and sizes."""
+    import hashlib
+
+    path = Path(folder)
+    if (path / FOLDER_MANIFEST).exists():
+        return digest_file(path / FOLDER_MANIFEST)
+    digest = hashlib.blake2b(digest_size=16)
+    for item in sorted(path.rglob("*")):
+        if item.is_file():
+            digest.update(f"{item.relative_to(path)}\0{item.stat().st_size}\0".encode())
+    return digest.hexdigest()
+
+
+def folder_entry(folder: str | Path) -> dict[str, Any]:
+    """How a folder is listed among a manifest's inputs."""
+    return {"path": str(folder), "digest": folder_digest(folder)}
+
+
+class Clock:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start

@@ -1,0 +1,85 @@
+"""What a command tells a person while it works: log lines and progress on stderr, never on stdout."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+Item = TypeVar("Item")
+_LOGGER = logging.getLogger("drtk")
+PLAIN_INTERVAL = 30.0  # seconds between progress lines where stderr is no terminal
+
+
+def set_verbosity(*, quiet: bool, verbose: bool) -> None:
+    """-q leaves errors only, -v adds detail."""
+    _LOGGER.setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
+    if not _LOGGER.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("drtk: %(message)s"))
+        _LOGGER.addHandler(handler)
+        _LOGGER.propagate = False
+
+
+def log(message: str) -> None:
+    """One line a person should see."""
+    _LOGGER.info(message)
+
+
+def detail(message: str) -> None:
+    """One line for -v."""
+    _LOGGER.debug(message)
+
+
+def warn(message: str) -> None:
+    """One line that even -q shows."""
+    _LOGGER.warning(message)
+
+
+class Progress:
+    """Counts work done: a bar where stderr is a terminal, otherwise a plain line every 30 s.
+
+    `initial` is work found done already, so that rates tell the truth after a resume.
+    """
+
+    def __init__(self, what: str, *, total: int | None = None, unit: str = "records", initial: int = 0) -> None:
+        self.what, self.total, self.unit, self.done = what, total, unit, initial
+        self._initial = initial
+        self._start = self._last = time.monotonic()
+        self._bar = None
+        if sys.stderr.isatty() and _LOGGER.isEnabledFor(logging.INFO):
+            from tqdm import tqdm
+
+            self._bar = tqdm(desc=what, total=total, unit=f" {unit}", initial=initial, leave=False, dynamic_ncols=True)
+
+    def add(self, count: int = 1) -> None:
+        """`count` more units are done."""
+        self.done += count
+        if self._bar is not None:
+            self._bar.update(count)
+        elif time.monotonic() - self._last >= PLAIN_INTERVAL:
+            self._last = time.monotonic()
+            of = f" of {self.total:,}" if self.total else ""
+            rate = (self.done - self._initial) / (self._last - self._start)
+            log(f"{self.what}: {self.done:,}{of} {self.unit}, {rate:,.1f}/s")
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def track(items: Iterable[Item], what: str, *, total: int | None = None, unit: str = "records") -> Iterator[Item]:
+    """The items, counted as they pass."""
+    with Progress(what, total=total, unit=unit) as progress:
+        for item in items:
+            yield item
+            progress.add()

@@ -1,0 +1,40 @@
+"""Named choices that load only when used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+from drtk.errors import UsageError
+
+
+class Registry(Mapping[str, str]):
+    """Name -> place ("module:attribute") and one line of description; `load` imports the place.
+
+    As a mapping it gives the descriptions, in the order of declaration.
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, tuple[str, str]]) -> None:
+        self.kind = kind
+        self._entries = dict(entries)
+
+    def __getitem__(self, name: str) -> str:
+        return self._entries[name][1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def check(self, name: str) -> str:
+        """`name`, if it is registered; UsageError naming the choices otherwise."""
+        if name not in self._entries:
+            raise UsageError(f"unknown {self.kind} '{name}'; choose from {', '.join(self._entries)}")
+        return name
+
+    def load(self, name: str) -> Any:
+        """The attribute registered under `name`."""
+        module, _, attribute = self._entries[self.check(name)][0].partition(":")
+        return getattr(import_module(module), attribute)

@@ -1,0 +1,122 @@
+"""Options declared once: a frozen dataclass of knobs is the library's argument, the command line's options and the docs."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from drtk.errors import DrtkError, UsageError
+
+Settings = TypeVar("Settings")
+
+
+def knob(
+    default: Any, help: str, *, at_least: float | None = None, at_most: float | None = None, flag: str | None = None
+) -> Any:
+    """A dataclass field that is also an option: default, help, bounds, and (where it differs from the name) its flag."""
+    metadata = {"help": help, "at_least": at_least, "at_most": at_most, "flag": flag}
+    return field(default=default, metadata=metadata)
+
+
+def merge(
+    settings: type[Settings], preset: Mapping[str, Any], given: Mapping[str, Any], *, preset_name: str = "preset"
+) -> Settings:
+    """Settings from default < preset < option; None in `given` means "not given".
+
+    Raises UsageError for a name the class does not declare, a value of another type, or one out of its bounds.
+    """
+    declared = {item.name: item for item in fields(settings)}  # type: ignore[arg-type]
+    unknown = [name for name in preset if name not in declared]
+    if unknown:
+        raise UsageError(f"{preset_name}: unknown setting '{unknown[0]}'; choose from {', '.join(declared)}")
+    values = dict(preset)
+    values.update({name: value for name, value in given.items() if value is not None})
+    hints = get_type_hints(settings)
+    for name, value in values.items():
+        values[name] = _checked(name, value, hints[name], declared[name].metadata)
+    return settings(**values)
+
+
+def _checked(name: str, value: Any, kind: Any, metadata: Mapping[str, Any]) -> Any:
+    flag = metadata.get("flag") or "--" + name.replace("_", "-")
+    if value is None:
+        return value
+    plain = plain_type(kind)
+    if get_origin(plain) is Literal:
+        if value not in get_args(plain):
+            raise UsageError(f"{flag}: '{value}' is not one of {', '.join(map(str, get_args(plain)))}")
+    elif get_origin(plain) is tuple:
+        return tuple(value)
+    elif plain is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    elif not isinstance(value, plain) or (isinstance(value, bool) and plain is not bool):
+        raise UsageError(f"{flag}: expected {plain.__name__}, found {value!r}")
+    low, high = metadata.get("at_least"), metadata.get("at_most")
+    if low is not None and value < low:
+        raise UsageError(f"{flag}: must be at least {low}, is {value}")
+    if high is not None and value > high:
+        raise UsageError(f"{flag}: must be at most {high}, is {value}")
+    return value
+
+
+def plain_type(kind: Any) -> Any:
+    """The type of a knob without `| None`."""
+    if get_origin(kind) is Union or type(kind).__name__ == "UnionType":
+        return next(part for part in get_args(kind) if part is not type(None))
+    return kind
+
+
+def default_of(item: Any) -> Any:
+    """The default of a dataclass field."""
+    return None if item.default is MISSING else item.default
+
+
+def to_dict(settings: Any) -> dict[str, Any]:
+    """Plain values of a settings object, as `meta.json` stores them."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A published recipe: the command it is for, one line about it, its settings, and its file's text."""
+
+    name: str
+    command: str
+    summary: str
+    settings: dict[str, Any]
+    text: str
+
+
+def preset_names() -> list[str]:
+    """Names of the shipped presets, sorted."""
+    folder = resources.files("drtk") / "presets"
+    return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
+
+
+def load_preset(name: str) -> Preset:
+    """A shipped preset by name, or a TOML file of the user's by path.
+
+    Raises UsageError for an unknown name, DrtkError for a file that is not TOML or lacks `command`.
+    """
+    if name.endswith(".toml"):
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except OSError as error:
+            raise DrtkError(f"{name}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise DrtkError(f"{name}: not UTF-8") from error
+    elif name in preset_names():
+        text = (resources.files("drtk") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
+    else:
+        raise UsageError(f"unknown preset '{name}'; choose from {', '.join(preset_names())}, or name a .toml file")
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DrtkError(f"{name}: not TOML: {error}") from error
+    if not isinstance(content.get("command"), str):
+        raise DrtkError(f'{name}: a preset names its command, for example: command = "train-retriever"')
+    return Preset(name, content["command"], str(content.get("summary", "")), dict(content.get("settings", {})), text)
