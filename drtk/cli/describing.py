@@ -94,19 +94,23 @@ def _compact(value: Any) -> str:
 
 
 def _records(path: str) -> Iterator[str]:
-    """Lines as a person reads them: JSON objects field by field, anything else as it stands."""
-    width = max(40, shutil.get_terminal_size().columns)
+    """Records as a person reads them: JSON objects field by field, anything else as it stands."""
+    limit = 3 * max(40, shutil.get_terminal_size().columns)
     for _, line in Intake().lines(path):
         if not line.strip():
             continue
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError:
-            yield textwrap.shorten(line.decode(errors="replace"), width * 3)
-            continue
-        if not isinstance(row, dict):
-            yield textwrap.shorten(_compact(row), width * 3)
-            continue
-        for field, value in row.items():
-            yield textwrap.shorten(f"{field:<12}{_compact(value)}".replace("\t", " "), width * 3, placeholder=" …")
-        yield ""
+            row = line.decode(errors="replace")
+        if isinstance(row, dict):
+            fields = (_clipped(f"{field:<12}{_compact(value)}", limit) for field, value in row.items())
+            yield "\n".join(fields) + "\n"
+        else:
+            yield _clipped(_compact(row), limit)
+
+
+def _clipped(text: str, limit: int) -> str:
+    """`text` on one line, cut to `limit` characters."""
+    text = text.replace("\n", " ")
+    return text if len(text) <= limit else text[: limit - 2] + " …"
