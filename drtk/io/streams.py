@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import gzip
 import hashlib
 import io
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from stat import S_ISREG
 from typing import IO, Any, BinaryIO
 
-from drtk.errors import DrtkError, MissingDependency, OutputClosed, RecordError
+from drtk.errors import DrtkError, OutputClosed, RecordError
+from drtk.io.compression import SUFFIXES, packer, unpacked
 
 STANDARD = "-"
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -47,6 +48,12 @@ class DigestingReader(io.RawIOBase):
     def digest(self) -> str:
         return self._hash.hexdigest()
 
+    def close(self) -> None:
+        """Close the file below, unless it is stdin, which is not ours to close."""
+        if not self.closed and self._raw is not getattr(sys.stdin, "buffer", None):
+            self._raw.close()
+        super().close()
+
 
 def name_of(source: str) -> str:
     """How complaints call a source: `<stdin>` for "-"."""
@@ -58,30 +65,28 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
 
     Compression is recognised by content, so it works on stdin too. Raises DrtkError where a file cannot be opened.
     """
-    if source == STANDARD:
-        raw: BinaryIO = sys.stdin.buffer
-    else:
-        if Path(source).is_dir():
-            raise DrtkError(f"{source}: is a folder; expected a file")
-        try:
+    try:
+        if source == STANDARD:
+            if sys.stdin is None:
+                raise DrtkError("<stdin>: is closed")
+            raw: BinaryIO = sys.stdin.buffer
+        else:
+            if Path(source).is_dir():
+                raise DrtkError(f"{source}: is a folder; expected a file")
             raw = open(source, "rb")  # noqa: SIM115 - handed to the caller
-        except OSError as error:
-            raise DrtkError(f"{source}: {error.strerror}") from error
-    head = raw.read(4)
+        head = raw.read(4)
+    except OSError as error:
+        raise DrtkError(f"{name_of(source)}: {error.strerror}") from error
+    except ValueError as error:  # a NUL in the name
+        raise DrtkError(f"{source!r}: is not the name of a file") from error
     digesting = DigestingReader(raw, head)
-    buffered = io.BufferedReader(digesting, buffer_size=1 << 20)
-    if head.startswith(_GZIP):
-        return gzip.GzipFile(fileobj=buffered), digesting  # type: ignore[return-value]
-    if head == _ZSTD:
-        reader = _zstandard().ZstdDecompressor().stream_reader(buffered, read_across_frames=True)
-        return io.BufferedReader(reader, buffer_size=1 << 20), digesting
-    return buffered, digesting
+    return unpacked(io.BufferedReader(digesting, buffer_size=1 << 20), head), digesting
 
 
 def read_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
     """(line number, line without its end) of a binary stream; a BOM and CRs before line ends are taken off.
 
-    Raises RecordError where compressed data ends early or is damaged.
+    Raises RecordError where compressed data ends early or is damaged, DrtkError where the disk fails.
     """
     number = 0
     try:
@@ -91,71 +96,83 @@ def read_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
             yield number, line.rstrip(b"\r\n")
     except EOFError as error:
         raise RecordError(f"{name}:{number + 1}", "compressed data ends early") from error
+    except zlib.error as error:
+        raise RecordError(f"{name}:{number + 1}", "damaged gzip data") from error
     except OSError as error:
-        if isinstance(error, gzip.BadGzipFile):
+        if error.errno is None:  # gzip.BadGzipFile
             raise RecordError(f"{name}:{number + 1}", "damaged gzip data") from error
-        raise
+        raise DrtkError(f"{name}: {error.strerror}") from error
     except Exception as error:
-        if type(error).__name__ in ("ZstdError", "error"):  # zstandard's own class, zlib's; neither is imported here
-            raise RecordError(f"{name}:{number + 1}", "damaged compressed data") from error
+        if type(error).__name__ == "ZstdError":  # not imported here, where it may not be installed
+            raise RecordError(f"{name}:{number + 1}", "damaged zstd data") from error
         raise
+
+
+def is_replaceable(target: str) -> bool:
+    """Whether `target` is a file that can be made beside itself and renamed: not "-", a device, or a pipe."""
+    if target == STANDARD:
+        return False
+    if os.path.realpath(target).startswith(("/dev/", "/proc/")) or target.startswith("/dev/"):
+        return False  # /dev/stdout may be a regular file, but its name is no place for another
+    try:
+        return S_ISREG(os.stat(target).st_mode)
+    except OSError:
+        return True  # nothing there yet
 
 
 class Output:
-    """Where records go: stdout, or NAME by way of NAME.part.
+    """Where records go: stdout, a device or pipe, or NAME by way of NAME.part.
 
     As a context manager: success renames the part to NAME, a fault removes it, unless `keep_part` was set.
-    `end_frame` closes a compressed frame and flushes, after which `offset` is a place to cut and go on from.
+    `end_frame` closes a compressed frame and flushes, after which the offset is a place to cut and go on from.
+    `append_at`: go on from that offset; what the part holds beyond it is dropped.
+    Raises DrtkError where the target cannot be written, or another run is writing it.
     """
 
     def __init__(self, target: str, *, append_at: int | None = None) -> None:
         self.target = target
         self.keep_part = False
-        self._packer: Any = None
-        if target == STANDARD:
-            # An own descriptor: closing it must not close the interpreter's stdout.
-            self._file: IO[bytes] = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=1 << 16)
-            self.part: Path | None = None
-            return
-        final = Path(target)
-        if final.is_dir():
+        self.part: Path | None = None
+        self._compress = target.endswith(SUFFIXES)
+        self._frame: Any = None
+        self._empty = not append_at
+        if Path(target).is_dir() and target != STANDARD:
             raise DrtkError(f"{target}: is a folder; expected a file")
-        self.part = final.with_name(final.name + ".part")
         try:
-            self._file = open(self.part, "r+b" if append_at else "ab", buffering=1 << 16)  # noqa: SIM115
-        except OSError as error:
-            raise DrtkError(f"{target}: {error.strerror}") from error
-        self._lock()
-        self._file.truncate(append_at or 0)
-        self._file.seek(append_at or 0)
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            if target == STANDARD:
+                self._file = _stdout()
+            elif is_replaceable(target):
+                self.part = Path(target).with_name(Path(target).name + ".part")
+                self._file = _locked(self.part)
+            else:
+                self._file = open(target, "ab", buffering=1 << 16)  # noqa: SIM115 - closed by commit or abandon
+        except (OSError, ValueError) as error:
+            raise DrtkError(f"{target}: {getattr(error, 'strerror', None) or error}") from error
+        if self.part is not None:
+            if os.fstat(self._file.fileno()).st_size < (append_at or 0):
                 self._file.close()
-                raise DrtkError(f"{self.part}: another run is writing it") from error
-            # Some network file systems have no locks; writing goes on without one.
+                raise DrtkError(f"{self.part}: is shorter than its journal says; --force begins again")
+            self._file.truncate(append_at or 0)
+            self._file.seek(append_at or 0)
 
     def write(self, data: bytes) -> None:
-        """Append bytes. Raises OutputClosed when the reader of stdout has gone, DrtkError on a full disk."""
+        """Append bytes. Raises OutputClosed when the reader has gone, DrtkError on a full disk."""
+        self._empty = False
+        if self._compress:
+            if self._frame is None:
+                self._frame = packer(self.target)
+            data = self._frame.compress(data)
         try:
-            if self.target.endswith((".gz", ".zst")):
-                if self._packer is None:
-                    self._packer = _packer(self.target, self._file)
-                self._packer.write(data)
-            else:
-                self._file.write(data)
+            self._file.write(data)
         except OSError as error:
             raise self._fault(error) from error
 
     def end_frame(self) -> int:
         """Finish the current compressed frame, flush to disk; returns the offset reached, in bytes."""
         try:
-            if self._packer is not None:
-                self._packer.close()
-                self._packer = None
+            if self._frame is not None:
+                self._file.write(self._frame.flush())
+                self._frame = None
             self._file.flush()
             return 0 if self.part is None else self._file.tell()
         except OSError as error:
@@ -164,12 +181,13 @@ class Output:
     def _fault(self, error: OSError) -> DrtkError:
         if error.errno == errno.EPIPE:
             return OutputClosed("the reader of the output went away")
-        return DrtkError(f"{self.part or 'standard output'}: {error.strerror}")
+        where = "standard output" if self.target == STANDARD else self.part or self.target
+        return DrtkError(f"{where}: {error.strerror}")
 
     def commit(self) -> None:
         """Put the finished part in its final place."""
-        if self.target.endswith((".gz", ".zst")) and self._packer is None and self.part and not self._file.tell():
-            self.write(b"")  # an empty compressed file still needs its header
+        if self._compress and self._empty:
+            self.write(b"")  # an empty compressed file still has a frame
         self.end_frame()
         if self.part is not None:
             try:
@@ -200,25 +218,35 @@ class Output:
             self._abandon()
 
     def _abandon(self) -> None:
+        if self.part is not None and not self.keep_part:
+            self.part.unlink(missing_ok=True)  # before the lock goes
         with contextlib.suppress(DrtkError):  # the first fault is the one to tell
             self._close()
-        if self.part is not None and not self.keep_part:
-            self.part.unlink(missing_ok=True)
 
 
-def _packer(target: str, file: IO[bytes]) -> Any:
-    if target.endswith(".gz"):
-        # mtime 0: the same records give the same bytes.
-        return gzip.GzipFile(fileobj=file, mode="wb", compresslevel=6, mtime=0, filename="")
-    return _zstandard().ZstdCompressor(level=3).stream_writer(file, closefd=False)
+def _stdout() -> IO[bytes]:
+    """stdout under a descriptor of its own: closing it must not close the interpreter's."""
+    if sys.stdout is None:
+        raise DrtkError("standard output: is closed")
+    sys.stdout.flush()
+    return os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=1 << 16)
 
 
-def _zstandard() -> Any:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise MissingDependency("zstandard", "reading or writing .zst", "pip install zstandard") from error
-    return zstandard
+def _locked(part: Path) -> IO[bytes]:
+    """`part`, open for writing and locked. Raises DrtkError where another run holds it."""
+    while True:
+        file = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb", buffering=1 << 16)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                file.close()
+                raise DrtkError(f"{part}: another run is writing it") from error
+            return file  # some network file systems have no locks; writing goes on without one
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(part)):
+                return file
+        file.close()  # the other run finished in between and renamed it: this is its output now
 
 
 def digest_file(path: str | Path) -> str:

@@ -12,7 +12,7 @@ from typing import Literal
 from drtk.errors import RecordError
 from drtk.io.intake import Intake
 from drtk.io.streams import name_of
-from drtk.records import Hit
+from drtk.records import Hit, Qrel
 
 Ranking = list[tuple[str, float]]
 Order = Literal["score", "rank"]
@@ -232,6 +232,19 @@ def load_qrels(source: str, *, intake: Intake | None = None) -> Judgements:
     """
     intake = intake or Intake()
     judgements: Judgements = {}
+    for number, qrel in read_qrels(source, intake=intake):
+        documents = judgements.setdefault(qrel.query_id, {})
+        if qrel.doc_id in documents:
+            problem = f"document '{qrel.doc_id}' is judged a second time for query '{qrel.query_id}'"
+            intake.forgive(RecordError(f"{name_of(source)}:{number}", problem))
+            continue
+        documents[qrel.doc_id] = qrel.grade
+    return judgements
+
+
+def read_qrels(source: str, *, intake: Intake | None = None) -> Iterator[tuple[int, Qrel]]:
+    """(line number, judgement) in file order, in the formats of `load_qrels`; a pair judged twice is not noticed."""
+    intake = intake or Intake()
     beir: bool | None = None
     for number, line in intake.lines(source):
         if not line.strip() or line.startswith(b"#"):
@@ -242,18 +255,15 @@ def load_qrels(source: str, *, intake: Intake | None = None) -> Judgements:
                 beir = len(columns) == 3
                 if beir and columns[2] == "score":
                     continue
-            query_id, doc_id, grade = _judgement(columns, 3 if beir else 4)
-            documents = judgements.setdefault(query_id, {})
-            if doc_id in documents:
-                raise ValueError(f"document '{doc_id}' is judged a second time for query '{query_id}'")
-            documents[doc_id] = grade
+            qrel = _judgement(columns, 3 if beir else 4)
         except ValueError as error:
             intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
-    return judgements
+            continue
+        yield number, qrel
 
 
-def _judgement(columns: list[str], count: int) -> tuple[str, str, int]:
+def _judgement(columns: list[str], count: int) -> Qrel:
     if len(columns) != count:
         shape = "query-id corpus-id score" if count == 3 else "qid 0 docid grade"
         raise ValueError(f"expected {count} columns '{shape}', found {len(columns)}")
-    return columns[0], columns[-2], _whole(columns[-1], "grade")
+    return Qrel(columns[0], columns[-2], _whole(columns[-1], "grade"))
