@@ -10,7 +10,7 @@ import io
 import os
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from stat import S_ISREG
 from typing import IO, Any, BinaryIO
@@ -83,29 +83,39 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
     return unpacked(io.BufferedReader(digesting, buffer_size=1 << 20), head), digesting
 
 
+@contextlib.contextmanager
+def compressed_faults(place: Callable[[], str]) -> Iterator[None]:
+    """Turns what reading damaged data raises into complaints that begin with `place()`.
+
+    Raises RecordError where compressed data ends early or is damaged, DrtkError where the disk fails.
+    """
+    try:
+        yield
+    except EOFError as error:
+        raise RecordError(place(), "compressed data ends early") from error
+    except zlib.error as error:
+        raise RecordError(place(), "damaged gzip data") from error
+    except OSError as error:
+        if error.errno is None:  # gzip.BadGzipFile
+            raise RecordError(place(), "damaged gzip data") from error
+        raise DrtkError(f"{place()}: {error.strerror}") from error
+    except Exception as error:
+        if type(error).__name__ == "ZstdError":  # not imported here, where it may not be installed
+            raise RecordError(place(), "damaged zstd data") from error
+        raise
+
+
 def read_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
     """(line number, line without its end) of a binary stream; a BOM and CRs before line ends are taken off.
 
     Raises RecordError where compressed data ends early or is damaged, DrtkError where the disk fails.
     """
     number = 0
-    try:
+    with compressed_faults(lambda: f"{name}:{number + 1}"):
         for number, line in enumerate(stream, start=1):
             if number == 1 and line.startswith(_BOM):
                 line = line[len(_BOM) :]
             yield number, line.rstrip(b"\r\n")
-    except EOFError as error:
-        raise RecordError(f"{name}:{number + 1}", "compressed data ends early") from error
-    except zlib.error as error:
-        raise RecordError(f"{name}:{number + 1}", "damaged gzip data") from error
-    except OSError as error:
-        if error.errno is None:  # gzip.BadGzipFile
-            raise RecordError(f"{name}:{number + 1}", "damaged gzip data") from error
-        raise DrtkError(f"{name}: {error.strerror}") from error
-    except Exception as error:
-        if type(error).__name__ == "ZstdError":  # not imported here, where it may not be installed
-            raise RecordError(f"{name}:{number + 1}", "damaged zstd data") from error
-        raise
 
 
 def is_replaceable(target: str) -> bool:
