@@ -34,11 +34,8 @@ class DigestingReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        if self._head:
-            data = self._head[: len(buffer)]
-            self._head = self._head[len(data) :]
-        else:
-            data = self._raw.read(len(buffer))
+        data, self._head = self._head[: len(buffer)], self._head[len(buffer) :]
+        data += self._raw.read(len(buffer) - len(data))  # head and what follows it, so that a peek sees both
         self._hash.update(data)
         self.size += len(data)
         buffer[: len(data)] = data
