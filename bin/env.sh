@@ -172,11 +172,12 @@ drtk_pip() {
 
 drtk_ticker() {
     seconds=0
-    while sleep 1 && kill -0 $$ 2>/dev/null; do
+    while sleep 1 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
         seconds=$((seconds + 1))
         if [ -t 2 ]; then
-            step=$(grep -E '^(Collecting|Downloading|Building|Installing|Processing)' "$log" | tail -n 1 | cut -c 1-60)
-            printf '\r\033[K  installing %s, %d s  %s' "$what" "$seconds" "$step" >&2
+            step=$(sed -n -e 's/^Collecting \([A-Za-z0-9._-]*\).*/\1/p' -e 's#^Processing .*/\([^/-]*\)-.*#\1#p' \
+                -e 's/^Building wheels.*/building/p' -e 's/^Installing collected.*/unpacking/p' "$log" | tail -n 1)
+            printf '\r\033[K  installing %s, %d s: %s' "$what" "$seconds" "$step" >&2
         elif [ $((seconds % 30)) -eq 0 ]; then
             drtk_say "still installing $what, $seconds s"
         fi
@@ -196,6 +197,12 @@ drtk_install() {
     drtk_install_torch
     drtk_write_constraints || return 1
 
+    case $accelerator in cpu) other=faiss-gpu ;; gpu) other=faiss-cpu ;; esac
+    if "$venv/bin/python" -m pip show -q "$other" >/dev/null 2>&1; then
+        # Both fill one folder, so that removing one harms the other: away with both.
+        "$venv/bin/python" -m pip uninstall -y -q faiss-cpu faiss-gpu >>"$log" 2>&1
+    fi
+
     extras=$(printf '%s\n' $list | sed 's/^quickstart$/plot/' | sort -u | tr '\n' ',')
     drtk_say "installing drtk and what it needs into $venv (a few minutes; log: $log)"
     if ! drtk_pip "drtk" -c "$venv/constraints.txt" -e "$root[$extras$accelerator]"; then
@@ -208,7 +215,7 @@ drtk_install() {
         left_out="$left_out
 faiss for the GPU (indexes are searched on the CPU); to try again: $venv/bin/python -m pip install faiss-gpu"
     fi
-    # Of pyserini only the Lucene jar is used, not the 50 packages that its Python half asks for: docs/install.md.
+    # Of pyserini only the Lucene jar is used, not the 93 packages that its Python half asks for: docs/install.md.
     if ! drtk_pip "Lucene" --no-deps -c "$venv/constraints.txt" pyserini; then
         left_out="$left_out
 Lucene (BM25 through bm25s instead); to try again: $venv/bin/python -m pip install --no-deps pyserini"

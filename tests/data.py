@@ -15,5 +15,7 @@ def shared_data(name: str) -> Path:
     root = Path(os.environ.get("DRTK_TEST_DATA") or BESIDE)
     folder = root / name
     if not folder.is_dir():
-        pytest.skip(f"no test data '{name}' in {root}; set DRTK_TEST_DATA to the folder that holds it", allow_module_level=True)
+        pytest.skip(
+            f"no test data '{name}' in {root}; set DRTK_TEST_DATA to the folder that holds it", allow_module_level=True
+        )
     return folder

@@ -1,0 +1,151 @@
+"""bin/env.sh, with a Python that only pretends: what it says and does where things are missing, fail, or are there already."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# A venv's python: it notes what pip is asked for, fails where the test wants, and leaves all else to the real one.
+PRETENDED = """#!/bin/sh
+case "$*" in
+    "-m pip install"*)
+        printf '%s\\n' "$*" >> "$PIP_CALLS"
+        if [ -n "$FAILING" ] && printf '%s' "$*" | grep -q -e "$FAILING"; then
+            echo "ERROR: no such thing on the index"
+            exit 1
+        fi
+        exit 0 ;;
+    "-m pip show"*) exit 1 ;;
+    "-m pip"*) exit 0 ;;
+esac
+exec "$REAL_PYTHON" "$@"
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder with what env.sh reads of a checkout, and a venv whose python pretends."""
+    folder = tmp_path / "check out"
+    (folder / "bin").mkdir(parents=True)
+    for name in ("pyproject.toml", "constraints.txt", "requirements-quickstart.txt", "bin/env.sh"):
+        (folder / name).write_bytes((ROOT / name).read_bytes())
+    python = folder / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(PRETENDED)
+    python.chmod(0o755)
+    return folder
+
+
+def environment(checkout: Path, *extras: str, failing: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Source env.sh and ask for `extras`; pip calls that contain `failing` fail."""
+    script = f'set -eu; root="{checkout}"; . "$root/bin/env.sh"; drtk_environment {" ".join(extras)}; echo "$PATH"'
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("DRTK_")}
+    settings = {"PIP_CALLS": str(checkout / "calls"), "FAILING": failing, "REAL_PYTHON": sys.executable}
+    return subprocess.run(
+        ["sh", "-c", script],
+        env=clean | settings | {"DRTK_ACCELERATOR": "cpu"} | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def calls(checkout: Path) -> list[str]:
+    """What pip was asked to install so far, one line a call."""
+    file = checkout / "calls"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_the_second_run_installs_nothing_and_puts_the_environment_on_path(checkout: Path) -> None:
+    first = environment(checkout, "dev", "quickstart")
+    assert first.returncode == 0, first.stderr
+    asked = calls(checkout)
+    assert any("[dev,plot,cpu]" in call for call in asked)  # quickstart: matplotlib by its extra, the weights by hash
+    assert any("--no-deps" in call and call.endswith("pyserini") for call in asked)
+    assert any("--require-hashes" in call for call in asked)
+
+    second = environment(checkout, "quickstart")
+    assert (second.returncode, second.stderr, calls(checkout)) == (0, "", asked)
+    assert second.stdout.startswith(f"{checkout}/.venv/bin:")
+
+
+def test_an_extra_that_is_not_there_yet_is_added_to_those_that_are(checkout: Path) -> None:
+    environment(checkout, "data")
+    environment(checkout, "dev")
+    assert "[data,dev,cpu]" in [call for call in calls(checkout) if " -e " in call][-1]
+
+
+def test_changed_pins_are_installed(checkout: Path) -> None:
+    environment(checkout, "dev")
+    before = len(calls(checkout))
+    with (checkout / "constraints.txt").open("a") as file:
+        file.write("# changed\n")
+    environment(checkout, "dev")
+    assert len(calls(checkout)) > before
+
+
+def test_a_failed_installation_shows_the_end_of_the_log_and_is_tried_again(checkout: Path) -> None:
+    failed = environment(checkout, "dev", failing=" -e ")
+    assert failed.returncode == 1
+    assert "ERROR: no such thing on the index" in failed.stderr
+    assert "install.log" in failed.stderr
+    assert environment(checkout, "dev").returncode == 0
+    assert sum(" -e " in call for call in calls(checkout)) == 2
+
+
+def test_lucene_that_cannot_be_had_is_named_with_the_command_that_mends_it(checkout: Path) -> None:
+    done = environment(checkout, "dev", failing=" pyserini$")
+    assert done.returncode == 0
+    assert (
+        f"left out: Lucene (BM25 through bm25s instead); to try again: {checkout}/.venv/bin/python -m pip"
+        in done.stderr
+    )
+    environment(checkout, "dev")
+    assert sum(call.endswith(" pyserini") for call in calls(checkout)) == 2  # the next run tried again
+
+
+def test_a_gpu_without_its_faiss_gets_the_one_for_the_cpu_and_is_told(checkout: Path) -> None:
+    done = environment(checkout, "dev", failing="gpu\\]", DRTK_ACCELERATOR="gpu")
+    assert done.returncode == 0, done.stderr
+    assert ["[dev,gpu]" in call or "[dev,cpu]" in call for call in calls(checkout) if " -e " in call] == [True, True]
+    assert "left out: faiss for the GPU" in done.stderr
+
+
+def test_a_python_that_is_too_old_is_named(checkout: Path, tmp_path: Path) -> None:
+    (checkout / ".venv" / "bin" / "python").unlink()
+    old = tmp_path / "old"
+    old.mkdir()
+    for name in ("cat", "cksum", "head", "grep"):
+        (old / name).symlink_to(
+            next(Path(folder, name) for folder in ("/usr/bin", "/bin") if Path(folder, name).exists())
+        )
+    python = old / "python3"
+    python.write_text('#!/bin/sh\nif [ "$1" = -V ]; then echo Python 3.9.1; else exit 1; fi\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'root="{checkout}"; . "$root/bin/env.sh"; drtk_environment dev'],
+        env={"PATH": str(old), "DRTK_ACCELERATOR": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "Python 3.11 or later is needed; here is Python 3.9.1" in done.stderr
+
+
+def test_a_chosen_python_that_does_not_serve_is_named(checkout: Path) -> None:
+    (checkout / ".venv" / "bin" / "python").unlink()
+    done = environment(checkout, "dev", DRTK_PYTHON="/nowhere/python3")
+    assert done.returncode == 1
+    assert "DRTK_PYTHON=/nowhere/python3 is not a Python of version 3.11 or later" in done.stderr
+
+
+def test_an_unknown_accelerator_is_refused(checkout: Path) -> None:
+    done = environment(checkout, "dev", DRTK_ACCELERATOR="tpu")
+    assert done.returncode == 1
+    assert "it must be cpu or gpu" in done.stderr
