@@ -12,7 +12,10 @@ from drtk.settings.core import knob
 class DenseIndexSettings:
     """drtk index over vectors."""
 
-    dtype: Literal["float32", "float16", "int8"] = knob("float32", "How a vector's numbers are stored for searching.")
+    dtype: Literal["float32", "float16", "int8"] | None = knob(
+        None,
+        "How numbers are stored for searching: float32, float16 or int8. By default exact: as encoded; faiss: float32.",
+    )
     full: bool = knob(True, "Where vectors are stored with loss, keep the exact ones too, for --rescore.")
     hnsw_m: int = knob(32, "hnsw: links of a node.", at_least=2)
     ef_construction: int = knob(200, "hnsw: candidates looked at for each node's links.", at_least=1)
@@ -20,6 +23,9 @@ class DenseIndexSettings:
         0, "ivf: number of clusters; 0 takes 4 times the square root of the number of vectors.", at_least=0
     )
     train_sample: int = knob(200_000, "Vectors drawn to train clusters and quantisers.", at_least=1)
+    seed: int = knob(0, "Seed of the draw of vectors to train on.", at_least=0)
+    threads: int = knob(0, "CPU threads to use; 0 takes all cores.", at_least=0)
+    device: str = knob("auto", "Where to train and add: auto takes GPUs where faiss has them; cpu, cuda, cuda:1 …")
 
 
 @dataclass(frozen=True)
@@ -33,4 +39,37 @@ class DenseSearchSettings:
         0, "hnsw: candidates kept while walking the graph; 0 takes twice k, at least 128.", at_least=0
     )
     nprobe: int = knob(0, "ivf: clusters looked into; 0 takes a sixteenth of them, at least 8.", at_least=0)
+    threads: int = knob(0, "CPU threads to use; 0 takes all cores.", at_least=0)
+    device: str = knob("auto", "auto, cpu, cuda, cuda:1 …")
     block: int = knob(16_384, "exact: vectors scored at a time.", at_least=1)
+
+
+@dataclass(frozen=True)
+class BM25IndexSettings:
+    """drtk index over words: --type bm25 (Lucene) and bm25s."""
+
+    language: str = knob(
+        "en", "Language of the passages, two letters; 'any' for words of every alphabet, neither stemmed nor stopped."
+    )
+    stemmer: Literal["default", "porter", "krovetz", "none"] = knob(
+        "default", "English: how words are cut to stems. default: porter with Lucene, none with bm25s."
+    )
+    stopwords: str = knob(
+        "default",
+        "English: lucene (33 words), none, or a file of one word a line. default: lucene with Lucene, none with bm25s.",
+    )
+    term_vectors: bool = knob(False, "Lucene: store what --rm3 needs; the index grows about threefold.")
+    threads: int = knob(0, "Lucene: indexing threads; 0 takes every core.", at_least=0)
+
+
+@dataclass(frozen=True)
+class BM25SearchSettings:
+    """drtk search over words (methods: section 8.1)."""
+
+    k1: float = knob(0.9, "How slowly further occurrences of a word stop counting.", at_least=0)
+    b: float = knob(0.4, "How much long passages are held back, 0 to 1.", at_least=0, at_most=1)
+    rm3: bool = knob(False, "Lucene: widen each query with words of its best passages (RM3).")
+    fb_docs: int = knob(10, "rm3: passages the words are taken from.", at_least=1)
+    fb_terms: int = knob(10, "rm3: words added.", at_least=1)
+    fb_weight: float = knob(0.5, "rm3: weight of the original query, 0 to 1.", at_least=0, at_most=1)
+    threads: int = knob(0, "Lucene: searching threads of the process; 0 takes every core.", at_least=0)
