@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import gc
+from array import array
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from math import isfinite
@@ -48,13 +50,19 @@ class QueryHits:
             setattr(self, name, [column[position] for position in wanted])
 
     def ranking(self, order: Order = "score") -> Ranking:
-        """(id, score), best first: by score and then descending id, as trec_eval does, or as the rank column says."""
+        """(id, score), best first: by score and then descending id, as trec_eval does, or as the rank column says.
+
+        Scores count as equal where they are equal in single precision, which is how trec_eval keeps them.
+        """
         if order == "rank":
-            by_rank = sorted(range(len(self.ranks)), key=self.ranks.__getitem__)
-            return [(self.doc_ids[at], self.scores[at]) for at in by_rank]
-        if all(map(gt, self.scores, islice(self.scores, 1, None))):  # as nearly every file has it: no sorting needed
-            return list(zip(self.doc_ids, self.scores, strict=True))
-        return [(doc_id, score) for score, doc_id in sorted(zip(self.scores, self.doc_ids, strict=True), reverse=True)]
+            best = sorted(range(len(self.ranks)), key=self.ranks.__getitem__)
+        else:
+            single = array("f", self.scores)
+            if all(map(gt, single, islice(single, 1, None))):  # as nearly every file has it: no sorting needed
+                return list(zip(self.doc_ids, self.scores, strict=True))
+            by_score = sorted(zip(single, self.doc_ids, range(len(single)), strict=True), reverse=True)
+            best = [at for _, _, at in by_score]
+        return [(self.doc_ids[at], self.scores[at]) for at in best]
 
 
 def query_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHits]:
@@ -99,23 +107,34 @@ def run_rankings(source: str, *, intake: Intake | None = None, order: Order = "s
         yield hits.query_id, hits.ranking(order)
 
 
+def load_hits(source: str, *, intake: Intake | None = None, only: Container[str] | None = None) -> dict[str, QueryHits]:
+    """The lines of a run by query, whatever their order in the file; of the queries in `only`, where it is given."""
+    intake = intake or Intake()
+    found: dict[str, QueryHits] = {}
+    scattered: set[str] = set()
+    for hits in query_hits(source, intake=intake):
+        if only is not None and hits.query_id not in only:
+            continue
+        if hits.query_id in found:
+            found[hits.query_id].extend(hits)
+            scattered.add(hits.query_id)
+        else:
+            found[hits.query_id] = hits
+    for query_id in scattered:
+        _without_duplicates(found[query_id], source, intake)
+    return found
+
+
 def load_run(source: str, *, intake: Intake | None = None, order: Order = "score") -> dict[str, Ranking]:
     """Rankings by query, best first (ties by descending id, or `order="rank"`); lines may stand in any order."""
-    intake = intake or Intake()
-    found: dict[str, Ranking] = {}
-    scattered: dict[str, QueryHits] = {}
-    firsts: dict[str, QueryHits] = {}
-    for hits in query_hits(source, intake=intake):
-        if hits.query_id in firsts:
-            scattered.setdefault(hits.query_id, firsts[hits.query_id]).extend(hits)
-            continue
-        firsts[hits.query_id] = hits
-    for query_id in list(firsts):
-        hits = firsts.pop(query_id)
-        if query_id in scattered:
-            hits = _without_duplicates(hits, source, intake)
-        found[query_id] = hits.ranking(order)
-    return found
+    hits = load_hits(source, intake=intake)
+    collecting = gc.isenabled()
+    gc.disable()  # millions of pairs that cannot form a cycle: searching them for one takes longer than making them
+    try:
+        return {query_id: hits.pop(query_id).ranking(order) for query_id in list(hits)}
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _pieces(source: str, intake: Intake) -> Iterator[QueryHits]:
