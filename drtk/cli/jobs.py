@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from drtk.cli.options import recorded, reshape, signature_of
-from drtk.errors import UsageError
+from drtk.errors import OutputClosed, UsageError
 from drtk.io.filtering import FilterJob
 from drtk.io.folders import FolderJob
 from drtk.io.intake import Intake
@@ -127,21 +127,35 @@ def _common(
         set_verbosity(quiet=given["quiet"], verbose=given["verbose"])
         common = {flag: given.pop(flag) for flag in flags}
         if make is None:
-            return function(*args, **given)
+            return _run(function, *args, **given)
         settings = recorded(given | {flag: value for flag, value in common.items() if flag not in _NOT_RECORDED})
         output = settings.pop("output")
         if common["skip_done"]:
             if output == STANDARD:
                 raise UsageError("--skip-done needs a named output: -o")
-            if is_done(output, settings):
+            if is_done(output, settings, program=name):
                 log(f"{name}: {output} is up to date")
                 return None
         job = make(name, output, settings, common)
-        job.check()
-        return function(*args, **given, job=job)
+        try:
+            job.check()
+            return _run(function, *args, **given, job=job)
+        finally:
+            if isinstance(job, FolderJob):
+                job.release()
 
     extra = [
         inspect.Parameter(flag, inspect.Parameter.KEYWORD_ONLY, annotation=_FLAGS[flag][0], default=_FLAGS[flag][1])
         for flag in flags
     ]
     return reshape(wrapper, [*parameters.values(), *extra])
+
+
+def _run(function: Callable[..., Any], *args: Any, **given: Any) -> Any:
+    """Call a command; two faults that Typer would take for its own are told apart first."""
+    try:
+        return function(*args, **given)
+    except BrokenPipeError as error:  # of a plain print: Typer would make it status 1
+        raise OutputClosed("the reader of the output went away") from error
+    except EOFError as error:  # Typer would say "Aborted!" and nothing else
+        raise RuntimeError("input ended where more was expected") from error

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
+import traceback
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, NoReturn
@@ -75,37 +78,46 @@ def run() -> NoReturn:
     except SystemExit as done:
         status = done.code if isinstance(done.code, int) else 1
         if status == 130:
-            print("drtk: interrupted", file=sys.stderr)
+            _complain("interrupted")
         _leave(status)
     except OutputClosed as closed:
         _leave(closed.status)
-    except BrokenPipeError:  # a plain print, in a command that writes no records
+    except BrokenPipeError:
         _leave(OutputClosed.status)
     except DrtkError as error:
         if verbose:
-            raise
+            traceback.print_exc()
         _complain(str(error))
         _leave(error.status)
     except OSError as error:
-        if verbose or error.errno is None:
+        if error.errno is None:
             raise
+        if verbose:
+            traceback.print_exc()
         _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
         _leave(1)
     except KeyboardInterrupt:
-        print("drtk: interrupted", file=sys.stderr)
+        _complain("interrupted")
         _leave(130)
     _leave(0)
 
 
 def _complain(message: str) -> None:
-    print(f"drtk: {message}", file=sys.stderr)
+    if sys.stderr is not None:  # closed by 2>&-; print would turn to stdout then, which is for records
+        with contextlib.suppress(OSError):  # stderr on a full disk: nobody can be told
+            print(f"drtk: {message}", file=sys.stderr)
 
 
 def _leave(status: int) -> NoReturn:
-    """Exit with `status`; what is left in a closed stdout must not turn it into another one."""
+    """Exit with `status`, unless stdout cannot take the rest of what was printed: then 141 or 1."""
     try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = status or OutputClosed.status
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the interpreter's own flush succeeds
+        if error.errno == errno.EPIPE:
+            status = status or OutputClosed.status
+        else:
+            _complain(f"standard output: {error.strerror}")
+            status = status or 1
     sys.exit(status)

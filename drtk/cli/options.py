@@ -56,7 +56,7 @@ def with_settings(settings: type, *, preset: bool = False, name: str = "settings
             recipe_name = given.pop("preset", None) if preset else None
             if recipe_name is not None:
                 found = load_preset(recipe_name)
-                if found.command != function.__name__.replace("_", "-"):
+                if found.command != function.__name__.strip("_").replace("_", "-"):
                     raise UsageError(f"preset '{recipe_name}' is for drtk {found.command}")
                 recipe = found.settings
             chosen = {key: None if value == [] else value for key, value in chosen.items()}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -13,9 +15,10 @@ import orjson
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.intake import Intake
-from drtk.io.manifest import Clock, completed, manifest_path, new_manifest, read_json, write_json
+from drtk.io.journal import Journal
+from drtk.io.manifest import Clock, Manifest, completed, manifest_path, new_manifest, write_json
 from drtk.io.progress import Progress, log
-from drtk.io.streams import STANDARD, Output
+from drtk.io.streams import STANDARD, Output, is_replaceable
 
 Record = TypeVar("Record")
 WINDOW = 1000  # input records between two places to go on from
@@ -39,19 +42,25 @@ class FilterJob:
 
     def check(self) -> None:
         """Refuse what cannot be meant, before anything is read or loaded."""
-        if self.output == STANDARD:
+        if self.output != STANDARD and Path(self.output).is_dir():
+            raise DrtkError(f"{self.output}: is a folder; expected a file")
+        if not is_replaceable(self.output):
             if self.resume:
                 raise UsageError("--resume needs a named output: -o FILE")
             return
         final = Path(self.output)
-        if final.is_dir():
-            raise DrtkError(f"{self.output}: is a folder; expected a file")
         if final.exists() and not self.force:
             raise DrtkError(f"{self.output}: exists already; --force replaces it")
-        if self._journal.exists() and not (self.resume or self.force):
-            found = read_json(self._journal)
+        if not final.parent.is_dir():
+            raise DrtkError(f"{self.output}: there is no folder {final.parent}")
+        if not os.access(final.parent, os.W_OK):
+            raise DrtkError(f"{self.output}: Permission denied")
+        if self.resume or self.force:
+            return
+        found = Journal.read(self._journal)
+        if found is not None:
             raise DrtkError(
-                f"{self.output}.part: holds {found['records']:,} finished records of an interrupted run; "
+                f"{self.output}.part: holds {found.records:,} finished records of an interrupted run; "
                 "--resume goes on from there, --force begins again"
             )
 
@@ -66,84 +75,95 @@ class FilterJob:
 
         After each window the output is flushed and a journal notes how far it reached, so that a killed run can
         go on; the journal also holds a digest of the records consumed, so that it goes on with the same input only.
+        `counts` travel in the journal too: count in `work`, not while reading.
         """
         clock = Clock()
+        manifest = new_manifest(self.kind, self.settings, program=self.command)
+        resumable = is_replaceable(self.output)
         journal = self._opening()
         stream = iter(records)
         digest = hashlib.blake2b(digest_size=16)
         self._skip(stream, journal, digest)
         with (
-            Output(self.output, append_at=journal["offset"]) as output,
-            Progress(self.command, unit=unit, initial=journal["records"]) as progress,
+            Output(self.output, append_at=journal.offset) as output,
+            _told_where_to_go_on(output, journal),
+            Progress(self.command, unit=unit, initial=journal.records) as progress,
         ):
-            output.keep_part = journal["records"] > 0
+            output.keep_part = journal.records > 0
+            if resumable and not journal.records:
+                self._journal.unlink(missing_ok=True)  # of a run that is being replaced
             while batch := list(islice(stream, self.window)):
-                for record in batch:
-                    digest.update(orjson.dumps(record))
-                lines = 0
+                if resumable:
+                    for record in batch:
+                        digest.update(orjson.dumps(record))
                 for line in work(batch):
                     output.write(line)
-                    lines += 1
-                journal["records"] += len(batch)
-                journal["lines"] += lines
-                journal["offset"] = output.end_frame()
-                journal["digest"] = digest.hexdigest()
-                if output.part is not None:
-                    write_json(self._journal, journal | {"counts": self.counts})
+                    journal.lines += 1
+                journal.records += len(batch)
+                journal.offset = output.end_frame()
+                if resumable:
+                    journal.digest = digest.hexdigest()
+                    journal.counts = self.counts
+                    journal.write(self._journal)
                     output.keep_part = True
                 progress.add(len(batch))
-        self._finish(journal, clock)
+            if resumable:  # the manifest of what is about to be replaced must not be taken for the new output's
+                manifest_path(self.output).unlink(missing_ok=True)
+        self._finish(manifest, journal, clock)
 
-    def _opening(self) -> dict[str, Any]:
-        fresh = {
-            "settings": self._deciding_settings(),
-            "records": 0,
-            "lines": 0,
-            "offset": 0,
-            "digest": "",
-        }
-        if self.output == STANDARD or not (self.resume and self._journal.exists()):
+    def _opening(self) -> Journal:
+        if not is_replaceable(self.output):
+            return Journal({}, [], [])
+        fresh = Journal.begin(self.settings)
+        found = Journal.read(self._journal) if self.resume else None
+        if found is None:
             return fresh
-        found: dict[str, Any] = read_json(self._journal)
-        if found["settings"] != fresh["settings"]:
-            if self.force:
-                return fresh
-            changed = sorted(
-                k for k in fresh["settings"] | found["settings"] if fresh["settings"].get(k) != found["settings"].get(k)
-            )
-            raise MismatchError(
-                f"{self.output}.part: was begun with other settings ({', '.join(changed)}); --force begins again"
-            )
         part = Path(self.output + ".part")
-        if not part.exists() or part.stat().st_size < found["offset"]:
-            raise DrtkError(f"{part}: is shorter than its journal says; --force begins again")
-        self.counts.update(found.pop("counts", {}))
-        log(f"resuming {self.output} after {found['records']:,} records")
-        return found
+        changed = found.changes(fresh)
+        if not part.exists() or part.stat().st_size < found.offset:
+            problem = f"{part}: is shorter than its journal says"
+        elif changed:
+            problem = f"{part}: was begun with other settings or files ({', '.join(changed)})"
+        elif self.force and not found.same_sources(fresh):
+            problem = f"{part}: was begun with another input"
+        else:
+            self.counts.update(found.counts)
+            log(f"resuming {self.output} after {found.records:,} records")
+            return found
+        if self.force:
+            log(f"{problem}: beginning again")
+            return fresh
+        raise MismatchError(f"{problem}; --force begins again")
 
-    def _deciding_settings(self) -> dict[str, Any]:
-        """Settings that shape the output; what the input is, the digest of its records decides."""
-        plain: dict[str, Any] = orjson.loads(orjson.dumps(self.settings))
-        return {name: value for name, value in plain.items() if name not in ("source", "skip_bad")}
-
-    def _skip(self, stream: Iterator[Any], journal: dict[str, Any], digest: Any) -> None:
-        for record in islice(stream, journal["records"]):
+    def _skip(self, stream: Iterator[Any], journal: Journal, digest: Any) -> None:
+        for record in islice(stream, journal.records):
             digest.update(orjson.dumps(record))
-        if (
-            journal["records"] and digest.hexdigest() != journal["digest"]
-        ):  # records are consumed: too late to begin again
-            raise MismatchError(f"{self.output}.part: was begun with another input; --force begins again")
+        if journal.records and digest.hexdigest() != journal.digest:
+            # The records are consumed: too late to begin again here.
+            raise MismatchError(
+                f"{self.output}.part: was begun with another input; --force without --resume begins again"
+            )
 
-    def _finish(self, journal: dict[str, Any], clock: Clock) -> None:
-        counts = {"in": journal["records"], "out": journal["lines"], **self.counts}
+    def _finish(self, manifest: Manifest, journal: Journal, clock: Clock) -> None:
+        counts = {"in": journal.records, "out": journal.lines, **self.counts}
         if self.intake.bad:
             counts["skipped"] = self.intake.bad
-        if self.output != STANDARD:
-            manifest = new_manifest(self.kind, self.settings)
+        if is_replaceable(self.output):
+            size = {"bytes": Path(self.output).stat().st_size}
             write_json(
                 manifest_path(self.output),
-                completed(manifest, inputs=self.intake.inputs, counts=counts, seconds=clock.seconds),
+                completed(manifest, inputs=self.intake.inputs, counts=counts, seconds=clock.seconds) | size,
             )
             self._journal.unlink(missing_ok=True)
         summary = ", ".join(f"{value:,} {name}" for name, value in counts.items() if isinstance(value, int))
         log(f"{self.command}: {summary}, {clock.seconds:,.1f} s")
+
+
+@contextmanager
+def _told_where_to_go_on(output: Output, journal: Journal) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        if output.keep_part:
+            log(f"{output.part}: keeps what was made from {journal.records:,} records; --resume goes on")
+        raise

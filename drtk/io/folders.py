@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from drtk.errors import DrtkError, MismatchError
+from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.intake import Intake
 from drtk.io.manifest import (
     FOLDER_MANIFEST,
     UNFINISHED_MANIFEST,
     Clock,
     completed,
+    inputs_named,
+    is_manifest,
     new_manifest,
+    plain,
     read_json,
+    unchanged,
     write_json,
 )
 from drtk.io.progress import log
@@ -25,7 +30,10 @@ from drtk.io.progress import log
 
 @dataclass
 class FolderJob:
-    """One run of a command that makes a folder. `begin` opens it, `finish` writes meta.json, last."""
+    """One run of a command that makes a folder. `begin` opens it, `finish` writes meta.json, last.
+
+    Where several processes run one command together (torchrun), the one of rank 0 alone looks after the folder.
+    """
 
     command: str
     kind: str
@@ -40,10 +48,15 @@ class FolderJob:
     def __post_init__(self) -> None:
         self.path = Path(self.output)
         self._clock = Clock()
+        self._manifest = new_manifest(self.kind, self.settings, program=self.command)
+        self._lock: int | None = None
+        self._leads = os.environ.get("RANK", "0") == "0"
 
     def check(self) -> None:
         """Refuse what cannot be meant, before anything is read or loaded."""
         path = self.path
+        if not self._leads:
+            return
         if path.exists() and not path.is_dir():
             raise DrtkError(f"{path}: is a file; expected a folder")
         if not path.exists() or not any(path.iterdir()):
@@ -51,50 +64,112 @@ class FolderJob:
         if (path / FOLDER_MANIFEST).exists():
             if not self.force:
                 raise DrtkError(f"{path}: exists already; --force replaces it")
-        elif not (path / UNFINISHED_MANIFEST).exists():
+            self._refuse_to_destroy()
+        elif not self._unfinished.exists():
             raise DrtkError(f"{path}: is not empty and was not made by drtk; choose another folder")
         elif self.resume:
-            changed = self._changed_settings()
+            changed = self._changes()
             if changed and not self.force:
                 raise MismatchError(
-                    f"{path}: was begun with other settings ({', '.join(changed)}); --force begins again"
+                    f"{path}: was begun with other settings or files ({', '.join(changed)}); --force begins again"
                 )
         elif not self.force:
             raise DrtkError(f"{path}: holds an interrupted run; --resume goes on from there, --force begins again")
 
     @property
-    def resuming(self) -> bool:
-        """Whether there is unfinished work of these settings to go on from."""
-        return self.resume and (self.path / UNFINISHED_MANIFEST).exists() and not self._changed_settings()
+    def _unfinished(self) -> Path:
+        return self.path / UNFINISHED_MANIFEST
 
-    def _changed_settings(self) -> list[str]:
-        found = read_json(self.path / UNFINISHED_MANIFEST)["settings"]
-        mine = orjson.loads(orjson.dumps(self.settings))
-        return sorted(key for key in found | mine if found.get(key) != mine.get(key))
+    def _refuse_to_destroy(self) -> None:
+        """Raises DrtkError where replacing the folder would lose what drtk did not make, or what this run reads."""
+        found = read_json(self.path / FOLDER_MANIFEST)
+        if not is_manifest(found):
+            raise DrtkError(f"{self.path}: its {FOLDER_MANIFEST} is not drtk's; choose another folder")
+        for entry in inputs_named(self.settings):
+            if Path(entry["path"]).resolve().is_relative_to(self.path.resolve()):
+                raise UsageError(f"{self.path}: replacing it would destroy the input {entry['path']}")
+        strange = sorted(set(self._files()) - set(found.get("files", self._files())))
+        if strange:
+            raise DrtkError(
+                f"{self.path}: holds '{strange[0]}', which drtk did not make; move it, or choose another folder"
+            )
+
+    def _files(self) -> list[str]:
+        """Paths of the files in the folder, apart from manifests, relative to it, sorted."""
+        manifests = (self.path / FOLDER_MANIFEST, self._unfinished)
+        return sorted(
+            str(item.relative_to(self.path))
+            for item in self.path.rglob("*")
+            if item not in manifests and (item.is_symlink() or not item.is_dir())
+        )
+
+    @property
+    def resuming(self) -> bool:
+        """Whether there is unfinished work of these settings and inputs to go on from."""
+        return self.resume and self._unfinished.exists() and not self._changes()
+
+    def _changes(self) -> list[str]:
+        """Settings that differ from those the unfinished folder was begun with, and files they name that changed."""
+        found = read_json(self._unfinished)
+        if not is_manifest(found):
+            raise DrtkError(f"{self._unfinished}: is not drtk's; choose another folder")
+        before, now = found["settings"], plain(self.settings)
+        changed = sorted(key for key in before | now if before.get(key) != now.get(key))
+        return changed + [entry["path"] for entry in found["inputs"] if not unchanged(entry)]
 
     def begin(self) -> Path:
-        """The folder, ready to be written into: as it was left where a run is resumed, otherwise empty."""
-        resuming = self.resuming
-        if self.path.exists() and not resuming:
-            for item in self.path.iterdir():
-                shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
+        """The folder, ready to be written into: as it was left where a run is resumed, otherwise empty.
+
+        Raises DrtkError where another run is writing it, or it cannot be made.
+        """
+        if not self._leads:
+            return self.path
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self._hold()
+            if self.resuming:
+                log(f"resuming {self.path}")
+                self._manifest["started"] = read_json(self._unfinished)["started"]
+                return self.path
+            # Unfinished first, empty later: a half-emptied folder must not pass for a finished one.
+            write_json(self._unfinished, self._manifest | {"inputs": inputs_named(self.settings)})
+            (self.path / FOLDER_MANIFEST).unlink(missing_ok=True)
+            for item in self.path.iterdir():
+                if item != self._unfinished:
+                    shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
         except OSError as error:
             raise DrtkError(f"{self.path}: {error.strerror}") from error
-        if resuming:
-            log(f"resuming {self.path}")
-        else:
-            write_json(self.path / UNFINISHED_MANIFEST, new_manifest(self.kind, self.settings))
         return self.path
+
+    def _hold(self) -> None:
+        """Lock the folder, so that no other run writes it meanwhile."""
+        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise DrtkError(f"{self.path}: another run is writing it") from error
+            # Some network file systems have no locks; writing goes on without one.
+
+    def release(self) -> None:
+        """Let other runs have the folder; done by `finish`, and at the latest when the job is given up."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __del__(self) -> None:
+        self.release()
 
     def finish(self, **facts: Any) -> None:
         """Write meta.json with `facts` beside the usual entries; from here on the folder counts as finished."""
-        manifest = new_manifest(self.kind, self.settings) | facts
+        if not self._leads:
+            return
         if self.intake.bad:
             self.counts["skipped"] = self.intake.bad
+        manifest = self._manifest | facts | {"files": self._files()}
         manifest = completed(manifest, inputs=self.intake.inputs, counts=self.counts, seconds=self._clock.seconds)
         write_json(self.path / FOLDER_MANIFEST, manifest)
-        (self.path / UNFINISHED_MANIFEST).unlink(missing_ok=True)
+        self._unfinished.unlink(missing_ok=True)
+        self.release()
         summary = ", ".join(f"{value:,} {name}" for name, value in self.counts.items() if isinstance(value, int))
         log(f"{self.command}: {summary + ', ' if summary else ''}{self._clock.seconds:,.1f} s -> {self.path}")

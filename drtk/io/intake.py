@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from drtk.errors import RecordError
+from drtk.errors import RecordError, UsageError
 from drtk.io.progress import log
 from drtk.io.streams import STANDARD, DigestingReader, compressed_faults, name_of, open_input, read_lines
 
@@ -32,11 +32,11 @@ class Intake:
             return b""
 
     def lines(self, source: str) -> Iterator[tuple[int, bytes]]:
-        """(line number, line) of a file or stdin; once read to the end, the source is among `inputs`."""
+        """(line number, line) of a file or stdin; the source is noted among `inputs`, its digest once read to the end."""
         stream, raw = self._take(source)
-        before = None if source == STANDARD else os.stat(source)
+        entry = self._note(source)
         yield from read_lines(stream, name_of(source))
-        self._note(source, raw, before)
+        _complete(entry, raw)
 
     def blocks(self, source: str, size: int = 1 << 20) -> Iterator[bytes]:
         """The decompressed bytes in pieces of at most `size`, for formats that are not lines; noted as `lines` does.
@@ -44,24 +44,32 @@ class Intake:
         Raises RecordError where compressed data ends early or is damaged.
         """
         stream, raw = self._take(source)
-        before = None if source == STANDARD else os.stat(source)
+        entry = self._note(source)
         line = 1
         with compressed_faults(lambda: f"{name_of(source)}:{line}"):
             while block := stream.read(size):
                 yield block
                 line += block.count(b"\n")
-        self._note(source, raw, before)
+        _complete(entry, raw)
 
     def _take(self, source: str) -> tuple[BinaryIO, DigestingReader]:
-        return self._opened.pop(source) if source in self._opened else open_input(source)
+        if source in self._opened:
+            return self._opened.pop(source)
+        if any(entry["path"] == STANDARD for entry in self.inputs) and source == STANDARD:
+            raise UsageError("stdin can be read only once; name a file for the other input")
+        return open_input(source)
 
-    def _note(self, source: str, raw: DigestingReader, before: os.stat_result | None) -> None:
-        while raw.read(1 << 16):  # what a decompressor left unread belongs to the digest
-            pass
-        entry: dict[str, Any] = {"path": source, "bytes": raw.size, "digest": raw.digest}
-        if before is not None:
-            entry["mtime_ns"] = before.st_mtime_ns
+    def _note(self, source: str) -> dict[str, Any]:
+        """The entry of a source; one that is never read to its end keeps None as digest, and size and time tell it."""
+        entry: dict[str, Any] = {"path": source, "bytes": None, "digest": None}
+        if source != STANDARD:
+            found = os.stat(source)
+            entry |= {"bytes": found.st_size, "mtime_ns": found.st_mtime_ns}
+        for known in self.inputs:
+            if known["path"] == source and known.get("mtime_ns") == entry.get("mtime_ns"):
+                return known  # read a second time
         self.inputs.append(entry)
+        return entry
 
     def forgive(self, error: RecordError) -> None:
         """Count a bad record and go on, or raise it where the allowance is used up."""
@@ -69,3 +77,9 @@ class Intake:
             raise error
         self.bad += 1
         log(f"skipped: {error}")
+
+
+def _complete(entry: dict[str, Any], raw: DigestingReader) -> None:
+    while raw.read(1 << 16):  # what a decompressor left unread belongs to the digest
+        pass
+    entry |= {"bytes": raw.size, "digest": raw.digest}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import shlex
 import sys
@@ -30,10 +32,11 @@ def manifest_path(output: str | Path) -> Path:
     return path / FOLDER_MANIFEST if path.is_dir() else path.with_name(path.name + ".meta.json")
 
 
-def new_manifest(kind: str, settings: Mapping[str, Any]) -> Manifest:
-    """The start of a manifest: kind, command line, settings, and the time."""
+def new_manifest(kind: str, settings: Mapping[str, Any], *, program: str = "") -> Manifest:
+    """The start of a manifest: kind, the drtk command that makes it, the command line, settings, and the time."""
     return {
         "kind": kind,
+        "program": program,
         "command": shlex.join(["drtk", *sys.argv[1:]]),
         "settings": dict(settings),
         "inputs": [],
@@ -69,12 +72,15 @@ def versions() -> dict[str, str]:
 def write_json(path: Path, content: Any) -> None:
     """Replace a small JSON file in one step."""
     part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
     try:
-        part.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        part.write_bytes(orjson.dumps(content, option=options))
         os.replace(part, path)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise DrtkError(f"{path}: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):  # gone already where it was renamed
+            part.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> Any:
@@ -107,43 +113,87 @@ def read_manifest(folder: str | Path, *, kind: str | None = None) -> Manifest:
     return manifest
 
 
-def is_done(output: str, settings: Mapping[str, Any]) -> bool:
-    """Whether `output` was made with these settings from inputs that have not changed since.
+def is_done(output: str, settings: Mapping[str, Any], *, program: str = "") -> bool:
+    """Whether `output` was made by `program` with these settings, from inputs that have not changed since.
 
     What was read from stdin cannot be checked, so such an output never counts as done.
     """
     path = manifest_path(output)
     if not path.exists() or not Path(output).exists():
         return False
-    manifest = read_json(path)
-    if manifest.get("settings") != orjson.loads(orjson.dumps(dict(settings))):
+    try:
+        manifest = read_json(path)
+    except DrtkError:
+        return False  # damaged: it is made again
+    if not is_manifest(manifest) or manifest["settings"] != plain(settings):
         return False
-    return all(_unchanged(entry) for entry in manifest.get("inputs", []))
+    if manifest.get("program", program) != program:
+        return False
+    if "bytes" in manifest and Path(output).stat().st_size != manifest["bytes"]:
+        return False
+    return all(unchanged(entry) for entry in manifest["inputs"])
 
 
-def _unchanged(entry: dict[str, Any]) -> bool:
+def is_manifest(content: Any) -> bool:
+    """Whether the content of a JSON file is a manifest of drtk's, and not another program's file of that name."""
+    return (
+        isinstance(content, dict)
+        and isinstance(content.get("settings"), dict)
+        and str(content.get("command", "")).split(" ")[0] == "drtk"
+        and isinstance(content.get("inputs"), list)
+    )
+
+
+def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they read back from JSON, so that they can be compared."""
+    values: dict[str, Any] = orjson.loads(orjson.dumps(dict(settings), option=orjson.OPT_SERIALIZE_NUMPY))
+    return values
+
+
+def unchanged(entry: Mapping[str, Any]) -> bool:
+    """Whether an input is still what its entry in a manifest says: by size and time, or else by its content."""
     path = Path(entry["path"])
     if entry["path"] == STANDARD or not path.exists():
         return False
     if path.is_dir():
-        return folder_digest(path) == entry["digest"]
+        return folder_digest(path) == entry.get("digest")
     found = path.stat()
-    if found.st_size != entry["bytes"]:
+    if found.st_size != entry.get("bytes"):
         return False
-    return found.st_mtime_ns == entry.get("mtime_ns") or digest_file(path) == entry["digest"]
+    known = entry.get("digest")  # None where it was not read to its end
+    return found.st_mtime_ns == entry.get("mtime_ns") or (known is not None and digest_file(path) == known)
+
+
+def inputs_named(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Entries (without digests of files) of all files and folders that values of `settings` name."""
+    values = [item for value in settings.values() for item in (value if isinstance(value, (list, tuple)) else [value])]
+    return [_glance(value) for value in values if isinstance(value, str) and value != STANDARD and _exists(value)]
+
+
+def _exists(name: str) -> bool:
+    try:
+        return bool(name) and os.path.exists(name)
+    except ValueError:  # a NUL: a value that names nothing
+        return False
+
+
+def _glance(path: str) -> dict[str, Any]:
+    if os.path.isdir(path):
+        return folder_entry(path)
+    found = os.stat(path)
+    return {"path": path, "bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "digest": None}
 
 
 def folder_digest(folder: str | Path) -> str:
-    """A digest of a folder: of its manifest, or, where it has none, of its files' names and sizes."""
-    import hashlib
-
+    """A digest of a folder: of its manifest, or, where it has none, of its files' names, sizes and times."""
     path = Path(folder)
     if (path / FOLDER_MANIFEST).exists():
         return digest_file(path / FOLDER_MANIFEST)
     digest = hashlib.blake2b(digest_size=16)
     for item in sorted(path.rglob("*")):
         if item.is_file():
-            digest.update(f"{item.relative_to(path)}\0{item.stat().st_size}\0".encode())
+            found = item.stat()
+            digest.update(f"{item.relative_to(path)}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
     return digest.hexdigest()
 
 

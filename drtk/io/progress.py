@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
@@ -13,11 +14,24 @@ _LOGGER = logging.getLogger("drtk")
 PLAIN_INTERVAL = 30.0  # seconds between progress lines where stderr is no terminal
 
 
+class _Stderr(logging.Handler):
+    """Writes to what stderr is at that moment, above a bar where one is shown; a full or closed stderr is no fault."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = self.format(record)
+        bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
+        with contextlib.suppress(OSError, ValueError):
+            if bars is not None and sys.stderr is not None:
+                bars.write(message, file=sys.stderr)
+            elif sys.stderr is not None:
+                print(message, file=sys.stderr, flush=True)  # noqa: T201 - this is where messages become output
+
+
 def set_verbosity(*, quiet: bool, verbose: bool) -> None:
     """-q leaves errors only, -v adds detail."""
     _LOGGER.setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
     if not _LOGGER.handlers:
-        handler = logging.StreamHandler()
+        handler = _Stderr()
         handler.setFormatter(logging.Formatter("drtk: %(message)s"))
         _LOGGER.addHandler(handler)
         _LOGGER.propagate = False
@@ -49,7 +63,7 @@ class Progress:
         self._initial = initial
         self._start = self._last = time.monotonic()
         self._bar = None
-        if sys.stderr.isatty() and _LOGGER.isEnabledFor(logging.INFO):
+        if sys.stderr is not None and sys.stderr.isatty() and _LOGGER.isEnabledFor(logging.INFO):
             from tqdm import tqdm
 
             self._bar = tqdm(desc=what, total=total, unit=f" {unit}", initial=initial, leave=False, dynamic_ncols=True)

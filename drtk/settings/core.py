@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from importlib import resources
+from math import isnan
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -46,16 +47,25 @@ def _checked(name: str, value: Any, kind: Any, metadata: Mapping[str, Any]) -> A
     if value is None:
         return value
     plain = plain_type(kind)
+    if get_origin(plain) is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise UsageError(f"{flag}: expected a list, found {value!r}")
+        return tuple(_item(flag, item, get_args(plain)[0], metadata) for item in value)
+    return _item(flag, value, plain, metadata)
+
+
+def _item(flag: str, value: Any, plain: Any, metadata: Mapping[str, Any]) -> Any:
     if get_origin(plain) is Literal:
         if value not in get_args(plain):
             raise UsageError(f"{flag}: '{value}' is not one of {', '.join(map(str, get_args(plain)))}")
-    elif get_origin(plain) is tuple:
-        return tuple(value)
-    elif plain is float and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if plain is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
-    elif not isinstance(value, plain) or (isinstance(value, bool) and plain is not bool):
+    if not isinstance(value, get_origin(plain) or plain) or (isinstance(value, bool) and plain is not bool):
         raise UsageError(f"{flag}: expected {plain.__name__}, found {value!r}")
     low, high = metadata.get("at_least"), metadata.get("at_most")
+    if isinstance(value, float) and isnan(value):
+        raise UsageError(f"{flag}: is not a number")
     if low is not None and value < low:
         raise UsageError(f"{flag}: must be at least {low}, is {value}")
     if high is not None and value > high:
