@@ -1,0 +1,176 @@
+"""Exact search: every inner product, block by block in torch, from vectors that stay on disk; the reference for faiss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drtk.errors import UsageError
+from drtk.io.progress import Progress, detail
+from drtk.io.shards import Shard
+from drtk.retrieval.base import Ranking
+from drtk.retrieval.ordering import IdTable, ranks_of, scores_of, write_ids
+from drtk.retrieval.vectors import FULL, SCALE, VECTORS, all_ids, dtype_of, open_vectors, rank_again, shape_of, store
+from drtk.settings.retrieval import DenseIndexSettings, DenseSearchSettings
+
+QUERIES_AT_A_TIME = 1024
+# Products are taken of whole tiles, padded with zeros: matrix libraries use other code, and another order of summing,
+# for odd edges, and then equal vectors would get scores that differ in the last bit and not be ties.
+QUERY_TILE, PASSAGE_TILE = 32, 64
+EMPTY = -9187343239835811840  # the key of -inf with rank 0: below that of every finite score
+
+
+class ExactIndex:
+    """All vectors of a collection on disk, as float32, float16 or int8 (with a scale a dimension)."""
+
+    reads: ClassVar[Literal["vectors"]] = "vectors"
+
+    @classmethod
+    def build(
+        cls,
+        shards: Sequence[Shard],
+        folder: Path,
+        settings: DenseIndexSettings,
+        *,
+        kind: str = "exact",
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Copy the vectors into `folder`; {"dtype", "full"}. Faults as in `DenseIndex.build`."""
+        shape_of(shards)
+        stored = dtype_of(shards)
+        dtype = settings.dtype or str(stored)
+        write_ids(all_ids(shards), folder)
+        store(shards, folder / VECTORS, dtype, progress=progress)
+        full = settings.full and np.dtype(dtype).itemsize < stored.itemsize
+        if full:
+            store(shards, folder / FULL, str(stored))
+        return {"dtype": dtype, "full": full}
+
+    @classmethod
+    def open(cls, folder: Path, settings: DenseSearchSettings) -> ExactIndex:
+        return cls(folder, settings)
+
+    def __init__(self, folder: Path, settings: DenseSearchSettings) -> None:
+        self.ids = IdTable(folder)
+        self._vectors = open_vectors(folder / VECTORS)
+        self._scale = open_vectors(folder / SCALE) if self._vectors.dtype == np.int8 else None
+        self._full = open_vectors(folder / FULL) if settings.rescore and (folder / FULL).exists() else None
+        self._settings = settings
+        self._device = _device(settings.device)
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        self._resident: Tensor | None = None
+        if self._device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = False  # scores are compared: all of float32 counts
+            free, _ = torch.cuda.mem_get_info(self._device)
+            if self._vectors.nbytes < 0.6 * free:
+                self._resident = torch.from_numpy(self._vectors).to(self._device)
+            else:
+                detail(f"{folder}: {self._vectors.nbytes:,} bytes stay on disk and pass through {self._device}")
+
+    @property
+    def dimension(self) -> int:
+        return int(self._vectors.shape[1])
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    @torch.inference_mode()
+    def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
+        """Up to `k` passages for each of (queries, dimension): exactly the best, ties at the cut decided too."""
+        found: list[Ranking] = []
+        for start in range(0, len(vectors), QUERIES_AT_A_TIME):
+            found += self._search(vectors[start : start + QUERIES_AT_A_TIME].astype(np.float32), min(k, len(self)))
+        return found
+
+    def _search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
+        depth = k if self._full is None else min(len(self), k * self._settings.rescore)
+        scaled = vectors if self._scale is None else vectors * self._scale
+        tiles = -(-len(scaled) // QUERY_TILE) * QUERY_TILE
+        queries = torch.from_numpy(np.pad(scaled, ((0, tiles - len(scaled)), (0, 0)))).to(self._device)
+        keys = torch.full((len(scaled), depth), EMPTY, dtype=torch.int64, device=self._device)
+        for block, ranks in self._blocks():
+            scores = (queries @ block.T)[: len(scaled), : len(ranks)]
+            keys = keep_best(keys, scores, ranks)
+        best = keys.sort(dim=1, descending=True).values.cpu().numpy()
+        rows = [self.ids.rows(ranks_of(row)) for row in best]
+        if self._full is None:
+            return [
+                list(zip(self.ids.take(r), scores_of(b).tolist(), strict=True)) for r, b in zip(rows, best, strict=True)
+            ]
+        return rank_again(self.ids, self._full, rows, vectors, k, threads=self._settings.threads)
+
+    def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """(vectors (block, dimension) float32 padded to whole tiles, ranks (rows,) int64), the next one read ahead."""
+        rows = -(-min(self._settings.block, len(self)) // PASSAGE_TILE) * PASSAGE_TILE
+
+        def read(start: int) -> tuple[Tensor, Tensor]:
+            end = min(start + rows, len(self))
+            source = self._resident if self._resident is not None else torch.from_numpy(self._vectors)
+            block = source[start:end].to(self._device).float()
+            if end - start < rows:
+                block = torch.nn.functional.pad(block, (0, 0, 0, rows - (end - start)))
+            return block, torch.from_numpy(self.ids.ranks[start:end].astype(np.int64)).to(self._device)
+
+        with ThreadPoolExecutor(max_workers=1) as ahead:
+            coming = ahead.submit(read, 0)
+            for start in range(rows, len(self) + rows, rows):
+                block = coming.result()
+                if start < len(self):
+                    coming = ahead.submit(read, start)
+                yield block
+
+
+def keep_best(keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
+    """The best `depth` keys of those held and those of a block, in no particular order.
+
+    keys: (queries, depth) int64, EMPTY where fewer are held · scores: (queries, block) float32 · ranks: (block,) int64
+    returns: (queries, depth)
+
+    Candidates are all scores that reach the worst one held, ties included, so the tie rule holds at the cut as well.
+    """
+    depth = keys.shape[1]
+    floor = _scores(keys.amin(dim=1))
+    wanted = scores >= floor[:, None]
+    if scores.shape[1] > depth and int(wanted.sum(dim=1).max()) > depth:
+        own = scores.topk(depth, dim=1, sorted=False).values.amin(dim=1)
+        wanted = scores >= torch.maximum(floor, own)[:, None]
+    rows, columns = wanted.nonzero(as_tuple=True)
+    if not len(rows):
+        return keys
+    counts = wanted.sum(dim=1)
+    places = torch.arange(len(rows), device=keys.device) - (counts.cumsum(0) - counts)[rows]
+    candidates = torch.full((len(keys), int(counts.max())), EMPTY, dtype=torch.int64, device=keys.device)
+    candidates[rows, places] = _keys(scores[rows, columns], ranks[columns])
+    return torch.cat([keys, candidates], dim=1).topk(depth, dim=1, sorted=False).values
+
+
+def _keys(scores: Tensor, ranks: Tensor) -> Tensor:
+    """`ordering.keys_of`, in torch."""
+    bits = (scores + 0.0).view(torch.int32)
+    sortable = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return (sortable.long() << 32) | ranks
+
+
+def _scores(keys: Tensor) -> Tensor:
+    """`ordering.scores_of`, in torch."""
+    sortable = (keys >> 32).int()
+    return (sortable ^ ((sortable >> 31) & 0x7FFFFFFF)).view(torch.float32)
+
+
+def _device(name: str) -> torch.device:
+    """`auto` is CUDA where there is some. Raises UsageError for a device that cannot be had."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"--device {name}: {str(error).splitlines()[0]}") from error
+    return device
