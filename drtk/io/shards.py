@@ -131,7 +131,7 @@ class ShardWriter:
             raise DrtkError(f"{final}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Take the journal away: from here on meta.json lists the shards."""
+        """Take the journal away; meta.json is to list the shards from here on."""
         self._journal.unlink(missing_ok=True)
 
 

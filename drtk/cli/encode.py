@@ -1,0 +1,64 @@
+"""drtk encode: texts to vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+import typer
+
+from drtk.cli.jobs import folder_maker
+from drtk.cli.options import Device, Folder, Source, with_settings
+from drtk.io.folders import FolderJob
+from drtk.records import Passage, Query
+from drtk.settings.encoding import EncodeSettings
+
+
+@with_settings(EncodeSettings)
+@folder_maker("embeddings", resume=True, passages=True)
+def encode(
+    model: Annotated[str, typer.Option("--model", metavar="MODEL", help="Model folder, or hub name[@revision].")],
+    output: Folder,
+    source: Source = "-",
+    role: Annotated[
+        Literal["passage", "query"], typer.Option("--role", help="Whether the input holds passages or queries.")
+    ] = "passage",
+    shard: Annotated[
+        str, typer.Option("--shard", metavar="N/OF", help="Encode one part of several, on several machines or GPUs.")
+    ] = "1/1",
+    device: Device = "auto",
+    *,
+    settings: EncodeSettings,
+    job: FolderJob,
+) -> None:
+    """Turn passages or queries into vectors.
+
+    Reads a corpus (or, with --role query, queries) and makes a folder of embeddings: 00000.npy, 00000.ids, … meta.json.
+    """
+    from drtk.io.jsonl import read_passages, read_queries
+    from drtk.io.manifest import folder_entry
+    from drtk.io.shards import ShardWriter
+    from drtk.retrieval.encode import Embedder, encode_records, parse_part
+
+    part = parse_part(shard)
+    embedder = Embedder(model, role=role, settings=settings, device=device)
+    records: Iterable[Passage] | Iterable[Query]
+    if role == "query":
+        records = read_queries(source, intake=job.intake)
+    else:
+        records = read_passages(source, intake=job.intake, side_files=job.side_files)
+    writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.store)
+    unit = "queries" if role == "query" else "passages"
+    encode_records(records, embedder, writer, part=part, unit=unit)
+    job.counts[unit] = writer.rows
+    writer.close()
+    job.intake.inputs.append(folder_entry(embedder.folder))
+    job.finish(
+        encoder=embedder.identity,
+        dimension=embedder.dimension,
+        dtype=settings.store,
+        role=role,
+        encoding=embedder.recipe.to_dict(),
+        part={"number": part[0], "of": part[1]},
+        shards=writer.entries,
+    )

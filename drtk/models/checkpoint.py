@@ -1,0 +1,191 @@
+"""Text encoders from model folders and into them; what is written loads in transformers and sentence-transformers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.io.manifest import read_json, write_json
+from drtk.io.streams import digest_file
+from drtk.models.encoder import Dense, Encoder
+from drtk.models.layout import read_layout, write_layout
+from drtk.models.pooling import POOLINGS
+from drtk.models.recipe import Recipe, Role
+from drtk.text.batching import Tokenizing
+
+LONGEST = 512  # tokens, where neither the folder nor its tokenizer says
+
+
+@dataclass
+class TextEncoder:
+    """An encoder with its tokenizer and its recipe."""
+
+    encoder: Encoder
+    tokenizer: Any
+    recipe: Recipe
+
+    def tokenizing(self, role: Role) -> Tokenizing:
+        """What turns the texts of `role` into tokens."""
+        prompt = self.recipe.prompt(role)
+        return Tokenizing(
+            self.tokenizer,
+            prompt=prompt,
+            max_length=self.recipe.length(role),
+            title=self.recipe.title,
+            with_types="token_type_ids" in self.tokenizer.model_input_names,
+        )
+
+    def prompt_length(self, role: Role) -> int:
+        """Tokens that pooling leaves out: those of the prompt and the special ones before it, where the recipe says so."""
+        prompt = self.recipe.prompt(role)
+        if self.recipe.include_prompt or not prompt:
+            return 0
+        ids = self.tokenizer(prompt, truncation=True, max_length=self.recipe.length(role))["input_ids"]
+        return len(ids) - (ids[-1] in self.tokenizer.all_special_ids)
+
+
+def load_encoder(folder: Path, *, wishes: Mapping[str, Any] | None = None, sealed: bool = True) -> TextEncoder:
+    """The text encoder of a model folder, in float32 on the CPU, ready for inference.
+
+    wishes: entries of the recipe to be otherwise; with `sealed`, a model of drtk's own refuses them
+    Raises MismatchError for a folder that is no encoder or contradicts a wish, DrtkError for one that is damaged.
+    """
+    from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
+
+    layout = read_layout(folder)
+    try:
+        with _quiet():
+            config = AutoConfig.from_pretrained(layout.backbone)
+            loader = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
+            backbone = loader.from_pretrained(layout.backbone, dtype=torch.float32)
+            tokenizer = AutoTokenizer.from_pretrained(layout.backbone)
+        dense = [_load_dense(path) for path in layout.dense]
+    except DrtkError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        raise DrtkError(f"{folder}: cannot be loaded as an encoder: {reason[0] if reason else error!r}") from error
+    longest = layout.max_length or _longest(tokenizer, config)
+    stated = replace(
+        layout.recipe,
+        query_length=layout.recipe.query_length if layout.sealed or layout.recipe.query_length else longest,
+        passage_length=layout.recipe.passage_length if layout.sealed or layout.recipe.passage_length else longest,
+    )
+    recipe = stated.changed(wishes or {}, sealed=sealed and layout.sealed, folder=str(folder)).checked(POOLINGS)
+    _check_length(folder, recipe, config)
+    if recipe.lowercase:
+        _lowercase(tokenizer)
+    encoder = Encoder(
+        backbone, pooling=recipe.pooling, dense=dense, normalize=recipe.normalize, truncate=recipe.truncate
+    )
+    if dense and dense[0].linear.in_features != encoder.hidden * len(recipe.pooling):
+        raise MismatchError(f"{folder}: its Dense module does not fit the pooling {'+'.join(recipe.pooling)}")
+    return TextEncoder(encoder.eval(), tokenizer, recipe)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' own bars and remarks (on weights of heads that nobody asked for)."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _longest(tokenizer: Any, config: Any) -> int:
+    """The longest input in tokens, as sentence-transformers takes it: the tokenizer's word, capped by the positions."""
+    positions = getattr(config, "max_position_embeddings", None)
+    longest = min(tokenizer.model_max_length, positions if positions and positions > 0 else tokenizer.model_max_length)
+    return int(longest) if longest < 10**9 else LONGEST
+
+
+def _check_length(folder: Path, recipe: Recipe, config: Any) -> None:
+    positions = getattr(config, "max_position_embeddings", None) or 0
+    absolute = getattr(config, "model_type", "") in ("bert", "roberta", "xlm-roberta", "mpnet", "electra", "distilbert")
+    wanted = max(recipe.query_length, recipe.passage_length)
+    if absolute and 0 < positions < wanted:
+        raise MismatchError(f"{folder}: reads at most {positions} tokens; {wanted} were asked for")
+
+
+def _lowercase(tokenizer: Any) -> None:
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    backend = tokenizer.backend_tokenizer
+    found = backend.normalizer
+    parts: list[Any] = list(found) if isinstance(found, Sequence) else [found] if found is not None else []  # type: ignore[call-overload]
+    if not any(isinstance(part, Lowercase) for part in parts):
+        backend.normalizer = Sequence([Lowercase(), *parts])
+
+
+def _load_dense(path: Path) -> Dense:
+    config = read_json(path / "config.json")
+    for name in ("module_input_name", "module_output_name"):
+        if config.get(name) not in (None, "sentence_embedding"):
+            raise MismatchError(f"{path}: a Dense module over {config[name]} gives no vector a text")
+    layer = Dense(config, _activation(path, config.get("activation_function", "torch.nn.modules.activation.Tanh")))
+    if (path / "model.safetensors").exists():
+        from safetensors.torch import load_file
+
+        weights = load_file(path / "model.safetensors")
+    else:
+        weights = torch.load(path / "pytorch_model.bin", map_location="cpu", weights_only=True)
+    layer.load_state_dict(weights)
+    return layer.float()
+
+
+def _activation(path: Path, name: str) -> nn.Module:
+    found = getattr(nn, name.rpartition(".")[2], None) if name.startswith("torch.nn.") else None
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise MismatchError(f"{path}: the activation {name} is none of torch.nn")
+    return found()
+
+
+def save_encoder(model: TextEncoder, folder: Path) -> None:
+    """Write the folder of an encoder: float32 weights as safetensors, tokenizer, and the files of `write_layout`.
+
+    It loads with AutoModel and with SentenceTransformer; drtk reads the recipe from `meta.json`, which the caller writes.
+    """
+    from safetensors.torch import save_file
+
+    encoder = model.encoder
+    folder.mkdir(parents=True, exist_ok=True)
+    model.tokenizer.model_max_length = max(model.recipe.query_length, model.recipe.passage_length)
+    with _quiet():
+        encoder.backbone.save_pretrained(folder)
+        model.tokenizer.save_pretrained(folder)
+    write_layout(folder, model.recipe, hidden=encoder.hidden, dense=len(encoder.dense))
+    for number, layer in enumerate(encoder.dense):
+        path = folder / f"{number + 2}_Dense"
+        write_json(path / "config.json", layer.config)
+        save_file({name: value.contiguous() for name, value in layer.state_dict().items()}, path / "model.safetensors")
+
+
+def weights_digest(folder: Path) -> str:
+    """A digest of what decides the vectors of a folder: weights of the backbone and of Dense modules, and pooling.
+
+    Lengths, prompts and titles are not in it: queries and passages of one model may differ in them.
+    """
+    layout = read_layout(folder)
+    digest = hashlib.blake2b(digest_size=16)
+    recipe = layout.recipe
+    digest.update(repr((recipe.pooling, recipe.normalize, recipe.truncate)).encode())
+    for path in (layout.backbone, *layout.dense):
+        files = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
+        for file in files:
+            digest.update(digest_file(file).encode())
+    return digest.hexdigest()

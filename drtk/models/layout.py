@@ -1,0 +1,153 @@
+"""The files around the weights: sentence-transformers' layout read and written, and drtk's own record in meta.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from drtk.errors import MismatchError
+from drtk.io.manifest import FOLDER_MANIFEST, read_json, write_json
+from drtk.models.recipe import Recipe
+
+MODULES, SETTINGS, SHARED = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
+_OLD_SETTINGS = [f"sentence_{name}_config.json" for name in ("roberta", "distilbert", "camembert", "albert", "xlnet")]
+_OLD_SETTINGS.append("sentence_xlm-roberta_config.json")
+_OLD_POOLINGS = {  # in the order in which sentence-transformers puts the vectors side by side
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the backbone lies, the recipe, and the folders of Dense modules between pooling and normalisation.
+
+    sealed: the recipe is that of a model drtk wrote, so what contradicts it is a mistake
+    max_length: the longest input the folder states, None where only the tokenizer knows
+    """
+
+    backbone: Path
+    recipe: Recipe
+    dense: tuple[Path, ...] = ()
+    sealed: bool = False
+    max_length: int | None = None
+
+
+def read_layout(folder: Path) -> Layout:
+    """The layout of a model folder; a plain Hugging Face encoder has CLS pooling and no normalisation.
+
+    Raises MismatchError for a folder that is no encoder, or holds a module drtk cannot run.
+    """
+    if (folder / MODULES).exists():
+        layout = _sentence_transformers(folder)
+    elif (folder / "config.json").exists():
+        layout = Layout(folder, Recipe())
+    else:
+        raise MismatchError(f"{folder}: is no model folder: it has neither {MODULES} nor config.json")
+    if (folder / FOLDER_MANIFEST).exists():
+        manifest = read_json(folder / FOLDER_MANIFEST)
+        if isinstance(manifest.get("encoding"), dict):
+            recipe = Recipe.from_dict(manifest["encoding"])
+            return replace(layout, recipe=recipe, sealed=True, max_length=recipe.passage_length)
+    return layout
+
+
+def _sentence_transformers(folder: Path) -> Layout:
+    backbone, recipe, dense = folder, Recipe(pooling=()), []
+    max_length = None
+    for module in read_json(folder / MODULES):
+        kind, path = str(module["type"]).rpartition(".")[2], folder / module["path"]
+        if kind == "Transformer":
+            backbone = path
+            settings = _settings(path)
+            max_length = settings.get("max_seq_length")
+            recipe = replace(recipe, lowercase=bool(settings.get("do_lower_case", False)))
+            recipe = replace(recipe, **_lengths(settings))
+        elif kind == "Pooling":
+            content = read_json(path / "config.json")
+            recipe = replace(recipe, pooling=_poolings(content), include_prompt=content.get("include_prompt", True))
+        elif kind == "Dense" and not recipe.normalize:
+            dense.append(path)
+        elif kind == "Normalize":
+            recipe = replace(recipe, normalize=True)
+        elif kind != "Dropout":  # which does nothing outside training
+            raise MismatchError(f"{folder / MODULES}: holds a module drtk cannot run there: {module['type']}")
+    if not recipe.pooling:
+        raise MismatchError(f"{folder / MODULES}: holds no Pooling module, so it gives no vector a text")
+    return Layout(backbone, replace(recipe, **_shared(folder)), tuple(dense), max_length=max_length)
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    for name in (SETTINGS, *_OLD_SETTINGS):
+        if (path / name).exists():
+            found: dict[str, Any] = read_json(path / name)
+            return found
+    return {}
+
+
+def _lengths(settings: dict[str, Any]) -> dict[str, Any]:
+    """0 stands for "not stated": checkpoint.py puts what the tokenizer says in its place."""
+    longest = settings.get("max_seq_length") or 0
+    return {
+        "query_length": settings.get("query_length") or longest,
+        "passage_length": settings.get("document_length") or longest,
+    }
+
+
+def _poolings(content: dict[str, Any]) -> tuple[str, ...]:
+    if "pooling_mode" in content:
+        mode = content["pooling_mode"]
+        return (mode,) if isinstance(mode, str) else tuple(mode)
+    return tuple(name for key, name in _OLD_POOLINGS.items() if content.get(key)) or ("mean",)
+
+
+def _shared(folder: Path) -> dict[str, Any]:
+    """Prompts, similarity and truncation, as sentence-transformers' encode_query and encode_document take them."""
+    content = read_json(folder / SHARED) if (folder / SHARED).exists() else {}
+    prompts = {name: text for name, text in (content.get("prompts") or {}).items() if text is not None}
+    passage = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
+    return {
+        "query_prompt": prompts.get("query", ""),
+        "passage_prompt": passage,
+        "similarity": content.get("similarity_fn_name") or "cosine",  # what sentence-transformers takes for unsaid
+        "truncate": content.get("truncate_dim"),
+    }
+
+
+def write_layout(folder: Path, recipe: Recipe, *, hidden: int, dense: int) -> None:
+    """Write the files that let SentenceTransformer(folder) give the vectors drtk gives.
+
+    hidden: width of the backbone's token vectors; dense: number of Dense modules, whose folders others write
+    """
+    kinds = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * recipe.normalize]
+    paths = ["" if kind == "Transformer" else f"{number}_{kind}" for number, kind in enumerate(kinds)]
+    rows = enumerate(zip(kinds, paths, strict=True))
+    write_json(
+        folder / MODULES,
+        [
+            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for number, (kind, path) in rows
+        ],
+    )
+    longest = max(recipe.query_length, recipe.passage_length)
+    write_json(folder / SETTINGS, {"max_seq_length": longest, "do_lower_case": recipe.lowercase})
+    for path in paths[1:]:
+        (folder / path).mkdir(exist_ok=True)
+    chosen = {key: name in recipe.pooling for key, name in _OLD_POOLINGS.items()}
+    write_json(
+        folder / "1_Pooling" / "config.json",
+        {"word_embedding_dimension": hidden, **chosen, "include_prompt": recipe.include_prompt},
+    )
+    if recipe.normalize:
+        write_json(folder / paths[-1] / "config.json", {})
+    shared: dict[str, Any] = {
+        "prompts": {"query": recipe.query_prompt, "document": recipe.passage_prompt},
+        "default_prompt_name": None,
+        "similarity_fn_name": recipe.similarity or "dot",
+    }
+    write_json(folder / SHARED, shared | ({"truncate_dim": recipe.truncate} if recipe.truncate else {}))
