@@ -54,15 +54,25 @@ class QueryHits:
 
         Scores count as equal where they are equal in single precision, which is how trec_eval keeps them.
         """
-        if order == "rank":
-            best = sorted(range(len(self.ranks)), key=self.ranks.__getitem__)
-        else:
-            single = array("f", self.scores)
-            if all(map(gt, single, islice(single, 1, None))):  # as nearly every file has it: no sorting needed
-                return list(zip(self.doc_ids, self.scores, strict=True))
-            by_score = sorted(zip(single, self.doc_ids, range(len(single)), strict=True), reverse=True)
-            best = [at for _, _, at in by_score]
+        best = self._best(order)
+        if best is None:
+            return list(zip(self.doc_ids, self.scores, strict=True))
         return [(self.doc_ids[at], self.scores[at]) for at in best]
+
+    def ranked_ids(self, order: Order = "score") -> list[str]:
+        """The ids of `ranking`, without the cost of pairing them."""
+        best = self._best(order)
+        return list(self.doc_ids) if best is None else [self.doc_ids[at] for at in best]
+
+    def _best(self, order: Order) -> list[int] | None:
+        """Positions, best first; None where the lines stand in that order already."""
+        if order == "rank":
+            return sorted(range(len(self.ranks)), key=self.ranks.__getitem__)
+        single = array("f", self.scores)
+        if all(map(gt, single, islice(single, 1, None))):  # as nearly every file has it: no sorting needed
+            return None
+        by_score = sorted(zip(single, self.doc_ids, range(len(single)), strict=True), reverse=True)
+        return [at for _, _, at in by_score]
 
 
 def query_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHits]:

@@ -1,0 +1,148 @@
+"""Rankings against judgements: values of every measure for every query, and what they come to together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import exp, log
+
+from drtk.errors import UsageError
+from drtk.evaluation import METRICS
+from drtk.evaluation.measures import Measure
+from drtk.io.trec import Judgements
+
+Value = float | int | str  # a measure's value; counts are whole
+Rankings = Mapping[str, Sequence[str]]
+_SMALLEST = 1e-5  # trec_eval's floor under the values of a geometric mean
+_BATCH = 500  # queries handed to pytrec_eval at once
+
+
+@dataclass
+class Evaluation:
+    """Values of one run: `per_query[query][measure]`, `overall[measure]`, and the queries they are over."""
+
+    name: str
+    per_query: dict[str, dict[str, Value]]
+    overall: dict[str, Value] = field(default_factory=dict)
+
+    @property
+    def queries(self) -> int:
+        return len(self.per_query)
+
+
+class Evaluator:
+    """Judgements and measures, ready for any number of runs in this process."""
+
+    def __init__(self, judgements: Judgements, measures: Iterable[Measure]) -> None:
+        self.judgements = judgements
+        self.measures = list(measures)
+        self._own = [(measure, METRICS.load(measure.key)) for measure in self.measures if measure.engine == "own"]
+        self._trec = [measure for measure in self.measures if measure.engine == "pytrec_eval"]
+        self._other = [measure for measure in self.measures if measure.engine == "ir_measures"]
+
+    def __call__(self, name: str, rankings: Rankings, *, retrieved_only: bool = False, tag: str = "") -> Evaluation:
+        """The values of rankings (ids by query, best first), in the order of the judgements.
+
+        Queries without a ranking count as ones that found nothing, or not at all where `retrieved_only`; queries
+        without judgements are left out. tag: what the run calls itself.
+        """
+        queries = [query for query in self.judgements if query in rankings or not retrieved_only]
+        result = Evaluation(name, {query: {} for query in queries})
+        stream = iter(queries)
+        while batch := list(islice(stream, _BATCH)):
+            found = {query: rankings.get(query, ()) for query in batch}
+            for query, values in self._values(found):
+                result.per_query[query] |= values
+        for measure in self.measures:
+            overall = self._overall(measure, result, tag)
+            if overall is not None:
+                result.overall[measure.name] = overall
+        names = [measure.name for measure in self.measures]
+        counts = {measure.name for measure in self.measures if measure.aggregate == "sum"}
+        for query, values in result.per_query.items():  # engines take turns: bring measures into the order asked for
+            result.per_query[query] = {
+                name: int(values[name]) if name in counts else values[name] for name in names if name in values
+            }
+        return result
+
+    def _values(self, rankings: Rankings) -> Iterator[tuple[str, dict[str, Value]]]:
+        for query, ranking in rankings.items():
+            known = self.judgements[query]
+            if self._own:
+                yield query, self._own_values(ranking, known)
+        yield from self._trec_values(rankings)
+        yield from self._other_values(rankings)
+
+    def _own_values(self, ranking: Sequence[str], known: Mapping[str, int]) -> dict[str, Value]:
+        grades = [known.get(id) for id in ranking]
+        pool = list(known.values())
+        values: dict[str, Value] = {}
+        for measure, compute in self._own:
+            seen = [grade for grade in grades if grade is not None and grade >= 0] if measure.judged_only else grades
+            values[measure.name] = compute(seen, pool, rel=measure.rel, **measure.params)
+        return values
+
+    def _trec_values(self, rankings: Rankings) -> Iterator[tuple[str, dict[str, Value]]]:
+        if not self._trec:
+            return
+        import pytrec_eval
+
+        groups: dict[tuple[int, bool, str], list[Measure]] = defaultdict(list)
+        for measure in self._trec:
+            # pytrec_eval has one level a call, and calls every F measure set_F whatever its beta
+            beta = measure.key if measure.key.startswith("set_F_") else ""
+            groups[measure.rel, measure.judged_only, beta].append(measure)
+        known = {query: self.judgements[query] for query in rankings}
+        run = {query: _descending(ranking) for query, ranking in rankings.items() if ranking}
+        for (rel, judged_only, beta), measures in groups.items():
+            keys = {measure.key for measure in measures}
+            engine = pytrec_eval.RelevanceEvaluator(known, keys, relevance_level=rel, judged_docs_only_flag=judged_only)
+            found = engine.evaluate(run)
+            for query in rankings:
+                values = found.get(query, {})
+                yield (
+                    query,
+                    {measure.name: float(values.get("set_F" if beta else measure.key, 0.0)) for measure in measures},
+                )
+
+    def _other_values(self, rankings: Rankings) -> Iterator[tuple[str, dict[str, Value]]]:
+        if not self._other:
+            return
+        import ir_measures
+
+        names = {ir_measures.parse_measure(measure.key): measure.name for measure in self._other}
+        known = {query: dict(self.judgements[query]) for query in rankings}
+        run = {query: _descending(ranking) for query, ranking in rankings.items() if ranking}
+        for query in rankings:
+            yield query, dict.fromkeys(names.values(), 0.0)
+        try:
+            for metric in ir_measures.iter_calc(list(names), known, run):
+                if metric.query_id in rankings:
+                    yield metric.query_id, {names[metric.measure]: float(metric.value)}
+        except (RuntimeError, OSError, ValueError) as error:
+            wanted = ", ".join(names.values())
+            raise UsageError(f"--measures: ir_measures could not compute {wanted}: {error}") from error
+
+    def _overall(self, measure: Measure, result: Evaluation, tag: str) -> Value | None:
+        if measure.engine == "run":
+            return tag if measure.key == "runid" else result.queries
+        if measure.aggregate == "none":
+            return None
+        values = [
+            float(values.pop(measure.name)) if measure.aggregate == "geometric" else float(values[measure.name])
+            for values in result.per_query.values()
+        ]
+        if measure.aggregate == "sum":
+            return int(sum(values))
+        if not values:
+            return 0.0
+        if measure.aggregate == "geometric":
+            return exp(sum(log(max(value, _SMALLEST)) for value in values) / len(values))
+        return sum(values) / len(values)
+
+
+def _descending(ranking: Sequence[str]) -> dict[str, float]:
+    """Scores that keep a ranking's order in whatever software they are given to."""
+    return {id: float(len(ranking) - at) for at, id in enumerate(ranking)}

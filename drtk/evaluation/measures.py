@@ -1,0 +1,127 @@
+"""Measures by name, in the grammar of ir_measures or as trec_eval calls them, and who computes them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from drtk.errors import UsageError
+from drtk.evaluation import METRICS
+from drtk.evaluation.trec_names import trec_measures
+
+Engine = Literal["pytrec_eval", "own", "ir_measures", "run"]
+Aggregate = Literal["mean", "sum", "geometric", "none"]
+
+# ir_measures' names and aliases of ours -> trec_eval families, where pytrec_eval computes them as they stand
+_BY_CUTOFF = {"P": "P", "R": "recall", "Success": "success", "nDCG": "ndcg_cut", "AP": "map_cut"}
+_PLAIN = {
+    "AP": "map",
+    "nDCG": "ndcg",
+    "Rprec": "Rprec",
+    "Bpref": "bpref",
+    "infAP": "infAP",
+    "SetAP": "set_map",
+    "SetP": "set_P",
+    "SetR": "set_recall",
+    "SetF": "set_F",
+}
+_HIT = re.compile(r"^(?:Hit|HR|HitRate)(?=[@(])")  # names of ours for ir_measures' Success
+_WORDS = re.compile(r"(?:[^\s()]|\([^)]*\))+")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One column of a table: its heading, who computes it, and how queries are put together.
+
+    engine: pytrec_eval (`key` is its name), own (`key` is in METRICS), ir_measures (`key` is a measure in its grammar),
+    run (a property of the run: its tag or its number of queries).
+    """
+
+    name: str
+    engine: Engine
+    key: str
+    rel: int = 1
+    judged_only: bool = False
+    params: dict[str, Any] = field(default_factory=dict)
+    aggregate: Aggregate = "mean"
+
+
+def parse_measures(text: str, *, rel: int = 1) -> list[Measure]:
+    """The measures named in a text, separated by white space; a name given twice counts once.
+
+    rel: the grade from which on a document is relevant, for measures that do not say it themselves (`RR(rel=2)@10`).
+    Raises UsageError for a name nobody computes.
+    """
+    found: dict[str, Measure] = {}
+    for name in _WORDS.findall(text):
+        for measure in _named(name, rel):
+            found.setdefault(measure.name, measure)
+    if not found:
+        raise UsageError("--measures: no measure is named")
+    return list(found.values())
+
+
+def _named(name: str, rel: int) -> list[Measure]:
+    if "@" not in name and "(" not in name:
+        parts = trec_measures(name)
+        if parts is not None:
+            return [_trec(printed, family, params, rel) for printed, family, params in parts]
+    return [_ir(name, rel)]
+
+
+def _trec(printed: str, family: str, params: dict[str, Any], rel: int) -> Measure:
+    if family in ("runid", "num_q"):
+        return Measure(printed, "run", family, aggregate="none")
+    if family.startswith("gm_"):
+        return Measure(printed, "pytrec_eval", family.removeprefix("gm_"), rel, aggregate="geometric")
+    if family in METRICS or "gains" in params:
+        key = "nDCG" if "gains" in params else family
+        aggregate: Aggregate = "sum" if family == "num_rel" else "none" if family == "relstring" else "mean"
+        return Measure(printed, "own", key, rel, params=params, aggregate=aggregate)
+    key = f"set_F_{params['beta']}" if "beta" in params else printed
+    return Measure(printed, "pytrec_eval", key, rel, aggregate="sum" if family.startswith("num_") else "mean")
+
+
+def _ir(name: str, default_rel: int) -> Measure:
+    import ir_measures
+
+    try:
+        parsed = ir_measures.parse_measure(_HIT.sub("Success", name))
+        if default_rel != 1 and "rel" in parsed.SUPPORTED_PARAMS and "rel" not in parsed.params:
+            parsed, name = parsed(rel=default_rel), str(parsed(rel=default_rel))
+    except (NameError, AssertionError, ValueError, SyntaxError, TypeError, KeyError) as error:
+        raise UsageError(f"--measures: '{name}' is not a measure: {error}") from None
+    params = dict(parsed.params)
+    rel = int(params.pop("rel", 1))
+    cutoff = params.pop("cutoff", None)
+    judged_only = bool(params.pop("judged_only", False))
+    if cutoff is not None and cutoff < 1:
+        raise UsageError(f"--measures: '{name}': the cut-off must be at least 1")
+    made = Measure(name, "pytrec_eval", "", rel, judged_only)
+    kind = parsed.NAME
+    if kind == "RR" and not params:
+        return replace(made, engine="own", key="RR", params={} if cutoff is None else {"cutoff": cutoff})
+    if kind == "nDCG" and params:
+        own = {"cutoff": cutoff, "exponential": params.get("dcg") == "exp-log2", "gains": params.get("gains")}
+        return replace(made, engine="own", key="nDCG", params=own)
+    if kind == "IPrec":
+        return replace(made, engine="own", key="iprec_at_recall", params={"recall": float(params["recall"])})
+    if kind in ("NumRet", "NumRel", "NumRelRet"):
+        of_relevant = kind == "NumRelRet" or (kind == "NumRet" and "rel" in parsed.params)
+        if kind == "NumRel":
+            return replace(made, engine="own", key="num_rel", aggregate="sum")
+        return replace(made, key="num_rel_ret" if of_relevant else "num_ret", aggregate="sum")
+    if kind == "NumQ":
+        return replace(made, engine="run", key="num_q", aggregate="none")
+    if kind in _BY_CUTOFF and cutoff is not None and not params:
+        return replace(made, key=f"{_BY_CUTOFF[kind]}_{cutoff}")
+    if kind == "SetF" and params:
+        return replace(made, key=f"set_F_{params['beta']}")
+    if kind == "SetP" and params.get("relative"):
+        return replace(made, key="set_relative_P")
+    if kind in _PLAIN and cutoff is None and not params:
+        return replace(made, key=_PLAIN[kind])
+    if not ir_measures.DefaultPipeline.supports(parsed):
+        raise UsageError(f"--measures: '{name}' needs a provider of ir_measures that is not installed (see its page)")
+    return replace(made, engine="ir_measures", key=str(parsed), judged_only=False)
