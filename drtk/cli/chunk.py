@@ -13,9 +13,9 @@ from drtk.settings.text import ChunkSettings
 def chunk(source: Source = "-", output: Output = "-", *, settings: ChunkSettings, job: FilterJob) -> None:
     """Split long documents into passages.
 
-    Reads a corpus and writes a corpus whose ids are DOC#0, DOC#1, …
+    Reads a corpus and writes a corpus whose ids are DOC#0, DOC#1, … A passage is a run of whole sentences, as many as fit.
     """
-    from drtk.io.jsonl import dump, read_passages
+    from drtk.io.jsonl import read_passages
+    from drtk.text.chunk_corpus import chunk_corpus
 
-    documents = read_passages(source, intake=job.intake, side_files=job.side_files)
-    job.run(documents, lambda window: map(dump, window), unit="documents")
+    chunk_corpus(read_passages(source, intake=job.intake, side_files=job.side_files), settings, job)

@@ -1,0 +1,78 @@
+"""The same work on several processes, results in order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection
+from types import TracebackType
+from typing import Any
+
+from drtk.errors import DrtkError
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Workers:
+    """Maps what `build(*arguments)` returns over items: on `count` processes, each with its own; in this one for 1.
+
+    To be made before any thread is, since processes are forked where the system can do it safely.
+    """
+
+    def __init__(self, build: Callable[..., Callable[[Any], Any]], *arguments: Any, count: int) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        if count <= 1:
+            self._task = build(*arguments)
+            return
+        context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+        self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_set_up, initargs=(build, arguments))
+        self._pool.submit(os.getpid).result()  # forks them all now
+
+    def map(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Results in the order of the items, all of which are taken at once."""
+        if self._pool is None:
+            yield from map(self._task, items)
+            return
+        try:
+            yield from self._pool.map(_work, items)
+        except BrokenProcessPool as error:
+            raise DrtkError("a worker process was killed, most likely for want of memory; try --workers 1") from error
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
+_tasks: list[Callable[[Any], Any]] = []  # of a worker process: set once, when it begins
+
+
+def _set_up(build: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process hears it and ends this one
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes fill the cores already
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _tasks.append(build(*arguments))
+
+
+def _work(item: Any) -> Any:
+    return _tasks[0](item)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
