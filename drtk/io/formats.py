@@ -1,96 +1,253 @@
-"""Corpora and queries in the formats of the field, recognised by content, as rows with their place."""
+"""What the field has on disk, recognised by content: (line, record) pairs, a fault standing where its record would."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from itertools import chain
+from typing import Literal, TypeVar
 
+import orjson
+
+from drtk.io.examples import FoundExample, found_example, is_example, result_hits
 from drtk.io.intake import Intake
-from drtk.io.rows import Row, parse_row
-from drtk.io.streams import name_of
+from drtk.io.jsonarray import array_rows, is_array
+from drtk.io.rows import Row, json_fault, minted, parse_row, passage_from, query_from
+from drtk.io.tables import is_table, table_rows
+from drtk.io.tsv import Placed, passage_lines, query_lines
+from drtk.records import Hit, Passage, Qrel, Query
 
-Placed = tuple[str, Row | ValueError]
-DPR_HEADER = ["id", "text", "title"]
-
-
-def passage_rows(source: str, intake: Intake) -> Iterator[Placed]:
-    """(place, row) of a corpus: JSONL, MS MARCO passages or documents TSV, DPR TSV."""
-    return _rows(source, intake, passage_columns)
+Record = TypeVar("Record")
+Found = Iterator[tuple[int, Record | ValueError]]
 
 
-def query_rows(source: str, intake: Intake) -> Iterator[Placed]:
-    """(place, row) of a query file: JSONL or `id<TAB>text`."""
-    return _rows(source, intake, query_columns)
+def passages(source: str, intake: Intake) -> Found[Passage]:
+    """Passages of a corpus in any format, or the texts within training data, each once."""
+    return _found(source, intake, passage_lines, passage_from, _texts_of)
 
 
-def _rows(
-    source: str, intake: Intake, columns_of: Callable[[list[str]], Callable[[list[str]], Row] | None]
+def queries(source: str, intake: Intake) -> Found[Query]:
+    """Queries of a file in any format, or those within training data, each once; a second use of a minted id gets -2."""
+    found: Found[Query] = _found(source, intake, query_lines, query_from, _queries_of)
+    uses: dict[str, int] = {}
+    for number, query in found:
+        if isinstance(query, Query) and query.id[:1] == "q" and query.id == minted("q", query.text):
+            uses[query.id] = uses.get(query.id, 0) + 1
+            if uses[query.id] > 1:
+                yield (
+                    number,
+                    Query(f"{query.id}-{uses[query.id]}", query.text, query.answers, query.metadata, query.extra),
+                )
+                continue
+        yield number, query
+
+
+def examples(source: str, intake: Intake) -> Found[FoundExample]:
+    """Training data of any shape; an example without a positive is a fault."""
+    for number, found in _examples_of(json_rows(source, intake)):
+        if isinstance(found, FoundExample) and not found.example.positives:
+            yield number, ValueError("has no positives")
+        else:
+            yield number, found
+
+
+def judgements(source: str, intake: Intake) -> Found[Qrel]:
+    """Judgements from BEIR TSV or TREC qrels, or grade 1 for each positive of training data."""
+    from drtk.io.trec import read_qrels
+
+    if not _is_json(source, intake):
+        yield from read_qrels(source, intake=intake)
+        return
+    for number, found in examples(source, intake):
+        if isinstance(found, ValueError):
+            yield number, found
+        else:
+            for id in dict.fromkeys(found.example.positives):
+                yield number, Qrel(found.example.query_id, id, 1)
+
+
+def hits(source: str, intake: Intake) -> Found[Hit]:
+    """Hits of a TREC run, of MS MARCO's `qid<TAB>pid<TAB>rank` (score 1/rank), or of DPR's retrieval results."""
+    from drtk.io.trec import query_hits
+
+    if _is_json(source, intake):
+        yield from _result_hits(source, intake)
+    elif is_ranked_pairs(source, intake):
+        yield from _ranked_pairs(source, intake)
+    else:
+        for block in query_hits(source, intake=intake):
+            rows = zip(block.lines, block.doc_ids, block.ranks, block.scores, block.tags, strict=True)
+            for number, doc_id, rank, score, tag in rows:
+                yield number, Hit(block.query_id, doc_id, rank, score, tag)
+
+
+def json_rows(source: str, intake: Intake) -> Iterator[Placed]:
+    """(line, JSON object) of JSONL, one JSON array, a Parquet file, or a data set; what cannot be read as its ValueError."""
+    layout = _layout(source, intake)
+    if layout == "table":
+        return table_rows(source, intake)
+    if layout == "array":
+        return array_rows(intake.blocks(source))
+    return _jsonl(intake.lines(source))
+
+
+def is_ranked_pairs(source: str, intake: Intake) -> bool:
+    """Whether a run is MS MARCO's three columns, judged by its first line."""
+    first = next((line for line in intake.peek(source).splitlines() if line.strip()), b"")
+    return len(first.split()) == 3
+
+
+def _layout(source: str, intake: Intake) -> Literal["lines", "array", "table"]:
+    if is_table(source):
+        return "table"
+    return "array" if is_array(intake.peek(source)[:64]) else "lines"
+
+
+def _is_json(source: str, intake: Intake) -> bool:
+    return _layout(source, intake) != "lines" or intake.peek(source).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
+
+
+def _found(
+    source: str,
+    intake: Intake,
+    tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[Placed]],
+    parse: Callable[[Row], Record],
+    of_examples: Callable[[Iterator[Placed]], Found[Record]],
+) -> Found[Record]:
+    if _layout(source, intake) == "lines":
+        rows = _line_rows(intake.lines(source), tsv)
+    else:
+        rows = json_rows(source, intake)
+    skipped: list[tuple[int, Row | ValueError]] = []
+    for number, row in rows:  # the first row that can be read says whether this is training data
+        skipped.append((number, row))
+        if not isinstance(row, ValueError):
+            rows = chain(skipped, rows)
+            yield from of_examples(rows) if is_example(row) else parsed(rows, parse)
+            return
+        if len(skipped) > 100:
+            break
+    yield from parsed(chain(skipped, rows), parse)
+
+
+def parsed(rows: Iterator[Placed], parse: Callable[[Row], Record]) -> Found[Record]:
+    """Records of rows; what `parse` refuses arrives as its ValueError."""
+    for number, row in rows:
+        if type(row) is dict:
+            try:
+                record = parse(row)
+            except ValueError as error:
+                yield number, error
+                continue
+            yield number, record
+        else:
+            yield number, row  # type: ignore[misc]
+
+
+def _line_rows(
+    lines: Iterator[tuple[int, bytes]], tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[Placed]]
 ) -> Iterator[Placed]:
-    name = name_of(source)
-    lines = ((number, line) for number, line in intake.lines(source) if line.strip())
-    shape: Callable[[list[str]], Row] | None = None
-    is_json: bool | None = None
     for number, line in lines:
-        place = f"{name}:{number}"
-        if is_json is None:
+        if not line.isspace() and line:
+            lines = chain([(number, line)], lines)
             is_json = line.lstrip()[:1] == b"{" or b"\t" not in line
-            if not is_json:
-                first = line.decode(errors="replace").split("\t")
-                shape = columns_of(first)
-                if [column.strip() for column in first] == DPR_HEADER:
-                    continue
+            return _jsonl(lines) if is_json else tsv(lines)
+    return iter(())
+
+
+def _jsonl(lines: Iterator[tuple[int, bytes]]) -> Iterator[Placed]:
+    loads = orjson.loads
+    for number, line in lines:
         try:
-            yield place, (parse_row(line) if is_json else _tsv_row(line, shape))
+            row = loads(line)
+        except orjson.JSONDecodeError as error:
+            if line.strip():
+                yield number, ValueError(json_fault(line, error))
+            continue
+        if type(row) is dict:
+            yield number, row
+        else:
+            try:
+                parse_row(line)
+            except ValueError as error:
+                yield number, error
+
+
+def _texts_of(rows: Iterator[Placed]) -> Found[Passage]:
+    seen: dict[int, tuple[int, int]] = {}  # hash of id -> hash of text, line: about 200 bytes a passage
+    for number, found in _examples_of(rows):
+        if isinstance(found, ValueError):
+            yield number, found
+            continue
+        if not found.passages and (found.example.positives or found.example.negatives):
+            yield number, ValueError("this training data holds ids, not texts: it is no corpus")
+        for passage in found.passages:
+            yield from _once(number, passage, passage.id, (passage.title, passage.text), seen)
+
+
+def _queries_of(rows: Iterator[Placed]) -> Found[Query]:
+    seen: dict[int, tuple[int, int]] = {}
+    for number, found in _examples_of(rows):
+        if isinstance(found, ValueError):
+            yield number, found
+        elif found.query is None:
+            yield number, ValueError("this training data holds ids, not texts: it has no queries")
+        else:
+            yield from _once(number, found.query, found.query.id, found.query.text, seen)
+
+
+def _examples_of(rows: Iterator[Placed]) -> Found[FoundExample]:
+    for number, row in rows:
+        try:
+            if isinstance(row, ValueError):
+                raise row
+            found = found_example(row)
         except ValueError as error:
-            yield place, error
+            yield number, error
+            continue
+        yield number, found
 
 
-def _tsv_row(line: bytes, shape: Callable[[list[str]], Row] | None) -> Row:
-    if b"\0" in line:
-        raise ValueError("contains a NUL byte")
-    try:
-        columns = line.decode().split("\t")
-    except UnicodeDecodeError as error:
-        raise ValueError("not UTF-8") from error
-    if shape is None:
-        raise ValueError(f"expected JSON or tab-separated columns, found {len(columns)} columns")
-    return shape(columns)
+def _once(
+    number: int, record: Record, id: str, text: Hashable, seen: dict[int, tuple[int, int]]
+) -> Iterator[tuple[int, Record | ValueError]]:
+    """The record, unless its id and text were seen; a fault where the id was seen with another text."""
+    digest = hash(text)
+    known, line = seen.setdefault(hash(id), (digest, -1))
+    if line == -1:
+        seen[hash(id)] = (digest, number)
+        yield number, record
+    elif known != digest:
+        yield number, ValueError(f"id '{id}' comes again with another text (first in line {line})")
 
 
-def passage_columns(first: list[str]) -> Callable[[list[str]], Row] | None:
-    """How to read a corpus TSV that begins with the columns `first`."""
-    if [column.strip() for column in first] == DPR_HEADER:
-        return _dpr
-    return {2: _msmarco_passage, 3: _dpr, 4: _msmarco_document}.get(len(first))
+def _result_hits(source: str, intake: Intake) -> Found[Hit]:
+    for number, row in json_rows(source, intake):
+        try:
+            if isinstance(row, ValueError):
+                raise row
+            query, found = result_hits(row)
+        except ValueError as error:
+            yield number, error
+            continue
+        for rank, (doc_id, score) in enumerate(found, start=1):
+            yield number, Hit(query.id, doc_id, rank, score)
 
 
-def query_columns(first: list[str]) -> Callable[[list[str]], Row] | None:
-    """How to read a query TSV that begins with the columns `first`."""
-    return _msmarco_passage if len(first) == 2 else None
-
-
-def _columns(columns: list[str], count: int) -> list[str]:
-    if len(columns) != count:
-        raise ValueError(f"expected {count} columns, found {len(columns)}")
-    return columns
-
-
-def _msmarco_passage(columns: list[str]) -> Row:
-    id, text = _columns(columns, 2)
-    return {"_id": id, "text": text}
-
-
-def _msmarco_document(columns: list[str]) -> Row:
-    id, url, title, body = _columns(columns, 4)
-    return {"_id": id, "title": title, "text": body, "metadata": {"url": url}}
-
-
-def _dpr(columns: list[str]) -> Row:
-    id, text, title = _columns(columns, 3)
-    return {"_id": id, "title": _unquoted(title), "text": _unquoted(text)}
-
-
-def _unquoted(field: str) -> str:
-    """A field of DPR's TSV, which Python's csv module wrote: quotes around it go, doubled quotes become single."""
-    if len(field) >= 2 and field[0] == field[-1] == '"':
-        return field[1:-1].replace('""', '"')
-    return field
+def _ranked_pairs(source: str, intake: Intake) -> Found[Hit]:
+    for number, line in intake.lines(source):
+        try:
+            columns = line.decode().split()
+            if not columns:
+                continue
+            if len(columns) != 3:
+                raise ValueError(f"expected 3 columns 'qid pid rank', found {len(columns)}")
+            if not columns[2].isdecimal() or int(columns[2]) < 1:
+                raise ValueError(f"rank '{columns[2]}' is not a whole number from 1 on")
+        except UnicodeDecodeError as error:
+            yield number, ValueError(f"not UTF-8 at byte {error.start + 1}")
+            continue
+        except ValueError as error:
+            yield number, error
+            continue
+        rank = int(columns[2])
+        yield number, Hit(columns[0], columns[1], rank, 1 / rank)

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import orjson
 
-from drtk.errors import MismatchError, RecordError
-from drtk.io.formats import passage_rows, query_rows
+from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.io import formats
 from drtk.io.intake import Intake
 from drtk.io.progress import warn
-from drtk.io.rows import (
-    Row,
-    example_from,
-    example_row,
-    identifier,
-    parse_row,
-    passage_from,
-    passage_row,
-    query_from,
-    query_row,
-)
+from drtk.io.rows import Row, example_row, identifier, parse_row, passage_row, query_row
 from drtk.io.streams import name_of
 from drtk.records import Example, Passage, Query
 
@@ -29,27 +20,7 @@ Record = TypeVar("Record")
 REMEMBERED_IDS = 10_000_000  # about 70 bytes each: the most a streaming reader spends on finding duplicates
 
 
-class UniqueIds:
-    """Finds an id's second use among the first ten million; beyond that `drtk validate` is the judge."""
-
-    def __init__(self) -> None:
-        self._seen: set[int] = set()
-        self._full = False
-
-    def check(self, id: str) -> None:
-        """Remember `id`; ValueError where it was seen before."""
-        if self._full:
-            return
-        before = len(self._seen)
-        self._seen.add(hash(id))
-        if len(self._seen) == before:
-            raise ValueError(f"duplicate id '{id}'")
-        if before + 1 == REMEMBERED_IDS:
-            self._full = True
-            self._seen.clear()
-            warn(
-                f"more than {REMEMBERED_IDS:,} records: later duplicate ids go unnoticed here; drtk validate finds them"
-            )
+_ID: Callable[[Any], str] = attrgetter("id")
 
 
 def read_records(
@@ -64,56 +35,61 @@ def read_records(
     Raises RecordError (file:line) for a line that is not a record, unless `intake` forgives it.
     """
     intake = intake or Intake()
-    unique = UniqueIds()
-    for number, line in intake.lines(source):
-        if not line.strip():
-            continue
-        try:
-            record = parse(parse_row(line))
-            if id_of is not None:
-                unique.check(id_of(record))
-        except ValueError as error:
-            intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
-            continue
-        yield record  # outside the try: a consumer's fault is not the file's
+    return _admitted(formats.parsed(formats.json_rows(source, intake), parse), source, intake, id_of)
 
 
 def read_passages(source: str, *, intake: Intake | None = None, side_files: Sequence[str] = ()) -> Iterator[Passage]:
     """Passages of any corpus format drtk knows, joined by id with `side_files` (enrichments written with --bare)."""
     intake = intake or Intake()
-    passages = _records(passage_rows(source, intake), passage_from, source, intake, lambda passage: passage.id)
+    passages = _admitted(formats.passages(source, intake), source, intake, _ID)
     return join(passages, source, side_files, intake) if side_files else passages
 
 
 def read_queries(source: str, *, intake: Intake | None = None) -> Iterator[Query]:
     """Queries of any format drtk knows."""
     intake = intake or Intake()
-    return _records(query_rows(source, intake), query_from, source, intake, lambda query: query.id)
+    return _admitted(formats.queries(source, intake), source, intake, _ID)
 
 
 def read_examples(source: str, *, intake: Intake | None = None) -> Iterator[Example]:
-    """Training examples of drtk's own shape; `drtk convert` makes them from others."""
-    return read_records(source, example_from, intake=intake)
+    """Training examples of any shape that holds ids: drtk's own, SimLM's, Tevatron's, sentence-transformers'.
+
+    Raises RecordError for data that holds texts without ids; `drtk convert` brings it into shape.
+    """
+    intake = intake or Intake()
+    for found in _admitted(formats.examples(source, intake), source, intake, None):
+        if found.minted:
+            raise DrtkError(
+                f"{name_of(source)}: holds texts, not ids; make a corpus and queries of them first: "
+                f"drtk convert {source} --as examples --corpus-out FILE --queries-out FILE -o FILE"
+            )
+        yield found.example
 
 
-def _records(
-    rows: Iterable[tuple[str, Row | ValueError]],
-    parse: Callable[[Row], Record],
+def _admitted(
+    found: Iterable[tuple[int, Record | ValueError]],
     source: str,
     intake: Intake,
-    id_of: Callable[[Record], str],
+    id_of: Callable[[Record], str] | None,
 ) -> Iterator[Record]:
-    """Records of placed rows; a row that could not be read arrives as its ValueError."""
-    unique = UniqueIds()
-    for place, row in rows:
-        try:
-            if isinstance(row, ValueError):
-                raise row
-            record = parse(row)
-            unique.check(id_of(record))
-        except ValueError as error:
-            intake.forgive(RecordError(place, str(error)))
+    """The records among what was found; faults, and second uses of an id, go to the intake."""
+    seen: set[int] | None = None if id_of is None else set()
+    for number, record in found:
+        if isinstance(record, ValueError):
+            intake.forgive(RecordError(f"{name_of(source)}:{number}", str(record)))
             continue
+        if seen is not None and id_of is not None:
+            known = len(seen)
+            seen.add(hash(id_of(record)))
+            if len(seen) == known:
+                intake.forgive(RecordError(f"{name_of(source)}:{number}", f"duplicate id '{id_of(record)}'"))
+                continue
+            if known + 1 == REMEMBERED_IDS:
+                seen = None
+                warn(
+                    f"{name_of(source)}: more than {REMEMBERED_IDS:,} records; "
+                    "a second use of an id goes unnoticed from here on, drtk validate finds it"
+                )
         yield record
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import orjson
@@ -9,6 +10,12 @@ import orjson
 from drtk.records import Example, Expansion, Passage, Prediction, Query
 
 Row = dict[str, Any]
+PASSAGE_IDS = ("_id", "id", "docid", "doc_id", "passage_id", "psg_id", "pid")
+_new = Passage.__new__
+_set_id, _set_text, _set_title, _set_metadata, _set_extra = (
+    getattr(Passage, name).__set__ for name in ("id", "text", "title", "metadata", "extra")
+)
+QUERY_IDS = ("_id", "id", "query_id", "qid")
 
 
 def parse_row(line: bytes) -> Row:
@@ -16,26 +23,50 @@ def parse_row(line: bytes) -> Row:
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        try:
-            line.decode()
-        except UnicodeDecodeError:
-            raise ValueError("not UTF-8") from error
-        raise ValueError(f"not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise ValueError(f"expected a JSON object, found {type(row).__name__}")
+        raise ValueError(json_fault(line, error)) from error
+    if type(row) is not dict:
+        raise ValueError(f"expected a JSON object, found {_kind_of(row)}")
     return row
+
+
+def json_fault(text: bytes, error: orjson.JSONDecodeError) -> str:
+    """What is wrong with bytes that are not JSON, in words for the person who has the file before them."""
+    try:
+        text.decode()
+    except UnicodeDecodeError as fault:
+        hint = " (UTF-16?)" if text[:2] in (b"\xff\xfe", b"\xfe\xff") or text[1:2] == b"\0" else ""
+        return f"not UTF-8 at byte {fault.start + 1}{hint}"
+    if not text.strip():
+        return "not JSON: nothing there"
+    if error.msg.startswith("unexpected end"):
+        return f"not JSON: it breaks off after {len(text):,} bytes, as if cut short"
+    if error.msg.startswith("unexpected content after"):
+        return f"not JSON: something follows the object at column {error.colno}; one object a line is expected"
+    rest = text.decode()[error.pos :]
+    for word in ("NaN", "Infinity", "-Infinity"):
+        if rest.startswith((word, word[1:])):
+            return f"not JSON: {word} at column {error.colno} is no JSON number"
+    if not text.lstrip().startswith((b"{", b"[")):
+        return "expected a JSON object, found other text"
+    return f"not JSON: {error.msg} at column {error.colno}"
+
+
+def _kind_of(value: Any) -> str:
+    names = {list: "a list", str: "a string", bool: "a truth value", dict: "an object", type(None): "null"}
+    return names.get(type(value), "a number")
 
 
 def identifier(value: Any, field: str) -> str:
     """An id as a string without white space; ValueError saying what is wrong otherwise. Whole numbers are accepted."""
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise ValueError(f"'{field}' must be a string, found {type(value).__name__}")
-    text = str(value)
-    if not text:
-        raise ValueError(f"'{field}' is empty")
-    if len(text.split()) != 1 or text != text.strip():
-        raise ValueError(f"'{field}' {text!r} contains white space")
-    return text
+    if type(value) is int:
+        return str(value)
+    if not isinstance(value, str):
+        raise ValueError(f"'{field}' must be a string, found {_kind_of(value)}")
+    if value.split() != [value] or "\0" in value:
+        if not value:
+            raise ValueError(f"'{field}' is empty")
+        raise ValueError(f"'{field}' {value!r} contains {'a NUL character' if chr(0) in value else 'white space'}")
+    return value
 
 
 def take(row: Row, *names: str) -> Any:
@@ -49,36 +80,71 @@ def take(row: Row, *names: str) -> Any:
 def text_of(value: Any, field: str) -> str:
     """A string, unchanged; ValueError otherwise."""
     if not isinstance(value, str):
-        raise ValueError(f"'{field}' must be a string, found {type(value).__name__}")
+        raise ValueError(f"'{field}' must be a string, found {_kind_of(value)}")
     return value
 
 
 def metadata_of(row: Row) -> Row | None:
     value = row.pop("metadata", None)
     if value is not None and not isinstance(value, dict):
-        raise ValueError(f"'metadata' must be an object, found {type(value).__name__}")
+        raise ValueError(f"'metadata' must be an object, found {_kind_of(value)}")
     return value
+
+
+def minted(prefix: str, *texts: str) -> str:
+    """An id made from texts that have none: the same texts give the same id, in every file and at every place."""
+    return prefix + hashlib.blake2b("\0".join(texts).encode(), digest_size=10).hexdigest()
 
 
 def passage_from(row: Row) -> Passage:
     """A passage from a BEIR, Tevatron (`docid`) or Pyserini (`contents`) row; other fields are kept in `extra`."""
-    row = dict(row)
-    id = identifier(take(row, "_id", "id", "docid"), "_id")
-    text = text_of(take(row, "text", "contents"), "text")
+    row = row.copy()
+    id = row.pop("_id") if "_id" in row else take(row, *PASSAGE_IDS)
+    if type(id) is not str or id.split() != [id] or "\0" in id:  # every reader's innermost loop: few calls
+        id = identifier(id, "_id")
     title = row.pop("title", None)
-    return Passage(id, text, text_of(title or "", "title"), metadata_of(row), row)
+    if "text" in row:
+        text = row.pop("text")
+    elif "contents" in row:
+        text = row.pop("contents")
+        if title is None and isinstance(text, str) and "\n" in text:  # Pyserini joins title and text by a line end
+            title, _, text = text.partition("\n")
+    else:
+        raise ValueError("'text' is missing")
+    if type(text) is not str:
+        text = text_of(text, "text")
+    if type(title) is not str:
+        title = "" if title is None else text_of(title, "title")
+    # A frozen class pays for its checks twice over what its slots cost: this is the same record in half the time.
+    passage = _new(Passage)
+    _set_id(passage, id)
+    _set_text(passage, text)
+    _set_title(passage, title)
+    _set_metadata(passage, metadata_of(row) if "metadata" in row else None)
+    _set_extra(passage, row)
+    return passage
 
 
 def query_from(row: Row) -> Query:
-    """A query from a BEIR row or one with `question` / `query`; answers may stand in `metadata.answers`."""
-    row = dict(row)
-    id = identifier(take(row, "_id", "id", "query_id", "qid"), "_id")
-    text = text_of(take(row, "text", "question", "query"), "text")
+    """A query from a BEIR row or one with `question` / `query`; answers may stand in `metadata.answers`.
+
+    A row with `question` or `query` and no id, as NQ-open has it, gets one made from its text.
+    """
+    row = row.copy()
+    named = any(name in row for name in QUERY_IDS)
+    if not named and ("text" in row or not ("question" in row or "query" in row)):
+        raise ValueError("'_id' is missing")
+    id = identifier(take(row, *QUERY_IDS), "_id") if named else ""
+    text = text_of(take(row, "text", "question", "query", "query_text"), "text")
     metadata = metadata_of(row)
-    answers = row.pop("answers", None)
+    answers = take(row, "answers", "answer") if "answers" in row or "answer" in row else None
     if answers is None and metadata is not None:
         answers = metadata.get("answers")
-    return Query(id, text, None if answers is None else strings_of(answers, "answers"), metadata, row)
+    if isinstance(answers, str):
+        answers = [answers]
+    return Query(
+        id or minted("q", text), text, None if answers is None else strings_of(answers, "answers"), metadata, row
+    )
 
 
 def strings_of(value: Any, field: str) -> tuple[str, ...]:
@@ -97,19 +163,26 @@ def ids_of(value: Any, field: str) -> tuple[str, ...]:
 
 def example_from(row: Row) -> Example:
     """A training example of drtk's own shape: ids only."""
-    row = dict(row)
+    row = row.copy()
     query_id = identifier(take(row, "query_id"), "query_id")
     positives = ids_of(take(row, "positives"), "positives")
     negatives = ids_of(take(row, "negatives"), "negatives")
     if not positives:
         raise ValueError("'positives' is empty")
     scores, sources = row.pop("scores", None), row.pop("sources", None)
-    for field, value in (("scores", scores), ("sources", sources)):
-        if value is not None and not isinstance(value, dict):
+    for field, value, kind in (("scores", scores, (int, float)), ("sources", sources, str)):
+        if value is None:
+            continue
+        if not isinstance(value, dict):
             raise ValueError(f"'{field}' must be an object")
         for side, ids in (("positives", positives), ("negatives", negatives)):
-            if value and side in value and len(value[side]) != len(ids):
-                raise ValueError(f"'{field}.{side}' has {len(value[side])} entries for {len(ids)} {side}")
+            entries = value.get(side, [None] * len(ids))
+            if not isinstance(entries, list):
+                raise ValueError(f"'{field}.{side}' must be a list")
+            if len(entries) != len(ids):
+                raise ValueError(f"'{field}.{side}' has {len(entries)} entries for {len(ids)} {side}")
+            if side in value and not all(isinstance(item, kind) and item is not True for item in entries):
+                raise ValueError(f"'{field}.{side}' must be a list of {'strings' if kind is str else 'numbers'}")
     return Example(query_id, positives, negatives, scores, sources, row)
 
 

@@ -1,0 +1,129 @@
+"""Parquet files and Hugging Face data sets as rows, through the `data` extra."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from drtk.errors import DrtkError, MissingDependency
+from drtk.io.intake import Intake
+from drtk.io.manifest import folder_entry
+from drtk.io.rows import Row
+from drtk.io.streams import STANDARD, digest_file
+
+HUB = "hf:"
+_BATCH = 1024  # rows turned into Python objects at once
+
+
+def is_table(source: str) -> bool:
+    """Whether `source` is a Parquet file, a folder of them, a saved data set, or `hf:NAME`."""
+    if source == STANDARD:
+        return False
+    if source.startswith(HUB):
+        return True
+    path = Path(source)
+    if path.is_dir():
+        return _is_saved(path) or next(path.rglob("*.parquet"), None) is not None
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"PAR1"
+    except (OSError, ValueError):
+        return False
+
+
+def table_rows(source: str, intake: Intake) -> Iterator[tuple[int, Row | ValueError]]:
+    """(row number from 1, row without its empty fields) of a table; the table is then among the intake's inputs.
+
+    Raises MissingDependency without the `data` extra, DrtkError for a table that cannot be read.
+    """
+    number = 0
+    for number, row in enumerate(_rows(source), start=1):
+        yield number, _without_nulls(row)
+    if source.startswith(HUB):
+        intake.inputs.append({"path": source, "digest": f"{number} rows"})
+    elif Path(source).is_dir():
+        intake.inputs.append(folder_entry(source))
+    else:
+        facts = Path(source).stat()
+        entry = {"path": source, "bytes": facts.st_size, "digest": digest_file(source), "mtime_ns": facts.st_mtime_ns}
+        intake.inputs.append(entry)
+
+
+def _rows(source: str) -> Iterator[Row]:
+    if source.startswith(HUB):
+        return _hub_rows(source.removeprefix(HUB))
+    path = Path(source)
+    if path.is_dir() and _is_saved(path):
+        return _saved_rows(path)
+    return _parquet_rows(sorted(path.rglob("*.parquet")) if path.is_dir() else [path])
+
+
+def _is_saved(path: Path) -> bool:
+    return (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()
+
+
+def _parquet_rows(paths: list[Path]) -> Iterator[Row]:
+    parquet = arrow("reading Parquet").parquet
+    for path in paths:
+        try:
+            with parquet.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=_BATCH):
+                    yield from batch.to_pylist()
+        except (OSError, ValueError) as error:  # pyarrow's own errors are of these kinds
+            raise DrtkError(f"{path}: not readable as Parquet: {error}") from error
+
+
+def _saved_rows(path: Path) -> Iterator[Row]:
+    found = _datasets("reading a saved data set").load_from_disk(str(path))
+    if isinstance(found, dict):
+        if len(found) != 1:
+            raise DrtkError(
+                f"{path}: holds the splits {', '.join(found)}; name one: {path / next(iter(found), 'SPLIT')}"
+            )
+        found = next(iter(found.values()))
+    yield from found
+
+
+def _hub_rows(name: str) -> Iterator[Row]:
+    """Rows of `NAME[@REVISION][:CONFIG][:SPLIT]`, streamed."""
+    datasets = _datasets("reading a data set of the hub")
+    name, *parts = name.split(":")
+    name, _, revision = name.partition("@")
+    config, split = parts[:2] if len(parts) > 1 else ("", parts[0] if parts else "")
+    try:
+        found = datasets.load_dataset(
+            name, config or None, split=split or None, revision=revision or None, streaming=True
+        )
+    except Exception as error:  # the library raises many kinds, its own and those of the network
+        raise DrtkError(f"{HUB}{name}: cannot be loaded: {str(error).splitlines()[0]}") from error
+    if isinstance(found, dict):
+        if len(found) != 1:
+            raise DrtkError(f"{HUB}{name}: holds the splits {', '.join(found)}; name one: {HUB}{name}:SPLIT")
+        found = next(iter(found.values()))
+    yield from found
+
+
+def _without_nulls(value: Any) -> Any:
+    """Columns hold a null where a row lacks a field: such fields go, at every depth of objects."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    return value
+
+
+def arrow(purpose: str) -> Any:
+    """pyarrow with its Parquet module. Raises MissingDependency where it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingDependency("pyarrow", purpose, "pip install 'drtk[data]'") from error
+    return pyarrow
+
+
+def _datasets(purpose: str) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingDependency("datasets", purpose, "pip install 'drtk[data]'") from error
+    return datasets
