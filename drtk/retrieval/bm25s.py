@@ -18,9 +18,9 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.progress import Progress, detail
 from drtk.records import Passage
 from drtk.retrieval.base import Ranking
+from drtk.retrieval.bm25_words import LUCENE_STOPWORDS, read_stopwords, split_words, stem_with
 from drtk.retrieval.ordering import RankedIds
 from drtk.settings.retrieval import BM25IndexSettings, BM25SearchSettings
-from drtk.text.words import LUCENE_STOPWORDS, read_stopwords, split_words, stem_with
 
 if TYPE_CHECKING:
     import bm25s

@@ -12,9 +12,9 @@ from typing import Any
 import orjson
 
 from drtk.errors import MismatchError, UsageError
+from drtk.retrieval.bm25_words import read_stopwords
 from drtk.retrieval.lucene_jvm import java
 from drtk.settings.retrieval import BM25IndexSettings
-from drtk.text.words import read_stopwords
 
 ANALYSIS_FILE = "analysis.json"
 STOPWORDS_FILE = "stopwords.txt"
