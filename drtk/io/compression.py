@@ -67,7 +67,7 @@ def packer(target: str) -> Any:
     """
     if target.endswith(".gz"):
         return zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
-    return _zstandard().ZstdCompressor(level=3).compressobj()
+    return _zstandard().ZstdCompressor(level=3, write_checksum=True).compressobj()
 
 
 def _zstandard() -> Any:

@@ -108,6 +108,8 @@ def read_manifest(folder: str | Path, *, kind: str | None = None) -> Manifest:
         reason = "unfinished: run the command that makes it again, with --resume" if unfinished else "not made by drtk"
         raise MismatchError(f"{folder}: has no {FOLDER_MANIFEST}; the folder is {reason}")
     manifest: Manifest = read_json(path / FOLDER_MANIFEST)
+    if not isinstance(manifest, dict):
+        raise MismatchError(f"{path / FOLDER_MANIFEST}: is not a manifest of drtk's")
     if kind is not None and manifest.get("kind") != kind:
         raise MismatchError(f"{folder}: is of kind '{manifest.get('kind')}'; expected '{kind}'")
     return manifest
@@ -127,7 +129,7 @@ def is_done(output: str, settings: Mapping[str, Any], *, program: str = "") -> b
         return False  # damaged: it is made again
     if not is_manifest(manifest) or manifest["settings"] != plain(settings):
         return False
-    if manifest.get("program", program) != program:
+    if program and manifest.get("program") != program:
         return False
     if "bytes" in manifest and Path(output).stat().st_size != manifest["bytes"]:
         return False

@@ -1,0 +1,222 @@
+"""Folders are finished when they say so, and nothing drtk did not make is ever deleted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.io.folders import FolderJob
+from drtk.io.manifest import is_done, read_json, read_manifest
+
+
+def job(path: Path, **given: Any) -> FolderJob:
+    return FolderJob("index", "index", str(path), given.pop("settings", {"depth": 3}), **given)
+
+
+def make(path: Path, *, names: tuple[str, ...] = ("ids.txt", "parts/0.bin"), **given: Any) -> None:
+    made = job(path, **given)
+    made.check()
+    folder = made.begin()
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"x")
+    made.counts["passages"] = len(names)
+    made.finish(type="flat")
+
+
+def leave_unfinished(path: Path, **given: Any) -> None:
+    made = job(path, **given)
+    made.check()
+    (made.begin() / "half.bin").write_bytes(b"x")
+    made.release()
+
+
+def files(path: Path) -> list[str]:
+    return sorted(str(item.relative_to(path)) for item in path.rglob("*") if item.is_file())
+
+
+def test_a_finished_folder_says_what_it_is_and_what_it_holds(tmp_path: Path) -> None:
+    make(tmp_path / "out")
+    manifest = read_manifest(tmp_path / "out", kind="index")
+    assert (manifest["type"], manifest["program"], manifest["counts"]) == ("flat", "index", {"passages": 2})
+    assert manifest["files"] == ["ids.txt", "parts/0.bin"]
+    assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
+    assert is_done(str(tmp_path / "out"), {"depth": 3}, program="index")
+
+
+def test_a_folder_is_unfinished_until_the_end(tmp_path: Path) -> None:
+    leave_unfinished(tmp_path / "out")
+    with pytest.raises(MismatchError, match="unfinished"):
+        read_manifest(tmp_path / "out")
+    assert not is_done(str(tmp_path / "out"), {"depth": 3})
+
+
+def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    make(tmp_path / "out")
+    assert read_manifest(tmp_path / "out")["kind"] == "index"
+
+
+def test_a_finished_folder_is_replaced_only_with_force(tmp_path: Path) -> None:
+    make(tmp_path / "out")
+    with pytest.raises(DrtkError, match="exists already; --force replaces it"):
+        make(tmp_path / "out")
+    make(tmp_path / "out", names=("new.bin",), force=True)
+    assert files(tmp_path / "out") == ["meta.json", "new.bin"]
+
+
+def test_an_unfinished_folder_is_resumed_or_begun_again_only_on_request(tmp_path: Path) -> None:
+    leave_unfinished(tmp_path / "out")
+    with pytest.raises(DrtkError, match="--resume goes on from there, --force begins again"):
+        job(tmp_path / "out").check()
+    going_on = job(tmp_path / "out", resume=True)
+    going_on.check()
+    assert going_on.resuming
+    assert files(going_on.begin()) == ["half.bin", "meta.json.part"]
+    going_on.release()
+    anew = job(tmp_path / "out", force=True)
+    anew.check()
+    assert not anew.resuming
+    assert files(anew.begin()) == ["meta.json.part"]
+
+
+def test_resuming_with_other_settings_is_refused_and_force_begins_again(tmp_path: Path) -> None:
+    leave_unfinished(tmp_path / "out")
+    other = job(tmp_path / "out", resume=True, settings={"depth": 4})
+    with pytest.raises(MismatchError, match=r"other settings or files \(depth\)"):
+        other.check()
+    anew = job(tmp_path / "out", resume=True, force=True, settings={"depth": 4})
+    anew.check()
+    assert not anew.resuming
+    assert files(anew.begin()) == ["meta.json.part"]
+
+
+def test_resuming_with_a_changed_input_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_bytes(b"1")
+    settings = {"source": str(tmp_path / "corpus.jsonl")}
+    leave_unfinished(tmp_path / "out", settings=settings)
+    (tmp_path / "corpus.jsonl").write_bytes(b"22")
+    with pytest.raises(MismatchError, match=r"other settings or files \(.*corpus\.jsonl\)"):
+        job(tmp_path / "out", resume=True, settings=settings).check()
+
+
+def test_a_folder_drtk_did_not_make_is_never_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_bytes(b"precious")
+    for given in ({}, {"force": True}, {"resume": True}, {"force": True, "resume": True}):
+        with pytest.raises(DrtkError, match="was not made by drtk; choose another folder"):
+            job(tmp_path, **given).check()
+    assert files(tmp_path) == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("content", [b"{}", b"[]", b'{"kind": "index"}', b'{"settings": {}, "command": "make all"}'])
+@pytest.mark.parametrize("name", ["meta.json", "meta.json.part"])
+def test_another_programs_manifest_does_not_make_the_folder_ours(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "thesis.tex").write_bytes(b"precious")
+    with pytest.raises(DrtkError, match="is not drtk's"):
+        job(tmp_path, force=True, resume=True).check()
+    assert files(tmp_path) == [name, "thesis.tex"]
+
+
+def test_a_file_put_into_a_finished_folder_by_hand_keeps_it_from_being_replaced(tmp_path: Path) -> None:
+    make(tmp_path / "out")
+    (tmp_path / "out" / "parts" / "notes.txt").write_bytes(b"precious")
+    with pytest.raises(DrtkError, match=r"holds 'parts/notes\.txt', which drtk did not make"):
+        make(tmp_path / "out", force=True)
+    assert "parts/notes.txt" in files(tmp_path / "out")
+
+
+def test_a_folder_is_not_replaced_by_what_is_made_from_it(tmp_path: Path) -> None:
+    make(tmp_path / "out")
+    for source in (tmp_path / "out", tmp_path / "out" / "ids.txt"):
+        with pytest.raises(UsageError, match="would destroy the input"):
+            job(tmp_path / "out", force=True, settings={"source": str(source)}).check()
+    assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
+
+
+def test_a_link_inside_a_folder_is_removed_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "precious").write_bytes(b"x")
+    made = job(tmp_path / "out")
+    made.check()
+    (made.begin() / "link").symlink_to(tmp_path / "elsewhere")
+    made.finish()
+    make(tmp_path / "out", force=True)
+    assert files(tmp_path / "elsewhere") == ["precious"]
+    assert not (tmp_path / "out" / "link").exists()
+
+
+def test_a_replacement_killed_while_emptying_is_unfinished_and_not_a_broken_finished_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "out")
+    made = job(tmp_path / "out", force=True)
+    made.check()
+
+    def killed(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        made.begin()
+    with pytest.raises(MismatchError, match="unfinished"):
+        read_manifest(tmp_path / "out")
+
+
+def test_two_runs_do_not_write_one_folder(tmp_path: Path) -> None:
+    first = job(tmp_path / "out")
+    first.check()
+    first.begin()
+    second = job(tmp_path / "out", force=True)
+    second.check()
+    with pytest.raises(DrtkError, match="out: another run is writing it"):
+        second.begin()
+    first.finish()
+    second.begin()
+    second.finish()
+
+
+def test_a_file_where_a_folder_is_expected_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"")
+    with pytest.raises(DrtkError, match="is a file; expected a folder"):
+        job(tmp_path / "out", force=True).check()
+
+
+def test_a_folder_that_cannot_be_made_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    made = job(tmp_path / "file" / "out")
+    with pytest.raises(DrtkError, match="Not a directory"):
+        made.begin()
+
+
+def test_of_several_processes_of_one_run_only_the_first_looks_after_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = job(tmp_path / "out")
+    first.check()
+    first.begin()
+    monkeypatch.setenv("RANK", "1")
+    other = job(tmp_path / "out")
+    other.check()
+    assert other.begin() == tmp_path / "out"
+    other.finish()
+    assert files(tmp_path / "out") == ["meta.json.part"]
+    first.finish()
+    assert files(tmp_path / "out") == ["meta.json"]
+
+
+def test_the_time_a_run_began_survives_resuming_and_finishing(tmp_path: Path) -> None:
+    leave_unfinished(tmp_path / "out")
+    note = tmp_path / "out" / "meta.json.part"
+    began = read_json(note) | {"started": "2000-01-01T00:00:00+00:00"}
+    note.write_bytes(orjson.dumps(began))
+    made = job(tmp_path / "out", resume=True)
+    made.begin()
+    made.finish()
+    assert read_manifest(tmp_path / "out")["started"] == "2000-01-01T00:00:00+00:00"
+    assert os.listdir(tmp_path / "out").count("meta.json.part") == 0

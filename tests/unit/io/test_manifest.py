@@ -1,0 +1,214 @@
+"""A manifest says what made an output; comparing it with the world says whether that still holds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.io.intake import Intake
+from drtk.io.manifest import (
+    completed,
+    folder_digest,
+    folder_entry,
+    inputs_named,
+    is_done,
+    manifest_path,
+    new_manifest,
+    read_json,
+    read_manifest,
+    versions,
+    write_json,
+)
+
+SETTINGS = {"policy": "words", "sizes": (1, 2), "model": None}
+
+
+def made(tmp_path: Path, *, settings: dict[str, Any] = SETTINGS, program: str = "chunk") -> tuple[Path, Path]:
+    """An input, and an output of it with its manifest."""
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(b"one\n")
+    output.write_bytes(b"two\n")
+    intake = Intake()
+    list(intake.lines(str(source)))
+    manifest = new_manifest("corpus", settings, program=program)
+    manifest = completed(manifest, inputs=intake.inputs, counts={"in": 1}, seconds=0.5) | {"bytes": 4}
+    write_json(manifest_path(output), manifest)
+    return source, output
+
+
+def test_a_manifest_lies_beside_a_file_and_inside_a_folder(tmp_path: Path) -> None:
+    assert manifest_path(tmp_path / "a.jsonl.zst").name == "a.jsonl.zst.meta.json"
+    assert manifest_path(tmp_path) == tmp_path / "meta.json"
+
+
+def test_a_manifest_holds_what_the_architecture_promises(tmp_path: Path) -> None:
+    _, output = made(tmp_path)
+    manifest = read_json(manifest_path(output))
+    expected = {"kind", "program", "command", "settings", "inputs", "counts", "versions", "started", "seconds", "bytes"}
+    assert set(manifest) == expected
+    assert manifest["settings"] == {"policy": "words", "sizes": [1, 2], "model": None}
+    assert manifest["versions"]["python"].startswith("3.")
+
+
+def test_same_inputs_and_settings_mean_done(tmp_path: Path) -> None:
+    _, output = made(tmp_path)
+    assert is_done(str(output), SETTINGS, program="chunk")
+
+
+@pytest.mark.parametrize("settings", [SETTINGS | {"policy": "greedy"}, SETTINGS | {"more": 1}, {"policy": "words"}])
+def test_other_settings_mean_not_done(tmp_path: Path, settings: dict[str, Any]) -> None:
+    _, output = made(tmp_path)
+    assert not is_done(str(output), settings, program="chunk")
+
+
+def test_another_command_of_the_same_settings_means_not_done(tmp_path: Path) -> None:
+    _, output = made(tmp_path)
+    assert not is_done(str(output), SETTINGS, program="convert")
+
+
+def test_a_changed_input_means_not_done_and_a_touched_one_is_compared_by_content(tmp_path: Path) -> None:
+    source, output = made(tmp_path)
+    os.utime(source, ns=(1, 1))
+    assert is_done(str(output), SETTINGS)
+    source.write_bytes(b"six\n")  # the same size
+    assert not is_done(str(output), SETTINGS)
+    source.write_bytes(b"one\n")
+    assert is_done(str(output), SETTINGS)
+    source.unlink()
+    assert not is_done(str(output), SETTINGS)
+
+
+def test_an_output_that_is_gone_or_cut_is_not_done(tmp_path: Path) -> None:
+    _, output = made(tmp_path)
+    output.write_bytes(b"")
+    assert not is_done(str(output), SETTINGS)
+    output.unlink()
+    assert not is_done(str(output), SETTINGS)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"settings": 3}'])
+def test_a_damaged_manifest_means_not_done(tmp_path: Path, content: bytes) -> None:
+    _, output = made(tmp_path)
+    manifest_path(output).write_bytes(content)
+    assert not is_done(str(output), SETTINGS)
+
+
+def test_what_came_from_stdin_is_never_done(tmp_path: Path) -> None:
+    _, output = made(tmp_path)
+    manifest = read_json(manifest_path(output))
+    manifest["inputs"] = [{"path": "-", "bytes": 4, "digest": "x"}]
+    write_json(manifest_path(output), manifest)
+    assert not is_done(str(output), SETTINGS)
+
+
+def test_an_input_without_a_digest_is_told_by_size_and_time(tmp_path: Path) -> None:
+    source, output = made(tmp_path)
+    manifest = read_json(manifest_path(output))
+    manifest["inputs"][0]["digest"] = None
+    write_json(manifest_path(output), manifest)
+    assert is_done(str(output), SETTINGS)
+    os.utime(source, ns=(1, 1))
+    assert not is_done(str(output), SETTINGS)
+
+
+def test_a_folder_is_told_by_its_manifest_or_else_by_names_sizes_and_times(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "sub" / "weights").write_bytes(b"1234")
+    before = folder_digest(folder)
+    assert folder_digest(folder) == before
+    (folder / "sub" / "weights").write_bytes(b"5678")
+    os.utime(folder / "sub" / "weights", ns=(1, 1))  # trained again: as many bytes, another time
+    assert folder_digest(folder) != before
+    (folder / "meta.json").write_bytes(b"{}")
+    with_manifest = folder_digest(folder)
+    (folder / "sub" / "weights").write_bytes(b"9")
+    assert folder_digest(folder) == with_manifest
+    assert folder_entry(folder) == {"path": str(folder), "digest": with_manifest}
+
+
+def test_a_folder_among_the_inputs_is_compared_by_its_digest(tmp_path: Path) -> None:
+    _, output = made(tmp_path)
+    folder = tmp_path / "index"
+    folder.mkdir()
+    (folder / "meta.json").write_bytes(b"{}")
+    manifest = read_json(manifest_path(output))
+    manifest["inputs"].append(folder_entry(folder))
+    write_json(manifest_path(output), manifest)
+    assert is_done(str(output), SETTINGS)
+    (folder / "meta.json").write_bytes(b'{"kind": "index"}')
+    assert not is_done(str(output), SETTINGS)
+    (folder / "meta.json").unlink()
+    folder.rmdir()
+    folder.write_bytes(b"a file now")
+    assert not is_done(str(output), SETTINGS)
+
+
+def test_inputs_named_by_settings_are_the_paths_that_exist(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"one\n")
+    (tmp_path / "folder").mkdir()
+    settings = {
+        "source": "-",
+        "corpus": str(tmp_path / "file"),
+        "with": [str(tmp_path / "folder"), "nowhere", "a\0b"],
+        "depth": 3,
+        "tag": "",
+    }
+    found = inputs_named(settings)
+    assert [entry["path"] for entry in found] == [str(tmp_path / "file"), str(tmp_path / "folder")]
+    assert found[0]["bytes"] == 4
+
+
+def test_json_is_replaced_in_one_step_and_takes_numpy(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"n": np.int64(3), "x": np.float32(0.5)})
+    assert read_json(path) == {"n": 3, "x": 0.5}
+    with pytest.raises(TypeError):
+        write_json(path, {"n": object()})
+    assert read_json(path) == {"n": 3, "x": 0.5}
+    assert os.listdir(tmp_path) == ["a.json"]
+    with pytest.raises(DrtkError, match="No such file or directory"):
+        write_json(tmp_path / "none" / "a.json", {})
+
+
+def test_unreadable_json_is_a_fault_that_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b"{")
+    with pytest.raises(DrtkError, match=r"a\.json: not JSON"):
+        read_json(tmp_path / "a.json")
+    with pytest.raises(DrtkError, match="No such file"):
+        read_json(tmp_path / "b.json")
+
+
+def test_opening_a_folder_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    with pytest.raises(DrtkError, match="no such folder"):
+        read_manifest(folder, kind="index")
+    folder.write_bytes(b"")
+    with pytest.raises(MismatchError, match="is a file; expected a folder of kind 'index'"):
+        read_manifest(folder, kind="index")
+    folder.unlink()
+    folder.mkdir()
+    with pytest.raises(MismatchError, match="not made by drtk"):
+        read_manifest(folder)
+    (folder / "meta.json.part").write_bytes(b"{}")
+    with pytest.raises(MismatchError, match="unfinished"):
+        read_manifest(folder)
+    (folder / "meta.json").write_bytes(b"[]")
+    with pytest.raises(MismatchError, match="is not a manifest of drtk's"):
+        read_manifest(folder)
+    (folder / "meta.json").write_bytes(orjson.dumps({"kind": "embeddings"}))
+    with pytest.raises(MismatchError, match="is of kind 'embeddings'; expected 'index'"):
+        read_manifest(folder, kind="index")
+    assert read_manifest(folder, kind="embeddings") == {"kind": "embeddings"}
+
+
+def test_versions_name_what_is_loaded_and_load_nothing() -> None:
+    found = versions()
+    assert found["numpy"] == np.__version__
+    assert set(found) >= {"drtk", "python"}

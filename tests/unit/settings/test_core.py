@@ -1,0 +1,117 @@
+"""default < preset < option, with types and bounds checked wherever a value comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from drtk.errors import DrtkError, UsageError
+from drtk.settings.core import knob, load_preset, merge, plain_type, preset_names, to_dict
+
+
+@dataclass(frozen=True)
+class Oven:
+    degrees: int = knob(180, "How hot.", at_least=50, at_most=300)
+    hours: float = knob(1.5, "How long.", at_least=0)
+    fan: bool = knob(False, "Whether air moves.")
+    mode: Literal["bake", "grill"] = knob("bake", "Which heat.")
+    trays: tuple[int, ...] = knob((1,), "Which levels.")
+    note: str | None = knob(None, "What to remember.", flag="--memo")
+
+
+def test_options_win_over_presets_and_presets_over_defaults() -> None:
+    made = merge(Oven, {"degrees": 200, "hours": 2}, {"degrees": 220, "hours": None, "fan": None})
+    assert made == Oven(degrees=220, hours=2.0, fan=False)
+
+
+def test_an_option_that_was_not_given_is_none_and_false_is_a_choice() -> None:
+    assert merge(Oven, {"fan": True}, {"fan": False}).fan is False
+    assert merge(Oven, {"fan": True}, {"fan": None}).fan is True
+
+
+@pytest.mark.parametrize(
+    ("preset", "complaint"),
+    [
+        ({"degree": 200}, "unknown setting 'degree'; choose from degrees, hours, fan, mode, trays, note"),
+        ({"degrees": 49}, "--degrees: must be at least 50, is 49"),
+        ({"degrees": 301}, "--degrees: must be at most 300, is 301"),
+        ({"degrees": "hot"}, "--degrees: expected int, found 'hot'"),
+        ({"degrees": 200.5}, "--degrees: expected int, found 200.5"),
+        ({"degrees": True}, "--degrees: expected int, found True"),
+        ({"hours": "long"}, "--hours: expected float, found 'long'"),
+        ({"hours": float("nan")}, "--hours: is not a number"),
+        ({"fan": 1}, "--fan: expected bool, found 1"),
+        ({"mode": "boil"}, "--mode: 'boil' is not one of bake, grill"),
+        ({"trays": "12"}, "--trays: expected a list, found '12'"),
+        ({"trays": [1, "2"]}, "--trays: expected int, found '2'"),
+        ({"note": 3}, "--memo: expected str, found 3"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused_by_its_flag(preset: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        merge(Oven, preset, {})
+    assert complaint in str(caught.value)
+
+
+def test_a_whole_number_serves_where_a_fraction_is_asked_for() -> None:
+    made = merge(Oven, {"hours": 2}, {})
+    assert (made.hours, type(made.hours)) == (2.0, float)
+
+
+def test_bounds_are_part_of_what_is_allowed() -> None:
+    assert merge(Oven, {"degrees": 50}, {}).degrees == 50
+    assert merge(Oven, {"degrees": 300}, {}).degrees == 300
+
+
+def test_lists_from_toml_become_tuples_and_go_back_as_lists() -> None:
+    made = merge(Oven, {"trays": [1, 3]}, {})
+    assert made.trays == (1, 3)
+    assert to_dict(made)["trays"] == [1, 3]
+
+
+def test_the_plain_type_leaves_none_away() -> None:
+    assert plain_type(str | None) is str
+    assert plain_type(int) is int
+
+
+def test_a_preset_file_of_the_users_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('command = "chunk"\nsummary = "short"\n[settings]\nmax_words = 50\n')
+    found = load_preset(str(file))
+    assert (found.command, found.summary, found.settings) == ("chunk", "short", {"max_words": 50})
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"command = ", "not TOML"),
+        (b"[settings]\n", "a preset names its command"),
+        (b"command = 3\n", "a preset names its command"),
+        (b"\xff\xfe", "not UTF-8"),
+    ],
+)
+def test_a_preset_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, complaint: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_bytes(content)
+    with pytest.raises(DrtkError, match=complaint) as caught:
+        load_preset(str(file))
+    assert str(caught.value).startswith(str(file))
+
+
+def test_an_unknown_preset_is_wrong_usage_and_a_missing_file_is_not(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown preset 'soup'"):
+        load_preset("soup")
+    with pytest.raises(DrtkError, match="No such file or directory") as caught:
+        load_preset(str(tmp_path / "soup.toml"))
+    assert caught.value.status == 1
+
+
+def test_every_shipped_preset_can_be_read_and_names_a_command() -> None:
+    from drtk.cli.main import COMMANDS
+
+    for name in preset_names():
+        assert load_preset(name).command in COMMANDS
+        assert load_preset(name).summary

@@ -1,0 +1,31 @@
+"""Records are frozen, slotted, and keep what they do not know."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields, is_dataclass
+
+import pytest
+
+from drtk import records
+
+RECORDS = [item for item in vars(records).values() if isinstance(item, type) and is_dataclass(item)]
+
+
+def test_the_records_of_the_data_model_are_all_there() -> None:
+    names = {"Passage", "Query", "Qrel", "Hit", "Example", "Expansion", "Prediction"}
+    assert {record.__name__ for record in RECORDS} == names
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_a_record_cannot_be_changed_and_has_no_room_for_misspelt_fields(record: type) -> None:
+    made = record(**{item.name: "x" for item in fields(record)})
+    with pytest.raises(FrozenInstanceError):
+        setattr(made, fields(record)[0].name, "y")
+    assert not hasattr(made, "__dict__")
+
+
+@pytest.mark.parametrize("record", [records.Passage, records.Query], ids=lambda record: record.__name__)
+def test_two_records_do_not_share_what_rides_along(record: type) -> None:
+    first, second = record("a", "text"), record("b", "text")
+    first.extra["queries"] = ["q"]
+    assert second.extra == {}
