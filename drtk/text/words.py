@@ -3,15 +3,49 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from collections.abc import Callable
+from functools import cache, lru_cache
 from importlib import resources
-from typing import Any
+from pathlib import Path
 
+from drtk.errors import DrtkError, UsageError
+
+# Lucene's English stop words, which the BM25 of the literature leaves out (methods: section 8.1).
+_LUCENE = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
+    "to was will with"
+)
+LUCENE_STOPWORDS = frozenset(_LUCENE.split())
+_REMEMBERED = 1 << 20  # stems
+_LATIN = re.compile(r"[a-z0-9]+")
+_ANY_SCRIPT = re.compile(r"[^\W_]+")
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+_SNOWBALL = {
+    "ar": "arabic",
+    "da": "danish",
+    "de": "german",
+    "en": "english",
+    "es": "spanish",
+    "fi": "finnish",
+    "fr": "french",
+    "hu": "hungarian",
+    "it": "italian",
+    "nl": "dutch",
+    "no": "norwegian",
+    "pt": "portuguese",
+    "ro": "romanian",
+    "ru": "russian",
+    "sv": "swedish",
+}
+
+
+def split_words(text: str, *, latin: bool = True) -> list[str]:
+    """Runs of letters and digits in lower case: of a to z and 0 to 9 alone, or of every script."""
+    return (_LATIN if latin else _ANY_SCRIPT).findall(text.lower())
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in lower case: runs of letters and digits, an apostrophe within a word kept (as ')."""
+    """The words of a text in lower case, of every script, an apostrophe within a word kept (as ')."""
     return [word.replace("’", "'") for word in _WORD.findall(text.lower())]
 
 
@@ -22,18 +56,42 @@ def stop_words() -> frozenset[str]:
     return frozenset(word for line in text.splitlines() if not line.startswith("#") for word in line.split())
 
 
+def read_stopwords(path: str) -> list[str]:
+    """The words of a file with one word a line, in lower case, sorted; blank lines and lines that begin with # are passed over.
+
+    Raises DrtkError for a file that cannot be read.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise DrtkError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DrtkError(f"{path}: not UTF-8") from error
+    return sorted({line.strip().lower() for line in lines if line.strip() and not line.startswith("#")})
+
+
 def content_words(text: str) -> list[str]:
     """The words of a text without stop words and single characters."""
     return [word for word in words(text) if len(word) > 1 and word not in stop_words()]
 
 
-def stem(word: str) -> str:
-    """The Porter stem of a word, as nltk's own extension of the algorithm gives it."""
-    return _stemmer().stem(word)
+def stem_with(name: str, *, language: str = "en") -> Callable[[str], str]:
+    """The stemmer `name` as a function of a word: porter (English), snowball (15 languages), or none.
 
+    A word once stemmed is remembered. Raises UsageError where there is no such stemmer for the language.
+    """
+    if name == "none":
+        return lambda word: word
+    if name == "porter":
+        if language != "en":
+            raise UsageError(f"--stemmer porter: is for English, not for '{language}'")
+        from nltk.stem.porter import PorterStemmer
 
-@cache
-def _stemmer() -> Any:
-    from nltk.stem.porter import PorterStemmer
+        return lru_cache(_REMEMBERED)(PorterStemmer().stem)
+    if name == "snowball":
+        if language not in _SNOWBALL:
+            raise UsageError(f"--stemmer snowball: no rules for '{language}'; choose from {', '.join(_SNOWBALL)}")
+        from nltk.stem.snowball import SnowballStemmer
 
-    return PorterStemmer()
+        return lru_cache(_REMEMBERED)(SnowballStemmer(_SNOWBALL[language]).stem)
+    raise UsageError(f"--stemmer {name}: is not one of porter, snowball, none")
