@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from drtk.io.progress import Progress
-    from drtk.io.shards import Shard
+    from drtk.retrieval.vectors import Vectors
 
 Ranking = list[tuple[str, float]]  # (passage id, score), best first; ids are unique
 
@@ -51,7 +51,7 @@ class DenseIndex(Protocol):
 
     @classmethod
     def build(
-        cls, shards: Sequence[Shard], folder: Path, settings: Any, *, kind: str, progress: Progress | None = None
+        cls, vectors: Vectors, folder: Path, settings: Any, *, kind: str, progress: Progress | None = None
     ) -> dict[str, Any]:
         """Write the engine's files into `folder` (which exists) for the index type `kind`; facts for its meta.json.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -12,11 +11,11 @@ import torch
 from torch import Tensor
 
 from drtk.errors import UsageError
+from drtk.io.ahead import read_ahead
 from drtk.io.progress import Progress, detail
-from drtk.io.shards import Shard
 from drtk.retrieval.base import Ranking
-from drtk.retrieval.ordering import IdTable, ranks_of, scores_of, write_ids
-from drtk.retrieval.vectors import FULL, SCALE, VECTORS, all_ids, dtype_of, open_vectors, rank_again, shape_of, store
+from drtk.retrieval.ordering import RankedIds, ranks_of, scores_of
+from drtk.retrieval.vectors import FULL, SCALE, VECTORS, Vectors, open_vectors, rank_again
 from drtk.settings.retrieval import DenseIndexSettings, DenseSearchSettings
 
 QUERIES_AT_A_TIME = 1024
@@ -34,7 +33,7 @@ class ExactIndex:
     @classmethod
     def build(
         cls,
-        shards: Sequence[Shard],
+        vectors: Vectors,
         folder: Path,
         settings: DenseIndexSettings,
         *,
@@ -42,14 +41,13 @@ class ExactIndex:
         progress: Progress | None = None,
     ) -> dict[str, Any]:
         """Copy the vectors into `folder`; {"dtype", "full"}. Faults as in `DenseIndex.build`."""
-        shape_of(shards)
-        stored = dtype_of(shards)
+        stored = vectors.dtype
         dtype = settings.dtype or str(stored)
-        write_ids(all_ids(shards), folder)
-        store(shards, folder / VECTORS, dtype, progress=progress)
+        RankedIds.write(vectors.ids(), folder)
+        vectors.store(folder / VECTORS, dtype, progress=progress)
         full = settings.full and np.dtype(dtype).itemsize < stored.itemsize
         if full:
-            store(shards, folder / FULL, str(stored))
+            vectors.store(folder / FULL, str(stored))
         return {"dtype": dtype, "full": full}
 
     @classmethod
@@ -57,7 +55,7 @@ class ExactIndex:
         return cls(folder, settings)
 
     def __init__(self, folder: Path, settings: DenseSearchSettings) -> None:
-        self.ids = IdTable(folder)
+        self.ids = RankedIds(folder)
         self._vectors = open_vectors(folder / VECTORS)
         self._scale = open_vectors(folder / SCALE) if self._vectors.dtype == np.int8 else None
         self._full = open_vectors(folder / FULL) if settings.rescore and (folder / FULL).exists() else None
@@ -95,36 +93,25 @@ class ExactIndex:
         tiles = -(-len(scaled) // QUERY_TILE) * QUERY_TILE
         queries = torch.from_numpy(np.pad(scaled, ((0, tiles - len(scaled)), (0, 0)))).to(self._device)
         keys = torch.full((len(scaled), depth), EMPTY, dtype=torch.int64, device=self._device)
-        for block, ranks in self._blocks():
+        for block, ranks in read_ahead(self._blocks()):
             scores = (queries @ block.T)[: len(scaled), : len(ranks)]
             keys = keep_best(keys, scores, ranks)
         best = keys.sort(dim=1, descending=True).values.cpu().numpy()
         rows = [self.ids.rows(ranks_of(row)) for row in best]
         if self._full is None:
-            return [
-                list(zip(self.ids.take(r), scores_of(b).tolist(), strict=True)) for r, b in zip(rows, best, strict=True)
-            ]
+            return [self.ids.ranking(at, scores_of(row)) for at, row in zip(rows, best, strict=True)]
         return rank_again(self.ids, self._full, rows, vectors, k, threads=self._settings.threads)
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """(vectors (block, dimension) float32 padded to whole tiles, ranks (rows,) int64), the next one read ahead."""
+        """(vectors (block, dimension) float32 padded to whole tiles, ranks (rows,) int64)."""
         rows = -(-min(self._settings.block, len(self)) // PASSAGE_TILE) * PASSAGE_TILE
-
-        def read(start: int) -> tuple[Tensor, Tensor]:
-            end = min(start + rows, len(self))
-            source = self._resident if self._resident is not None else torch.from_numpy(self._vectors)
-            block = source[start:end].to(self._device).float()
-            if end - start < rows:
-                block = torch.nn.functional.pad(block, (0, 0, 0, rows - (end - start)))
-            return block, torch.from_numpy(self.ids.ranks[start:end].astype(np.int64)).to(self._device)
-
-        with ThreadPoolExecutor(max_workers=1) as ahead:
-            coming = ahead.submit(read, 0)
-            for start in range(rows, len(self) + rows, rows):
-                block = coming.result()
-                if start < len(self):
-                    coming = ahead.submit(read, start)
-                yield block
+        source = torch.from_numpy(self._vectors) if self._resident is None else self._resident
+        for start in range(0, len(self), rows):
+            block = source[start : start + rows].to(self._device).float()
+            if len(block) < rows:
+                block = torch.nn.functional.pad(block, (0, 0, 0, rows - len(block)))
+            ranks = self.ids.ranks[start : start + rows].astype(np.int64)
+            yield block, torch.from_numpy(ranks).to(self._device)
 
 
 def keep_best(keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ clusters decide for themselves which of several equal passages they come upon.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -17,10 +16,9 @@ import numpy as np
 from drtk.errors import DrtkError, MissingDependency, UsageError
 from drtk.io.manifest import read_json, write_json
 from drtk.io.progress import Progress, detail, log
-from drtk.io.shards import Shard
 from drtk.retrieval.base import Ranking
-from drtk.retrieval.ordering import IdTable, write_ids
-from drtk.retrieval.vectors import FULL, all_ids, blocks, dtype_of, open_vectors, rank_again, sample, shape_of, store
+from drtk.retrieval.ordering import RankedIds
+from drtk.retrieval.vectors import FULL, Vectors, open_vectors, rank_again
 from drtk.settings.retrieval import DenseIndexSettings, DenseSearchSettings
 
 try:
@@ -46,7 +44,7 @@ class FaissIndex:
     @classmethod
     def build(
         cls,
-        shards: Sequence[Shard],
+        vectors: Vectors,
         folder: Path,
         settings: DenseIndexSettings,
         *,
@@ -58,10 +56,9 @@ class FaissIndex:
         Raises UsageError for a `kind` faiss does not know or cannot build for these vectors. The finished index has
         to fit into memory; vectors pass through it in blocks.
         """
-        rows, dimension = shape_of(shards)
-        factory = factory_of(kind, settings, rows)
-        index = _made(factory, dimension)
-        write_ids(all_ids(shards), folder)
+        factory = factory_of(kind, settings, len(vectors))
+        index = _made(factory, vectors.dimension)
+        RankedIds.write(vectors.ids(), folder)
         if settings.threads:
             faiss.omp_set_num_threads(settings.threads)
         graph = _graph(index)
@@ -70,15 +67,15 @@ class FaissIndex:
         placed = _on_gpu(index, settings.device)
         index = index if placed is None else placed
         if not index.is_trained:
-            _train(index, shards, settings, factory)
-        for _, block in blocks(shards):
-            index.add(np.ascontiguousarray(block, dtype=np.float32))
+            _train(index, vectors, settings, factory)
+        for _, block in vectors.blocks():
+            index.add(block)
             if progress is not None:
                 progress.add(len(block))
         _write(index if placed is None else faiss.index_gpu_to_cpu(index), folder / ENGINE)
         full = settings.full and EXACT_STORE.fullmatch(factory) is None
         if full:
-            store(shards, folder / FULL, str(dtype_of(shards)))
+            vectors.store(folder / FULL, str(vectors.dtype))
         facts = {"factory": factory, "full": full}
         write_json(folder / FACTS, facts)
         return facts
@@ -88,7 +85,7 @@ class FaissIndex:
         return cls(folder, settings)
 
     def __init__(self, folder: Path, settings: DenseSearchSettings) -> None:
-        self.ids = IdTable(folder)
+        self.ids = RankedIds(folder)
         self._settings = settings
         factory = read_json(folder / FACTS)["factory"]
         try:
@@ -178,8 +175,8 @@ def _made(factory: str, dimension: int) -> Any:
         ) from error
 
 
-def _train(index: Any, shards: Sequence[Shard], settings: DenseIndexSettings, factory: str) -> None:
-    drawn = sample(shards, settings.train_sample, seed=settings.seed)
+def _train(index: Any, vectors: Vectors, settings: DenseIndexSettings, factory: str) -> None:
+    drawn = vectors.sample(settings.train_sample, seed=settings.seed)
     log(f"training {factory} on {len(drawn):,} vectors")
     try:
         index.train(drawn)

@@ -1,4 +1,4 @@
-"""Passage ids of an index by row, and the order of results as one integer a hit.
+"""The order of results as one integer a hit, and the ids and their ranks that it needs.
 
 A hit's key is its score's bits above the rank of its id among all ids of the index. Comparing keys compares scores
 first and ids next, so the k largest keys are the k best hits with every tie decided, however the rows are cut into
@@ -7,7 +7,6 @@ blocks, and no two keys are alike.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -16,53 +15,42 @@ import numpy as np
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.retrieval.base import Ranking
+from drtk.retrieval.id_table import IdTable, write_ids
 
-IDS, OFFSETS, RANKS = "ids.txt", "ids.offsets.npy", "ids.ranks.npy"
-
-
-def write_ids(ids: Iterable[str], folder: Path) -> int:
-    """Write the table of ids, row by row, and the rank of each in ascending order; the number of ids.
-
-    Raises MismatchError for an id given twice. Holds all ids in memory while it works.
-    """
-    encoded = [id.encode() for id in ids]
-    offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
-    np.cumsum([len(id) + 1 for id in encoded], out=offsets[1:])
-    order = sorted(range(len(encoded)), key=encoded.__getitem__)
-    for before, after in pairwise(order):
-        if encoded[before] == encoded[after]:
-            raise MismatchError(f"id '{encoded[before].decode()}' is given to two vectors")
-    ranks = np.empty(len(encoded), dtype=np.uint32)
-    ranks[order] = np.arange(len(encoded), dtype=np.uint32)
-    with open(folder / IDS, "wb") as file:
-        file.writelines(id + b"\n" for id in encoded)
-    np.save(folder / OFFSETS, offsets)
-    np.save(folder / RANKS, ranks)
-    return len(encoded)
+IDS, RANKS = "ids.txt", "ranks.npy"
 
 
-class IdTable:
+class RankedIds:
     """Ids by row, read from disk as they are asked for; `ranks` (rows,) is each id's place in ascending order."""
 
+    @staticmethod
+    def write(ids: Iterable[str], folder: Path) -> None:
+        """Write the table of ids, row by row, and their ranks. Raises MismatchError for an id given twice.
+
+        Holds all ids in memory while it works.
+        """
+        listed = list(ids)
+        order = sorted(range(len(listed)), key=listed.__getitem__)
+        for before, after in pairwise(order):
+            if listed[before] == listed[after]:
+                raise MismatchError(f"id '{listed[before]}' is given to two passages")
+        ranks = np.empty(len(listed), dtype=np.uint32)
+        ranks[order] = np.arange(len(listed), dtype=np.uint32)
+        write_ids(folder / IDS, listed)
+        np.save(folder / RANKS, ranks)
+
     def __init__(self, folder: Path) -> None:
+        self._ids = IdTable(folder / IDS)
         try:
-            self._offsets = np.load(folder / OFFSETS, mmap_mode="r", allow_pickle=False)
             self.ranks: np.ndarray = np.load(folder / RANKS, allow_pickle=False)
-            with open(folder / IDS, "rb") as file:
-                self._text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if len(self) else b""
         except (OSError, ValueError) as error:
-            raise DrtkError(f"{folder}: the index is damaged: {error}") from error
-        if len(self._text) != self._offsets[-1] or len(self.ranks) != len(self):
-            raise DrtkError(f"{folder}: the index is damaged: its table of ids is not whole")
+            raise DrtkError(f"{folder / RANKS}: the index is damaged: {error}") from error
+        if len(self.ranks) != len(self):
+            raise DrtkError(f"{folder}: the index is damaged: {len(self.ranks):,} ranks for {len(self):,} ids")
         self._rows: np.ndarray | None = None
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
-
-    def take(self, rows: np.ndarray) -> list[str]:
-        """The ids of `rows`."""
-        starts, ends = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
-        return [self._text[start : end - 1].decode() for start, end in zip(starts, ends, strict=True)]
+        return len(self._ids)
 
     def rows(self, ranks: np.ndarray) -> np.ndarray:
         """The rows whose ids have these `ranks`."""
@@ -72,11 +60,11 @@ class IdTable:
         found: np.ndarray = self._rows[ranks].astype(np.int64)
         return found
 
-    def ranking(self, rows: np.ndarray, scores: np.ndarray, k: int) -> Ranking:
-        """The `k` best of `rows` (hits,) with float32 `scores` (hits,), in the order of results."""
+    def ranking(self, rows: np.ndarray, scores: np.ndarray, k: int | None = None) -> Ranking:
+        """The `k` best of `rows` (hits,) with float32 `scores` (hits,), all where `k` is None, in the order of results."""
         keys = keys_of(scores, self.ranks[rows])
         best = np.argsort(-keys)[:k]
-        return list(zip(self.take(rows[best]), scores_of(keys[best]).tolist(), strict=True))
+        return list(zip(self._ids.take(rows[best].tolist()), scores_of(keys[best]).tolist(), strict=True))
 
 
 def keys_of(scores: np.ndarray, ranks: np.ndarray) -> np.ndarray:

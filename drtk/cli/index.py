@@ -1,0 +1,86 @@
+"""drtk index: passages or vectors to an index."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from drtk.cli.jobs import folder_maker
+from drtk.cli.options import Folder, with_settings
+from drtk.io.folders import FolderJob
+from drtk.retrieval import INDEXES
+from drtk.settings.retrieval import IndexSettings
+
+
+@with_settings(IndexSettings)
+@folder_maker("index", passages=True)
+def index(
+    output: Folder,
+    kind: Annotated[
+        str,
+        typer.Option("--type", metavar="TYPE", help=f"{', '.join(INDEXES)}, or a faiss factory string (IVF4096,PQ64)."),
+    ],
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SOURCE",
+            help="bm25, bm25s: a corpus (- is stdin). Others: folders of drtk encode.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    settings: IndexSettings,
+    job: FolderJob,
+) -> None:
+    """Make an index to search.
+
+    bm25 and bm25s read a corpus; all other types read folders of embeddings (the parts of drtk encode --shard too).
+    """
+    from drtk.retrieval.building import index_class
+
+    engine = index_class(kind)
+    if engine.reads == "passages":
+        facts = _of_words(engine, sources or ["-"], settings, job)
+    else:
+        facts = _of_vectors(engine, sources or [], kind, settings, job)
+    job.finish(type=kind, **facts)
+
+
+def _of_words(engine: Any, sources: list[str], settings: IndexSettings, job: FolderJob) -> dict[str, Any]:
+    from itertools import chain
+
+    from drtk.errors import DrtkError, UsageError
+    from drtk.io.jsonl import read_passages
+    from drtk.io.progress import Progress
+    from drtk.io.streams import name_of
+    from drtk.retrieval.building import lasting_path
+
+    if len(sources) > 1:
+        raise UsageError("this index type reads one corpus; join files first: cat a.jsonl b.jsonl | drtk index - …")
+    passages = read_passages(sources[0], intake=job.intake, side_files=job.side_files)
+    first = next(passages, None)  # before the folder is touched: a source that cannot be read must not cost an index
+    if first is None:
+        raise DrtkError(f"{name_of(sources[0])}: there are no passages to index")
+    with Progress("index", unit="passages") as progress:
+        count = engine.build(chain([first], passages), job.begin(), settings, progress=progress)
+    job.counts["passages"] = count
+    return {"encoder": None, "corpus": lasting_path(sources[0])}
+
+
+def _of_vectors(engine: Any, sources: list[str], kind: str, settings: IndexSettings, job: FolderJob) -> dict[str, Any]:
+    from drtk.errors import UsageError
+    from drtk.io.manifest import folder_entry
+    from drtk.io.progress import Progress
+    from drtk.retrieval.building import open_embeddings
+
+    if not sources or "-" in sources:
+        raise UsageError(f"--type {kind} reads folders of embeddings (drtk encode makes them), not a stream")
+    if job.side_files:
+        raise UsageError(f"--with adds fields to passages; --type {kind} reads vectors")
+    vectors, facts = open_embeddings(sources)
+    job.intake.inputs += [folder_entry(source) for source in sources]
+    with Progress("index", total=len(vectors), unit="vectors") as progress:
+        facts |= engine.build(vectors, job.begin(), settings, kind=kind, progress=progress)
+    job.counts["passages"] = len(vectors)
+    return facts

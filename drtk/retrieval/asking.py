@@ -1,0 +1,119 @@
+"""Queries as an index wants them: texts as they are, texts through the encoder, or vectors that are there already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from drtk.errors import MismatchError, UsageError
+from drtk.io.manifest import read_manifest
+from drtk.io.shards import KIND, Shard, read_shards
+from drtk.records import Query
+from drtk.retrieval.base import Ranking
+from drtk.retrieval.building import same_encoder
+from drtk.retrieval.searching import Wanted, search
+from drtk.retrieval.collection import Collection
+from drtk.settings.retrieval import SearchSettings
+
+Encode = Callable[[Sequence[str]], np.ndarray]
+
+
+@dataclass(frozen=True)
+class StoredQuery:
+    """A query whose vector is row `row` of shard `shard` of an embeddings folder."""
+
+    id: str
+    shard: int
+    row: int
+
+
+class TextQueries:
+    """Searches a collection with texts; `empty` counts those without a word, which find nothing."""
+
+    def __init__(self, collection: Collection, encode: Encode | None) -> None:
+        self.collection, self._encode = collection, encode
+        self.empty = 0
+
+    def __call__(self, queries: Sequence[Query], wanted: Wanted) -> Iterator[tuple[str, Ranking]]:
+        """(query id, ranking) for each query, in order."""
+        asked = [query for query in queries if query.text.strip()]
+        self.empty += len(queries) - len(asked)
+        texts = [query.text for query in asked]
+        batch = texts if self._encode is None or not texts else self._encode(texts)
+        found = search(self.collection, [query.id for query in asked], batch, wanted) if asked else []
+        by_id = {query.id: ranking for query, ranking in zip(asked, found, strict=True)}
+        for query in queries:
+            yield query.id, by_id.get(query.id, [])
+
+
+class StoredQueries:
+    """Searches a collection with the vectors of an embeddings folder of role query.
+
+    Raises MismatchError for a folder of passages, of another encoder, and for an index of words.
+    """
+
+    empty = 0
+
+    def __init__(self, collection: Collection, folder: str) -> None:
+        manifest = read_manifest(folder, kind=KIND)
+        if collection.reads != "vectors":
+            raise MismatchError(f"{folder}: holds vectors; {collection.folders[0]} is an index of words")
+        if manifest.get("role", "query") != "query":
+            raise MismatchError(f"{folder}: holds vectors of passages; make those of queries: drtk encode --role query")
+        if not same_encoder(manifest, collection.manifest):
+            raise MismatchError(f"{folder}: was made by another encoder than {collection.folders[0]}")
+        self.collection = collection
+        self._shards = read_shards(folder)
+
+    def __iter__(self) -> Iterator[StoredQuery]:
+        for number, shard in enumerate(self._shards):
+            for row, id in enumerate(Shard(shard.folder, shard.number, shard.rows, shard.dimension).ids):
+                yield StoredQuery(id, number, row)
+
+    def __call__(self, queries: Sequence[StoredQuery], wanted: Wanted) -> Iterator[tuple[str, Ranking]]:
+        """(query id, ranking) for each query, in order."""
+        vectors = np.stack([self._shards[query.shard].vectors[query.row] for query in queries]).astype(np.float32)
+        ids = [query.id for query in queries]
+        yield from zip(ids, search(self.collection, ids, vectors, wanted), strict=True)
+
+
+@dataclass(frozen=True)
+class QueryEncoder:
+    """The encoder of an index's vectors, in the role of query; loaded at the first call.
+
+    model: another place of the same model; None takes the one the index names.
+    Raises UsageError where no model is known, MismatchError where it is not the one the index was made with.
+    """
+
+    collection: Collection
+    settings: SearchSettings
+    model: str | None = None
+
+    @cached_property
+    def _embedder(self) -> Encode:
+        from drtk.retrieval.encode import Embedder
+        from drtk.settings.encoding import EncodeSettings
+
+        encoder = self.collection.encoder or {}
+        place = self.model or encoder.get("model")
+        folder = self.collection.folders[0]
+        if not place:
+            raise UsageError(f"{folder}: does not say which encoder made its vectors; name it: --model MODEL")
+        as_indexed = EncodeSettings(
+            pooling="+".join(encoder["pooling"]) if encoder.get("pooling") else None,
+            normalize=encoder.get("normalized"),
+            similarity=encoder.get("similarity"),
+            prompt=self.settings.prompt,
+            max_length=self.settings.max_length,
+        )
+        embedder = Embedder(place, role="query", settings=as_indexed, device=self.settings.device)
+        if not same_encoder({"encoder": embedder.identity}, self.collection.manifest):
+            raise MismatchError(f"{place}: is not the model that made the vectors of {folder} ({encoder.get('model')})")
+        return embedder
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """(texts, dimension) float32."""
+        return self._embedder(texts)

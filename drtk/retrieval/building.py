@@ -1,0 +1,79 @@
+"""From embeddings folders to what an index is built of, and what its meta.json must know about them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from drtk.errors import MismatchError
+from drtk.io.manifest import Manifest, read_manifest
+from drtk.io.progress import warn
+from drtk.io.shards import KIND, read_shards
+from drtk.io.streams import STANDARD
+from drtk.retrieval import FACTORY, INDEXES
+from drtk.retrieval.vectors import Vectors
+
+
+def index_class(kind: str) -> Any:
+    """The class behind an index type; what is no name of ours is taken for a faiss factory string."""
+    if kind in INDEXES:
+        return INDEXES.load(kind)
+    module, _, attribute = FACTORY.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def same_encoder(one: Manifest, other: Manifest) -> bool:
+    """Whether vectors of two folders are comparable, as far as their manifests tell."""
+    mine, theirs = one.get("encoder"), other.get("encoder")
+    if not mine or not theirs:
+        return True  # vectors made elsewhere: only their dimension can be checked
+    return bool(mine.get("digest", mine) == theirs.get("digest", theirs))
+
+
+def wants_unit_length(encoder: dict[str, Any] | None) -> bool:
+    """Whether vectors of an encoder must be brought to length 1 before inner products are taken (cosine)."""
+    return encoder is not None and encoder.get("similarity") == "cosine" and not encoder.get("normalized", False)
+
+
+def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
+    """The vectors of embeddings folders (parts of one encoding), and {"encoder", "corpus", "dimension"}.
+
+    Raises MismatchError for folders that are unfinished, of other kinds, of queries, or of more than one encoder.
+    """
+    manifests = [read_manifest(folder, kind=KIND) for folder in folders]
+    for folder, manifest in zip(folders, manifests, strict=True):
+        if manifest.get("role", "passage") != "passage":
+            raise MismatchError(f"{folder}: holds vectors of queries; an index is made of passages")
+        if not same_encoder(manifest, manifests[0]):
+            raise MismatchError(f"{folder}: was made by another encoder than {folders[0]}")
+    _check_parts(folders, manifests)
+    encoder = manifests[0].get("encoder")
+    shards = [shard for folder in folders for shard in read_shards(folder) if shard.rows]
+    vectors = Vectors(shards, unit=wants_unit_length(encoder))
+    sources = {manifest.get("settings", {}).get("source") for manifest in manifests}
+    corpus = lasting_path(sources.pop()) if len(sources) == 1 else None
+    return vectors, {"encoder": encoder, "corpus": corpus, "dimension": vectors.dimension, "metric": "inner product"}
+
+
+def _check_parts(folders: Sequence[str], manifests: Sequence[Manifest]) -> None:
+    """Raises MismatchError for the same part twice; warns where a part is missing."""
+    parts = [manifest.get("part") or {"number": 1, "of": 1} for manifest in manifests]
+    of = max(part["of"] for part in parts)
+    seen: dict[tuple[int, int], str] = {}
+    for folder, part in zip(folders, parts, strict=True):
+        if part["of"] > 1 and seen.setdefault((part["number"], part["of"]), folder) != folder:
+            raise MismatchError(
+                f"{folder}: is part {part['number']} of {part['of']}, as {seen[part['number'], part['of']]} is"
+            )
+    if len(folders) > 1 and len(folders) < of:
+        warn(f"{len(folders)} of {of} parts of an encoding are indexed")
+
+
+def lasting_path(source: str | None) -> str | None:
+    """A file as it can be found from another folder; None for stdin, or where it is not there."""
+    if not source or source == STANDARD or not Path(source).exists():
+        return None
+    return os.path.abspath(source)
