@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import exp, log
+from subprocess import SubprocessError  # some of ir_measures' providers are programs
 
 from drtk.errors import UsageError
 from drtk.evaluation import METRICS
@@ -121,7 +122,7 @@ class Evaluator:
             for metric in ir_measures.iter_calc(list(names), known, run):
                 if metric.query_id in rankings:
                     yield metric.query_id, {names[metric.measure]: float(metric.value)}
-        except (RuntimeError, OSError, ValueError) as error:
+        except (RuntimeError, OSError, ValueError, SubprocessError) as error:
             wanted = ", ".join(names.values())
             raise UsageError(f"--measures: ir_measures could not compute {wanted}: {error}") from error
 

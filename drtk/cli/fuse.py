@@ -1,0 +1,120 @@
+"""drtk fuse: one run out of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from drtk.cli.jobs import record_filter
+from drtk.cli.options import Output, with_settings
+from drtk.errors import UsageError
+from drtk.io.filtering import FilterJob
+from drtk.settings.fusion import FuseSettings
+
+if TYPE_CHECKING:
+    from drtk.io.trec import Ranking
+
+FusedRuns = Annotated[
+    list[str], typer.Argument(metavar="RUN…", help="TREC runs, in order; one may be - for stdin.", show_default=False)
+]
+SweepQrels = Annotated[
+    str | None, typer.Option("--qrels", metavar="FILE", help="Judgements for --sweep: BEIR TSV or TREC qrels.")
+]
+WINDOW = 50  # queries fused between two flushes: each may have thousands of hits in every run
+
+
+@with_settings(FuseSettings)
+@record_filter("run")
+def fuse(
+    runs: FusedRuns, output: Output = "-", *, qrels: SweepQrels = None, settings: FuseSettings, job: FilterJob
+) -> None:
+    """Make one run out of several.
+
+    Reads TREC runs and writes one whose scores fall strictly, so that every tool sees the same order.
+    The first run is read query by query, the others are held in memory.
+    """
+    from drtk.io.progress import log
+    from drtk.io.trec import load_run, run_lines, run_rankings
+    from drtk.retrieval.fusion import FUSIONS, parse_weights
+    from drtk.retrieval.fusion import fuse as fused
+
+    method = FUSIONS.load(settings.method)
+    if runs.count("-") > 1:
+        raise UsageError("stdin can be only one of the runs")
+    if settings.sweep and (qrels is None or settings.method == "round-robin" or settings.weights):
+        raise UsageError("--sweep needs --qrels, a method that has weights, and none given with --weights")
+    others = [load_run(run, intake=job.intake) for run in runs[1:]]
+    weights: Sequence[float]
+    if settings.sweep:
+        first = load_run(runs[0], intake=job.intake)
+        weights, job.counts["best"] = _swept([first, *others], str(qrels), settings, job)
+        stream: Iterator[tuple[str, Ranking]] = iter(first.items())
+    else:
+        weights = parse_weights(settings.weights, len(runs))
+        stream = run_rankings(runs[0], intake=job.intake)
+    job.counts["weights"] = list(weights)
+
+    def write(window: list[tuple[str, list[Ranking]]]) -> Iterator[bytes]:
+        for query_id, rankings in window:
+            yield from run_lines(query_id, fused(rankings, weights, settings, method), settings.tag)
+
+    job.window = WINDOW
+    job.run(_together(stream, others, log), write, unit="queries")
+
+
+def _together(
+    first: Iterator[tuple[str, Ranking]], others: Sequence[dict[str, Ranking]], log: Callable[[str], None]
+) -> Iterator[tuple[str, list[Ranking]]]:
+    """(query, its ranking in every run), in the order of the first run, then what only others have."""
+    alone = 0
+    for query_id, ranking in first:
+        rankings = [ranking, *(run.pop(query_id, []) for run in others)]
+        alone += not all(rankings)
+        yield query_id, rankings
+    for query_id in dict.fromkeys(query_id for run in others for query_id in run):
+        alone += 1
+        yield query_id, [[], *(run.get(query_id, []) for run in others)]
+    if alone:
+        log(f"fuse: {alone:,} queries are not in every run")
+
+
+def _swept(
+    runs: Sequence[Mapping[str, Ranking]], qrels: str, settings: FuseSettings, job: FilterJob
+) -> tuple[tuple[float, ...], float]:
+    """The weights with the highest score on the judged queries, and that score; every point is told on stderr."""
+    from drtk.evaluation.evaluate import Evaluator
+    from drtk.evaluation.measures import parse_measures
+    from drtk.evaluation.rankings import View, source_of
+    from drtk.evaluation.runs import judgements_from
+    from drtk.io.progress import log
+    from drtk.io.trec import QueryHits
+    from drtk.retrieval.fusion import FUSIONS, sweep
+
+    measures = parse_measures(settings.measure)
+    if len(measures) != 1:
+        raise UsageError("--measure: name one")
+    judgements = judgements_from(qrels, job.intake)
+    evaluator = Evaluator(judgements, measures)
+    view = View(by=source_of if settings.by == "source" else None)
+
+    def score(fused: Mapping[str, Ranking]) -> float:
+        hits = {
+            query: QueryHits(query, [id for id, _ in found], [at for _, at in found]) for query, found in fused.items()
+        }
+        return float(evaluator("fused", view.all(hits)).overall[measures[0].name])
+
+    if not any(query in run for query in judgements for run in runs):
+        raise UsageError(f"--sweep: no query of the runs has judgements in {qrels}")
+    tried = []
+    for weights, value in sweep(runs, judgements, settings, FUSIONS.load(settings.method), score):
+        tried.append((weights, value))
+        log(f"fuse: weights {_listed(weights)}: {measures[0].name} {value:.4f}")
+    best = max(tried, key=lambda point: (point[1], -max(point[0])))  # among equals the most even one
+    log(f"fuse: best weights {_listed(best[0])}: {measures[0].name} {best[1]:.4f}")
+    return best
+
+
+def _listed(weights: Sequence[float]) -> str:
+    return ",".join(f"{weight:g}" for weight in weights)
