@@ -1,0 +1,29 @@
+"""drtk sample: a real retrieval collection out of what every installation has."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from drtk.cli.jobs import folder_maker
+from drtk.cli.options import with_settings
+from drtk.io.folders import FolderJob
+from drtk.settings.text import SampleSettings
+
+
+@with_settings(SampleSettings)
+@folder_maker("sample")
+def sample(
+    output: Annotated[str, typer.Argument(metavar="DIR", help="Folder to make.", show_default=False)],
+    *,
+    settings: SampleSettings,
+    job: FolderJob,
+) -> None:
+    """Make a retrieval collection out of the documentation of the installed Python packages.
+
+    The summary line of a documentation string is a query, the rest of it the document to be found. Sources are parsed, never run.
+    """
+    from drtk.text.sample import make_sample
+
+    make_sample(settings, job)
