@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from copy import copy
 from typing import Annotated, Any
 
 import typer
@@ -66,7 +67,7 @@ def command_name(function: Callable[..., Any]) -> str:
 
 def plain_command(function: Callable[..., Any]) -> Callable[..., Any]:
     """A command with -q and -v and nothing else in common with others."""
-    return _common(function, ("quiet", "verbose"), None)
+    return _common(function, ("quiet", "verbose"), None, shape="plain")
 
 
 def record_filter(kind: str, *, passages: bool = False, bare: bool = False) -> Callable[..., Any]:
@@ -91,7 +92,7 @@ def record_filter(kind: str, *, passages: bool = False, bare: bool = False) -> C
             intake=Intake(skip_bad=given["skip_bad"]),
         )
 
-    return lambda function: _common(function, tuple(flags), make)
+    return lambda function: _common(function, tuple(flags), make, shape="filter")
 
 
 def folder_maker(kind: str, *, resume: bool = False, passages: bool = False) -> Callable[..., Any]:
@@ -112,12 +113,13 @@ def folder_maker(kind: str, *, resume: bool = False, passages: bool = False) -> 
             side_files=tuple(given.get("with_files") or ()),
         )
 
-    return lambda function: _common(function, tuple(flags), make)
+    return lambda function: _common(function, tuple(flags), make, shape="folder")
 
 
 def _common(
-    function: Callable[..., Any], flags: tuple[str, ...], make: Callable[..., Any] | None
+    function: Callable[..., Any], flags: tuple[str, ...], make: Callable[..., Any] | None, *, shape: str
 ) -> Callable[..., Any]:
+    """`function` with the options every command of its shape has; `shape` and `common_flags` stay readable on it."""
     name = command_name(function)
     parameters = signature_of(function)
     parameters.pop("job", None)
@@ -144,11 +146,30 @@ def _common(
             if isinstance(job, FolderJob):
                 job.release()
 
+    taken = {name for item in parameters.values() for name in _option_names(item.annotation)}
     extra = [
-        inspect.Parameter(flag, inspect.Parameter.KEYWORD_ONLY, annotation=_FLAGS[flag][0], default=_FLAGS[flag][1])
+        inspect.Parameter(
+            flag, inspect.Parameter.KEYWORD_ONLY, annotation=_without(_FLAGS[flag][0], taken), default=_FLAGS[flag][1]
+        )
         for flag in flags
     ]
+    wrapper.shape, wrapper.common_flags = shape, flags  # type: ignore[attr-defined]
     return reshape(wrapper, [*parameters.values(), *extra])
+
+
+def _option_names(annotation: Any) -> tuple[str, ...]:
+    """The flags a parameter goes by: ("--output", "-o")."""
+    return tuple(name for item in getattr(annotation, "__metadata__", ()) for name in item.param_decls or ())
+
+
+def _without(annotation: Any, taken: set[str]) -> Any:
+    """An option without the short flag that the command uses for something else (`search -q TEXT`)."""
+    names = _option_names(annotation)
+    if not taken.intersection(names):
+        return annotation
+    option = copy(annotation.__metadata__[0])
+    option.param_decls = tuple(name for name in names if name not in taken)
+    return Annotated[annotation.__origin__, option]
 
 
 def _run(function: Callable[..., Any], *args: Any, **given: Any) -> Any:

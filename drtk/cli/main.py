@@ -74,7 +74,7 @@ def run() -> NoReturn:
     """Entry point: exit status 0 done, 1 data or resource fault, 2 usage, 130 interrupted, 141 reader gone."""
     verbose = "-v" in sys.argv or "--verbose" in sys.argv
     try:
-        app()
+        app(prog_name="drtk")  # also under python -m
     except SystemExit as done:
         status = done.code if isinstance(done.code, int) else 1
         if status == 130:

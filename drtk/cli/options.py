@@ -69,7 +69,8 @@ def with_settings(settings: type, *, preset: bool = False, name: str = "settings
         options = [_option(item, hints[item.name]) for item in knobs.values()]
         if preset:
             options.insert(0, _keyword("preset", Annotated[str | None, PRESET], None))
-        return reshape(wrapper, [*mine.values(), *options])
+        last = [mine.pop(flag) for flag in getattr(function, "common_flags", ())]  # what all commands share
+        return reshape(wrapper, [*mine.values(), *options, *last])
 
     return decorate
 
