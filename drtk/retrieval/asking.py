@@ -5,20 +5,49 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
-from drtk.errors import MismatchError, UsageError
+from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.manifest import read_manifest
 from drtk.io.shards import KIND, Shard, read_shards
+from drtk.io.streams import STANDARD
 from drtk.records import Query
 from drtk.retrieval.base import Ranking
 from drtk.retrieval.building import same_encoder
-from drtk.retrieval.searching import Wanted, search
+from drtk.retrieval.collection import KIND as INDEX
 from drtk.retrieval.collection import Collection
+from drtk.retrieval.searching import Wanted, search
 from drtk.settings.retrieval import SearchSettings
 
 Encode = Callable[[Sequence[str]], np.ndarray]
+
+
+def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
+    """The index folders among `paths`, and the one source of queries: a file, "-", an embeddings folder, or None.
+
+    Raises UsageError where there is no index or more than one source, MismatchError for a folder of another kind.
+    """
+    folders, sources = [], []
+    for path in paths:
+        if path != STANDARD and not Path(path).exists():
+            raise DrtkError(f"{path}: no such file or folder")
+        if path == STANDARD or not Path(path).is_dir():
+            sources.append(path)
+        elif (kind := read_manifest(path)["kind"]) == INDEX:
+            folders.append(path)
+        elif kind == KIND:
+            sources.append(path)
+        else:
+            raise MismatchError(f"{path}: is of kind '{kind}'; expected '{INDEX}' (drtk index makes it)")
+    if not folders:
+        raise UsageError(f"there is no index among {', '.join(paths)}; drtk index makes one")
+    if len(folders) > len(set(folders)):
+        raise UsageError("an index folder is named twice")
+    if len(sources) > 1:
+        raise UsageError(f"queries come from one place; found {' and '.join(sources)}")
+    return folders, sources[0] if sources else None
 
 
 @dataclass(frozen=True)

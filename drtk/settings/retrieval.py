@@ -88,7 +88,7 @@ class IndexSettings(DenseIndexSettings, BM25IndexSettings):
 class SearchSettings(DenseSearchSettings, BM25SearchSettings):
     """drtk search: what every type of index is searched with."""
 
-    k: int = knob(1000, "Passages to find for each query.", at_least=1, flag="-k")
+    k: int | None = knob(None, "Passages to find for each query; by default 1000, for -q 5.", at_least=1, flag="-k")
     batch: int = knob(1000, "Queries searched together.", at_least=1)
     prompt: str | None = knob(None, "Text put before each query; by default the model's.")
     max_length: int | None = knob(None, "Longest query, in tokens; by default the model's.", at_least=3)

@@ -1,0 +1,155 @@
+"""drtk search: queries to a run, or one question to the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal
+
+import typer
+
+from drtk.cli.jobs import record_filter
+from drtk.cli.options import Output, with_settings
+from drtk.io.filtering import FilterJob
+from drtk.settings.retrieval import SearchSettings
+
+DEPTH, ANSWERS = 1000, 5  # -k where it is not given: of a run, of an answer on the terminal
+
+
+@with_settings(SearchSettings)
+@record_filter("run")
+def search(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH",
+            help="Folders of drtk index; and one file of queries (default: -, stdin) or folder of drtk encode --role query.",
+            show_default=False,
+        ),
+    ],
+    output: Output = "-",
+    question: Annotated[
+        str | None, typer.Option("--question", "-q", metavar="TEXT", help="Answer one question on the terminal.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="Where the encoder is; by default as the index says.")
+    ] = None,
+    by: Annotated[
+        Literal["passage", "source"], typer.Option("--by", help="source: rank documents, by their best passage (MaxP).")
+    ] = "passage",
+    drop_same_id: Annotated[
+        bool, typer.Option("--drop-same-id", help="Leave out the document that is called what the query is called.")
+    ] = False,
+    corpus: Annotated[
+        str | None,
+        typer.Option("--corpus", metavar="FILE", help="Passages: texts for -q, names of documents for --by source."),
+    ] = None,
+    tag: Annotated[str, typer.Option("--tag", metavar="NAME", help="Last column of the run.")] = "drtk",
+    *,
+    settings: SearchSettings,
+    job: FilterJob,
+) -> None:
+    """Find passages for queries.
+
+    Writes a TREC run: qid Q0 docid rank score tag, best first; equal scores by descending id, as trec_eval orders them.
+    Several index folders are searched as parts of one collection.
+    """
+    from drtk.errors import UsageError
+    from drtk.retrieval.asking import QueryEncoder, TextQueries, sort_paths
+    from drtk.retrieval.collection import Collection
+    from drtk.retrieval.searching import Wanted
+
+    if len(tag.split()) != 1:
+        raise UsageError(f"--tag: '{tag}' must be one word")
+    folders, source = sort_paths(paths)
+    if question is not None and (source or by == "source" or job.output != "-"):
+        raise UsageError("-q shows passages on the terminal: leave out files of queries, --by source and -o")
+    collection = Collection(folders, settings)
+    encode = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
+    if question is not None:
+        _answer(question, TextQueries(collection, encode), settings.k or ANSWERS, corpus)
+        return
+    wanted = Wanted(settings.k or DEPTH, _documents(corpus) if by == "source" else None, drop_same_id)
+    _run(source or "-", collection, encode, wanted, tag, settings, job)
+
+
+def _run(
+    source: str, collection: Any, encode: Any, wanted: Any, tag: str, settings: SearchSettings, job: FilterJob
+) -> None:
+    from pathlib import Path
+
+    from drtk.io.jsonl import read_queries
+    from drtk.io.manifest import folder_entry
+    from drtk.io.trec import run_lines
+    from drtk.retrieval.asking import StoredQueries, TextQueries
+
+    job.intake.inputs += [folder_entry(folder) for folder in collection.folders]
+    queries: Any
+    ask: Any
+    if Path(source).is_dir():
+        queries = ask = StoredQueries(collection, source)
+        job.intake.inputs.append(folder_entry(source))
+    else:
+        queries, ask = read_queries(source, intake=job.intake), TextQueries(collection, encode)
+
+    def work(window: list[Any]) -> Iterator[bytes]:
+        empty = ask.empty
+        for query_id, ranking in ask(window, wanted):
+            yield from run_lines(query_id, ranking, tag)
+        if ask.empty > empty:
+            job.counts["without a word"] = job.counts.get("without a word", 0) + ask.empty - empty
+
+    job.window = settings.batch
+    job.run(queries, work, unit="queries")
+
+
+def _answer(question: str, ask: Any, k: int, corpus: str | None) -> None:
+    import os
+    import shutil
+    import sys
+
+    from drtk.errors import UsageError
+    from drtk.io.progress import log
+    from drtk.records import Query
+    from drtk.retrieval.searching import Wanted
+    from drtk.retrieval.snippets import shown
+
+    if not question.strip():
+        raise UsageError("-q: the question is empty")
+    ((_, ranking),) = ask([Query("question", question)], Wanted(k))
+    if not ranking:
+        log("nothing found")
+    passages = _texts([id for id, _ in ranking], ask.collection, corpus)
+    styled = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    width = shutil.get_terminal_size().columns
+    for line in shown(question, ranking, passages, width=width, mark="\033[1m{}\033[0m".format if styled else str):
+        print(line)
+
+
+def _texts(ids: list[str], collection: Any, corpus: str | None) -> list[Any]:
+    """The passages called `ids`, None for each that is not at hand; says once why."""
+    from pathlib import Path
+
+    from drtk.io.progress import log
+    from drtk.io.store import CorpusStore
+
+    named = [corpus] if corpus else sorted({item["corpus"] for item in collection.manifests if item.get("corpus")})
+    stores = [CorpusStore.open(path) for path in named if corpus or Path(path).exists()]
+    if not stores:
+        log("ids alone: the corpus is not where the index says, or it says nothing; name it with --corpus FILE")
+    passages = [next((found for store in stores if (found := store.get(id)) is not None), None) for id in ids]
+    if stores and None in passages:
+        log(f"{', '.join(named)}: lacks some of these passages; is it the corpus the index was made from?")
+    return passages
+
+
+def _documents(corpus: str | None) -> Callable[[str], str]:
+    """The document of a passage: by the corpus where one is given, otherwise by the passage's id alone."""
+    from functools import cache
+
+    from drtk.io.sources import document_of, source_of
+    from drtk.io.store import CorpusStore
+
+    if corpus is None:
+        return source_of
+    store = CorpusStore.open(corpus)
+    return cache(lambda passage_id: document_of(store[passage_id]))
