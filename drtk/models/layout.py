@@ -49,12 +49,19 @@ def read_layout(folder: Path) -> Layout:
         layout = Layout(folder, Recipe())
     else:
         raise MismatchError(f"{folder}: is no model folder: it has neither {MODULES} nor config.json")
-    if (folder / FOLDER_MANIFEST).exists():
-        manifest = read_json(folder / FOLDER_MANIFEST)
-        if isinstance(manifest.get("encoding"), dict):
-            recipe = Recipe.from_dict(manifest["encoding"])
-            return replace(layout, recipe=recipe, sealed=True, max_length=recipe.passage_length)
-    return layout
+    stated = _stated_recipe(folder)
+    return layout if stated is None else replace(layout, recipe=stated, sealed=True, max_length=stated.passage_length)
+
+
+def _stated_recipe(folder: Path) -> Recipe | None:
+    """The recipe in the meta.json of a model drtk wrote; that of a pair of towers lies one folder up."""
+    for place in (folder, folder.parent):
+        if (place / FOLDER_MANIFEST).exists():
+            manifest = read_json(place / FOLDER_MANIFEST)
+            mine = place == folder or folder.name in (manifest.get("towers") or ())
+            if mine and isinstance(manifest.get("encoding"), dict):
+                return Recipe.from_dict(manifest["encoding"])
+    return None
 
 
 def _sentence_transformers(folder: Path) -> Layout:

@@ -1,0 +1,33 @@
+"""drtk init-model: a tokenizer and an encoder from nothing."""
+
+from __future__ import annotations
+
+from drtk.cli.jobs import folder_maker
+from drtk.cli.options import Folder, Seed, Source, with_settings
+from drtk.io.folders import FolderJob
+from drtk.settings.scratch import ScratchSettings
+
+
+@with_settings(ScratchSettings)
+@folder_maker("model", passages=True)
+def init_model(
+    output: Folder, source: Source = "-", seed: Seed = 42, *, settings: ScratchSettings, job: FolderJob
+) -> None:
+    """Make an untrained encoder with a tokenizer learnt from a corpus.
+
+    For other languages, for tests, and for places without a model hub. Reads a corpus and makes a model folder.
+    """
+    from drtk.io.jsonl import read_passages
+    from drtk.io.progress import track
+    from drtk.models.checkpoint import save_encoder
+    from drtk.models.scratch import train_tokenizer, untrained_encoder
+
+    passages = track(read_passages(source, intake=job.intake, side_files=job.side_files), "init-model", unit="passages")
+    tokenizer = train_tokenizer((f"{passage.title} {passage.text}" for passage in passages), settings)
+    model = untrained_encoder(tokenizer, settings, seed=seed)
+    save_encoder(model, job.begin())
+    job.counts |= {
+        "word pieces": len(tokenizer),
+        "parameters": sum(weights.numel() for weights in model.encoder.parameters()),
+    }
+    job.finish(encoding=model.recipe.to_dict())

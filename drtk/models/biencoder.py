@@ -1,0 +1,105 @@
+"""Two towers: an encoder of queries and one of passages, which may be the same."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from drtk.errors import MismatchError
+from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
+from drtk.models.encoder import Encoder
+from drtk.models.hub import locate, tower
+from drtk.text.batching import batches_by_length
+
+
+class BiEncoder(nn.Module):
+    """Vectors of queries and of passages. With `query` None both come from one encoder.
+
+    group_tokens: texts go through the encoder in groups of like length of so many tokens, which spares a CPU the padding;
+                  None: all at once
+    """
+
+    def __init__(
+        self,
+        passage: Encoder,
+        query: Encoder | None = None,
+        *,
+        prompt_lengths: tuple[int, int] = (0, 0),
+        group_tokens: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.passage = passage
+        self.query = query
+        self.prompt_lengths, self.group_tokens = prompt_lengths, group_tokens
+
+    def forward(
+        self,
+        query_input_ids: Tensor,
+        query_attention_mask: Tensor,
+        passage_input_ids: Tensor,
+        passage_attention_mask: Tensor,
+        query_token_type_ids: Tensor | None = None,
+        passage_token_type_ids: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Vectors of the queries (queries, dimension) and of the passages (passages, dimension), float32.
+
+        Each input: (texts, tokens)
+        """
+        query = self.passage if self.query is None else self.query
+        ours, theirs = self.prompt_lengths
+        return (
+            self._encode(query, query_input_ids, query_attention_mask, query_token_type_ids, ours),
+            self._encode(self.passage, passage_input_ids, passage_attention_mask, passage_token_type_ids, theirs),
+        )
+
+    def _encode(self, encoder: Encoder, ids: Tensor, mask: Tensor, types: Tensor | None, skip: int) -> Tensor:
+        lengths = mask.sum(dim=1)
+        if self.group_tokens is None or not bool(mask[:, 0].all()):  # padding on the left cannot be cut off
+            return encoder(ids, mask, types, skip)
+        groups = list(batches_by_length(lengths.numpy(force=True), budget=self.group_tokens))
+        if len(groups) == 1:
+            return encoder(ids, mask, types, skip)
+        found = []
+        for rows in groups:
+            chosen, width = torch.from_numpy(rows), int(lengths[rows[0]])
+            part = [None if inputs is None else inputs[chosen, :width] for inputs in (ids, mask, types)]
+            found.append(encoder(*part, skip))
+        order = torch.cat([torch.from_numpy(rows) for rows in groups]).argsort()
+        return torch.cat(found)[order]
+
+
+def load_towers(model: str, *, wishes: Mapping[str, Any], untied: bool) -> dict[str, TextEncoder]:
+    """The text encoders to start training from: {"passage"} or, untied, {"query", "passage"}.
+
+    A folder with one encoder serves both roles (a copy each where they are to be untied); one with two stays untied.
+    Raises MismatchError where two towers give vectors of different widths.
+    """
+    folder = locate(model)
+    paths = {role: tower(folder, role) for role in ("query", "passage")}
+    passage = load_encoder(paths["passage"], wishes=wishes, sealed=False)
+    if paths["query"] != paths["passage"]:
+        query = load_encoder(paths["query"], wishes=wishes, sealed=False)
+        if query.encoder.dimension != passage.encoder.dimension:
+            raise MismatchError(
+                f"{folder}: its towers differ in width: {query.encoder.dimension} and {passage.encoder.dimension}"
+            )
+        return {"query": query, "passage": passage}
+    if not untied:
+        return {"passage": passage}
+    query = TextEncoder(copy.deepcopy(passage.encoder), passage.tokenizer, replace(passage.recipe))
+    return {"query": query, "passage": passage}
+
+
+def save_towers(towers: Mapping[str, TextEncoder], folder: Path) -> None:
+    """Write one model folder, or those of both towers as its subfolders `query` and `passage`."""
+    if len(towers) == 1:
+        save_encoder(next(iter(towers.values())), folder)
+        return
+    for role, model in towers.items():
+        save_encoder(model, folder / role)

@@ -1,0 +1,58 @@
+"""Several processes as one: a gather that gradients pass through, and who may write."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def world_size() -> int:
+    """Number of processes that train together, as torchrun tells them; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank() -> int:
+    """Number of this process, from 0. Rank zero alone writes."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def wait_for_all() -> None:
+    """Return once every process has come here; at once where there is one."""
+    if dist.is_available() and dist.is_initialized():
+        dist.barrier()
+
+
+class _Gather(torch.autograd.Function):
+    """All processes' rows; backward gives the slice of this process, times the number of processes.
+
+    That is the exact gradient under two conditions which contrastive losses here fulfil: every process computes the same
+    loss from the gathered rows, and gradients of parameters are *averaged* over processes (DDP) afterwards.
+    """
+
+    @staticmethod
+    def forward(context: Any, rows: Tensor) -> Tensor:
+        size = dist.get_world_size()
+        context.size, context.rank, context.rows = size, dist.get_rank(), len(rows)
+        gathered = [torch.empty_like(rows) for _ in range(size)]
+        dist.all_gather(gathered, rows.contiguous())
+        return torch.cat(gathered)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Tensor:
+        start = context.rank * context.rows
+        return gradients[0][start : start + context.rows] * context.size
+
+
+def gather(rows: Tensor) -> Tensor:
+    """The rows of all processes in the order of their ranks, (processes * n, …) from (n, …); n must agree everywhere.
+
+    Gradients flow back to this process's rows (methods, section 0.4, rule 4). Without several processes, `rows` itself.
+    """
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return rows
+    gathered: Tensor = _Gather.apply(rows)
+    return gathered

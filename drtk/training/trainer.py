@@ -1,0 +1,282 @@
+"""The one subclass of transformers.Trainer, and the arguments it is given."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.utils.data import SequentialSampler
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+
+from drtk.errors import DrtkError, UsageError
+from drtk.io.progress import Progress, detail
+from drtk.training.distributed import rank, wait_for_all
+from drtk.training.sampling import seed_of_step
+
+Objective = Callable[[nn.Module, dict[str, Any]], dict[str, Tensor]]
+WEIGHTS, COMPLETE = "model.safetensors", "complete"
+KEPT = 2  # checkpoints: the newest may be the one that a crash left half written
+
+
+class DrtkTrainer(Trainer):
+    """A Trainer whose steps depend on (seed, step) alone, so that resumed training equals uninterrupted training.
+
+    The data set holds the examples of all steps in order: it knows epochs and shuffling, the Trainer does not.
+    objective: (model, inputs) -> named scalar terms, whose sum is minimised; all of them are logged
+    log: file that gets a line per `logging_steps`; steps_per_epoch: for the "epoch" written there
+    """
+
+    def __init__(self, *, objective: Objective, log: Path, steps_per_epoch: float, **given: Any) -> None:
+        super().__init__(**given)
+        self.remove_callback(PrinterCallback)
+        self.objective, self._log_path, self._steps_per_epoch = objective, log, steps_per_epoch
+        self._terms: dict[str, Tensor] = {}
+        self._steps_of_terms = 0
+        self.model_accepts_loss_kwargs = False
+
+    def _get_train_sampler(self, *given: Any) -> SequentialSampler:
+        return SequentialSampler(given[0] if given else self.train_dataset)
+
+    def training_step(self, *given: Any, **named: Any) -> Tensor:
+        """One step, its random draws (dropout) taken from seed, step and rank."""
+        torch.manual_seed(seed_of_step(self.args.seed, self.state.global_step, rank()))
+        return super().training_step(*given, **named)
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *given: Any, **named: Any) -> Any:
+        """The sum of the objective's terms, ()."""
+        terms = self.objective(model, inputs)
+        if len(terms) > 1:
+            self._steps_of_terms += 1
+            for name, value in terms.items():
+                self._terms[name] = self._terms.get(name, torch.zeros_like(value)) + value.detach()
+        total = torch.stack(list(terms.values())).sum()
+        if not torch.isfinite(total):
+            raise DrtkError(
+                f"the loss is {total.item()} at step {self.state.global_step + 1}; a lower --lr or --precision float32 may help"
+            )
+        return total
+
+    def log(self, logs: dict[str, float], *given: Any, **named: Any) -> None:
+        """Add a line to the log file; the Trainer's closing summary is not one of them."""
+        step = self.state.global_step
+        if "loss" in logs:
+            logs |= {name: value.item() / self._steps_of_terms for name, value in self._terms.items()}
+            self._terms.clear()
+            self._steps_of_terms = 0
+        super().log(logs, *given, **named)
+        if "loss" in logs and self.is_world_process_zero():
+            entry = {"step": step} | logs | {"epoch": round(step / self._steps_per_epoch, 4)}
+            with open(self._log_path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        folder = Path(output_dir or self.args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = self.model.state_dict() if state_dict is None else state_dict
+        save_file({name: value.contiguous() for name, value in weights.items()}, folder / WEIGHTS)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        (model or self.model).load_state_dict(load_file(Path(resume_from_checkpoint) / WEIGHTS))
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Nothing: draws are functions of the step."""
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Nothing: draws are functions of the step."""
+
+    def _save_checkpoint(self, *given: Any, **named: Any) -> None:
+        super()._save_checkpoint(*given, **named)
+        if self.args.should_save:
+            (Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}" / COMPLETE).touch()
+
+
+class ShowProgress(TrainerCallback):
+    """A bar on a terminal, a plain line every 30 s elsewhere; the losses with -v."""
+
+    def __init__(self, what: str, steps: int) -> None:
+        self._what, self._steps = what, steps
+        self._progress: Progress | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            self._progress = Progress(self._what, total=self._steps, unit="steps", initial=state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_log |= state.global_step == state.max_steps  # the last entry may be of fewer steps
+        if self._progress is not None:
+            self._progress.add()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **_: Any) -> None:
+        if self._progress is not None and logs and "loss" in logs:
+            detail(f"{self._what}: step {state.global_step:,}, loss {logs['loss']:.4f}")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._progress is not None:
+            self._progress.close()
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint that was written to its end, None where there is none. Half written ones are taken away."""
+    wait_for_all()  # rank zero may have emptied the folder
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
+    whole = next((path for path in found if (path / COMPLETE).exists()), None)
+    wait_for_all()
+    if rank() == 0:
+        for path in found:
+            if path != whole and not (path / COMPLETE).exists():
+                shutil.rmtree(path)
+    return whole
+
+
+def cut_log(log: Path, *, step: int) -> None:
+    """Take the entries after `step` out of a log, and a line torn by a crash: resumed training writes them again."""
+    kept = []
+    for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if entry["step"] <= step:
+            kept.append(line + "\n")
+    log.write_text("".join(kept), encoding="utf-8")
+
+
+_OURS = {  # arguments that options of drtk decide
+    "output_dir": "-o",
+    "max_steps": "--steps",
+    "num_train_epochs": "--epochs",
+    "learning_rate": "--lr",
+    "warmup_steps": "--warmup",
+    "warmup_ratio": "--warmup",
+    "weight_decay": "--weight-decay",
+    "per_device_train_batch_size": "--batch",
+    "seed": "--seed",
+    "bf16": "--precision",
+    "fp16": "--precision",
+    "use_cpu": "--device",
+    "gradient_checkpointing": "--gradient-checkpointing",
+    "activation_checkpointing": "--gradient-checkpointing",
+    "logging_steps": "--log-every",
+    "save_steps": "--save-every",
+    "resume_from_checkpoint": "--resume",
+}
+_FIXED = {  # arguments that would break what drtk promises
+    "gradient_accumulation_steps": "the loss needs the whole batch at once",
+    "auto_find_batch_size": "the loss depends on the batch",
+    "train_sampling_strategy": "drtk orders the examples",
+    "remove_unused_columns": "drtk makes the batches",
+    "dataloader_drop_last": "drtk makes the batches",
+    "save_strategy": "--resume needs checkpoints by step",
+    "save_only_model": "--resume needs the optimizer's state",
+    "save_total_limit": "drtk keeps two, and none in the end",
+    "load_best_model_at_end": "there is no evaluation here",
+    "ignore_data_skip": "--resume would see other examples",
+    "full_determinism": "draws are functions of the step already",
+    "logging_nan_inf_filter": "a loss that is not a number ends training",
+    "push_to_hub": "drtk writes to this machine alone",
+}
+
+
+def passed_through(items: Sequence[str]) -> dict[str, Any]:
+    """TrainingArguments from KEY=VALUE strings; values are read as JSON where they are JSON.
+
+    Raises UsageError for a key that is unknown, or that an option of drtk or a promise of its own decides.
+    """
+    known = {item.name for item in fields(TrainingArguments) if item.init}
+    chosen: dict[str, Any] = {}
+    for item in items:
+        key, separator, value = item.partition("=")
+        if not separator:
+            raise UsageError(f"--trainer: '{item}' is not KEY=VALUE")
+        if key in _OURS:
+            raise UsageError(f"--trainer {key}: use {_OURS[key]}")
+        if key in _FIXED:
+            raise UsageError(f"--trainer {key}: cannot be chosen: {_FIXED[key]}")
+        if key not in known:
+            raise UsageError(f"--trainer: transformers' TrainingArguments have no '{key}'")
+        try:
+            chosen[key] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
+        except json.JSONDecodeError:
+            chosen[key] = value
+    return chosen
+
+
+def training_arguments(
+    folder: Path,
+    *,
+    steps: int,
+    batch: int,
+    lr: float,
+    warmup: float,
+    weight_decay: float,
+    seed: int,
+    device: str,
+    precision: str,
+    log_every: int,
+    save_every: int,
+    others: Sequence[str],
+) -> TrainingArguments:
+    """The Trainer's arguments; `batch` is that of one device, `folder` takes the checkpoints.
+
+    Raises UsageError for what TrainingArguments refuse.
+    """
+    if device not in ("auto", "cpu", "cuda"):
+        raise UsageError(
+            f"--device {device}: training takes auto, cpu or cuda; CUDA_VISIBLE_DEVICES chooses among GPUs"
+        )
+    on_gpu = torch.cuda.is_available() and device != "cpu"
+    if device == "cuda" and not on_gpu:
+        raise DrtkError("--device cuda: not available")
+    if precision == "auto":
+        precision = "bfloat16" if on_gpu and torch.cuda.is_bf16_supported() else "float32"
+    chosen: dict[str, Any] = {
+        "output_dir": str(folder),
+        "max_steps": steps,
+        "per_device_train_batch_size": batch,
+        "learning_rate": lr,
+        "warmup_steps": round(warmup * steps) if warmup < 1 else round(warmup),
+        "weight_decay": weight_decay,
+        "seed": seed,
+        "use_cpu": not on_gpu,
+        "bf16": precision == "bfloat16",
+        "fp16": precision == "float16",
+        "logging_steps": log_every,
+        "save_strategy": "steps",
+        "save_steps": math.ceil(save_every / log_every) * log_every,  # so that no entry of the log spans a resumption
+        "save_total_limit": KEPT,
+        "dataloader_drop_last": True,
+        "remove_unused_columns": False,
+        "logging_nan_inf_filter": False,
+        "disable_tqdm": True,
+        "report_to": "none",
+        "ddp_find_unused_parameters": False,
+        "dataloader_num_workers": 2 if on_gpu else 0,
+        "dataloader_pin_memory": on_gpu,
+    }
+    try:
+        arguments = TrainingArguments(**chosen | passed_through(others))
+    except (ValueError, TypeError, ImportError) as error:
+        raise UsageError(f"--trainer: {str(error).splitlines()[0]}") from error
+    if arguments.n_gpu > 1:  # DataParallel would cut the batch apart within one process; torchrun is the way to several
+        arguments._n_gpu = 1
+    return arguments
+
+
+def allow_checkpointing(backbone: Any) -> None:
+    """Let a backbone trade time for memory: activations are computed again in the backward pass."""
+    enable = getattr(backbone, "activation_checkpointing_enable", None)
+    try:
+        if enable is not None:
+            enable(activation_checkpointing_kwargs={"use_reentrant": False})
+        else:
+            backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    except ValueError as error:
+        raise DrtkError(f"--gradient-checkpointing: {str(error).splitlines()[0]}") from error
