@@ -39,13 +39,16 @@ def eval_(
     """
     from drtk.evaluation.evaluate import Evaluator
     from drtk.evaluation.measures import parse_measures
-    from drtk.evaluation.rankings import Sources, View, source_of
-    from drtk.evaluation.runs import evaluated, judgements_from, named_runs
+    from drtk.evaluation.rankings import View
+    from drtk.evaluation.runs import evaluated, judgements_from
     from drtk.evaluation.tables import table_lines
+    from drtk.io.corpus_ids import CorpusIds
+    from drtk.io.runs import named_runs
+    from drtk.io.sources import source_of
 
     measures = parse_measures(settings.measures, rel=settings.rel)
     named = named_runs(runs or ["-"])
-    known = None if corpus is None else Sources.read(corpus, job.intake)
+    known = None if corpus is None else CorpusIds.read(corpus, job.intake)
     by_source = settings.by == "source"
     judgements = judgements_from(qrels, job.intake, known=known, by_source=by_source)
     view = View(

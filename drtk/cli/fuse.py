@@ -36,6 +36,7 @@ def fuse(
     The first run is read query by query, the others are held in memory.
     """
     from drtk.io.progress import log
+    from drtk.io.runs import together
     from drtk.io.trec import load_run, run_lines, run_rankings
     from drtk.retrieval.fusion import FUSIONS, parse_weights
     from drtk.retrieval.fusion import fuse as fused
@@ -61,23 +62,18 @@ def fuse(
             yield from run_lines(query_id, fused(rankings, weights, settings, method), settings.tag)
 
     job.window = WINDOW
-    job.run(_together(stream, others, log), write, unit="queries")
+    job.run(_counted(together(stream, others), log), write, unit="queries")
 
 
-def _together(
-    first: Iterator[tuple[str, Ranking]], others: Sequence[dict[str, Ranking]], log: Callable[[str], None]
+def _counted(
+    queries: Iterator[tuple[str, list[Ranking | None]]], log: Callable[[str], None]
 ) -> Iterator[tuple[str, list[Ranking]]]:
-    """(query, its ranking in every run), in the order of the first run, then what only others have."""
     alone = 0
-    for query_id, ranking in first:
-        rankings = [ranking, *(run.pop(query_id, []) for run in others)]
+    for query_id, rankings in queries:
         alone += not all(rankings)
-        yield query_id, rankings
-    for query_id in dict.fromkeys(query_id for run in others for query_id in run):
-        alone += 1
-        yield query_id, [[], *(run.get(query_id, []) for run in others)]
+        yield query_id, [ranking or [] for ranking in rankings]
     if alone:
-        log(f"fuse: {alone:,} queries are not in every run")
+        log(f"fuse: {alone:,} {'query is' if alone == 1 else 'queries are'} not in every run")
 
 
 def _swept(
@@ -86,9 +82,10 @@ def _swept(
     """The weights with the highest score on the judged queries, and that score; every point is told on stderr."""
     from drtk.evaluation.evaluate import Evaluator
     from drtk.evaluation.measures import parse_measures
-    from drtk.evaluation.rankings import View, source_of
+    from drtk.evaluation.rankings import View
     from drtk.evaluation.runs import judgements_from
     from drtk.io.progress import log
+    from drtk.io.sources import source_of
     from drtk.io.trec import QueryHits
     from drtk.retrieval.fusion import FUSIONS, sweep
 

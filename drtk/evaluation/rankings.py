@@ -2,48 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from drtk.io.intake import Intake
 from drtk.io.trec import Order, QueryHits
-from drtk.records import Passage
 
 SourceOf = Callable[[str], str]
-
-
-def source_of(passage_id: str) -> str:
-    """The document of a chunk: what stands before the last '#'; a passage without one is its own document."""
-    return passage_id.rpartition("#")[0] or passage_id
-
-
-class Sources:
-    """The documents of a corpus's passages: by `metadata.source_id`, otherwise by the form of their ids.
-
-    `documents` and `passages` are all ids there are.
-    """
-
-    def __init__(self, passages: Iterable[Passage]) -> None:
-        self.passages: set[str] = set()
-        self.documents: set[str] = set()
-        self._other: dict[str, str] = {}  # only what the form of the id does not tell: corpora are large
-        for passage in passages:
-            named = (passage.metadata or {}).get("source_id")
-            document = source_of(passage.id) if named is None else str(named)
-            if document != source_of(passage.id):
-                self._other[passage.id] = document
-            self.passages.add(passage.id)
-            self.documents.add(document)
-
-    @classmethod
-    def read(cls, corpus: str, intake: Intake) -> Sources:
-        """Those of a corpus file."""
-        from drtk.io.jsonl import read_passages
-
-        return cls(read_passages(corpus, intake=intake))
-
-    def __call__(self, passage_id: str) -> str:
-        return self._other.get(passage_id) or source_of(passage_id)
 
 
 @dataclass(frozen=True)

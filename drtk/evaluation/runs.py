@@ -2,70 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 
-from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.errors import DrtkError, MismatchError
 from drtk.evaluation.evaluate import Evaluation, Evaluator
-from drtk.evaluation.rankings import Sources, View, source_of
+from drtk.evaluation.rankings import View
+from drtk.io.corpus_ids import CorpusIds
 from drtk.io.intake import Intake
 from drtk.io.progress import log, warn
-from drtk.io.streams import STANDARD, name_of
+from drtk.io.runs import NamedRun
+from drtk.io.sources import source_of
+from drtk.io.streams import name_of
 from drtk.io.trec import Judgements, QueryHits, load_hits, load_qrels
-
-_ENDINGS = (".gz", ".zst", ".txt", ".tsv", ".run", ".trec")
-
-
-@dataclass(frozen=True)
-class NamedRun:
-    """A run and what tables call it."""
-
-    name: str
-    source: str
-
-
-def named_runs(arguments: Sequence[str]) -> list[NamedRun]:
-    """Runs given as NAME=FILE or FILE; without a name the file's own, with its folder where that alone is ambiguous.
-
-    Raises UsageError for a name used twice, and for stdin given twice.
-    """
-    if sum(argument.rpartition("=")[2] == STANDARD for argument in arguments) > 1:
-        raise UsageError("stdin can be only one of the runs")
-    plain = [argument for argument in arguments if not _is_named(argument)]
-    stems = [_stem(source) for source in plain]
-    found = []
-    for argument in arguments:
-        if _is_named(argument):
-            name, _, source = argument.partition("=")
-        else:
-            source, name = argument, _stem(argument)
-            if stems.count(name) > 1:
-                name = str(Path(source).parent / name)
-        found.append(NamedRun(name, source))
-    names = [run.name for run in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"two runs are called '{name}'; name them: NAME=FILE")
-    return found
-
-
-def _is_named(argument: str) -> bool:
-    name, equals, source = argument.partition("=")
-    return bool(equals and name and source) and not Path(argument).exists()
-
-
-def _stem(source: str) -> str:
-    if source == STANDARD:
-        return "stdin"
-    name = Path(source).name
-    while name.endswith(_ENDINGS) and not name.startswith(_ENDINGS):
-        name = name.rpartition(".")[0]
-    return name
 
 
 def judgements_from(
-    source: str, intake: Intake, *, known: Sources | None = None, by_source: bool = False
+    source: str, intake: Intake, *, known: CorpusIds | None = None, by_source: bool = False
 ) -> Judgements:
     """The judgements of a file; a counted warning where they name documents the corpus `known` does not have.
 
@@ -75,9 +27,9 @@ def judgements_from(
     if not judgements:
         raise DrtkError(f"{name_of(source)}: holds no judgements")
     if known is not None:
-        present = known.documents if by_source else known.passages
+        present = known.has_document if by_source else known.__contains__
         judged = {id for grades in judgements.values() for id in grades}
-        absent = sorted(judged - present)
+        absent = sorted(id for id in judged if not present(id))
         if absent:
             what = "documents" if by_source else "passages"
             warn(

@@ -1,0 +1,73 @@
+"""Several runs at once: what they are called, and walking through them query by query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from drtk.errors import UsageError
+from drtk.io.streams import STANDARD
+
+_ENDINGS = (".gz", ".zst", ".txt", ".tsv", ".run", ".trec")
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """A run and what tables call it."""
+
+    name: str
+    source: str
+
+
+def named_runs(arguments: Sequence[str]) -> list[NamedRun]:
+    """Runs given as NAME=FILE or FILE; without a name the file's own, with its folder where that alone is ambiguous.
+
+    Raises UsageError for a name used twice, and for stdin given twice.
+    """
+    stems = [_stem(argument) for argument in arguments if not _is_named(argument)]
+    found = []
+    for argument in arguments:
+        if _is_named(argument):
+            name, _, source = argument.partition("=")
+        else:
+            source, name = argument, _stem(argument)
+            if stems.count(name) > 1:
+                name = str(Path(source).parent / name)
+        found.append(NamedRun(name, source))
+    if sum(run.source == STANDARD for run in found) > 1:
+        raise UsageError("stdin can be only one of the runs")
+    names = [run.name for run in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"two runs are called '{name}'; name them: NAME=FILE")
+    return found
+
+
+def _is_named(argument: str) -> bool:
+    name, equals, source = argument.partition("=")
+    return bool(equals and name and source) and not Path(argument).exists()
+
+
+def _stem(source: str) -> str:
+    if source == STANDARD:
+        return "stdin"
+    name = Path(source).name
+    while name.endswith(_ENDINGS) and not name.startswith(_ENDINGS):
+        name = name.rpartition(".")[0]
+    return name
+
+
+def together(
+    first: Iterator[tuple[str, Found]], others: Sequence[dict[str, Found]]
+) -> Iterator[tuple[str, list[Found | None]]]:
+    """(query, what each run has for it) in the order of the first run, then for what only others have.
+
+    `others` are emptied on the way.
+    """
+    for query_id, found in first:
+        yield query_id, [found, *(run.pop(query_id, None) for run in others)]
+    for query_id in dict.fromkeys(query_id for run in others for query_id in run):
+        yield query_id, [None, *(run.pop(query_id, None) for run in others)]
