@@ -73,6 +73,8 @@ for _name in COMMANDS:
 def run() -> NoReturn:
     """Entry point: exit status 0 done, 1 data or resource fault, 2 usage, 130 interrupted, 141 reader gone."""
     verbose = "-v" in sys.argv or "--verbose" in sys.argv
+    if sys.stderr is None:  # closed by 2>&-: print and Typer would turn to stdout then, which is for records
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
     try:
         app(prog_name="drtk")  # also under python -m
     except SystemExit as done:
@@ -103,9 +105,8 @@ def run() -> NoReturn:
 
 
 def _complain(message: str) -> None:
-    if sys.stderr is not None:  # closed by 2>&-; print would turn to stdout then, which is for records
-        with contextlib.suppress(OSError):  # stderr on a full disk: nobody can be told
-            print(f"drtk: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # stderr on a full disk: nobody can be told
+        print(f"drtk: {message}", file=sys.stderr)
 
 
 def _leave(status: int) -> NoReturn:

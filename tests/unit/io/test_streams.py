@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -169,36 +170,41 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path, suffix: str) -> No
     assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
 
 
+def abandon(target: Path, fill: Callable[[Output], None]) -> None:
+    """Begin an output, and run into a fault that has nothing to do with it."""
+
+    def attempt() -> None:
+        with Output(str(target)) as output:
+            fill(output)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        attempt()
+
+
 def test_a_fault_removes_the_part_and_leaves_what_was_there(tmp_path: Path) -> None:
     target = tmp_path / "out"
     target.write_bytes(b"old\n")
-    with pytest.raises(RuntimeError), Output(str(target)) as output:
-        output.write(b"new\n")
-        raise RuntimeError
+    abandon(target, lambda output: output.write(b"new\n"))
     assert target.read_bytes() == b"old\n"
     assert os.listdir(tmp_path) == ["out"]
 
 
-def test_a_part_worth_keeping_is_kept_after_a_fault(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), Output(str(tmp_path / "out")) as output:
-        output.write(b"new\n")
-        output.end_frame()
-        output.keep_part = True
-        raise RuntimeError
-    assert (tmp_path / "out.part").read_bytes() == b"new\n"
-
-
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-def test_going_on_at_an_offset_drops_what_came_after_it(tmp_path: Path, suffix: str) -> None:
-    target = tmp_path / f"out{suffix}"
-    with pytest.raises(RuntimeError), Output(str(target)) as output:
+def test_a_part_worth_keeping_is_kept_and_going_on_drops_what_came_after_the_offset(
+    tmp_path: Path, suffix: str
+) -> None:
+    target, offsets = tmp_path / f"out{suffix}", []
+
+    def fill(output: Output) -> None:
         output.write(b"one\n")
-        offset = output.end_frame()
+        offsets.append(output.end_frame())
         output.keep_part = True
         output.write(b"torn" * 100_000)
-        raise RuntimeError
-    assert (tmp_path / f"out{suffix}.part").stat().st_size >= offset
-    with Output(str(target), append_at=offset) as output:
+
+    abandon(target, fill)
+    assert (tmp_path / f"out{suffix}.part").stat().st_size >= offsets[0]
+    with Output(str(target), append_at=offsets[0]) as output:
         output.write(b"two\n")
     assert lines_of(target) == [b"one", b"two"]
 

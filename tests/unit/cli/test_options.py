@@ -1,0 +1,166 @@
+"""A settings class becomes options, and what was given is told from what was not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import typer
+
+from drtk.cli.jobs import command_name, folder_maker, plain_command, record_filter
+from drtk.cli.options import Folder, Output, Source, recorded, with_settings
+from drtk.errors import DrtkError, UsageError
+from drtk.io.filtering import FilterJob
+from drtk.io.folders import FolderJob
+from drtk.settings.core import knob
+
+
+@dataclass(frozen=True)
+class Knobs:
+    mode: Literal["slow", "fast"] = knob("slow", "How it goes.")
+    depth: int = knob(3, "How deep.", at_least=1, at_most=9)
+    rate: float = knob(0.5, "How often.")
+    loud: bool = knob(False, "Whether it is heard.")
+    calm: bool = knob(True, "Whether it is calm.")
+    sizes: tuple[int, ...] = knob((1, 2), "Which sizes.")
+    note: str | None = knob(None, "A remark.", flag="--memo")
+
+
+def app_of(function: Any) -> typer.Typer:
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command()(function)
+    return app
+
+
+def call(function: Any, *arguments: str) -> Any:
+    """What a command made of these arguments returns."""
+    return app_of(function)(list(arguments), standalone_mode=False)
+
+
+@with_settings(Knobs, preset=True)
+@plain_command
+def walk(source: Source = "-", *, settings: Knobs) -> Any:
+    """Walk."""
+    return source, settings
+
+
+def test_every_knob_is_an_option_with_its_own_default() -> None:
+    assert call(walk, "-q") == ("-", Knobs())
+
+
+def test_options_of_every_type_reach_the_settings() -> None:
+    arguments = [
+        "in.jsonl",
+        "--mode",
+        "fast",
+        "--depth",
+        "9",
+        "--rate",
+        "2",
+        "--loud",
+        "--no-calm",
+        "--sizes",
+        "4",
+        "--sizes",
+        "5",
+        "--memo",
+        "x",
+    ]
+    expected = Knobs(mode="fast", depth=9, rate=2.0, loud=True, calm=False, sizes=(4, 5), note="x")
+    assert call(walk, *arguments) == ("in.jsonl", expected)
+
+
+def test_a_preset_stands_between_default_and_option(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('command = "walk"\n[settings]\ndepth = 7\nrate = 0.9\nsizes = [8]\n')
+    _, settings = call(walk, "--preset", str(file), "--rate", "0.1")
+    assert settings == Knobs(depth=7, rate=0.1, sizes=(8,))
+
+
+def test_a_preset_for_another_command_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('command = "run"\n')
+    with pytest.raises(UsageError, match="is for drtk run"):
+        call(walk, "--preset", str(file))
+
+
+def test_a_value_out_of_bounds_is_wrong_usage() -> None:
+    with pytest.raises(UsageError, match="--depth: must be at most 9, is 10"):
+        call(walk, "--depth", "10")
+
+
+def test_help_shows_the_defaults_and_the_common_options_last(capsys: pytest.CaptureFixture[str]) -> None:
+    app_of(walk)(["--help"], standalone_mode=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    for expected in ("How deep. [default: 3]", "[default: slow]", "[default: on]", "[default: 1 2]", "--memo"):
+        assert expected in shown
+    assert "Whether it is heard. [default" not in shown
+    assert shown.index("--depth") < shown.index("--quiet")
+
+
+def test_a_name_is_the_functions_with_dashes() -> None:
+    def mine_negatives() -> None: ...
+    def eval_() -> None: ...
+
+    assert (command_name(mine_negatives), command_name(eval_)) == ("mine-negatives", "eval")
+
+
+def test_a_manifest_records_settings_as_plain_values() -> None:
+    found = recorded({"source": "-", "settings": Knobs(), "files": ("a",)})
+    assert found == {
+        "source": "-", "mode": "slow", "depth": 3, "rate": 0.5, "loud": False, "calm": True,
+        "sizes": [1, 2], "note": None, "files": ["a"],
+    }  # fmt: skip
+
+
+@with_settings(Knobs)
+@record_filter("corpus", passages=True, bare=True)
+def copy(source: Source = "-", output: Output = "-", *, settings: Knobs, job: FilterJob) -> FilterJob:
+    """Copy."""
+    job.run([{"_id": "a"}], lambda window: [b"a\n"] * len(window))
+    return job
+
+
+@folder_maker("index", resume=True)
+def gather(output: Folder, source: Source = "-", *, job: FolderJob) -> FolderJob:
+    """Gather."""
+    job.begin()
+    job.finish()
+    return job
+
+
+def test_a_filter_gets_a_job_with_what_all_filters_share(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    job = call(copy, "-o", str(output), "--skip-bad", "3", "--with", "a", "--with", "b", "--bare", "-q")
+    assert (job.command, job.kind, job.output) == ("copy", "corpus", str(output))
+    assert (job.intake.skip_bad, job.side_files, job.bare) == (3, ("a", "b"), True)
+    assert job.settings["skip_bad"] == 3
+    assert job.settings["with_files"] == ["a", "b"]
+    assert not {"output", "resume", "force", "skip_done", "quiet", "verbose"} & set(job.settings)
+
+
+def test_an_existing_output_needs_force_and_skip_done_leaves_it(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    call(copy, "-o", str(output), "-q")
+    with pytest.raises(DrtkError, match="exists already; --force replaces it"):
+        call(copy, "-o", str(output), "-q")
+    before = output.stat().st_mtime_ns
+    assert call(copy, "-o", str(output), "-q", "--skip-done") is None
+    assert output.stat().st_mtime_ns == before
+    assert call(copy, "-o", str(output), "-q", "--skip-done", "--force", "--depth", "4") is not None
+
+
+def test_what_needs_a_named_output_says_so() -> None:
+    for flag in ("--skip-done", "--resume"):
+        with pytest.raises(UsageError, match="needs a named output"):
+            call(copy, flag)
+    with pytest.raises(UsageError, match="--output must name a folder"):
+        call(gather, "-o", "-")
+
+
+def test_a_folder_is_free_again_once_its_command_has_ended(tmp_path: Path) -> None:
+    for arguments in ([], ["--force"]):
+        call(gather, "-o", str(tmp_path / "out"), "-q", *arguments)
+    assert (tmp_path / "out" / "meta.json").exists()
