@@ -22,27 +22,31 @@ class NamedRun:
     source: str
 
 
-def named_runs(arguments: Sequence[str]) -> list[NamedRun]:
+def named_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
     """Runs given as NAME=FILE or FILE; without a name the file's own, with its folder where that alone is ambiguous.
 
-    Raises UsageError for a name used twice, and for stdin given twice.
+    name: what a single run is called instead. Raises UsageError for a name used twice, and for stdin given twice.
     """
+    if name and len(arguments) > 1:
+        raise UsageError("one name for several runs; name each of them: NAME=FILE")
+    if name and not _is_named(arguments[0]):
+        return [NamedRun(name, arguments[0])]
     stems = [_stem(argument) for argument in arguments if not _is_named(argument)]
     found = []
     for argument in arguments:
         if _is_named(argument):
-            name, _, source = argument.partition("=")
+            called, _, source = argument.partition("=")
         else:
-            source, name = argument, _stem(argument)
-            if stems.count(name) > 1:
-                name = str(Path(source).parent / name)
-        found.append(NamedRun(name, source))
+            source, called = argument, _stem(argument)
+            if stems.count(called) > 1:
+                called = str(Path(source).parent / called)
+        found.append(NamedRun(called, source))
     if sum(run.source == STANDARD for run in found) > 1:
         raise UsageError("stdin can be only one of the runs")
     names = [run.name for run in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"two runs are called '{name}'; name them: NAME=FILE")
+    for called in names:
+        if names.count(called) > 1:
+            raise UsageError(f"two runs are called '{called}'; name them: NAME=FILE")
     return found
 
 

@@ -102,18 +102,23 @@ def read_run(source: str, *, intake: Intake | None = None) -> Iterator[Hit]:
             yield Hit(hits.query_id, doc_id, rank, score, tag)
 
 
-def run_rankings(source: str, *, intake: Intake | None = None, order: Order = "score") -> Iterator[tuple[str, Ranking]]:
-    """(query id, ranking) in file order, one query in memory at a time.
+def grouped_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHits]:
+    """The lines of each query, in file order, one query in memory at a time.
 
     Raises RecordError where a query comes back after another one: the lines of a query must stand together.
     """
-    intake = intake or Intake()
     seen: set[str] = set()
     for hits in query_hits(source, intake=intake):
         if hits.query_id in seen:
             place = f"{name_of(source)}:{hits.lines[0]}"
             raise RecordError(place, f"query '{hits.query_id}' comes back; bring its lines together: sort -s -k1,1")
         seen.add(hits.query_id)
+        yield hits
+
+
+def run_rankings(source: str, *, intake: Intake | None = None, order: Order = "score") -> Iterator[tuple[str, Ranking]]:
+    """(query id, ranking) in file order, one query in memory at a time. Faults as in `grouped_hits`."""
+    for hits in grouped_hits(source, intake=intake):
         yield hits.query_id, hits.ranking(order)
 
 
