@@ -96,7 +96,10 @@ def record_filter(kind: str, *, passages: bool = False, bare: bool = False) -> C
 
 
 def folder_maker(kind: str, *, resume: bool = False, passages: bool = False) -> Callable[..., Any]:
-    """A command that makes a folder; it receives a FolderJob as `job`. resume: it can go on with unfinished work."""
+    """A command that makes a folder; it receives a FolderJob as `job`.
+
+    resume: it can go on with unfinished work, and notices itself where its `source` is not what that was made from.
+    """
     flags = ["resume"] * resume + ["force", "skip_done", "skip_bad"] + ["with_files"] * passages + ["quiet", "verbose"]
 
     def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:

@@ -14,6 +14,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.intake import Intake
 from drtk.io.manifest import (
     FOLDER_MANIFEST,
+    SOURCES,
     UNFINISHED_MANIFEST,
     Clock,
     completed,
@@ -105,8 +106,14 @@ class FolderJob:
 
     @property
     def resuming(self) -> bool:
-        """Whether there is unfinished work of these settings and inputs to go on from."""
-        return self.resume and self._unfinished.exists() and not self._changes()
+        """Whether there is unfinished work of these settings and files to go on from.
+
+        A `source` that changed meanwhile does not count (a bad line may have been mended): the command compares what
+        it reads with what it made. With --force it does, as beginning again is then allowed.
+        """
+        if not self.resume or not self._unfinished.exists() or self._changes():
+            return False
+        return not self.force or all(unchanged(entry) for entry in read_json(self._unfinished)["inputs"])
 
     def _changes(self) -> list[str]:
         """Settings that differ from those the unfinished folder was begun with, and files they name that changed."""
@@ -114,8 +121,11 @@ class FolderJob:
         if not is_manifest(found):
             raise DrtkError(f"{self._unfinished}: is not drtk's; choose another folder")
         before, now = found["settings"], plain(self.settings)
-        changed = sorted(key for key in before | now if before.get(key) != now.get(key))
-        return changed + [entry["path"] for entry in found["inputs"] if not unchanged(entry)]
+        changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in SOURCES)
+        sources = {entry["path"] for entry in inputs_named({key: before.get(key) for key in SOURCES})}
+        return changed + [
+            entry["path"] for entry in found["inputs"] if entry["path"] not in sources and not unchanged(entry)
+        ]
 
     def begin(self) -> Path:
         """The folder, ready to be written into: as it was left where a run is resumed, otherwise empty.

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from drtk.errors import DrtkError
-from drtk.io.manifest import inputs_named, plain, read_json, unchanged, write_json
-
-SOURCES = ("source", "sources")  # settings that name the records themselves: their digest tells more than a name
+from drtk.io.manifest import SOURCES, inputs_named, plain, read_json, unchanged, write_json
 
 
 @dataclass

@@ -23,6 +23,7 @@ from drtk.io.streams import STANDARD, digest_file
 Manifest = dict[str, Any]
 FOLDER_MANIFEST = "meta.json"
 UNFINISHED_MANIFEST = "meta.json.part"
+SOURCES = ("source", "sources")  # settings that name the records themselves: their content tells more than a name
 _WORTH_A_VERSION = ("torch", "transformers", "tokenizers", "faiss", "bm25s", "nltk", "numpy", "ir_measures")
 
 

@@ -96,13 +96,24 @@ def test_resuming_with_other_settings_is_refused_and_force_begins_again(tmp_path
     assert files(anew.begin()) == ["meta.json.part"]
 
 
-def test_resuming_with_a_changed_input_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "corpus.jsonl").write_bytes(b"1")
+def test_resuming_with_a_changed_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "qrels.tsv").write_bytes(b"1")
+    settings = {"qrels": str(tmp_path / "qrels.tsv")}
+    leave_unfinished(tmp_path / "out", settings=settings)
+    (tmp_path / "qrels.tsv").write_bytes(b"22")
+    with pytest.raises(MismatchError, match=r"other settings or files \(.*qrels\.tsv\)"):
+        job(tmp_path / "out", resume=True, settings=settings).check()
+
+
+def test_a_source_that_was_mended_is_the_commands_own_affair_unless_it_may_begin_again(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_bytes(b"torn")
     settings = {"source": str(tmp_path / "corpus.jsonl")}
     leave_unfinished(tmp_path / "out", settings=settings)
-    (tmp_path / "corpus.jsonl").write_bytes(b"22")
-    with pytest.raises(MismatchError, match=r"other settings or files \(.*corpus\.jsonl\)"):
-        job(tmp_path / "out", resume=True, settings=settings).check()
+    (tmp_path / "corpus.jsonl").write_bytes(b"mended")
+    for force, resuming in ((False, True), (True, False)):
+        going_on = job(tmp_path / "out", resume=True, force=force, settings=settings)
+        going_on.check()
+        assert going_on.resuming is resuming
 
 
 def test_a_folder_drtk_did_not_make_is_never_touched(tmp_path: Path) -> None:
