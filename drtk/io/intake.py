@@ -19,12 +19,13 @@ class Intake:
     skip_bad: int = 0
     bad: int = 0
     inputs: list[dict[str, Any]] = field(default_factory=list)
+    stand_ins: dict[str, str] = field(default_factory=dict)  # source -> the file that holds a copy of it
     _opened: dict[str, tuple[BinaryIO, DigestingReader]] = field(default_factory=dict, init=False, repr=False)
 
     def peek(self, source: str) -> bytes:
         """The first decompressed bytes (some hundreds at least, where there are as many), still to be read after."""
         if source not in self._opened:
-            self._opened[source] = open_input(source)
+            self._opened[source] = self._open(source)
         stream: Any = self._opened[source][0]
         try:
             return stream.peek(1 << 12)
@@ -55,6 +56,11 @@ class Intake:
     def _take(self, source: str) -> tuple[BinaryIO, DigestingReader]:
         if source in self._opened:
             return self._opened.pop(source)
+        return self._open(source)
+
+    def _open(self, source: str) -> tuple[BinaryIO, DigestingReader]:
+        if source in self.stand_ins:
+            return open_input(self.stand_ins[source])
         if any(entry["path"] == STANDARD for entry in self.inputs) and source == STANDARD:
             raise UsageError("stdin can be read only once; name a file for the other input")
         return open_input(source)

@@ -35,20 +35,20 @@ def read_records(
     Raises RecordError (file:line) for a line that is not a record, unless `intake` forgives it.
     """
     intake = intake or Intake()
-    return _admitted(formats.parsed(formats.json_rows(source, intake), parse), source, intake, id_of)
+    return admitted(formats.parsed(formats.json_rows(source, intake), parse), source, intake, id_of)
 
 
 def read_passages(source: str, *, intake: Intake | None = None, side_files: Sequence[str] = ()) -> Iterator[Passage]:
     """Passages of any corpus format drtk knows, joined by id with `side_files` (enrichments written with --bare)."""
     intake = intake or Intake()
-    passages = _admitted(formats.passages(source, intake), source, intake, _ID)
+    passages = admitted(formats.passages(source, intake), source, intake, _ID)
     return join(passages, source, side_files, intake) if side_files else passages
 
 
 def read_queries(source: str, *, intake: Intake | None = None) -> Iterator[Query]:
     """Queries of any format drtk knows."""
     intake = intake or Intake()
-    return _admitted(formats.queries(source, intake), source, intake, _ID)
+    return admitted(formats.queries(source, intake), source, intake, _ID)
 
 
 def read_examples(source: str, *, intake: Intake | None = None) -> Iterator[Example]:
@@ -57,7 +57,7 @@ def read_examples(source: str, *, intake: Intake | None = None) -> Iterator[Exam
     Raises RecordError for data that holds texts without ids; `drtk convert` brings it into shape.
     """
     intake = intake or Intake()
-    for found in _admitted(formats.examples(source, intake), source, intake, None):
+    for found in admitted(formats.examples(source, intake), source, intake):
         if found.minted:
             raise DrtkError(
                 f"{name_of(source)}: holds texts, not ids; make a corpus and queries of them first: "
@@ -66,11 +66,11 @@ def read_examples(source: str, *, intake: Intake | None = None) -> Iterator[Exam
         yield found.example
 
 
-def _admitted(
+def admitted(
     found: Iterable[tuple[int, Record | ValueError]],
     source: str,
     intake: Intake,
-    id_of: Callable[[Record], str] | None,
+    id_of: Callable[[Record], str] | None = None,
 ) -> Iterator[Record]:
     """The records among what was found; faults, and second uses of an id, go to the intake."""
     seen: set[int] | None = None if id_of is None else set()

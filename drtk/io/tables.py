@@ -39,7 +39,12 @@ def table_rows(source: str, intake: Intake) -> Iterator[tuple[int, Row | ValueEr
     """
     number = 0
     for number, row in enumerate(_rows(source), start=1):
-        yield number, _without_nulls(row)
+        try:
+            plain = _without_nulls(row)
+        except ValueError as error:
+            yield number, error
+            continue
+        yield number, plain
     if source.startswith(HUB):
         intake.inputs.append({"path": source, "digest": f"{number} rows"})
     elif Path(source).is_dir():
@@ -75,7 +80,7 @@ def _parquet_rows(paths: list[Path]) -> Iterator[Row]:
 
 
 def _saved_rows(path: Path) -> Iterator[Row]:
-    found = _datasets("reading a saved data set").load_from_disk(str(path))
+    found = require_datasets("reading a saved data set").load_from_disk(str(path))
     if isinstance(found, dict):
         if len(found) != 1:
             raise DrtkError(
@@ -87,7 +92,7 @@ def _saved_rows(path: Path) -> Iterator[Row]:
 
 def _hub_rows(name: str) -> Iterator[Row]:
     """Rows of `NAME[@REVISION][:CONFIG][:SPLIT]`, streamed."""
-    datasets = _datasets("reading a data set of the hub")
+    datasets = require_datasets("reading a data set of the hub")
     name, *parts = name.split(":")
     name, _, revision = name.partition("@")
     config, split = parts[:2] if len(parts) > 1 else ("", parts[0] if parts else "")
@@ -108,7 +113,11 @@ def _without_nulls(value: Any) -> Any:
     """Columns hold a null where a row lacks a field: such fields go, at every depth of objects."""
     if isinstance(value, dict):
         return {name: _without_nulls(item) for name, item in value.items() if item is not None}
-    return value
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    raise ValueError(f"holds a value of type {type(value).__name__}, which JSON cannot hold")
 
 
 def arrow(purpose: str) -> Any:
@@ -121,7 +130,8 @@ def arrow(purpose: str) -> Any:
     return pyarrow
 
 
-def _datasets(purpose: str) -> Any:
+def require_datasets(purpose: str) -> Any:
+    """Hugging Face's `datasets`. Raises MissingDependency where it is not installed."""
     try:
         import datasets
     except ImportError as error:
