@@ -55,4 +55,4 @@ reproduce method:
 
 # SQuAD: chunk, both BM25 engines and the reference figures; data in ../shared/data or $DRTK_TEST_DATA
 squad:
-    python benchmarks/squad.py
+    sh docs/cookbook/squad.sh runs/squad

@@ -110,7 +110,7 @@ def _faiss() -> Iterator[Finding]:
 def _lucene() -> Iterator[Finding]:
     from drtk.retrieval import lucene_jvm
 
-    yield _located("java runtime", lucene_jvm.find_java)
+    yield _located("java runtime", lambda: "{0.version} at {0.home}".format(lucene_jvm.find_java()))
     yield _located("lucene jar", lucene_jvm.find_jar)
     yield _package("pyjnius", needed=False)
 
