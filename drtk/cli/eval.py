@@ -58,6 +58,6 @@ def eval_(
         depth=settings.depth,
     )
     evaluator = Evaluator(judgements, measures)
-    results = [evaluated(run, evaluator, view, job.intake, retrieved_only=settings.retrieved_only) for run in named]
+    results = [evaluated(run, evaluator, view, job.intake, retrieved_only=settings.retrieved_only)[0] for run in named]
     lines = table_lines(results, measures, format=settings.format, per_query=settings.per_query, digits=settings.digits)
     job.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")

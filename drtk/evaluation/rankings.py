@@ -38,6 +38,13 @@ class View:
             ids = [id for id in ids if id != hits.query_id]
         return ids[: self.depth]
 
+    def top(self, hits: QueryHits) -> str:
+        """The passage that put the first of `self(hits)` where it is. ValueError where nothing is left of the ranking."""
+        for id in hits.ranked_ids(self.order):
+            if not self.drop_same_id or (self.by(id) if self.by else id) != hits.query_id:
+                return id
+        raise ValueError(f"the ranking of query '{hits.query_id}' is empty")
+
     def all(self, hits: Mapping[str, QueryHits]) -> dict[str, list[str]]:
         """The rankings of every query."""
         return {query: self(found) for query, found in hits.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.evaluation.evaluate import Evaluation, Evaluator
@@ -39,8 +40,17 @@ def judgements_from(
     return judgements
 
 
-def rankings_of(run: NamedRun, judgements: Judgements, view: View, intake: Intake) -> tuple[dict[str, list[str]], str]:
-    """Rankings of the judged queries of a run, seen through `view`, and the run's tag; says which queries differ.
+@dataclass(frozen=True)
+class Retrieved:
+    """Rankings of the judged queries of a run, the passage that came first for each, and the run's tag."""
+
+    rankings: dict[str, list[str]]
+    top: dict[str, str]
+    tag: str
+
+
+def retrieved_by(run: NamedRun, judgements: Judgements, view: View, intake: Intake) -> Retrieved:
+    """What a run retrieved for the judged queries, seen through `view`; says which queries differ.
 
     Raises MismatchError where a run has queries, but none of the judged ones.
     """
@@ -59,7 +69,13 @@ def rankings_of(run: NamedRun, judgements: Judgements, view: View, intake: Intak
     tag = next((found.tags[0] for found in hits.values()), "")
     if view.by is None and hits and _judges_documents(hits, judgements):
         warn(f"{run.name}: nothing retrieved is judged, but its documents are: --by source scores documents")
-    return {query: view(hits.pop(query)) for query in list(hits)}, tag
+    rankings, top = {}, {}
+    for query in list(hits):
+        found = hits.pop(query)
+        rankings[query] = view(found)
+        if rankings[query]:
+            top[query] = view.top(found)
+    return Retrieved(rankings, top, tag)
 
 
 def _judges_documents(hits: Mapping[str, QueryHits], judgements: Judgements) -> bool:
@@ -87,14 +103,14 @@ class _Seen:
 
 def evaluated(
     run: NamedRun, evaluator: Evaluator, view: View, intake: Intake, *, retrieved_only: bool = False
-) -> Evaluation:
-    """The values of one run; says how many judged queries it lacks and what became of them."""
-    rankings, tag = rankings_of(run, evaluator.judgements, view, intake)
-    missing = len(evaluator.judgements) - len(rankings)
+) -> tuple[Evaluation, Retrieved]:
+    """The values of one run, and what it retrieved; says how many judged queries it lacks and what became of them."""
+    found = retrieved_by(run, evaluator.judgements, view, intake)
+    missing = len(evaluator.judgements) - len(found.rankings)
     if missing:
         fate = "left out" if retrieved_only else "counted as 0"
         log(f"{run.name}: {_queries(missing)} of {len(evaluator.judgements):,} with judgements not in the run, {fate}")
-    return evaluator(run.name, rankings, retrieved_only=retrieved_only, tag=tag)
+    return evaluator(run.name, found.rankings, retrieved_only=retrieved_only, tag=found.tag), found
 
 
 def _queries(count: int) -> str:

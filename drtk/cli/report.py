@@ -1,0 +1,85 @@
+"""drtk report: several systems in numbers, words and a picture."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from drtk.cli.jobs import folder_maker
+from drtk.cli.options import Folder, Qrels, with_settings
+from drtk.io.folders import FolderJob
+from drtk.settings.evaluation import ReportSettings
+
+ReportedRuns = Annotated[
+    list[str], typer.Argument(metavar="[NAME=]RUN…", help="TREC runs, named as the report shall name them.")
+]
+ReportCorpus = Annotated[
+    str | None, typer.Option("--corpus", metavar="FILE", help="Passages: texts of the examples, names of documents.")
+]
+ReportQueries = Annotated[str | None, typer.Option("--queries", metavar="FILE", help="Queries: texts of the examples.")]
+Log = Annotated[
+    str | None, typer.Option("--log", metavar="FILE", help="log.jsonl of a training run: its loss is drawn.")
+]
+SNIPPET_WORDS = 40
+
+
+@with_settings(ReportSettings)
+@folder_maker("report")
+def report(
+    runs: ReportedRuns,
+    *,
+    qrels: Qrels,
+    output: Folder,
+    corpus: ReportCorpus = None,
+    queries: ReportQueries = None,
+    log: Log = None,
+    settings: ReportSettings,
+    job: FolderJob,
+) -> None:
+    """Compare systems in numbers, words and a picture.
+
+    Makes a folder of report.json, report.md and report.png, and prints the table, what it says, and example queries.
+    Names tell what systems are: bm25, off-the-shelf, trained and fused are compared as a pipeline's stages.
+    """
+    import shutil
+
+    from drtk.errors import MissingDependency
+    from drtk.evaluation.plots import draw_report
+    from drtk.evaluation.report import PICTURE
+    from drtk.evaluation.reporting import make_report
+    from drtk.io.manifest import write_json
+    from drtk.io.progress import warn
+    from drtk.io.runs import named_runs
+    from drtk.retrieval.snippets import matched_stems, snippet
+
+    made = make_report(
+        named_runs(runs),
+        qrels,
+        settings,
+        corpus=corpus,
+        queries=queries,
+        loss_log=log,
+        snippet=lambda question, text: snippet(text, matched_stems(question), words=SNIPPET_WORDS),
+        intake=job.intake,
+    )
+    folder = job.begin()
+    try:
+        draw_report(
+            folder / PICTURE,
+            title=made.title,
+            results=made.results,
+            measures=made.names,
+            depths=made.depths,
+            recall=made.recall,
+            loss=made.loss,
+        )
+        made.picture = True
+    except MissingDependency as missing:
+        warn(f"report: without its picture: {missing}")
+    write_json(folder / "report.json", made.content())
+    (folder / "report.md").write_text("\n".join(made.markdown()) + "\n", encoding="utf-8")
+    job.counts |= {"systems": len(made.results), "queries": made.results[0].queries}
+    job.finish()
+    for line in made.text(shutil.get_terminal_size().columns):
+        print(line)

@@ -1,0 +1,82 @@
+"""Curves behind a report: recall by depth, and the loss of a training run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from drtk.errors import DrtkError, RecordError
+from drtk.io.intake import Intake
+from drtk.io.rows import parse_row
+from drtk.io.streams import name_of
+from drtk.io.trec import Judgements
+
+DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000)
+
+
+def depths_for(rankings: Sequence[Mapping[str, Sequence[str]]]) -> tuple[int, ...]:
+    """The depths worth a point: those up to 100, and deeper ones that some ranking reaches."""
+    longest = max((len(ranking) for run in rankings for ranking in run.values()), default=0)
+    return tuple(depth for depth in DEPTHS if depth <= max(100, longest))
+
+
+def recall_curve(
+    rankings: Mapping[str, Sequence[str]], judgements: Judgements, depths: Sequence[int], *, rel: int = 1
+) -> list[float]:
+    """Recall at each depth, averaged over all judged queries; a query without a relevant document has recall 0."""
+    sums = [0.0] * len(depths)
+    for query, grades in judgements.items():
+        relevant = {id for id, grade in grades.items() if grade >= rel}
+        places = [rank for rank, id in enumerate(rankings.get(query, ()), start=1) if id in relevant]
+        for at, depth in enumerate(depths):
+            sums[at] += sum(place <= depth for place in places) / len(relevant) if relevant else 0.0
+    return [total / len(judgements) for total in sums]
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """Loss by step, as a training run logged it."""
+
+    steps: list[int]
+    losses: list[float]
+
+    @property
+    def first(self) -> float:
+        """The loss of the first tenth of the entries (at least one), averaged: single entries are noisy."""
+        part = self.losses[: max(1, len(self.losses) // 10)]
+        return sum(part) / len(part)
+
+    @property
+    def last(self) -> float:
+        """The loss of the last tenth of the entries (at least one), averaged."""
+        part = self.losses[-max(1, len(self.losses) // 10) :]
+        return sum(part) / len(part)
+
+
+def read_loss(source: str, *, intake: Intake | None = None) -> LossCurve:
+    """The curve in a log of JSON lines with `step` and `loss`; other rows are passed over.
+
+    Raises RecordError (file:line) for a line that is no such row, DrtkError where no row has a loss.
+    """
+    intake = intake or Intake()
+    steps, losses = [], []
+    for number, line in intake.lines(source):
+        if not line.strip():
+            continue
+        try:
+            row = parse_row(line)
+            if "loss" not in row:
+                continue
+            step, loss = row.get("step"), row["loss"]
+            if isinstance(step, bool) or not isinstance(step, int) or not isinstance(loss, int | float):
+                raise ValueError("expected a whole 'step' and a number as 'loss'")
+        except ValueError as error:
+            intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
+            continue
+        if isfinite(loss):
+            steps.append(step)
+            losses.append(float(loss))
+    if not steps:
+        raise DrtkError(f"{name_of(source)}: holds no loss")
+    return LossCurve(steps, losses)
