@@ -24,7 +24,7 @@ def is_table(source: str) -> bool:
         return True
     path = Path(source)
     if path.is_dir():
-        return _is_saved(path) or next(path.rglob("*.parquet"), None) is not None
+        return _is_saved(path) or bool(_parquet_files(path))
     try:
         with open(path, "rb") as file:
             return file.read(4) == b"PAR1"
@@ -61,7 +61,12 @@ def _rows(source: str) -> Iterator[Row]:
     path = Path(source)
     if path.is_dir() and _is_saved(path):
         return _saved_rows(path)
-    return _parquet_rows(sorted(path.rglob("*.parquet")) if path.is_dir() else [path])
+    return _parquet_rows(_parquet_files(path) if path.is_dir() else [path])
+
+
+def _parquet_files(path: Path) -> list[Path]:
+    """Parquet files of a folder and of its subfolders, one deep, as data sets are laid out; a deeper search could take hours."""
+    return sorted(path.glob("*.parquet")) or sorted(path.glob("*/*.parquet"))
 
 
 def _is_saved(path: Path) -> bool:

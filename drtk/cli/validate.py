@@ -1,0 +1,30 @@
+"""drtk validate: everything that is wrong with a file."""
+
+from __future__ import annotations
+
+from drtk.cli.jobs import plain_command
+from drtk.cli.options import Source, with_settings
+from drtk.errors import DrtkError
+from drtk.settings.validation import ValidationSettings
+
+
+@with_settings(ValidationSettings)
+@plain_command
+def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
+    """Find everything that is wrong with a file of passages, queries, judgements, hits or training examples.
+
+    The exit status is 1 where an error was found; warnings alone leave it at 0.
+    """
+    import orjson
+
+    from drtk.io.findings import counted
+    from drtk.io.streams import name_of
+    from drtk.io.validation import validate as validated
+
+    findings = validated(source, settings)
+    if settings.json:
+        print(orjson.dumps(findings.as_row()).decode())
+    else:
+        print("\n".join(findings.lines()))
+    if findings.errors:
+        raise DrtkError(f"{name_of(source)}: {counted(findings.errors, 'error')}")
