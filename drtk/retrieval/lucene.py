@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
+from weakref import finalize
 
 from drtk.errors import MismatchError
 from drtk.io.progress import Progress
@@ -39,6 +40,7 @@ class LuceneIndex:
         self.settings = settings
         self._ids = ids
         self._reader = open_reader(folder)
+        finalize(self, self._reader.close).atexit = False  # a grid of k1 and b opens many
         if self._reader.maxDoc() != len(ids):
             raise MismatchError(f"{folder}: {INDEX_FOLDER}/ and {IDS_FILE} do not belong together")
         set_threads(settings.threads)
@@ -76,10 +78,6 @@ class LuceneIndex:
 
     def __len__(self) -> int:
         return len(self._ids)
-
-    def close(self) -> None:
-        """Let go of Lucene's files."""
-        self._reader.close()
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
         """Up to `k` passages for each text, by score, then by descending id, exactly so at the cut as well."""

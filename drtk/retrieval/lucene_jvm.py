@@ -171,7 +171,7 @@ def lucene_fault(error: Exception, what: str) -> DrtkError:
     hint = ""
     if "OutOfMemoryError" in message:
         hint = "; give Java more memory, for example DRTK_JAVA_OPTIONS=-Xmx16g"
-    elif "IndexFormatTooNew" in message or "IndexFormatTooOld" in message:
+    elif any(sign in message for sign in ("IndexFormatTooNew", "IndexFormatTooOld", "indexCreatedVersionMajor")):
         hint = "; the index was made by another version of Lucene: make it again"
     return DrtkError(f"{what}: {message}{hint}")
 

@@ -1,0 +1,56 @@
+"""What the tests of both BM25 engines share: a collection worked out by hand, and real collections with their judgements."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from drtk.errors import MissingDependency
+from drtk.records import Passage
+
+# methods 8.1: documents "a b b c", "a c", "b d d", "c d e e e", average length 14 / 4 = 3.5; query "b d". `a` is a stop
+# word of Lucene's, so it is written `x` here.
+KNOWN = {"d1": "x b b c", "d2": "x c", "d3": "b d d", "d4": "c d e e e"}
+
+
+def passages(texts: dict[str, str]) -> list[Passage]:
+    """Passages without titles."""
+    return [Passage(id=id, text=text) for id, text in texts.items()]
+
+
+def need_lucene() -> None:
+    """Skip the calling test where the jar or a Java is missing."""
+    from drtk.retrieval.lucene_jvm import find_jar, find_java
+
+    try:
+        find_jar()
+        find_java()
+    except MissingDependency as error:
+        pytest.skip(str(error))
+
+
+def corpus_of(folder: Path) -> list[Passage]:
+    """The passages of a collection of the shared data."""
+    with gzip.open(folder / "corpus.jsonl.gz") as lines:
+        rows = [orjson.loads(line) for line in lines]
+    return [Passage(id=row["_id"], title=row["title"], text=row["text"]) for row in rows]
+
+
+def judgements_of(folder: Path, split: str) -> dict[str, dict[str, int]]:
+    """query id -> passage id -> grade."""
+    found: dict[str, dict[str, int]] = {}
+    for line in (folder / "qrels" / f"{split}.tsv").read_text(encoding="utf-8").splitlines()[1:]:
+        query_id, passage_id, grade = line.split("\t")
+        found.setdefault(query_id, {})[passage_id] = int(grade)
+    return found
+
+
+def queries_of(folder: Path, wanted: Any) -> dict[str, str]:
+    """Text of every query whose id is in `wanted`."""
+    with gzip.open(folder / "queries.jsonl.gz") as lines:
+        rows = [orjson.loads(line) for line in lines]
+    return {row["_id"]: row["text"] for row in rows if row["_id"] in wanted}
