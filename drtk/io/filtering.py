@@ -104,7 +104,7 @@ class FilterJob:
                 if resumable:
                     journal.digest = digest.hexdigest()
                     journal.counts = self.counts
-                    journal.write(self._journal)
+                    journal.write(self._journal, inputs=self.intake.inputs)
                     output.keep_part = True
                 progress.add(len(batch))
             if resumable:  # the manifest of what is about to be replaced must not be taken for the new output's
@@ -113,7 +113,7 @@ class FilterJob:
 
     def _opening(self) -> Journal:
         if not is_replaceable(self.output):
-            return Journal({}, [], [])
+            return Journal({})
         fresh = Journal.begin(self.settings)
         found = Journal.read(self._journal) if self.resume else None
         if found is None:
@@ -124,7 +124,7 @@ class FilterJob:
             problem = f"{part}: is shorter than its journal says"
         elif changed:
             problem = f"{part}: was begun with other settings or files ({', '.join(changed)})"
-        elif self.force and not found.same_sources(fresh):
+        elif self.force and found.other_sources():
             problem = f"{part}: was begun with another input"
         else:
             self.counts.update(found.counts)

@@ -9,15 +9,20 @@ from typing import Any
 
 from drtk.errors import DrtkError
 from drtk.io.manifest import SOURCES, inputs_named, plain, read_json, unchanged, write_json
+from drtk.io.streams import STANDARD
 
 
 @dataclass
 class Journal:
-    """What the finished windows were made from, and where they end in the part."""
+    """What the finished windows were made from, and where they end in the part.
+
+    sources: inputs that were still being read; the digest of their records says whether they are the same.
+    others: inputs read to their end before, and everything else on disk that the settings name.
+    """
 
     settings: dict[str, Any]
-    sources: list[dict[str, Any]]
-    others: list[dict[str, Any]]
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    others: list[dict[str, Any]] = field(default_factory=list)
     records: int = 0
     lines: int = 0
     offset: int = 0
@@ -27,10 +32,8 @@ class Journal:
     @classmethod
     def begin(cls, settings: Mapping[str, Any]) -> Journal:
         """The journal of a run that has written nothing yet."""
-        values = plain(settings)
-        sources = inputs_named({name: values.pop(name, None) for name in SOURCES})
-        values.pop("skip_bad", None)
-        return cls(values, sources, inputs_named(values))
+        left_out = (*SOURCES, "skip_bad")
+        return cls({name: value for name, value in plain(settings).items() if name not in left_out})
 
     @classmethod
     def read(cls, path: Path) -> Journal | None:
@@ -42,16 +45,24 @@ class Journal:
             raise DrtkError(f"{path}: is not the journal of an interrupted run; remove it, or choose another output")
         return cls(**content)
 
-    def write(self, path: Path) -> None:
-        """Replace the journal at `path` in one step."""
+    def write(self, path: Path, *, inputs: list[dict[str, Any]]) -> None:
+        """Replace the journal at `path` in one step; `inputs` are those the command has opened so far."""
+        opened = {entry["path"] for entry in inputs}
+        self.sources = [entry for entry in inputs if entry.get("digest") is None]
+        self.others = [entry for entry in inputs if entry.get("digest") is not None]
+        self.others += [entry for entry in inputs_named(self.settings) if entry["path"] not in opened]
         write_json(path, asdict(self))
 
     def changes(self, now: Journal) -> list[str]:
-        """Settings that differ `now`, and files they name that have changed since."""
+        """Settings that differ `now`, and files and folders that have changed since."""
         names = self.settings.keys() | now.settings.keys()
         changed = sorted(name for name in names if self.settings.get(name) != now.settings.get(name))
-        return changed + [entry["path"] for entry in self.others if not unchanged(entry)]
+        return changed + _changed(self.others)
 
-    def same_sources(self, now: Journal) -> bool:
-        """Whether the records come from the same files as before, unchanged; what came from stdin may be the same."""
-        return self.sources == now.sources
+    def other_sources(self) -> list[str]:
+        """Files the records came from that have changed since, perhaps only further on than where they were read."""
+        return _changed(self.sources)
+
+
+def _changed(entries: list[dict[str, Any]]) -> list[str]:
+    return [entry["path"] for entry in entries if entry["path"] != STANDARD and not unchanged(entry)]

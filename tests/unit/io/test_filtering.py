@@ -180,25 +180,68 @@ def test_a_file_named_by_a_setting_that_changed_is_another_input(tmp_path: Path)
     assert content(tmp_path / "out") == WHOLE
 
 
+def reading(made: FilterJob, source: Path) -> Iterator[dict[str, Any]]:
+    return (orjson.loads(line) for _, line in made.intake.lines(str(source)))
+
+
 def test_force_and_resume_go_on_with_an_unchanged_source_and_begin_again_with_a_changed_one(tmp_path: Path) -> None:
-    source = tmp_path / "in"
-    source.write_bytes(b"1")
-    settings = {"source": str(source)}
-    worked: list[int] = []
+    source, worked = tmp_path / "in", []
+    source.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in RECORDS))
 
     def count(window: list[dict[str, Any]]) -> Iterator[bytes]:
         worked.append(len(window))
         return copied(window)
 
-    interrupted(tmp_path / "out", settings=settings)
-    run(tmp_path / "out", count, resume=True, force=True, settings=settings)
+    def attempt(work: Callable[..., Iterator[bytes]], **given: Any) -> None:
+        made = job(tmp_path / "out", settings={"paths": [str(source)]}, **given)
+        made.check()
+        made.run(reading(made, source), work)
+
+    with pytest.raises(Interrupted):
+        attempt(stopping_at(25))
+    attempt(count, resume=True, force=True)
     assert sum(worked) == 15
     worked.clear()
-    interrupted(tmp_path / "out", settings=settings, force=True)
-    source.write_bytes(b"22")
-    run(tmp_path / "out", count, resume=True, force=True, settings=settings)
-    assert sum(worked) == 35
+    with pytest.raises(Interrupted):
+        attempt(stopping_at(25), force=True)
+    source.write_bytes(source.read_bytes() + b'{"_id": "more"}\n')
+    attempt(count, resume=True, force=True)
+    assert sum(worked) == 36
+    assert content(tmp_path / "out") == WHOLE + 2 * b'{"_id":"more"}\n'
+
+
+def test_a_source_mended_beyond_the_place_to_go_on_from_is_the_same_input(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    lines = [orjson.dumps(record) + b"\n" for record in RECORDS]
+    source.write_bytes(b"".join([*lines[:25], b"torn\n", *lines[25:]]))
+    made = job(tmp_path / "out", settings={"paths": [str(source)]})
+    with pytest.raises(orjson.JSONDecodeError):
+        made.run(reading(made, source), copied)
+    source.write_bytes(b"".join(lines))
+    going_on = job(tmp_path / "out", settings={"paths": [str(source)]}, resume=True)
+    going_on.check()
+    going_on.run(reading(going_on, source), copied)
     assert content(tmp_path / "out") == WHOLE
+
+
+def test_an_input_read_before_the_records_may_be_touched_but_not_changed(tmp_path: Path) -> None:
+    judged = tmp_path / "qrels.tsv"
+    judged.write_bytes(b"1\n")
+
+    def attempt(work: Callable[..., Iterator[bytes]], **given: Any) -> None:
+        made = job(tmp_path / "out", **given)
+        made.check()
+        assert len(list(made.intake.lines(str(judged)))) == 1
+        made.run(RECORDS, work)
+
+    with pytest.raises(Interrupted):
+        attempt(stopping_at(25))
+    os.utime(judged, ns=(1, 1))
+    with pytest.raises(Interrupted):
+        attempt(stopping_at(25), resume=True)
+    judged.write_bytes(b"2\n")
+    with pytest.raises(MismatchError, match=r"other settings or files \(.*qrels\.tsv\)"):
+        attempt(copied, resume=True)
 
 
 def test_the_same_records_from_a_renamed_source_are_the_same_input(tmp_path: Path) -> None:

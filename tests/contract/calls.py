@@ -1,0 +1,77 @@
+"""How each command is called: every registered command needs an entry, or test_commands fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from drtk.cli.main import app
+from tests.contract import collection
+
+
+@dataclass(frozen=True)
+class Call:
+    """A valid call. {input} is the file under test, {output} where the result goes, {NAME} a part of the collection.
+
+    grow: the input with so many records; None where the command reads no stream.
+    torn: a line that is no record of this input.
+    streams: one window of records after the other; otherwise the output is a summary of all of them.
+    keeps: records of the output carry the unknown fields of the input.
+    compares: which files of an output folder must not depend on how the input is compressed.
+    """
+
+    arguments: str
+    input: str = ""
+    grow: Callable[[int], bytes] | None = None
+    torn: bytes = b'{"_id": "torn'
+    streams: bool = True
+    keeps: bool = False
+    compares: str = "*"
+
+
+CALLS = {
+    "sample": Call("{output} --packages nltk --limit 20"),
+    "chunk": Call(
+        "{input} -o {output} --policy words --no-sentences --max-words 10 --workers 1",
+        "documents.jsonl",
+        collection.documents,
+        keeps=True,
+    ),
+    "init-model": Call(
+        "{input} -o {output} --vocab-size 300 --layers 1 --hidden 32 --heads 2", "documents.jsonl", collection.documents
+    ),
+    "encode": Call("{input} -o {output} --model {model}", "documents.jsonl", collection.documents),
+    "index": Call("{input} -o {output} --type bm25s", "documents.jsonl", collection.documents),
+    "search": Call("{bm25s} {input} -o {output} -k 20", "queries.jsonl", collection.queries),
+    "fuse": Call("{input} {second.run} -o {output}", "first.run", collection.run, torn=b"q1 Q0 d1 one\n"),
+    "train-retriever": Call(
+        "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {model} --steps 2 --batch 4 "
+        "--negatives 1 --device cpu",
+        "examples.jsonl",
+        collection.examples,
+        torn=b'{"query_id": "q1"}',
+        compares="*.safetensors",
+    ),
+    "eval": Call(
+        "run={input} -o {output} --qrels {qrels.tsv}",
+        "first.run",
+        collection.run,
+        torn=b"q1 Q0 d1 one\n",
+        streams=False,
+    ),
+    "show": Call("{input}", "documents.jsonl", streams=False),
+    "presets": Call("", streams=False),
+    "doctor": Call("", streams=False),
+}
+
+FUNCTIONS = {info.name: info.callback for info in app.registered_commands}
+
+
+def of_shape(*shapes: str) -> list[str]:
+    """Commands of these shapes (drtk/cli/jobs.py: plain, filter, folder) that are in the table."""
+    return [name for name in CALLS if name in FUNCTIONS and getattr(FUNCTIONS[name], "shape", "") in shapes]
+
+
+def takes(name: str, flag: str) -> bool:
+    """Whether a command has this common flag (`bare`, `with_files`, `resume`, `skip_bad`)."""
+    return flag in getattr(FUNCTIONS[name], "common_flags", ())

@@ -1,0 +1,148 @@
+"""A tiny collection with everything a command may read, made when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import orjson
+
+from tests.contract.running import done
+
+WORDS = [
+    "wing",
+    "lift",
+    "drag",
+    "flow",
+    "heat",
+    "shock",
+    "plate",
+    "layer",
+    "speed",
+    "sound",
+    "jet",
+    "cone",
+    "gust",
+    "flap",
+    "tail",
+    "pitch",
+    "yaw",
+    "roll",
+    "climb",
+    "stall",
+]
+
+
+def sentence(number: int) -> str:
+    """A sentence that depends on its number alone."""
+    words = [WORDS[(number * 7 + step * (number % 5 + 1)) % len(WORDS)] for step in range(6 + number % 4)]
+    return " ".join(words).capitalize() + f" {number}."
+
+
+def lines(rows: Iterator[dict[str, object]]) -> bytes:
+    return b"".join(orjson.dumps(row) + b"\n" for row in rows)
+
+
+def documents(count: int) -> bytes:
+    """Documents of some sentences, with a field no command knows."""
+    return lines(
+        {
+            "_id": f"d{number}",
+            "title": sentence(number)[:12],
+            "text": " ".join(sentence(number * 10 + step) for step in range(4 + number % 5)),
+            "metadata": {"year": 1950 + number % 30},
+            "colour": ["red", "blue"][number % 2],
+        }
+        for number in range(count)
+    )
+
+
+def queries(count: int) -> bytes:
+    return lines({"_id": f"q{number}", "text": sentence(number * 10)[:-3], "colour": "red"} for number in range(count))
+
+
+def run(count: int, depth: int = 20, shift: int = 0) -> bytes:
+    """A TREC run: query i finds the documents i, i + 1, … (plus `shift`) of 40."""
+    return b"".join(
+        b"q%d Q0 d%d %d %r drtk\n" % (query, (query + place + shift) % 40, place + 1, 100.0 - place)
+        for query in range(count)
+        for place in range(depth)
+    )
+
+
+def examples(count: int) -> bytes:
+    return lines(
+        {
+            "query_id": f"q{number % 20}",
+            "positives": [f"d{number % 20}"],
+            "negatives": [f"d{(number + step) % 20 + 20}" for step in range(3)],
+            "colour": "red",
+        }
+        for number in range(count)
+    )
+
+
+def qrels(count: int) -> bytes:
+    return b"query-id\tcorpus-id\tscore\n" + b"".join(
+        b"q%d\td%d\t1\n" % (number, number % 40) for number in range(count)
+    )
+
+
+class Collection:
+    """Paths by name: files are there at once, folders are made by the commands that make such folders."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        contents = {
+            "documents.jsonl": documents(40),
+            "queries.jsonl": queries(20),
+            "first.run": run(20),
+            "second.run": run(20, shift=3),
+            "qrels.tsv": qrels(20),
+            "examples.jsonl": examples(24),
+        }
+        for name, content in contents.items():
+            (folder / name).write_bytes(content)
+
+    def __getitem__(self, name: str) -> Path:
+        """A file of the collection, or a folder made of it: model, vectors, bm25s, index."""
+        made = getattr(self, f"_{name}", None)
+        return self.folder / name if made is None else made
+
+    @cached_property
+    def _model(self) -> Path:
+        size = [
+            "--vocab-size",
+            "300",
+            "--layers",
+            "1",
+            "--hidden",
+            "32",
+            "--heads",
+            "2",
+            "--max-length",
+            "64",
+            "--pooling",
+            "mean",
+            "--seed",
+            "1",
+        ]
+        return self._make("model", "init-model", str(self["documents.jsonl"]), *size)
+
+    @cached_property
+    def _vectors(self) -> Path:
+        return self._make("vectors", "encode", str(self["documents.jsonl"]), "--model", str(self["model"]))
+
+    @cached_property
+    def _exact(self) -> Path:
+        return self._make("exact", "index", str(self["vectors"]), "--type", "exact")
+
+    @cached_property
+    def _bm25s(self) -> Path:
+        return self._make("bm25s", "index", str(self["documents.jsonl"]), "--type", "bm25s")
+
+    def _make(self, name: str, *arguments: str) -> Path:
+        folder = self.folder / name
+        done(*arguments, "-o", str(folder), "-q")
+        return folder

@@ -1,0 +1,70 @@
+"""Running drtk: in this process where only the outcome counts, as a process where that is the point."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from drtk.cli import main
+
+
+@dataclass(frozen=True)
+class Outcome:
+    status: int
+    out: bytes
+    err: str
+
+
+def here(*arguments: str, stdin: bytes = b"") -> Outcome:
+    """`drtk ARGUMENTS` in this process, through the same entry point; a bug's traceback reaches the test."""
+    before = sys.argv, sys.stdin, sys.stdout, sys.stderr
+    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as target:
+        source.write(stdin)
+        source.seek(0)
+        told = io.StringIO()
+        sys.argv = ["drtk", *arguments]
+        sys.stdin, sys.stdout, sys.stderr = io.TextIOWrapper(source), io.TextIOWrapper(target), told
+        status: object = None
+        try:
+            main.run()
+        except SystemExit as done:
+            status = done.code
+        finally:
+            sys.stdin.detach()
+            sys.stdout.flush()
+            sys.stdout.detach()
+            sys.argv, sys.stdin, sys.stdout, sys.stderr = before
+        target.seek(0)
+        assert isinstance(status, int)
+        return Outcome(status, target.read(), told.getvalue())
+
+
+def done(*arguments: str, stdin: bytes = b"") -> Outcome:
+    """`here`, for what must succeed."""
+    outcome = here(*arguments, stdin=stdin)
+    assert outcome.status == 0, outcome.err
+    return outcome
+
+
+def command(*arguments: str) -> list[str]:
+    """The command line of a process."""
+    return [sys.executable, "-m", "drtk", *arguments]
+
+
+def process(*arguments: str, stdin: bytes = b"", folder: Path | None = None) -> Outcome:
+    """`drtk ARGUMENTS` as a process of its own."""
+    found = subprocess.run(
+        command(*arguments), input=stdin, capture_output=True, check=False, cwd=folder, env=environment()
+    )
+    return Outcome(found.returncode, found.stdout, found.stderr.decode())
+
+
+def environment() -> dict[str, str]:
+    """The environment of processes: the checkout's drtk, wherever they run."""
+    root = str(Path(__file__).resolve().parents[2])
+    return os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}

@@ -1,0 +1,326 @@
+"""What every command owes: light help, a place in every complaint, streams that can be cut, compressed and resumed."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+import zstandard
+
+from drtk.cli.main import COMMANDS
+from drtk.io.streams import open_input, read_lines
+from tests.contract.calls import CALLS, FUNCTIONS, of_shape, takes
+from tests.contract.collection import Collection
+from tests.contract.running import Outcome, command, done, environment, here
+
+FILTERS = of_shape("filter")
+STREAMS = [name for name in FILTERS if CALLS[name].streams]
+MAKERS = of_shape("filter", "folder")
+READERS = [name for name in MAKERS if CALLS[name].grow]
+HEAVY = ("torch", "transformers", "faiss", "jnius", "pyserini", "nltk", "numpy", "rich")
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def arguments(name: str, collection: Collection, source: str | Path, output: str | Path) -> list[str]:
+    """The command line of the table, with its places filled in."""
+
+    def fill(part: re.Match[str]) -> str:
+        return str({"input": source, "output": output}.get(part[1]) or collection[part[1]])
+
+    return [name, *(re.sub(r"\{(.+?)\}", fill, word) for word in CALLS[name].arguments.split())]
+
+
+def bytes_of(path: Path) -> bytes:
+    """The decompressed content of a file; "" where a filter wrote nothing."""
+    return b"".join(line + b"\n" for _, line in read_lines(open_input(str(path))[0], str(path)))
+
+
+def files_of(folder: Path, pattern: str) -> dict[str, bytes]:
+    """Content of a folder's files, manifests apart."""
+    return {
+        str(item.relative_to(folder)): item.read_bytes()
+        for item in sorted(folder.rglob(pattern))
+        if item.is_file() and item.name != "meta.json"
+    }
+
+
+def result(name: str, output: Path) -> object:
+    """What a command made, for comparison."""
+    return files_of(output, CALLS[name].compares) if output.is_dir() else bytes_of(output)
+
+
+def with_a_torn_line(name: str, content: bytes, *, at: int) -> bytes:
+    """The input with a line that is no record as its line `at` (counted from 1)."""
+    lines = content.splitlines(keepends=True)
+    return b"".join([*lines[: at - 1], CALLS[name].torn.rstrip(b"\n") + b"\n", *lines[at - 1 :]])
+
+
+def test_every_command_of_the_list_is_registered_and_has_an_entry_here() -> None:
+    assert set(FUNCTIONS) == set(COMMANDS)
+    assert set(FUNCTIONS) - set(CALLS) == set(), "add how to call them to tests/contract/calls.py"
+
+
+def test_every_command_shares_its_options_with_those_of_its_shape() -> None:
+    for name, function in FUNCTIONS.items():
+        assert getattr(function, "shape", None) in ("plain", "filter", "folder"), name
+        expected = {"plain": {"quiet"}, "filter": {"resume", "force", "skip_done"}, "folder": {"force", "skip_done"}}
+        assert expected[function.shape] <= set(function.common_flags), name
+
+
+def test_no_help_imports_anything_heavy() -> None:
+    # One process for all: what any of them imports stays in sys.modules, and is looked for after each.
+    program = f"""
+import io, sys
+from drtk.cli.main import app
+for name in [None, *{sorted(FUNCTIONS)!r}]:
+    sys.stdout = io.StringIO()
+    try:
+        app([name, "--help"] if name else ["--help"])
+    except SystemExit as done:
+        assert done.code == 0, name
+    shown, sys.stdout = sys.stdout.getvalue(), sys.__stdout__
+    assert shown.startswith("Usage: "), name
+    heavy = [module for module in {HEAVY!r} if module in sys.modules]
+    assert not heavy, (name, heavy)
+print("light")
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+    assert (found.stdout, found.stderr) == ("light\n", "")
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_an_unknown_option_is_wrong_usage(name: str) -> None:
+    outcome = here(name, "--no-such-option")
+    assert (outcome.status, outcome.out) == (2, b"")
+    assert "--no-such-option" in outcome.err
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_named_output_has_a_manifest_and_is_not_overwritten(name: str, collection: Collection) -> None:
+    output = Path("out")
+    call = arguments(name, collection, collection[CALLS[name].input], output)
+    done(*call)
+    manifest_file = output / "meta.json" if output.is_dir() else Path("out.meta.json")
+    manifest = orjson.loads(manifest_file.read_bytes())
+    assert manifest["program"] == name
+    assert {"kind", "command", "settings", "inputs", "counts", "versions", "started", "seconds"} <= set(manifest)
+    if CALLS[name].input:
+        noted = {entry["path"]: entry["digest"] for entry in manifest["inputs"]}
+        assert noted.get(str(collection[CALLS[name].input])), "the input and its digest are in the manifest"
+    before = result(name, output)
+    refused = here(*call)
+    assert refused.status == 1
+    assert "out: exists already; --force replaces it" in refused.err
+    assert result(name, output) == before
+    left = {item.name for item in Path().iterdir()}
+    assert left == ({"out"} if output.is_dir() else {"out", "out.meta.json"})
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_skip_done_leaves_a_current_output_and_renews_an_outdated_one(name: str, collection: Collection) -> None:
+    source = Path("in") if CALLS[name].input else Path("none")
+    if CALLS[name].input:
+        source.write_bytes(collection[CALLS[name].input].read_bytes())
+    call = [*arguments(name, collection, source, "out"), "--skip-done", "--force"]
+    done(*call)
+    made = Path("out").stat().st_ino
+    again = done(*call)
+    assert again.err == f"drtk: {name}: out is up to date\n"
+    assert Path("out").stat().st_ino == made
+    if CALLS[name].input:
+        source.write_bytes(b"".join(source.read_bytes().splitlines(keepends=True)[:-1]))
+        assert "up to date" not in done(*call).err
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(CALLS) if CALLS[name].grow and name in FUNCTIONS])
+def test_a_bad_line_is_named_by_file_and_line(name: str, collection: Collection) -> None:
+    Path("in").write_bytes(with_a_torn_line(name, collection[CALLS[name].input].read_bytes(), at=4))
+    outcome = here(*arguments(name, collection, "in", "out"))
+    assert outcome.status == 1
+    complaints = [line for line in outcome.err.splitlines() if "in:4: " in line]
+    assert complaints == [complaint for complaint in complaints if complaint.startswith("drtk: in:4: ")]
+    assert len(complaints) == 1
+    assert not Path("out").exists() or not Path("out/meta.json").exists()
+    assert not Path("out.part").exists()
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if takes(name, "skip_bad")])
+def test_skip_bad_leaves_out_so_many_bad_lines_and_counts_them(name: str, collection: Collection) -> None:
+    clean = collection[CALLS[name].input].read_bytes()
+    Path("clean").write_bytes(clean)
+    Path("bad").write_bytes(with_a_torn_line(name, with_a_torn_line(name, clean, at=5), at=2))
+    done(*arguments(name, collection, "clean", "expected"))
+    assert here(*arguments(name, collection, "bad", "out"), "--skip-bad", "1").status == 1
+    outcome = done(*arguments(name, collection, "bad", "out"), "--skip-bad", "2", "--force")
+    for line in (2, 6):
+        assert f"skipped: bad:{line}: " in outcome.err
+    assert result(name, Path("out")) == result(name, Path("expected"))
+    manifest = Path("out/meta.json") if Path("out").is_dir() else Path("out.meta.json")
+    assert orjson.loads(manifest.read_bytes())["counts"]["skipped"] == 2
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_compressed_input_gives_the_same_as_plain(name: str, collection: Collection) -> None:
+    plain = collection[CALLS[name].input].read_bytes()
+    suffix = Path(CALLS[name].input).suffix
+    made = []
+    for extension, content in (
+        ("", plain),
+        (".gz", gzip.compress(plain)),
+        (".zst", zstandard.ZstdCompressor().compress(plain)),
+    ):
+        source = Path(f"in{suffix}{extension}")
+        source.write_bytes(content)
+        done(*arguments(name, collection, source, f"out{extension[1:]}"))
+        made.append(result(name, Path(f"out{extension[1:]}")))
+    assert made[0]
+    assert made[1] == made[0]
+    assert made[2] == made[0]
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_stdin_and_stdout_give_the_same_as_files(name: str, collection: Collection) -> None:
+    source = collection[CALLS[name].input]
+    done(*arguments(name, collection, source, "out"))
+    outcome = done(*arguments(name, collection, "-", "-"), stdin=source.read_bytes())
+    assert outcome.out == Path("out").read_bytes()
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("name", FILTERS)
+def test_compressed_output_unpacks_to_the_plain_one(name: str, suffix: str, collection: Collection) -> None:
+    source = collection[CALLS[name].input]
+    done(*arguments(name, collection, source, "out"))
+    done(*arguments(name, collection, source, f"out{suffix}"))
+    assert Path(f"out{suffix}").read_bytes() != Path("out").read_bytes()
+    assert bytes_of(Path(f"out{suffix}")) == Path("out").read_bytes()
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("name", STREAMS)
+def test_empty_input_gives_empty_output(name: str, suffix: str, collection: Collection) -> None:
+    Path("in").write_bytes(b"")
+    extra = ["second.run"] if name == "fuse" else []
+    for file in extra:
+        Path(file).write_bytes(b"")
+    call = [
+        word if not word.endswith("second.run") else "second.run"
+        for word in arguments(name, collection, "in", f"out{suffix}")
+    ]
+    done(*call)
+    assert bytes_of(Path(f"out{suffix}")) == b""
+    assert done(*[word if word != f"out{suffix}" else "-" for word in call]).out == b""
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_interrupted_then_resumed_equals_uninterrupted(name: str, collection: Collection) -> None:
+    # The interruption is a bad line after the first window of records; mending it makes the input whole again.
+    grow = CALLS[name].grow
+    assert grow is not None
+    whole = grow(6000)
+    lines = whole.count(b"\n")
+    Path("whole").write_bytes(whole)
+    done(*arguments(name, collection, "whole", "expected"))
+    Path("in").write_bytes(with_a_torn_line(name, whole, at=lines * 4 // 5))
+    interrupted = here(*arguments(name, collection, "in", "out.zst"))
+    assert interrupted.status == 1
+    assert "--resume goes on" in interrupted.err
+    assert Path("out.zst.part").exists()
+    assert not Path("out.zst").exists()
+    assert here(*arguments(name, collection, "in", "out.zst")).status == 1  # not silently begun again
+    Path("in").write_bytes(whole)
+    resumed = done(*arguments(name, collection, "in", "out.zst"), "--resume")
+    assert "resuming out.zst after " in resumed.err
+    assert bytes_of(Path("out.zst")) == Path("expected").read_bytes()
+    counts = [orjson.loads(Path(f"{made}.meta.json").read_bytes())["counts"] for made in ("expected", "out.zst")]
+    assert counts[0] == counts[1]
+    assert sorted(path.name for path in Path().glob("out.zst*")) == ["out.zst", "out.zst.meta.json"]
+
+
+@pytest.mark.parametrize("name", [name for name in STREAMS if CALLS[name].keeps])
+def test_unknown_fields_pass_through(name: str, collection: Collection) -> None:
+    made = [
+        orjson.loads(line)
+        for line in done(*arguments(name, collection, collection[CALLS[name].input], "-")).out.splitlines()
+    ]
+    assert {row["colour"] for row in made} == {"red", "blue"}
+    assert all("year" in row["metadata"] for row in made)
+
+
+@pytest.mark.parametrize("name", [name for name in FILTERS if takes(name, "bare")])
+def test_bare_output_joined_again_gives_the_full_one(name: str, collection: Collection) -> None:
+    source = collection[CALLS[name].input]
+    full = [orjson.loads(line) for line in done(*arguments(name, collection, source, "-")).out.splitlines()]
+    bare = [orjson.loads(line) for line in done(*arguments(name, collection, source, "-"), "--bare").out.splitlines()]
+    assert [row["_id"] for row in bare] == [row["_id"] for row in full]
+    assert all("colour" not in row for row in bare)
+    for short, long in zip(bare, full, strict=True):
+        assert {field: long[field] for field in short if field != "metadata"} == {
+            field: value for field, value in short.items() if field != "metadata"
+        }
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if takes(name, "with_files")])
+def test_a_side_file_in_another_order_is_refused_with_both_places(name: str, collection: Collection) -> None:
+    rows = [orjson.loads(line)["_id"] for line in collection[CALLS[name].input].read_bytes().splitlines()]
+    side = [orjson.dumps({"_id": row, "note": f"about {row}"}) + b"\n" for row in rows]
+    Path("side").write_bytes(b"".join(side))
+    call = arguments(name, collection, collection[CALLS[name].input], "out")
+    done(*call, "--with", "side")
+    Path("side").write_bytes(b"".join([side[0], side[2], side[1], *side[3:]]))
+    outcome = here(*call, "--with", "side", "--force")
+    assert outcome.status == 1
+    assert f"side:2: id '{rows[2]}', but record 2 of " in outcome.err
+    Path("side").write_bytes(b"".join(side[:5]))
+    outcome = here(*call, "--with", "side", "--force")
+    assert outcome.status == 1
+    assert "side: ends before record 6 of " in outcome.err
+
+
+@pytest.mark.parametrize("name", [name for name in STREAMS if takes(name, "with_files") and CALLS[name].keeps])
+def test_fields_of_a_side_file_travel_with_the_record(name: str, collection: Collection) -> None:
+    source = collection[CALLS[name].input]
+    rows = [orjson.loads(line)["_id"] for line in source.read_bytes().splitlines()]
+    Path("side").write_bytes(b"".join(orjson.dumps({"_id": row, "note": f"about {row}"}) + b"\n" for row in rows))
+    made = done(*arguments(name, collection, source, "-"), "--with", "side").out.splitlines()
+    assert {orjson.loads(line)["note"] for line in made} == {f"about {row}" for row in rows}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_reader_that_goes_away_ends_the_run_quietly_with_141(name: str, collection: Collection) -> None:
+    grow = CALLS[name].grow
+    assert grow is not None
+    Path("in").write_bytes(grow(8000))
+    assert len(done(*arguments(name, collection, "in", "-")).out) > 1_000_000
+    with subprocess.Popen(
+        command(*arguments(name, collection, "in", "-")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert running.stdout.readline().endswith(b"\n")  # head -1
+        running.stdout.close()
+        told = running.stderr.read().decode()
+    assert running.returncode == 141
+    assert "Traceback" not in told
+    assert "Broken pipe" not in told
+    assert os.listdir() == ["in"]
+
+
+def test_the_outcome_of_a_command_is_the_same_in_a_process_of_its_own(collection: Collection) -> None:
+    source = collection["documents.jsonl"]
+    call = arguments("chunk", collection, source, "-")
+    found = subprocess.run(command(*call), capture_output=True, env=environment(), check=False)
+    assert Outcome(found.returncode, found.stdout, "") == Outcome(0, done(*call).out, "")
