@@ -73,11 +73,11 @@ def load_encoder(folder: Path, *, wishes: Mapping[str, Any] | None = None, seale
     except Exception as error:
         reason = str(error).strip().splitlines()
         raise DrtkError(f"{folder}: cannot be loaded as an encoder: {reason[0] if reason else error!r}") from error
-    longest = layout.max_length or _longest(tokenizer, config)
+    longest = _longest(tokenizer, config)
     stated = replace(
         layout.recipe,
-        query_length=layout.recipe.query_length if layout.sealed or layout.recipe.query_length else longest,
-        passage_length=layout.recipe.passage_length if layout.sealed or layout.recipe.passage_length else longest,
+        query_length=layout.recipe.query_length or longest,
+        passage_length=layout.recipe.passage_length or longest,
     )
     recipe = stated.changed(wishes or {}, sealed=sealed and layout.sealed, folder=str(folder)).checked(POOLINGS)
     _check_length(folder, recipe, config)

@@ -27,15 +27,14 @@ _OLD_POOLINGS = {  # in the order in which sentence-transformers puts the vector
 class Layout:
     """Where the backbone lies, the recipe, and the folders of Dense modules between pooling and normalisation.
 
+    recipe: a length of 0 in it stands for "not stated": the tokenizer knows
     sealed: the recipe is that of a model drtk wrote, so what contradicts it is a mistake
-    max_length: the longest input the folder states, None where only the tokenizer knows
     """
 
     backbone: Path
     recipe: Recipe
     dense: tuple[Path, ...] = ()
     sealed: bool = False
-    max_length: int | None = None
 
 
 def read_layout(folder: Path) -> Layout:
@@ -46,11 +45,11 @@ def read_layout(folder: Path) -> Layout:
     if (folder / MODULES).exists():
         layout = _sentence_transformers(folder)
     elif (folder / "config.json").exists():
-        layout = Layout(folder, Recipe())
+        layout = Layout(folder, Recipe(query_length=0, passage_length=0))
     else:
         raise MismatchError(f"{folder}: is no model folder: it has neither {MODULES} nor config.json")
     stated = _stated_recipe(folder)
-    return layout if stated is None else replace(layout, recipe=stated, sealed=True, max_length=stated.passage_length)
+    return layout if stated is None else replace(layout, recipe=stated, sealed=True)
 
 
 def _stated_recipe(folder: Path) -> Recipe | None:
@@ -66,13 +65,11 @@ def _stated_recipe(folder: Path) -> Recipe | None:
 
 def _sentence_transformers(folder: Path) -> Layout:
     backbone, recipe, dense = folder, Recipe(pooling=()), []
-    max_length = None
     for module in read_json(folder / MODULES):
         kind, path = str(module["type"]).rpartition(".")[2], folder / module["path"]
         if kind == "Transformer":
             backbone = path
             settings = _settings(path)
-            max_length = settings.get("max_seq_length")
             recipe = replace(recipe, lowercase=bool(settings.get("do_lower_case", False)))
             recipe = replace(recipe, **_lengths(settings))
         elif kind == "Pooling":
@@ -86,7 +83,7 @@ def _sentence_transformers(folder: Path) -> Layout:
             raise MismatchError(f"{folder / MODULES}: holds a module drtk cannot run there: {module['type']}")
     if not recipe.pooling:
         raise MismatchError(f"{folder / MODULES}: holds no Pooling module, so it gives no vector a text")
-    return Layout(backbone, replace(recipe, **_shared(folder)), tuple(dense), max_length=max_length)
+    return Layout(backbone, replace(recipe, **_shared(folder)), tuple(dense))
 
 
 def _settings(path: Path) -> dict[str, Any]:
@@ -98,7 +95,6 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _lengths(settings: dict[str, Any]) -> dict[str, Any]:
-    """0 stands for "not stated": checkpoint.py puts what the tokenizer says in its place."""
     longest = settings.get("max_seq_length") or 0
     return {
         "query_length": settings.get("query_length") or longest,
@@ -114,9 +110,9 @@ def _poolings(content: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _shared(folder: Path) -> dict[str, Any]:
-    """Prompts, similarity and truncation, as sentence-transformers' encode_query and encode_document take them."""
+    """Prompts, similarity and truncation; an empty "document" prompt, which recent versions write unasked, is none."""
     content = read_json(folder / SHARED) if (folder / SHARED).exists() else {}
-    prompts = {name: text for name, text in (content.get("prompts") or {}).items() if text is not None}
+    prompts = {name: text for name, text in (content.get("prompts") or {}).items() if text}
     passage = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
     return {
         "query_prompt": prompts.get("query", ""),

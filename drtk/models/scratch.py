@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +17,7 @@ from drtk.models.recipe import Recipe
 from drtk.settings.scratch import ScratchSettings
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+IN_MEMORY = 1 << 28  # bytes of corpus text kept in memory between two passes; more goes to a temporary file
 
 
 def train_tokenizer(texts: Iterable[str], settings: ScratchSettings) -> Any:
@@ -22,28 +25,20 @@ def train_tokenizer(texts: Iterable[str], settings: ScratchSettings) -> Any:
 
     Raises DrtkError where the texts hold no words.
     """
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from transformers import BertTokenizerFast
 
-    pieces = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    pieces.normalizer = normalizers.BertNormalizer(
+    normalizer = normalizers.BertNormalizer(
         lowercase=settings.lowercase, handle_chinese_chars=settings.language == "chinese"
     )
-    pieces.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    pieces.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=settings.vocab_size,
-        min_frequency=settings.min_frequency,
-        special_tokens=list(SPECIALS),
-        show_progress=False,
-    )
-    pieces.train_from_iterator(texts, trainer)
-    if pieces.get_vocab_size() <= len(SPECIALS):
-        raise DrtkError("the corpus holds no words to learn a vocabulary from")
+    splitter = pre_tokenizers.BertPreTokenizer()
+    vocabulary = _learn_pieces(texts, normalizer, splitter, settings)
+    pieces = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    pieces.normalizer, pieces.pre_tokenizer, pieces.decoder = normalizer, splitter, decoders.WordPiece()
     pieces.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[(name, pieces.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
+        special_tokens=[(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")],
     )
     return BertTokenizerFast(
         tokenizer_object=pieces,
@@ -51,6 +46,45 @@ def train_tokenizer(texts: Iterable[str], settings: ScratchSettings) -> Any:
         tokenize_chinese_chars=settings.language == "chinese",
         model_max_length=settings.max_length,
     )
+
+
+def _learn_pieces(texts: Iterable[str], normalizer: Any, splitter: Any, settings: ScratchSettings) -> dict[str, int]:
+    """Word piece -> id.
+
+    The trainer numbers pieces inside words (##a) in the order of a hash table that differs from run to run, and breaks
+    ties by these numbers. So all of them are given to it beforehand, which takes a first pass over the characters.
+    """
+    from tokenizers import Tokenizer, models, trainers
+
+    seen: Counter[str] = Counter()
+    with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, mode="w+", encoding="utf-8", newline="\n") as spool:
+        for text in texts:
+            plain = normalizer.normalize_str(" ".join(text.split()))
+            seen.update(plain)
+            spool.write(plain + "\n")
+        ranked = sorted((char for char in seen if not char.isspace()), key=lambda char: (-seen[char], char))
+        alphabet = sorted(ranked[: max(1, settings.vocab_size // 4)])
+        if not alphabet:
+            raise DrtkError("the corpus holds no words to learn a vocabulary from")
+        inside = [
+            f"##{char}"
+            for char in alphabet  # punctuation stands alone
+            if len(splitter.pre_tokenize_str(normalizer.normalize_str("a" + char))) == 1
+        ]
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=settings.vocab_size,
+            min_frequency=settings.min_frequency,
+            special_tokens=[*SPECIALS, *inside],
+            initial_alphabet=alphabet,
+            limit_alphabet=len(alphabet),
+            show_progress=False,
+        )
+        pieces = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        pieces.normalizer, pieces.pre_tokenizer = normalizer, splitter
+        spool.seek(0)
+        pieces.train_from_iterator(spool, trainer)
+    found: dict[str, int] = pieces.get_vocab()
+    return found
 
 
 def untrained_encoder(tokenizer: Any, settings: ScratchSettings, *, seed: int) -> TextEncoder:

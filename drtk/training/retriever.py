@@ -27,6 +27,7 @@ from drtk.training.examples import PackedExamples
 from drtk.training.sampling import negatives_of_epoch, order_of_epoch, positive_of_epoch
 from drtk.training.trainer import (
     DrtkTrainer,
+    Objective,
     ShowProgress,
     allow_checkpointing,
     cut_log,
@@ -122,6 +123,17 @@ def contrastive_terms(
         barred = same_as_positive(numbers, len(queries)) if mask_duplicates else None
         value = loss(queries, passages, similarity=similarity, temperature=temperature, barred=barred)
     return {"contrastive": value}
+
+
+def retriever_objective(settings: RetrieverSettings, *, similarity: str) -> Objective:
+    """What training with these settings minimises: (model, inputs of a step) -> named terms."""
+    return partial(
+        contrastive_terms,
+        loss=RETRIEVER_LOSSES.load(settings.loss),
+        similarity=similarity,
+        temperature=settings.temperature,
+        mask_duplicates=settings.mask_duplicate_positives,
+    )
 
 
 @dataclass(frozen=True)
@@ -222,15 +234,8 @@ def train_retriever(
         negatives=settings.negatives,
         seed=seed,
     )
-    objective = partial(
-        contrastive_terms,
-        loss=RETRIEVER_LOSSES.load(settings.loss),
-        similarity=str(passage.recipe.similarity),
-        temperature=settings.temperature,
-        mask_duplicates=settings.mask_duplicate_positives,
-    )
     trainer = DrtkTrainer(
-        objective=objective,
+        objective=retriever_objective(settings, similarity=str(passage.recipe.similarity)),
         log=folder / LOG,
         steps_per_epoch=schedule.steps_per_epoch,
         model=model,

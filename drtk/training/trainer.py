@@ -272,6 +272,7 @@ def training_arguments(
 
 def allow_checkpointing(backbone: Any) -> None:
     """Let a backbone trade time for memory: activations are computed again in the backward pass."""
+    backbone.config.use_cache = False  # for generation; transformers would turn it off itself, and say so
     enable = getattr(backbone, "activation_checkpointing_enable", None)
     try:
         if enable is not None:

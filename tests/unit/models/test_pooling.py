@@ -1,0 +1,62 @@
+"""Pooling of three token vectors, worked out by hand, with padding on either side."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from drtk.models.pooling import POOLINGS, pool
+
+TOKENS = torch.tensor([[1.0, 8.0], [4.0, 2.0], [7.0, 5.0]])
+EXPECTED = {
+    "cls": [1.0, 8.0],
+    "max": [7.0, 8.0],
+    "mean": [4.0, 5.0],  # (1+4+7)/3, (8+2+5)/3
+    "mean_sqrt_len_tokens": [12 / math.sqrt(3), 15 / math.sqrt(3)],
+    "weightedmean": [(1 + 8 + 21) / 6, (8 + 4 + 15) / 6],  # weights 1 2 3
+    "lasttoken": [7.0, 5.0],
+}
+WITHOUT_FIRST = {  # the first token is a prompt
+    "cls": [4.0, 2.0],
+    "max": [7.0, 5.0],
+    "mean": [5.5, 3.5],
+    "mean_sqrt_len_tokens": [11 / math.sqrt(2), 7 / math.sqrt(2)],
+    "weightedmean": [(8 + 21) / 5, (4 + 15) / 5],  # a token keeps the weight of its place
+    "lasttoken": [7.0, 5.0],
+}
+
+
+def padded(side: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """(1, 5, 2) and (1, 5): TOKENS with two paddings whose values must not matter."""
+    junk = torch.full((2, 2), 100.0)
+    parts = (TOKENS, junk) if side == "right" else (junk, TOKENS)
+    mask = [1, 1, 1, 0, 0] if side == "right" else [0, 0, 1, 1, 1]
+    return torch.cat(parts).unsqueeze(0), torch.tensor([mask])
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("mode", POOLINGS)
+def test_each_mode_gives_what_a_hand_gives(mode: str, side: str):
+    hidden, mask = padded(side)
+    assert pool(hidden, mask, (mode,))[0].tolist() == pytest.approx(EXPECTED[mode])
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("mode", POOLINGS)
+def test_a_prompt_can_be_left_out(mode: str, side: str):
+    hidden, mask = padded(side)
+    assert pool(hidden, mask, (mode,), skip=1)[0].tolist() == pytest.approx(WITHOUT_FIRST[mode])
+
+
+def test_several_modes_lie_side_by_side():
+    hidden, mask = padded("right")
+    assert pool(hidden, mask, ("cls", "lasttoken"))[0].tolist() == [1.0, 8.0, 7.0, 5.0]
+
+
+def test_half_precision_is_summed_in_float32():
+    hidden = torch.full((1, 4096, 1), 1.0, dtype=torch.bfloat16)  # bfloat16 cannot count beyond 256
+    found = pool(hidden, torch.ones(1, 4096, dtype=torch.long), ("mean_sqrt_len_tokens",))
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(64.0)  # 4096 / sqrt(4096)

@@ -1,0 +1,99 @@
+"""What a model folder says about encoding, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.io.manifest import write_json
+from drtk.models.checkpoint import load_encoder, weights_digest
+from drtk.models.hub import locate, tower
+from drtk.models.recipe import Recipe
+from drtk.retrieval.encode import Embedder
+from drtk.settings.encoding import EncodeSettings
+from tests.tiny import tiny_model
+
+
+def own(folder: Path, **changes: object) -> Path:
+    """A model folder with a recipe of drtk's own in its meta.json."""
+    tiny_model(folder)
+    recipe = load_encoder(folder).recipe.changed(changes, sealed=False, folder="")
+    write_json(folder / "meta.json", {"kind": "model", "encoding": recipe.to_dict()})
+    return folder
+
+
+def test_a_recipe_survives_its_plain_form():
+    recipe = Recipe(pooling=("cls", "mean"), query_prompt="q: ", passage_length=144, title="segment", truncate=8)
+    assert Recipe.from_dict(recipe.to_dict() | {"of a later version": 1}) == recipe
+
+
+def test_own_models_keep_lengths_titles_and_prompts_by_role(tmp_path: Path):
+    folder = own(tmp_path / "m", query_length=8, passage_length=20, title="none", query_prompt="rivers ")
+    query, passage = Embedder(str(folder), role="query"), Embedder(str(folder), role="passage")
+    assert query.recipe.length("query") == 8 and passage.recipe.length("passage") == 20
+    assert query.recipe.prompt("query") == "rivers " and passage.recipe.prompt("passage") == ""
+    assert query.identity == passage.identity
+
+
+@pytest.mark.parametrize(
+    ("wish", "told"),
+    [
+        ({"pooling": "cls"}, "pooling mean; cls contradicts it"),
+        ({"max_length": 9}, "passage length 20; 9"),
+        ({"title": "segment"}, "title 'join'; 'segment'"),
+        ({"normalize": True}, "normalize False; True"),
+        ({"prompt": "x"}, "passage prompt ''; 'x'"),
+        ({"similarity": "dot"}, "similarity 'cosine'; 'dot'"),
+    ],
+)
+def test_contradicting_an_own_model_is_refused(tmp_path: Path, wish: dict, told: str):
+    folder = own(tmp_path / "m", passage_length=20)
+    with pytest.raises(MismatchError, match="was made for " + told):
+        Embedder(str(folder), role="passage", settings=EncodeSettings(**wish))
+
+
+def test_repeating_what_an_own_model_says_is_fine(tmp_path: Path):
+    folder = own(tmp_path / "m", passage_length=20)
+    Embedder(str(folder), role="passage", settings=EncodeSettings(pooling="mean", max_length=20, title="join"))
+
+
+def test_unknown_poolings_and_lengths_beyond_the_positions_are_refused(tmp_path: Path):
+    folder = tiny_model(tmp_path / "m")
+    with pytest.raises(UsageError, match="unknown pooling 'median'"):
+        load_encoder(folder, wishes={"pooling": "median"})
+    with pytest.raises(MismatchError, match="reads at most 64 tokens; 65"):
+        load_encoder(folder, wishes={"passage_length": 65})
+
+
+def test_where_a_model_lies(tmp_path: Path):
+    with pytest.raises(DrtkError, match="no such folder$"):
+        locate(str(tmp_path / "nowhere"))
+    with pytest.raises(DrtkError, match=r"nobody/nothing@v1: no such folder, .*out of reach"):
+        locate("nobody/nothing@v1")
+    (tmp_path / "file").touch()
+    with pytest.raises(DrtkError, match="is a file; expected a model folder"):
+        locate(str(tmp_path / "file"))
+    unfinished = tiny_model(tmp_path / "m")
+    (unfinished / "meta.json.part").touch()
+    with pytest.raises(MismatchError, match="unfinished"):
+        locate(str(unfinished))
+
+
+def test_towers_lie_in_subfolders_and_share_the_recipe_above_them(tmp_path: Path):
+    for role, seed in (("query", 1), ("passage", 2)):
+        tiny_model(tmp_path / "pair" / role, seed=seed)
+    recipe = Recipe(pooling=("mean",), query_length=8, passage_length=16, similarity="dot")
+    manifest = {"kind": "model", "encoding": recipe.to_dict(), "towers": ["passage", "query"]}
+    write_json(tmp_path / "pair" / "meta.json", manifest)
+    assert tower(tmp_path / "pair", "query") == tmp_path / "pair" / "query"
+    query, passage = (Embedder(str(tmp_path / "pair"), role=role) for role in ("query", "passage"))
+    assert query.recipe == passage.recipe == recipe
+    assert query.identity == passage.identity
+    assert abs(query(["rivers"]) - passage(["rivers"])).max() > 1e-3
+
+
+def test_the_digest_follows_the_weights_and_not_the_place(tmp_path: Path):
+    first, copy, other = (tiny_model(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
+    assert weights_digest(first) == weights_digest(copy) != weights_digest(other)

@@ -1,0 +1,57 @@
+"""Models from nothing: deterministic, of the size asked for, with the special tokens in their places."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from drtk.errors import DrtkError, UsageError
+from drtk.models.checkpoint import load_encoder, weights_digest
+from drtk.models.scratch import train_tokenizer, untrained_encoder
+from drtk.settings.scratch import ScratchSettings
+from tests.tiny import tiny_model
+
+SMALL = {"layers": 1, "hidden": 16, "heads": 2, "max_length": 32, "min_frequency": 1}
+
+
+def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone(tmp_path: Path):
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    first = tiny_model(tmp_path / "a", seed=3)
+    assert torch.rand(1) == expected
+    second, third = tiny_model(tmp_path / "b", seed=3), tiny_model(tmp_path / "c", seed=4)
+    assert (first / "tokenizer.json").read_bytes() == (second / "tokenizer.json").read_bytes()
+    assert weights_digest(first) == weights_digest(second) != weights_digest(third)
+
+
+def test_words_become_pieces_between_special_tokens():
+    tokenizer = train_tokenizer(["low lower lowest"] * 5, ScratchSettings(**SMALL, vocab_size=60))
+    assert tokenizer.convert_ids_to_tokens(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = tokenizer.convert_ids_to_tokens(tokenizer("LOW Löwer")["input_ids"])
+    assert pieces[0] == "[CLS]" and pieces[-1] == "[SEP]" and pieces[1] == "low"
+    assert tokenizer.decode(tokenizer("low lowest")["input_ids"], skip_special_tokens=True) == "low lowest"
+    pair = tokenizer("low", "lower")
+    assert pair["token_type_ids"] == [0, 0, 0] + [1] * (len(pair["input_ids"]) - 3)
+
+
+def test_case_can_be_kept():
+    cased = train_tokenizer(["Low low Löw"] * 5, ScratchSettings(**SMALL, vocab_size=60, lowercase=False))
+    assert {"Low", "low", "Löw"} <= set(cased.get_vocab())
+
+
+def test_the_size_is_what_was_asked_for(tmp_path: Path):
+    config = load_encoder(tiny_model(tmp_path / "m", intermediate=50)).encoder.backbone.config
+    size = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size)
+    assert (*size, config.max_position_embeddings) == (2, 32, 4, 50, 64)
+
+
+def test_what_cannot_be_made_is_refused():
+    settings = ScratchSettings(**SMALL | {"heads": 3}, vocab_size=60)
+    tokenizer = train_tokenizer(["some words"], settings)
+    with pytest.raises(UsageError, match="--heads 3 does not divide --hidden 16"):
+        untrained_encoder(tokenizer, settings, seed=0)
+    with pytest.raises(DrtkError, match="no words"):
+        train_tokenizer(["", " "], settings)

@@ -1,0 +1,181 @@
+"""drtk gives the vectors sentence-transformers gives: of folders written there, of folders written here, of real weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.models.biencoder import load_towers
+from drtk.models.checkpoint import load_encoder, save_encoder
+from drtk.models.pooling import POOLINGS
+from drtk.records import Passage
+from drtk.retrieval.encode import Embedder
+from drtk.settings.encoding import EncodeSettings
+from tests.tiny import minilm, tiny_model
+
+st = pytest.importorskip("sentence_transformers")
+
+TEXTS = [
+    "rivers engineer", "", "violins " * 90, "Gardens MARKETED winterish", "copper-sailor, castle's: 3.14 é ß 水 🙂",
+    "rivers\tenginer\n\nsailors", "marketed", "planets planeter planetal gardening",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face folder without a word about pooling."""
+    folder = tiny_model(tmp_path_factory.mktemp("plain") / "m", lowercase=False)
+    for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
+        (folder / name).unlink()
+    return folder
+
+
+def saved(plain: Path, folder: Path, *modules: Any, length: int | None = None, lower: bool = False, **given: Any) -> Any:
+    """A SentenceTransformer of `modules` over the plain encoder, saved and loaded again."""
+    from sentence_transformers.sentence_transformer.modules import Transformer
+
+    first = Transformer(str(plain), max_seq_length=length, do_lower_case=lower)
+    st.SentenceTransformer(modules=[first, *modules], device="cpu", **given).save(str(folder))
+    return st.SentenceTransformer(str(folder), device="cpu")
+
+
+def module(name: str, *given: Any, **named: Any) -> Any:
+    from sentence_transformers.sentence_transformer import modules
+
+    return getattr(modules, name)(*given, **named)
+
+
+@pytest.mark.parametrize("mode", POOLINGS)
+def test_every_pooling(plain: Path, tmp_path: Path, mode: str):
+    theirs = saved(plain, tmp_path / "m", module("Pooling", 32, mode))
+    ours = Embedder(str(tmp_path / "m"), role="passage")
+    np.testing.assert_allclose(ours(TEXTS), theirs.encode(TEXTS), atol=1e-5)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_two_poolings_dense_layers_and_normalisation(plain: Path, tmp_path: Path, residual: bool):
+    import torch
+
+    first = module("Dense", 64, 24, activation_function=torch.nn.Tanh(), use_residual=residual)
+    second = module("Dense", 24, 24, bias=False, activation_function=torch.nn.Identity(), use_residual=residual)
+    theirs = saved(plain, tmp_path / "m", module("Pooling", 32, ("cls", "mean")), first, second, module("Normalize"))
+    ours = Embedder(str(tmp_path / "m"), role="passage")
+    found = ours(TEXTS)
+    assert ours.dimension == 24 and ours.normalized
+    np.testing.assert_allclose(found, theirs.encode(TEXTS), atol=1e-5)
+    again = tmp_path / "again"
+    save_encoder(load_encoder(tmp_path / "m"), again)
+    np.testing.assert_allclose(st.SentenceTransformer(str(again), device="cpu").encode(TEXTS), found, atol=1e-6)
+    np.testing.assert_array_equal(Embedder(str(again), role="passage")(TEXTS), found)
+
+
+@pytest.mark.parametrize(("include", "name"), [(True, "document"), (False, "document"), (True, "passage")])
+def test_prompts_of_both_roles(plain: Path, tmp_path: Path, include: bool, name: str):
+    theirs = saved(
+        plain,
+        tmp_path / "m",
+        module("Pooling", 32, "mean", include_prompt=include),
+        prompts={"query": "rivers engine: ", name: "castled "},
+    )
+    for role, prompt in (("query", "query"), ("passage", name)):
+        ours = Embedder(str(tmp_path / "m"), role=role)
+        np.testing.assert_allclose(ours(TEXTS), theirs.encode(TEXTS, prompt_name=prompt), atol=1e-5)
+        assert np.abs(ours(TEXTS) - theirs.encode(TEXTS, prompt="")).max() > 1e-3  # the prompt does something
+
+
+def test_length_and_lower_case(plain: Path, tmp_path: Path):
+    theirs = saved(plain, tmp_path / "m", module("Pooling", 32, "mean"), length=9, lower=True)
+    ours = Embedder(str(tmp_path / "m"), role="passage")
+    np.testing.assert_allclose(ours(TEXTS), theirs.encode(TEXTS), atol=1e-5)
+
+
+def test_the_old_layout_is_read_too(plain: Path, tmp_path: Path):
+    theirs = saved(plain, tmp_path / "m", module("Pooling", 32, ("max", "mean")), module("Normalize"))
+    old = {"word_embedding_dimension": 32, "pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": True}
+    (tmp_path / "m" / "1_Pooling" / "config.json").write_text(json.dumps(old | {"pooling_mode_cls_token": False}))
+    settings = {"max_seq_length": 12, "do_lower_case": False}
+    (tmp_path / "m" / "sentence_bert_config.json").write_text(json.dumps(settings))
+    theirs = st.SentenceTransformer(str(tmp_path / "m"), device="cpu")
+    assert theirs.max_seq_length == 12
+    np.testing.assert_allclose(Embedder(str(tmp_path / "m"), role="query")(TEXTS), theirs.encode(TEXTS), atol=1e-5)
+
+
+def test_truncated_vectors_and_similarity(plain: Path, tmp_path: Path):
+    theirs = saved(plain, tmp_path / "m", module("Pooling", 32, "cls"), truncate_dim=5, similarity_fn_name="dot")
+    ours = Embedder(str(tmp_path / "m"), role="query")
+    assert (ours.dimension, ours.similarity) == (5, "dot")
+    np.testing.assert_allclose(ours(TEXTS), theirs.encode(TEXTS), atol=1e-5)
+
+
+def test_a_plain_encoder_has_cls_pooling_and_dot_product_unless_told_otherwise(plain: Path):
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    model, tokenizer = AutoModel.from_pretrained(plain).eval(), AutoTokenizer.from_pretrained(plain)
+    inputs = tokenizer(TEXTS, padding=True, truncation=True, max_length=64, return_tensors="pt")
+    with torch.no_grad():
+        hidden = model(**inputs).last_hidden_state
+    ours = Embedder(str(plain), role="passage")
+    assert (ours.similarity, ours.normalized) == ("dot", False)
+    np.testing.assert_allclose(ours(TEXTS), hidden[:, 0].numpy(), atol=1e-5)
+    chosen = EncodeSettings(pooling="mean", normalize=True, similarity="cosine")
+    other = Embedder(str(plain), role="passage", settings=chosen)
+    mask = inputs["attention_mask"].unsqueeze(-1)
+    mean = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)
+    np.testing.assert_allclose(other(TEXTS), mean.numpy(), atol=1e-5)
+    assert other.similarity == "cosine" and other.identity["digest"] != ours.identity["digest"]
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "cls+max"])
+def test_folders_written_here_load_in_sentence_transformers_and_transformers(tmp_path: Path, pooling: str):
+    from transformers import AutoModel
+
+    folder = tiny_model(tmp_path / "m", pooling=pooling, normalize=True)
+    ours = Embedder(str(folder), role="passage")(TEXTS)
+    theirs = st.SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(theirs.encode(TEXTS), ours, atol=1e-6)
+    assert theirs.max_seq_length == 64 and theirs.similarity_fn_name == "cosine"
+    backbone, info = AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert backbone.config.hidden_size == 32
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert not [path for path in folder.rglob("*") if path.suffix in (".bin", ".pt", ".pkl", ".pth")]
+
+
+def test_real_weights_give_equal_vectors():
+    folder = minilm()
+    theirs = st.SentenceTransformer(folder, device="cpu")
+    texts = [*TEXTS, "What is the capital of France?", "a long text that goes on and on " * 60, "中文文本", "x" * 300]
+    ours = Embedder(folder, role="passage")
+    found = ours(texts)
+    np.testing.assert_allclose(found, theirs.encode(texts), atol=1e-5)
+    assert (ours.dimension, ours.similarity, ours.normalized) == (384, "cosine", True)
+    titled = ours([Passage("a", "It lies on the Seine.", "Paris"), Passage("b", "No title.")])
+    np.testing.assert_allclose(titled, theirs.encode(["Paris It lies on the Seine.", "No title."]), atol=1e-5)
+
+
+def test_modules_that_drtk_cannot_run_are_named(plain: Path, tmp_path: Path):
+    saved(plain, tmp_path / "m", module("Pooling", 32, "cls"), module("LayerNorm", 32))
+    with pytest.raises(MismatchError, match="cannot run there: .*LayerNorm"):
+        Embedder(str(tmp_path / "m"), role="query")
+
+
+def test_damaged_and_foreign_folders_are_refused_in_one_line(plain: Path, tmp_path: Path):
+    with pytest.raises(MismatchError, match="is no model folder"):
+        load_encoder(tmp_path)
+    folder = tiny_model(tmp_path / "m")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(DrtkError, match="cannot be loaded as an encoder") as fault:
+        load_encoder(folder)
+    assert "\n" not in str(fault.value)
+
+
+def test_one_folder_starts_two_towers_that_are_apart(tmp_path: Path):
+    towers = load_towers(str(tiny_model(tmp_path / "m")), wishes={}, untied=True)
+    query, passage = (next(towers[role].encoder.parameters()) for role in ("query", "passage"))
+    assert query is not passage and bool((query == passage).all())

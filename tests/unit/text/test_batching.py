@@ -1,0 +1,90 @@
+"""Ragged tokens, padding on either side, and batches by length."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drtk.models.checkpoint import load_encoder
+from drtk.records import Passage, Query
+from drtk.text.batching import Tokenizing, Tokens, batches_by_length
+from tests.tiny import tiny_model
+
+TOKENS = Tokens.of([[5, 6, 7], [8], [9, 4]], [[0, 0, 1], [0], [0, 1]])
+
+
+def test_padding_on_the_right():
+    batch = TOKENS.padded([0, 1], pad=1)
+    assert batch["input_ids"].tolist() == [[5, 6, 7], [8, 1, 1]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert batch["token_type_ids"].tolist() == [[0, 0, 1], [0, 0, 0]]
+
+
+def test_padding_on_the_left_and_rows_in_any_order():
+    batch = TOKENS.padded([2, 0], pad=1, left=True)
+    assert batch["input_ids"].tolist() == [[1, 9, 4], [5, 6, 7]]
+    assert batch["attention_mask"].tolist() == [[0, 1, 1], [1, 1, 1]]
+    assert batch["token_type_ids"].tolist() == [[0, 0, 1], [0, 0, 1]]
+
+
+@given(lengths=st.lists(st.integers(0, 300), max_size=60), budget=st.integers(1, 2000), most=st.integers(1, 10))
+def test_batches_hold_every_row_once_and_keep_the_budget(lengths: list[int], budget: int, most: int):
+    batches = list(batches_by_length(np.array(lengths, dtype=np.int64), budget=budget, most=most))
+    assert sorted(row for batch in batches for row in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) <= most
+        assert len(batch) == 1 or len(batch) * max(lengths[row] for row in batch) <= budget
+    longest = [max(lengths[row] for row in batch) for batch in batches]
+    assert longest == sorted(longest, reverse=True)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory):
+    return load_encoder(tiny_model(tmp_path_factory.mktemp("model"))).tokenizer
+
+
+def pieces(tokenizer, items: list, **changes: object) -> list[str]:
+    settings = {"prompt": "", "max_length": 64, "title": "join", "with_types": True}
+    tokens = Tokenizing(tokenizer, **settings | changes)(items)
+    ids = [tokens.ids[start : start + length] for start, length in zip(tokens.starts, tokens.lengths, strict=True)]
+    return [" ".join(tokenizer.convert_ids_to_tokens(row.tolist())) for row in ids]
+
+
+PASSAGE = Passage("d1", "rivers riverer", "riverish")
+
+
+def test_titles_are_joined_paired_or_left_out(tokenizer):
+    assert pieces(tokenizer, [PASSAGE]) == pieces(tokenizer, ["riverish rivers riverer"])
+    assert pieces(tokenizer, [PASSAGE], title="none") == pieces(tokenizer, ["rivers riverer"])
+    [pair] = pieces(tokenizer, [PASSAGE], title="segment")
+    assert pair.count("[SEP]") == 2 and pair.index("[SEP]") > pair.index("river")
+
+
+def test_pairs_and_single_texts_keep_their_order(tokenizer):
+    items = [Passage("a", "rivers"), PASSAGE, Passage("b", "rivered"), Passage("c", "", "riverish")]
+    together = pieces(tokenizer, items, title="segment")
+    assert together == [pieces(tokenizer, [item], title="segment")[0] for item in items]
+
+
+def test_the_second_segment_has_type_one(tokenizer):
+    tokens = Tokenizing(tokenizer, prompt="", max_length=64, title="segment", with_types=True)([PASSAGE])
+    after = tokens.ids.tolist().index(tokenizer.sep_token_id) + 1
+    assert tokens.types is not None
+    assert tokens.types.tolist() == [0] * after + [1] * (len(tokens.ids) - after)
+
+
+def test_prompts_come_first_and_queries_have_no_title(tokenizer):
+    assert pieces(tokenizer, [Query("q", "rivers")], prompt="riverish ") == pieces(tokenizer, ["riverish rivers"])
+    assert pieces(tokenizer, [PASSAGE], prompt="x ") == pieces(tokenizer, ["x riverish rivers riverer"])
+
+
+def test_long_texts_are_cut_with_their_special_tokens_kept(tokenizer):
+    [cut] = pieces(tokenizer, ["rivers " * 500], max_length=7)
+    assert len(cut.split()) == 7 and cut.startswith("[CLS]") and cut.endswith("[SEP]")
+
+
+def test_nothing_gives_nothing(tokenizer):
+    tokens = Tokenizing(tokenizer, prompt="", max_length=7, title="join", with_types=True)([])
+    assert len(tokens) == 0 and tokens.padded([], pad=0)["input_ids"].shape == (0, 0)
