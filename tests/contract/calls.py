@@ -44,6 +44,12 @@ CALLS = {
     "index": Call("{input} -o {output} --type bm25s", "documents.jsonl", collection.documents),
     "search": Call("{bm25s} {input} -o {output} -k 20", "queries.jsonl", collection.queries),
     "fuse": Call("{input} {second.run} -o {output}", "first.run", collection.run, torn=b"q1 Q0 d1 one\n"),
+    "mine-negatives": Call(
+        "run={input} -o {output} --qrels {many.tsv} --policy tevatron",
+        "first.run",
+        collection.run,
+        torn=b"q1 Q0 d1 one\n",
+    ),
     "train-retriever": Call(
         "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {model} --steps 2 --batch 4 "
         "--negatives 1 --device cpu",
@@ -59,6 +65,15 @@ CALLS = {
         torn=b"q1 Q0 d1 one\n",
         streams=False,
     ),
+    "report": Call(
+        "run={input} -o {output} --qrels {qrels.tsv}",
+        "first.run",
+        collection.run,
+        torn=b"q1 Q0 d1 one\n",
+        compares="report.json",
+    ),
+    "convert": Call("{input} -o {output} --as passages", "documents.jsonl", collection.documents, keeps=True),
+    "validate": Call("{input} --as passages", "documents.jsonl", collection.documents, streams=False),
     "show": Call("{input}", "documents.jsonl", streams=False),
     "presets": Call("", streams=False),
     "doctor": Call("", streams=False),

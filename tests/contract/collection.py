@@ -100,6 +100,7 @@ class Collection:
             "first.run": run(20),
             "second.run": run(20, shift=3),
             "qrels.tsv": qrels(20),
+            "many.tsv": qrels(20_000),
             "examples.jsonl": examples(24),
         }
         for name, content in contents.items():

@@ -147,9 +147,12 @@ def test_a_bad_line_is_named_by_file_and_line(name: str, collection: Collection)
     Path("in").write_bytes(with_a_torn_line(name, collection[CALLS[name].input].read_bytes(), at=4))
     outcome = here(*arguments(name, collection, "in", "out"))
     assert outcome.status == 1
-    complaints = [line for line in outcome.err.splitlines() if "in:4: " in line]
-    assert complaints == [complaint for complaint in complaints if complaint.startswith("drtk: in:4: ")]
-    assert len(complaints) == 1
+    if name in MAKERS:
+        complaints = [line for line in outcome.err.splitlines() if "in:4: " in line]
+        assert len(complaints) == 1
+        assert complaints[0].startswith("drtk: in:4: ")
+    else:  # validate writes findings, as they are what it is asked for
+        assert "in:4: " in outcome.out.decode()
     assert not Path("out").exists() or not Path("out/meta.json").exists()
     assert not Path("out.part").exists()
 
