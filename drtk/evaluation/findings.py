@@ -37,7 +37,7 @@ class Claim:
         verb = "beats" if self.holds else "does not beat" if a < b else "equals"
         return (
             f"{self.first} {verb} {self.second} on {self.measure}: {a:.4f} against {b:.4f} ({a - b:+.4f}); "
-            f"better on {self.better:,} queries, worse on {self.worse:,}, equal on {self.equal:,}."
+            f"better on {self.better:,} of {self.better + self.worse + self.equal:,} queries, worse on {self.worse:,}, equal on {self.equal:,}."
         )
 
     def row(self) -> dict[str, Any]:

@@ -88,6 +88,7 @@ def _ir(name: str, default_rel: int) -> Measure:
 
     try:
         parsed = ir_measures.parse_measure(_HIT.sub("Success", name))
+        parsed.validate_params()
         if default_rel != 1 and "rel" in parsed.SUPPORTED_PARAMS and "rel" not in parsed.params:
             parsed, name = parsed(rel=default_rel), str(parsed(rel=default_rel))
     except (NameError, AssertionError, ValueError, SyntaxError, TypeError, KeyError) as error:

@@ -35,7 +35,7 @@ class EvalSettings:
 class ReportSettings:
     """drtk report."""
 
-    measures: str = knob("nDCG@10 RR@10 R@10 R@100 Success@10", "Measures to report, as drtk eval takes them.")
+    measures: str = knob("nDCG@10 RR@10 R@10 R@100", "Measures to report, as drtk eval takes them.")
     by: By = knob("passage", "What is scored: passage, or source: a document by its best passage (MaxP).")
     rel: int = knob(1, "The grade from which on a document counts as relevant, where a measure does not say it.")
     drop_same_id: bool = knob(False, "Take a query's own document out of its ranking, before the cut (BEIR).")

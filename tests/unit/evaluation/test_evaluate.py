@@ -1,0 +1,85 @@
+"""Rankings to values: who is counted, and the published known answers."""
+
+from __future__ import annotations
+
+from math import exp, log
+
+import pytest
+
+from drtk.evaluation.evaluate import Evaluation, Evaluator
+from drtk.evaluation.measures import parse_measures
+
+JUDGEMENTS = {"q1": {"d1": 1, "d7": 1}, "q2": {"d2": 1}, "q3": {"d0": 1}, "q4": {"d1": 1}}
+RANKINGS = {"q1": ["d3", "d1", "d7"], "q2": ["d9", "d8", "d2"], "q3": ["d4", "d5", "d6"]}
+
+
+def overall(measures: str, **options: bool) -> dict[str, object]:
+    result: Evaluation = Evaluator(JUDGEMENTS, parse_measures(measures))("run", RANKINGS, **options)
+    return dict(result.overall)
+
+
+def test_queries_missing_from_the_run_count_as_nothing_found() -> None:
+    # RR: q1 1/2, q2 1/3, q3 0, q4 is not in the run
+    assert overall("RR@10")["RR@10"] == pytest.approx((1 / 2 + 1 / 3) / 4)
+    assert round((1 / 2 + 1 / 3) / 4, 6) == 0.208333
+
+
+def test_queries_missing_from_the_run_may_be_left_out() -> None:
+    assert overall("RR@10", retrieved_only=True)["RR@10"] == pytest.approx((1 / 2 + 1 / 3) / 3)
+    assert round((1 / 2 + 1 / 3) / 3, 6) == 0.277778
+
+
+def test_recall_and_hit_rate_are_kept_apart() -> None:
+    # at 3: q1 2/2, q2 1/1; at 2: q1 1/2, of any q1 alone
+    found = overall("R@3 R@2 Hit@2 Success@2")
+    assert found == pytest.approx({"R@3": 0.5, "R@2": 0.125, "Hit@2": 0.25, "Success@2": 0.25})
+
+
+def test_measures_come_in_the_order_asked_for_whoever_computes_them() -> None:
+    assert list(overall("RR@10 P@1 Compat AP RR")) == ["RR@10", "P@1", "Compat", "AP", "RR"]
+
+
+def test_queries_without_judgements_are_left_out() -> None:
+    evaluator = Evaluator({"q1": {"d1": 1}}, parse_measures("RR"))
+    result = evaluator("run", {"q1": ["d1"], "other": ["d2"]})
+    assert list(result.per_query) == ["q1"]
+    assert result.overall == {"RR": 1.0}
+
+
+def test_geometric_means_keep_queries_that_found_nothing_above_zero() -> None:
+    # AP: q1 (1/2 + 2/3)/2, q2 1/3, q3 and q4 nothing, counted as 0.00001
+    expected = exp((log((1 / 2 + 2 / 3) / 2) + log(1 / 3) + 2 * log(1e-5)) / 4)
+    assert overall("gm_map")["gm_map"] == pytest.approx(expected)
+
+
+def test_counts_are_whole_numbers_over_all_judged_queries() -> None:
+    found = overall("num_q num_rel num_ret num_rel_ret NumRel(rel=2)")
+    assert found == {"num_q": 4, "num_rel": 5, "num_ret": 9, "num_rel_ret": 3, "NumRel(rel=2)": 0}
+
+
+def test_unjudged_documents_can_be_passed_over() -> None:
+    # only d1 and d7 of q1's ranking are judged, d2 of q2's
+    found = overall("RR(judged_only=True)@10 P(judged_only=True)@1")
+    assert list(found.values()) == pytest.approx([(1 + 1) / 4, (1 + 1) / 4])
+
+
+def test_f_measures_with_several_betas_do_not_get_mixed_up() -> None:
+    # q: 1 of 2 retrieved is relevant (P 1/2), 1 of 4 relevant found (R 1/4); trec_eval's F: (1 + b) P R / (R + b P)
+    evaluator = Evaluator({"q": dict.fromkeys("abcd", 1)}, parse_measures("set_F set_F_0.5 set_F_2"))
+    found = evaluator("run", {"q": ["a", "z"]}).overall
+    p, r = 1 / 2, 1 / 4
+    expected = {name: (1 + b) * p * r / (r + b * p) for name, b in (("set_F", 1), ("set_F_0.5", 0.5), ("set_F_2", 2))}
+    assert found == pytest.approx(expected)
+
+
+def test_an_evaluator_serves_many_runs() -> None:
+    evaluator = Evaluator(JUDGEMENTS, parse_measures("RR@10 AP"))
+    first = evaluator("a", RANKINGS)
+    evaluator("b", {"q1": ["d1"]})
+    assert evaluator("a", RANKINGS) == first
+
+
+def test_an_empty_run_has_zeros() -> None:
+    result = Evaluator(JUDGEMENTS, parse_measures("RR AP R@5 nDCG num_ret rbp"))("run", {})
+    assert set(result.overall.values()) == {0}
+    assert result.queries == 4

@@ -1,0 +1,63 @@
+"""Names of measures: both grammars, what they stand for, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from drtk.errors import UsageError
+from drtk.evaluation.measures import parse_measures
+
+
+def names(text: str, rel: int = 1) -> list[str]:
+    return [measure.name for measure in parse_measures(text, rel=rel)]
+
+
+def test_measures_keep_the_names_they_are_asked_for_by() -> None:
+    asked = "nDCG@10 MRR@10 R@100 Hit@5 P_30 AP(rel=2) nDCG(dcg='exp-log2')@10 Compat(p=0.8, normalize=True) map"
+    assert " ".join(names(asked)) == asked
+
+
+def test_a_name_given_twice_counts_once() -> None:
+    assert names("RR@10 map RR@10") == ["RR@10", "map"]
+
+
+def test_families_of_trec_eval_are_spread_out() -> None:
+    assert names("P.5,7") == ["P_5", "P_7"]
+    assert names("ndcg_cut_10") == ["ndcg_cut_10"]
+    assert names("iprec_at_recall..10,.2") == ["iprec_at_recall_0.10", "iprec_at_recall_0.20"]
+    assert len(names("all_trec")) == 100  # 99 lines of trec_eval's summary and relstring, which has no summary
+
+
+def test_hit_rate_and_recall_are_not_the_same() -> None:
+    hit, recall = parse_measures("Hit@5 R@5")
+    assert (hit.key, recall.key) == ("success_5", "recall_5")
+
+
+def test_a_level_for_all_shows_in_the_names_of_measures_it_touches() -> None:
+    assert names("RR@10 nDCG@10 AP(rel=3) map", rel=2) == ["RR(rel=2)@10", "nDCG@10", "AP(rel=3)", "map"]
+    assert [measure.rel for measure in parse_measures("RR@10 AP(rel=3) map", rel=2)] == [2, 3, 2]
+
+
+def test_counts_are_summed_and_gm_map_is_a_geometric_mean() -> None:
+    found = {measure.name: measure.aggregate for measure in parse_measures("num_rel NumRet gm_map relstring num_q AP")}
+    assert list(found.values()) == ["sum", "sum", "geometric", "none", "none", "mean"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("Foo@10", "'Foo@10' is not a measure"),
+        ("P_x", "'x' cannot be a parameter of P"),
+        ("P_0", "'0' cannot be a parameter of P"),
+        ("map_10x", "'map_10x'|'10x'"),
+        ("utility_1,2", "'1,2' cannot be a parameter of utility"),
+        ("rbp_p=2", "'p=2' cannot be a parameter of rbp"),
+        ("RR@0", "cut-off must be at least 1"),
+        ("nDCG(x=1)@10", "is not a measure"),
+        ("   ", "no measure is named"),
+        ("alpha_nDCG@10", "provider of ir_measures that is not installed"),
+    ],
+)
+def test_what_nobody_computes_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        parse_measures(text)

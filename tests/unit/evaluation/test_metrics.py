@@ -1,0 +1,102 @@
+"""Measures of drtk's own, by hand-computed values."""
+
+from __future__ import annotations
+
+from math import log2
+
+import pytest
+
+from drtk.evaluation import METRICS
+from drtk.evaluation.metrics import (
+    averaged_precision,
+    interpolated_precision,
+    ndcg,
+    rank_biased_precision,
+    rank_biased_residual,
+    reciprocal_rank,
+    relevance_string,
+    relevant,
+    unjudged,
+    utility,
+)
+
+RANKED = [3, 0, 2, 0, 1]  # grades in rank order
+POOL = [3, 2, 2, 1, 1, 0]  # all grades of the query
+
+
+def test_every_registered_measure_loads() -> None:
+    assert all(callable(METRICS.load(name)) for name in METRICS)
+
+
+def test_reciprocal_rank_is_cut_and_needs_the_grade() -> None:
+    assert reciprocal_rank([0, 1, 2], []) == 1 / 2
+    assert reciprocal_rank([0, 1, 2], [], rel=2) == 1 / 3
+    assert reciprocal_rank([0, 1, 2], [], rel=2, cutoff=2) == 0
+    assert reciprocal_rank([None, None], []) == 0
+
+
+def test_ndcg_with_linear_gains() -> None:
+    # DCG 3 + 2/log2(4) + 1/log2(6) = 4.386853; ideal 3 + 2/log2(3) + 2/log2(4) + 1/log2(5) + 1/log2(6) = 6.079389
+    assert 3 + 2 / 2 + 1 / log2(6) == pytest.approx(4.386853, abs=1e-6)
+    assert 3 + 2 / log2(3) + 2 / 2 + 1 / log2(5) + 1 / log2(6) == pytest.approx(6.079389, abs=1e-6)
+    assert ndcg(RANKED, POOL) == pytest.approx(0.721594, abs=1e-6)
+
+
+def test_ndcg_with_exponential_gains_is_another_measure() -> None:
+    assert ndcg(RANKED, POOL, exponential=True) == pytest.approx(0.792739, abs=1e-6)
+
+
+def test_ndcg_with_gains_of_ones_own() -> None:
+    # grade 2 gains 9, others their grade: 3 + 9/2 + 1/log2(6) over 9 + 9/log2(3) + 3/2 + 1/log2(5) + 1/log2(6)
+    ideal = 9 + 9 / log2(3) + 3 / 2 + 1 / log2(5) + 1 / log2(6)
+    assert ndcg(RANKED, POOL, gains={2: 9}) == pytest.approx((3 + 9 / 2 + 1 / log2(6)) / ideal)
+
+
+def test_ndcg_of_the_ideal_ranking_is_one_and_negative_grades_gain_nothing() -> None:
+    assert ndcg(sorted(POOL, reverse=True), POOL) == pytest.approx(1)
+    assert ndcg([-1, 1], [1, -1]) == pytest.approx(1 / log2(3))
+    assert ndcg([0, None], [0, -1]) == 0
+
+
+def test_ndcg_is_cut_in_both_rankings() -> None:
+    # first two: 3 + 0 over 3 + 2/log2(3)
+    assert ndcg(RANKED, POOL, cutoff=2) == pytest.approx(3 / (3 + 2 / log2(3)))
+
+
+def test_interpolated_precision_looks_from_a_recall_level_on() -> None:
+    # relevant at ranks 1 and 4 of 2 in all: precision 1 at recall 0.5, 1/2 at recall 1
+    grades = [1, 0, 0, 1]
+    assert interpolated_precision(grades, [1, 1], recall=0.5) == 1
+    assert interpolated_precision(grades, [1, 1], recall=1.0) == 1 / 2
+    # 0.6 of 2 is 1.2, rounded 1 document; 0.8 of 2 is 1.6, rounded 2
+    assert interpolated_precision(grades, [1, 1], recall=0.6) == 1
+    assert interpolated_precision(grades, [1, 1], recall=0.8) == 1 / 2
+    assert averaged_precision(grades, [1, 1], levels=(0.5, 1.0)) == 3 / 4
+
+
+def test_rank_biased_precision_scales_grades_above_one() -> None:
+    # p .5: (1 - .5) (1 + .25) for grades 1 0 1; with a highest grade of 2 in the pool, half of it
+    assert rank_biased_precision([1, 0, 1], [1, 1], p=0.5) == pytest.approx(0.625)
+    assert rank_biased_precision([1, 0, 1], [1, 1, 2], p=0.5) == pytest.approx(0.3125)
+
+
+def test_rank_biased_residual_is_what_the_unjudged_could_add() -> None:
+    # unjudged at rank 2 of 3, p .5: .5 * .5 and all that comes after, .5^3
+    assert rank_biased_residual([1, None, 0], [1], p=0.5) == pytest.approx(0.25 + 0.125)
+    assert rank_biased_residual([1, 0, 0], [1], p=0.5) == 0
+
+
+def test_unjudged_counts_ranks_that_are_not_there_as_judged() -> None:
+    assert unjudged([None, -1, 0], [0], cutoff=10) == 2 / 10
+
+
+def test_utility_weighs_what_is_found_and_missed() -> None:
+    # 1 relevant and 2 others found, 1 relevant missed
+    assert utility([1, 0, None], [1, 1]) == 1 - 2
+    assert utility([1, 0, None], [1, 1], weights=(2, -1, -3, 0)) == 2 - 2 - 3
+
+
+def test_relevance_string_and_number_of_relevant() -> None:
+    assert relevance_string([None, -1, 0, 3, 12], [], cutoff=4) == "'-.03'"
+    assert relevance_string([12], []) == "'>'"
+    assert relevant([], [0, 1, 2, -1], rel=1) == 2

@@ -1,0 +1,129 @@
+"""Every line of trec_eval's own reference outputs, to the four decimals it prints.
+
+No measure in them is left out: those that pytrec_eval lacks (rbp, rbp_resid, unj, relstring) or computes as older
+versions did (iprec_at_recall, 11pt_avg) are drtk's own.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from drtk.evaluation.evaluate import Evaluation, Evaluator
+from drtk.evaluation.measures import parse_measures
+from drtk.evaluation.rankings import View
+from drtk.io.trec import load_hits, load_qrels
+from tests.data import shared_data
+from tests.running import command
+
+WITH_PARAMETERS = (
+    "iprec_at_recall..10,.20,.25,.75,.50 P.5,7,3 recall.20,2000 Rprec_mult.5.0,0.2,0.35 utility.2,-1,0,0 "
+    "11pt_avg..25,.5,.75 ndcg.1=3,2=9,4=4.5 ndcg_cut.10,20,23.4 success.2,5,20"
+)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An output of trec_eval's, and the call that makes it; trec_eval's -c is drtk's default."""
+
+    output: str
+    qrels: str
+    run: str
+    measures: str = "all_trec"
+    rel: int = 1
+    depth: int | None = None
+    complete: bool = False
+
+
+REFERENCES = [
+    Reference("out.test", "qrels.test", "results.test", "official"),
+    Reference("out.test", "qrels.test.with-comments", "results.test", "official"),
+    Reference("out.test.a", "qrels.test", "results.test"),
+    Reference("out.test.aq", "qrels.test", "results.test"),
+    Reference("out.test.aqc", "qrels.test", "results.trunc", complete=True),
+    Reference("out.test.aqcM", "qrels.test", "results.trunc", depth=100, complete=True),
+    Reference("out.test.aql", "qrels.rel_level", "results.test", "all_trec relstring_20", rel=2),
+    Reference("out.test.meas_params", "qrels.test", "results.test", WITH_PARAMETERS),
+    Reference("cacm/out.all_trec.q", "cacm/qrels.txt", "cacm/run.bm25.txt"),
+    Reference("cacm/out.recip_rank.M10.q", "cacm/qrels.txt", "cacm/run.bm25.txt", "recip_rank", depth=10),
+    Reference("dl20-passage/out.all_trec.q", "dl20-passage/qrels.txt", "dl20-passage/run.txt"),
+    Reference("dl20-passage/out.all_trec.q.l2", "dl20-passage/qrels.txt", "dl20-passage/run.txt", rel=2),
+    Reference(
+        "dl20-passage/out.recip_rank.M10.q", "dl20-passage/qrels.txt", "dl20-passage/run.txt", "recip_rank", depth=10
+    ),
+]
+
+
+def evaluated(reference: Reference, folder: Path) -> Evaluation:
+    judgements = load_qrels(str(folder / reference.qrels))
+    hits = load_hits(str(folder / reference.run))
+    tag = next(iter(hits.values())).tags[0]
+    evaluator = Evaluator(judgements, parse_measures(reference.measures, rel=reference.rel))
+    rankings = View(depth=reference.depth).all(hits)
+    return evaluator("run", rankings, retrieved_only=not reference.complete, tag=tag)
+
+
+@pytest.mark.parametrize("reference", REFERENCES, ids=lambda reference: f"{reference.output} {reference.qrels}")
+def test_every_value_of_the_reference_output_is_ours(reference: Reference) -> None:
+    folder = shared_data("trec_eval")
+    ours = evaluated(reference, folder)
+    lines = (folder / reference.output).read_text().splitlines()
+    assert lines
+    for line in lines:
+        measure, query, theirs = line.split()
+        value = (ours.overall if query == "all" else ours.per_query[query])[measure]
+        shown = value if isinstance(value, str) else f"{value:.4f}" if isinstance(value, float) else str(value)
+        if shown != theirs:  # the last printed digit may be rounded the other way
+            assert float(shown) == pytest.approx(float(theirs), abs=5.1e-5), (measure, query)
+
+
+@pytest.mark.parametrize(
+    ("output", "arguments"),
+    [
+        ("out.test.aq", ["results.test", "--qrels", "qrels.test", "--retrieved-only", "--measures", "all_trec"]),
+        ("out.test.aqc", ["results.trunc", "--qrels", "qrels.test", "--measures", "all_trec"]),
+        ("out.test.aqcM", ["results.trunc", "--qrels", "qrels.test", "--measures", "all_trec", "--depth", "100"]),
+        (
+            "dl20-passage/out.all_trec.q.l2",
+            ["dl20-passage/run.txt", "--qrels", "dl20-passage/qrels.txt", "--rel", "2", "--measures", "all_trec"],
+        ),
+    ],
+)
+def test_the_command_prints_what_trec_eval_prints(
+    output: str, arguments: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shared_data("trec_eval")
+    monkeypatch.chdir(folder)
+    printed = command(capfd, "eval", "-q", "--per-query", "--format", "trec", *arguments)
+    assert sorted(printed.splitlines()) == sorted((folder / output).read_text().splitlines())
+
+
+def test_compatibility_is_that_of_the_reference_values() -> None:
+    folder = shared_data("trec_eval") / "compat"
+    rows = list(csv.DictReader((folder / "expected.tsv").open(), delimiter="\t"))
+    measures = " ".join(dict.fromkeys(row["measure"] for row in rows))
+    reference = Reference("", "compat.qrels", "compat.run", measures)
+    ours = evaluated(reference, folder)
+    for row in rows:
+        query, measure = row["query_id"], row["measure"]
+        value = ours.overall[measure] if query == "all" else ours.per_query[query][measure]
+        assert value == pytest.approx(float(row["value"]), abs=1e-9)
+
+
+def test_the_figures_of_the_data_set_are_those_of_its_readme() -> None:
+    # cacm: map 0.2744, P_30 0.1942, ndcg_cut_10 0.4543; dl20: ndcg_cut_10 0.6714, recip_rank 0.8274 from grade 2 on
+    folder = shared_data("trec_eval")
+    cacm = evaluated(Reference("", "cacm/qrels.txt", "cacm/run.bm25.txt", "AP P@30 nDCG@10 RR RR@10"), folder).overall
+    assert {name: round(float(value), 4) for name, value in cacm.items()} == {
+        "AP": 0.2744,
+        "P@30": 0.1942,
+        "nDCG@10": 0.4543,
+        "RR": 0.7048,
+        "RR@10": 0.7020,
+    }
+    dl20 = Reference("", "dl20-passage/qrels.txt", "dl20-passage/run.txt", "nDCG@10 RR(rel=2) RR AP AP(rel=2)")
+    found = evaluated(dl20, folder).overall
+    assert [round(float(value), 4) for value in found.values()] == [0.6714, 0.8274, 0.9435, 0.4362, 0.4093]
