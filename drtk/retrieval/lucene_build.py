@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from drtk.errors import DrtkError, RecordError
+from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.io.progress import Progress, detail, warn
 from drtk.records import Passage
 from drtk.retrieval.id_table import first_duplicate, write_ids
@@ -36,8 +36,8 @@ def build_index(
     """Index title and text, joined by a space, of every passage; the number of passages in the index.
 
     Empty passages are left out, and counted on stderr. Passages pass through JSON files in `folder`, one a thread,
-    which are removed again. Raises DrtkError where there is no passage, where an id occurs twice, and where Lucene
-    indexed another number than it was given; UsageError for settings that contradict each other.
+    which are removed again. Raises DrtkError where there is no passage and where Lucene indexed another number than it
+    was given; MismatchError where an id occurs twice; UsageError for settings that contradict each other.
     """
     start_jvm()  # before jnius is imported, which would start one without the jar
     import jnius
@@ -161,7 +161,7 @@ def _write_ids(folder: Path, count: int) -> None:
     finally:
         reader.close()
     if (doubled := first_duplicate(ids)) is not None:
-        raise DrtkError(f"two passages have the id '{doubled}'")
+        raise MismatchError(f"two passages have the id '{doubled}'")
     write_ids(folder / IDS_FILE, ids)
 
 

@@ -5,13 +5,14 @@ Of the package pyserini only the jar is used: its Python half, which asks for to
 
 from __future__ import annotations
 
+import locale
 import logging
 import os
 import re
 import shlex
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -92,7 +93,6 @@ def jvm_options(version: int) -> list[str]:
     options = [
         "-Xrs",  # signals stay Python's: Ctrl-C raises KeyboardInterrupt
         "-XX:+DisplayVMOutputToStderr",  # stdout carries records
-        "-Dsun.jnu.encoding=UTF-8",  # names of files, whatever the locale
         "--enable-native-access=ALL-UNNAMED",  # without the next two Lucene's memory mapping draws warnings
     ]
     if version >= 23:
@@ -128,21 +128,33 @@ def _start(jar: Path, java: JavaRuntime) -> None:
     logging.getLogger("kivy").setLevel(logging.WARNING)  # pyjnius tells of every method of every class there
     jnius_config.set_options(*jvm_options(java.version))
     jnius_config.set_classpath(str(jar))
-    before = os.environ.get("JAVA_HOME")
-    os.environ["JAVA_HOME"] = str(java.home)  # pyjnius looks nowhere else; programs we start shall not
-    try:
-        import jnius
+    told = {"JAVA_HOME": str(java.home)}  # pyjnius looks nowhere else
+    if locale.nl_langinfo(locale.CODESET).upper() != "UTF-8" or os.environ.get("LC_ALL") in ("C", "POSIX"):
+        told["LC_ALL"] = "C.UTF-8"  # by it Java reads and writes names of files
+    with _environment(told):
+        try:
+            import jnius
 
-        jnius.autoclass("java.lang.System")
-    except (SystemError, OSError) as error:
-        raise DrtkError(
-            f"Java {java.version} of {java.home} does not start: {error}; see $DRTK_JAVA_OPTIONS"
-        ) from error
+            jnius.autoclass("java.lang.System")
+        except (SystemError, OSError) as error:
+            raise DrtkError(
+                f"Java {java.version} of {java.home} does not start: {error}; see $DRTK_JAVA_OPTIONS"
+            ) from error
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """These variables for the length of a block: Java shall see them, programs we start shall not."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
     finally:
-        if before is None:
-            del os.environ["JAVA_HOME"]
-        else:
-            os.environ["JAVA_HOME"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _hush() -> None:

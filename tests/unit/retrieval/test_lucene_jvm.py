@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -89,6 +90,38 @@ def test_stdout_and_stderr_carry_nothing_of_javas(tmp_path: Path) -> None:
         [sys.executable, "-c", PIPELINE, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "['p']\n", "")
+
+
+@pytest.mark.parametrize("locale", ["C", "en_US.UTF-8"])
+def test_folders_of_any_name_work_in_any_locale(tmp_path: Path, locale: str) -> None:
+    need_lucene()
+    folder = tmp_path / "größe 索引"
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", PIPELINE, str(folder)],
+        env={**os.environ, "LC_ALL": locale},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "['p']\n", "")
+
+
+def test_a_java_that_does_not_start_says_where_it_is() -> None:
+    need_lucene()
+    code = "from drtk.retrieval.lucene_jvm import start_jvm; start_jvm()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "DRTK_JAVA_OPTIONS": "-XX:NoSuchOption"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "does not start" in done.stderr.splitlines()[-1]
+    assert "DRTK_JAVA_OPTIONS" in done.stderr.splitlines()[-1]
 
 
 SLEEPER = """
