@@ -1,0 +1,200 @@
+"""The import rule: layers look upwards only, every module stands alone, and what must be light is light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import drtk
+from tests.contract.running import environment
+
+ROOT = Path(drtk.__file__).parent
+# One line of the architecture's table after the other; names on one line are neighbours and do not import each other.
+LAYERS = (
+    ("errors",),
+    ("records", "registry"),
+    ("settings",),
+    ("io",),
+    ("text",),
+    ("models", "losses"),
+    ("objectives",),
+    ("runners", "training", "retrieval"),
+    ("enrichment", "questions"),
+    ("evaluation",),
+    ("cli",),
+)
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+EVALUATION_USES = ("errors", "records", "registry", "settings", "io", "text.answers", "evaluation")
+LIGHT = ("errors", "records", "registry", "settings", "io.streams", "io.jsonl", "cli")  # the lazy rule
+LIGHT_MAY_IMPORT = {"drtk", "typer", "orjson"} | set(sys.stdlib_module_names)
+
+
+def modules() -> list[str]:
+    """Every module of the package, as `io.streams`, `io`, …; the package itself apart."""
+    names = []
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        names += [name] if name and name != "__main__" else []
+    return names
+
+
+def path_of(module: str) -> Path:
+    plain = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+    return plain if plain.exists() else ROOT.joinpath(*module.split("."), "__init__.py")
+
+
+@cache
+def all_modules() -> frozenset[str]:
+    return frozenset(modules())
+
+
+@cache
+def imports_of(module: str) -> frozenset[tuple[str, bool]]:
+    """(imported module, whether at import time) of every import statement, wherever it stands in the file."""
+    tree = ast.parse(path_of(module).read_text(encoding="utf-8"))
+    inside = {id(node) for function in ast.walk(tree) if is_function(function) for node in ast.walk(function)}
+    inside |= {id(node) for block in ast.walk(tree) if is_for_types_only(block) for node in ast.walk(block)}
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {(alias.name, id(node) not in inside) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: a relative import"
+            assert node.module is not None
+            at_once = id(node) not in inside
+            found.add((node.module, at_once))
+            found |= {(f"{node.module}.{alias.name}", at_once) for alias in node.names if is_module(node.module, alias)}
+    return frozenset(found)
+
+
+def is_function(node: ast.AST) -> bool:
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+
+
+def is_for_types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def is_module(parent: str, alias: ast.alias) -> bool:
+    return parent.split(".")[0] == "drtk" and f"{parent}.{alias.name}".removeprefix("drtk.") in all_modules()
+
+
+def own_imports(module: str) -> set[str]:
+    """Modules of drtk that `module` imports anywhere in its file, without `drtk.`."""
+    return {name.removeprefix("drtk.") for name, _ in imports_of(module) if name.startswith("drtk.")}
+
+
+def layer(module: str) -> str:
+    return module.split(".")[0]
+
+
+@pytest.mark.parametrize("module", modules())
+def test_a_layer_imports_only_from_layers_above_it(module: str) -> None:
+    mine = layer(module)
+    assert mine in RANK, f"{mine} has no place in the architecture; give it one in LAYERS and say why"
+    for other in own_imports(module):
+        theirs = layer(other)
+        assert theirs == mine or RANK[theirs] < RANK[mine], f"{module} imports {other}"
+
+
+@pytest.mark.parametrize("module", [name for name in modules() if layer(name) == "evaluation"])
+def test_evaluation_needs_records_alone(module: str) -> None:
+    for other in own_imports(module):
+        assert other.startswith(EVALUATION_USES), f"{module} imports {other}"
+
+
+def test_the_layers_that_exist_are_those_of_the_architecture() -> None:
+    assert {layer(name) for name in modules()} <= set(RANK)
+    assert not {"utils", "helpers", "common", "misc"} & {part for name in modules() for part in name.split(".")}
+
+
+@pytest.mark.parametrize("module", [name for name in modules() if path_of(name).name == "__init__.py"])
+def test_package_files_hold_registries_or_nothing(module: str) -> None:
+    statements = ast.parse(path_of(module).read_text(encoding="utf-8")).body
+    for statement in statements:
+        assigned = statement.value if isinstance(statement, (ast.Assign, ast.AnnAssign)) else None
+        registry = assigned is not None and ast.unparse(assigned).startswith("Registry(")
+        constant = isinstance(assigned, ast.Constant) or (
+            isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        )
+        assert registry or constant or isinstance(statement, ast.ImportFrom), ast.unparse(statement)[:80]
+
+
+def light_modules() -> list[str]:
+    registries = [name for name in modules() if "Registry(" in path_of(name).read_text(encoding="utf-8")]
+    packages = [name for name in registries if path_of(name).name == "__init__.py"]
+    return [name for name in modules() if name.startswith(LIGHT) and not name.startswith("registry.")] + packages
+
+
+@pytest.mark.parametrize("module", light_modules())
+def test_the_lazy_rule_holds_for_what_a_module_imports_at_once(module: str) -> None:
+    # Followed through drtk's own modules: what `import drtk.cli.chunk` executes, to the last file.
+    waiting, seen = [module], set()
+    while waiting:
+        current = waiting.pop()
+        if current in seen or current not in all_modules():
+            continue
+        seen.add(current)
+        for name, at_once in imports_of(current):
+            if at_once:
+                assert name.split(".")[0] in LIGHT_MAY_IMPORT, f"{module}, by way of {current}, imports {name}"
+                waiting.append(name.removeprefix("drtk."))
+                waiting += [name.removeprefix("drtk.").rsplit(".", 1)[0]] * name.startswith("drtk.")
+
+
+def test_every_module_can_be_imported_alone() -> None:
+    # One interpreter that forgets drtk before each: libraries, which are slow, are loaded once.
+    program = f"""
+import importlib, sys, traceback
+for module in {modules()!r}:
+    for name in [name for name in sys.modules if name.split(".")[0] == "drtk"]:
+        del sys.modules[name]
+    try:
+        importlib.import_module("drtk." + module)
+    except BaseException:
+        traceback.print_exc()
+        print("drtk." + module)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+    assert (found.returncode, found.stdout.split()) == (0, []), found.stderr
+
+
+def test_what_is_light_loads_nothing_heavy_when_it_is_run() -> None:
+    heavy = {"numpy", "torch", "transformers", "nltk", "faiss", "rich", "tqdm", "zstandard", "jnius", "bm25s"}
+    program = (
+        f"import sys\nfor name in {light_modules()!r}: __import__('drtk.' + name)\n"
+        f"print(sorted(set(sys.modules) & {heavy!r}))"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+    assert (found.stdout.strip(), found.stderr) == ("[]", "")
+
+
+def test_only_one_module_may_start_the_jvm() -> None:
+    # jnius starts it when it is first imported, with what jnius_config was told before.
+    starters = [name for name in modules() if any(imported == "jnius_config" for imported, _ in imports_of(name))]
+    assert len(starters) <= 1, starters
+    assert not [name for name in modules() if ("jnius", True) in imports_of(name)]
+
+
+def test_no_module_prints_or_exits_but_the_command_line() -> None:
+    for module in modules():
+        if layer(module) == "cli" or module == "io.progress":
+            continue
+        for node in ast.walk(ast.parse(path_of(module).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert called not in ("print", "sys.exit", "exit", "quit"), f"{module}: {called}"
+
+
+def test_imports_are_found_wherever_they_stand() -> None:
+    # The walk above is worth what it finds: chunk imports its worker inside the function, and typer at once.
+    assert ("drtk.text.chunk_corpus", False) in imports_of("cli.chunk")
+    assert ("typer", True) in imports_of("cli.jobs")
+    assert ("drtk.records", False) not in imports_of("io.jsonl")
+    assert path_of("io") == ROOT / "io" / "__init__.py"

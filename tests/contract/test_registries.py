@@ -1,0 +1,56 @@
+"""Registries are strings, and strings rot: every entry loads, and says what it is."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from drtk.errors import UsageError
+from drtk.registry import Registry
+from tests.contract.test_imports import modules, path_of
+
+
+def registries() -> dict[str, Registry]:
+    """Every Registry of the package by where it stands: `retrieval:INDEXES`, `io.writers:WRITERS.passages`."""
+    found: dict[str, Registry] = {}
+    for module in modules():
+        if "Registry(" not in path_of(module).read_text(encoding="utf-8") or module == "registry":
+            continue
+        for name, value in vars(import_module(f"drtk.{module}")).items():
+            held = value.items() if isinstance(value, dict) else [(None, value)]
+            for key, item in held:
+                if isinstance(item, Registry):
+                    found[f"{module}:{name}" + (f".{key}" if key else "")] = item
+    return found
+
+
+REGISTRIES = registries()
+ENTRIES = [(place, name) for place, registry in REGISTRIES.items() for name in registry]
+
+
+def test_the_registries_are_found() -> None:
+    kinds = {registry.kind for registry in REGISTRIES.values()}
+    assert {"index type", "retriever loss"} <= kinds, kinds
+    sources = sum(path_of(name).read_text(encoding="utf-8").count("Registry(") for name in modules())
+    assert len(REGISTRIES) == sources - 1  # all but the class itself
+
+
+@pytest.mark.parametrize(("place", "name"), ENTRIES)
+def test_every_entry_loads_and_says_what_it_is(place: str, name: str) -> None:
+    registry = REGISTRIES[place]
+    assert registry.load(name) is not None
+    described = registry[name]
+    assert len(described.split()) >= 2
+    assert described == described.strip()
+    assert "\n" not in described
+    assert not described.endswith(".")  # it stands in lists
+
+
+@pytest.mark.parametrize("place", REGISTRIES)
+def test_an_unknown_name_is_refused_with_all_choices(place: str) -> None:
+    registry = REGISTRIES[place]
+    with pytest.raises(UsageError) as caught:
+        registry.load("no-such-thing")
+    assert registry.kind in str(caught.value)
+    assert all(name in str(caught.value) for name in registry)
