@@ -1,0 +1,156 @@
+"""Fusion: published known answers, ties, and the command."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from drtk.errors import UsageError
+from drtk.io.trec import Ranking, load_run, run_lines
+from drtk.retrieval.fusion import FUSIONS, fuse, grid, parse_weights, strictly_falling
+from drtk.settings.fusion import FuseSettings
+from tests.running import command
+
+BM25 = [("p1", 12.0), ("p2", 10.0), ("p3", 9.0)]
+DENSE = [("p3", 80.0), ("p1", 78.0), ("p4", 77.0)]
+
+
+def listed(text: str) -> Ranking:
+    return [(id, -float(rank)) for rank, id in enumerate(text.split())]
+
+
+def fused(rankings: list[Ranking], weights: list[float] | None = None, **settings: object) -> Ranking:
+    chosen = replace(FuseSettings(), **settings)  # type: ignore[arg-type]
+    return fuse(rankings, weights or [1.0] * len(rankings), chosen, FUSIONS.load(chosen.method))
+
+
+def test_reciprocal_rank_fusion_of_two_short_lists() -> None:
+    # p1 1/61 + 1/62, p3 1/63 + 1/61, p2 1/62, p4 1/63
+    found = fused([BM25, DENSE], method="rrf")
+    assert [id for id, _ in found] == ["p1", "p3", "p2", "p4"]
+    assert [round(score, 6) for _, score in found] == [0.032522, 0.032266, 0.016129, 0.015873]
+
+
+def test_linear_fusion_takes_a_lists_minimum_for_a_missing_score() -> None:
+    # p1 12 + 1.1 * 78, p3 9 + 1.1 * 80, p2 10 + 1.1 * 77, p4 9 + 1.1 * 77
+    found = fused([BM25, DENSE], [1, 1.1], method="weighted", normalize="none")
+    assert [(id, round(score, 6)) for id, score in found] == [("p1", 97.8), ("p3", 97.0), ("p2", 94.7), ("p4", 93.7)]
+
+
+def test_minmax_and_zscore_bring_lists_to_one_scale() -> None:
+    # minmax: p1 1 + 1/3, p2 1/3 + 0, p3 0 + 1, p4 0 + 0
+    found = dict(fused([BM25, DENSE], method="weighted", normalize="minmax"))
+    assert found == pytest.approx({"p1": 4 / 3, "p2": 1 / 3, "p3": 1.0, "p4": 0.0})
+    # zscore of 2, 0: mean 1, deviation 1; the missing b of the second list counts as its lowest, a's 0
+    found = dict(fused([[("a", 2.0), ("b", 0.0)], [("a", 5.0)]], method="weighted", normalize="zscore"))
+    assert found == pytest.approx({"a": 1.0, "b": -1.0})
+
+
+def test_round_robin_visits_the_lists_in_their_order() -> None:
+    sentence, answer, title = listed("p1 p2 p3 p4"), listed("p2 p5 p1 p6"), listed("p7 p1 p8 p9")
+    found = fused([sentence, answer, title], method="round-robin", top=6)
+    assert [id for id, _ in found] == "p1 p2 p7 p5 p3 p8".split()
+    found = fused([answer, sentence, title], method="round-robin", top=6)
+    assert [id for id, _ in found] == "p2 p1 p7 p5 p3 p8".split()
+
+
+def test_round_robin_of_disjoint_lists_shares_the_places() -> None:
+    lists = [listed(" ".join(f"{letter}{rank}" for rank in range(1, 101))) for letter in "sat"]
+    found = [id for id, _ in fused(lists, method="round-robin", top=100)]
+    assert [sum(id[0] == letter for id in found) for letter in "sat"] == [34, 33, 33]
+    assert found[-1] == "s34"
+
+
+@pytest.mark.parametrize("method", ["round-robin", "rrf", "weighted"])
+def test_one_list_stays_as_it_is(method: str) -> None:
+    assert [id for id, _ in fused([BM25], method=method)] == ["p1", "p2", "p3"]
+
+
+def test_ties_are_ordered_by_descending_id_and_undone() -> None:
+    # p and q have 1/61 + 1/62 each
+    found = fused([listed("p q"), listed("q p")], method="rrf")
+    assert [id for id, _ in found] == ["q", "p"]
+    single = array("f", [score for _, score in found])
+    assert single[0] > single[1]
+
+
+@pytest.mark.parametrize("score", [1.0, 0.0, -1.0, 1e-40, 3e38])
+def test_scores_fall_in_single_precision_from_anywhere(score: float) -> None:
+    found = strictly_falling([(f"d{at}", score * (1 + at * 1e-12)) for at in range(5)])
+    single = array("f", [value for _, value in found])
+    assert all(a > b for a, b in zip(single, single[1:], strict=False))
+    assert [id for id, _ in found] == ["d4", "d3", "d2", "d1", "d0"]
+
+
+def test_depth_cuts_what_goes_in_and_top_what_comes_out() -> None:
+    assert [id for id, _ in fused([BM25, DENSE], method="rrf", depth=1)] == ["p3", "p1"]
+    assert len(fused([BM25, DENSE], method="rrf", top=3)) == 3
+
+
+def test_every_method_loads_and_copes_with_lists_that_are_empty() -> None:
+    for method in FUSIONS:
+        assert fused([[], []], method=method) == []
+        assert [id for id, _ in fused([[], BM25], method=method)] == ["p1", "p2", "p3"]
+
+
+def test_the_grid_holds_all_weights_that_add_up_to_one() -> None:
+    assert list(grid(2, 0.5)) == [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)]
+    assert len(list(grid(3, 0.1))) == 66  # 12 choose 2
+
+
+def test_weights_are_checked() -> None:
+    assert parse_weights("", 3) == [1, 1, 1]
+    assert parse_weights("1,1.1", 2) == [1, 1.1]
+    for text in ("1", "1,x", "1,inf"):
+        with pytest.raises(UsageError):
+            parse_weights(text, 2)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "bm25.run").write_bytes(b"".join(run_lines("q", BM25)) + b"".join(run_lines("b", BM25)))
+    (tmp_path / "dense.run").write_bytes(b"".join(run_lines("d", DENSE)) + b"".join(run_lines("q", DENSE)))
+    (tmp_path / "dev.tsv").write_text("q\tp3\t1\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_writes_a_run_of_all_queries(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    printed = command(capfd, "fuse", "-q", "bm25.run", "dense.run", "--tag", "both")
+    assert [line.split()[0] for line in printed.splitlines()] == ["q"] * 4 + ["b"] * 3 + ["d"] * 3
+    first = printed.splitlines()[0].split()
+    assert (first[1:4], first[5]) == (["Q0", "p1", "1"], "both")
+    assert float(first[4]) == pytest.approx(1 / 61 + 1 / 62)
+
+
+def test_dprs_rule_comes_out_of_the_command(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ["--method", "weighted", "--normalize", "none", "--weights", "1,1.1"]
+    command(capfd, "fuse", "bm25.run", "dense.run", *options, "-o", "out.run")
+    found = load_run("out.run")["q"]
+    assert [id for id, _ in found] == ["p1", "p3", "p2", "p4"]
+    assert [score for _, score in found] == pytest.approx([97.8, 97.0, 94.7, 93.7])
+
+
+def test_a_sweep_finds_the_weights_that_are_best_and_says_them(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # only with most weight on the dense run is p3 first: minmax p1 w + (1 - w)/3, p3 1 - w; p3 leads where w < 2/5
+    from drtk.cli.main import app
+
+    options = ["--method", "weighted", "--sweep", "--qrels", "dev.tsv", "--step", "0.25", "--measure", "RR"]
+    app(["fuse", "bm25.run", "dense.run", *options, "-o", "out.run"], standalone_mode=False)
+    said = capfd.readouterr().err
+    assert "best weights 0.25,0.75: RR 1.0000" in said
+    assert load_run("out.run")["q"][0][0] == "p3"
+    counts = json.loads((runs / "out.run.meta.json").read_text())["counts"]
+    assert (counts["weights"], counts["best"]) == ([0.25, 0.75], 1.0)
+
+
+def test_a_sweep_needs_judgements_of_the_runs_queries(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="needs --qrels"):
+        command(capfd, "fuse", "bm25.run", "dense.run", "--sweep")
+    (runs / "other.tsv").write_text("x\tp3\t1\n")
+    with pytest.raises(UsageError, match="no query of the runs has judgements"):
+        command(capfd, "fuse", "bm25.run", "dense.run", "--sweep", "--qrels", "other.tsv")
