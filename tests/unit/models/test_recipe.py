@@ -32,8 +32,10 @@ def test_a_recipe_survives_its_plain_form():
 def test_own_models_keep_lengths_titles_and_prompts_by_role(tmp_path: Path):
     folder = own(tmp_path / "m", query_length=8, passage_length=20, title="none", query_prompt="rivers ")
     query, passage = Embedder(str(folder), role="query"), Embedder(str(folder), role="passage")
-    assert query.recipe.length("query") == 8 and passage.recipe.length("passage") == 20
-    assert query.recipe.prompt("query") == "rivers " and passage.recipe.prompt("passage") == ""
+    assert query.recipe.length("query") == 8
+    assert passage.recipe.length("passage") == 20
+    assert query.recipe.prompt("query") == "rivers "
+    assert passage.recipe.prompt("passage") == ""
     assert query.identity == passage.identity
 
 
@@ -68,7 +70,7 @@ def test_unknown_poolings_and_lengths_beyond_the_positions_are_refused(tmp_path:
 
 
 def test_where_a_model_lies(tmp_path: Path):
-    with pytest.raises(DrtkError, match="no such folder$"):
+    with pytest.raises(DrtkError, match=r"no such folder$"):
         locate(str(tmp_path / "nowhere"))
     with pytest.raises(DrtkError, match=r"nobody/nothing@v1: no such folder, .*out of reach"):
         locate("nobody/nothing@v1")

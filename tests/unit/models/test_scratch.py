@@ -31,7 +31,9 @@ def test_words_become_pieces_between_special_tokens():
     tokenizer = train_tokenizer(["low lower lowest"] * 5, ScratchSettings(**SMALL, vocab_size=60))
     assert tokenizer.convert_ids_to_tokens(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     pieces = tokenizer.convert_ids_to_tokens(tokenizer("LOW Löwer")["input_ids"])
-    assert pieces[0] == "[CLS]" and pieces[-1] == "[SEP]" and pieces[1] == "low"
+    assert pieces[0] == "[CLS]"
+    assert pieces[-1] == "[SEP]"
+    assert pieces[1] == "low"
     assert tokenizer.decode(tokenizer("low lowest")["input_ids"], skip_special_tokens=True) == "low lowest"
     pair = tokenizer("low", "lower")
     assert pair["token_type_ids"] == [0, 0, 0] + [1] * (len(pair["input_ids"]) - 3)

@@ -35,7 +35,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def saved(plain: Path, folder: Path, *modules: Any, length: int | None = None, lower: bool = False, **given: Any) -> Any:
+def saved(
+    plain: Path, folder: Path, *modules: Any, length: int | None = None, lower: bool = False, **given: Any
+) -> Any:
     """A SentenceTransformer of `modules` over the plain encoder, saved and loaded again."""
     from sentence_transformers.sentence_transformer.modules import Transformer
 
@@ -66,7 +68,8 @@ def test_two_poolings_dense_layers_and_normalisation(plain: Path, tmp_path: Path
     theirs = saved(plain, tmp_path / "m", module("Pooling", 32, ("cls", "mean")), first, second, module("Normalize"))
     ours = Embedder(str(tmp_path / "m"), role="passage")
     found = ours(TEXTS)
-    assert ours.dimension == 24 and ours.normalized
+    assert ours.dimension == 24
+    assert ours.normalized
     np.testing.assert_allclose(found, theirs.encode(TEXTS), atol=1e-5)
     again = tmp_path / "again"
     save_encoder(load_encoder(tmp_path / "m"), again)
@@ -128,7 +131,8 @@ def test_a_plain_encoder_has_cls_pooling_and_dot_product_unless_told_otherwise(p
     mask = inputs["attention_mask"].unsqueeze(-1)
     mean = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)
     np.testing.assert_allclose(other(TEXTS), mean.numpy(), atol=1e-5)
-    assert other.similarity == "cosine" and other.identity["digest"] != ours.identity["digest"]
+    assert other.similarity == "cosine"
+    assert other.identity["digest"] != ours.identity["digest"]
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "cls+max"])
@@ -139,10 +143,12 @@ def test_folders_written_here_load_in_sentence_transformers_and_transformers(tmp
     ours = Embedder(str(folder), role="passage")(TEXTS)
     theirs = st.SentenceTransformer(str(folder), device="cpu")
     np.testing.assert_allclose(theirs.encode(TEXTS), ours, atol=1e-6)
-    assert theirs.max_seq_length == 64 and theirs.similarity_fn_name == "cosine"
+    assert theirs.max_seq_length == 64
+    assert theirs.similarity_fn_name == "cosine"
     backbone, info = AutoModel.from_pretrained(folder, output_loading_info=True)
     assert backbone.config.hidden_size == 32
-    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
     assert not [path for path in folder.rglob("*") if path.suffix in (".bin", ".pt", ".pkl", ".pth")]
 
 
@@ -160,7 +166,7 @@ def test_real_weights_give_equal_vectors():
 
 def test_modules_that_drtk_cannot_run_are_named(plain: Path, tmp_path: Path):
     saved(plain, tmp_path / "m", module("Pooling", 32, "cls"), module("LayerNorm", 32))
-    with pytest.raises(MismatchError, match="cannot run there: .*LayerNorm"):
+    with pytest.raises(MismatchError, match=r"cannot run there: .*LayerNorm"):
         Embedder(str(tmp_path / "m"), role="query")
 
 
@@ -178,4 +184,5 @@ def test_damaged_and_foreign_folders_are_refused_in_one_line(plain: Path, tmp_pa
 def test_one_folder_starts_two_towers_that_are_apart(tmp_path: Path):
     towers = load_towers(str(tiny_model(tmp_path / "m")), wishes={}, untied=True)
     query, passage = (next(towers[role].encoder.parameters()) for role in ("query", "passage"))
-    assert query is not passage and bool((query == passage).all())
+    assert query is not passage
+    assert bool((query == passage).all())

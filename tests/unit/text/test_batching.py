@@ -59,7 +59,8 @@ def test_titles_are_joined_paired_or_left_out(tokenizer):
     assert pieces(tokenizer, [PASSAGE]) == pieces(tokenizer, ["riverish rivers riverer"])
     assert pieces(tokenizer, [PASSAGE], title="none") == pieces(tokenizer, ["rivers riverer"])
     [pair] = pieces(tokenizer, [PASSAGE], title="segment")
-    assert pair.count("[SEP]") == 2 and pair.index("[SEP]") > pair.index("river")
+    assert pair.count("[SEP]") == 2
+    assert pair.index("[SEP]") > pair.index("river")
 
 
 def test_pairs_and_single_texts_keep_their_order(tokenizer):
@@ -82,9 +83,12 @@ def test_prompts_come_first_and_queries_have_no_title(tokenizer):
 
 def test_long_texts_are_cut_with_their_special_tokens_kept(tokenizer):
     [cut] = pieces(tokenizer, ["rivers " * 500], max_length=7)
-    assert len(cut.split()) == 7 and cut.startswith("[CLS]") and cut.endswith("[SEP]")
+    assert len(cut.split()) == 7
+    assert cut.startswith("[CLS]")
+    assert cut.endswith("[SEP]")
 
 
 def test_nothing_gives_nothing(tokenizer):
     tokens = Tokenizing(tokenizer, prompt="", max_length=7, title="join", with_types=True)([])
-    assert len(tokens) == 0 and tokens.padded([], pad=0)["input_ids"].shape == (0, 0)
+    assert len(tokens) == 0
+    assert tokens.padded([], pad=0)["input_ids"].shape == (0, 0)

@@ -35,7 +35,9 @@ def test_no_negatives_are_none_or_a_fault():
 
 @given(length=st.integers(1, 40), count=st.integers(1, 10), seed=st.integers(0, 1000))
 def test_all_negatives_have_their_turn(length: int, count: int, seed: int):
-    seen = [item for epoch in range(length) for item in negatives_of_epoch(range(length), count, epoch=epoch, seed=seed)]
+    seen = [
+        item for epoch in range(length) for item in negatives_of_epoch(range(length), count, epoch=epoch, seed=seed)
+    ]
     assert set(seen) == set(range(length))  # `length` windows cover the list `count` times
     assert {seen.count(item) for item in range(length)} == {count}
 
@@ -54,4 +56,5 @@ def test_each_epoch_has_an_order_of_its_own_that_the_seed_decides():
 
 def test_seeds_of_steps_differ_by_step_rank_and_seed_and_fit_torch():
     seeds = {seed_of_step(seed, step, rank) for seed in range(3) for step in range(50) for rank in range(4)}
-    assert len(seeds) == 600 and all(0 <= seed < 2**63 for seed in seeds)
+    assert len(seeds) == 600
+    assert all(0 <= seed < 2**63 for seed in seeds)

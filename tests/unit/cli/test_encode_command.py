@@ -1,0 +1,130 @@
+"""drtk encode as users run it: kills and resumptions, side files, queries, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.io.manifest import read_json
+from drtk.io.shards import read_shards
+from tests.tiny import tiny_model, write_collection
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("encode")
+    write_collection(folder, 300)
+    tiny_model(folder / "model")
+    return folder
+
+
+def encode(place: Path, output: Path, *more: str, source: str = "corpus.jsonl") -> None:
+    given = ["encode", str(place / source), "--model", str(place / "model"), "-o", str(output), "-q", *more]
+    app(given, standalone_mode=False)
+
+
+def vectors(folder: Path) -> dict[str, np.ndarray]:
+    return {id: row for shard in read_shards(folder) for id, row in zip(shard.ids, shard.vectors, strict=True)}
+
+
+def test_a_killed_run_resumes_to_the_uninterrupted_result(place: Path, tmp_path: Path):
+    output, size = tmp_path / "killed", ["--shard-size", "2", "--batch-tokens", "64"]
+    command = [sys.executable, "-m", "drtk", "encode", str(place / "corpus.jsonl"), "--model", str(place / "model")]
+    running = subprocess.Popen([*command, "-o", str(output), *size], stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while not (output / "00005.npy").exists():
+            assert running.poll() is None, "ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        os.kill(running.pid, signal.SIGKILL)
+    finally:
+        running.kill()
+        running.wait()
+    assert not (output / "meta.json").exists()
+    assert 6 <= len(list(output.glob("*.npy"))) < 150
+    with pytest.raises(DrtkError, match="interrupted run; --resume"):
+        encode(place, output, *size)
+    with pytest.raises(MismatchError, match="other settings"):
+        encode(place, output, "--resume", "--shard-size", "3")
+    encode(place, output, "--resume", *size)
+    encode(place, tmp_path / "whole", *size)
+    names = sorted(path.name for path in (tmp_path / "whole").iterdir())
+    assert names == sorted(path.name for path in output.iterdir())
+    assert len(names) == 301  # 150 shards of two files, and meta.json
+    for name in names:
+        if name != "meta.json":
+            assert (output / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+def test_the_manifest_tells_how_the_vectors_were_made(place: Path, tmp_path: Path):
+    encode(place, tmp_path / "v", "--store", "float16", "--shard-size", "128")
+    manifest = read_json(tmp_path / "v" / "meta.json")
+    assert (manifest["kind"], manifest["dimension"], manifest["dtype"]) == ("embeddings", 32, "float16")
+    assert manifest["counts"] == {"passages": 300}
+    assert manifest["role"] == "passage"
+    assert [shard["rows"] for shard in manifest["shards"]] == [128, 128, 44]
+    assert manifest["encoder"]["model"] == str(place / "model")
+    assert len(manifest["encoder"]["digest"]) == 32
+    assert [shard.vectors.dtype for shard in read_shards(tmp_path / "v")] == [np.float16] * 3
+
+
+def test_queries_compressed_input_and_parts(place: Path, tmp_path: Path):
+    (place / "queries.jsonl.gz").write_bytes(gzip.compress((place / "queries.jsonl").read_bytes()))
+    encode(place, tmp_path / "plain", "--role", "query", "--shard-size", "100", source="queries.jsonl")
+    merged: dict[str, np.ndarray] = {}
+    for part in (1, 2):
+        more = ("--role", "query", "--shard-size", "100", "--shard", f"{part}/2")
+        encode(place, tmp_path / f"{part}", *more, source="queries.jsonl.gz")
+        merged |= vectors(tmp_path / f"{part}")
+    plain = vectors(tmp_path / "plain")
+    assert sorted(merged) == sorted(plain)
+    assert len(plain) == 300
+    for id, row in plain.items():
+        np.testing.assert_array_equal(merged[id], row)
+
+
+def test_side_files_are_joined_and_must_fit(place: Path, tmp_path: Path):
+    ids = [json.loads(line)["_id"] for line in (place / "corpus.jsonl").read_text().splitlines()]
+    side = tmp_path / "side.jsonl"
+    side.write_text("".join(json.dumps({"_id": id, "queries": []}) + "\n" for id in ids))
+    encode(place, tmp_path / "v", "--with", str(side))
+    assert len(vectors(tmp_path / "v")) == 300
+    side.write_text(json.dumps({"_id": "other", "queries": []}) + "\n")
+    with pytest.raises(MismatchError, match=r"side\.jsonl:1"):
+        encode(place, tmp_path / "w", "--with", str(side))
+
+
+def test_an_empty_corpus_gives_a_finished_folder_without_shards(place: Path, tmp_path: Path):
+    (tmp_path / "empty.jsonl").touch()
+    encode(place, tmp_path / "v", source=str(tmp_path / "empty.jsonl"))
+    assert read_shards(tmp_path / "v") == []
+
+
+def test_bad_input_is_named_and_nothing_finished_is_left(place: Path, tmp_path: Path):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"_id": "a", "text": "rivers"}\n{"_id": "b"}\n')
+    with pytest.raises(RecordError, match=r"bad\.jsonl:2: 'text' is missing"):
+        encode(place, tmp_path / "v", source=str(bad))
+    assert not (tmp_path / "v" / "meta.json").exists()
+    encode(place, tmp_path / "v", "--force", "--skip-bad", "1", source=str(bad))
+    assert list(vectors(tmp_path / "v")) == ["a"]
+
+
+def test_what_cannot_be_meant_is_refused_before_work(place: Path, tmp_path: Path):
+    with pytest.raises(UsageError, match="--shard: '5/4'"):
+        encode(place, tmp_path / "v", "--shard", "5/4")
+    with pytest.raises(UsageError, match="unknown pooling 'median'"):
+        encode(place, tmp_path / "v", "--pooling", "median")
+    assert not (tmp_path / "v").exists()

@@ -1,0 +1,71 @@
+"""Grouping by length spares padding and changes nothing; towers share or do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from drtk.errors import MismatchError
+from drtk.losses.contrastive import infonce
+from drtk.models.biencoder import BiEncoder, load_towers, save_towers
+from tests.tiny import passages, tiny_model
+
+
+def inputs(towers, count: int = 12) -> dict[str, torch.Tensor]:
+    batch = {}
+    for role in ("query", "passage"):
+        padded = towers["passage"].tokenizing(role)(passages(count)).padded(range(count), pad=0)
+        batch |= {f"{role}_{name}": torch.from_numpy(array) for name, array in padded.items()}
+    return batch
+
+
+def test_groups_of_like_length_give_the_vectors_and_gradients_of_one_batch(tmp_path: Path):
+    towers = load_towers(str(tiny_model(tmp_path / "m")), wishes={}, untied=False)
+    results = []
+    for tokens in (None, 64):
+        model = BiEncoder(towers["passage"].encoder, group_tokens=tokens)
+        model.zero_grad()
+        queries, found = model(**inputs(towers))
+        infonce(queries, found, similarity="cosine", temperature=0.05).backward()
+        gradients = [weights.grad.clone() for weights in model.parameters() if weights.grad is not None]
+        results.append((queries.detach(), found.detach(), gradients))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-4, atol=1e-5)
+    for mine, theirs in zip(results[0][2], results[1][2], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-6)
+
+
+def test_one_encoder_is_one_set_of_weights(tmp_path: Path):
+    towers = load_towers(str(tiny_model(tmp_path / "m")), wishes={}, untied=False)
+    shared = BiEncoder(towers["passage"].encoder)
+    apart = load_towers(str(tmp_path / "m"), wishes={}, untied=True)
+    untied = BiEncoder(apart["passage"].encoder, apart["query"].encoder)
+    count = sum(weights.numel() for weights in shared.parameters())
+    assert sum(weights.numel() for weights in untied.parameters()) == 2 * count
+
+
+def test_the_pooler_is_kept_and_not_trained(tmp_path: Path):
+    towers = load_towers(str(tiny_model(tmp_path / "m")), wishes={}, untied=False)
+    frozen = [name for name, weights in towers["passage"].encoder.named_parameters() if not weights.requires_grad]
+    assert frozen == ["backbone.pooler.dense.weight", "backbone.pooler.dense.bias"]
+
+
+def test_pairs_of_towers_are_saved_and_found_again(tmp_path: Path):
+    towers = load_towers(str(tiny_model(tmp_path / "m")), wishes={}, untied=True)
+    with torch.no_grad():
+        next(towers["query"].encoder.parameters()).add_(1)
+    save_towers(towers, tmp_path / "pair")
+    found = load_towers(str(tmp_path / "pair"), wishes={}, untied=False)
+    assert sorted(found) == ["passage", "query"]
+    for role in found:
+        mine, theirs = (next(side[role].encoder.parameters()) for side in (towers, found))
+        assert bool((mine == theirs).all())
+
+
+def test_towers_of_different_widths_are_refused(tmp_path: Path):
+    tiny_model(tmp_path / "pair" / "query")
+    tiny_model(tmp_path / "pair" / "passage", hidden=16)
+    with pytest.raises(MismatchError, match="differ in width: 32 and 16"):
+        load_towers(str(tmp_path / "pair"), wishes={}, untied=False)

@@ -1,0 +1,132 @@
+"""Records to vectors to shards: whatever the batches, the parts or the interruptions, the vectors are the same."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.io.shards import ShardWriter
+from drtk.records import Passage, Query
+from drtk.retrieval.encode import Embedder, choose_device, encode_records, parse_part
+from drtk.settings.encoding import EncodeSettings
+from tests.tiny import passages, tiny_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_model(tmp_path_factory.mktemp("model") / "m"))
+
+
+def embedder(model: str, **settings: object) -> Embedder:
+    return Embedder(model, role="passage", settings=EncodeSettings(**settings))
+
+
+def encode(model: str, folder: Path, records: list[Passage], part: tuple[int, int] = (1, 1)) -> ShardWriter:
+    folder.mkdir(exist_ok=True)
+    writer = ShardWriter(folder, dimension=32, dtype="float32")
+    encode_records(records, embedder(model, shard_size=16), writer, part=part)
+    return writer
+
+
+def rows(folder: Path) -> dict[str, np.ndarray]:
+    return {
+        id: vector
+        for path in sorted(folder.glob("*.npy"))
+        for id, vector in zip(path.with_suffix(".ids").read_text().split(), np.load(path), strict=True)
+    }
+
+
+def test_a_vector_does_not_depend_on_its_batch(model: str):
+    records = passages(40)
+    alone = np.concatenate([embedder(model)([record]) for record in records])
+    for tokens in (1, 100, 10_000):
+        np.testing.assert_allclose(embedder(model, batch_tokens=tokens)(records), alone, atol=1e-5)
+    shuffled = np.random.default_rng(0).permutation(len(records))
+    together = embedder(model)([records[place] for place in shuffled])
+    np.testing.assert_allclose(together, alone[shuffled], atol=1e-5)
+
+
+def test_records_and_their_texts_give_the_same(model: str):
+    texts = [f"{record.title} {record.text}" for record in passages(5)]
+    np.testing.assert_array_equal(embedder(model)(passages(5)), embedder(model)(texts))
+    queries = Embedder(model, role="query")
+    np.testing.assert_array_equal(queries([Query("q", text) for text in texts]), queries(texts))
+
+
+def test_nothing_gives_no_rows(model: str):
+    assert embedder(model)([]).shape == (0, 32)
+
+
+def test_windows_larger_than_one_are_put_together(model: str, monkeypatch: pytest.MonkeyPatch):
+    expected = embedder(model)(passages(30))
+    monkeypatch.setattr("drtk.retrieval.encode.WINDOW", 7)
+    np.testing.assert_allclose(embedder(model)(passages(30)), expected, atol=1e-6)
+
+
+def test_shards_hold_all_records_in_order(model: str, tmp_path: Path):
+    records = passages(40)
+    writer = encode(model, tmp_path / "v", records)
+    assert [entry["rows"] for entry in writer.entries] == [16, 16, 8]
+    found = rows(tmp_path / "v")
+    assert list(found) == [record.id for record in records]
+    np.testing.assert_allclose(np.stack(list(found.values())), embedder(model)(records), atol=1e-6)
+
+
+def test_parts_hold_every_record_once(model: str, tmp_path: Path):
+    records = passages(70)
+    encode(model, tmp_path / "whole", records)
+    whole = rows(tmp_path / "whole")
+    rows_of_parts = [encode(model, tmp_path / f"{n}", records, part=(n, 3)).rows for n in (1, 2, 3)]
+    assert rows_of_parts == [32, 22, 16]  # windows 0 3, 1 4 and 2: 16 + 16, 16 + 6, 16
+    parts = [rows(tmp_path / f"{n}") for n in (1, 2, 3)]
+    merged = parts[0] | parts[1] | parts[2]
+    assert sum(map(len, parts)) == len(merged) == 70
+    for id, vector in whole.items():
+        np.testing.assert_array_equal(merged[id], vector)
+
+
+def test_an_interrupted_run_goes_on_where_it_was(model: str, tmp_path: Path):
+    records = passages(40)
+    encode(model, tmp_path / "whole", records)
+    encode(model, tmp_path / "again", records[:32])
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "again").glob("*.npy")}
+    encode(model, tmp_path / "again", records)
+    for path in (tmp_path / "whole").iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
+    after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "again").glob("*.npy")}
+    assert before.items() <= after.items()
+    assert len(after) == 3
+
+
+def test_going_on_with_another_input_is_refused(model: str, tmp_path: Path):
+    records = passages(40)
+    encode(model, tmp_path / "v", records[:32])
+    changed = [dataclasses.replace(records[0], text="other"), *records[1:]]
+    with pytest.raises(MismatchError, match="made from other records"):
+        encode(model, tmp_path / "v", changed)
+
+
+def test_half_precision_is_close_on_the_cpu(model: str):
+    expected = embedder(model)(passages(20))
+    found = embedder(model, dtype="bfloat16")(passages(20))
+    assert found.dtype == np.float32
+    cosine = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
+    assert cosine.min() > 0.99
+    assert np.abs(found - expected).max() > 0
+
+
+@pytest.mark.parametrize("text", ["0/4", "5/4", "x", "1", "1/", "-1/2", "1/0"])
+def test_parts_that_cannot_be_meant(text: str):
+    with pytest.raises(UsageError, match="is not N/OF"):
+        parse_part(text)
+
+
+def test_devices():
+    assert parse_part("2/4") == (2, 4)
+    assert choose_device("cpu").type == "cpu"
+    with pytest.raises(DrtkError, match="--device nonsense: not available"):
+        choose_device("nonsense")
