@@ -14,12 +14,12 @@ ATTACHED = {
     "add_docstr_all": 2,
     "add_newdoc": 3,
 }  # calls that document compiled functions: their arguments
-_SIGNATURE = re.compile(r"^[\w.]+\(.*\)(\s*(->|→|:).*)?$", re.DOTALL)
+_CALL = re.compile(r"[\w.]+\(")
 _ROLE = re.compile(r":[\w:+.-]+:`~?\.?([^`<]+?)(?:\s*<[^`>]*>)?`")  # :class:`~torch.Tensor` -> torch.Tensor
 _TICKS = re.compile(r"`{1,2}([^`\n]+)`{1,2}_?")
 _LINK = re.compile(r"\[([^\]\n]+)\](?:\([^)\n]*\))?")  # [`Trainer`], [text](address)
 _PLACEHOLDER = re.compile(r"^\s*\{\w+\}\s*$\n?", re.MULTILINE)
-_SENTENCE_END = re.compile(r"(?<=[\w)\]'\"`*])[.!?](?=\s+[A-Z])(?<!e\.g)(?<!i\.e)")
+_SENTENCE_END = re.compile(r"(?<=[\w)\]'\"`*])[.!?](?=\s+[A-Z])(?<!e\.g\.)(?<!i\.e\.)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +116,9 @@ def public(name: str) -> str:
 def parted(text: str) -> tuple[str, str]:
     """(summary, rest) of a documentation string: its first sentence without mark-up, and what follows.
 
-    A signature on the first lines is passed over. Both are empty where the first paragraph is not a sentence or two.
+    Signatures on the first lines are passed over. Both are empty where nothing else is there.
     """
-    paragraphs = re.split(r"\n[^\S\n]*\n", text.strip(), maxsplit=2)
-    if _SIGNATURE.match(paragraphs[0].strip()):
-        paragraphs = paragraphs[1:]
-    if len(paragraphs) == 0:
-        return "", ""
-    first, rest = paragraphs[0].strip(), "\n\n".join(paragraphs[1:])
-    lines = first.split("\n")
-    if len(lines) > 1 and _SIGNATURE.match(lines[0]):
-        first = "\n".join(lines[1:])
+    first, _, rest = _without_signatures(text.strip()).partition("\n\n")
     end = _SENTENCE_END.search(first)
     if end is not None:
         first, remaining = first[: end.end()], first[end.end() :].strip()
@@ -134,6 +126,22 @@ def parted(text: str) -> tuple[str, str]:
     return plain(" ".join(first.split())).rstrip(".:").strip(), rest.strip("\n").rstrip()
 
 
+def _without_signatures(text: str) -> str:
+    """The text after lines such as `solve(a, b) -> x`, which may go on over several lines; blank lines hold no spaces."""
+    text = re.sub(r"\n(?:[^\S\n]*\n)+", "\n\n", text)
+    while (call := _CALL.match(text)) is not None:
+        depth, end = 1, call.end()
+        while depth and end < len(text):
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        after, _, following = text[end:].partition("\n")
+        if depth or (after.strip() and not after.lstrip().startswith(("->", "→", "=>"))):
+            break
+        text = following.lstrip()
+    return text
+
+
 def plain(text: str) -> str:
     """Text without the mark-up of reStructuredText and Markdown: roles, ticks, links."""
-    return _TICKS.sub(r"\1", _LINK.sub(r"\1", _ROLE.sub(r"\1", text))).replace("**", "")
+    unmarked = _TICKS.sub(r"\1", _LINK.sub(r"\1", _ROLE.sub(r"\1", text)))
+    return re.sub(r"(?<!\S)~(?=\w)", "", unmarked).replace("**", "")

@@ -1,0 +1,206 @@
+"""drtk chunk, as it is used."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.text.tokenizers_made_here import word_pieces
+
+DRTK = [sys.executable, "-m", "drtk", "chunk"]
+
+
+def run(*arguments, given=b"", expect=0):
+    done = subprocess.run([*DRTK, *map(str, arguments)], input=given, capture_output=True, check=False)
+    assert done.returncode == expect, done.stderr.decode()
+    return done
+
+
+def here(folder, *arguments, given):
+    """What the command writes, run in this process: quicker, but what it says is not seen."""
+    from drtk.cli.main import app
+
+    (folder / "given.jsonl").write_bytes(given)
+    app(
+        ["chunk", str(folder / "given.jsonl"), "-o", str(folder / "made.jsonl"), "--force", *map(str, arguments)],
+        standalone_mode=False,
+    )
+    return (folder / "made.jsonl").read_bytes()
+
+
+def rows(data):
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def corpus(documents):
+    return "".join(json.dumps(document) + "\n" for document in documents).encode()
+
+
+def sentence_of(pieces):
+    return " ".join(["Word", *["word"] * (pieces - 2)]) + "."  # the full stop is a piece of its own
+
+
+def test_the_known_answers_come_out_of_the_command(tmp_path):
+    folder = word_pieces(tmp_path / "tokenizer")
+    given = corpus([{"_id": "d", "text": " ".join(map(sentence_of, [60, 70, 30, 150, 10, 140, 5]))}])
+    found = {}
+    for policy in ("greedy", "condenser", "cotmae"):
+        made = rows(here(tmp_path, "--tokenizer", folder, "--policy", policy, given=given))
+        found[policy] = [row["text"].count("ord") + row["text"].count(".") for row in made]
+    assert found == {
+        "greedy": [130, 30, 144, 16, 140, 5],
+        "condenser": [130, 30, 150, 10, 140, 5],
+        "cotmae": [160, 150, 150, 5],
+    }
+    made = rows(
+        here(tmp_path, "--policy", "words", "--max-words", 100, given=corpus([{"_id": "d", "text": "w " * 257}]))
+    )
+    assert [len(row["text"].split()) for row in made] == [100, 100, 57]
+
+
+def test_special_tokens_can_be_taken_off_the_cap(tmp_path):
+    folder = word_pieces(tmp_path)
+    given = corpus([{"_id": "d", "text": " ".join(map(sentence_of, [100, 44]))}])
+    loose = run("--tokenizer", folder, given=given)
+    assert len(rows(loose.stdout)) == 1
+    assert b"with 2 special tokens a model reads 146" in loose.stderr
+    assert len(rows(here(tmp_path, "--tokenizer", folder, "--reserve-special", given=given))) == 2  # 144 > 144 - 2
+
+
+def test_unknown_fields_pass_and_bare_leaves_them_out(tmp_path):
+    given = corpus([{"_id": "d", "title": "T", "text": "He went.", "queries": ["who?"], "metadata": {"url": "u"}}])
+    (row,) = rows(here(tmp_path, given=given))
+    assert (row["title"], row["queries"], row["metadata"]["url"]) == ("T", ["who?"], "u")
+    (row,) = rows(here(tmp_path, "--bare", given=given))
+    assert sorted(row) == ["_id", "metadata", "text"]
+
+
+def test_documents_without_words_are_counted(tmp_path):
+    given = corpus([{"_id": "a", "text": ""}, {"_id": "b", "text": "He went."}, {"_id": "c", "text": " "}])
+    done = run("-o", tmp_path / "out.jsonl", given=given)
+    assert [row["_id"] for row in rows((tmp_path / "out.jsonl").read_bytes())] == ["b#0"]
+    assert b"3 in, 1 out, 2 empty" in done.stderr
+    assert json.loads((tmp_path / "out.jsonl.meta.json").read_text())["counts"]["empty"] == 2
+
+
+def test_nothing_in_gives_nothing_out():
+    assert run(given=b"").stdout == b""
+
+
+def test_training_is_told_and_a_saved_model_gives_the_same_passages(tmp_path):
+    given = corpus(
+        {"_id": str(n), "text": f"It was no. {n} of the abk. is here. She came. He went."} for n in range(60)
+    )
+    trained = run("--max-words", 5, "--save-punkt", tmp_path / "punkt.json", given=given)
+    assert b"trained Punkt on the first" in trained.stderr
+    assert here(tmp_path, "--max-words", 5, "--punkt-model", tmp_path / "punkt.json", given=given) == trained.stdout
+    manifest = json.loads((tmp_path / "made.jsonl.meta.json").read_text())
+    assert {Path(entry["path"]).name for entry in manifest["inputs"]} == {"punkt.json", "given.jsonl"}
+    run("--save-punkt", tmp_path / "punkt.json", given=corpus([{"_id": "x", "text": "Other."}]), expect=1)
+    run("--punkt-model", tmp_path / "none.json", given=given, expect=1)
+
+
+def test_only_the_beginning_trains(tmp_path):
+    """The same first kilobyte and a different rest give the same model."""
+    first = {"_id": "first", "text": "One abk. is here. " * 100}
+    for name, text in (("a", "Mr. Smith vs. xyz. is it. " * 50), ("b", "Nothing.")):
+        given = corpus([first, {"_id": "rest", "text": text}])
+        here(tmp_path, "--punkt-mb", 0.001, "--save-punkt", tmp_path / name, given=given)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_one_process_and_several_write_the_same(tmp_path):
+    given = corpus({"_id": str(n), "text": f"He went {n} times. She came. " * (n % 50)} for n in range(600))
+    assert run("--workers", 3, given=given).stdout == here(tmp_path, "--workers", 1, given=given)
+
+
+def test_a_killed_run_goes_on_to_the_same_passages(tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(corpus({"_id": str(n), "text": f"He went {n} times. She came. " * 60} for n in range(900)))
+    options = [source, "--max-words", 20, "--short-prob", 0.3, "--workers", 2, "--punkt-mb", 0.05]
+    run(*options, "-o", tmp_path / "whole.jsonl")
+    process = subprocess.Popen(
+        [*DRTK, *map(str, options), "-o", str(tmp_path / "cut.jsonl")], stderr=subprocess.DEVNULL
+    )
+    journal = tmp_path / "cut.jsonl.part.json"
+    deadline = time.monotonic() + 60
+    while not journal.exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.005)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    workers = [int(child) for child in children.read_text().split()] if children.exists() else []
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert journal.exists(), "it finished, or never began: this test shows nothing"
+    run(*options, "-o", tmp_path / "cut.jsonl", "--resume")
+    assert (tmp_path / "cut.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert not any(_alive(worker) for worker in workers)
+
+
+def _alive(pid):
+    """Whether a process is still at work; one that ended and was not waited for is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_ten_megabytes_on_one_line_take_bounded_memory():
+    resource = pytest.importorskip("resource")
+    text = "There he bought 3.5 apples. He ate the apples, every one of them, in the park there. " * 125_000
+    given = corpus([{"_id": "big", "text": text}])
+    assert len(given) > 10_000_000
+    done = run("--workers", 1, "--punkt-mb", 0.1, given=given)
+    found = rows(done.stdout)
+    assert sum(len(row["metadata"]["sentences"]) for row in found) == 250_000
+    assert " ".join(row["text"] for row in found) == text.strip()
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1_000_000  # kilobytes, of the largest so far
+
+
+def test_a_megabyte_without_a_space_is_cut_by_word_pieces(tmp_path):
+    folder = word_pieces(tmp_path)
+    given = corpus([{"_id": "big", "text": "word-" * 300_000}])
+    found = rows(here(tmp_path, "--tokenizer", folder, "--punkt-mb", 0.01, given=given))
+    assert "".join(row["text"] for row in found) == "word-" * 300_000
+    assert max(row["text"].count("word") + row["text"].count("-") for row in found) == 144
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "complaint"),
+    [
+        (["--policy", "best"], 2, "'best' is not"),
+        (["--max-tokens", "9"], 2, "need a --tokenizer"),
+        (["--max-words", "0"], 2, "must be at least 1"),
+        (["--tokenizer", "/none/there"], 1, "/none/there: no such folder"),
+        (["--punkt-model", "/none/there"], 1, "/none/there: No such file"),
+        (["--language", "../x"], 1, "--language ../x"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(arguments, status, complaint):
+    done = run(*arguments, given=b'{"_id":"a","text":"He went."}\n', expect=status)
+    assert complaint in done.stderr.decode()
+    assert done.stdout == b""
+
+
+def test_an_interrupt_ends_workers_quietly(tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(corpus({"_id": str(n), "text": f"He went {n} times. She came. " * 60} for n in range(1500)))
+    process = subprocess.Popen(
+        [*DRTK, str(source), "--workers", "2", "--punkt-mb", "0.05", "-o", str(tmp_path / "out.jsonl")],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    journal = tmp_path / "out.jsonl.part.json"
+    deadline = time.monotonic() + 60
+    while not journal.exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGINT)  # as the terminal does: parent and workers alike
+    _, complaint = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"Traceback" not in complaint

@@ -1,0 +1,111 @@
+"""Where sentences begin and end, and the model that decides it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from drtk.errors import DrtkError
+from drtk.text import sentences
+from drtk.text.punkt import parse_model, save_model, train_model
+from drtk.text.sentences import SentenceSplitter, layout, trimmed
+
+TEXT = "Mr. Brown went to the U.S. in May. He said: 'It is 3.5 miles.' Was it? No! (It was four.) The end"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return train_model([TEXT], "english")
+
+
+def cut(model, text):
+    return [text[begin:end] for begin, end in SentenceSplitter(model).spans(text)]
+
+
+def test_abbreviations_numbers_and_closing_marks_stay_with_their_sentence(model):
+    assert cut(model, TEXT) == [
+        "Mr. Brown went to the U.S. in May.",
+        "He said: 'It is 3.5 miles.'",
+        "Was it?",
+        "No!",
+        "(It was four.)",
+        "The end",
+    ]
+
+
+def test_white_space_alone_has_no_sentences(model):
+    assert cut(model, "") == cut(model, " \n\t ") == []
+
+
+def test_blocks_give_the_sentences_that_the_whole_text_gives(model, monkeypatch):
+    text = " ".join(f"Sentence {number} cost 3.5 dollars, said Mr. Brown. Was it so? It was." for number in range(300))
+    whole = cut(model, text)
+    assert len(whole) == 900
+    for size in (83, 100, 1000):
+        monkeypatch.setattr(sentences, "BLOCK", size)
+        assert cut(model, text) == whole
+
+
+def test_ten_megabytes_without_a_space_come_back_whole(model):
+    text = "x" * 10_000_000
+    spans = SentenceSplitter(model).spans(text)
+    assert spans[0][0] == 0
+    assert spans[-1][1] == len(text)
+    assert all(end == begin for (_, end), (begin, _) in pairwise(spans))
+
+
+def test_looking_up_words_does_not_make_the_model_grow(model):
+    splitter = SentenceSplitter(model)
+    before = len(splitter._punkt._params.ortho_context)
+    splitter.spans("Zyx. Wvu. Tsr. Qpo. J. Nml etc. kji.")
+    assert len(splitter._punkt._params.ortho_context) == before
+
+
+def test_training_finds_an_abbreviation_of_the_text():
+    # "abk." stands before lower case again and again and never without its full stop
+    text = "The abk. is here and the abk. is there. " * 50 + "It has an end. " * 50
+    model = train_model([text], "german")
+    assert "abk" in model.abbreviations
+    assert "etc" not in model.abbreviations  # known beforehand for English only
+    assert cut(model, "See the abk. is good.") == ["See the abk. is good."]
+
+
+def test_training_is_deterministic_and_a_saved_model_reads_back_equal(model, tmp_path):
+    assert train_model([TEXT], "english") == model
+    save_model(model, tmp_path / "punkt.json")
+    assert parse_model((tmp_path / "punkt.json").read_bytes(), "punkt.json") == model
+    save_model(model, tmp_path / "punkt.json")  # the same again is no loss
+
+
+def test_another_file_is_not_overwritten_by_a_model(model, tmp_path):
+    place = tmp_path / "notes.txt"
+    place.write_text("mine")
+    with pytest.raises(DrtkError, match=r"exists already; --force"):
+        save_model(model, place)
+    assert place.read_text() == "mine"
+    save_model(model, place, replace=True)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"kind":"index"}', b'{"kind":"drtk punkt model"}', b"\x80\x04."]
+)
+def test_what_is_no_model_is_refused(content):
+    with pytest.raises(DrtkError, match=r"punkt\.json: is not a sentence model"):
+        parse_model(content, "punkt.json")
+
+
+def test_layout_makes_white_space_one_space_or_leaves_it():
+    text = " Head \n \n One\ttwo\n three. \n"
+    assert layout(text, paragraphs=False, keep_whitespace=False) == ("Head One two three.", [(0, 19)])
+    assert layout(text, paragraphs=True, keep_whitespace=False) == ("Head One two three.", [(0, 4), (5, 19)])
+    kept, spans = layout(text, paragraphs=True, keep_whitespace=True)
+    assert kept == text
+    assert [text[begin:end] for begin, end in spans] == ["Head", "One\ttwo\n three."]
+    assert layout(" \n\n ", paragraphs=True, keep_whitespace=True)[1] == []
+
+
+def test_trimming_takes_white_space_off_both_ends():
+    assert trimmed("  ab ", 0, 5) == (2, 4)
+    begin, end = trimmed("   ", 0, 3)
+    assert begin == end
