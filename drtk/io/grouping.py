@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from zlib import crc32
 
-HELD = 1_000_000  # pairs in memory, about 200 bytes each, before they go to disk
+HELD = 500_000  # pairs in memory, about 250 bytes each, before they go to disk
 PARTS = 512  # files by key; one of them at a time comes back into memory
 
 

@@ -130,16 +130,17 @@ def _continued(line: bytes, waiting: deque[Line], lines: Iterator[Line]) -> tupl
             break
         more.append(following)
         if b'"' in following[1]:  # only there can the field end
-            columns = split_quoted(b"\n".join([line, *(text for _, text in more)]))
+            columns = split_quoted(b"\n".join([line, *(text for _, text in more)]), strict=True)
             if columns is not None:
                 return columns, more
     return [], more
 
 
-def split_quoted(line: bytes) -> list[bytes] | None:
+def split_quoted(line: bytes, *, strict: bool = False) -> list[bytes] | None:
     """Fields of a line quoted as Python's csv does; None where a quoted field is not closed on it.
 
-    A quote within a field that does not begin with one is an ordinary character.
+    A quote within a field that does not begin with one is an ordinary character. What follows a closing quote within
+    its field belongs to it, as csv has it; with `strict` there are then no fields at all.
     """
     if b'\t"' not in line and line[:1] != b'"':
         return line.split(b"\t")
@@ -153,6 +154,8 @@ def split_quoted(line: bytes) -> list[bytes] | None:
                 return None
             tab = rest.find(b"\t", end)
             after = rest[end + 1 :] if tab < 0 else rest[end + 1 : tab]
+            if strict and after:
+                return []
             fields.append(rest[1:end].replace(b'""', b'"') + after)
         else:
             tab = rest.find(b"\t")
