@@ -147,3 +147,17 @@ class Collection:
         folder = self.folder / name
         done(*arguments, "-o", str(folder), "-q")
         return folder
+
+    def for_examples(self) -> dict[str, Path]:
+        """The collection under the names the examples of the documentation use; the folders of models among them."""
+        files = {
+            "documents.jsonl": "documents.jsonl",
+            "corpus.jsonl": "documents.jsonl",
+            "passages.jsonl": "documents.jsonl",
+            "queries.jsonl": "queries.jsonl",
+            "qrels.tsv": "qrels.tsv",
+            "bm25.run": "first.run",
+            "dense.run": "second.run",
+            "train.jsonl": "examples.jsonl",
+        }
+        return {name: self[part] for name, part in files.items()} | {"model": self["model"], "bm25": self["bm25s"]}

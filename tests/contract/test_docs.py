@@ -1,0 +1,190 @@
+"""What the documentation says exists, is current, and runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from drtk.cli.main import COMMANDS
+from tests.contract.collection import Collection
+from tests.contract.running import environment
+from tests.contract.test_registries import ENTRIES, REGISTRIES
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+SECTIONS = ("Description", "Examples", "Exit status", "See also")
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    """docs/generate.py as a module; the layout it sets for help is set back."""
+    before = dict(os.environ)
+    spec = importlib.util.spec_from_file_location("drtk_docs_generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    os.environ.clear()
+    os.environ.update(before)
+    return module
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_page_with_its_sections(command: str, generate: ModuleType) -> None:
+    page = generate.page_of(command)
+    assert page.exists(), f"write {relative(page)}"
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith(f"# drtk {command}\n")
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert [heading for heading in headings if heading in SECTIONS] == list(SECTIONS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_options_on_every_page_are_those_of_the_help(command: str, generate: ModuleType) -> None:
+    page = generate.page_of(command).read_text(encoding="utf-8")
+    assert page == generate.with_options(page, command), "run: python docs/generate.py"
+
+
+def test_the_list_of_commands_is_current(generate: ModuleType) -> None:
+    assert (DOCS / "commands" / "README.md").read_text(encoding="utf-8") == generate.list_of_commands()
+
+
+def test_no_page_describes_a_command_that_does_not_exist() -> None:
+    pages = {path.stem for path in (DOCS / "commands").glob("*.md")} - {"README"}
+    assert pages <= set(COMMANDS)
+
+
+def test_a_check_notices_an_outdated_page(tmp_path: Path) -> None:
+    shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("man"))
+    (tmp_path / "drtk").symlink_to(ROOT / "drtk")
+    command = [sys.executable, str(tmp_path / "docs" / "generate.py")]
+    assert subprocess.run(command, env=environment(), check=False).returncode == 0
+    assert subprocess.run([*command, "--check"], env=environment(), check=False).returncode == 0
+    page = tmp_path / "docs" / "commands" / "chunk.md"
+    page.write_text(page.read_text(encoding="utf-8").replace("--max-words", "--most-words"), encoding="utf-8")
+    found = subprocess.run([*command, "--check"], env=environment(), capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert found.stderr == "docs/commands/chunk.md: is not current; run: python docs/generate.py\n"
+
+
+def test_man_pages_are_built_from_the_pages(generate: ModuleType) -> None:
+    for command in COMMANDS:
+        page = generate.man_page(command)
+        assert page.startswith(f'.TH "DRTK-{command.upper()}" "1"')
+        for section in ("NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES", "EXIT STATUS", "SEE ALSO"):
+            assert re.search(rf'^\.SH "?{section}"?$', page, re.MULTILINE), (command, section)
+        assert "](" not in page
+
+
+@pytest.mark.parametrize(("place", "name"), ENTRIES)
+def test_every_registry_entry_is_mentioned(place: str, name: str) -> None:
+    # In words of its own, not only within the generated options.
+    pages = [
+        re.sub(r"<!-- options -->.*?<!-- /options -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for page in PAGES
+    ]
+    found = any(re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", page) for page in pages)
+    assert found, f"docs/ say nothing about the {REGISTRIES[place].kind} '{name}'"
+
+
+def references() -> list[tuple[str, str, str]]:
+    """(page, file, function) of every `file.py:function` in the documentation."""
+    return [
+        (relative(page), found[1], found[2])
+        for page in PAGES
+        for found in re.finditer(r"`([\w/]+\.py):([\w.]+?)`", page.read_text(encoding="utf-8"))
+    ]
+
+
+@pytest.mark.parametrize(("page", "file", "function"), references())
+def test_every_function_the_documentation_points_to_exists(page: str, file: str, function: str) -> None:
+    places = [ROOT / file, ROOT / "drtk" / file]
+    path = next((place for place in places if place.exists()), None)
+    assert path is not None, f"{page}: no file {file}"
+    body: list[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body
+    for name in function.split("."):
+        named = [node for node in body if name in names_of(node)]
+        assert named, f"{page}: {file} has no {function}"
+        body = getattr(named[0], "body", [])
+
+
+def names_of(node: ast.stmt) -> set[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+        return {node.name}
+    if isinstance(node, ast.Assign):
+        return {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return {node.target.id} if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) else set()
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=relative)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    if not page.exists():
+        pytest.skip("not written yet")
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        if not re.match(r"[a-z]+:", target):
+            assert (page.parent / target).exists(), f"{relative(page)}: no {target}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=relative)
+def test_commands_named_in_code_exist(page: Path) -> None:
+    if not page.exists():
+        pytest.skip("not written yet")
+    for block in re.findall(r"```sh.*?\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        for command in re.findall(r"(?:^|[|(;&] *|\$\()drtk ([a-z][\w-]*)", block, re.MULTILINE):
+            assert command in COMMANDS, f"{relative(page)}: drtk {command}"
+
+
+def examples() -> list[tuple[str, str]]:
+    """(page, script) of every block marked `sh test`."""
+    return [
+        (relative(page), block)
+        for page in PAGES
+        for block in re.findall(r"^```sh test\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    ]
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, collection: Collection) -> Path:
+    """A folder in which the examples run: the tiny collection under the names the pages use, and `drtk` on the path."""
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    (bin_folder / "drtk").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m drtk "$@"\n')
+    (bin_folder / "drtk").chmod(0o755)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    for name, source in collection.for_examples().items():
+        if source.is_dir():
+            shutil.copytree(source, folder / name)
+        else:
+            shutil.copy(source, folder / name)
+    return folder
+
+
+@pytest.mark.parametrize(("page", "script"), examples())
+def test_the_examples_on_the_pages_run(page: str, script: str, workplace: Path) -> None:
+    path = f"{workplace.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    found = subprocess.run(
+        ["sh", "-eu", "-c", script], cwd=workplace, env=environment() | {"PATH": path}, capture_output=True, text=True
+    )
+    assert found.returncode == 0, f"{page}\n{script}\n{found.stderr}"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_an_example_that_runs(command: str) -> None:
+    scripts = [script for page, script in examples() if page == f"docs/commands/{command}.md"]
+    assert any(re.search(rf"\bdrtk {command}\b", script) for script in scripts)
