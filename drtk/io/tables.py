@@ -96,7 +96,7 @@ def _saved_rows(path: Path) -> Iterator[Row]:
 
 
 def _hub_rows(name: str) -> Iterator[Row]:
-    """Rows of `NAME[@REVISION][:CONFIG][:SPLIT]`, streamed."""
+    """Rows of `NAME[@REVISION]`, with `:SPLIT` or `:CONFIG:SPLIT` after it, streamed."""
     datasets = require_datasets("reading a data set of the hub")
     name, *parts = name.split(":")
     name, _, revision = name.partition("@")
