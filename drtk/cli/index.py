@@ -79,6 +79,7 @@ def _of_vectors(engine: Any, sources: list[str], kind: str, settings: IndexSetti
     if job.side_files:
         raise UsageError(f"--with adds fields to passages; --type {kind} reads vectors")
     vectors, facts = open_embeddings(sources)
+    engine.check(vectors, settings, kind=kind)  # before the folder is touched
     job.intake.inputs += [folder_entry(source) for source in sources]
     with Progress("index", total=len(vectors), unit="vectors") as progress:
         facts |= engine.build(vectors, job.begin(), settings, kind=kind, progress=progress)

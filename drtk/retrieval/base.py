@@ -50,12 +50,16 @@ class DenseIndex(Protocol):
     dimension: int
 
     @classmethod
+    def check(cls, vectors: Vectors, settings: Any, *, kind: str) -> None:
+        """Raise UsageError for an index type `kind` that cannot be made of these vectors, before anything is written."""
+
+    @classmethod
     def build(
         cls, vectors: Vectors, folder: Path, settings: Any, *, kind: str, progress: Progress | None = None
     ) -> dict[str, Any]:
         """Write the engine's files into `folder` (which exists) for the index type `kind`; facts for its meta.json.
 
-        Raises DrtkError for a vector that is not finite, MismatchError for duplicate ids or unlike dimensions.
+        Raises DrtkError for a vector that is not finite, MismatchError for duplicate ids.
         """
 
     @classmethod

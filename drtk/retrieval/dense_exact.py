@@ -31,6 +31,10 @@ class ExactIndex:
     reads: ClassVar[Literal["vectors"]] = "vectors"
 
     @classmethod
+    def check(cls, vectors: Vectors, settings: DenseIndexSettings, *, kind: str = "exact") -> None:
+        """Anything can be searched exactly."""
+
+    @classmethod
     def build(
         cls,
         vectors: Vectors,

@@ -15,7 +15,8 @@ import numpy as np
 
 from drtk.errors import DrtkError, MissingDependency, UsageError
 from drtk.io.manifest import read_json, write_json
-from drtk.io.progress import Progress, detail, log
+from drtk.io.progress import Progress, detail, log, warn
+from drtk.retrieval import INDEXES
 from drtk.retrieval.base import Ranking
 from drtk.retrieval.ordering import RankedIds
 from drtk.retrieval.vectors import FULL, Vectors, open_vectors, rank_again
@@ -42,6 +43,17 @@ class FaissIndex:
     reads: ClassVar[Literal["vectors"]] = "vectors"
 
     @classmethod
+    def check(cls, vectors: Vectors, settings: DenseIndexSettings, *, kind: str = "flat") -> None:
+        """Raise UsageError for a `kind` faiss does not know or cannot make of these vectors, or a device it lacks."""
+        factory = factory_of(kind, settings, len(vectors))
+        index = _made(factory, vectors.dimension)
+        clusters = faiss.try_extract_index_ivf(index)
+        drawn = min(len(vectors), settings.train_sample)
+        if clusters is not None and clusters.nlist > drawn:
+            raise UsageError(f"--type {kind}: {clusters.nlist:,} clusters cannot be trained on {drawn:,} vectors")
+        _on_gpu(index, settings.device)
+
+    @classmethod
     def build(
         cls,
         vectors: Vectors,
@@ -51,10 +63,9 @@ class FaissIndex:
         kind: str = "flat",
         progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """Train where needed, add all vectors, write; {"factory", "full"}. Faults as in `DenseIndex.build`.
+        """Train where needed, add all vectors, write; {"factory", "full"}. Faults as in `check` and `DenseIndex.build`.
 
-        Raises UsageError for a `kind` faiss does not know or cannot build for these vectors. The finished index has
-        to fit into memory; vectors pass through it in blocks.
+        The finished index has to fit into memory; vectors pass through it in blocks.
         """
         factory = factory_of(kind, settings, len(vectors))
         index = _made(factory, vectors.dimension)
@@ -170,6 +181,10 @@ def _made(factory: str, dimension: int) -> Any:
     try:
         return faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
+        if "could not parse" in str(error):
+            raise UsageError(
+                f"unknown index type '{factory}'; choose from {', '.join(INDEXES)}, or give a faiss factory string"
+            ) from error
         raise UsageError(
             f"--type {factory}: faiss cannot make it for vectors of dimension {dimension}: {_short(error)}"
         ) from error
@@ -178,10 +193,25 @@ def _made(factory: str, dimension: int) -> Any:
 def _train(index: Any, vectors: Vectors, settings: DenseIndexSettings, factory: str) -> None:
     drawn = vectors.sample(settings.train_sample, seed=settings.seed)
     log(f"training {factory} on {len(drawn):,} vectors")
+    _told_once(index, len(drawn), factory)
     try:
         index.train(drawn)
     except RuntimeError as error:
         raise DrtkError(f"{factory} cannot be trained on {len(drawn):,} vectors: {_short(error)}") from error
+
+
+def _told_once(index: Any, drawn: int, factory: str) -> None:
+    """Say once that few vectors are trained on, which faiss would say of every part of every vector."""
+    clusters = faiss.try_extract_index_ivf(index)
+    quantised = faiss.downcast_index(index) if clusters is None else faiss.downcast_index(clusters)
+    quantiser = getattr(quantised, "pq", None)
+    wanted = max(clusters.nlist if clusters is not None else 0, quantiser.ksub if quantiser is not None else 0)
+    for trained in filter(None, (clusters, quantiser)):
+        trained.cp.min_points_per_centroid = 1
+    if drawn < TRAINED_PER_CLUSTER * wanted:
+        warn(
+            f"{factory}: {drawn:,} vectors to train {wanted:,} centroids; {TRAINED_PER_CLUSTER} for each would be better"
+        )
 
 
 def _graph(index: Any) -> Any:
