@@ -44,6 +44,12 @@ def search(
         typer.Option("--corpus", metavar="FILE", help="Passages: texts for -q, names of documents for --by source."),
     ] = None,
     tag: Annotated[str, typer.Option("--tag", metavar="NAME", help="Last column of the run.")] = "drtk",
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Try a grid of k1 and b against --qrels; write a table, the best first.")
+    ] = False,
+    qrels: Annotated[
+        str | None, typer.Option("--qrels", metavar="FILE", help="tune: judgements, BEIR TSV or TREC qrels.")
+    ] = None,
     *,
     settings: SearchSettings,
     job: FilterJob,
@@ -53,6 +59,7 @@ def search(
     Writes a TREC run: qid Q0 docid rank score tag, best first; equal scores by descending id, as trec_eval orders them.
     Several index folders are searched as parts of one collection.
     """
+    from drtk.cli.tuning import tune_bm25
     from drtk.errors import UsageError
     from drtk.retrieval.asking import QueryEncoder, TextQueries, sort_paths
     from drtk.retrieval.collection import Collection
@@ -63,12 +70,19 @@ def search(
     folders, source = sort_paths(paths)
     if question is not None and (source or by == "source" or job.output != "-"):
         raise UsageError("-q shows passages on the terminal: leave out files of queries, --by source and -o")
+    if tune != (qrels is not None) or (tune and question is not None):
+        raise UsageError("--tune and --qrels go together, and with a file of queries, not with -q")
+    wanted = Wanted(settings.k or DEPTH, _documents(corpus) if by == "source" else None, drop_same_id)
     collection = Collection(folders, settings)
+    if tune:
+        if collection.reads != "passages":
+            raise UsageError("--tune chooses k1 and b, which only indexes of words have")
+        tune_bm25(folders, source or "-", str(qrels), wanted, settings=settings, job=job)
+        return
     encode = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
     if question is not None:
         _answer(question, TextQueries(collection, encode), settings.k or ANSWERS, corpus)
         return
-    wanted = Wanted(settings.k or DEPTH, _documents(corpus) if by == "source" else None, drop_same_id)
     _run(source or "-", collection, encode, wanted, tag, settings, job)
 
 

@@ -92,4 +92,8 @@ class SearchSettings(DenseSearchSettings, BM25SearchSettings):
     batch: int = knob(1000, "Queries searched together.", at_least=1)
     prompt: str | None = knob(None, "Text put before each query; by default the model's.")
     max_length: int | None = knob(None, "Longest query, in tokens; by default the model's.", at_least=3)
+    grid: str = knob(
+        "k1=0.6,0.82,0.9,1.2,1.6 b=0.2,0.4,0.55,0.68,0.75,0.9", "tune: values of k1 and b; every pair is tried."
+    )
+    measure: str = knob("RR@10", "tune: what is judged by, named as in drtk eval.")
     threads: int = knob(0, "CPU threads to use; 0 takes every core.", at_least=0)
