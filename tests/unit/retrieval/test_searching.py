@@ -1,0 +1,191 @@
+"""Rankings of documents, without the query's own, and of several indexes at once."""
+
+import numpy as np
+import pytest
+
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.io.folders import FolderJob
+from drtk.io.sources import document_of, source_of
+from drtk.records import Passage, Query
+from drtk.retrieval.asking import QueryEncoder, StoredQueries, TextQueries, sort_paths
+from drtk.retrieval.building import index_class, open_embeddings
+from drtk.retrieval.collection import Collection
+from drtk.retrieval.searching import Wanted, search
+from drtk.settings.retrieval import IndexSettings, SearchSettings
+from tests.vectors import ENCODER, embeddings
+
+
+def dense(folder, vectors, ids, *, kind="exact", encoder=ENCODER):
+    """An index folder as drtk index makes it; its name."""
+    rows, facts = open_embeddings([embeddings(folder.with_name(folder.name + "-v"), vectors, ids, encoder=encoder)])
+    job = FolderJob("index", "index", str(folder))
+    facts |= index_class(kind).build(rows, job.begin(), IndexSettings(), kind=kind)
+    job.finish(type=kind, **facts)
+    return str(folder)
+
+
+def words(folder, texts):
+    passages = [Passage(id, text) for id, text in texts.items()]
+    job = FolderJob("index", "index", str(folder))
+    index_class("bm25s").build(passages, job.begin(), IndexSettings())
+    job.finish(type="bm25s", encoder=None, corpus=None)
+    return str(folder)
+
+
+def opened(*folders, **settings):
+    return Collection(list(folders), SearchSettings(**settings))
+
+
+def test_the_source_of_a_chunk_is_what_stands_before_the_last_number_sign():
+    assert [source_of(id) for id in ("d#1", "a#b#10", "d", "#3")] == ["d", "a#b", "d", "#3"]
+    assert document_of(Passage("x7", "", metadata={"source_id": "book"})) == "book"
+    assert document_of(Passage("d#7", "", metadata={"year": 3})) == "d"
+
+
+def test_a_document_scores_as_its_best_passage(tmp_path):
+    # Document a: passages of 3 and 9; b: 5; c: 5. So a 9, then c before b, for the id is larger.
+    folder = dense(tmp_path / "i", [[3.0], [9.0], [5.0], [5.0]], ["a#0", "a#1", "b#0", "c#0"])
+    found = search(opened(folder), ["q"], np.float32([[1]]), Wanted(10, source_of))
+    assert found == [[("a", 9.0), ("c", 5.0), ("b", 5.0)]]
+
+
+def test_a_search_goes_deeper_until_it_has_enough_documents(tmp_path):
+    # The best 30 passages are all of document a; the next are b's and c's.
+    ids = [f"a#{n}" for n in range(30)] + ["b#0", "c#0"]
+    folder = dense(tmp_path / "i", [[100.0 - n] for n in range(30)] + [[2.0], [1.0]], ids)
+    found = search(opened(folder), ["q"], np.float32([[1]]), Wanted(2, source_of))
+    assert found == [[("a", 100.0), ("b", 2.0)]]
+
+
+def test_documents_tied_at_the_cut_are_ordered_by_descending_id(tmp_path):
+    # k = 2 of four documents of equal score: d and c, though the index gives their passages x… in another order.
+    ids = ["a#9", "b#8", "c#7", "d#6"]
+    folder = dense(tmp_path / "i", np.ones((4, 1)), ids)
+    backwards = {"a#9": "z1", "b#8": "z2", "c#7": "z3", "d#6": "a"}.__getitem__
+    assert search(opened(folder), ["q"], np.float32([[1]]), Wanted(2, source_of)) == [[("d", 1.0), ("c", 1.0)]]
+    assert search(opened(folder), ["q"], np.float32([[1]]), Wanted(2, backwards)) == [[("z3", 1.0), ("z2", 1.0)]]
+
+
+def test_the_querys_own_document_gives_its_place_to_the_next(tmp_path):
+    folder = dense(tmp_path / "i", [[3.0], [2.0], [1.0]], ["q1", "b", "c"])
+    found = search(opened(folder), ["q1", "q2"], np.float32([[1], [1]]), Wanted(2, drop_same_id=True))
+    assert found == [[("b", 2.0), ("c", 1.0)], [("q1", 3.0), ("b", 2.0)]]
+
+
+@pytest.mark.parametrize("kind", ["exact", "flat"])
+def test_several_indexes_rank_as_one_index_of_everything(tmp_path, kind):
+    if kind == "flat":
+        pytest.importorskip("faiss")
+    random = np.random.default_rng(2)
+    vectors, queries = random.integers(-3, 4, (90, 6)), random.integers(-3, 4, (12, 6)).astype(np.float32)
+    ids = [f"p{n}" for n in range(90)]
+    whole = dense(tmp_path / "whole", vectors, ids, kind=kind)
+    parts = [dense(tmp_path / f"part{n}", vectors[n::3], ids[n::3], kind=kind) for n in range(3)]
+    assert opened(*parts).search(queries, 20) == opened(whole).search(queries, 20)
+    assert len(opened(*parts)) == 90
+
+
+def test_a_passage_in_two_indexes_is_refused(tmp_path):
+    one, two = dense(tmp_path / "one", [[1.0], [2.0]], ["a", "b"]), dense(tmp_path / "two", [[3.0]], ["b"])
+    with pytest.raises(MismatchError, match=r"passage 'b' stands in .*one and in .*two"):
+        opened(one, two).search(np.float32([[1]]), 5)
+
+
+def test_indexes_of_unlike_type_encoder_or_dimension_are_not_searched_together(tmp_path):
+    one = dense(tmp_path / "one", [[1.0]], ["a"])
+    other_encoder = dense(tmp_path / "e", [[1.0]], ["b"], encoder=ENCODER | {"digest": "2" * 32})
+    wider = dense(tmp_path / "w", [[1.0, 2.0]], ["c"])
+    bm25 = words(tmp_path / "b", {"d": "word"})
+    for other, complaint in [(other_encoder, "another encoder"), (wider, "dimension 2"), (bm25, "of type bm25s")]:
+        with pytest.raises(MismatchError, match=complaint):
+            opened(one, other)
+
+
+def test_vectors_of_another_dimension_are_refused(tmp_path):
+    folder = dense(tmp_path / "i", [[1.0, 2.0]], ["a"])
+    with pytest.raises(MismatchError, match="dimension 2; those of the queries have 3"):
+        opened(folder).search(np.ones((1, 3), np.float32), 1)
+
+
+def test_an_empty_question_finds_nothing_and_is_counted(tmp_path):
+    ask = TextQueries(opened(words(tmp_path / "b", {"d1": "red wing", "d2": "blue wing"})), None)
+    queries = [Query("q1", "red"), Query("q2", " \t"), Query("q3", "blue")]
+    found = dict(ask(queries, Wanted(1)))
+    assert [found[id][0][0] if found[id] else None for id in ("q1", "q2", "q3")] == ["d1", None, "d2"]
+    assert list(found) == ["q1", "q2", "q3"]
+    assert ask.empty == 1
+
+
+def test_vectors_made_beforehand_are_queries(tmp_path):
+    folder = dense(tmp_path / "i", [[1.0, 0], [0, 1]], ["a", "b"])
+    source = embeddings(tmp_path / "q", [[2, 1], [0, 5]], ["q1", "q2"], role="query", shard_size=1)
+    ask = StoredQueries(opened(folder), source)
+    assert dict(ask(list(ask), Wanted(2))) == {"q1": [("a", 2.0), ("b", 1.0)], "q2": [("b", 5.0), ("a", 0.0)]}
+
+
+def test_queries_are_brought_to_length_one_where_cosine_is_meant(tmp_path):
+    cosine = ENCODER | {"similarity": "cosine", "normalized": False}
+    folder = dense(tmp_path / "i", [[10.0, 0], [3, 4]], ["a", "b"], encoder=cosine)
+    ((first, second),) = opened(folder).search(np.float32([[0, 7]]), 2)
+    assert (first[0], first[1], second[1]) == ("b", pytest.approx(0.8), 0.0)  # 4/5
+
+
+def test_vectors_that_do_not_fit_are_refused(tmp_path):
+    folder = dense(tmp_path / "i", [[1.0]], ["a"])
+    passages = embeddings(tmp_path / "p", [[1.0]])
+    other = embeddings(tmp_path / "o", [[1.0]], role="query", encoder=ENCODER | {"digest": "2" * 32})
+    with pytest.raises(MismatchError, match="holds vectors of passages"):
+        StoredQueries(opened(folder), passages)
+    with pytest.raises(MismatchError, match="another encoder"):
+        StoredQueries(opened(folder), other)
+    with pytest.raises(MismatchError, match="index of words"):
+        StoredQueries(opened(words(tmp_path / "b", {"d": "word"})), other)
+
+
+def test_an_index_that_names_no_encoder_asks_for_one(tmp_path):
+    folder = dense(tmp_path / "i", [[1.0]], ["a"], encoder=None)
+    with pytest.raises(UsageError, match="name it: --model"):
+        QueryEncoder(opened(folder), SearchSettings())(["a question"])
+
+
+def test_an_index_is_made_of_passages_of_one_encoder_and_of_no_part_twice(tmp_path):
+    one = embeddings(tmp_path / "one", [[1.0]], ["a"], part=(1, 2))
+    again = embeddings(tmp_path / "again", [[1.0]], ["b"], part=(1, 2))
+    other = embeddings(tmp_path / "other", [[1.0]], ["c"], encoder=ENCODER | {"digest": "2" * 32})
+    queries = embeddings(tmp_path / "q", [[1.0]], role="query")
+    with pytest.raises(MismatchError, match="is part 1 of 2, as"):
+        open_embeddings([one, again])
+    with pytest.raises(MismatchError, match="another encoder"):
+        open_embeddings([one, other])
+    with pytest.raises(MismatchError, match="vectors of queries"):
+        open_embeddings([queries])
+    vectors, facts = open_embeddings([one, embeddings(tmp_path / "two", [[2.0]], ["d"], part=(2, 2))])
+    assert list(vectors.ids()) == ["a", "d"]
+    assert (facts["encoder"], facts["dimension"], facts["corpus"]) == (ENCODER, 1, None)
+
+
+def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
+    index = dense(tmp_path / "i", [[1.0]], ["a"])
+    vectors = embeddings(tmp_path / "q", [[1.0]], role="query")
+    (tmp_path / "queries.jsonl").write_text("")
+    file = str(tmp_path / "queries.jsonl")
+    assert sort_paths([index]) == ([index], None)
+    assert sort_paths([file, index]) == ([index], file)
+    assert sort_paths([index, "-"]) == ([index], "-")
+    assert sort_paths([index, vectors]) == ([index], vectors)
+    (tmp_path / "empty").mkdir()
+    FolderJob("index", "index", str(tmp_path / "begun")).begin()
+    model = FolderJob("train-retriever", "model", str(tmp_path / "model"))
+    model.begin()
+    model.finish()
+    for paths, fault, complaint in [
+        ([file], UsageError, "there is no index among"),
+        ([index, file, "-"], UsageError, "queries come from one place"),
+        ([index, index], UsageError, "named twice"),
+        ([index, str(tmp_path / "nowhere")], DrtkError, "no such file or folder"),
+        ([str(tmp_path / "begun"), file], MismatchError, "unfinished"),
+        ([str(tmp_path / "empty"), file], MismatchError, "not made by drtk"),
+        ([str(tmp_path / "model"), file], MismatchError, "is of kind 'model'; expected 'index'"),
+    ]:
+        with pytest.raises(fault, match=complaint):
+            sort_paths(paths)

@@ -1,0 +1,59 @@
+"""What is shown of a passage on the terminal."""
+
+from drtk.records import Passage
+from drtk.retrieval.snippets import matched_stems, shown, snippet
+
+
+def starred(word):
+    return f"*{word}*"
+
+
+def test_words_that_carry_meaning_are_matched_by_their_stems():
+    assert matched_stems("How do I open the files?") == {"open", "file"}
+    assert matched_stems("what is it") == {"what", "is", "it"}  # nothing else to go by
+
+
+def test_a_short_text_is_shown_whole_on_one_line():
+    text = "Opening a file\n  returns a stream."
+    assert snippet(text, matched_stems("open files"), mark=starred) == "*Opening* a *file* returns a stream."
+
+
+def test_a_snippet_holds_the_place_where_most_different_words_stand_together():
+    filler = " ".join(f"w{n}" for n in range(80))
+    text = f"file file file. {filler}. Later one opens a file there. {filler}"
+    found = snippet(text, matched_stems("open a file"), words=20, mark=starred)
+    assert "one *opens* a *file* there" in found
+    assert found.startswith("… ")
+    assert found.endswith(" …")
+    assert len(found.replace("…", "").split()) == 20
+
+
+def test_a_snippet_begins_with_the_sentence_of_its_first_match_where_that_is_near():
+    text = " ".join(f"w{n}" for n in range(60)) + ". The small door opens at noon. " + "x " * 60
+    assert snippet(text, matched_stems("opens"), words=20).startswith("… The small door opens at noon.")
+
+
+def test_without_a_match_the_beginning_is_shown():
+    text = " ".join(f"w{n}" for n in range(60))
+    assert snippet(text, matched_stems("zebra"), words=5) == "w0 w1 w2 w3 w4 …"
+    assert snippet("", matched_stems("zebra")) == ""
+
+
+def test_answers_are_wrapped_to_the_width_and_marks_do_not_count():
+    passage = Passage(
+        "d7#2", "The engine was started by hand " * 6, title="A title that is much too long for this line"
+    )
+    bold = "\x1b[1m{}\x1b[0m".format
+    lines = list(shown("engine", [("d7#2", 12.34567), ("gone", 1.0)], [passage, None], width=40, mark=bold))
+    plain = [line.replace("\x1b[1m", "").replace("\x1b[0m", "") for line in lines]
+    assert plain[0] == " 1  12.3457   A title that is much too …"
+    assert plain[1] == "    d7#2"
+    assert plain[2] == "    The engine was started by hand The"
+    assert max(map(len, plain)) <= 40
+    assert lines[2] == "    The \x1b[1mengine\x1b[0m was started by hand The"
+    assert plain[-1] == " 2  1.0000    gone"
+
+
+def test_a_passage_without_title_is_headed_by_its_id():
+    lines = list(shown("x", [("d1", 2.0)], [Passage("d1", "some text")], width=60))
+    assert lines == [" 1  2.0000    d1", "    some text", ""]
