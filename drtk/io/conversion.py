@@ -26,6 +26,7 @@ from drtk.settings.conversion import ConversionSettings
 if TYPE_CHECKING:
     from drtk.io.store import CorpusStore
 
+WINDOW = 100  # training examples between two places to go on from
 _OPENING, _CLOSING = "opening", "closing"
 
 
@@ -49,7 +50,10 @@ def convert(source: str, settings: ConversionSettings, job: FilterJob) -> None:
             FORMATS[kind].load(name)(lambda intake: records(source, kind, intake), kind, job)
             return
         form: Format[Any] = FORMATS[kind].load(name)
-        complete = _Completion(form, settings, job.intake) if kind == "examples" else None
+        complete = None
+        if kind == "examples":
+            complete = _Completion(form, settings, job.intake)
+            job.window = WINDOW  # each may bring a hundred texts
         _write(records(source, kind, job.intake), form, job, complete)
     if kind == "examples" and not form.needs and not sides and job.counts.get(_MINTED):
         log("ids were made from texts, which are not in the output: --corpus-out and --queries-out write them")
