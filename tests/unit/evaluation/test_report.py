@@ -1,0 +1,241 @@
+"""Reports: what is claimed follows from the numbers, and the files say the same as the terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from drtk.errors import DrtkError, RecordError, UsageError
+from drtk.evaluation.curves import LossCurve, depths_for, read_loss, recall_curve
+from drtk.evaluation.evaluate import Evaluation, Evaluator
+from drtk.evaluation.examples import choose_queries, first_relevant
+from drtk.evaluation.findings import claims, compare, leaders, overlap, role_of
+from drtk.evaluation.measures import parse_measures
+from tests.running import command, write
+
+JUDGEMENTS = {f"q{query}": {f"d{query}": 1} for query in range(4)}
+
+
+def system(name: str, *places: int) -> Evaluation:
+    """A system that has the right document of query i at rank places[i] (0: not at all)."""
+    rankings = {
+        f"q{query}": [*(f"x{at}" for at in range(place - 1)), f"d{query}"] if place else ["x"]
+        for query, place in enumerate(places)
+    }
+    return Evaluator(JUDGEMENTS, parse_measures("RR R@1"))(name, rankings)
+
+
+def test_a_claim_says_on_how_many_queries_it_rests() -> None:
+    # RR: a 1 1/2 1/4 0, b 1/2 1/2 1/2 0
+    claim = compare(system("a", 1, 2, 4, 0), system("b", 2, 2, 2, 0), "RR")
+    assert claim.values == pytest.approx(((1 + 1 / 2 + 1 / 4) / 4, (1 / 2 * 3) / 4))
+    assert (claim.holds, claim.better, claim.worse, claim.equal) == (True, 1, 1, 2)
+    assert claim.text().startswith("a beats b on RR: 0.4375 against 0.3750 (+0.0625); better on 1 of 4 queries")
+
+
+def test_a_claim_that_does_not_hold_is_not_made_to_look_as_if_it_did() -> None:
+    claim = compare(system("a", 2, 0, 0, 0), system("b", 1, 0, 0, 0), "RR")
+    assert not claim.holds
+    assert "a does not beat b on RR" in claim.text()
+    equal = compare(system("a", 1, 0, 0, 0), system("b", 0, 1, 0, 0), "RR")
+    assert not equal.holds
+    assert "a equals b on RR" in equal.text()
+
+
+def test_systems_are_known_by_their_names() -> None:
+    names = ["bm25", "BM25 tuned", "off-the-shelf", "trained", "trained-2", "fused", "other"]
+    assert [role_of(name) for name in names] == ["bm25", "bm25", "untrained", "trained", "trained", "fused", None]
+
+
+def test_the_questions_of_a_pipeline_are_asked() -> None:
+    results = [system(name, 1, 1, 0, 0) for name in ("bm25", "off-the-shelf", "trained", "fused")]
+    asked = [(claim.first, claim.second, claim.measure) for claim in claims(results, "RR", "R@1")]
+    assert asked == [
+        ("trained", "bm25", "RR"),
+        ("trained", "off-the-shelf", "RR"),
+        ("fused", "bm25", "R@1"),
+        ("fused", "trained", "R@1"),
+    ]
+    assert claims([system("one", 1, 1, 1, 1), system("two", 1, 1, 1, 1)], "RR", "R@1") == []
+
+
+def test_ties_have_no_leader() -> None:
+    assert leaders([system("a", 1, 0, 0, 0), system("b", 0, 1, 0, 0)], ["RR"]) == []
+    assert leaders([system("a", 1, 0, 0, 0), system("b", 1, 2, 0, 0)], ["RR", "R@1"]) == ["b is best on RR."]
+
+
+def test_overlap_counts_where_relevant_documents_are_and_what_fusion_keeps() -> None:
+    judgements = {"q": {"both": 1, "first": 1, "second": 1, "neither": 1, "none": 0}}
+    rankings = {
+        "a": {"q": ["both", "first"]},
+        "b": {"q": ["both", "second"]},
+        "f": {"q": ["both", "second", "first"]},
+    }
+    found = overlap(("a", "b"), "f", rankings, judgements, depth=2)
+    assert found.found == {"both": 1, "first": 1, "second": 1, "neither": 1}
+    assert found.kept == {"both": 1, "first": 0, "second": 1, "neither": 0}
+    assert found.shared == 1 / 2
+    assert "keeps 1 of the 2 that one run alone finds, and 1 of those that both find: 1 fall below rank 2" in found.text()
+
+
+def test_recall_is_averaged_over_all_judged_queries() -> None:
+    # q0 has its two relevant at ranks 1 and 3; q1 is not in the run
+    judgements = {"q0": {"a": 1, "b": 2, "c": 0}, "q1": {"a": 1}}
+    assert recall_curve({"q0": ["a", "c", "b"]}, judgements, [1, 2, 3]) == [1 / 4, 1 / 4, 1 / 2]
+    assert recall_curve({"q0": ["a", "c", "b"]}, judgements, [3], rel=2) == [1 / 2]
+
+
+def test_curves_go_as_deep_as_the_runs() -> None:
+    assert depths_for([{"q": ["d"]}])[-1] == 100
+    assert depths_for([{"q": [str(at) for at in range(350)]}])[-1] == 300
+
+
+def test_loss_is_read_from_a_log_and_its_ends_are_averaged(tmp_path: Path) -> None:
+    rows = [{"step": step, "loss": 20.0 - step} for step in range(20)] + [{"step": 20, "seconds": 3}]
+    log = write(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    curve = read_loss(str(log))
+    assert (curve.steps[-1], curve.first, curve.last) == (19, 19.5, 1.5)
+    assert LossCurve([1], [3.0]).first == LossCurve([1], [3.0]).last == 3.0
+
+
+@pytest.mark.parametrize(
+    ("text", "fault", "problem"),
+    [
+        ('{"step": "one", "loss": 1}\n', RecordError, r"log\.jsonl:1: expected a whole 'step' and a number as 'loss'"),
+        ("{}\n", DrtkError, "holds no loss"),
+        ("nonsense\n", RecordError, r"log\.jsonl:1: expected a JSON object"),
+    ],
+)
+def test_a_log_without_loss_is_refused(tmp_path: Path, text: str, fault: type[DrtkError], problem: str) -> None:
+    with pytest.raises(fault, match=problem):
+        read_loss(str(write(tmp_path / "log.jsonl", text)))
+
+
+def test_example_queries_show_both_sides() -> None:
+    first = {"q0": ["d0"], "q1": ["x", "d1"], "q2": ["x"], "q3": ["d3"]}
+    second = {"q0": ["x", "d0"], "q1": ["d1"], "q2": ["d2"], "q3": ["d3"]}
+    # the second is better on q2 (by 1) and q1 (by 1/2), the first on q0, both alike on q3
+    chosen = choose_queries(first, second, JUDGEMENTS, 4)
+    assert chosen == [("q2", "second"), ("q0", "first"), ("q3", "alike"), ("q1", "second")]
+    assert choose_queries(first, second, JUDGEMENTS, 2) == chosen[:2]
+    assert len(choose_queries(first, second, JUDGEMENTS, 10)) == 4
+
+
+def test_the_first_relevant_document_is_found_by_its_grade() -> None:
+    assert first_relevant(["a", "b"], {"a": 1, "b": 2}, 2) == 2
+    assert first_relevant(["a"], {"b": 1}, 1) is None
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Four queries over six documents of two chunks; `trained` is right at once, bm25 three times in four."""
+
+    def run(name: str, *tops: str) -> None:
+        lines = [
+            f"q{query} Q0 {id}#{query % 2} {rank} {9 - rank} t\n"
+            for query, top in enumerate(tops)
+            for rank, id in enumerate(dict.fromkeys([top, "d5", f"d{query}"]), start=1)
+        ]
+        write(tmp_path / f"{name}.run", "".join(lines))
+
+    run("bm25", "d0", "d1", "d2", "d4")
+    run("trained", "d0", "d1", "d2", "d3")
+    passages = [
+        {"_id": f"d{doc}#{at}", "title": f"Title {doc}", "text": f"words of document {doc}, part {at}"}
+        for doc in range(6)
+        for at in range(2)
+    ]
+    write(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in passages))
+    questions = [{"_id": f"q{query}", "text": f"which document is {query}?"} for query in range(4)]
+    write(tmp_path / "queries.jsonl", "".join(json.dumps(row) + "\n" for row in questions))
+    write(tmp_path / "test.tsv", "".join(f"q{query}\td{query}\t1\n" for query in range(4)))
+    write(tmp_path / "log.jsonl", "".join(json.dumps({"step": at, "loss": 3 / at}) + "\n" for at in range(1, 30)))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+REPORT = ["report", "bm25=bm25.run", "trained=trained.run", "--qrels", "test.tsv", "--by", "source", "-o", "out"]
+TEXTS = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--log", "log.jsonl"]
+
+
+def test_json_markdown_and_terminal_say_the_same(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    printed = command(capfd, *REPORT, *TEXTS)
+    content = json.loads((world / "out" / "report.json").read_text())
+    # bm25 has the right document at rank 3 for q3: RR (1 + 1 + 1 + 1/3)/4
+    assert content["systems"]["bm25"]["RR@10"] == pytest.approx((3 + 1 / 3) / 4)
+    assert content["systems"]["trained"]["RR@10"] == 1
+    assert (content["queries"], content["relevant"]) == (4, 4)
+    assert content["recall"]["bm25"][0] == 3 / 4
+    assert [claim["holds"] for claim in content["verdict"]["claims"]] == [True]
+    assert content["loss"]["steps"] == list(range(1, 30))
+    markdown = (world / "out" / "report.md").read_text()
+    assert "| trained | **1.0000** |" in markdown
+    assert "(report.png)" in markdown
+    folded = " ".join(printed.split())
+    for sentence in content["verdict"]["text"]:
+        assert f"- {sentence}" in markdown
+        assert sentence in folded
+
+
+def test_examples_show_texts_and_where_the_right_one_is(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    printed = command(capfd, *REPORT, *TEXTS, "--examples", "1")
+    example = json.loads((world / "out" / "report.json").read_text())["examples"][0]
+    assert (example["query_id"], example["why"]) == ("q3", "second")
+    bm25, trained = example["hits"]
+    assert (bm25["id"], bm25["title"], bm25["relevant"], bm25["rank"]) == ("d4#1", "Title 4", False, 3)
+    assert (trained["id"], trained["relevant"], trained["rank"]) == ("d3#1", True, 1)
+    assert "which document is 3? (trained is better)" in printed
+    assert "Title 4 (the right one is at rank 3)" in printed
+    assert "words of document 3, part 1" in printed
+
+
+def test_the_picture_is_a_picture(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    command(capfd, *REPORT, *TEXTS)
+    picture = (world / "out" / "report.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
+    assert (width, height) == (2160, 648)  # three panels of 6 inches, 120 dots an inch
+    command(capfd, *REPORT, "--force")
+    assert int.from_bytes((world / "out" / "report.png").read_bytes()[16:20], "big") == 1440  # no loss, no panel
+
+
+def test_without_matplotlib_the_rest_of_the_report_is_made(
+    world: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from drtk.cli.main import app
+
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    app([*REPORT, *TEXTS], standalone_mode=False)
+    said = capfd.readouterr().err
+    assert "without its picture" in said
+    assert "pip install matplotlib" in said
+    assert not (world / "out" / "report.png").exists()
+    assert "report.png" not in (world / "out" / "report.md").read_text()
+    assert (world / "out" / "meta.json").exists()
+
+
+def test_texts_are_not_needed(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command(capfd, *REPORT)
+    assert json.loads((world / "out" / "report.json").read_text())["examples"] == []
+
+
+def test_a_fused_system_is_explained_by_what_its_parts_find(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command(capfd, "fuse", "-q", "bm25.run", "trained.run", "-o", "fused.run")
+    printed = command(capfd, *REPORT[:3], "fused=fused.run", *REPORT[3:])
+    verdict = json.loads((world / "out" / "report.json").read_text())["verdict"]
+    assert verdict["overlap"]["relevant"] == {"both": 4, "first": 0, "second": 0, "neither": 0}
+    assert verdict["overlap"]["kept"]["both"] == 4
+    assert [claim["claim"] for claim in verdict["claims"]][1:] == ["fused beats bm25", "fused beats trained"]
+    assert "Of 4 relevant documents, 4 are among the first 100 of both" in " ".join(printed.split())
+
+
+def test_what_cannot_be_shown_is_refused(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="no system is called 'x'; there are bm25, trained"):
+        command(capfd, *REPORT, *TEXTS, "--show", "x")
+    with pytest.raises(UsageError, match="num_ret is not something to compare systems by"):
+        command(capfd, *REPORT, "--measures", "num_ret")
+    assert not (world / "out").exists()
