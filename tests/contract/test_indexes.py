@@ -1,0 +1,114 @@
+"""What every index type promises: each passage finds itself first, ties follow the rule, dense ones agree with exact."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drtk.errors import DrtkError, MissingDependency
+from drtk.io.shards import read_shards
+from drtk.records import Passage
+from drtk.retrieval import INDEXES
+from drtk.retrieval.vectors import Vectors, unit_length
+from drtk.settings.retrieval import IndexSettings, SearchSettings
+from tests.vectors import embeddings
+
+ROWS = 120
+WORDS = np.random.default_rng(4).permutation([f"word{n}" for n in range(ROWS * 3)]).reshape(ROWS, 3)
+TEXTS = {f"p{n}": " ".join(row) for n, row in enumerate(WORDS)}
+VECTORS = unit_length(np.random.default_rng(5).standard_normal((ROWS, 24)).astype(np.float32))
+
+
+def engine(name):
+    try:
+        return INDEXES.load(name)
+    except MissingDependency as missing:
+        pytest.skip(str(missing))
+
+
+def build(folder: Path, name: str):
+    folder.mkdir(exist_ok=True)
+    found = engine(name)
+    try:
+        if found.reads == "passages":
+            found.build([Passage(id, text) for id, text in TEXTS.items()], folder, IndexSettings())
+        else:
+            source = embeddings(folder.with_name(folder.name + "-v"), VECTORS, list(TEXTS))
+            found.build(Vectors(read_shards(source)), folder, IndexSettings(), kind=name)
+        return found.open(folder, SearchSettings())
+    except MissingDependency as missing:
+        pytest.skip(str(missing))
+
+
+def asked(index):
+    """What each passage is found by: its words, or its vector."""
+    return list(TEXTS.values()) if index.reads == "passages" else VECTORS
+
+
+@pytest.fixture(scope="module")
+def indexes(tmp_path_factory):
+    made = {}
+
+    def get(name):
+        if name not in made:
+            made[name] = build(tmp_path_factory.mktemp("indexes") / name, name)
+        return made[name]
+
+    return get
+
+
+@pytest.mark.parametrize("name", INDEXES)
+def test_each_passage_finds_itself_first(name, indexes):
+    index = indexes(name)
+    assert len(index) == ROWS
+    found = index.search(asked(index), 5)
+    assert [ranking[0][0] for ranking in found] == list(TEXTS)
+
+
+@pytest.mark.parametrize("name", INDEXES)
+def test_results_are_ordered_by_score_and_then_by_descending_id(name, indexes):
+    index = indexes(name)
+    for ranking in index.search(asked(index)[:20], 50):
+        assert ranking == sorted(ranking, key=lambda hit: (hit[1], hit[0]), reverse=True)
+        assert len({id for id, _ in ranking}) == len(ranking)
+        assert all(type(id) is str and type(score) is float for id, score in ranking)
+
+
+@pytest.mark.parametrize("name", INDEXES)
+def test_no_more_than_k_are_given_and_k_may_exceed_the_collection(name, indexes):
+    index = indexes(name)
+    assert [len(ranking) <= 3 for ranking in index.search(asked(index)[:4], 3)] == [True] * 4
+    assert all(0 < len(ranking) <= ROWS for ranking in index.search(asked(index)[:4], 10 * ROWS))
+    assert index.search(asked(index)[:0], 3) == []
+
+
+@pytest.mark.parametrize("name", INDEXES)
+def test_a_search_gives_the_same_again_and_in_other_batches(name, indexes):
+    index = indexes(name)
+    together = index.search(asked(index)[:30], 10)
+    assert index.search(asked(index)[:30], 10) == together
+    apart = index.search(asked(index)[:7], 10) + index.search(asked(index)[7:30], 10)
+    for one, other in zip(apart, together, strict=True):
+        assert [id for id, _ in one] == [id for id, _ in other]
+        assert [score for _, score in one] == pytest.approx([score for _, score in other], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in INDEXES if name not in ("bm25", "bm25s")])
+def test_dense_indexes_agree_with_the_exact_one(name, indexes):
+    queries = unit_length(np.random.default_rng(6).standard_normal((30, 24)).astype(np.float32))
+    wanted, found = indexes("exact").search(queries, 10), indexes(name).search(queries, 10)
+    # Clusters may miss: ivf makes 3 of these few passages and looks into all; a graph of so few nodes finds all.
+    for one, other in zip(found, wanted, strict=True):
+        assert [id for id, _ in one] == [id for id, _ in other]
+        assert [score for _, score in one] == pytest.approx([score for _, score in other], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", INDEXES)
+def test_a_folder_that_holds_no_such_index_is_one_clear_fault(name, tmp_path):
+    try:
+        with pytest.raises(DrtkError) as caught:
+            engine(name).open(tmp_path, SearchSettings())
+    except MissingDependency as missing:
+        pytest.skip(str(missing))
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)

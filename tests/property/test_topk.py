@@ -1,0 +1,63 @@
+"""Exact search against a full sort, for any numbers, ties and cuts."""
+
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drtk.io.shards import read_shards
+from drtk.retrieval.base import best_first
+from drtk.retrieval.dense_exact import ExactIndex
+from drtk.retrieval.ordering import keys_of
+from drtk.retrieval.vectors import Vectors
+from drtk.settings.retrieval import DenseIndexSettings, DenseSearchSettings
+from tests.vectors import embeddings
+
+SINGLE = st.floats(width=32, allow_nan=False, allow_infinity=False)
+ID = st.text(st.characters(exclude_categories=["Cs", "Cc", "Z"]), min_size=1, max_size=4)
+
+
+@st.composite
+def collections(draw):
+    """(ids, vectors, queries): whole numbers of few values, so that scores are exact and ties are many."""
+    ids = draw(
+        st.lists(ID, min_size=1, max_size=150, unique=True).filter(
+            lambda found: all(id.split() == [id] for id in found)
+        )
+    )
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    largest, dimension = draw(st.integers(0, 3)), draw(st.integers(1, 5))
+    vectors = random.integers(-largest, largest + 1, (len(ids), dimension))
+    return ids, vectors, random.integers(-3, 4, (draw(st.integers(1, 40)), dimension)).astype(np.float32)
+
+
+@settings(max_examples=60, deadline=None)
+@given(collection=collections(), k=st.integers(1, 200), block=st.sampled_from([1, 64, 100, 10_000]))
+def test_exact_search_equals_a_full_sort(collection, k, block):
+    ids, vectors, queries = collection
+    with TemporaryDirectory() as name:
+        folder = Path(name, "i")
+        folder.mkdir()
+        rows = Vectors(read_shards(embeddings(Path(name, "v"), vectors, ids, shard_size=37)))
+        ExactIndex.build(rows, folder, DenseIndexSettings())
+        found = ExactIndex.open(folder, DenseSearchSettings(block=block)).search(queries, k)
+    assert found == [best_first(ids, scores, k) for scores in (queries @ vectors.T).tolist()]
+
+
+@given(st.lists(st.tuples(SINGLE, st.integers(0, 2**32 - 1)), min_size=2, max_size=50))
+def test_keys_sort_as_pairs_of_score_and_rank_do(pairs):
+    scores, ranks = np.array([score for score, _ in pairs], np.float32), np.array([rank for _, rank in pairs])
+    by_key = [pairs[place] for place in np.argsort(keys_of(scores, ranks), kind="stable")]
+    assert [(score, rank) for score, rank in by_key] == sorted(pairs)
+
+
+@given(st.lists(st.tuples(ID, SINGLE), unique_by=lambda pair: pair[0]), st.integers(0, 20))
+def test_the_best_first_are_a_prefix_of_all_and_none_left_out_is_better(pairs, k):
+    ids, scores = [id for id, _ in pairs], [score for _, score in pairs]
+    ranking = best_first(ids, scores)
+    assert sorted(ranking) == sorted(pairs)
+    assert best_first(ids, scores, k) == ranking[:k]
+    assert all((one[1], one[0]) > (other[1], other[0]) for one, other in pairwise(ranking))

@@ -1,0 +1,185 @@
+"""drtk index and drtk search as commands, on real words and made-up vectors."""
+
+import orjson
+import pytest
+
+from drtk.errors import DrtkError, MismatchError, UsageError
+from tests.running import command, write
+from tests.vectors import ENCODER, embeddings
+
+CORPUS = [
+    {"_id": "wing#0", "title": "Wings", "text": "The wing of a bird lifts it."},
+    {
+        "_id": "wing#1",
+        "title": "Wings",
+        "text": "A wing of an aircraft lifts more, and under a load that grows with speed the wing of any craft may bend.",
+    },
+    {"_id": "tail#0", "title": "Tails", "text": "The tail steers the bird in flight."},
+    {"_id": "sea#0", "title": "The sea", "text": "Salt water and waves."},
+]
+QUERIES = [{"_id": "q1", "text": "wing"}, {"_id": "q2", "text": "bird tail"}, {"_id": "q3", "text": ""}]
+
+
+def lines(path, rows):
+    return write(path, "".join(orjson.dumps(row).decode() + "\n" for row in rows))
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines(tmp_path / "corpus.jsonl", CORPUS)
+    lines(tmp_path / "queries.jsonl", QUERIES)
+    return tmp_path
+
+
+@pytest.fixture
+def bm25(place, capfd):
+    command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "bm25")
+    return place / "bm25"
+
+
+def columns(run):
+    return [(line.split()[0], line.split()[2]) for line in run.splitlines()]
+
+
+def test_a_run_lists_each_querys_passages_best_first(bm25, capfd):
+    run = command(capfd, "search", "bm25", "queries.jsonl", "--tag", "mine")
+    assert columns(run)[:2] == [("q1", "wing#1"), ("q1", "wing#0")]  # wing#1 has the word twice
+    assert ("q2", "tail#0") in columns(run)
+    assert not any(query == "q3" for query, _ in columns(run))
+    assert [line.split()[3] for line in run.splitlines()[:2]] == ["1", "2"]
+    assert {line.split()[1] + line.split()[5] for line in run.splitlines()} == {"Q0mine"}
+
+
+def test_empty_queries_are_counted_in_the_manifest(bm25, capfd):
+    command(capfd, "search", "bm25", "queries.jsonl", "-o", "run", "-k", "2")
+    manifest = orjson.loads((bm25.parent / "run.meta.json").read_bytes())
+    assert manifest["counts"]["in"] == 3
+    assert manifest["counts"]["without a word"] == 1
+    assert [entry["path"] for entry in manifest["inputs"]] == ["bm25", "queries.jsonl"]
+
+
+def test_small_batches_give_the_same_run(bm25, capfd):
+    run = command(capfd, "search", "bm25", "queries.jsonl")
+    assert command(capfd, "search", "queries.jsonl", "bm25", "--batch", "1") == run
+
+
+def test_by_source_ranks_documents(bm25, capfd):
+    run = command(capfd, "search", "bm25", "queries.jsonl", "--by", "source")
+    assert columns(run)[0] == ("q1", "wing")
+    assert len([hit for hit in columns(run) if hit == ("q1", "wing")]) == 1
+
+
+def test_by_source_takes_documents_from_the_corpus_where_it_names_them(bm25, place, capfd):
+    named = lines(
+        place / "named.jsonl", [row | {"metadata": {"source_id": f"of-{row['title'][:3]}"}} for row in CORPUS]
+    )
+    run = command(capfd, "search", "bm25", "queries.jsonl", "--by", "source", "--corpus", named)
+    assert columns(run)[0] == ("q1", "of-Win")
+
+
+def test_a_question_is_answered_with_titles_ids_and_snippets(bm25, capfd):
+    page = command(capfd, "search", "bm25", "-q", "Which tails steer?", "-k", "1").splitlines()
+    assert page[0].split()[0] == "1"
+    assert page[0].endswith("Tails")
+    assert page[1:3] == ["    tail#0", "    The tail steers the bird in flight."]
+
+
+def test_without_a_corpus_a_question_is_answered_with_ids_and_says_so(bm25, place, capfd):
+    (place / "corpus.jsonl").rename(place / "moved.jsonl")
+    capfd.readouterr()
+    page = command(capfd, "search", "bm25", "-q", "tail")
+    assert page.split()[-1] == "tail#0"
+    assert "Tails" not in page
+    page = command(capfd, "search", "bm25", "-q", "tail", "--corpus", "moved.jsonl")
+    assert "Tails" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["-q", "tail", "queries.jsonl"], "leave out files of queries"),
+        (["-q", "tail", "-o", "x"], "and -o"),
+        (["-q", "tail", "--by", "source"], "--by source"),
+        (["-q", "  "], "the question is empty"),
+        (["queries.jsonl", "--tag", "two words"], "must be one word"),
+        (["queries.jsonl", "--tune"], "--tune and --qrels go together"),
+    ],
+)
+def test_what_cannot_be_meant_is_wrong_usage(bm25, capfd, arguments, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        command(capfd, "search", "bm25", *arguments)
+
+
+def test_tuning_writes_every_point_of_the_grid_the_best_first(bm25, place, capfd):
+    # q1 "wing", judged wing#0 of 8 words, the word once; wing#1 has it twice among 23; on average 11.25 words.
+    # b = 1: 1/(1 + .1 * 8/11.25) = .934 leads 2/(2 + .1 * 23/11.25) = .907; b = 0: 2/2.1 = .952 leads 1/1.1 = .909.
+    write(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\twing#0\t1\n")
+    arguments = ("search", "bm25", "queries.jsonl", "--tune", "--qrels", "qrels.tsv", "--grid", "k1=0.1 b=0,1")
+    assert command(capfd, *arguments) == "k1\tb\tRR@10\n0.1\t1\t1.0000\n0.1\t0\t0.5000\n"
+    write(place / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
+    page = command(capfd, *arguments[:5], "docs.tsv", *arguments[6:], "--by", "source", "-o", "table.tsv")
+    assert page == ""
+    assert (place / "table.tsv").read_text() == "k1\tb\tRR@10\n0.1\t0\t1.0000\n0.1\t1\t1.0000\n"
+
+
+def test_vectors_are_indexed_searched_and_refused_like_words(place, capfd):
+    embeddings(place / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], source="corpus.jsonl")
+    embeddings(place / "q", [[1, 0.5]], ["q1"], role="query")
+    command(capfd, "index", "v", "--type", "exact", "-o", "dense")
+    meta = orjson.loads((place / "dense" / "meta.json").read_bytes())
+    assert (meta["kind"], meta["type"], meta["encoder"], meta["dimension"]) == ("index", "exact", ENCODER, 2)
+    assert meta["corpus"] == str(place / "corpus.jsonl")
+    assert meta["counts"] == {"passages": 3}
+    run = command(capfd, "search", "dense", "q")
+    assert run == "q1 Q0 c 1 1.5 drtk\nq1 Q0 a 2 1.0 drtk\nq1 Q0 b 3 0.5 drtk\n"
+    write(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\ta\t1\n")
+    with pytest.raises(UsageError, match="only indexes of words have"):
+        command(capfd, "search", "dense", "queries.jsonl", "--tune", "--qrels", "qrels.tsv")
+
+
+def test_parts_of_an_encoding_make_one_index_or_several_that_are_searched_as_one(place, capfd):
+    embeddings(place / "v1", [[3], [1]], ["a", "c"], part=(1, 2))
+    embeddings(place / "v2", [[2]], ["b"], part=(2, 2))
+    embeddings(place / "q", [[1]], ["q1"], role="query")
+    command(capfd, "index", "v1", "v2", "--type", "exact", "-o", "whole")
+    command(capfd, "index", "v1", "--type", "exact", "-o", "one")
+    command(capfd, "index", "v2", "--type", "exact", "-o", "two")
+    whole = command(capfd, "search", "whole", "q")
+    assert columns(whole) == [("q1", "a"), ("q1", "b"), ("q1", "c")]
+    assert command(capfd, "search", "one", "two", "q") == whole
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault", "complaint"),
+    [
+        (["v", "--type", "bm26"], UsageError, "unknown index type 'bm26'"),
+        (["v", "--type", "PQ3"], UsageError, "multiple of the number"),
+        (["-", "--type", "exact"], UsageError, "reads folders of embeddings"),
+        (["v", "--type", "exact", "--with", "corpus.jsonl"], UsageError, "reads vectors"),
+        (["corpus.jsonl", "--type", "exact"], MismatchError, "is a file; expected a folder"),
+        (["corpus.jsonl", "queries.jsonl", "--type", "bm25s"], UsageError, "one corpus"),
+        (["v", "--type", "bm25s"], DrtkError, "is a folder"),
+        (["empty.jsonl", "--type", "bm25s"], DrtkError, "no passages to index"),
+        (["nowhere.jsonl", "--type", "bm25s"], DrtkError, "nowhere.jsonl"),
+    ],
+)
+def test_an_index_that_cannot_be_made_leaves_the_old_one_alone(place, bm25, capfd, arguments, fault, complaint):
+    if arguments[:3] in (["v", "--type", "PQ3"], ["v", "--type", "bm26"]):
+        pytest.importorskip("faiss")
+    embeddings(place / "v", [[1, 0], [0, 1]])
+    write(place / "empty.jsonl", "")
+    before = command(capfd, "search", "bm25", "queries.jsonl")
+    with pytest.raises(fault, match=complaint):
+        command(capfd, "index", *arguments, "-o", "bm25", "--force")
+    assert command(capfd, "search", "bm25", "queries.jsonl") == before
+
+
+def test_missing_faiss_names_the_extra_that_brings_it(place, capfd, monkeypatch):
+    import sys
+
+    embeddings(place / "v", [[1, 0]])
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    monkeypatch.delitem(sys.modules, "drtk.retrieval.dense_faiss", raising=False)
+    with pytest.raises(DrtkError, match="faiss, which is not installed; install it with: pip install faiss-cpu"):
+        command(capfd, "index", "v", "--type", "flat", "-o", "i")
