@@ -68,7 +68,7 @@ def test_copies_twins_and_trivial_summaries_are_left_out(package, tmp_path):
 
 
 def test_judgements_are_beir_tables_that_share_out_the_queries(package, tmp_path):
-    files = made(tmp_path / "out", packages=("rivers", "stdlib"), limit=200)
+    files = made(tmp_path / "out", packages=("rivers", "numpy"), limit=200)
     split = {}
     for name in ("train.tsv", "test.tsv"):
         header, *lines = files[name].splitlines()
@@ -82,8 +82,8 @@ def test_judgements_are_beir_tables_that_share_out_the_queries(package, tmp_path
 
 
 def test_the_same_installation_gives_the_same_files_and_a_limit_their_beginning(tmp_path):
-    whole = made(tmp_path / "a", packages=("stdlib",), workers=2)
-    again = made(tmp_path / "b", packages=("stdlib",), workers=1, limit=100)
+    whole = made(tmp_path / "a", packages=("numpy",), workers=2)
+    again = made(tmp_path / "b", packages=("numpy",), workers=1, limit=100)
     for name in ("documents.jsonl", "queries.jsonl"):
         assert again[name].splitlines() == whole[name].splitlines()[:100]
     assert set(again["test.tsv"].splitlines()) <= set(whole["test.tsv"].splitlines())
@@ -91,7 +91,7 @@ def test_the_same_installation_gives_the_same_files_and_a_limit_their_beginning(
 
 
 def test_a_query_is_not_in_its_document(tmp_path):
-    files = made(tmp_path / "a", packages=("stdlib", "nltk"), limit=600)
+    files = made(tmp_path / "a", packages=("numpy", "nltk"), limit=600)
     for document, query in zip(files["documents.jsonl"].splitlines(), files["queries.jsonl"].splitlines(), strict=True):
         assert " ".join(words(json.loads(query)["text"])) not in " ".join(words(json.loads(document)["text"]))
     texts = [json.loads(line)["text"].lower() for line in files["queries.jsonl"].splitlines()]
