@@ -182,10 +182,18 @@ def _build(path: Path, folder: Path) -> None:
 
 
 def _is_plain_jsonl(path: Path) -> bool:
+    """Whether lines of the file are passages as they stand, to judge by the first."""
     if path.is_dir():
         return False
     with open(path, "rb") as file:
-        return file.read(1) == b"{"
+        if file.read(1) != b"{":
+            return False
+        file.seek(0)
+        try:
+            passage_from(parse_row(file.readline()))
+        except ValueError:
+            return False  # training data, perhaps, which holds passages; the reader of all formats will know
+        return True
 
 
 def _located(path: Path) -> Iterator[tuple[str, int, int]]:

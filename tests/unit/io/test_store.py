@@ -60,6 +60,14 @@ def test_a_compressed_corpus_and_a_tsv_give_the_same_passages_as_plain_jsonl(tmp
     assert CorpusStore.open(table)["d17"].text == "text of 17"
 
 
+def test_training_data_that_holds_texts_is_a_corpus_too(tmp_path):
+    path = tmp_path / "tevatron.jsonl"
+    passage = {"docid": "p1", "title": "t", "text": "one"}
+    row = {"query_id": "q", "query": "which?", "positive_passages": [passage], "negative_passages": []}
+    path.write_bytes(orjson.dumps(row) + b"\n")
+    assert CorpusStore.open(path)["p1"].text == "one"
+
+
 def test_lines_after_blank_ones_and_beyond_ascii_are_cut_out_by_bytes(tmp_path):
     path = tmp_path / "c.jsonl"
     path.write_bytes('{"_id":"ä","text":"größer"}\n\n\r\n{"_id":"b","text":"日本"}\r\n{"_id":"c","text":"end"}'.encode())
