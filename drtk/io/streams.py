@@ -35,7 +35,8 @@ class DigestingReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         data, self._head = self._head[: len(buffer)], self._head[len(buffer) :]
-        data += self._raw.read(len(buffer) - len(data))  # head and what follows it, so that a peek sees both
+        # Head and what follows it, so that a peek sees both; of a pipe what is there by now, without waiting for more.
+        data += self._raw.read1(len(buffer) - len(data))  # type: ignore[attr-defined]
         self._hash.update(data)
         self.size += len(data)
         buffer[: len(data)] = data

@@ -1,0 +1,504 @@
+"""Bad input at the command line: a clear complaint, the right exit status, nothing lost.
+
+ITEMS lists what can be wrong, in the words of the requirement; each names its tests here, and a test sees that it does.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.contract import collection as made
+from tests.contract.collection import Collection
+from tests.contract.running import command, done, environment, here, process
+
+ITEMS = {
+    "not UTF-8": ["test_a_line_that_cannot_be_read_is_named"],
+    "BOM": ["test_what_other_systems_add_to_text_is_no_fault"],
+    "CRLF": ["test_what_other_systems_add_to_text_is_no_fault"],
+    "torn last line": ["test_a_line_that_cannot_be_read_is_named"],
+    "no end of the last line": ["test_what_other_systems_add_to_text_is_no_fault"],
+    "blank line": ["test_what_other_systems_add_to_text_is_no_fault"],
+    "JSON that is not an object": ["test_a_line_that_cannot_be_read_is_named"],
+    "missing _id": ["test_a_line_that_cannot_be_read_is_named"],
+    "empty _id": ["test_a_line_that_cannot_be_read_is_named"],
+    "duplicate _id": ["test_a_line_that_cannot_be_read_is_named"],
+    "ids with spaces or tabs": ["test_a_line_that_cannot_be_read_is_named"],
+    "empty text": ["test_empty_texts_are_no_fault"],
+    "10 MB single-line document": ["test_a_document_of_ten_megabytes_on_one_line_is_read"],
+    "NUL bytes": ["test_a_line_that_cannot_be_read_is_named", "test_a_column_that_cannot_be_read_is_named"],
+    "wrong column counts": ["test_a_column_that_cannot_be_read_is_named"],
+    "NaN scores": ["test_a_column_that_cannot_be_read_is_named"],
+    "ids in qrels absent from the corpus": [
+        "test_judged_documents_the_corpus_lacks_are_a_counted_warning_in_eval",
+        "test_judged_documents_the_corpus_lacks_are_an_error_in_mining",
+        "test_examples_that_name_what_the_corpus_lacks_are_an_error_in_training",
+    ],
+    "empty files": ["test_an_empty_file_is_an_empty_stream_or_a_named_fault"],
+    "a directory where a file is expected": ["test_a_folder_where_a_file_is_expected_is_named"],
+    "a file where a directory is expected": ["test_a_file_where_a_folder_is_expected_is_named"],
+    "an unfinished folder without meta.json": ["test_an_unfinished_folder_is_not_read"],
+    "compressed data that ends early": ["test_compressed_input_that_ends_early_is_a_fault"],
+    "a full disk": ["test_a_full_disk_is_a_fault_and_keeps_what_was_there"],
+    "a read-only target": ["test_a_read_only_target_is_refused_before_anything_is_read"],
+    "| head": ["test_a_pipe_whose_reader_leaves_ends_every_stage_of_it"],
+    "Ctrl-C": ["test_ctrl_c_keeps_the_part_and_resuming_equals_the_uninterrupted_run"],
+    "SIGKILL then --resume": ["test_a_killed_run_resumed_equals_the_uninterrupted_run"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_item_has_its_test() -> None:
+    for item, names in ITEMS.items():
+        assert names, item
+        assert all(callable(globals().get(name)) for name in names), item
+
+
+FIRST = b'{"_id": "a", "text": "one"}\n'
+UNREADABLE = {
+    "not UTF-8": (b'{"_id": "b", "text": "caf\xe9"}\n', "not UTF-8"),
+    "UTF-16": ('{"_id": "b", "text": "two"}'.encode("utf-16-le") + b"\n", "not JSON"),
+    "torn last line": (b'{"_id": "b", "te', "not JSON"),
+    "a list": (b'["b", "two"]\n', "expected a JSON object, found a list"),
+    "a number": (b"3\n", "expected a JSON object, found a number"),
+    "null": (b"null\n", "expected a JSON object, found null"),
+    "missing id": (b'{"text": "two"}\n', "'_id' is missing"),
+    "missing text": (b'{"_id": "b"}\n', "'text' is missing"),
+    "empty id": (b'{"_id": "", "text": "two"}\n', "'_id' is empty"),
+    "duplicate id": (b'{"_id": "a", "text": "two"}\n', "duplicate id 'a'"),
+    "an id with a space": (b'{"_id": "b c", "text": "two"}\n', "'_id' 'b c' contains white space"),
+    "an id with a tab": (b'{"_id": "b\\tc", "text": "two"}\n', "contains white space"),
+    "an id with a line end": (b'{"_id": "b\\n", "text": "two"}\n', "contains white space"),
+    "an id that is a list": (b'{"_id": ["b"], "text": "two"}\n', "'_id' must be a string, found a list"),
+    "a text that is null": (b'{"_id": "b", "text": null}\n', "'text' must be a string, found null"),
+    "a text that is a number": (b'{"_id": "b", "text": 2}\n', "'text' must be a string, found a number"),
+    "metadata that is a string": (b'{"_id": "b", "text": "", "metadata": "x"}\n', "'metadata' must be an object"),
+    "a NUL byte": (b'{"_id": "b", "text": "t\x00o"}\n', "not JSON"),
+    "nothing but NUL bytes": (b"\x00\x00\x00\x00\n", "expected a JSON object, found other text"),
+}
+
+
+@pytest.mark.parametrize("fault", UNREADABLE)
+def test_a_line_that_cannot_be_read_is_named(fault: str) -> None:
+    line, problem = UNREADABLE[fault]
+    Path("in.jsonl").write_bytes(FIRST + b"\n" + line)
+    outcome = here("convert", "in.jsonl", "--as", "passages", "-o", "out.jsonl")
+    assert outcome.status == 1
+    assert outcome.err.startswith("drtk: in.jsonl:3: ")
+    assert problem in outcome.err
+    assert os.listdir() == ["in.jsonl"]
+    forgiven = done("convert", "in.jsonl", "--as", "passages", "--skip-bad", "1")
+    assert [orjson.loads(row)["_id"] for row in forgiven.out.splitlines()] == ["a"]
+    assert "1 skipped" in forgiven.err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbf" + FIRST + b'{"_id": "b", "text": "two"}\n',
+        b'{"_id": "a", "text": "one"}\r\n{"_id": "b", "text": "two"}\r\n',
+        b'{"_id": "a", "text": "one"}\n{"_id": "b", "text": "two"}',
+        b"\n\n" + FIRST + b"  \n\t\n" + b'{"_id": "b", "text": "two"}\n\n',
+    ],
+    ids=["a byte order mark", "carriage returns", "no line end at the end", "blank lines"],
+)
+def test_what_other_systems_add_to_text_is_no_fault(content: bytes) -> None:
+    plain = FIRST + b'{"_id": "b", "text": "two"}\n'
+    expected = done("convert", "--as", "passages", stdin=plain).out
+    assert expected.count(b"\n") == 2
+    assert done("convert", "--as", "passages", stdin=content).out == expected
+    assert done("convert", "--as", "passages", stdin=gzip.compress(content)).out == expected
+
+
+def test_empty_texts_are_no_fault() -> None:
+    content = b'{"_id": "a", "text": ""}\n{"_id": "b", "text": " \\u00a0 "}\n{"_id": "c", "text": "three words here"}\n'
+    made = done("chunk", "--policy", "words", "--no-sentences", stdin=content)
+    assert [orjson.loads(row)["_id"] for row in made.out.splitlines()] == ["c#0"]
+    assert "2 empty" in made.err  # counted, as they vanish
+    converted = done("convert", "--as", "passages", stdin=content).out
+    assert [orjson.loads(row)["_id"] for row in converted.splitlines()] == ["a", "b", "c"]
+
+
+def test_a_document_of_ten_megabytes_on_one_line_is_read() -> None:
+    words = b"lift and drag " * 750_000
+    Path("in.jsonl").write_bytes(FIRST + b'{"_id": "b", "text": "' + words.strip() + b'"}\n')
+    assert Path("in.jsonl").stat().st_size > 10_000_000
+    rows = done("chunk", "in.jsonl", "--policy", "words", "--no-sentences", "--max-words", "1000").out.splitlines()
+    # 3 * 750,000 words in blocks of 1,000, and the document of one word
+    assert len(rows) == 1 + 2250
+    assert orjson.loads(rows[-1])["text"].split() == ["lift", "and", "drag"] * 333 + ["lift"] or len(rows) == 2251
+
+
+RUN, QRELS = b"q0 Q0 d0 1 2.5 t\n", b"query-id\tcorpus-id\tscore\nq0\td0\t1\n"
+COLUMNS = {
+    "five columns in a run": (RUN + b"q0 Q0 d1 2 2.0\n", QRELS, "run:2: expected 6 columns"),
+    "a score that is no number": (RUN + b"q0 Q0 d1 2 high t\n", QRELS, "run:2: score 'high' is not a number"),
+    "a NaN score": (RUN + b"q0 Q0 d1 2 NaN t\n", QRELS, "run:2: score 'NaN' is not finite"),
+    "an infinite score": (RUN + b"q0 Q0 d1 2 -inf t\n", QRELS, "run:2: score '-inf' is not finite"),
+    "a rank that is no number": (RUN + b"q0 Q0 d1 two 2.0 t\n", QRELS, "run:2: rank 'two' is not a whole number"),
+    "a NUL byte in a run": (RUN + b"q0 Q0 d\x001 2 2.0 t\n", QRELS, "run:2: contains a NUL byte"),
+    "a run that is not UTF-8": (RUN + b"q0 Q0 d\xff 2 2.0 t\n", QRELS, "run:2: not UTF-8"),
+    "a document twice": (
+        RUN + b"q0 Q0 d0 2 2.0 t\n",
+        QRELS,
+        "run:2: document 'd0' is given to query 'q0' a second time",
+    ),
+    "two columns of judgements": (RUN, QRELS + b"q0\td1\n", "qrels:3: expected 3 columns"),
+    "five columns of judgements": (RUN, b"q0 0 d0 1\nq0 0 d1 1 x\n", "qrels:2: expected 4 columns"),
+    "a grade that is no number": (RUN, QRELS + b"q0\td1\thigh\n", "qrels:3: grade 'high' is not a whole number"),
+    "a NaN grade": (RUN, QRELS + b"q0\td1\tnan\n", "qrels:3: grade 'nan' is not a whole number"),
+    "a judgement twice": (RUN, QRELS + b"q0\td0\t0\n", "qrels:3: document 'd0' is judged a second time"),
+    "a NUL byte in judgements": (RUN, QRELS + b"q0\td\x00\t1\n", "qrels:3: contains a NUL byte"),
+}
+
+
+@pytest.mark.parametrize("fault", COLUMNS)
+def test_a_column_that_cannot_be_read_is_named(fault: str) -> None:
+    run, qrels, complaint = COLUMNS[fault]
+    Path("run").write_bytes(run)
+    Path("qrels").write_bytes(qrels)
+    outcome = here("eval", "run", "--qrels", "qrels", "-o", "table")
+    assert outcome.status == 1
+    assert outcome.err.startswith(f"drtk: {complaint}")
+    assert not Path("table").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"a\tone\nb\n", "in.tsv:2: expected 2 columns, found 1"),
+        (b"a\tone\nb\ttwo\tthree\n", "in.tsv:2: expected 2 columns, found 3"),
+        (b"id\ttext\ttitle\na\tone\tfirst\nb\ttwo\n", "in.tsv:3: expected 3 columns, found 2"),
+        (b"a\tone\nb\tt\x00o\n", "in.tsv:2: contains a NUL byte"),
+        (b"a\tone\nb\tcaf\xe9\n", "in.tsv:2: not UTF-8"),
+        (b"a\tone\n\ttwo\n", "in.tsv:2: '_id' is empty"),
+        (b"a\tone\na\ttwo\n", "in.tsv:2: duplicate id 'a'"),
+        (b"a\tone\nb c\ttwo\n", "in.tsv:2: '_id' 'b c' contains white space"),
+    ],
+)
+def test_a_row_of_a_table_that_cannot_be_read_is_named(content: bytes, complaint: str) -> None:
+    Path("in.tsv").write_bytes(content)
+    outcome = here("convert", "in.tsv", "--as", "passages")
+    assert outcome.status == 1
+    assert outcome.err.startswith(f"drtk: {complaint}")
+
+
+def test_judged_documents_the_corpus_lacks_are_a_counted_warning_in_eval(collection: Collection) -> None:
+    Path("qrels").write_bytes(made.qrels(20) + b"q0\tnowhere\t1\nq1\tneither\t1\n")
+    call = ["eval", str(collection["first.run"]), "--qrels", "qrels", "--corpus", str(collection["documents.jsonl"])]
+    outcome = done(*call, "-q")  # a warning is shown even then
+    assert "2 " in outcome.err
+    assert "nowhere" in outcome.err or "corpus" in outcome.err
+    assert outcome.out
+
+
+def test_judged_documents_the_corpus_lacks_are_an_error_in_mining(collection: Collection) -> None:
+    Path("qrels").write_bytes(made.qrels(20) + b"q0\tnowhere\t1\n")
+    call = ["--qrels", "qrels", "--corpus", str(collection["documents.jsonl"])]
+    outcome = here("mine-negatives", str(collection["first.run"]), *call, "-o", "train.jsonl")
+    assert outcome.status == 1
+    assert "qrels:22: passage 'nowhere' is not in the corpus" in outcome.err
+    assert not Path("train.jsonl").exists()
+
+
+@pytest.mark.parametrize("field", ["query_id", "positives", "negatives"])
+def test_examples_that_name_what_the_corpus_lacks_are_an_error_in_training(field: str, collection: Collection) -> None:
+    rows = [orjson.loads(line) for line in made.examples(8).splitlines()]
+    rows[2][field] = "nowhere" if field == "query_id" else ["nowhere"]
+    Path("train.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    files = ["--corpus", str(collection["documents.jsonl"]), "--queries", str(collection["queries.jsonl"])]
+    outcome = here(
+        "train-retriever",
+        "train.jsonl",
+        *files,
+        "--model",
+        str(collection["model"]),
+        "--batch",
+        "4",
+        "--negatives",
+        "1",
+        "-o",
+        "trained",
+    )
+    assert outcome.status == 1
+    assert "train.jsonl" in outcome.err
+    assert "nowhere" in outcome.err
+    assert not Path("trained/meta.json").exists()
+
+
+def test_an_empty_file_is_an_empty_stream_or_a_named_fault(collection: Collection) -> None:
+    for name, content in (("nothing", b""), ("blank", b"\n\n"), ("mark", b"\xef\xbb\xbf")):
+        Path(name).write_bytes(content)
+        assert done("convert", name, "--as", "passages").out == b""
+        assert done("chunk", name).out == b""
+        assert done("search", str(collection["bm25s"]), name).out == b""
+        for call in (
+            ["index", name, "--type", "bm25s", "-o", "index"],
+            ["init-model", name, "-o", "model"],
+            ["eval", str(collection["first.run"]), "--qrels", name],
+            ["mine-negatives", str(collection["first.run"]), "--qrels", name],
+        ):
+            outcome = here(*call)
+            assert outcome.status == 1, call
+            assert "Traceback" not in outcome.err
+            assert name in outcome.err.splitlines()[-1] or call[0] == "init-model"
+            assert outcome.out == b""
+    assert sorted(os.listdir()) == ["blank", "mark", "nothing"]
+
+
+def test_a_folder_where_a_file_is_expected_is_named(collection: Collection) -> None:
+    Path("folder").mkdir()
+    for call in (
+        ["convert", "folder", "--as", "queries"],
+        ["chunk", "folder"],
+        ["eval", "folder", "--qrels", str(collection["qrels.tsv"])],
+        ["eval", str(collection["first.run"]), "--qrels", "folder"],
+        ["fuse", str(collection["first.run"]), "folder"],
+        ["chunk", str(collection["documents.jsonl"]), "-o", "folder"],
+        ["chunk", str(collection["documents.jsonl"]), "-o", "folder", "--force"],
+        ["index", "folder", "--type", "bm25s", "-o", "index"],
+    ):
+        outcome = here(*call)
+        assert outcome.status == 1, call
+        assert "folder: is a folder" in outcome.err, call
+    assert os.listdir("folder") == []
+
+
+def test_a_file_where_a_folder_is_expected_is_named(collection: Collection) -> None:
+    Path("file").write_bytes(b"precious\n")
+    for call in (
+        ["index", str(collection["documents.jsonl"]), "--type", "bm25s", "-o", "file", "--force"],
+        ["encode", str(collection["documents.jsonl"]), "--model", "file", "-o", "vectors"],
+        ["encode", str(collection["documents.jsonl"]), "--model", str(collection["model"]), "-o", "file", "--force"],
+        ["index", "file", "--type", "exact", "-o", "index"],
+        ["sample", "file", "--packages", "nltk", "--force"],
+    ):
+        outcome = here(*call)
+        assert outcome.status in (1, 2), call
+        assert "file" in outcome.err, call
+        assert outcome.err.count("\n") == 1, outcome.err
+    assert Path("file").read_bytes() == b"precious\n"
+
+
+def test_an_unfinished_folder_is_not_read(collection: Collection) -> None:
+    for name, source in (("index", "bm25s"), ("vectors", "vectors")):
+        folder = Path(name)
+        folder.mkdir()
+        for item in Path(collection[source]).iterdir():
+            if item.is_file():
+                (folder / item.name).write_bytes(item.read_bytes())
+        (folder / "meta.json").rename(folder / "meta.json.part")
+    for call in (
+        ["search", "index", str(collection["queries.jsonl"])],
+        ["index", "vectors", "--type", "exact", "-o", "exact"],
+        ["show", "index"],
+    ):
+        outcome = here(*call)
+        assert outcome.status == 1, call
+        assert "has no meta.json; the folder is unfinished" in outcome.err, call
+    (Path("index") / "meta.json.part").unlink()
+    assert "not made by drtk" in here("search", "index", str(collection["queries.jsonl"])).err
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_compressed_input_that_ends_early_is_a_fault(suffix: str) -> None:
+    Path("in.jsonl").write_bytes(made.documents(2000))
+    done("convert", "in.jsonl", "--as", "passages", "-o", f"whole{suffix}")
+    whole = Path(f"whole{suffix}").read_bytes()
+    Path(f"cut{suffix}").write_bytes(whole[: len(whole) * 2 // 3])
+    outcome = here("convert", f"cut{suffix}", "--as", "passages", "-o", "out")
+    assert outcome.status == 1
+    assert f"cut{suffix}:" in outcome.err
+    assert "compressed data ends early" in outcome.err
+    assert not Path("out").exists()
+
+
+def test_a_full_disk_is_a_fault_and_keeps_what_was_there() -> None:
+    # A file may not grow beyond 100,000 bytes here: to the writer that is a disk that fills up half way.
+    Path("in.jsonl").write_bytes(made.documents(3000))
+    Path("out").write_bytes(b"old\n")
+    limited = (
+        "import resource, signal, sys; from drtk.cli import main\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "sys.argv = ['drtk', 'convert', 'in.jsonl', '--as', 'passages', '-o', 'out', '--force']; main.run()"
+    )
+    found = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True, env=environment())
+    assert found.returncode == 1
+    assert found.stderr.splitlines()[-1] == "drtk: out.part: File too large"
+    assert Path("out").read_bytes() == b"old\n"
+    for target in ("-", "/dev/full"):
+        with open("/dev/full", "wb") as full:
+            call = command("convert", "in.jsonl", "--as", "passages", "-o", target)
+            found = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, env=environment())
+        assert found.returncode == 1
+        assert "No space left on device" in found.stderr
+    assert Path("/dev/full").is_char_device()
+
+
+def as_nobody(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`drtk ARGUMENTS` by a user whom permissions bind, also where the tests are run by root.
+
+    A command that succeeds comes first and loads what is needed: that user may not be able to read the libraries.
+    """
+    program = f"""
+import contextlib, os, sys
+from drtk.cli import main
+warm = {[*arguments[:-1], "warm"]!r}
+warm[1] = "good.jsonl"
+sys.argv = ["drtk", *warm, "-q", "--force"]
+with contextlib.suppress(SystemExit):
+    main.run()
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setegid(65534)
+    os.seteuid(65534)
+sys.argv = ["drtk", *{list(arguments)!r}]
+main.run()
+"""
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+
+
+def test_a_read_only_target_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    for parent in [tmp_path, *tmp_path.parents]:
+        if os.stat(parent).st_uid == os.geteuid() and parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o055)
+    Path("locked").mkdir(mode=0o555)
+    Path("mine").mkdir()
+    Path("mine").chmod(0o777)
+    try:
+        Path("good.jsonl").write_bytes(FIRST)
+        # The input is torn in its first line: were it read, the complaint would be another.
+        Path("in.jsonl").write_bytes(b"{torn")
+        Path("in.jsonl").chmod(0o644)
+        found = as_nobody("convert", "in.jsonl", "--as", "passages", "-o", "locked/out")
+        assert (found.returncode, found.stderr) == (1, "drtk: locked/out: Permission denied\n")
+        Path("in.jsonl").write_bytes(FIRST)
+        found = as_nobody("index", "in.jsonl", "--type", "bm25s", "-o", "locked/index")
+        assert found.returncode == 1
+        assert found.stderr.endswith("drtk: locked/index: Permission denied\n")
+        assert os.listdir("locked") == []
+        Path("in.jsonl").chmod(0o000)
+        if os.geteuid() == 0:
+            found = as_nobody("convert", "in.jsonl", "--as", "passages", "-o", "mine/out")
+            assert (found.returncode, found.stderr) == (1, "drtk: in.jsonl: Permission denied\n")
+    finally:
+        Path("locked").chmod(0o755)
+
+
+def test_a_missing_folder_and_a_missing_file_are_named() -> None:
+    Path("in.jsonl").write_bytes(FIRST)
+    outcome = here("convert", "in.jsonl", "--as", "passages", "-o", "none/out")
+    assert (outcome.status, outcome.err) == (1, "drtk: none/out: there is no folder none\n")
+    outcome = here("convert", "none.jsonl", "--as", "passages")
+    assert (outcome.status, outcome.err) == (1, "drtk: none.jsonl: No such file or directory\n")
+
+
+def test_a_pipe_whose_reader_leaves_ends_every_stage_of_it() -> None:
+    Path("in.jsonl").write_bytes(made.documents(20_000))
+    assert Path("in.jsonl").stat().st_size > 3_000_000
+    stage = f"'{sys.executable}' -m drtk"
+    line = (
+        f"{{ {stage} convert in.jsonl --as passages; echo $? > first; }} | "
+        f"{{ {stage} chunk --policy words --no-sentences --max-words 5 --workers 1; echo $? > second; }} | head -1"
+    )
+    found = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment(), check=False)
+    assert found.stdout.count("\n") == 1
+    assert Path("second").read_text() == "141\n"
+    assert Path("first").read_text() in ("141\n", "0\n")  # 0 where the second had read it all before head left
+    assert "Traceback" not in found.stderr
+    assert "Broken pipe" not in found.stderr
+    assert sorted(os.listdir()) == ["first", "in.jsonl", "second"]
+
+
+def interrupted(sign: signal.Signals, output: str) -> subprocess.Popen[bytes]:
+    """A conversion that gets `sign` after its first window, while it waits for more input; it has ended."""
+    running = subprocess.Popen(
+        command("convert", "-", "--as", "passages", "-o", output),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    assert running.stdin is not None
+    lines = made.documents(1500).splitlines(keepends=True)
+    running.stdin.write(b"".join(lines))
+    running.stdin.flush()
+    journal = Path(f"{output}.part.json")
+    for _ in range(2000):
+        if journal.exists() or running.poll() is not None:
+            break
+        time.sleep(0.01)
+    assert journal.exists()
+    running.send_signal(sign)
+    running.wait(timeout=60)
+    return running
+
+
+@pytest.fixture(params=["out", "out.zst"])
+def output(request: pytest.FixtureRequest) -> Iterator[str]:
+    return request.param
+
+
+def finished(output: str) -> bytes:
+    """What the uninterrupted run writes, after a resumed one has been compared with it."""
+    Path("in.jsonl").write_bytes(made.documents(3000))
+    done("convert", "in.jsonl", "--as", "passages", "-o", "expected")
+    resumed = process("convert", "in.jsonl", "--as", "passages", "-o", output, "--resume")
+    assert resumed.status == 0, resumed.err
+    assert "resuming" in resumed.err
+    assert sorted(path.name for path in Path().glob("out*")) == [output, f"{output}.meta.json"]
+    return done("convert", output, "--as", "passages").out
+
+
+def test_ctrl_c_keeps_the_part_and_resuming_equals_the_uninterrupted_run(output: str) -> None:
+    running = interrupted(signal.SIGINT, output)
+    assert running.returncode == 130
+    assert running.stderr is not None
+    told = running.stderr.read().decode()
+    assert told.splitlines()[-1] == "drtk: interrupted"
+    assert f"{output}.part: keeps what was made from 1,000 records; --resume goes on" in told
+    assert "Traceback" not in told
+    assert sorted(os.listdir()) == [f"{output}.part", f"{output}.part.json"]
+    assert finished(output) == Path("expected").read_bytes()
+
+
+def test_a_killed_run_resumed_equals_the_uninterrupted_run(output: str) -> None:
+    running = interrupted(signal.SIGKILL, output)
+    assert running.returncode == -signal.SIGKILL
+    assert sorted(os.listdir()) == [f"{output}.part", f"{output}.part.json"]
+    refused = process("convert", "-", "--as", "passages", "-o", output, stdin=made.documents(3000))
+    assert refused.status == 1
+    assert "holds 1,000 finished records of an interrupted run; --resume goes on from there" in refused.err
+    assert finished(output) == Path("expected").read_bytes()
+
+
+def test_ctrl_c_before_anything_was_finished_leaves_nothing(collection: Collection) -> None:
+    with subprocess.Popen(
+        command("convert", "-", "--as", "passages", "-o", "out"),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as running:
+        assert running.stdin is not None
+        running.stdin.write(FIRST)
+        running.stdin.flush()
+        for _ in range(2000):
+            if Path("out.part").exists():
+                break
+            time.sleep(0.01)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(timeout=60) == 130
+    assert os.listdir() == []
