@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drtk.errors import UsageError
 from drtk.io.ahead import read_ahead
 from drtk.io.progress import Progress, detail
 from drtk.retrieval.base import Ranking
+from drtk.retrieval.encode import choose_device
 from drtk.retrieval.ordering import RankedIds, ranks_of, scores_of
 from drtk.retrieval.vectors import FULL, SCALE, VECTORS, Vectors, open_vectors, rank_again
 from drtk.settings.retrieval import DenseIndexSettings, DenseSearchSettings
@@ -64,7 +64,7 @@ class ExactIndex:
         self._scale = open_vectors(folder / SCALE) if self._vectors.dtype == np.int8 else None
         self._full = open_vectors(folder / FULL) if settings.rescore and (folder / FULL).exists() else None
         self._settings = settings
-        self._device = _device(settings.device)
+        self._device = choose_device(settings.device)
         if settings.threads:
             torch.set_num_threads(settings.threads)
         self._resident: Tensor | None = None
@@ -153,15 +153,3 @@ def _scores(keys: Tensor) -> Tensor:
     """`ordering.scores_of`, in torch."""
     sortable = (keys >> 32).int()
     return (sortable ^ ((sortable >> 31) & 0x7FFFFFFF)).view(torch.float32)
-
-
-def _device(name: str) -> torch.device:
-    """`auto` is CUDA where there is some. Raises UsageError for a device that cannot be had."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UsageError(f"--device {name}: {str(error).splitlines()[0]}") from error
-    return device

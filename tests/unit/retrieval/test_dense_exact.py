@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.errors import DrtkError, MismatchError
 from drtk.io.shards import read_shards
 from drtk.retrieval.base import best_first
 from drtk.retrieval.dense_exact import EMPTY, ExactIndex, keep_best
@@ -134,8 +134,8 @@ def test_a_damaged_index_is_one_clear_fault(tmp_path):
         ExactIndex.open(tmp_path / "index", DenseSearchSettings())
 
 
-def test_a_device_that_is_not_there_is_wrong_usage(tmp_path):
-    with pytest.raises(UsageError, match="--device tpu9"):
+def test_a_device_that_is_not_there_is_one_clear_fault(tmp_path):
+    with pytest.raises(DrtkError, match="--device tpu9"):
         build(tmp_path, [[1.0]], device="tpu9")
 
 
