@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from drtk.io.intake import Intake
 from drtk.io.journal import Journal
 from drtk.io.manifest import Clock, Manifest, completed, manifest_path, new_manifest, write_json
 from drtk.io.progress import Progress, log
-from drtk.io.streams import STANDARD, Output, is_replaceable
+from drtk.io.streams import STANDARD, Output, is_replaceable, is_writable
 
 Record = TypeVar("Record")
 WINDOW = 1000  # input records between two places to go on from
@@ -53,7 +52,7 @@ class FilterJob:
             raise DrtkError(f"{self.output}: exists already; --force replaces it")
         if not final.parent.is_dir():
             raise DrtkError(f"{self.output}: there is no folder {final.parent}")
-        if not os.access(final.parent, os.W_OK):
+        if not is_writable(final.parent):
             raise DrtkError(f"{self.output}: Permission denied")
         if self.resume or self.force:
             return

@@ -27,6 +27,7 @@ from drtk.io.manifest import (
     write_json,
 )
 from drtk.io.progress import log
+from drtk.io.streams import is_writable
 
 
 @dataclass
@@ -60,6 +61,8 @@ class FolderJob:
             return
         if path.exists() and not path.is_dir():
             raise DrtkError(f"{path}: is a file; expected a folder")
+        if not is_writable(path):
+            raise DrtkError(f"{path}: Permission denied")
         if not path.exists() or not any(path.iterdir()):
             return
         if (path / FOLDER_MANIFEST).exists():

@@ -128,6 +128,13 @@ def is_replaceable(target: str) -> bool:
         return True  # nothing there yet
 
 
+def is_writable(folder: Path) -> bool:
+    """Whether something can be made in `folder`, or in the nearest of its parents that exists."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
 class Output:
     """Where records go: stdout, a device or pipe, or NAME by way of NAME.part.
 

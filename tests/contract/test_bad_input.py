@@ -357,7 +357,7 @@ def as_nobody(*arguments: str) -> subprocess.CompletedProcess[str]:
     program = f"""
 import contextlib, os, sys
 from drtk.cli import main
-warm = {[*arguments[:-1], "warm"]!r}
+warm = {[*arguments[:-1], f"warm-{arguments[0]}"]!r}
 warm[1] = "good.jsonl"
 sys.argv = ["drtk", *warm, "-q", "--force"]
 with contextlib.suppress(SystemExit):
