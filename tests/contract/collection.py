@@ -63,9 +63,9 @@ def queries(count: int) -> bytes:
 
 
 def run(count: int, depth: int = 20, shift: int = 0) -> bytes:
-    """A TREC run: query i finds the documents i, i + 1, … (plus `shift`) of 40."""
+    """A TREC run over 40 documents: query i finds the document i at rank 1 + i % 4 - `shift`."""
     return b"".join(
-        b"q%d Q0 d%d %d %r drtk\n" % (query, (query + place + shift) % 40, place + 1, 100.0 - place)
+        b"q%d Q0 d%d %d %r drtk\n" % (query, (query - query % 4 + place + shift) % 40, place + 1, 100.0 - place)
         for query in range(count)
         for place in range(depth)
     )
@@ -98,7 +98,7 @@ class Collection:
             "documents.jsonl": documents(40),
             "queries.jsonl": queries(20),
             "first.run": run(20),
-            "second.run": run(20, shift=3),
+            "second.run": run(20, shift=-2),
             "qrels.tsv": qrels(20),
             "many.tsv": qrels(20_000),
             "examples.jsonl": examples(24),

@@ -1,0 +1,79 @@
+"""Exact output of commands on a tiny collection, and the help of each: rewritten by `just golden`, reviewed as a diff."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from drtk.cli.main import COMMANDS
+from tests.contract.collection import Collection
+from tests.contract.running import here
+
+HERE = Path(__file__).parent
+UPDATE = bool(os.environ.get("DRTK_UPDATE_GOLDEN"))
+
+# Name of the file -> command line in the folder of the collection. Only what is the same on every machine.
+CALLS = {
+    "chunk-words.jsonl": "chunk documents.jsonl --policy words --no-sentences --max-words 40",
+    "chunk-bare.jsonl": "chunk documents.jsonl --policy words --no-sentences --max-words 40 --overlap 5 --bare",
+    "convert-passages.tsv": "convert documents.jsonl --as passages --to dpr",
+    "convert-qrels.txt": "convert qrels.tsv --as qrels --to trec",
+    "convert-examples.jsonl": "convert examples.jsonl --as examples",
+    "fuse-rrf.run": "fuse first.run second.run",
+    "fuse-weighted.run": "fuse first.run second.run --method weighted --weights 0.3,0.7",
+    "mine-negatives.jsonl": "mine-negatives first.run --qrels qrels.tsv --policy tevatron --depth 10 --keep 3",
+    "eval.txt": "eval one=first.run two=second.run --qrels qrels.tsv",
+    "eval-per-query.jsonl": "eval one=first.run --qrels qrels.tsv --per-query --format jsonl --measures RR@10",
+    "eval.md": "eval one=first.run two=second.run --qrels qrels.tsv --format markdown --measures nDCG@10",
+    "eval.tex": "eval one=first.run two=second.run --qrels qrels.tsv --format latex --measures nDCG@10",
+    "validate.txt": "validate documents.jsonl --as passages",
+    "validate-run.txt": "validate first.run --as run --qrels qrels.tsv --corpus documents.jsonl",
+    "show.txt": "show queries.jsonl --count 2",
+    "presets.txt": "presets",
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_the_collection(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(collection.folder)
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def compare(name: str, found: bytes) -> None:
+    """Hold `found` against the file `name`, or write it there where that was asked for."""
+    path = HERE / name
+    if UPDATE:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(found)
+    assert path.exists(), "run: just golden"
+    assert found.decode().splitlines() == path.read_bytes().decode().splitlines()
+    assert found == path.read_bytes()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_command_prints_what_it_printed_before(name: str) -> None:
+    outcome = here(*CALLS[name].split(), "--quiet")
+    assert outcome.status == 0, outcome.err
+    assert outcome.err == ""
+    compare(f"output/{name}", outcome.out)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_reads_as_before(command: str) -> None:
+    outcome = here(command, "--help")
+    assert (outcome.status, outcome.err) == (0, "")
+    compare(f"help/{command}.txt", outcome.out)
+
+
+def test_the_help_of_drtk_reads_as_before() -> None:
+    compare("help/drtk.txt", here("--help").out)
+
+
+def test_no_golden_file_is_left_over() -> None:
+    kept = {
+        str(path.relative_to(HERE)) for path in HERE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")
+    }
+    expected = {f"output/{name}" for name in CALLS} | {f"help/{command}.txt" for command in (*COMMANDS, "drtk")}
+    assert kept == expected
