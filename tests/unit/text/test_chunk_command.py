@@ -17,8 +17,14 @@ from tests.unit.text.tokenizers_made_here import word_pieces
 DRTK = [sys.executable, "-m", "drtk", "chunk"]
 
 
-def run(*arguments, given=b"", expect=0):
-    done = subprocess.run([*DRTK, *map(str, arguments)], input=given, capture_output=True, check=False)
+def run(*arguments, given=b"", expect=0, **variables):
+    done = subprocess.run(
+        [*DRTK, *map(str, arguments)],
+        input=given,
+        capture_output=True,
+        check=False,
+        env=os.environ | {name: str(value) for name, value in variables.items()},
+    )
     assert done.returncode == expect, done.stderr.decode()
     return done
 
@@ -105,6 +111,26 @@ def test_training_is_told_and_a_saved_model_gives_the_same_passages(tmp_path):
     assert {Path(entry["path"]).name for entry in manifest["inputs"]} == {"punkt.json", "given.jsonl"}
     run("--save-punkt", tmp_path / "punkt.json", given=corpus([{"_id": "x", "text": "Other."}]), expect=1)
     run("--punkt-model", tmp_path / "none.json", given=given, expect=1)
+
+
+def test_the_model_among_nltks_data_is_used_where_there_is_one(tmp_path):
+    folder = tmp_path / "tokenizers" / "punkt_tab" / "latin"
+    folder.mkdir(parents=True)
+    (folder / "abbrev_types.txt").write_text("abk\n")
+    (folder / "collocations.tab").write_text("a\tb\n")
+    (folder / "sent_starters.txt").write_text("he\n")
+    (folder / "ortho_context.tab").write_text("went\t32\n")
+    given = corpus([{"_id": "d", "text": "See the abk. went is here. And xyz. went is here."}])
+    done = run("--language", "latin", given=given, NLTK_DATA=tmp_path)
+    assert b"trained" not in done.stderr
+    (row,) = rows(done.stdout)
+    assert [row["text"][begin:end] for begin, end in row["metadata"]["sentences"]] == [
+        "See the abk. went is here.",
+        "And xyz.",  # this model does not know the abbreviation
+        "went is here.",
+    ]
+    (folder / "abbrev_types.txt").unlink()  # half installed: as if it was not there
+    assert b"punkt_tab for latin is not installed" in run("--language", "latin", given=given, NLTK_DATA=tmp_path).stderr
 
 
 def test_only_the_beginning_trains(tmp_path):
