@@ -60,11 +60,10 @@ def make_sample(settings: SampleSettings, job: FolderJob) -> None:
         files += found
         versions[package], entry = _version(package)
         job.intake.inputs.append(entry)
-    folder = job.begin()
     pairs = sample_pairs(files, settings)
     if not pairs:
         raise DrtkError("no documentation found in these packages: " + ", ".join(settings.packages))
-    _write(folder, pairs)
+    _write(job.begin(), pairs)
     tests = sum(pair.is_test for pair in pairs)
     job.counts |= {"documents": len(pairs), "train queries": len(pairs) - tests, "test queries": tests}
     job.finish(packages=versions)

@@ -119,6 +119,7 @@ def test_a_package_without_documentation_is_a_fault(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(DrtkError, match="no documentation found"):
         made(tmp_path / "out", packages=("empty_package",))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
