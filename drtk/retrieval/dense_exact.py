@@ -22,6 +22,7 @@ QUERIES_AT_A_TIME = 1024
 # Products are taken of whole tiles, padded with zeros: matrix libraries use other code, and another order of summing,
 # for odd edges, and then equal vectors would get scores that differ in the last bit and not be ties.
 QUERY_TILE, PASSAGE_TILE = 32, 64
+CROWDED = 4  # candidates a place among the best from which on it pays to sort a block by itself
 EMPTY = -9187343239835811840  # the key of -inf with rank 0: below that of every finite score
 
 
@@ -128,18 +129,25 @@ def keep_best(keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
     """
     depth = keys.shape[1]
     floor = _scores(keys.amin(dim=1))
-    wanted = scores >= floor[:, None]
-    if scores.shape[1] > depth and int(wanted.sum(dim=1).max()) > depth:
-        own = scores.topk(depth, dim=1, sorted=False).values.amin(dim=1)
-        wanted = scores >= torch.maximum(floor, own)[:, None]
-    rows, columns = wanted.nonzero(as_tuple=True)
+    may_tighten = scores.shape[1] > depth
+    if may_tighten and bool((floor == -torch.inf).any()):
+        floor, may_tighten = torch.maximum(floor, _worst_of_best(scores, depth)), False
+    rows, columns = (scores >= floor[:, None]).nonzero(as_tuple=True)
+    if may_tighten and len(rows) > CROWDED * depth * len(keys):
+        floor = torch.maximum(floor, _worst_of_best(scores, depth))
+        rows, columns = (scores >= floor[:, None]).nonzero(as_tuple=True)
     if not len(rows):
         return keys
-    counts = wanted.sum(dim=1)
+    counts = rows.bincount(minlength=len(keys))
     places = torch.arange(len(rows), device=keys.device) - (counts.cumsum(0) - counts)[rows]
     candidates = torch.full((len(keys), int(counts.max())), EMPTY, dtype=torch.int64, device=keys.device)
     candidates[rows, places] = _keys(scores[rows, columns], ranks[columns])
     return torch.cat([keys, candidates], dim=1).topk(depth, dim=1, sorted=False).values
+
+
+def _worst_of_best(scores: Tensor, depth: int) -> Tensor:
+    """The `depth`-th largest score of each row of (queries, block); returns: (queries,)"""
+    return scores.topk(depth, dim=1, sorted=False).values.amin(dim=1)
 
 
 def _keys(scores: Tensor, ranks: Tensor) -> Tensor:

@@ -1,0 +1,155 @@
+"""Exact search three ways on the same vectors: torch in blocks, faiss flat, and a full numpy sort.
+
+python benchmarks/search.py [--passages N] [--queries N] [--dimension N] [-k N] [--out FILE]
+
+Writes JSON: for each way the seconds to open and to search, queries a second, and how many of the k passages agree with
+those of the exact index. The vectors are random and of length 1; threads are those the environment allows. The quickest
+of three searches counts; processor seconds (of all threads) are the steadier figure on a machine shared with others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from drtk.io.folders import FolderJob
+from drtk.io.progress import set_verbosity
+from drtk.io.shards import ShardWriter, read_shards
+from drtk.retrieval import INDEXES
+from drtk.retrieval.base import Ranking, best_first
+from drtk.retrieval.vectors import Vectors, unit_length
+from drtk.settings.retrieval import DenseIndexSettings, DenseSearchSettings
+
+ROWS = 50_000  # passages of a shard
+
+
+def embeddings(folder: Path, count: int, dimension: int, random: np.random.Generator) -> Vectors:
+    """Random unit vectors as an embeddings folder."""
+    job = FolderJob("encode", "embeddings", str(folder))
+    writer = ShardWriter(job.begin(), dimension=dimension, dtype="float32")
+    for first in range(0, count, ROWS):
+        rows = min(ROWS, count - first)
+        vectors = unit_length(random.standard_normal((rows, dimension), dtype=np.float32))
+        writer.write([f"p{first + row}" for row in range(rows)], vectors, digest=str(first))
+    job.finish(encoder=None, dimension=dimension, dtype="float32", role="passage", shards=writer.entries)
+    writer.close()
+    return Vectors(read_shards(folder))
+
+
+def indexed(
+    folder: Path, vectors: Vectors, queries: np.ndarray, k: int, name: str, dtype: str | None
+) -> dict[str, Any]:
+    """Seconds to build, open and search an index, and what it found."""
+    folder.mkdir()
+    engine = INDEXES.load(name)
+    start = time.perf_counter()
+    engine.build(vectors, folder, DenseIndexSettings(dtype=dtype), kind=name)  # type: ignore[arg-type]
+    built = time.perf_counter()
+    index = engine.open(folder, DenseSearchSettings())
+    opened = time.perf_counter()
+    index.search(queries[:1], k)  # the first search reads the vectors from disk
+    warm = time.perf_counter()
+    seconds, processor, found = timed(lambda: index.search(queries, k))
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    return {
+        "build_s": built - start,
+        "open_s": opened - built,
+        "first_query_s": warm - opened,
+        "search_s": seconds,
+        "processor_s": processor,
+        "bytes": size,
+        "found": found,
+    }
+
+
+def full_sort(vectors: Vectors, queries: np.ndarray, k: int) -> dict[str, Any]:
+    """The plain way: all scores at once, every row sorted, ties by descending id."""
+    matrix = np.concatenate([block for _, block in vectors.blocks()])
+    ids = np.array(list(vectors.ids()))
+
+    def search() -> list[Ranking]:
+        found: list[Ranking] = []
+        for first in range(0, len(queries), 32):  # all scores of more queries would not fit
+            for scores in queries[first : first + 32] @ matrix.T:
+                best = np.argsort(-scores)[:k]
+                found.append(best_first(ids[best].tolist(), scores[best].tolist(), k))
+        return found
+
+    seconds, processor, found = timed(search)
+    return {"search_s": seconds, "processor_s": processor, "bytes": matrix.nbytes, "found": found}
+
+
+def timed(search: Callable[[], list[Ranking]], *, repeats: int = 3) -> tuple[float, float, list[Ranking]]:
+    """Seconds and processor seconds of the quickest of `repeats`, and what was found."""
+    times = []
+    for _ in range(repeats):
+        start, processor = time.perf_counter(), time.process_time()
+        found = search()
+        times.append((time.perf_counter() - start, time.process_time() - processor))
+    return *min(times), found
+
+
+def agreement(found: list[Ranking], wanted: list[Ranking]) -> float:
+    """The mean share of each query's k passages that both found."""
+    shares = [len(dict(one).keys() & dict(other).keys()) / len(other) for one, other in zip(found, wanted, strict=True)]
+    return sum(shares) / len(shares)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--passages", type=int, default=100_000)
+    parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--dimension", type=int, default=384)
+    parser.add_argument("-k", type=int, default=100)
+    parser.add_argument("--out", default="-", help="- is stdout")
+    given = parser.parse_args()
+    set_verbosity(quiet=True, verbose=False)
+    random = np.random.default_rng(0)
+    results: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        vectors = embeddings(Path(name, "vectors"), given.passages, given.dimension, random)
+        queries = unit_length(random.standard_normal((given.queries, given.dimension), dtype=np.float32))
+        for kind, dtype in [("exact", None), ("exact", "float16"), ("exact", "int8"), ("flat", None), ("flat", "int8")]:
+            label = f"{'torch' if kind == 'exact' else 'faiss'} {kind} {dtype or 'float32'}"
+            results[label] = indexed(Path(name, label.replace(" ", "-")), vectors, queries, given.k, kind, dtype)
+        results["numpy argsort float32"] = full_sort(vectors, queries, given.k)
+    wanted = results["torch exact float32"]["found"]
+    for result in results.values():
+        result["agrees"] = round(agreement(result.pop("found"), wanted), 6)
+        result["queries_per_s"] = round(given.queries / result["search_s"], 1)
+        result |= {key: round(value, 4) for key, value in result.items() if key.endswith("_s")}
+    report = {
+        "benchmark": "search",
+        "settings": {"passages": given.passages, "queries": given.queries, "dimension": given.dimension, "k": given.k},
+        "machine": {
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "faiss": getattr(sys.modules.get("faiss"), "__version__", None),
+        },
+        "results": results,
+    }
+    text = json.dumps(report, indent=2) + "\n"
+    if given.out == "-":
+        print(text, end="")
+    else:
+        Path(given.out).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
