@@ -85,11 +85,17 @@ class IndexSettings(DenseIndexSettings, BM25IndexSettings):
 
 
 @dataclass(frozen=True)
-class SearchSettings(DenseSearchSettings, BM25SearchSettings):
-    """drtk search: what every type of index is searched with."""
+class RunSettings:
+    """How much a search gives, and how much it does at a time."""
 
     k: int | None = knob(None, "Passages to find for each query; by default 1000, for -q 5.", at_least=1, flag="-k")
     batch: int = knob(1000, "Queries searched together.", at_least=1)
+
+
+@dataclass(frozen=True)
+class SearchSettings(DenseSearchSettings, BM25SearchSettings, RunSettings):  # help lists the last base first
+    """drtk search: what every type of index is searched with."""
+
     prompt: str | None = knob(None, "Text put before each query; by default the model's.")
     max_length: int | None = knob(None, "Longest query, in tokens; by default the model's.", at_least=3)
     grid: str = knob(
