@@ -13,7 +13,7 @@ from drtk.settings.evaluation import By
 class FuseSettings:
     """drtk fuse."""
 
-    method: Literal["rrf", "weighted", "round-robin"] = knob(
+    method: str = knob(
         "rrf", "rrf: sum of reciprocal ranks; weighted: weighted sum of scores; round-robin: rank by rank in turn."
     )
     weights: str = knob("", "rrf, weighted: weights of the runs in order, such as 1,1.1; by default all are 1.")

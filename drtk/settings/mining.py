@@ -12,7 +12,7 @@ from drtk.settings.core import knob
 class MineSettings:
     """drtk mine-negatives."""
 
-    policy: Literal["msmarco", "tevatron"] = knob(
+    policy: str = knob(
         "msmarco", "msmarco: keep 200 and fill up to 210 with random passages; tevatron: keep 128, fill nothing."
     )
     depth: int = knob(200, "Ranks of each run that are looked at.", at_least=1)

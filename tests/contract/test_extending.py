@@ -1,0 +1,77 @@
+"""The worked example of docs/extending.md, followed to the letter in a copy of the package."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+
+
+def blocks(mark: str) -> list[tuple[str, str]]:
+    """(what follows the mark, content) of the code blocks that begin with it."""
+    return re.findall(rf"^```{mark}(.*?)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package with the page's file and line in it."""
+    folder = tmp_path_factory.mktemp("extended")
+    shutil.copytree(ROOT / "drtk", folder / "drtk", ignore=shutil.ignore_patterns("__pycache__"))
+    ((file, content),) = blocks("python file=")
+    assert not (folder / file).exists()
+    (folder / file).write_text(content, encoding="utf-8")
+    ((place, line),) = blocks("python line=")
+    source = (folder / place).read_text(encoding="utf-8")
+    head, opening, rest = source.partition('FUSIONS = Registry(\n    "fusion method",\n    {\n')
+    assert opening, f"{place}: the registry looks different now"
+    (folder / place).write_text(head + opening + line + rest, encoding="utf-8")
+    (folder / "drtk-command").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m drtk "$@"\n')
+    (folder / "bin").mkdir()
+    (folder / "drtk-command").rename(folder / "bin" / "drtk")
+    (folder / "bin" / "drtk").chmod(0o755)
+    return folder
+
+
+def shell(script: str, extended: Path) -> subprocess.CompletedProcess[str]:
+    path = f"{extended / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PYTHONPATH": str(extended), "PATH": path}
+    return subprocess.run(["sh", "-eu", "-c", script], cwd=extended, env=environment, capture_output=True, text=True)
+
+
+def test_the_example_works_and_prints_what_the_page_says(extended: Path) -> None:
+    ((_, script),) = blocks("sh extended")
+    ((_, expected),) = blocks("text output")
+    found = shell(script, extended)
+    assert (found.returncode, found.stdout) == (0, expected), found.stderr
+    ((_, failing),) = blocks("sh fails")
+    found = shell(failing, extended)
+    assert found.returncode == 2
+    assert "unknown fusion method 'border'; choose from" in found.stderr
+    assert "borda" in found.stderr
+
+
+def test_the_example_keeps_the_rules_of_the_house(extended: Path) -> None:
+    ((file, _),) = blocks("python file=")
+    for tool in (["ruff", "check"], ["ruff", "format", "--check"]):
+        command = [sys.executable, "-m", *tool, "--config", str(ROOT / "pyproject.toml"), file]
+        found = subprocess.run(command, cwd=extended, capture_output=True, text=True)
+        assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_the_registries_the_page_lists_are_those_there_are() -> None:
+    listed = dict(re.findall(r"^\| `([A-Z_]+)` \| `(drtk/[\w/]+\.py)` \|", PAGE, re.MULTILINE))
+    declared = {}
+    for path in (ROOT / "drtk").rglob("*.py"):
+        for name in re.findall(
+            r"^([A-Z_]+)(?:: [^=]+)? = (?:\{\n +\"\w+\": )?Registry\(", path.read_text(encoding="utf-8"), re.MULTILINE
+        ):
+            declared[name] = str(path.relative_to(ROOT))
+    assert listed == declared
