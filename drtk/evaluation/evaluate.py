@@ -95,7 +95,7 @@ class Evaluator:
             # pytrec_eval has one level a call, and calls every F measure set_F whatever its beta
             beta = measure.key if measure.key.startswith("set_F_") else ""
             groups[measure.rel, measure.judged_only, beta].append(measure)
-        known = {query: self.judgements[query] for query in rankings}
+        known = {query: _with_a_grade(self.judgements[query]) for query in rankings}
         run = {query: _descending(ranking) for query, ranking in rankings.items() if ranking}
         for (rel, judged_only, beta), measures in groups.items():
             keys = {measure.key for measure in measures}
@@ -142,6 +142,14 @@ class Evaluator:
         if measure.aggregate == "geometric":
             return exp(sum(log(max(value, _SMALLEST)) for value in values) / len(values))
         return sum(values) / len(values)
+
+
+def _with_a_grade(known: Mapping[str, int]) -> Mapping[str, int]:
+    """Judgements with at least one grade from 0 on: without any, pytrec_eval never comes back.
+
+    What is added is irrelevant, and no run can hold it: an id has no white space.
+    """
+    return known if any(grade >= 0 for grade in known.values()) else {**known, " ": 0}
 
 
 def _descending(ranking: Sequence[str]) -> dict[str, float]:

@@ -83,3 +83,10 @@ def test_an_empty_run_has_zeros() -> None:
     result = Evaluator(JUDGEMENTS, parse_measures("RR AP R@5 nDCG num_ret rbp"))("run", {})
     assert set(result.overall.values()) == {0}
     assert result.queries == 4
+
+
+def test_a_query_whose_documents_are_all_unjudged_scores_zero() -> None:
+    # grade -1: in the pool, not judged. pytrec_eval alone loops for ever on this
+    evaluator = Evaluator({"q": {"a": -1}}, parse_measures("AP nDCG bpref P_5 num_ret num_rel"))
+    found = evaluator("run", {"q": ["a", "b"]}).overall
+    assert found == {"AP": 0, "nDCG": 0, "bpref": 0, "P_5": 0, "num_ret": 2, "num_rel": 0}

@@ -1,0 +1,89 @@
+"""Measures whatever the ranking: bounds, what can only help, and agreement with a plain restatement."""
+
+from __future__ import annotations
+
+from math import log2
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drtk.evaluation.evaluate import Evaluator
+from drtk.evaluation.measures import parse_measures
+from drtk.evaluation.metrics import interpolated_precision, ndcg, reciprocal_rank
+from drtk.io.trec import Ranking
+from drtk.retrieval.fusion import strictly_falling
+
+DOCUMENTS = [f"d{at}" for at in range(12)]
+rankings = st.lists(st.sampled_from(DOCUMENTS), unique=True)
+judgements = st.dictionaries(st.sampled_from(DOCUMENTS), st.integers(-1, 4), min_size=1)
+MEASURES = parse_measures(
+    "nDCG@5 nDCG nDCG(dcg='exp-log2')@5 RR RR@3 R@5 P@5 AP AP@5 Success@3 Rprec Bpref IPrec@0.3 11pt_avg rbp rbp_resid unj_5"
+)
+
+
+def values(ranking: list[str], grades: dict[str, int]) -> dict[str, float]:
+    result = Evaluator({"q": grades}, MEASURES)("run", {"q": ranking})
+    return {name: float(value) for name, value in result.overall.items()}
+
+
+@settings(max_examples=60, deadline=None)
+@given(ranking=rankings, grades=judgements)
+def test_measures_stay_between_zero_and_one(ranking: list[str], grades: dict[str, int]) -> None:
+    for name, value in values(ranking, grades).items():
+        assert -1e-12 <= value <= 1 + 1e-9, name
+
+
+@settings(max_examples=60, deadline=None)
+@given(ranking=rankings, grades=judgements, at=st.integers(0, 10))
+def test_moving_a_better_document_up_never_hurts(ranking: list[str], grades: dict[str, int], at: int) -> None:
+    if at + 1 >= len(ranking) or grades.get(ranking[at], 0) >= grades.get(ranking[at + 1], 0):
+        return
+    better = [*ranking[:at], ranking[at + 1], ranking[at], *ranking[at + 2 :]]
+    before, after = values(ranking, grades), values(better, grades)
+    for name in before:
+        if name not in ("rbp_resid", "unj_5", "Bpref"):  # these count the unjudged, or only the judged
+            assert after[name] >= before[name] - 1e-9, name
+
+
+@settings(max_examples=60, deadline=None)
+@given(ranking=rankings, grades=judgements)
+def test_our_measures_agree_with_pytrec_evals_where_both_have_them(ranking: list[str], grades: dict[str, int]) -> None:
+    asked = parse_measures("ndcg ndcg_cut_5 recip_rank recall_5 success_3")
+    theirs = Evaluator({"q": grades}, asked)("run", {"q": ranking}).overall
+    found = [grades.get(id) for id in ranking]
+    pool = list(grades.values())
+    assert ndcg(found, pool) == pytest.approx(theirs["ndcg"], abs=1e-9)
+    assert ndcg(found, pool, cutoff=5) == pytest.approx(theirs["ndcg_cut_5"], abs=1e-9)
+    assert reciprocal_rank(found, pool) == pytest.approx(theirs["recip_rank"])
+
+
+@given(grades=st.lists(st.integers(0, 4), min_size=1, max_size=8))
+def test_the_ideal_ranking_has_ndcg_one(grades: list[int]) -> None:
+    ideal = sorted(grades, reverse=True)
+    assert ndcg(ideal, grades) == pytest.approx(1.0 if any(grades) else 0.0)
+    plain = sum(grade / log2(rank + 1) for rank, grade in enumerate(grades, start=1))
+    best = sum(grade / log2(rank + 1) for rank, grade in enumerate(ideal, start=1))
+    assert ndcg(grades, grades) == pytest.approx(plain / best if best else 0.0)
+
+
+@given(grades=st.lists(st.integers(0, 1), max_size=10), more=st.integers(0, 3))
+def test_interpolated_precision_never_rises_with_recall(grades: list[int], more: int) -> None:
+    pool = [*grades, *[1] * more]
+    levels = [interpolated_precision(grades, pool, recall=level / 10) for level in range(11)]
+    assert all(a >= b for a, b in zip(levels, levels[1:], strict=False))
+
+
+@given(
+    scored=st.dictionaries(st.text("abc", min_size=1), st.floats(-1e30, 1e30, allow_subnormal=False), max_size=20).map(
+        lambda found: list(found.items())
+    )
+)
+def test_falling_scores_keep_the_order_for_whoever_sorts_again(scored: Ranking) -> None:
+    from drtk.io.trec import QueryHits
+
+    falling = strictly_falling(scored)
+    again = QueryHits("q", [id for id, _ in falling][::-1], [score for _, score in falling][::-1]).ranking()
+    assert again == falling
+    before = QueryHits("q", [id for id, _ in scored], [score for _, score in scored]).ranked_ids()
+    assert [id for id, _ in falling] == before
