@@ -13,7 +13,6 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["COLUMNS"] = "100"  # the help is laid out alike on every terminal
@@ -71,19 +70,24 @@ def list_of_commands() -> str:
     )
 
 
-def generated() -> Iterator[tuple[Path, str]]:
-    """(file, what it should hold) of everything generated. ValueError for a page that is missing or has no place."""
+def generated() -> tuple[dict[Path, str], list[str]]:
+    """What everything generated should hold, by file; and complaints about pages that are missing or have no place."""
+    contents: dict[Path, str] = {}
+    complaints: list[str] = []
     for command in COMMANDS:
         page = page_of(command)
         if not page.exists():
-            raise ValueError(f"docs/commands/{command}.md: is missing; write it, with {BEGIN} and {END} in it")
-        yield page, with_options(page.read_text(encoding="utf-8"), command)
-    yield DOCS / "commands" / "README.md", list_of_commands()
+            complaints.append(f"docs/commands/{command}.md: is missing; write it, with {BEGIN} and {END} in it")
+            continue
+        try:
+            contents[page] = with_options(page.read_text(encoding="utf-8"), command)
+        except ValueError as error:
+            complaints.append(str(error))
+    return contents | {DOCS / "commands" / "README.md": list_of_commands()}, complaints
 
 
-def outdated() -> list[Path]:
-    """Files whose generated part is not what it should be."""
-    return [path for path, content in generated() if not path.exists() or path.read_text(encoding="utf-8") != content]
+def is_current(path: Path, content: str) -> bool:
+    return path.exists() and path.read_text(encoding="utf-8") == content
 
 
 def man_page(command: str) -> str:
@@ -128,16 +132,17 @@ def main() -> int:
     )
     parser.add_argument("--man", action="store_true", help="also build man pages into docs/man")
     chosen = parser.parse_args()
-    try:
-        stale = outdated()
+    contents, complaints = generated()
+    for path, content in contents.items():
+        if is_current(path, content):
+            continue
         if chosen.check:
-            for path in stale:
-                print(f"{path.relative_to(DOCS.parent)}: is not current; run: python docs/generate.py", file=sys.stderr)
-            return 1 if stale else 0
-        for path, content in generated():
+            complaints.append(f"{path.relative_to(DOCS.parent)}: is not current; run: python docs/generate.py")
+        else:
             path.write_text(content, encoding="utf-8")
-    except ValueError as error:
-        print(error, file=sys.stderr)
+    for complaint in complaints:
+        print(complaint, file=sys.stderr)
+    if complaints:
         return 1
     if chosen.man:
         folder = DOCS / "man"
