@@ -67,7 +67,18 @@ def _named(name: str, rel: int) -> list[Measure]:
         parts = trec_measures(name)
         if parts is not None:
             return [_trec(printed, family, params, rel) for printed, family, params in parts]
+    base, _, cutoff = name.partition("@")
+    if base in METRICS and base not in ("RR", "nDCG"):  # these two have parameters, which ir_measures' grammar reads
+        return [Measure(name, "own", base, rel, params=_cutoff(name, cutoff))]
     return [_ir(name, rel)]
+
+
+def _cutoff(name: str, text: str) -> dict[str, Any]:
+    if not text:
+        return {}
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--measures: '{name}': the cut-off must be at least 1")
+    return {"cutoff": int(text)}
 
 
 def _trec(printed: str, family: str, params: dict[str, Any], rel: int) -> Measure:
@@ -92,7 +103,8 @@ def _ir(name: str, default_rel: int) -> Measure:
         if default_rel != 1 and "rel" in parsed.SUPPORTED_PARAMS and "rel" not in parsed.params:
             parsed, name = parsed(rel=default_rel), str(parsed(rel=default_rel))
     except (NameError, AssertionError, ValueError, SyntaxError, TypeError, KeyError) as error:
-        raise UsageError(f"--measures: '{name}' is not a measure: {error}") from None
+        why = re.sub(r"=<object object.*", " is missing", str(error))
+        raise UsageError(f"--measures: '{name}' is not a measure: {why}") from None
     params = dict(parsed.params)
     rel = int(params.pop("rel", 1))
     cutoff = params.pop("cutoff", None)
@@ -124,5 +136,8 @@ def _ir(name: str, default_rel: int) -> Measure:
     if kind in _PLAIN and cutoff is None and not params:
         return replace(made, key=_PLAIN[kind])
     if not ir_measures.DefaultPipeline.supports(parsed):
-        raise UsageError(f"--measures: '{name}' needs a provider of ir_measures that is not installed (see its page)")
+        raise UsageError(
+            f"--measures: '{name}' needs a provider of ir_measures that is not installed: "
+            "pip install 'ir-measures[cwl_eval]' or 'ir-measures[pyndeval]'"
+        )
     return replace(made, engine="ir_measures", key=str(parsed), judged_only=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from math import log2
 
 import pytest
@@ -71,7 +72,7 @@ def test_the_ideal_ranking_has_ndcg_one(grades: list[int]) -> None:
 def test_interpolated_precision_never_rises_with_recall(grades: list[int], more: int) -> None:
     pool = [*grades, *[1] * more]
     levels = [interpolated_precision(grades, pool, recall=level / 10) for level in range(11)]
-    assert all(a >= b for a, b in zip(levels, levels[1:], strict=False))
+    assert all(a >= b for a, b in itertools.pairwise(levels))
 
 
 @given(

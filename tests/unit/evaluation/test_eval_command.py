@@ -77,7 +77,12 @@ def test_other_formats_hold_the_same_values(world: Path, capfd: pytest.CaptureFi
     rows = list(csv.DictReader(io.StringIO("\n".join(lines("csv")))))
     assert [float(row["RR@10"]) for row in rows] == pytest.approx([(1 / 2 + 1 / 3) / 4, (1 + 1 / 3) / 4], abs=1e-15)
     objects = [json.loads(line) for line in lines("jsonl")]
-    assert objects[0] == {"run": "a", "queries": 4, "RR@10": pytest.approx((1 / 2 + 1 / 3) / 4), "P_5": pytest.approx(0.15)}
+    assert objects[0] == {
+        "run": "a",
+        "queries": 4,
+        "RR@10": pytest.approx((1 / 2 + 1 / 3) / 4),
+        "P_5": pytest.approx(0.15),
+    }
 
 
 def test_per_query_values_are_followed_by_their_mean(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -145,7 +150,9 @@ def test_documents_are_scored_by_their_best_passage(world: Path, capfd: pytest.C
 def test_the_corpus_says_which_document_a_passage_is_of(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(world / "own.run", "q Q0 p1 1 4 a\nq Q0 p2 2 3 a\nq Q0 p3 3 2 a\n")
     write(world / "docs.tsv", "q\td\t1\n")
-    rows = [{"_id": id, "text": "t", "metadata": {"source_id": of}} for id, of in (("p1", "x"), ("p2", "x"), ("p3", "d"))]
+    rows = [
+        {"_id": id, "text": "t", "metadata": {"source_id": of}} for id, of in (("p1", "x"), ("p2", "x"), ("p3", "d"))
+    ]
     write(world / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     arguments = ["eval", "-q", "own.run", "--qrels", "docs.tsv", "--measures", "RR", "--by", "source"]
     assert command(capfd, *arguments, "--corpus", "corpus.jsonl").split()[-1] == "0.5000"

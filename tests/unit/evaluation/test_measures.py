@@ -43,6 +43,16 @@ def test_counts_are_summed_and_gm_map_is_a_geometric_mean() -> None:
     assert list(found.values()) == ["sum", "sum", "geometric", "none", "none", "mean"]
 
 
+def test_a_measure_of_ones_own_is_found_by_its_registered_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from drtk.evaluation import METRICS
+
+    monkeypatch.setitem(METRICS._entries, "Retrieved", ("drtk.evaluation.metrics:unjudged", "a stand-in"))
+    (measure,) = parse_measures("Retrieved@7", rel=2)
+    assert (measure.engine, measure.key, measure.rel, measure.params) == ("own", "Retrieved", 2, {"cutoff": 7})
+    with pytest.raises(UsageError, match="at least 1"):
+        parse_measures("Retrieved@x")
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -55,6 +65,8 @@ def test_counts_are_summed_and_gm_map_is_a_geometric_mean() -> None:
         ("RR@0", "cut-off must be at least 1"),
         ("nDCG(x=1)@10", "is not a measure"),
         ("   ", "no measure is named"),
+        ("SDCG@10", "'SDCG@10' is not a measure: invalid param max_rel is missing"),
+        ("RBP(p=.8)", "provider of ir_measures that is not installed"),
         ("alpha_nDCG@10", "provider of ir_measures that is not installed"),
     ],
 )

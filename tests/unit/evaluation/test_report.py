@@ -78,7 +78,9 @@ def test_overlap_counts_where_relevant_documents_are_and_what_fusion_keeps() -> 
     assert found.found == {"both": 1, "first": 1, "second": 1, "neither": 1}
     assert found.kept == {"both": 1, "first": 0, "second": 1, "neither": 0}
     assert found.shared == 1 / 2
-    assert "keeps 1 of the 2 that one run alone finds, and 1 of those that both find: 1 fall below rank 2" in found.text()
+    assert (
+        "keeps 1 of the 2 that one run alone finds, and 1 of those that both find: 1 fall below rank 2" in found.text()
+    )
 
 
 def test_recall_is_averaged_over_all_judged_queries() -> None:

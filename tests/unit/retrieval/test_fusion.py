@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from array import array
 from dataclasses import replace
@@ -53,9 +54,9 @@ def test_minmax_and_zscore_bring_lists_to_one_scale() -> None:
 def test_round_robin_visits_the_lists_in_their_order() -> None:
     sentence, answer, title = listed("p1 p2 p3 p4"), listed("p2 p5 p1 p6"), listed("p7 p1 p8 p9")
     found = fused([sentence, answer, title], method="round-robin", top=6)
-    assert [id for id, _ in found] == "p1 p2 p7 p5 p3 p8".split()
+    assert [id for id, _ in found] == ["p1", "p2", "p7", "p5", "p3", "p8"]
     found = fused([answer, sentence, title], method="round-robin", top=6)
-    assert [id for id, _ in found] == "p2 p1 p7 p5 p3 p8".split()
+    assert [id for id, _ in found] == ["p2", "p1", "p7", "p5", "p3", "p8"]
 
 
 def test_round_robin_of_disjoint_lists_shares_the_places() -> None:
@@ -82,7 +83,7 @@ def test_ties_are_ordered_by_descending_id_and_undone() -> None:
 def test_scores_fall_in_single_precision_from_anywhere(score: float) -> None:
     found = strictly_falling([(f"d{at}", score * (1 + at * 1e-12)) for at in range(5)])
     single = array("f", [value for _, value in found])
-    assert all(a > b for a, b in zip(single, single[1:], strict=False))
+    assert all(a > b for a, b in itertools.pairwise(single))
     assert [id for id, _ in found] == ["d4", "d3", "d2", "d1", "d0"]
 
 

@@ -125,7 +125,9 @@ def test_every_policy_loads() -> None:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    lines = [f"q{query} Q0 d{(query * 7 + rank) % 40} {rank} {20 - rank} t\n" for query in range(6) for rank in range(20)]
+    lines = [
+        f"q{query} Q0 d{(query * 7 + rank) % 40} {rank} {20 - rank} t\n" for query in range(6) for rank in range(20)
+    ]
     write(tmp_path / "bm25.run", "".join(lines))
     write(tmp_path / "train.tsv", "".join(f"q{query}\td{query * 7 + 1}\t1\n" for query in range(5)) + "q9\td1\t1\n")
     write(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": f"d{at}", "text": "t"}) + "\n" for at in range(40)))
