@@ -93,12 +93,17 @@ class Vectors:
         if dtype == "int8":
             scale = self._scale()
             np.save(path.with_name(SCALE), scale)
-        out = np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=(len(self), self.dimension))
-        for first, block in self.blocks():
-            out[first : first + len(block)] = _reduced(block, dtype, scale)
-            if progress is not None:
-                progress.add(len(block))
-        out.flush()
+        header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (len(self), self.dimension)}
+        try:
+            # Written, not mapped: a full disk is then a fault that can be told, not a signal that kills.
+            with open(path, "wb") as file:
+                np.lib.format.write_array_header_1_0(file, header)
+                for _, block in self.blocks():
+                    file.write(np.ascontiguousarray(_reduced(block, dtype, scale)).data)
+                    if progress is not None:
+                        progress.add(len(block))
+        except OSError as error:
+            raise DrtkError(f"{path}: {error.strerror}") from error
 
     def _scale(self) -> np.ndarray:
         """(dimension,) float32, the step of each dimension's int8; 1 where a dimension is always zero."""

@@ -119,6 +119,13 @@ def test_numbers_too_large_for_half_precision_are_refused(tmp_path):
         build(tmp_path, [[1e6]], index=DenseIndexSettings(dtype="float16"))
 
 
+def test_a_full_disk_is_one_clear_fault(tmp_path):
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "vectors.npy").symlink_to("/dev/full")
+    with pytest.raises(DrtkError, match=r"vectors.npy: No space left on device"):
+        build(tmp_path, np.ones((7, 10_000)))
+
+
 def test_unlike_dimensions_and_no_vectors_are_refused(tmp_path):
     shards = read_shards(embeddings(tmp_path / "a", [[1.0]])) + read_shards(embeddings(tmp_path / "b", [[1.0, 2.0]]))
     with pytest.raises(MismatchError, match="has vectors of dimension 2"):
@@ -153,3 +160,14 @@ def test_the_largest_ids_win_whatever_the_number_of_ties(tmp_path):
     index, _ = build(tmp_path, scores[:, None], block=64)
     expected = best_first([f"v{row}" for row in range(200)], scores.tolist(), 100)
     assert index.search(np.float32([[1]]), 100) == [expected]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16"])  # whole numbers are exact in both
+def test_a_gpu_gives_the_ranking_of_the_cpu_ties_included(tmp_path, dtype):
+    random = np.random.default_rng(8)
+    vectors, queries = random.integers(-3, 4, (5000, 24)), random.integers(-3, 4, (50, 24)).astype(np.float32)
+    settings = DenseIndexSettings(dtype=dtype)
+    cpu, _ = build(tmp_path, vectors, index=settings, device="cpu")
+    gpu = ExactIndex.open(tmp_path / "index", DenseSearchSettings(device="cuda", block=512))
+    assert gpu.search(queries, 100) == cpu.search(queries, 100)

@@ -10,8 +10,8 @@ from drtk.retrieval.vectors import Vectors
 from drtk.settings.retrieval import DenseIndexSettings, DenseSearchSettings
 from tests.vectors import embeddings
 
-pytest.importorskip("faiss", reason="faiss is an extra")
-from drtk.retrieval.dense_faiss import FaissIndex, factory_of
+faiss = pytest.importorskip("faiss", reason="faiss is an extra")
+from drtk.retrieval.dense_faiss import FaissIndex, factory_of  # noqa: E402
 
 RANDOM = np.random.default_rng(11)
 VECTORS = RANDOM.standard_normal((600, 16)).astype(np.float32)
@@ -131,6 +131,24 @@ def test_a_damaged_index_is_one_clear_fault(tmp_path):
     (tmp_path / "index-flat" / "index.faiss").write_bytes(b"torn")
     with pytest.raises(DrtkError, match="the index is damaged"):
         FaissIndex.open(tmp_path / "index-flat", DenseSearchSettings())
+
+
+def test_a_full_disk_is_one_clear_fault(tmp_path):
+    (tmp_path / "index-flat").mkdir()
+    (tmp_path / "index-flat" / "index.faiss").symlink_to("/dev/full")
+    vectors = Vectors(read_shards(embeddings(tmp_path / "v", VECTORS)))
+    with pytest.raises(DrtkError, match=r"index.faiss: cannot be written: .*No space left on device"):
+        FaissIndex.build(vectors, tmp_path / "index-flat", DenseIndexSettings())
+
+
+@pytest.mark.gpu
+def test_faiss_on_a_gpu_finds_what_it_finds_on_the_cpu(tmp_path):
+    build(tmp_path, VECTORS, "flat")
+    if not faiss.get_num_gpus():
+        pytest.skip("this faiss has no GPUs")
+    on = {name: FaissIndex.open(tmp_path / "index-flat", DenseSearchSettings(device=name)) for name in ("cpu", "cuda")}
+    for one, other in zip(on["cpu"].search(QUERIES, 20), on["cuda"].search(QUERIES, 20), strict=True):
+        assert [id for id, _ in one] == [id for id, _ in other]
 
 
 def test_ids_of_another_index_are_noticed(tmp_path):
