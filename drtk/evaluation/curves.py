@@ -12,6 +12,7 @@ from drtk.io.rows import parse_row
 from drtk.io.streams import name_of
 from drtk.io.trec import Judgements
 
+FEWEST = 6  # entries of a log from which on its ends say something
 DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000)
 
 
@@ -52,6 +53,19 @@ class LossCurve:
         """The loss of the last tenth of the entries (at least one), averaged."""
         part = self.losses[-max(1, len(self.losses) // 10) :]
         return sum(part) / len(part)
+
+    @property
+    def tells(self) -> bool:
+        """Whether there are entries enough to speak of a trend."""
+        return len(self.losses) >= FEWEST
+
+    def text(self) -> str:
+        """What became of the loss, as a sentence."""
+        steps = f"{self.steps[-1]:,} steps"
+        if not self.tells:
+            return f"The training log holds {len(self.losses)} losses of {steps}: too few to tell a trend."
+        verb = "fell" if self.last < self.first else "did not fall:"
+        return f"The training loss {verb} from {self.first:.4g} to {self.last:.4g} in {steps}."
 
 
 def read_loss(source: str, *, intake: Intake | None = None) -> LossCurve:

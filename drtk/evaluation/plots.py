@@ -86,7 +86,7 @@ def _loss(axis: Any, loss: LossCurve) -> None:
     axis.plot(loss.steps, _smoothed(loss.losses), color="#0072b2", linewidth=2.2)
     axis.set_xlabel("step", fontsize=11)
     axis.set_ylim(bottom=0)
-    _plain(axis, f"Training loss: {loss.first:.3g} to {loss.last:.3g}")
+    _plain(axis, f"Training loss: {loss.first:.3g} to {loss.last:.3g}" if loss.tells else "Training loss")
 
 
 def _smoothed(values: Sequence[float]) -> list[float]:

@@ -76,11 +76,7 @@ class Report:
         if self.overlap is not None:
             said.append(self.overlap.text())
         if self.loss is not None:
-            verb = "fell" if self.loss.last < self.loss.first else "did not fall:"
-            said.append(
-                f"The training loss {verb} from {self.loss.first:.4g} to {self.loss.last:.4g} "
-                f"in {self.loss.steps[-1]:,} steps."
-            )
+            said.append(self.loss.text())
         return said
 
     def markdown(self) -> Iterator[str]:

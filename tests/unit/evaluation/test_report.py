@@ -103,6 +103,13 @@ def test_loss_is_read_from_a_log_and_its_ends_are_averaged(tmp_path: Path) -> No
     assert LossCurve([1], [3.0]).first == LossCurve([1], [3.0]).last == 3.0
 
 
+def test_a_trend_is_told_only_where_there_are_entries_enough() -> None:
+    steps = list(range(1, 11))
+    assert LossCurve(steps, [2.0] * 5 + [1.0] * 5).text() == "The training loss fell from 2 to 1 in 10 steps."
+    assert "did not fall: from 1 to 2" in LossCurve(steps, [1.0] * 5 + [2.0] * 5).text()
+    assert "holds 3 losses of 12 steps: too few" in LossCurve([5, 10, 12], [0.4, 0.4, 0.7]).text()
+
+
 @pytest.mark.parametrize(
     ("text", "fault", "problem"),
     [
