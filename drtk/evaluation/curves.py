@@ -44,14 +44,14 @@ class LossCurve:
 
     @property
     def first(self) -> float:
-        """The loss of the first tenth of the entries (at least one), averaged: single entries are noisy."""
-        part = self.losses[: max(1, len(self.losses) // 10)]
+        """The loss of the first quarter of the entries (at least one), averaged: single entries are noisy."""
+        part = self.losses[: max(1, len(self.losses) // 4)]
         return sum(part) / len(part)
 
     @property
     def last(self) -> float:
-        """The loss of the last tenth of the entries (at least one), averaged."""
-        part = self.losses[-max(1, len(self.losses) // 10) :]
+        """The loss of the last quarter of the entries (at least one), averaged."""
+        part = self.losses[-max(1, len(self.losses) // 4) :]
         return sum(part) / len(part)
 
     @property

@@ -99,7 +99,7 @@ def test_loss_is_read_from_a_log_and_its_ends_are_averaged(tmp_path: Path) -> No
     rows = [{"step": step, "loss": 20.0 - step} for step in range(20)] + [{"step": 20, "seconds": 3}]
     log = write(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     curve = read_loss(str(log))
-    assert (curve.steps[-1], curve.first, curve.last) == (19, 19.5, 1.5)
+    assert (curve.steps[-1], curve.first, curve.last) == (19, 18.0, 3.0)  # of five entries each
     assert LossCurve([1], [3.0]).first == LossCurve([1], [3.0]).last == 3.0
 
 
