@@ -30,7 +30,7 @@ class Call:
 
 
 CALLS = {
-    "sample": Call("{output} --packages nltk --limit 20"),
+    "sample": Call("{output} --packages tqdm --limit 20"),
     "chunk": Call(
         "{input} -o {output} --policy words --no-sentences --max-words 10 --workers 1",
         "documents.jsonl",
