@@ -95,7 +95,8 @@ def man_page(command: str) -> str:
     lines = [f'.TH "DRTK-{command.upper()}" "1" "" "drtk {__version__}" "drtk"', ".SH NAME"]
     lines.append(f"drtk-{command} \\- {_roff(summary_of(command))}")
     code = False
-    body = page_of(command).read_text(encoding="utf-8").split("\n", 1)[1]
+    _, body = page_of(command).read_text(encoding="utf-8").split(BEGIN, 1)  # its beginning is the summary
+    body = BEGIN + body
     for line in re.sub(r"<!--.*?-->\n?", "", body.replace(BEGIN, "## Synopsis")).strip().splitlines():
         if line.startswith("```"):
             code = not code

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +17,7 @@ import pytest
 
 from drtk.cli.main import COMMANDS
 from tests.contract.collection import Collection
+from tests.contract.forkserver import Forkserver
 from tests.contract.running import environment
 from tests.contract.test_registries import ENTRIES, REGISTRIES
 
@@ -158,12 +160,19 @@ def examples() -> list[tuple[str, str]]:
     ]
 
 
+@pytest.fixture(scope="module")
+def forkserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forkserver]:
+    server = Forkserver(tmp_path_factory.mktemp("server"), environment())
+    yield server
+    server.stop()
+
+
 @pytest.fixture
-def workplace(tmp_path: Path, collection: Collection) -> Path:
+def workplace(tmp_path: Path, collection: Collection, forkserver: Forkserver) -> Path:
     """A folder in which the examples run: the tiny collection under the names the pages use, and `drtk` on the path."""
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
-    (bin_folder / "drtk").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m drtk "$@"\n')
+    (bin_folder / "drtk").write_text(forkserver.client)
     (bin_folder / "drtk").chmod(0o755)
     folder = tmp_path / "work"
     folder.mkdir()

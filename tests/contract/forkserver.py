@@ -1,0 +1,106 @@
+"""Quick processes for the examples of the documentation: forked from one that has loaded the libraries, not drtk's work.
+
+As a script: `forkserver.py SOCKET` serves. Each request carries a command line, a folder, an environment and the three
+standard streams; it is answered with the exit status. What runs is a process of its own, with real pipes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+# Spoken by `drtk` in the examples; it starts at once because it imports next to nothing.
+CLIENT = """#!{python} -IS
+import json, os, socket, sys
+connection = socket.socket(socket.AF_UNIX)
+connection.connect({socket!r})
+request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+socket.send_fds(connection, [len(request).to_bytes(4, "big")], [0, 1, 2])
+connection.sendall(request)
+sys.exit(connection.recv(1)[0])
+"""
+
+
+class Forkserver:
+    """A running server; `client` is the program to put on the path as `drtk`."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._socket = folder / "socket"
+        command = [sys.executable, __file__, str(self._socket)]
+        self._process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n"
+        self.client = CLIENT.format(python=sys.executable, socket=str(self._socket))
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+def serve(path: str) -> None:
+    """Answer requests until terminated."""
+    from transformers import AutoModel, AutoTokenizer, BertModel, Trainer  # noqa: F401 - what takes long to import
+
+    import drtk.cli.main  # noqa: F401
+
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(path)
+    listening.listen()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    print("ready", flush=True)
+    while True:
+        connection, _ = listening.accept()
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            listening.close()
+            _answer(connection)
+        connection.close()
+
+
+def _answer(connection: socket.socket) -> None:
+    import json
+
+    head, streams, _, _ = socket.recv_fds(connection, 4, 3)
+    size, request = int.from_bytes(head, "big"), b""
+    while len(request) < size:
+        request += connection.recv(size - len(request))
+    arguments, folder, environment = json.loads(request)
+    worker = os.fork()
+    if worker == 0:
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        connection.close()
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        os._exit(_run(arguments))
+    for stream in streams:
+        os.close(stream)
+    status = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+    connection.sendall(bytes([status if status >= 0 else 128 - status]))
+    os._exit(0)
+
+
+def _run(arguments: list[str]) -> int:
+    from drtk.cli import main
+
+    sys.argv = ["drtk", *arguments]
+    try:
+        main.run()
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else 1
+    except BaseException:  # noqa: BLE001 - as the interpreter would
+        traceback.print_exc()
+        return 1
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
