@@ -96,17 +96,33 @@ def main() -> None:
             corpus = Path(folder) / f"{passages}.jsonl"
             make_corpus(corpus, passages)
             for system in OPENERS:
-                command = [sys.executable, __file__, "--passages", str(passages), "--reads", str(options.reads), "--one", system]
+                command = [
+                    sys.executable,
+                    __file__,
+                    "--passages",
+                    str(passages),
+                    "--reads",
+                    str(options.reads),
+                    "--one",
+                    system,
+                ]
                 runs = []
                 for _ in range(2):  # the first run builds what the second finds
                     began = time.perf_counter()
-                    done = subprocess.run([*command, str(corpus)], capture_output=True, text=True, env=environment, check=False)
+                    done = subprocess.run(
+                        [*command, str(corpus)], capture_output=True, text=True, env=environment, check=False
+                    )
                     if done.returncode:
                         break
                     runs.append(json.loads(done.stdout) | {"process_s": round(time.perf_counter() - began, 2)})
                 if len(runs) == 2:
                     systems[f"{system}, {passages:,} passages"] = runs[1] | {"first_open_s": runs[0]["open_s"]}
-        result = {"command": " ".join(sys.argv), "cores": os.cpu_count(), "python": platform.python_version(), "systems": systems}
+        result = {
+            "command": " ".join(sys.argv),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+            "systems": systems,
+        }
         text = json.dumps(result, indent=2) + "\n"
         if options.output == "-":
             print(text, end="")

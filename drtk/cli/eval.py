@@ -60,4 +60,5 @@ def eval_(
     evaluator = Evaluator(judgements, measures)
     results = [evaluated(run, evaluator, view, job.intake, retrieved_only=settings.retrieved_only)[0] for run in named]
     lines = table_lines(results, measures, format=settings.format, per_query=settings.per_query, digits=settings.digits)
+    job.told = False
     job.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")

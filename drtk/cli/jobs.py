@@ -110,6 +110,7 @@ def folder_maker(kind: str, *, resume: bool = False, passages: bool = False) -> 
             kind,
             output,
             settings,
+            resumable="resume" in given,
             resume=given.get("resume", False),
             force=given["force"],
             intake=Intake(skip_bad=given["skip_bad"]),

@@ -10,7 +10,7 @@ from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.rankings import View
 from drtk.io.corpus_ids import CorpusIds
 from drtk.io.intake import Intake
-from drtk.io.progress import log, warn
+from drtk.io.progress import detail, log, warn
 from drtk.io.runs import NamedRun
 from drtk.io.sources import source_of
 from drtk.io.streams import name_of
@@ -65,7 +65,7 @@ def retrieved_by(run: NamedRun, judgements: Judgements, view: View, intake: Inta
         )
     unjudged = len(queries.seen) - len(hits)
     if unjudged:
-        log(f"{run.name}: {_queries(unjudged)} of the run without judgements left out")
+        detail(f"{run.name}: {_queries(unjudged)} of the run without judgements left out")
     tag = next((found.tags[0] for found in hits.values()), "")
     if view.by is None and hits and _judges_documents(hits, judgements):
         warn(f"{run.name}: nothing retrieved is judged, but its documents are: --by source scores documents")

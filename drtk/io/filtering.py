@@ -16,7 +16,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.intake import Intake
 from drtk.io.journal import Journal
 from drtk.io.manifest import Clock, Manifest, completed, manifest_path, new_manifest, write_json
-from drtk.io.progress import Progress, log
+from drtk.io.progress import Progress, detail, log
 from drtk.io.streams import STANDARD, Output, is_replaceable, is_writable
 
 Record = TypeVar("Record")
@@ -36,6 +36,7 @@ class FilterJob:
     bare: bool = False
     side_files: tuple[str, ...] = ()
     window: int = WINDOW
+    told: bool = True  # whether the closing counts are worth a line without -v
     intake: Intake = field(default_factory=Intake)
     counts: dict[str, Any] = field(default_factory=dict)
 
@@ -155,7 +156,7 @@ class FilterJob:
             )
             self._journal.unlink(missing_ok=True)
         summary = ", ".join(f"{value:,} {name}" for name, value in counts.items() if isinstance(value, int))
-        log(f"{self.command}: {summary}, {clock.seconds:,.1f} s")
+        (log if self.told else detail)(f"{self.command}: {summary}, {clock.seconds:,.1f} s")
 
 
 @contextmanager

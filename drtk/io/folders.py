@@ -41,6 +41,7 @@ class FolderJob:
     kind: str
     output: str
     settings: dict[str, Any] = field(default_factory=dict)
+    resumable: bool = False
     resume: bool = False
     force: bool = False
     side_files: tuple[str, ...] = ()
@@ -78,7 +79,8 @@ class FolderJob:
                     f"{path}: was begun with other settings or files ({', '.join(changed)}); --force begins again"
                 )
         elif not self.force:
-            raise DrtkError(f"{path}: holds an interrupted run; --resume goes on from there, --force begins again")
+            ways = "--resume goes on from there, --force begins again" if self.resumable else "--force begins again"
+            raise DrtkError(f"{path}: holds an interrupted run; {ways}")
 
     @property
     def _unfinished(self) -> Path:

@@ -106,7 +106,7 @@ def read_manifest(folder: str | Path, *, kind: str | None = None) -> Manifest:
         raise MismatchError(f"{folder}: is a file; expected a folder" + (f" of kind '{kind}'" if kind else ""))
     if not (path / FOLDER_MANIFEST).exists():
         unfinished = (path / UNFINISHED_MANIFEST).exists()
-        reason = "unfinished: run the command that makes it again, with --resume" if unfinished else "not made by drtk"
+        reason = "unfinished: run the command that makes it again" if unfinished else "not made by drtk"
         raise MismatchError(f"{folder}: has no {FOLDER_MANIFEST}; the folder is {reason}")
     manifest: Manifest = read_json(path / FOLDER_MANIFEST)
     if not isinstance(manifest, dict):

@@ -122,6 +122,8 @@ def test_it_says_which_queries_differ(world: Path, capfd: pytest.CaptureFixture[
     from drtk.cli.main import app
 
     app(["eval", "c.run", "--qrels", "test.tsv"], standalone_mode=False)
+    assert "without judgements left out" not in capfd.readouterr().err  # as trec_eval does, and it changes no figure
+    app(["eval", "c.run", "--qrels", "test.tsv", "-v"], standalone_mode=False)
     said = capfd.readouterr().err
     assert "c: 1 query of the run without judgements left out" in said
     assert "c: 1 query of 4 with judgements not in the run, counted as 0" in said

@@ -72,8 +72,10 @@ def test_a_finished_folder_is_replaced_only_with_force(tmp_path: Path) -> None:
 
 def test_an_unfinished_folder_is_resumed_or_begun_again_only_on_request(tmp_path: Path) -> None:
     leave_unfinished(tmp_path / "out")
-    with pytest.raises(DrtkError, match="--resume goes on from there, --force begins again"):
+    with pytest.raises(DrtkError, match="interrupted run; --force begins again"):
         job(tmp_path / "out").check()
+    with pytest.raises(DrtkError, match="--resume goes on from there, --force begins again"):
+        job(tmp_path / "out", resumable=True).check()
     going_on = job(tmp_path / "out", resume=True)
     going_on.check()
     assert going_on.resuming

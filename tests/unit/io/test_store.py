@@ -70,7 +70,9 @@ def test_training_data_that_holds_texts_is_a_corpus_too(tmp_path):
 
 def test_lines_after_blank_ones_and_beyond_ascii_are_cut_out_by_bytes(tmp_path):
     path = tmp_path / "c.jsonl"
-    path.write_bytes('{"_id":"ä","text":"größer"}\n\n\r\n{"_id":"b","text":"日本"}\r\n{"_id":"c","text":"end"}'.encode())
+    path.write_bytes(
+        '{"_id":"ä","text":"größer"}\n\n\r\n{"_id":"b","text":"日本"}\r\n{"_id":"c","text":"end"}'.encode()
+    )
     store = CorpusStore.open(path)
     assert [store[id].text for id in ("c", "b", "ä")] == ["end", "日本", "größer"]
 
@@ -101,7 +103,7 @@ def test_a_duplicate_id_and_a_bad_line_are_refused_and_leave_no_index_behind(tmp
         CorpusStore.open(twice)
     bad = tmp_path / "bad.jsonl"
     bad.write_bytes(b'{"_id":"a","text":"1"}\nnot json\n')
-    with pytest.raises(RecordError, match="bad.jsonl:2"):
+    with pytest.raises(RecordError, match=r"bad\.jsonl:2"):
         CorpusStore.open(bad)
     assert list((tmp_path / "cache" / "corpora").iterdir()) == []
 
@@ -121,7 +123,7 @@ def test_an_empty_corpus_has_nothing_and_stdin_cannot_be_looked_up(tmp_path):
 
 
 def test_ids_whose_hashes_collide_are_told_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr(store_module, "hash_of", lambda id: hash_of(id[0]))  # all d… collide
+    monkeypatch.setattr(store_module, "hash_of", lambda name: hash_of(name[0]))  # all d… collide
     path = corpus(tmp_path / "c.jsonl", count=5)
     store = CorpusStore.open(path)
     assert [passage.id for passage in store.many(["d4", "d0", "d2"])] == ["d4", "d0", "d2"]

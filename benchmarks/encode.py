@@ -1,0 +1,89 @@
+"""Texts encoded per second by drtk, beside sentence-transformers' own encode() with the same weights on the same texts.
+
+    python benchmarks/encode.py [CORPUS] [--model MODEL] [--texts 1000] [--repeats 3] [--device auto] [--threads N]
+
+The two take turns, so that whatever else the machine does falls on both; the best of the repeats counts. Processor
+seconds are given too: on a machine shared with others they are the steadier figure. JSON on stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from itertools import islice
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+
+from drtk.io.jsonl import read_passages
+from drtk.io.manifest import versions
+from drtk.retrieval.encode import Embedder
+from drtk.settings.encoding import EncodeSettings
+
+
+def measured(work: Callable[[], np.ndarray]) -> tuple[float, float, np.ndarray]:
+    """Seconds, processor seconds, and what `work` gives."""
+    start, processor = time.perf_counter(), time.process_time()
+    result = work()
+    return time.perf_counter() - start, time.process_time() - processor, result
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("corpus", nargs="?", default="runs/quickstart/passages.jsonl")
+    options.add_argument("--model", default="runs/quickstart/minilm")
+    options.add_argument("--texts", type=int, default=1000)
+    options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--device", default="auto")
+    options.add_argument("--threads", type=int)
+    options.add_argument("--st-batch", type=int, nargs="*", default=[32], help="batch sizes for sentence-transformers")
+    chosen = options.parse_args()
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
+
+    texts = [f"{p.title} {p.text}" if p.title else p.text for p in islice(read_passages(chosen.corpus), chosen.texts)]
+    on_gpu = torch.cuda.is_available() and chosen.device != "cpu"
+    device = "cuda" if on_gpu else "cpu"
+    peer = SentenceTransformer(chosen.model, device=device)
+    exact = Embedder(chosen.model, role="passage", settings=EncodeSettings(dtype="float32"), device=device)
+    systems: dict[str, Callable[[], np.ndarray]] = {"drtk float32": lambda: exact(texts)}
+    if on_gpu:
+        half = Embedder(chosen.model, role="passage", device=device)
+        systems["drtk float16"] = lambda: half(texts)
+    for size in chosen.st_batch:
+        systems[f"sentence-transformers, batch {size}"] = lambda size=size: peer.encode(texts, batch_size=size)
+
+    for work in systems.values():
+        work()  # warm up
+    best: dict[str, tuple[float, float]] = {}
+    vectors = {}
+    for _ in range(chosen.repeats):
+        for name, work in systems.items():
+            wall, processor, vectors[name] = measured(work)
+            before = best.get(name, (np.inf, np.inf))
+            best[name] = min(before[0], wall), min(before[1], processor)
+    reference = vectors[f"sentence-transformers, batch {chosen.st_batch[0]}"]
+    report = {
+        "benchmark": "encode",
+        "model": chosen.model,
+        "texts": len(texts),
+        "tokens": int(exact._tokenizing(texts).lengths.sum()),
+        "device": torch.cuda.get_device_name() if on_gpu else f"cpu, {torch.get_num_threads()} threads",
+        "systems": {
+            name: {
+                "texts_per_second": round(len(texts) / wall, 1),
+                "texts_per_processor_second": round(len(texts) / processor, 1),
+                "largest_difference": float(np.abs(vectors[name] - reference).max()),
+            }
+            for name, (wall, processor) in best.items()
+        },
+        "versions": versions(),
+    }
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()
