@@ -97,7 +97,12 @@ class Embedder:
         for rows in batches_by_length(tokens.lengths, budget=self._budget):
             batch = tokens.padded(rows, pad=self._tokenizing.pad, left=self._tokenizing.left)
             inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
-            vectors = self._encoder(**inputs, prompt_length=self._prompt_length)
+            try:
+                vectors = self._encoder(**inputs, prompt_length=self._prompt_length)
+            except torch.OutOfMemoryError as error:
+                raise DrtkError(
+                    f"{self.device}: out of memory at {batch['input_ids'].size:,} tokens; lower --batch-tokens"
+                ) from error
             out[torch.from_numpy(rows).to(self.device)] = vectors
             if progress is not None:
                 progress.add(len(rows))

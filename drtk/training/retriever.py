@@ -251,7 +251,12 @@ def train_retriever(
         if start is not None:
             log(f"going on after step {step:,} of {schedule.steps:,}")
     wait_for_all()
-    result = trainer.train(resume_from_checkpoint=str(start) if start else None)
+    try:
+        result = trainer.train(resume_from_checkpoint=str(start) if start else None)
+    except torch.OutOfMemoryError as error:
+        raise DrtkError(
+            f"{arguments.device}: out of memory; --gradient-checkpointing, a smaller --batch or more devices may help"
+        ) from error
     if trainer.is_world_process_zero():
         for tower in towers.values():
             tower.encoder.cpu().eval()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.shards import ShardWriter
@@ -108,6 +109,17 @@ def test_going_on_with_another_input_is_refused(model: str, tmp_path: Path):
     changed = [dataclasses.replace(records[0], text="other"), *records[1:]]
     with pytest.raises(MismatchError, match="made from other records"):
         encode(model, tmp_path / "v", changed)
+
+
+def test_a_full_device_is_told_in_one_line(model: str, monkeypatch: pytest.MonkeyPatch):
+    full = embedder(model, batch_tokens=1000)
+
+    def forward(**_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate")
+
+    monkeypatch.setattr(full, "_encoder", forward)
+    with pytest.raises(DrtkError, match=r"cpu: out of memory at [0-9,]+ tokens; lower --batch-tokens$"):
+        full(passages(5))
 
 
 def test_half_precision_is_close_on_the_cpu(model: str):
