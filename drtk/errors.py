@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
+
+def pip_install(*packages: str) -> str:
+    """The command that installs packages for the Python that runs. It names packages, not extras of drtk, which is not on PyPI."""
+    return " ".join([sys.executable or "python", "-m pip install", *packages])
+
 
 class DrtkError(Exception):
     """A fault of data or resources, told in one line: exit status 1."""

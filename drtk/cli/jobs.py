@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from drtk.cli.options import recorded, reshape, signature_of
-from drtk.errors import OutputClosed, UsageError
+from drtk.errors import DrtkError, OutputClosed, UsageError
 from drtk.io.filtering import FilterJob
 from drtk.io.folders import FolderJob
 from drtk.io.intake import Intake
@@ -146,6 +147,10 @@ def _common(
         try:
             job.check()
             return _run(function, *args, **given, job=job)
+        except OSError as error:
+            if error.filename or error.errno in (None, errno.EPIPE):
+                raise
+            raise DrtkError(f"{output}: {error.strerror}") from error  # a full disk tells no name of its own
         finally:
             if isinstance(job, FolderJob):
                 job.release()

@@ -8,7 +8,6 @@ import os
 import sys
 import traceback
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Annotated, NoReturn
 
 import typer
@@ -63,8 +62,6 @@ def drtk(
 
 
 for _name in COMMANDS:
-    if find_spec(f"drtk.cli.{_name.replace('-', '_')}") is None:
-        continue
     _module = import_module(f"drtk.cli.{_name.replace('-', '_')}")
     _attribute = _name.replace("-", "_")
     app.command(_name)(getattr(_module, _attribute, None) or getattr(_module, _attribute + "_"))

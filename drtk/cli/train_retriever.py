@@ -42,7 +42,7 @@ def train_retriever(
     from drtk.training.examples import PackedExamples
     from drtk.training.retriever import plan, start_towers, train_retriever
 
-    packed = PackedExamples(read_examples(examples, intake=job.intake))
+    packed = PackedExamples(read_examples(examples, intake=job.intake), line=lambda: job.intake.line)
     plan(len(packed), settings)
     wanted = set(packed.query_ids)
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import comb
 from typing import Any
 
 from drtk.evaluation.evaluate import Evaluation
@@ -35,14 +36,24 @@ class Claim:
         """The claim, or what is the case instead, as a sentence."""
         a, b = self.values
         verb = "beats" if self.holds else "does not beat" if a < b else "equals"
+        if self.holds and self.chance > 0.05:
+            verb = "is ahead of"
         return (
             f"{self.first} {verb} {self.second} on {self.measure}: {a:.4f} against {b:.4f} ({a - b:+.4f}); "
-            f"better on {self.better:,} of {self.better + self.worse + self.equal:,} queries, worse on {self.worse:,}, equal on {self.equal:,}."
+            f"better on {self.better:,} of {self.better + self.worse + self.equal:,} queries, worse on {self.worse:,}, equal on {self.equal:,} "
+            f"(sign test: p = {self.chance:.2g})."
         )
+
+    @property
+    def chance(self) -> float:
+        """Two-sided p of the sign test: how likely such a split of better and worse is where neither system is better."""
+        trials, extreme = self.better + self.worse, max(self.better, self.worse)
+        tail = sum(comb(trials, wins) for wins in range(extreme, trials + 1)) / 2**trials
+        return min(1.0, 2 * tail)
 
     def row(self) -> dict[str, Any]:
         """The claim as it stands in report.json."""
-        return {"claim": f"{self.first} beats {self.second}"} | asdict(self)
+        return {"claim": f"{self.first} beats {self.second}"} | asdict(self) | {"sign_test_p": self.chance}
 
 
 @dataclass(frozen=True)

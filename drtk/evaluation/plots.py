@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drtk.errors import MissingDependency
+from drtk.errors import MissingDependency, pip_install
 
 if TYPE_CHECKING:
     from drtk.evaluation.curves import LossCurve
@@ -34,7 +34,7 @@ def draw_report(
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependency("matplotlib", "the picture of a report", "pip install matplotlib") from error
+        raise MissingDependency("matplotlib", "the picture of a report", pip_install("matplotlib")) from error
     panels = 2 if loss is None else 3
     figure = Figure(figsize=(6.0 * panels, 5.4), dpi=120, layout="constrained")
     axes = figure.subplots(1, panels, width_ratios=[1.35, 1, 1][:panels])

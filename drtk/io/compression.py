@@ -7,7 +7,7 @@ import io
 import zlib
 from typing import Any, BinaryIO
 
-from drtk.errors import MissingDependency
+from drtk.errors import MissingDependency, pip_install
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 SUFFIXES = (".gz", ".zst")
@@ -74,5 +74,5 @@ def _zstandard() -> Any:
     try:
         import zstandard
     except ImportError as error:
-        raise MissingDependency("zstandard", "reading or writing .zst", "pip install zstandard") from error
+        raise MissingDependency("zstandard", "reading or writing .zst", pip_install("zstandard")) from error
     return zstandard

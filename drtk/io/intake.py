@@ -18,6 +18,7 @@ class Intake:
 
     skip_bad: int = 0
     bad: int = 0
+    line: int = 0  # of the record that was read last, where records have lines
     inputs: list[dict[str, Any]] = field(default_factory=list)
     stand_ins: dict[str, str] = field(default_factory=dict)  # source -> the file that holds a copy of it
     _opened: dict[str, tuple[BinaryIO, DigestingReader]] = field(default_factory=dict, init=False, repr=False)

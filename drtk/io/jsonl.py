@@ -90,6 +90,7 @@ def admitted(
                     f"{name_of(source)}: more than {REMEMBERED_IDS:,} records; "
                     "a second use of an id goes unnoticed from here on, drtk validate finds it"
                 )
+        intake.line = number
         yield record
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from drtk.errors import DrtkError, MissingDependency
+from drtk.errors import DrtkError, MissingDependency, pip_install
 from drtk.io.intake import Intake
 from drtk.io.manifest import folder_entry
 from drtk.io.rows import Row
@@ -131,7 +131,7 @@ def arrow(purpose: str) -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingDependency("pyarrow", purpose, "pip install 'drtk[data]'") from error
+        raise MissingDependency("pyarrow", purpose, pip_install("datasets", "pyarrow")) from error
     return pyarrow
 
 
@@ -140,5 +140,5 @@ def require_datasets(purpose: str) -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise MissingDependency("datasets", purpose, "pip install 'drtk[data]'") from error
+        raise MissingDependency("datasets", purpose, pip_install("datasets", "pyarrow")) from error
     return datasets

@@ -194,7 +194,7 @@ def _split_carefully(block: Iterable[tuple[int, bytes]], source: str, intake: In
         try:
             query_id, doc_id, rank, score, tag = _hit(line)
         except ValueError as error:
-            intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
+            intake.forgive(RecordError(f"{name_of(source)}:{number}", _told(error, line, "a TREC run")))
             continue
         yield QueryHits(query_id, [doc_id], [score], [rank], [tag], [number])
 
@@ -291,9 +291,14 @@ def read_qrels(source: str, *, intake: Intake | None = None) -> Iterator[tuple[i
                     continue
             qrel = _judgement(columns, 3 if beir else 4)
         except ValueError as error:
-            intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
+            intake.forgive(RecordError(f"{name_of(source)}:{number}", _told(error, line, "judgements")))
             continue
         yield number, qrel
+
+
+def _told(error: ValueError, line: bytes, expected: str) -> str:
+    """What is wrong with a line; a JSON file given in the place of a table is called that."""
+    return f"looks like JSON; expected {expected}" if line.lstrip().startswith((b"{", b"[")) else str(error)
 
 
 def _judgement(columns: list[str], count: int) -> Qrel:

@@ -165,14 +165,32 @@ def save_encoder(model: TextEncoder, folder: Path) -> None:
     encoder = model.encoder
     folder.mkdir(parents=True, exist_ok=True)
     model.tokenizer.model_max_length = max(model.recipe.query_length, model.recipe.passage_length)
-    with _quiet():
+    with _quiet(), writing_weights(folder):
         encoder.backbone.save_pretrained(folder)
         model.tokenizer.save_pretrained(folder)
     write_layout(folder, model.recipe, hidden=encoder.hidden, dense=len(encoder.dense))
     for number, layer in enumerate(encoder.dense):
         path = folder / f"{number + 2}_Dense"
         write_json(path / "config.json", layer.config)
-        save_file({name: value.contiguous() for name, value in layer.state_dict().items()}, path / "model.safetensors")
+        with writing_weights(path):
+            save_file(
+                {name: value.contiguous() for name, value in layer.state_dict().items()}, path / "model.safetensors"
+            )
+
+
+@contextmanager
+def writing_weights(folder: Path) -> Iterator[None]:
+    """A disk that fills up is a DrtkError with its place: safetensors and torch have errors of their own for it."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        raise DrtkError(f"{folder}: {error}") from error
+    except RuntimeError as error:
+        if "PytorchStreamWriter" not in str(error):
+            raise
+        raise DrtkError(f"{folder}: cannot be written, perhaps the disk is full: {error}") from error
 
 
 def weights_digest(folder: Path) -> str:

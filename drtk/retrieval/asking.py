@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -131,6 +132,8 @@ class QueryEncoder:
         folder = self.collection.folders[0]
         if not place:
             raise UsageError(f"{folder}: does not say which encoder made its vectors; name it: --model MODEL")
+        if self.model is None and os.path.isabs(place) and not os.path.isdir(place):
+            raise MismatchError(f"{folder}: its encoder {place} is not there; say where it is now: --model MODEL")
         as_indexed = EncodeSettings(
             pooling="+".join(encoder["pooling"]) if encoder.get("pooling") else None,
             normalize=encoder.get("normalized"),

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from drtk.errors import DrtkError, MissingDependency, UsageError
+from drtk.errors import DrtkError, MissingDependency, UsageError, pip_install
 from drtk.io.manifest import read_json, write_json
 from drtk.io.progress import Progress, detail, log, warn
 from drtk.retrieval import INDEXES
@@ -26,7 +26,7 @@ try:
     import faiss
 except ImportError as error:
     raise MissingDependency(
-        "faiss", "this index type", "pip install faiss-cpu (or faiss-gpu); --type exact needs neither"
+        "faiss", "this index type", pip_install("faiss-cpu") + " (or faiss-gpu); --type exact needs neither"
     ) from error
 
 ENGINE, FACTS = "index.faiss", "faiss.json"

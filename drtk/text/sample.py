@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-from drtk.errors import DrtkError, MissingDependency
+from drtk.errors import DrtkError, MissingDependency, pip_install
 from drtk.io.folders import FolderJob
 from drtk.io.jsonl import dump
 from drtk.io.progress import log
@@ -85,7 +85,7 @@ def _root(package: str, *, asked_for: bool) -> Path | None:
         return Path(sysconfig.get_path("stdlib"))
     found = PathFinder.find_spec(package) if package.isidentifier() else None
     if found is None and asked_for:
-        raise MissingDependency(package, "its documentation", f"pip install {package}")
+        raise MissingDependency(package, "its documentation", pip_install(package))
     if found is None or not found.origin:
         return None
     path = Path(found.origin)

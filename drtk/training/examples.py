@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from drtk.errors import DrtkError, MismatchError
@@ -22,7 +22,9 @@ class PackedExamples:
     500,000 examples with 200 negatives take 400 MB and the ids themselves, where tuples of strings would take 10 GB.
     """
 
-    def __init__(self, examples: Iterable[Example]) -> None:
+    def __init__(self, examples: Iterable[Example], *, line: Callable[[], int] | None = None) -> None:
+        """line: tells the line of the example that was taken last; without it examples are counted instead."""
+        self._lines = array("q")
         self._numbers: dict[str, int] = {}
         self.query_ids: list[str] = []
         self._references = array("i")
@@ -30,6 +32,7 @@ class PackedExamples:
         self._splits = array("q")  # where an example's negatives begin
         for example in examples:
             self.query_ids.append(example.query_id)
+            self._lines.append(line() if line else len(self.query_ids))
             self._references.extend(map(self._number, example.positives))
             self._splits.append(len(self._references))
             self._references.extend(map(self._number, example.negatives))
@@ -52,11 +55,13 @@ class PackedExamples:
         """Raises MismatchError for the first id that queries or corpus lack, DrtkError where negatives are wanted of none."""
         absent = set(corpus.missing(self.passage_ids))
         for number, query_id in enumerate(self.query_ids):
-            place = f"{source}: example {number + 1} ('{query_id}')"
+            place = f"{source}:{self._lines[number]}"
             if query_id not in queries:
                 raise MismatchError(f"{place}: the queries have no '{query_id}'")
             if negatives and not len(self.negatives(number)):
-                raise DrtkError(f"{place}: has no negatives; --negatives 0 trains with those of the batch alone")
+                raise DrtkError(
+                    f"{place}: '{query_id}' has no negatives; --negatives 0 trains with those of the batch alone"
+                )
             if absent:
                 for reference in self._references[self._starts[number] : self._starts[number + 1]]:
                     if self.passage_ids[reference] in absent:

@@ -18,6 +18,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from drtk.errors import DrtkError, UsageError
 from drtk.io.progress import Progress, detail
+from drtk.models.checkpoint import writing_weights
 from drtk.training.distributed import rank, wait_for_all
 from drtk.training.sampling import seed_of_step
 
@@ -81,7 +82,8 @@ class DrtkTrainer(Trainer):
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         weights = self.model.state_dict() if state_dict is None else state_dict
-        save_file({name: value.contiguous() for name, value in weights.items()}, folder / WEIGHTS)
+        with writing_weights(folder):
+            save_file({name: value.contiguous() for name, value in weights.items()}, folder / WEIGHTS)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         (model or self.model).load_state_dict(load_file(Path(resume_from_checkpoint) / WEIGHTS))
@@ -93,7 +95,8 @@ class DrtkTrainer(Trainer):
         """Nothing: draws are functions of the step."""
 
     def _save_checkpoint(self, *given: Any, **named: Any) -> None:
-        super()._save_checkpoint(*given, **named)
+        with writing_weights(Path(self.args.output_dir)):
+            super()._save_checkpoint(*given, **named)
         if self.args.should_save:
             (Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}" / COMPLETE).touch()
 

@@ -139,7 +139,8 @@ def test_a_document_of_ten_megabytes_on_one_line_is_read() -> None:
     rows = done("chunk", "in.jsonl", "--policy", "words", "--no-sentences", "--max-words", "1000").out.splitlines()
     # 3 * 750,000 words in blocks of 1,000, and the document of one word
     assert len(rows) == 1 + 2250
-    assert orjson.loads(rows[-1])["text"].split() == ["lift", "and", "drag"] * 333 + ["lift"] or len(rows) == 2251
+    # 1,000 = 3 * 333 + 1, so each block begins one word further in the phrase; block 2,249 begins with word 2,249,000 = 3 * 749,666 + 2
+    assert orjson.loads(rows[-1])["text"].split() == ["drag"] + ["lift", "and", "drag"] * 333
 
 
 RUN, QRELS = b"q0 Q0 d0 1 2.5 t\n", b"query-id\tcorpus-id\tscore\nq0\td0\t1\n"

@@ -12,7 +12,7 @@ from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.evaluation.curves import LossCurve, depths_for, read_loss, recall_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.examples import choose_queries, first_relevant
-from drtk.evaluation.findings import claims, compare, leaders, overlap, role_of
+from drtk.evaluation.findings import Claim, claims, compare, leaders, overlap, role_of
 from drtk.evaluation.measures import parse_measures
 from tests.running import command, write
 
@@ -33,7 +33,18 @@ def test_a_claim_says_on_how_many_queries_it_rests() -> None:
     claim = compare(system("a", 1, 2, 4, 0), system("b", 2, 2, 2, 0), "RR")
     assert claim.values == pytest.approx(((1 + 1 / 2 + 1 / 4) / 4, (1 / 2 * 3) / 4))
     assert (claim.holds, claim.better, claim.worse, claim.equal) == (True, 1, 1, 2)
-    assert claim.text().startswith("a beats b on RR: 0.4375 against 0.3750 (+0.0625); better on 1 of 4 queries")
+    # one better, one worse: as likely as can be by chance, so no claim of beating is made
+    assert claim.text().startswith("a is ahead of b on RR: 0.4375 against 0.3750 (+0.0625); better on 1 of 4 queries")
+    assert claim.chance == 1.0
+
+
+def test_beating_takes_more_than_chance() -> None:
+    # Sign test, two-sided: six of six is 2 / 2^6 = .03125, five of five 2 / 2^5 = .0625.
+    six, five = (Claim("a", "b", "RR", (0.5, 0.4), True, better=wins, worse=0, equal=3) for wins in (6, 5))
+    assert (six.chance, five.chance) == (0.03125, 0.0625)
+    assert six.text().startswith("a beats b")
+    assert five.text().startswith("a is ahead of b")
+    assert six.text().endswith("(sign test: p = 0.031).")
 
 
 def test_a_claim_that_does_not_hold_is_not_made_to_look_as_if_it_did() -> None:

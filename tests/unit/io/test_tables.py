@@ -120,5 +120,5 @@ def test_without_the_data_extra_the_command_that_mends_it_is_told(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a").write_bytes(b"PAR1")
-    with pytest.raises(MissingDependency, match=r"reading Parquet needs pyarrow.*pip install 'drtk\[data\]'"):
+    with pytest.raises(MissingDependency, match=r"reading Parquet needs pyarrow.*pip install datasets pyarrow"):
         list(read_passages(str(tmp_path / "a")))

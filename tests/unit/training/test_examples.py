@@ -37,9 +37,9 @@ def test_packing_loses_nothing():
 @pytest.mark.parametrize(
     ("queries", "ids", "negatives", "told"),
     [
-        ("q1 q3", "abcde", 0, r"ex\.jsonl: example 2 \('q2'\): the queries have no 'q2'"),
-        ("q1 q2 q3", "abce", 0, r"example 2 \('q2'\): the corpus has no 'd'"),
-        ("q1 q2 q3", "abcde", 1, r"example 3 \('q3'\): has no negatives; --negatives 0"),
+        ("q1 q3", "abcde", 0, r"ex\.jsonl:2: the queries have no 'q2'"),
+        ("q1 q2 q3", "abce", 0, r"ex\.jsonl:2: the corpus has no 'd'"),
+        ("q1 q2 q3", "abcde", 1, r"ex\.jsonl:3: 'q3' has no negatives; --negatives 0"),
     ],
 )
 def test_what_is_absent_is_named(queries: str, ids: str, negatives: int, told: str):
