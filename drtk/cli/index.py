@@ -65,7 +65,9 @@ def _of_words(engine: Any, sources: list[str], settings: IndexSettings, job: Fol
     with Progress("index", unit="passages") as progress:
         count = engine.build(chain([first], passages), job.begin(), settings, progress=progress)
     job.counts["passages"] = count
-    return {"encoder": None, "corpus": lasting_path(sources[0])}
+    software = getattr(engine, "software", None)
+    facts = {"software": software()} if software else {}
+    return {"encoder": None, "corpus": lasting_path(sources[0]), **facts}
 
 
 def _of_vectors(engine: Any, sources: list[str], kind: str, settings: IndexSettings, job: FolderJob) -> dict[str, Any]:

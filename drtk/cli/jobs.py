@@ -148,9 +148,10 @@ def _common(
             job.check()
             return _run(function, *args, **given, job=job)
         except OSError as error:
-            if error.filename or error.errno in (None, errno.EPIPE):
+            if error.filename or error.errno == errno.EPIPE:
                 raise
-            raise DrtkError(f"{output}: {error.strerror}") from error  # a full disk tells no name of its own
+            # A full disk tells no name of its own; numpy's "… requested and … written" has no number either.
+            raise DrtkError(f"{output}: {error.strerror or error}") from error
         finally:
             if isinstance(job, FolderJob):
                 job.release()

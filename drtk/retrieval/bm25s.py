@@ -92,7 +92,7 @@ class Bm25sIndex:
             np.save(folder / _LENGTHS, np.array([len(text) for text in texts], dtype=np.uint32))
             (folder / _WORDS).write_bytes(orjson.dumps(asdict(words), option=orjson.OPT_INDENT_2))
         except OSError as error:
-            raise DrtkError(f"{error.filename or folder}: {error.strerror}") from error
+            raise DrtkError(f"{error.filename or folder}: {error.strerror or error}") from error
         return len(ids)
 
     @classmethod

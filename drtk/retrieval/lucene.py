@@ -17,7 +17,15 @@ from drtk.retrieval.id_table import IdTable
 from drtk.retrieval.lucene_analysis import Analysis
 from drtk.retrieval.lucene_batch import JavaMap, java_list, set_threads, then
 from drtk.retrieval.lucene_build import IDS_FILE, INDEX_FOLDER, build_index, open_reader
-from drtk.retrieval.lucene_jvm import in_background, java, lucene_fault, start_jvm
+from drtk.retrieval.lucene_jvm import (
+    anserini_version,
+    find_jar,
+    find_java,
+    in_background,
+    java,
+    lucene_fault,
+    start_jvm,
+)
 from drtk.retrieval.lucene_queries import Searcher, bag_of_words, by_score, by_score_then_id, rm3
 from drtk.settings.retrieval import BM25IndexSettings, BM25SearchSettings
 
@@ -75,6 +83,11 @@ class LuceneIndex:
             return cls(folder, settings, analysis, ids)
         except jnius.JavaException as error:
             raise lucene_fault(error, str(folder)) from error
+
+    @staticmethod
+    def software() -> dict[str, str]:
+        """Versions of Anserini, which decide who can read the index, and of Java."""
+        return {"anserini": anserini_version(find_jar()), "java": str(find_java().version)}
 
     def __len__(self) -> int:
         return len(self._ids)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -48,7 +49,10 @@ ITEMS = {
     "a file where a directory is expected": ["test_a_file_where_a_folder_is_expected_is_named"],
     "an unfinished folder without meta.json": ["test_an_unfinished_folder_is_not_read"],
     "compressed data that ends early": ["test_compressed_input_that_ends_early_is_a_fault"],
-    "a full disk": ["test_a_full_disk_is_a_fault_and_keeps_what_was_there"],
+    "a full disk": [
+        "test_a_full_disk_is_a_fault_and_keeps_what_was_there",
+        "test_a_full_disk_is_told_with_its_place_by_makers_of_folders_too",
+    ],
     "a read-only target": ["test_a_read_only_target_is_refused_before_anything_is_read"],
     "| head": ["test_a_pipe_whose_reader_leaves_ends_every_stage_of_it"],
     "Ctrl-C": ["test_ctrl_c_keeps_the_part_and_resuming_equals_the_uninterrupted_run"],
@@ -349,6 +353,43 @@ def test_a_full_disk_is_a_fault_and_keeps_what_was_there() -> None:
         assert found.returncode == 1
         assert "No space left on device" in found.stderr
     assert Path("full").is_symlink()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (
+            "init-model",
+            "in.jsonl",
+            "--vocab-size",
+            "2000",
+            "--layers",
+            "1",
+            "--hidden",
+            "64",
+            "--heads",
+            "2",
+            "-o",
+            "out",
+        ),
+        ("index", "in.jsonl", "--type", "bm25s", "-o", "out"),
+        ("chunk", "in.jsonl", "-o", "out"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_full_disk_is_told_with_its_place_by_makers_of_folders_too(arguments: tuple[str, ...]) -> None:
+    Path("in.jsonl").write_bytes(made.documents(3000))
+    limited = (
+        "import resource, signal, sys; from drtk.cli import main\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))\n"
+        f"sys.argv = ['drtk', *{arguments!r}]; main.run()"
+    )
+    found = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True, env=environment())
+    assert found.returncode == 1
+    assert "Traceback" not in found.stderr
+    assert found.stderr.splitlines()[-1].startswith("drtk: out")
+    assert re.search(r"File too large|requested and \d+ written", found.stderr)  # the system's word, or numpy's
 
 
 def as_nobody(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -142,3 +142,11 @@ def test_devices():
     assert choose_device("cpu").type == "cpu"
     with pytest.raises(DrtkError, match="--device nonsense: not available"):
         choose_device("nonsense")
+
+
+def test_a_folder_is_named_in_full_so_that_an_index_finds_its_encoder_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_model(tmp_path / "m")
+    monkeypatch.chdir(tmp_path)
+    assert Embedder("m", role="query").identity["model"] == str(tmp_path / "m")
