@@ -9,7 +9,7 @@ from drtk.settings.conversion import ConversionSettings
 
 
 @with_settings(ConversionSettings)
-@record_filter("records")
+@record_filter("records", passages=True)
 def convert(source: Source = "-", output: Output = "-", *, settings: ConversionSettings, job: FilterJob) -> None:
     """Bring passages, queries, judgements, runs or training examples into another format.
 

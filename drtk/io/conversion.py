@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,8 @@ def convert(source: str, settings: ConversionSettings, job: FilterJob) -> None:
     Raises UsageError for a choice that cannot be meant, MismatchError for an id the given texts lack.
     """
     kind, name = _choice(settings)
+    if job.side_files and kind != "passages":
+        raise UsageError("--with adds fields to passages: --as passages")
     job.kind = "corpus" if kind == "passages" else kind
     sides = _side_jobs(settings, job)
     if sides or (name in TABLES and source == STANDARD):
@@ -47,22 +49,22 @@ def convert(source: str, settings: ConversionSettings, job: FilterJob) -> None:
             side.intake.stand_ins = job.intake.stand_ins
             side.run(read(source, intake=side.intake), lambda window: map(dump, window), unit=side.kind)
         if name in TABLES:
-            FORMATS[kind].load(name)(lambda intake: records(source, kind, intake), kind, job)
+            FORMATS[kind].load(name)(lambda intake: records(source, kind, intake, job.side_files), kind, job)
             return
         form: Format[Any] = FORMATS[kind].load(name)
         complete = None
         if kind == "examples":
             complete = _Completion(form, settings, job.intake)
             job.window = WINDOW  # each may bring a hundred texts
-        _write(records(source, kind, job.intake), form, job, complete)
+        _write(records(source, kind, job.intake, job.side_files), form, job, complete)
     if kind == "examples" and not form.needs and not sides and job.counts.get(_MINTED):
         log("ids were made from texts, which are not in the output: --corpus-out and --queries-out write them")
 
 
-def records(source: str, kind: str, intake: Intake) -> Iterator[Any]:
+def records(source: str, kind: str, intake: Intake, side_files: Sequence[str] = ()) -> Iterator[Any]:
     """The records of a source, read as `kind`; bad ones go to the intake."""
     if kind == "passages":
-        return read_passages(source, intake=intake)
+        return read_passages(source, intake=intake, side_files=side_files)
     if kind == "queries":
         return read_queries(source, intake=intake)
     found = {"qrels": formats.judgements, "run": formats.hits, "examples": formats.examples}[kind]

@@ -84,7 +84,7 @@ def _sentence_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]
     if head:
         reason = "asked for" if settings.save_punkt else f"nltk's punkt_tab for {settings.language} is not installed"
         log(
-            f"{reason}: trained Punkt on the first {sum(len(text.encode()) for text in texts) / 1e6:.1f} MB of the input "
+            f"{reason}: trained Punkt on the first {sum(len(text.encode()) for text in texts) / 1e3:,.0f} kB of the input "
             f"({len(texts):,} documents; {len(model.abbreviations):,} abbreviations)"
         )
     if settings.save_punkt:

@@ -222,3 +222,14 @@ def test_reading_a_pipe_twice_leaves_no_temporary_file(tmp_path: Path) -> None:
     )
     assert b"kept in a temporary file" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "c.meta.json"]
+
+
+def test_fields_of_a_side_file_are_joined_into_a_corpus_and_into_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_bytes(b'{"_id":"a","text":"one"}\n{"_id":"b","text":"two"}\n')
+    (tmp_path / "side.jsonl").write_bytes(b'{"_id":"a","queries":["which?"]}\n{"_id":"b","queries":[]}\n')
+    given = [str(tmp_path / "c.jsonl"), "--with", str(tmp_path / "side.jsonl")]
+    output = tmp_path / "out.jsonl"
+    assert CliRunner().invoke(app, ["convert", *given, "--as", "passages", "-o", str(output)]).exit_code == 0
+    assert [orjson.loads(line)["queries"] for line in output.read_bytes().splitlines()] == [["which?"], []]
+    refused = CliRunner().invoke(app, ["convert", *given, "--as", "queries", "-o", str(tmp_path / "q.jsonl")])
+    assert isinstance(refused.exception, UsageError)
