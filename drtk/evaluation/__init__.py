@@ -6,6 +6,7 @@ METRICS = Registry(
     "measure",
     {
         "RR": ("drtk.evaluation.metrics:reciprocal_rank", "reciprocal rank of the first relevant document (MRR)"),
+        "Answer": ("drtk.evaluation.metrics:answered", "whether one of the first k passages contains an answer"),
         "nDCG": ("drtk.evaluation.metrics:ndcg", "discounted cumulative gain, with gains of one's choice"),
         "num_rel": ("drtk.evaluation.metrics:relevant", "number of relevant documents"),
         "iprec_at_recall": ("drtk.evaluation.metrics:interpolated_precision", "best precision from a recall level on"),

@@ -47,10 +47,11 @@ class Measure:
     aggregate: Aggregate = "mean"
 
 
-def parse_measures(text: str, *, rel: int = 1) -> list[Measure]:
+def parse_measures(text: str, *, rel: int = 1, answers: bool = False) -> list[Measure]:
     """The measures named in a text, separated by white space; a name given twice counts once.
 
     rel: the grade from which on a document is relevant, for measures that do not say it themselves (`RR(rel=2)@10`).
+    answers: whether passages are judged by the answers they contain, which Answer@k needs.
     Raises UsageError for a name nobody computes.
     """
     found: dict[str, Measure] = {}
@@ -59,6 +60,11 @@ def parse_measures(text: str, *, rel: int = 1) -> list[Measure]:
             found.setdefault(measure.name, measure)
     if not found:
         raise UsageError("--measures: no measure is named")
+    for measure in found.values():
+        if measure.key == "Answer" and not answers:
+            raise UsageError(f"--measures: {measure.name} needs --answers FILE; from judgements it is Success@k")
+        if measure.key == "Answer" and not measure.params:
+            raise UsageError("--measures: Answer needs a cut-off: Answer@20")
     return list(found.values())
 
 

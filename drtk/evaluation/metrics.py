@@ -21,6 +21,11 @@ def reciprocal_rank(grades: Grades, known: Sequence[int], *, rel: int = 1, cutof
     return 0.0
 
 
+def answered(grades: Grades, known: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
+    """1 if one of the first `cutoff` passages contains an answer (top-k answer accuracy), else 0."""
+    return float(any(grade is not None and grade >= rel for grade in grades[:cutoff]))
+
+
 def ndcg(
     grades: Grades,
     known: Sequence[int],

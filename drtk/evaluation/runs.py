@@ -106,11 +106,15 @@ def evaluated(
 ) -> tuple[Evaluation, Retrieved]:
     """The values of one run, and what it retrieved; says how many judged queries it lacks and what became of them."""
     found = retrieved_by(run, evaluator.judgements, view, intake)
-    missing = len(evaluator.judgements) - len(found.rankings)
-    if missing:
-        fate = "left out" if retrieved_only else "counted as 0"
-        log(f"{run.name}: {_queries(missing)} of {len(evaluator.judgements):,} with judgements not in the run, {fate}")
+    tell_missing(run.name, len(found.rankings), len(evaluator.judgements), retrieved_only=retrieved_only)
     return evaluator(run.name, found.rankings, retrieved_only=retrieved_only, tag=found.tag), found
+
+
+def tell_missing(name: str, found: int, wanted: int, *, retrieved_only: bool) -> None:
+    """Say how many of the queries that count a run lacks, and what becomes of them."""
+    if missing := wanted - found:
+        fate = "left out" if retrieved_only else "counted as 0"
+        log(f"{name}: {_queries(missing)} of {wanted:,} with judgements not in the run, {fate}")
 
 
 def _queries(count: int) -> str:

@@ -12,9 +12,9 @@ from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.io import formats
 from drtk.io.intake import Intake
 from drtk.io.progress import warn
-from drtk.io.rows import Row, example_row, identifier, parse_row, passage_row, query_row
+from drtk.io.rows import Row, example_row, identifier, parse_row, passage_row, prediction_from, query_row
 from drtk.io.streams import name_of
-from drtk.records import Example, Passage, Query
+from drtk.records import Example, Passage, Prediction, Query
 
 Record = TypeVar("Record")
 REMEMBERED_IDS = 10_000_000  # about 70 bytes each: the most a streaming reader spends on finding duplicates
@@ -64,6 +64,11 @@ def read_examples(source: str, *, intake: Intake | None = None) -> Iterator[Exam
                 f"drtk convert {source} --as examples --corpus-out FILE --queries-out FILE -o FILE"
             )
         yield found.example
+
+
+def read_predictions(source: str, *, intake: Intake | None = None) -> Iterator[Prediction]:
+    """A reader's answers, `{"query_id", "answer", "score"?}`; a question may have several."""
+    return read_records(source, prediction_from, intake=intake)
 
 
 def admitted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from math import isfinite
 from typing import Any
 
 import orjson
@@ -184,6 +185,17 @@ def example_from(row: Row) -> Example:
             if side in value and not all(isinstance(item, kind) and item is not True for item in entries):
                 raise ValueError(f"'{field}.{side}' must be a list of {'strings' if kind is str else 'numbers'}")
     return Example(query_id, positives, negatives, scores, sources, row)
+
+
+def prediction_from(row: Row) -> Prediction:
+    """A predicted answer; its score, where it has one, is a finite number."""
+    row = row.copy()
+    query_id = identifier(take(row, "query_id", "qid", "_id", "id"), "query_id")
+    answer = text_of(take(row, "answer", "prediction"), "answer")
+    score = row.pop("score", None)
+    if score is not None and (isinstance(score, bool) or not isinstance(score, int | float) or not isfinite(score)):
+        raise ValueError("'score' must be a number")
+    return Prediction(query_id, answer, None if score is None else float(score), row)
 
 
 def passage_row(passage: Passage) -> Row:

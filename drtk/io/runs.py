@@ -10,7 +10,7 @@ from typing import TypeVar
 from drtk.errors import UsageError
 from drtk.io.streams import STANDARD
 
-_ENDINGS = (".gz", ".zst", ".txt", ".tsv", ".run", ".trec")
+_ENDINGS = (".gz", ".zst", ".txt", ".tsv", ".run", ".trec", ".jsonl")
 Found = TypeVar("Found")
 
 

@@ -29,7 +29,7 @@ LAYERS = (
     ("cli",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-EVALUATION_USES = ("errors", "records", "registry", "settings", "io", "text.answers", "evaluation")
+EVALUATION_USES = ("errors", "records", "registry", "settings", "io", "text.answers", "text.workers", "evaluation")
 LIGHT = ("errors", "records", "registry", "settings", "io.streams", "io.jsonl", "cli")  # the lazy rule
 LIGHT_MAY_IMPORT = {"drtk", "typer", "orjson"} | set(sys.stdlib_module_names)
 
