@@ -17,7 +17,7 @@ class EvalSettings:
     measures: str = knob(
         "",
         "Measures as ir_measures writes them (nDCG@10, RR(rel=2)@10) or as trec_eval does (map, P_30, all_trec). "
-        "[default: nDCG@10 RR@10 R@10 R@100 Success@10; with --answers Answer@1 Answer@5 Answer@20 Answer@100; with "
+        "[default: nDCG@10 RR@10 R@10 R@100 Success@10; of a folder of collections nDCG@10 R@100; with --answers Answer@1 Answer@5 Answer@20 Answer@100; with "
         "--exact-match EM F1]",
     )
     rel: int = knob(1, "The grade from which on a document counts as relevant, where a measure does not say it.")

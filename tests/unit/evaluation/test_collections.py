@@ -1,0 +1,161 @@
+"""drtk eval on a folder of BEIR collections: a row for each, sets averaged first, the same collections for every system."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MismatchError, UsageError
+from tests.data import shared_data
+from tests.running import command, write
+
+QRELS = "query-id\tcorpus-id\tscore\nq\tright\t1\n"
+
+
+def ranked(rank: int) -> str:
+    """A run whose right document stands at `rank` (0: nowhere), after the query's own."""
+    docs = ["q", *(f"d{n}" for n in range(4))]
+    if rank:
+        docs.insert(rank, "right")
+    return "".join(f"q Q0 {doc} {place} {10 - place} t\n" for place, doc in enumerate(docs, start=1))
+
+
+@pytest.fixture
+def beir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """arguana, scifact and two of CQADupStack's forums, with runs of one system."""
+    monkeypatch.chdir(tmp_path)
+    for name, rank in (("arguana", 1), ("scifact", 2), ("cqadupstack/android", 1), ("cqadupstack/unix", 0)):
+        (tmp_path / "beir" / name / "qrels").mkdir(parents=True)
+        write(tmp_path / "beir" / name / "qrels" / "test.tsv", QRELS)
+        (tmp_path / "runs" / name).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path / "runs" / f"{name}.run", ranked(rank))
+    return tmp_path
+
+
+def evaluated(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[list[str]], str]:
+    """The rows of the table, and what was said."""
+    capfd.readouterr()
+    app(["eval", *arguments, "--qrels", "beir"], standalone_mode=False)
+    out, err = capfd.readouterr()
+    return [line.split() for line in out.splitlines()], err
+
+
+def test_a_set_is_averaged_first_and_counts_once(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # without the query's own document the right one stands at rank 1, 2, 1 and nowhere:
+    # RR 1, .5, and for CQADupStack (1 + 0)/2 = .5; the average is over three sets: (1 + .5 + .5)/3
+    rows, said = evaluated(capfd, "runs", "--measures", "RR@10")
+    assert rows == [
+        ["run", "collection", "RR@10"],
+        ["runs", "arguana", "1.0000"],
+        ["runs", "cqadupstack/android", "1.0000"],
+        ["runs", "cqadupstack/unix", "0.0000"],
+        ["runs", "cqadupstack", "0.5000"],
+        ["runs", "scifact", "0.5000"],
+        ["runs", "average", "0.6667"],
+    ]
+    assert "averages are over 3 sets (4 collections)" in said
+
+
+def test_a_querys_own_document_goes_before_the_cut_unless_told_otherwise(
+    beir: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # cut to one document: with the query's own in place nothing is right; without it, arguana's first one is
+    depth = ["runs", "--measures", "RR@10", "--depth", "1"]
+    assert evaluated(capfd, *depth)[0][1] == ["runs", "arguana", "1.0000"]
+    assert evaluated(capfd, *depth, "--no-drop-same-id")[0][1] == ["runs", "arguana", "0.0000"]
+
+
+def test_systems_stand_side_by_side_with_the_best_of_each_collection_marked(
+    beir: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (beir / "other").mkdir()
+    for name, rank in (("arguana", 2), ("scifact", 1), ("cqadupstack-android", 1), ("cqadupstack_unix", 1)):
+        write(beir / "other" / f"{name}.run", ranked(rank))
+    rows, _ = evaluated(capfd, "a=runs", "b=other", "--measures", "RR@10")
+    assert rows == [
+        ["measure", "collection", "a", "b"],
+        ["RR@10", "arguana", "1.0000*", "0.5000"],
+        ["RR@10", "cqadupstack/android", "1.0000*", "1.0000*"],
+        ["RR@10", "cqadupstack/unix", "0.0000", "1.0000*"],
+        ["RR@10", "cqadupstack", "0.5000", "1.0000*"],
+        ["RR@10", "scifact", "0.5000", "1.0000*"],
+        ["RR@10", "average", "0.6667", "0.8333*"],
+    ]
+
+
+def test_json_lines_name_the_collection(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    printed = command(capfd, "eval", "-q", "runs", "--qrels", "beir", "--measures", "RR@10", "--format", "jsonl")
+    rows = [json.loads(line) for line in printed.splitlines()]
+    assert rows[0] == {"run": "runs", "collection": "arguana", "RR@10": 1.0}
+    assert rows[-1]["RR@10"] == pytest.approx(2 / 3)
+
+
+def test_averages_over_different_collections_are_not_compared(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (beir / "other").mkdir()
+    write(beir / "other" / "arguana.run", ranked(1))
+    write(beir / "other" / "nfcorpus.run", ranked(1))
+    with pytest.raises(MismatchError, match=r"other: has no run for 3 of 4 collections \(cqadupstack/android, "):
+        evaluated(capfd, "a=runs", "b=other")
+    rows, said = evaluated(capfd, "a=runs", "b=other", "--measures", "RR@10", "--retrieved-only")
+    assert rows[1:] == [["RR@10", "arguana", "1.0000*", "1.0000*"], ["RR@10", "average", "1.0000*", "1.0000*"]]
+    assert "left out, for want of a run: cqadupstack/android, cqadupstack/unix, scifact" in said
+    assert "1 of its files are runs of no collection here, for example nfcorpus.run" in said
+
+
+def test_a_collection_with_another_split_is_taken_with_it(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (beir / "beir" / "scifact" / "qrels" / "test.tsv").rename(beir / "beir" / "scifact" / "qrels" / "dev.tsv")
+    _, said = evaluated(capfd, "runs")
+    assert "has no split 'test'; taking its only one, 'dev'" in said
+    write(beir / "beir" / "scifact" / "qrels" / "train.tsv", QRELS)
+    with pytest.raises(DrtkError, match="--split chooses from dev, train"):
+        evaluated(capfd, "runs")
+
+
+def test_one_collections_own_folder_takes_one_run(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    printed = command(capfd, "eval", "-q", "a=runs/scifact.run", "--qrels", "beir/scifact", "--measures", "RR@10")
+    assert printed.splitlines()[-1].split() == ["a", "average", "0.5000"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["runs", "--per-query"], "--per-query is for one collection"),
+        (["runs", "--format", "trec"], "--format trec is for one collection"),
+        (["runs", "--measures", "num_ret"], "num_ret cannot be averaged"),
+        (["runs/scifact.run"], "a system is a folder of runs"),
+        (["-"], "a system is a folder of runs"),
+        (["runs", "--corpus", "c.jsonl"], "--corpus is for one collection"),
+    ],
+)
+def test_what_a_folder_cannot_be_asked_is_said(
+    beir: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        evaluated(capfd, *arguments)
+
+
+def test_a_folder_without_collections_is_named(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DrtkError, match=r"runs: holds no collection: expected NAME/qrels/test\.tsv"):
+        command(capfd, "eval", "runs", "--qrels", "runs")
+
+
+def test_real_collections_in_beirs_layout(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # a run that ranks one judged document first for every query of CACM and Cranfield, where all these are relevant:
+    # RR is 1 over the judged queries of CACM (52), and so is the average
+    data = shared_data("cacm").parent
+    for name in ("cacm", "cranfield"):
+        (tmp_path / "beir" / name).mkdir(parents=True)
+        (tmp_path / "beir" / name / "qrels").symlink_to(data / name / "qrels")
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        first: dict[str, str] = {}
+        for line in (data / name / "qrels" / "test.tsv").read_text().splitlines()[1:]:
+            query, document, grade = line.split("\t")
+            if int(grade) > 0:
+                first.setdefault(query, document)
+        write(tmp_path / "runs" / f"{name}.run", "".join(f"{q} Q0 {d} 1 1 t\n" for q, d in first.items()))
+    arguments = ["eval", "-q", f"x={tmp_path / 'runs'}", "--qrels", tmp_path / "beir", "--measures", "RR@10"]
+    rows = [line.split() for line in command(capfd, *arguments).splitlines()[1:]]
+    assert rows == [["x", "cacm", "1.0000"], ["x", "cranfield", "1.0000"], ["x", "average", "1.0000"]]
