@@ -27,6 +27,7 @@ COMMANDS = (
     "mine-negatives",
     "train-retriever",
     "eval",
+    "compare",
     "report",
     "convert",
     "validate",

@@ -160,7 +160,9 @@ def _runs(system: NamedRun, found: Found, *, retrieved_only: bool) -> dict[str, 
     taken = {path for path in paths.values() if path is not None}
     others = [path for path in folder.rglob("*") if path.is_file() and path not in taken and not _is_manifest(path)]
     if others:
-        log(f"{system.source}: {len(others):,} of its files are runs of no collection here, for example {others[0].name}")
+        log(
+            f"{system.source}: {len(others):,} of its files are runs of no collection here, for example {others[0].name}"
+        )
     return {name: path for name, path in paths.items() if path is not None}
 
 

@@ -29,12 +29,12 @@ def named_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
     """
     if name and len(arguments) > 1:
         raise UsageError("one name for several runs; name each of them: NAME=FILE")
-    if name and not _is_named(arguments[0]):
+    if name and not is_named(arguments[0]):
         return [NamedRun(name, arguments[0])]
-    stems = [_stem(argument) for argument in arguments if not _is_named(argument)]
+    stems = [_stem(argument) for argument in arguments if not is_named(argument)]
     found = []
     for argument in arguments:
-        if _is_named(argument):
+        if is_named(argument):
             called, _, source = argument.partition("=")
         else:
             source, called = argument, _stem(argument)
@@ -50,7 +50,30 @@ def named_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
     return found
 
 
-def _is_named(argument: str) -> bool:
+def grouped_runs(arguments: Sequence[str]) -> dict[str, list[NamedRun]]:
+    """Systems with their runs: files given under one name (`dense=1.run dense=2.run`) are runs of one system.
+
+    Raises UsageError for a file given twice, a name that is given and also some file's own, and stdin given twice.
+    """
+    named = [tuple(argument.partition("=")[::2]) for argument in arguments if is_named(argument)]
+    own = {run.source: run.name for run in named_runs([argument for argument in arguments if not is_named(argument)])}
+    for name, _ in named:
+        if name in own.values():
+            raise UsageError(f"'{name}' is the name of a system and of a file; name that too: NAME=FILE")
+    found: dict[str, list[NamedRun]] = {}
+    taken: set[str] = set()
+    for argument in arguments:
+        name, source = (own[argument], argument) if argument in own else argument.partition("=")[::2]
+        if source in taken:
+            raise UsageError("stdin can be only one of the runs" if source == STANDARD else f"{source} is given twice")
+        taken.add(source)
+        runs = found.setdefault(name, [])
+        runs.append(NamedRun(name if not runs else f"{name}, run {len(runs) + 1}", source))
+    return found
+
+
+def is_named(argument: str) -> bool:
+    """Whether an argument is NAME=FILE, and not a file that has an equals sign in its name."""
     name, equals, source = argument.partition("=")
     return bool(equals and name and source) and not Path(argument).exists()
 

@@ -65,6 +65,13 @@ CALLS = {
         torn=b"q1 Q0 d1 one\n",
         streams=False,
     ),
+    "compare": Call(
+        "a={input} b={second.run} -o {output} --qrels {many.tsv} --permutations 100 --missing-as-zero",
+        "first.run",
+        collection.run,
+        torn=b"q1 Q0 d1 one\n",
+        streams=False,
+    ),
     "report": Call(
         "run={input} -o {output} --qrels {qrels.tsv}",
         "first.run",

@@ -1,0 +1,76 @@
+"""drtk compare: is one system better than another, by how much, and where."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from drtk.cli.jobs import record_filter
+from drtk.cli.options import Output, Qrels, with_settings
+from drtk.io.filtering import FilterJob
+from drtk.settings.comparison import CompareSettings
+
+ComparedRuns = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[NAME=]RUN…",
+        help="TREC runs; those of one NAME are runs of one system, with different seeds; - is stdin.",
+    ),
+]
+ShownCorpus = Annotated[
+    str | None,
+    typer.Option("--corpus", metavar="FILE", help="Passages: texts of what moved, and documents for --by source."),
+]
+ShownQueries = Annotated[
+    str | None, typer.Option("--queries", metavar="FILE", help="Queries: texts of those that moved.")
+]
+SNIPPET_WORDS = 30
+
+
+@with_settings(CompareSettings)
+@record_filter("comparison")
+def compare(
+    runs: ComparedRuns,
+    output: Output = "-",
+    *,
+    qrels: Qrels,
+    corpus: ShownCorpus = None,
+    queries: ShownQueries = None,
+    settings: CompareSettings,
+    job: FilterJob,
+) -> None:
+    """Say whether systems differ, by how much, and on which queries.
+
+    Reads TREC runs and judgements; writes averages, paired t-tests and randomisation tests against a baseline, and the
+    queries that moved most with the passages that changed place.
+    """
+    from drtk.evaluation.comparison import compared
+    from drtk.evaluation.comparison_page import MARK, comparison_page
+    from drtk.evaluation.comparison_text import comparison_lines
+    from drtk.evaluation.moves import moves
+    from drtk.io.jsonl import read_queries
+    from drtk.io.store import CorpusStore
+    from drtk.retrieval.snippets import matched_stems, snippet
+
+    found = compared(runs, qrels, corpus, settings, job.intake)
+    texts: dict[str, str] = {}
+    if queries is not None:
+        wanted = set(found.queries)
+        texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}
+    store = None if corpus is None else CorpusStore.open(corpus)
+    before, after = MARK if settings.format == "html" else ("", "")
+
+    def show(question: str, id: str) -> tuple[str, str]:
+        passage = None if store is None else store.get(id)
+        if passage is None:
+            return "", ""
+        marked = snippet(
+            passage.text, matched_stems(question), words=SNIPPET_WORDS, mark=lambda word: f"{before}{word}{after}"
+        )
+        return passage.title, marked
+
+    moved = moves(found, texts=texts, show=show)
+    lines = comparison_page(found, moved) if settings.format == "html" else comparison_lines(found, moved)
+    job.told = False
+    job.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")

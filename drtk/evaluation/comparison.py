@@ -1,0 +1,244 @@
+"""Systems compared: what each scores, over its runs, and what the difference to another one is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from math import isfinite
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.evaluation.evaluate import Evaluation, Evaluator
+from drtk.evaluation.measures import Measure, parse_measures
+from drtk.evaluation.rankings import View
+from drtk.evaluation.runs import judgements_from, retrieved_by, tell_missing
+from drtk.evaluation.significance import EXACTLY, cohens_d, holm, interval, paired_t, randomisation
+from drtk.io.corpus_ids import CorpusIds
+from drtk.io.intake import Intake
+from drtk.io.runs import grouped_runs
+from drtk.io.sources import source_of
+from drtk.io.trec import Judgements
+from drtk.settings.comparison import CompareSettings
+
+LOOKED_AT = 10  # ranks of a run that are remembered, beside those of judged documents
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What is remembered of a ranking: its first documents, and the ranks of all judged ones."""
+
+    top: tuple[str, ...]
+    ranks: Mapping[str, int]
+
+
+@dataclass
+class System:
+    """A system by its runs (one, or one a seed): their evaluations, and the first one's rankings."""
+
+    name: str
+    runs: list[Evaluation] = field(default_factory=list)
+    traces: dict[str, Trace] = field(default_factory=dict)
+
+    def values(self, measure: str, queries: Sequence[str]) -> np.ndarray:
+        """The value of each query, averaged over runs: (queries,)."""
+        rows = [[float(run.per_query[query][measure]) for query in queries] for run in self.runs]
+        return np.mean(np.array(rows, dtype=np.float64), axis=0)
+
+    def standing(self, measure: str) -> Standing:
+        """What the runs score."""
+        found = [float(run.overall[measure]) for run in self.runs]
+        spread = stdev(found) if len(found) > 1 else None
+        return Standing(self.name, measure, mean(found), spread, min(found), max(found), len(found))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A system's average, and over several runs their standard deviation (n - 1), lowest and highest."""
+
+    system: str
+    measure: str
+    mean: float
+    sd: float | None
+    lowest: float
+    highest: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """`system` minus `baseline` on one measure. p values come twice: as they are, and corrected for the family.
+
+    effect: the mean in standard deviations of the differences; interval: of the mean difference; None where undefined
+    better, equal, worse: queries
+    """
+
+    baseline: str
+    system: str
+    measure: str
+    difference: float
+    interval: tuple[float, float] | None
+    effect: float | None
+    t: float | None
+    df: int
+    t_p: float
+    t_p_corrected: float
+    randomisation_p: float
+    randomisation_p_corrected: float
+    better: int
+    equal: int
+    worse: int
+
+    def row(self) -> dict[str, Any]:
+        """As JSON can hold it: an infinite t is null."""
+        return asdict(self) | {"t": self.t if self.t is not None and isfinite(self.t) else None}
+
+
+@dataclass
+class Comparison:
+    """Everything that is compared; `queries` are those that count."""
+
+    systems: list[System]
+    measures: list[Measure]
+    queries: list[str]
+    judgements: Judgements
+    pairs: list[tuple[str, str]]
+    contrasts: list[Contrast]
+    settings: CompareSettings
+
+    def system(self, name: str) -> System:
+        """A system by its name."""
+        return next(system for system in self.systems if system.name == name)
+
+    def standings(self) -> list[list[Standing]]:
+        """A row a system, a column a measure."""
+        return [[system.standing(measure.name) for measure in self.measures] for system in self.systems]
+
+    def significant(self, contrast: Contrast) -> bool:
+        """Whether both tests, corrected, fall below alpha."""
+        return max(contrast.t_p_corrected, contrast.randomisation_p_corrected) < self.settings.alpha
+
+
+def compared(
+    runs: Sequence[str], qrels: str, corpus: str | None, settings: CompareSettings, intake: Intake
+) -> Comparison:
+    """The comparison of runs given as [NAME=]FILE.
+
+    Raises UsageError where there are fewer than two systems or the baseline is none of them, MismatchError where runs
+    have different queries, unless the settings say what then.
+    """
+    systems = grouped_runs(runs)
+    names = list(systems)
+    if len(names) < 2:
+        raise UsageError("compare needs two systems; runs of the same name are runs of one")
+    if settings.baseline and settings.baseline not in names:
+        raise UsageError(f"--baseline: no system is called '{settings.baseline}'; there are {', '.join(names)}")
+    if settings.intersect and settings.missing_as_zero:
+        raise UsageError("--intersect and --missing-as-zero: a query that a run lacks is left out, or counts")
+    measures = parse_measures(settings.measures, rel=settings.rel)
+    if unfit := [measure.name for measure in measures if measure.aggregate != "mean"]:
+        raise UsageError(f"--measures: {unfit[0]} is no average over queries, so there is nothing to test")
+    known = None if corpus is None else CorpusIds.read(corpus, intake)
+    by_source = settings.by == "source"
+    judgements = judgements_from(qrels, intake, known=known, by_source=by_source)
+    by = (known or source_of) if by_source else None
+    view = View(order=settings.order, by=by, drop_same_id=settings.drop_same_id, depth=settings.depth)
+    evaluator = Evaluator(judgements, measures)
+    found: list[System] = []
+    having: dict[str, set[str]] = {}
+    for name, files in systems.items():
+        system = System(name)
+        for run in files:
+            rankings = retrieved_by(run, judgements, view, intake).rankings
+            having[run.name] = set(rankings)
+            system.runs.append(evaluator(run.name, rankings))
+            if len(system.runs) == 1:
+                system.traces = {query: _traced(ids, judgements[query]) for query, ids in rankings.items()}
+        found.append(system)
+    queries = _common_queries(having, judgements, settings)
+    if len(queries) < len(judgements):
+        for system in found:
+            system.runs = [_restricted(run, queries, measures) for run in system.runs]
+    baseline = settings.baseline or names[0]
+    pairs = list(combinations(names, 2)) if settings.all_pairs else [(baseline, n) for n in names if n != baseline]
+    made = Comparison(found, measures, queries, judgements, pairs, [], settings)
+    made.contrasts = [contrast for measure in measures for contrast in _contrasts(made, measure.name)]
+    return made
+
+
+def _traced(ids: Sequence[str], judged: Mapping[str, int]) -> Trace:
+    ranks = {id: rank for rank, id in enumerate(ids, start=1) if id in judged}
+    return Trace(tuple(ids[:LOOKED_AT]), ranks)
+
+
+def _common_queries(having: Mapping[str, set[str]], judgements: Judgements, settings: CompareSettings) -> list[str]:
+    """The queries that count, in the order of the judgements."""
+    everywhere = set.intersection(*having.values())
+    anywhere = set.union(*having.values())
+    if settings.intersect:
+        if not everywhere:
+            raise MismatchError("--intersect: there is no judged query that all runs have")
+        return [query for query in judgements if query in everywhere]
+    if everywhere != anywhere and not settings.missing_as_zero:
+        name, lacking = max(((name, anywhere - own) for name, own in having.items()), key=lambda item: len(item[1]))
+        other = next(other for other, own in having.items() if own & lacking)
+        example = min(having[other] & lacking)
+        raise MismatchError(
+            f"{name}: lacks {len(lacking):,} judged queries that other runs have, for example '{example}' of {other}; "
+            "--intersect compares on what all have, --missing-as-zero counts them as 0"
+        )
+    for name, own in having.items():
+        tell_missing(name, len(own), len(judgements), retrieved_only=False)
+    return list(judgements)
+
+
+def _restricted(run: Evaluation, queries: Sequence[str], measures: Sequence[Measure]) -> Evaluation:
+    """A run's values on some queries only."""
+    per_query = {query: run.per_query[query] for query in queries}
+    overall = {m.name: mean(float(values[m.name]) for values in per_query.values()) for m in measures}
+    return Evaluation(run.name, per_query, dict(overall))
+
+
+def _contrasts(comparison: Comparison, measure: str) -> list[Contrast]:
+    """All pairs on one measure: the family that p values are corrected for."""
+    settings = comparison.settings
+    found, t_chances, r_chances = [], [], []
+    for first, second in comparison.pairs:
+        differences = difference(comparison, first, second, measure)
+        found.append((first, second, differences, paired_t(differences)))
+        t_chances.append(found[-1][3].p)
+        r_chances.append(randomisation(differences, permutations=settings.permutations, seed=settings.seed))
+    correct = holm if settings.correction == "holm" else list
+    return [
+        Contrast(
+            baseline=first,
+            system=second,
+            measure=measure,
+            difference=float(differences.mean()),
+            interval=interval(differences, confidence=settings.confidence),
+            effect=cohens_d(differences),
+            t=test.t,
+            df=test.df,
+            t_p=test.p,
+            t_p_corrected=t_p,
+            randomisation_p=r_chance,
+            randomisation_p_corrected=r_p,
+            better=int((differences > EXACTLY).sum()),
+            equal=int((np.abs(differences) <= EXACTLY).sum()),
+            worse=int((differences < -EXACTLY).sum()),
+        )
+        for (first, second, differences, test), t_p, r_chance, r_p in zip(
+            found, correct(t_chances), r_chances, correct(r_chances), strict=True
+        )
+    ]
+
+
+def difference(comparison: Comparison, first: str, second: str, measure: str) -> np.ndarray:
+    """Per query, `second` minus `first`: (queries,). Raises DrtkError where a value is no number."""
+    values = [comparison.system(name).values(measure, comparison.queries) for name in (first, second)]
+    if not np.isfinite(values).all():
+        raise DrtkError(f"{measure}: a value is not a number")
+    return values[1] - values[0]
