@@ -159,7 +159,11 @@ def _paragraphs(comparison: Comparison, moved: Sequence[Move], *, markdown: bool
     yield ""
     for note in notes(comparison):
         yield from [note, ""] if markdown else textwrap.wrap(note, WIDTH, subsequent_indent="  ")
-    for move in moved:
+    for at, move in enumerate(moved):
+        pair_of = (move.baseline, move.system)
+        if at == 0 or pair_of != (moved[at - 1].baseline, moved[at - 1].system):
+            title = f"Queries that moved most, {move.system} against {move.baseline}"
+            yield from [f"## {title}", ""] if markdown else ["", f"{title}:"]
         yield from [""] * (not markdown)
         yield from _markdown_move(move, digits) if markdown else _move(move, digits)
 
@@ -181,10 +185,17 @@ def placed(place: Place) -> str:
 
 def leading(move: Move) -> Iterator[tuple[str, Place]]:
     """What stands first in a system and is not relevant."""
+    first, second = move.firsts
+    if first is not None and first == second:
+        yield f"first in both, {_judged(first)}", first
+        return
     for name, place in zip((move.baseline, move.system), move.firsts, strict=True):
         if place is not None:
-            judged = "not judged" if place.grade is None else f"grade {place.grade}"
-            yield f"first in {name}, {judged}", place
+            yield f"first in {name}, {_judged(place)}", place
+
+
+def _judged(place: Place) -> str:
+    return "not judged" if place.grade is None else f"grade {place.grade}"
 
 
 def _move(move: Move, digits: int) -> Iterator[str]:

@@ -1,0 +1,287 @@
+"""drtk compare: the known t-test through the command, seeds, different query sets, and what moved."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from tests.running import command, write
+
+QRELS = "".join(f"q{n} 0 right 1\n" for n in range(1, 6))
+RIGHT_AT = {"a": (2, 1, 3, 0, 4), "b": (3, 1, 4, 10, 8)}  # the rank of the right document for q1 … q5 (0: nowhere)
+
+
+def run_of(ranks: tuple[int, ...], *, without: tuple[str, ...] = ()) -> str:
+    lines = []
+    for number, rank in enumerate(ranks, start=1):
+        docs = [f"d{n}" for n in range(10)]
+        if rank:
+            docs.insert(rank - 1, "right")
+        if f"q{number}" not in without:
+            lines += [f"q{number} Q0 {doc} {place} {20 - place} t\n" for place, doc in enumerate(docs, start=1)]
+    return "".join(lines)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "qrels", QRELS)
+    for name, ranks in RIGHT_AT.items():
+        write(tmp_path / f"{name}.run", run_of(ranks))
+    return tmp_path
+
+
+def objects(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, list[dict[str, Any]]]:
+    """JSON lines by their kind."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    options = ["--qrels", "qrels", "--measures", "RR@10", "--format", "jsonl", "--permutations", "1000"]
+    for line in command(capfd, "compare", "-q", *arguments, *options).splitlines():
+        row = json.loads(line)
+        found.setdefault(row.pop("kind"), []).append(row)
+    return found
+
+
+def test_the_known_t_test_through_the_command(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # RR of a: 1/2 1 1/3 0 1/4; of b: 1/3 1 1/4 1/10 1/8; a - b has mean .055, t 1.156649, p .311789;
+    # of the 16 assignments of signs to four differences, |sum| >= .275 holds for: 1/6+1/12+1/8 = .375, with -.1 .275, …
+    (contrast,) = objects(capfd, "b=b.run", "a=a.run")["contrast"]
+    assert contrast["difference"] == pytest.approx(0.055)
+    assert contrast["t"] == pytest.approx(1.156649, abs=1e-5)
+    assert contrast["t_p"] == pytest.approx(0.311789, abs=1e-5)
+    assert contrast["df"] == 4
+    assert (contrast["better"], contrast["equal"], contrast["worse"]) == (3, 1, 1)
+    sums = [
+        abs(s1 / 6 + s2 / 12 + s3 / 8 + s4 / 10) for s1 in (1, -1) for s2 in (1, -1) for s3 in (1, -1) for s4 in (1, -1)
+    ]
+    assert contrast["randomisation_p"] == sum(total >= 0.275 - 1e-9 for total in sums) / 16
+    assert contrast["effect"] == pytest.approx(0.055 / 0.106328, abs=1e-4)
+    # t(.975, 4) = 2.776445: .055 +- 2.776445 * .106328 / sqrt 5
+    assert contrast["interval"] == pytest.approx([0.055 - 0.132023, 0.055 + 0.132023], abs=1e-5)
+    assert contrast["significant"] is False
+
+
+def test_a_system_against_itself(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(here / "copy.run", run_of(RIGHT_AT["a"]))
+    found = objects(capfd, "a.run", "copy.run")
+    (contrast,) = found["contrast"]
+    assert (contrast["t"], contrast["t_p"], contrast["randomisation_p"], contrast["equal"]) == (None, 1.0, 1.0, 5)
+    assert "move" not in found
+    table = command(capfd, "compare", "-q", "a.run", "copy.run", "--qrels", "qrels", "--measures", "RR@10")
+    assert "NaN" not in table
+    assert "nan" not in table
+
+
+def test_runs_of_one_name_are_runs_of_one_system(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # x: RR all 1 and all 1/2: means 1 and .5, mean .75, sd (n - 1) .353553; y: 1/2 everywhere; x - y = .25 everywhere
+    for name, rank in (("one", 1), ("two", 2), ("half", 2)):
+        write(here / f"{name}.run", run_of((rank,) * 5))
+    found = objects(capfd, "y=half.run", "x=one.run", "x=two.run")
+    x = next(row for row in found["system"] if row["system"] == "x")
+    assert x == {"system": "x", "measure": "RR@10", "mean": 0.75, "sd": pytest.approx(0.353553, abs=1e-6),
+                 "lowest": 0.5, "highest": 1.0, "runs": 2}  # fmt: skip
+    (contrast,) = found["contrast"]
+    assert contrast["difference"] == 0.25
+    assert contrast["t"] is None  # infinite, which JSON cannot hold
+    assert contrast["t_p"] == 0.0
+    table = command(
+        capfd, "compare", "-q", "y=half.run", "x=one.run", "x=two.run", "--qrels", "qrels", "--measures", "RR@10"
+    )
+    assert re.search(r"x +0\.7500 ± 0\.3536 \(2\)\*?", table)
+    assert "∞" in table
+
+
+def test_p_values_are_corrected_over_the_comparisons_of_a_measure(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(here / "c.run", run_of((1, 1, 1, 1, 1)))
+    found = objects(capfd, "a.run", "b.run", "c.run")["contrast"]
+    raw = [row["t_p"] for row in found]
+    assert [row["t_p_corrected"] for row in found] == pytest.approx([max(raw[0], 2 * raw[1]), min(1, 2 * raw[1])])
+    plain = objects(capfd, "a.run", "b.run", "c.run", "--correction", "none")["contrast"]
+    assert [row["t_p_corrected"] for row in plain] == raw
+    pairs = objects(capfd, "a.run", "b.run", "c.run", "--all-pairs")["contrast"]
+    assert [(row["baseline"], row["system"]) for row in pairs] == [("a", "b"), ("a", "c"), ("b", "c")]
+    other = objects(capfd, "a.run", "b.run", "c.run", "--baseline", "c")["contrast"]
+    assert [(row["baseline"], row["system"]) for row in other] == [("c", "a"), ("c", "b")]
+
+
+def test_different_query_sets_are_an_error_unless_something_is_said_about_them(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(here / "b.run", run_of(RIGHT_AT["b"], without=("q2", "q5")))
+    with pytest.raises(
+        MismatchError, match="b: lacks 2 judged queries that other runs have, for example 'q2' of a; --intersect"
+    ):
+        objects(capfd, "a.run", "b.run")
+    # on q1 q3 q4: b - a = 1/3-1/2, 1/4-1/3, 1/10 : mean (-.166667 - .083333 + .1)/3 = -.05
+    (contrast,) = objects(capfd, "a.run", "b.run", "--intersect")["contrast"]
+    assert contrast["difference"] == pytest.approx(-0.05)
+    assert contrast["df"] == 2
+    # with 0 for q2 and q5: (-.15 - 1 - .25)/5 = -.28
+    (contrast,) = objects(capfd, "a.run", "b.run", "--missing-as-zero")["contrast"]
+    assert contrast["difference"] == pytest.approx(-0.28)
+
+
+def test_queries_that_no_run_has_count_as_nothing_found_and_this_is_told(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(here / "qrels", QRELS + "q6 0 right 1\n")
+    app(["compare", "a.run", "b.run", "--qrels", "qrels", "--measures", "RR@10"], standalone_mode=False)
+    said = capfd.readouterr()
+    assert "a: 1 query of 6 with judgements not in the run, counted as 0" in said.err
+    assert "2 systems, 6 queries." in said.out
+
+
+def test_a_single_query_can_be_compared_but_not_tested(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(here / "qrels", "q1 0 right 1\n")
+    (contrast,) = objects(capfd, "a.run", "b.run")["contrast"]
+    assert (contrast["t"], contrast["t_p"], contrast["interval"], contrast["effect"]) == (None, 1.0, None, None)
+    table = command(capfd, "compare", "-q", "a.run", "b.run", "--qrels", "qrels", "--measures", "RR@10")
+    assert "2 systems, 1 query." in table
+    assert "One query tells nothing about others" in table
+
+
+def test_the_queries_that_moved_most_come_with_what_changed_place(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # b - a: q4 +.1, q1 -.1667, q5 -.125, q3 -.0833
+    found = objects(capfd, "a.run", "b.run", "--moved", "2")["move"]
+    assert [row["query_id"] for row in found] == ["q4", "q1", "q5"]
+    assert found[0]["relevant"][0] == {
+        "id": "right",
+        "grade": 1,
+        "before": None,
+        "after": 10,
+        "title": "",
+        "snippet": "",
+    }
+    assert found[0]["firsts"][0]["id"] == "d0"
+    write(here / "c.jsonl", "".join(json.dumps({"_id": id, "title": id.upper(), "text": f"text of {id} about kites"}) + "\n" for id in ["right", *(f"d{n}" for n in range(10))]))  # fmt: skip
+    write(here / "q.jsonl", "".join(json.dumps({"_id": f"q{n}", "text": f"kite {n}?"}) + "\n" for n in range(1, 6)))
+    texts = ["--corpus", "c.jsonl", "--queries", "q.jsonl", "--measures", "RR@10", "--qrels", "qrels", "--moved", "1"]
+    lines = command(capfd, "compare", "-q", "a.run", "b.run", *texts).splitlines()
+    at = lines.index("q4  kite 4?")
+    assert lines[at : at + 5] == [
+        "q4  kite 4?",
+        "  RR@10 0.0000 (a) → 0.1000 (b), +0.1000",
+        "  - relevant, not retrieved → rank 10: right RIGHT",
+        "    text of right about kites",
+        "  - first in both, not judged: d0 D0",
+    ]
+
+
+class Tags(HTMLParser):
+    """Every tag is closed in its order, and nothing is fetched."""
+
+    EMPTY = ("meta", "br", "rect", "line")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        self.fetched += [name for name, _ in attrs if name in ("src", "href", "xlink:href")]
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_fetches_nothing_and_shows_text_as_text(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    evil = "<script>alert('kite')</script> & \"kites\""
+    write(here / "c.jsonl", "".join(json.dumps({"_id": id, "title": evil, "text": evil}) + "\n" for id in ["right", *(f"d{n}" for n in range(10))]))  # fmt: skip
+    write(here / "q.jsonl", "".join(json.dumps({"_id": f"q{n}", "text": f"kite {evil}"}) + "\n" for n in range(1, 6)))
+    options = [
+        "--corpus",
+        "c.jsonl",
+        "--queries",
+        "q.jsonl",
+        "--qrels",
+        "qrels",
+        "--format",
+        "html",
+        "--title",
+        "<b>mine</b>",
+    ]
+    page = command(capfd, "compare", "-q", "a.run", "b.run", *options)
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert tags.fetched == []
+    assert "script" not in tags.seen
+    assert {"table", "svg", "details", "mark"} <= tags.seen
+    assert not re.search(r"https?://|@import|url\(", page)
+    assert "&lt;b&gt;mine&lt;/b&gt;" in page
+
+
+def test_other_formats_hold_the_same_figures(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def printed(format: str) -> str:
+        return command(
+            capfd, "compare", "-q", "b.run", "a.run", "--qrels", "qrels", "--measures", "RR@10", "--format", format
+        )
+
+    assert "| a | **0.4167** |" in printed("markdown")
+    assert "| RR@10 | +0.0550 | -0.0770 … +0.1870 | +0.52 | 1.16 | 0.312 |" in printed("markdown")
+    assert "a & \\textbf{0.4167} \\\\" in printed("latex")
+    header, row = printed("csv").splitlines()
+    values = dict(zip(header.split(","), row.split(","), strict=True))
+    assert float(values["t"]) == pytest.approx(1.156649, abs=1e-5)
+    assert (values["system"], values["against"]) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["a.run"], "needs two systems"),
+        (["x=a.run", "x=b.run"], "needs two systems"),
+        (["a.run", "b.run", "--baseline", "c"], "no system is called 'c'; there are a, b"),
+        (["a.run", "b.run", "--intersect", "--missing-as-zero"], "is left out, or counts"),
+        (["a.run", "b.run", "--measures", "num_ret"], "num_ret is no average"),
+        (["x=a.run", "x=a.run", "b.run"], r"a\.run is given twice"),
+        (["-", "x=-"], "stdin can be only one"),
+        (["a.run", "a=b.run"], "'a' is the name of a system and of a file"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(
+    here: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        command(capfd, "compare", *arguments, "--qrels", "qrels")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("q1 Q0 d0 1 20 t", "a second time"),
+        ("q1 Q0 dx 1 high t", "'high' is not a number"),
+        ("q1 Q0 dx 1", "6 columns"),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_named(
+    here: Path, capfd: pytest.CaptureFixture[str], line: str, said: str
+) -> None:
+    write(here / "bad.run", run_of((1,)) + line + "\n")
+    with pytest.raises(RecordError, match=rf"^bad\.run:12: .*{said}"):
+        command(capfd, "compare", "a.run", "bad.run", "--qrels", "qrels")
+
+
+def test_judgements_of_other_queries_are_a_fault(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(here / "qrels", "x 0 right 1\n")
+    with pytest.raises(DrtkError, match="no query has judgements"):
+        command(capfd, "compare", "a.run", "b.run", "--qrels", "qrels")
