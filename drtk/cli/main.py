@@ -27,6 +27,7 @@ COMMANDS = (
     "mine-negatives",
     "train-retriever",
     "eval",
+    "eval-sentences",
     "compare",
     "report",
     "convert",

@@ -65,6 +65,12 @@ CALLS = {
         torn=b"q1 Q0 d1 one\n",
         streams=False,
     ),
+    "eval-sentences": Call(
+        "made={input} -o {output} --data {tasks}",
+        "sentences.jsonl",
+        collection.sentence_vectors,
+        streams=False,
+    ),
     "compare": Call(
         "a={input} b={second.run} -o {output} --qrels {many.tsv} --permutations 100 --missing-as-zero",
         "first.run",

@@ -89,6 +89,43 @@ def qrels(count: int) -> bytes:
     )
 
 
+def questions(count: int) -> bytes:
+    """Questions whose answer is a word of the document they are about."""
+    return lines(
+        {"id": f"q{number}", "question": sentence(number * 10)[:-3], "answers": [sentence(number * 10).split()[1]]}
+        for number in range(count)
+    )
+
+
+def predictions(count: int) -> bytes:
+    """Answers to the questions, every other one right."""
+    return lines(
+        {"query_id": f"q{number}", "answer": sentence(number * 10).split()[1 if number % 2 else 2]}
+        for number in range(count)
+    )
+
+
+def sentence_vectors(count: int) -> bytes:
+    """A vector for each of the first sentences, those of the sentence task among them."""
+    return lines(
+        {"text": sentence(number), "vector": [1.0, number % 7 / 7, number % 3 / 3]} for number in range(max(count, 20))
+    )
+
+
+def sentence_pairs(count: int) -> bytes:
+    """A task: pairs of the first sentences, rated 0 to 5."""
+    return b"sentence1\tsentence2\tscore\n" + b"".join(
+        f"{sentence(number)}\t{sentence(number + 5)}\t{number * 7 % 6}\n".encode() for number in range(count)
+    )
+
+
+def training_log(count: int) -> bytes:
+    """What training writes down: a loss that falls."""
+    return lines(
+        {"step": 10 * (number + 1), "loss": 2.0 / (number + 1), "epoch": number / 10} for number in range(count)
+    )
+
+
 class Collection:
     """Paths by name: files are there at once, folders are made by the commands that make such folders."""
 
@@ -102,8 +139,14 @@ class Collection:
             "qrels.tsv": qrels(20),
             "many.tsv": qrels(20_000),
             "examples.jsonl": examples(24),
+            "questions.jsonl": questions(20),
+            "predictions.jsonl": predictions(20),
+            "sentences.jsonl": sentence_vectors(20),
+            "tasks/STS-B/test.tsv": sentence_pairs(12),
+            "log.jsonl": training_log(20),
         }
         for name, content in contents.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
 
     def __getitem__(self, name: str) -> Path:
@@ -159,5 +202,10 @@ class Collection:
             "bm25.run": "first.run",
             "dense.run": "second.run",
             "train.jsonl": "examples.jsonl",
+            "questions.jsonl": "questions.jsonl",
+            "predictions.jsonl": "predictions.jsonl",
+            "sentences.jsonl": "sentences.jsonl",
+            "tasks": "tasks",
+            "log.jsonl": "log.jsonl",
         }
         return {name: self[part] for name, part in files.items()} | {"model": self["model"], "bm25": self["bm25s"]}

@@ -1,0 +1,92 @@
+"""drtk eval-sentences: how good sentence vectors are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from drtk.cli.jobs import record_filter
+from drtk.cli.options import Device, Output, with_settings
+from drtk.io.filtering import FilterJob
+from drtk.settings.sentences import SentenceSettings
+
+Systems = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[NAME=]MODEL…", help='Model folders, hub names, or files of {"text", "vector"} made elsewhere.'
+    ),
+]
+Tasks = Annotated[
+    str, typer.Option("--data", metavar="DIR", help="Folder of tasks: DIR/STS12/*.tsv, DIR/STS-B/test.tsv …")
+]
+PairsOut = Annotated[
+    str | None, typer.Option("--pairs-out", metavar="FILE", help="Write every rated pair with its cosine, as JSONL.")
+]
+
+
+@with_settings(SentenceSettings)
+@record_filter("sentence evaluation")
+def eval_sentences(
+    systems: Systems,
+    output: Output = "-",
+    *,
+    data: Tasks,
+    pairs_out: PairsOut = None,
+    device: Device = "auto",
+    settings: SentenceSettings,
+    job: FilterJob,
+) -> None:
+    """Score sentence vectors: STS, alignment, uniformity, retrieval, transfer.
+
+    Reads models, or vectors made elsewhere, and a folder of tasks; writes a table, a system a row. Correlations are
+    Spearman's, from -1 to 1 (papers print them times 100).
+    """
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from drtk.errors import DrtkError
+    from drtk.evaluation.sentence_data import find_tasks
+    from drtk.evaluation.sentence_tables import pair_lines, sentence_lines
+    from drtk.evaluation.sentence_tasks import Encode, Result, SentenceVectors, load_tasks, results
+    from drtk.evaluation.sentence_vectors import vectors_from
+    from drtk.io.manifest import folder_entry
+    from drtk.io.progress import log
+    from drtk.io.runs import named_runs
+    from drtk.io.streams import Output as Stream
+
+    named = named_runs(systems)
+    if pairs_out is not None and Path(pairs_out).exists() and not job.force:
+        raise DrtkError(f"{pairs_out}: exists already; --force replaces it")
+    tasks = find_tasks(Path(data), settings.tasks.split(), split=settings.split)
+    log(f"eval-sentences: {', '.join(task.name for task in tasks)}")
+    loaded = load_tasks(tasks, job.intake)
+
+    def encoder(source: str) -> Encode:
+        if Path(source).is_file():
+            return vectors_from(source, job.intake)
+        from drtk.retrieval.encode import Embedder
+
+        embedder = Embedder(source, role="query", device=device)
+        job.intake.inputs.append(folder_entry(embedder.folder))
+        return embedder
+
+    found: dict[str, list[Result]] = {}
+
+    def pairs() -> Iterator[bytes]:
+        for system in named:
+            texts = (text for item in loaded for text in item.texts())
+            vectors = SentenceVectors(encoder(system.source), texts)
+            found[system.name] = results(loaded, vectors, settings)
+            if pairs_out is not None:
+                yield from pair_lines(system.name, loaded, vectors)
+
+    if pairs_out is None:
+        list(pairs())
+    else:
+        with Stream(pairs_out) as stream:
+            for line in pairs():
+                stream.write(line)
+    job.told = False
+    lines = sentence_lines(found, settings.format, digits=settings.digits)
+    job.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")

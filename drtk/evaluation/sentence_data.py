@@ -1,0 +1,183 @@
+"""Sentence tasks as files: pairs with a rating, texts and pairs with a label, and how they lie in a folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import NamedTuple
+
+from drtk.errors import DrtkError, RecordError, UsageError
+from drtk.io.intake import Intake
+from drtk.io.streams import name_of
+
+STS_YEARS = ("STS12", "STS13", "STS14", "STS15", "STS16")
+STS = (*STS_YEARS, "STS-B", "SICK-R")
+GEOMETRY = ("alignment", "uniformity", "retrieval")  # of the sentences of STS-B
+TRANSFER = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
+TASKS = (*STS, *GEOMETRY, *TRANSFER)
+SUFFIXES = (".tsv", ".tsv.gz", ".tsv.zst")
+_OTHER_NAMES = {"stsbenchmark": "stsb", "sickrelatedness": "sickr", "sick": "sickr", "sst": "sst2"}
+
+
+class Pair(NamedTuple):
+    """Two sentences and how alike people find them."""
+
+    first: str
+    second: str
+    score: float
+
+
+@dataclass
+class Pairs:
+    """The rated pairs of a file, and how many had no rating."""
+
+    name: str
+    pairs: list[Pair]
+    unrated: int = 0
+
+    @property
+    def scores(self) -> list[float]:
+        """Ratings, in order."""
+        return [pair.score for pair in self.pairs]
+
+
+class Labelled(NamedTuple):
+    """A text, or two of them, and its class."""
+
+    texts: tuple[str, ...]
+    label: str
+
+
+def read_pairs(source: str, intake: Intake) -> Pairs:
+    """Pairs of a table whose header names `sentence1`, `sentence2` and `score`; an empty score is a pair nobody rated.
+
+    Raises RecordError (file:line) for a row of another width, or a score that is no number.
+    """
+    found = Pairs(Path(source).name.split(".")[0], [])
+    for number, row in _rows(source, ("sentence1", "sentence2", "score"), intake):
+        first, second, score = row
+        if not score.strip():
+            found.unrated += 1
+            continue
+        try:
+            value = float(score.replace("_", "?"))
+        except ValueError:
+            value = float("nan")
+        if not isfinite(value):
+            intake.forgive(RecordError(f"{name_of(source)}:{number}", f"score '{score}' is not a number"))
+            continue
+        found.pairs.append(Pair(first, second, value))
+    if not found.pairs:
+        raise DrtkError(f"{name_of(source)}: holds no rated pair")
+    return found
+
+
+def read_labelled(source: str, intake: Intake, *, pairs: bool = False) -> list[Labelled]:
+    """Texts with labels, of a table whose header names `text` and `label`, or `sentence1`, `sentence2` and `label`.
+
+    Raises RecordError (file:line) for a row of another width or without a label, DrtkError where there is none.
+    """
+    columns = ("sentence1", "sentence2", "label") if pairs else ("text", "label")
+    found = []
+    for number, (*texts, label) in _rows(source, columns, intake):
+        if not label.strip():
+            intake.forgive(RecordError(f"{name_of(source)}:{number}", "has no label"))
+            continue
+        found.append(Labelled(tuple(texts), label.strip()))
+    if not found:
+        raise DrtkError(f"{name_of(source)}: holds no labelled text")
+    return found
+
+
+def _rows(source: str, columns: Sequence[str], intake: Intake) -> Iterator[tuple[int, list[str]]]:
+    """(line number, values of `columns`) of a table with tabs and a header, without quoting; other columns are passed over."""
+    places: list[int] = []
+    width = 0
+    for number, line in intake.lines(source):
+        if not line.strip():
+            continue
+        place = f"{name_of(source)}:{number}"
+        try:
+            fields = line.decode().split("\t")
+        except UnicodeDecodeError as error:
+            intake.forgive(RecordError(place, f"not UTF-8 at byte {error.start + 1}"))
+            continue
+        if not places:
+            names = [name.strip().lower() for name in fields]
+            if missing := [name for name in columns if name not in names]:
+                raise RecordError(place, f"the header lacks '{missing[0]}'; expected {', '.join(columns)}")
+            places, width = [names.index(name) for name in columns], len(names)
+            continue
+        if len(fields) != width or b"\0" in line:
+            problem = "contains a NUL byte" if b"\0" in line else f"expected {width} columns, found {len(fields)}"
+            intake.forgive(RecordError(place, problem))
+            continue
+        yield number, [fields[at] for at in places]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task and its files: subsets of an STS year, one of a split, or all splits of a transfer task."""
+
+    name: str
+    files: dict[str, Path]
+
+
+def find_tasks(folder: Path, wanted: Sequence[str], *, split: str) -> list[Task]:
+    """The tasks of a folder in the order of TASKS: those `wanted`, or all that are there.
+
+    Folders are DIR/TASK, upper and lower case and punctuation alike (`stsb` is STS-B).
+    Raises UsageError for a name that is no task, DrtkError for a task that is not there, or a folder without any.
+    """
+    if not folder.is_dir():
+        raise DrtkError(
+            f"{folder}: {'is a file; expected a folder' if folder.exists() else 'No such file or directory'}"
+        )
+    known = {_plain(name): name for name in TASKS}
+    chosen = []
+    for name in wanted:
+        if _plain(name) not in known:
+            raise UsageError(f"--tasks: '{name}' is not a task; choose from {', '.join(TASKS)}")
+        chosen.append(known[_plain(name)])
+    there: dict[str, Path] = {}
+    for path in sorted(item for item in folder.iterdir() if item.is_dir()):
+        if (plain := _plain(path.name)) in known and plain not in map(_plain, GEOMETRY):
+            there.setdefault(known[plain], path)
+    if not there:
+        raise DrtkError(f"{folder}: holds no task: expected a folder such as STS-B/{split}.tsv")
+    found = []
+    for name in TASKS:
+        place = there.get("STS-B" if name in GEOMETRY else name)
+        if place is not None and (not chosen or name in chosen):
+            found.append(Task(name, _files(name, place, split)))
+        elif name in chosen:
+            raise DrtkError(f"{folder}: has no folder for {name}")
+    return found
+
+
+def _plain(name: str) -> str:
+    plain = re.sub(r"[\W_]+", "", name).lower()
+    return _OTHER_NAMES.get(plain, plain)
+
+
+def _files(task: str, place: Path, split: str) -> dict[str, Path]:
+    tables = {path.name.split(".")[0]: path for path in sorted(place.iterdir()) if path.name.endswith(SUFFIXES)}
+    if task in STS_YEARS:
+        if not tables:
+            raise DrtkError(f"{place}: holds no .tsv; each file is a subset")
+        return tables
+    if task not in TRANSFER:
+        return {split: _one_of(tables, split, place)}
+    if task in ("MR", "CR", "SUBJ", "MPQA"):
+        return {"all": _one_of(tables, "all", place)}
+    splits = ("train", "dev", "test") if task == "SST2" else ("train", "test")
+    return {name: _one_of(tables, name, place) for name in splits}
+
+
+def _one_of(tables: dict[str, Path], name: str, place: Path) -> Path:
+    if name not in tables:
+        raise DrtkError(f"{place / name}.tsv: No such file; there are {', '.join(tables) or 'none'}")
+    return tables[name]

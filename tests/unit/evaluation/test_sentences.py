@@ -1,0 +1,140 @@
+"""Sentence measures: known answers, what must hold for any vectors, and the protocol of the transfer tasks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from drtk.errors import DrtkError
+from drtk.evaluation import transfer
+from drtk.evaluation.sentences import alignment, pair_cosines, partner_ranks, pearson, spearman, uniformity
+
+THREE = np.array([[1, 0], [0.8, 0.6], [0, 1]], dtype=np.float32)
+VECTORS = arrays(np.float64, st.tuples(st.integers(2, 12), st.just(3)), elements=st.floats(-3, 3))
+
+
+def test_one_correlation_over_all_subsets_is_not_the_mean_of_theirs() -> None:
+    # A: .9 .5 .1 against 5 3 1; B: .95 .85 .80 against 2 1 0. Each alone is in perfect order
+    a, b = ([0.9, 0.5, 0.1], [5, 3, 1]), ([0.95, 0.85, 0.80], [2, 1, 0])
+    assert spearman(*a) == pytest.approx(1)
+    assert spearman(*b) == pytest.approx(1)
+    assert spearman(a[0] + b[0], a[1] + b[1]) == pytest.approx(0.347863, abs=1e-6)
+    assert pearson([1, 2, 3], [2, 4, 6]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("predicted", "rated"), [([0.5], [1.0]), ([0.5, 0.5], [1, 2]), ([0.1, 0.2], [3, 3])])
+def test_a_correlation_that_is_not_defined_is_said_to_be(predicted: list[float], rated: list[float]) -> None:
+    with pytest.raises(DrtkError, match="a correlation needs"):
+        spearman(predicted, rated)
+
+
+def test_alignment_is_the_mean_squared_distance_of_pairs() -> None:
+    # (1, 0) and (.8, .6): .2^2 + .6^2 = .4; lengths do not matter
+    assert alignment(THREE[:1], 3 * THREE[1:2]) == pytest.approx(0.4, abs=1e-6)
+    with pytest.raises(DrtkError, match="positive pairs"):
+        alignment(THREE[:0], THREE[:0])
+
+
+def test_uniformity_is_over_pairs_of_different_sentences() -> None:
+    # squared distances .4 2 .8: log of the mean of e^-.8 e^-4 e^-1.6; with the self-pairs it would be -.729562
+    assert uniformity(THREE) == pytest.approx(-1.499775, abs=1e-6)
+    assert uniformity(np.repeat(THREE[:1], 2, axis=0)) == pytest.approx(0)
+    with pytest.raises(DrtkError, match="two sentences"):
+        uniformity(THREE[:1])
+
+
+@given(VECTORS)
+def test_uniformity_in_blocks_is_that_of_all_pairs(vectors: np.ndarray) -> None:
+    points = [row / np.linalg.norm(row) if np.linalg.norm(row) > 0 else row for row in vectors]
+    near = [np.exp(-4 + 4 * np.dot(a, b)) for at, a in enumerate(points) for b in points[at + 1 :]]
+    assert uniformity(vectors) == pytest.approx(float(np.log(np.mean(near))), abs=1e-9)
+
+
+def test_many_sentences_go_through_uniformity_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.random.default_rng(0).normal(size=(50, 4))
+    whole = uniformity(vectors)
+    monkeypatch.setattr("drtk.evaluation.sentences._BLOCK", 7)
+    assert uniformity(vectors) == pytest.approx(whole, abs=1e-12)
+
+
+@given(VECTORS)
+def test_cosines_lie_between_minus_one_and_one(vectors: np.ndarray) -> None:
+    found = pair_cosines(vectors, vectors[::-1])
+    assert np.all(np.abs(found) <= 1 + 1e-12)
+
+
+def test_the_partner_is_looked_for_among_all_other_sentences() -> None:
+    # cosines of sentence 0: with 1 .8, 2 0, 3 (a copy of 0) 1, 4 .6. Its copy is passed over: the partner 1 is first,
+    # 4 second, 2 third; the partner of 2 is 1, cosine .6; 4 is .8: rank 2
+    vectors = np.array([[1, 0], [0.8, 0.6], [0, 1], [1, 0], [0.6, 0.8]])
+    texts = [0, 1, 2, 0, 3]
+    assert partner_ranks(vectors, texts, [0, 0, 0, 2], [1, 4, 2, 1]).tolist() == [1, 2, 3, 2]
+    assert partner_ranks(vectors, texts, [0], [3]).tolist() == [1]  # a partner of the same text
+
+
+def test_a_sentence_as_near_as_the_partner_does_not_push_it_down() -> None:
+    vectors = np.array([[1.0, 0], [0.8, 0.6], [0.8, -0.6]])
+    assert partner_ranks(vectors, [0, 1, 2], [0, 0], [1, 2]).tolist() == [1, 1]
+
+
+def test_folds_hold_every_example_once_and_classes_evenly() -> None:
+    classes = np.array([0] * 25 + [1] * 15)
+    tests = [test for _, test in transfer.folds(classes, 5, seed=1)]
+    assert sorted(np.concatenate(tests).tolist()) == list(range(40))
+    assert [int((classes[test] == 1).sum()) for test in tests] == [3] * 5
+    assert [len(test) for test in tests] == [8] * 5
+    for train, test in transfer.folds(classes, 5, seed=1):
+        assert set(train) & set(test) == set()
+    with pytest.raises(DrtkError, match="one has 3"):
+        list(transfer.folds(np.array([0] * 9 + [1] * 3), 5, seed=1))
+
+
+def clouds(count: int, distance: float, seed: int = 0) -> transfer.Examples:
+    """Two classes of points, `distance` standard deviations apart."""
+    rng = np.random.default_rng(seed)
+    classes = np.arange(count) % 2
+    vectors = rng.normal(size=(count, 4)).astype(np.float32)
+    vectors[:, 0] += distance * classes
+    return transfer.Examples(vectors, classes.astype(np.int64))
+
+
+def test_what_can_be_told_apart_is_and_what_cannot_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "FOLDS", 3)
+    monkeypatch.setattr(transfer, "BATCH", 4)  # steps enough for so few examples
+    monkeypatch.setattr(transfer, "PENALTIES", (1e-5, 1e-2))
+    apart = transfer.nested(clouds(150, 12.0))
+    assert apart.accuracy > 0.95
+    alike = transfer.nested(clouds(150, 0.0))
+    assert 0.25 < alike.accuracy < 0.75
+    assert transfer.nested(clouds(150, 12.0)) == apart  # the same seed, the same outcome
+
+
+def test_the_other_two_ways_to_choose_the_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "FOLDS", 3)
+    monkeypatch.setattr(transfer, "BATCH", 4)  # steps enough for so few examples
+    train, test = clouds(90, 12.0), clouds(60, 12.0, seed=1)
+    assert transfer.chosen_by_folds(train, test).accuracy > 0.95
+    outcome = transfer.chosen_by_split(train, clouds(40, 12.0, seed=2), test)
+    assert outcome.accuracy > 0.95
+    assert outcome.f1 is not None
+    assert outcome.f1 > 0.95
+
+
+def test_f1_of_class_one() -> None:
+    # named 1: rows 0 1 2, right are 0 1; class 1: rows 0 1 3 4. F1 = 2*2 / (3 + 4)
+    assert transfer.f1(np.array([1, 1, 1, 0, 0]), np.array([1, 1, 0, 1, 1])) == pytest.approx(4 / 7)
+
+
+def test_features_of_a_pair_are_difference_and_product() -> None:
+    found = transfer.pair_features(np.array([[1.0, 2]]), np.array([[3.0, 1]]))
+    assert found.tolist() == [[2, 1, 3, 2]]
+
+
+def test_labels_are_numbered_alike_in_all_splits() -> None:
+    assert [part.tolist() for part in transfer.numbered([["1", "0"], ["0", "1", "1"]])] == [[1, 0], [0, 1, 1]]
+    assert [part.tolist() for part in transfer.numbered([["10", "9"], ["9"]])] == [[1, 0], [0]]
+    with pytest.raises(DrtkError, match="two classes"):
+        transfer.numbered([["a", "a"]])

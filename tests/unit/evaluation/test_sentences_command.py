@@ -1,0 +1,287 @@
+"""drtk eval-sentences: known answers through the command, real STS-B beside sentence-transformers, and data that does not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, RecordError, UsageError
+from drtk.evaluation import transfer
+from tests.data import shared_data
+from tests.running import command, write
+from tests.tiny import minilm
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def on_circle(cosine: float) -> list[float]:
+    return [cosine, (1 - cosine**2) ** 0.5]
+
+
+def planted(folder: Path, path: str, pairs: list[tuple[float, float]], name: str) -> list[dict[str, Any]]:
+    """A table of pairs (cosine, rating), and the vectors that give these cosines."""
+    target = folder / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    rows = [f"{name} {n} first\t{name} {n} second\t{rating}\n" for n, (_, rating) in enumerate(pairs)]
+    write(target, "sentence1\tsentence2\tscore\n" + "".join(rows))
+    vectors: list[dict[str, Any]] = []
+    for n, (cosine, _) in enumerate(pairs):
+        vectors += [
+            {"text": f"{name} {n} first", "vector": [1, 0]},
+            {"text": f"{name} {n} second", "vector": on_circle(cosine)},
+        ]
+    return vectors
+
+
+def write_vectors(path: Path, vectors: list[dict[str, Any]]) -> None:
+    write(path, "".join(json.dumps(row) + "\n" for row in vectors))
+
+
+def rows(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, Any]]:
+    printed = command(capfd, "eval-sentences", "-q", *arguments, "--format", "jsonl")
+    return {row["task"]: row for row in map(json.loads, printed.splitlines())}
+
+
+def test_all_and_mean_over_subsets_through_the_command(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # subset A .9 .5 .1 rated 5 3 1, subset B .95 .85 .80 rated 2 1 0: each 1, their mean 1, all together .347863
+    vectors = planted(here, "data/STS12/A.tsv", [(0.9, 5), (0.5, 3), (0.1, 1)], "a")
+    vectors += planted(here, "data/STS12/B.tsv", [(0.95, 2), (0.85, 1), (0.80, 0)], "b")
+    write_vectors(here / "v.jsonl", vectors)
+    found = rows(capfd, "v.jsonl", "--data", "data")["STS12"]
+    assert found["values"]["STS12"] == pytest.approx(0.347863, abs=1e-6)
+    assert found["mean of subsets"] == pytest.approx(1)
+    assert found["subsets"] == {"A": pytest.approx(1), "B": pytest.approx(1)}
+    assert found["pairs"] == 6
+    assert rows(capfd, "v.jsonl", "--data", "data", "--setting", "mean")["STS12"]["values"]["STS12"] == pytest.approx(1)
+    table = command(capfd, "eval-sentences", "-q", "mine=v.jsonl", "--data", "data").splitlines()
+    assert table == ["system   STS12", "mine    0.3479"]
+
+
+def test_alignment_and_uniformity_through_the_command(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # the pair rated 5 is (1, 0) (.8, .6): alignment .4. Four sentences, (1,0) (.8,.6) (0,1) (1,0) would give other pairs,
+    # so the second pair is (0, 1) with itself: squared distances .4, then 2 2 and .8 .8, and 0 between the two copies
+    folder = here / "data" / "STS-B"
+    folder.mkdir(parents=True)
+    write(folder / "test.tsv", "sentence1\tsentence2\tscore\none\ttwo\t5\nthree\tthree\t4\n")
+    texts = {"one": [1, 0], "two": [0.8, 0.6], "three": [0, 1]}
+    write_vectors(here / "v.jsonl", [{"text": text, "vector": vector} for text, vector in texts.items()])
+    found = rows(capfd, "v.jsonl", "--data", "data", "--tasks", "alignment uniformity retrieval")
+    assert found["alignment"]["values"]["alignment"] == pytest.approx(0.4)
+    assert found["alignment"]["pairs"] == 1
+    from math import exp, log
+
+    expected = log((exp(-0.8) + 2 * exp(-4) + 2 * exp(-1.6) + 1) / 6)
+    assert found["uniformity"]["values"]["uniformity"] == pytest.approx(expected)
+    assert found["uniformity"]["sentences"] == 4
+    # from "one" the partner "two" (.8) is first; from "two", "one" (.8) comes before "three" (.6)
+    assert found["retrieval"]["values"] == {"R@1": 1.0, "R@5": 1.0, "R@10": 1.0}
+    assert found["retrieval"]["queries"] == 2
+
+
+def test_uniformity_of_the_known_answer(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # three distinct sentences cannot be both columns of a table without one of them twice; over four with (1, 0) as
+    # "one" and "one again", 6 pairs: .4 .4 2 2 .8 and 0; the known answer's three pairs are pinned in test_sentences
+    folder = here / "data" / "stsb"
+    folder.mkdir(parents=True)
+    write(folder / "test.tsv", "sentence1\tsentence2\tscore\none\ttwo\t5\none again\tthree\t1\n")
+    texts = {"one": [1, 0], "two": [0.8, 0.6], "three": [0, 1], "one again": [1, 0]}
+    write_vectors(here / "v.jsonl", [{"text": text, "vector": vector} for text, vector in texts.items()])
+    from math import exp, log
+
+    expected = log((2 * exp(-0.8) + 2 * exp(-4) + exp(-1.6) + 1) / 6)
+    found = rows(capfd, "v.jsonl", "--data", "data", "--tasks", "uniformity")
+    assert found["uniformity"]["values"]["uniformity"] == pytest.approx(expected)
+
+
+def test_averages_are_of_all_seven_or_not_at_all(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # one task after the other in perfect order (1), the last in the opposite one (-1): (6 - 1)/7
+    vectors = []
+    names = ["STS12/x", "STS13/x", "STS14/x", "STS15/x", "STS16/x", "STS-B/test", "SICK-R/test"]
+    for number, name in enumerate(names):
+        cosines = [0.1, 0.5, 0.9] if number < 6 else [0.9, 0.5, 0.1]
+        vectors += planted(here, f"data/{name}.tsv", list(zip(cosines, [0, 3, 5], strict=True)), name)
+    write_vectors(here / "v.jsonl", vectors)
+    names = ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R"]
+    found = rows(capfd, "v.jsonl", "--data", "data", "--tasks", " ".join(names))
+    assert found["STS average"]["values"]["STS average"] == pytest.approx(5 / 7)
+    header = command(
+        capfd, "eval-sentences", "-q", "v.jsonl", "--data", "data", "--tasks", " ".join(names)
+    ).splitlines()[0]
+    assert header.split() == ["system", *names, "STS", "average"]
+    assert "STS average" not in rows(capfd, "v.jsonl", "--data", "data", "--tasks", " ".join(names[:6]))
+
+
+def test_the_best_system_is_marked_where_low_is_good_too(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    good = planted(here, "data/STS-B/test.tsv", [(0.95, 5), (0.5, 3), (0.1, 1)], "s")
+    bad = planted(here, "data/STS-B/test.tsv", [(0.2, 5), (0.5, 3), (0.9, 1)], "s")
+    write_vectors(here / "good.jsonl", good)
+    write_vectors(here / "bad.jsonl", bad)
+    arguments = ["good.jsonl", "bad.jsonl", "--data", "data", "--tasks", "STS-B alignment"]
+    printed = [line.split() for line in command(capfd, "eval-sentences", "-q", *arguments).splitlines()]
+    assert printed == [["system", "STS-B", "alignment"], ["good", "1.0000*", "0.1000*"], ["bad", "-1.0000", "1.6000"]]
+
+
+def test_transfer_tasks_through_the_command(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # vectors tell the label: everything is told apart
+    monkeypatch.setattr(transfer, "FOLDS", 2)
+    monkeypatch.setattr(transfer, "BATCH", 4)  # steps enough for so few examples
+    monkeypatch.setattr(transfer, "PENALTIES", (1e-5,))
+    vectors: list[dict[str, Any]] = []
+
+    def labelled(path: str, count: int, *, pairs: bool = False) -> None:
+        target = here / "data" / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lines = ["sentence1\tsentence2\tlabel\n" if pairs else "label\ttext\n"]
+        for n in range(count):
+            label = n % 2
+            first, second = f"{path} {n}", f"{path} {n} again"
+            lines.append(f"{first}\t{second}\t{label}\n" if pairs else f"{label}\t{first}\n")
+            vectors.append({"text": first, "vector": [9.0, 0.5] if pairs or label else [-9.0, 0.5]})
+            vectors.append({"text": second, "vector": [9.0, 0.5] if label else [-9.0, 0.5]})
+        write(target, "".join(lines))
+
+    for name in ("MR", "CR", "SUBJ", "MPQA"):
+        labelled(f"{name}/all.tsv", 40)
+    for split in ("train", "dev", "test"):
+        labelled(f"SST2/{split}.tsv", 40)
+    for split in ("train", "test"):
+        labelled(f"TREC/{split}.tsv", 40)
+        labelled(f"MRPC/{split}.tsv", 40, pairs=True)
+    write_vectors(here / "v.jsonl", vectors)
+    found = rows(capfd, "v.jsonl", "--data", "data")
+    names = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
+    assert {name: found[name]["values"][name] for name in names} == dict.fromkeys(names, 1.0)
+    assert found["transfer average"]["values"]["transfer average"] == 1.0
+    assert found["MRPC"]["f1"] == 1.0
+    assert found["SST2"]["examples"] == {"train": 40, "dev": 40, "test": 40}
+
+
+def test_pairs_nobody_rated_are_left_out_and_counted(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    vectors = planted(here, "data/STS13/x.tsv", [(0.9, 5), (0.5, 3)], "s")
+    write_vectors(here / "v.jsonl", vectors)
+    table = here / "data" / "STS13" / "x.tsv"
+    write(table, table.read_text() + "s 0 first\ts 1 first\t\n")
+    found = rows(capfd, "v.jsonl", "--data", "data")["STS13"]
+    assert (found["pairs"], found["unrated"]) == (2, 1)
+
+
+def test_rated_pairs_can_be_written_with_their_cosines(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_vectors(here / "v.jsonl", planted(here, "data/STS-B/test.tsv", [(0.9, 5), (0.5, 3)], "s"))
+    arguments = ["eval-sentences", "-q", "v.jsonl", "--data", "data", "--tasks", "STS-B", "--pairs-out", "p.jsonl"]
+    command(capfd, *arguments)
+    first = json.loads((here / "p.jsonl").read_text().splitlines()[0])
+    assert first == {
+        "system": "v", "task": "STS-B", "subset": "test", "sentence1": "s 0 first", "sentence2": "s 0 second",
+        "score": 5.0, "cosine": pytest.approx(0.9),
+    }  # fmt: skip
+    with pytest.raises(DrtkError, match=r"p\.jsonl: exists already"):
+        command(capfd, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("sentence1\tsentence2\tscore\na\tb\thigh\n", r"test\.tsv:2: score 'high' is not a number"),
+        ("sentence1\tsentence2\tscore\na\tb\tnan\n", r"test\.tsv:2: score 'nan' is not a number"),
+        ("sentence1\tsentence2\tscore\na\tb\n", r"test\.tsv:2: expected 3 columns, found 2"),
+        ("sentence1\tsentence2\na\tb\n", r"test\.tsv:1: the header lacks 'score'"),
+        ("sentence1\tsentence2\tscore\na\tb\0\t1\n", r"test\.tsv:2: contains a NUL byte"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_named(
+    here: Path, capfd: pytest.CaptureFixture[str], content: str, said: str
+) -> None:
+    (here / "data" / "STS-B").mkdir(parents=True)
+    write(here / "data" / "STS-B" / "test.tsv", content)
+    write_vectors(here / "v.jsonl", [{"text": "a", "vector": [1, 0]}])
+    with pytest.raises(RecordError, match=said):
+        command(capfd, "eval-sentences", "v.jsonl", "--data", "data")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("sentence1\tsentence2\tscore\na\tb\t\n", "holds no rated pair"),
+        ("sentence1\tsentence2\tscore\na\tb\t1\n", "a correlation needs two pairs; there are 1"),
+        ("sentence1\tsentence2\tscore\na\tb\t1\nb\tc\t1\n", "all ratings are the same"),
+        ("sentence1\tsentence2\tscore\na\tb\t1\na\tz\t2\n", "has no vector for the sentence 'z'"),
+        ("", "holds no rated pair"),
+    ],
+)
+def test_data_that_gives_no_number_is_a_fault(
+    here: Path, capfd: pytest.CaptureFixture[str], content: str, said: str
+) -> None:
+    (here / "data" / "STS-B").mkdir(parents=True)
+    write(here / "data" / "STS-B" / "test.tsv", content)
+    write_vectors(
+        here / "v.jsonl", [{"text": t, "vector": v} for t, v in (("a", [1, 0]), ("b", [0, 1]), ("c", [1, 1]))]
+    )
+    with pytest.raises(DrtkError, match=said):
+        command(capfd, "eval-sentences", "v.jsonl", "--data", "data", "--tasks", "STS-B")
+
+
+def test_vectors_of_differing_length_are_named(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    planted(here, "data/STS-B/test.tsv", [(0.9, 5), (0.5, 3)], "s")
+    write(here / "v.jsonl", '{"text": "a", "vector": [1, 0]}\n{"text": "b", "vector": [1]}\n')
+    with pytest.raises(RecordError, match=r"v\.jsonl:2: a vector of 1 numbers; those before have 2"):
+        command(capfd, "eval-sentences", "v.jsonl", "--data", "data")
+    write(here / "v.jsonl", '{"text": "a"}\n')
+    with pytest.raises(RecordError, match=r"v\.jsonl:1: 'vector' is missing"):
+        command(capfd, "eval-sentences", "v.jsonl", "--data", "data")
+
+
+def test_tasks_that_are_not_there_are_named(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_vectors(here / "v.jsonl", planted(here, "data/STS-B/test.tsv", [(0.9, 5), (0.5, 3)], "s"))
+    with pytest.raises(DrtkError, match="has no folder for MR"):
+        command(capfd, "eval-sentences", "v.jsonl", "--data", "data", "--tasks", "mr")
+    with pytest.raises(UsageError, match="'STS99' is not a task; choose from STS12"):
+        command(capfd, "eval-sentences", "v.jsonl", "--data", "data", "--tasks", "STS99")
+    with pytest.raises(DrtkError, match=r"dev\.tsv: No such file; there are test"):
+        command(capfd, "eval-sentences", "v.jsonl", "--data", "data", "--split", "dev")
+    with pytest.raises(DrtkError, match="holds no task"):
+        command(capfd, "eval-sentences", "v.jsonl", "--data", "data/STS-B")
+    with pytest.raises(DrtkError, match="nowhere: No such file"):
+        command(capfd, "eval-sentences", "v.jsonl", "--data", "nowhere")
+
+
+def test_stsb_through_minilm_is_what_sentence_transformers_finds(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    data, model = shared_data("stsb"), minilm()
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+
+    (here / "data").mkdir()
+    (here / "data" / "STS-B").symlink_to(data)
+    found = rows(capfd, model, "--data", "data")
+    table = [line.split("\t") for line in (data / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+    evaluator = EmbeddingSimilarityEvaluator(
+        [row[0] for row in table], [row[1] for row in table], [float(row[2]) for row in table]
+    )
+    theirs = evaluator(SentenceTransformer(model, device="cpu"))
+    assert found["STS-B"]["spearman"] == pytest.approx(theirs["spearman_cosine"], abs=1e-4)
+    assert found["STS-B"]["pearson"] == pytest.approx(theirs["pearson_cosine"], abs=1e-4)
+    assert found["STS-B"]["pairs"] == 1379
+    # the counts of the method page: 2,758 sentences, 97 pairs rated 5 asked in both directions
+    assert found["uniformity"]["sentences"] == found["retrieval"]["sentences"] == 2758
+    assert found["retrieval"]["queries"] == 194
+    for value in found["retrieval"]["values"].values():
+        assert value * 194 == pytest.approx(round(value * 194))
+
+
+def test_what_is_evaluated_is_said(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_vectors(here / "v.jsonl", planted(here, "data/STS-B/test.tsv", [(0.9, 5), (0.5, 3)], "s"))
+    app(["eval-sentences", "v.jsonl", "--data", "data"], standalone_mode=False)
+    assert "eval-sentences: STS-B, alignment, uniformity, retrieval" in capfd.readouterr().err
