@@ -97,7 +97,7 @@ def clouds(count: int, distance: float, seed: int = 0) -> transfer.Examples:
     rng = np.random.default_rng(seed)
     classes = np.arange(count) % 2
     vectors = rng.normal(size=(count, 4)).astype(np.float32)
-    vectors[:, 0] += distance * classes
+    vectors[:, 0] += distance * (classes - 0.5)
     return transfer.Examples(vectors, classes.astype(np.int64))
 
 
