@@ -29,6 +29,7 @@ COMMANDS = (
     "eval",
     "eval-sentences",
     "compare",
+    "plot",
     "report",
     "convert",
     "validate",

@@ -45,7 +45,7 @@ def report(
     import shutil
 
     from drtk.errors import MissingDependency
-    from drtk.evaluation.plots import draw_report
+    from drtk.evaluation.plots.report import draw_report
     from drtk.evaluation.report import PICTURE
     from drtk.evaluation.reporting import make_report
     from drtk.io.manifest import write_json

@@ -69,28 +69,38 @@ class LossCurve:
 
 
 def read_loss(source: str, *, intake: Intake | None = None) -> LossCurve:
-    """The curve in a log of JSON lines with `step` and `loss`; other rows are passed over.
+    """The loss in a log of training. Faults as in `read_log`."""
+    return LossCurve(*read_log(source, "loss", intake=intake))
 
-    Raises RecordError (file:line) for a line that is no such row, DrtkError where no row has a loss.
+
+def read_log(source: str, field: str, *, intake: Intake | None = None) -> tuple[list[int], list[float]]:
+    """(steps, values of `field`) of a log of JSON lines with `step`; rows without the field, and values without end, are passed over.
+
+    Raises RecordError (file:line) for a line that is no such row, DrtkError naming the fields there are where none is it.
     """
     intake = intake or Intake()
-    steps, losses = [], []
+    steps: list[int] = []
+    values: list[float] = []
+    others: dict[str, None] = {}
     for number, line in intake.lines(source):
         if not line.strip():
             continue
         try:
             row = parse_row(line)
-            if "loss" not in row:
+            others |= {name: None for name, value in row.items() if isinstance(value, int | float) and name != "step"}
+            if field not in row:
                 continue
-            step, loss = row.get("step"), row["loss"]
-            if isinstance(step, bool) or not isinstance(step, int) or not isinstance(loss, int | float):
-                raise ValueError("expected a whole 'step' and a number as 'loss'")
+            step, value = row.get("step"), row[field]
+            numbers = isinstance(value, int | float) and not isinstance(value, bool)
+            if isinstance(step, bool) or not isinstance(step, int) or not numbers:
+                raise ValueError(f"expected a whole 'step' and a number as '{field}'")
         except ValueError as error:
             intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
             continue
-        if isfinite(loss):
+        if isfinite(value):
             steps.append(step)
-            losses.append(float(loss))
+            values.append(float(value))
     if not steps:
-        raise DrtkError(f"{name_of(source)}: holds no loss")
-    return LossCurve(steps, losses)
+        there = f"; there are {', '.join(others)}" if others else ""
+        raise DrtkError(f"{name_of(source)}: holds no {field}{there}")
+    return steps, values

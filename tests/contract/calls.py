@@ -78,6 +78,13 @@ CALLS = {
         torn=b"q1 Q0 d1 one\n",
         streams=False,
     ),
+    "plot": Call(
+        "recall run={input} -o {output} --qrels {many.tsv} --format json",
+        "first.run",
+        collection.run,
+        torn=b"q1 Q0 d1 one\n",
+        streams=False,
+    ),
     "report": Call(
         "run={input} -o {output} --qrels {qrels.tsv}",
         "first.run",

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drtk.errors import MissingDependency, pip_install
+from drtk.evaluation.plots.style import MARKERS
+from drtk.evaluation.plots.training import smoothed
 
 if TYPE_CHECKING:
     from drtk.evaluation.curves import LossCurve
     from drtk.evaluation.evaluate import Evaluation
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; the strongest for what usually comes last.
+# The strongest colours for what usually comes last.
 COLOURS = ("#999999", "#56b4e9", "#d55e00", "#009e73", "#0072b2", "#cc79a7", "#e69f00", "#000000")
-MARKERS = "osD^vPX*"
 
 
 def draw_report(
@@ -83,17 +84,10 @@ def _curves(axis: Any, names: Sequence[str], depths: Sequence[int], recall: Mapp
 
 def _loss(axis: Any, loss: LossCurve) -> None:
     axis.plot(loss.steps, loss.losses, color="#0072b2", linewidth=1, alpha=0.35)
-    axis.plot(loss.steps, _smoothed(loss.losses), color="#0072b2", linewidth=2.2)
+    axis.plot(loss.steps, smoothed(loss.losses), color="#0072b2", linewidth=2.2)
     axis.set_xlabel("step", fontsize=11)
     axis.set_ylim(bottom=0)
     _plain(axis, f"Training loss: {loss.first:.3g} to {loss.last:.3g}" if loss.tells else "Training loss")
-
-
-def _smoothed(values: Sequence[float]) -> list[float]:
-    """Each value averaged with its neighbours, a twentieth of all on either side."""
-    reach = len(values) // 20
-    windows = (values[max(0, at - reach) : at + reach + 1] for at in range(len(values)))
-    return [sum(window) / len(window) for window in windows]
 
 
 def _plain(axis: Any, title: str) -> None:

@@ -1,0 +1,93 @@
+"""drtk plot: pictures of runs, training and vectors."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from drtk.cli.jobs import record_filter
+from drtk.cli.options import Device, Output, with_settings
+from drtk.errors import UsageError
+from drtk.io.filtering import FilterJob
+from drtk.settings.plotting import PlotSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Kind = Annotated[
+    str,
+    typer.Argument(metavar="KIND", help="recall, training, differences, scores, space or cosine.", show_default=False),
+]
+Inputs = Annotated[
+    list[str],
+    typer.Argument(metavar="[NAME=]INPUT…", help="Runs, training logs, models or embeddings, as KIND needs them."),
+]
+Judged = Annotated[str | None, typer.Option("--qrels", metavar="FILE", help="Judgements: BEIR TSV or TREC qrels.")]
+RatedPairs = Annotated[
+    str | None,
+    typer.Option("--pairs", metavar="FILE", help="space, cosine: a table of sentence1, sentence2, score, for models."),
+]
+
+
+@with_settings(PlotSettings)
+@record_filter("picture")
+def plot(
+    kind: Kind,
+    inputs: Inputs,
+    output: Output = "-",
+    *,
+    qrels: Judged = None,
+    pairs: RatedPairs = None,
+    device: Device = "auto",
+    settings: PlotSettings,
+    job: FilterJob,
+) -> None:
+    """Draw runs, training and vectors.
+
+    recall: recall by depth. training: loss or a measure by step. differences: two runs, query by query. scores: of
+    relevant and other documents. space: alignment, uniformity and a plane. cosine: by human rating. Writes PNG, SVG, PDF,
+    or the numbers that are drawn as JSON.
+    """
+    from drtk.evaluation.plots import PLOTS
+    from drtk.evaluation.plots.base import Request, rendered
+    from drtk.io.manifest import folder_entry
+    from drtk.io.runs import named_runs
+
+    picture = PLOTS.load(kind)()
+    _refuse(kind, picture.takes, settings, {"qrels": qrels, "pairs": pairs})
+    format = _format(output, settings)
+
+    def encoder(source: str) -> Callable[[list[str]], Any]:
+        from drtk.retrieval.encode import Embedder
+
+        embedder = Embedder(source, role="query", device=device)
+        job.intake.inputs.append(folder_entry(embedder.folder))
+        return embedder
+
+    request = Request(named_runs(inputs), qrels, pairs, settings, job.intake, encoder)
+    data = rendered(picture, picture.numbers(request), settings, format)
+    job.told = False
+    job.run([kind], lambda _: [data], unit="pictures")
+
+
+def _refuse(kind: str, takes: frozenset[str], settings: PlotSettings, options: dict[str, Any]) -> None:
+    """Raises UsageError for an option that means nothing to this kind of picture."""
+    given = {item.name: getattr(settings, item.name) for item in fields(settings)} | options
+    for name, value in given.items():
+        if value is not None and name not in takes:
+            raise UsageError(f"--{name.replace('_', '-')} does not go with drtk plot {kind}")
+
+
+def _format(output: str, settings: PlotSettings) -> str:
+    """What to write: as --format says, or as the name of the file ends."""
+    from drtk.evaluation.plots.base import FORMATS
+
+    ending = Path(output).suffix.removeprefix(".").lower()
+    if settings.format is not None:
+        return settings.format
+    if ending not in FORMATS:
+        raise UsageError(f"-o names the picture by what it ends in: .{', .'.join(FORMATS)}; or say --format")
+    return ending
