@@ -35,6 +35,17 @@ def recall_curve(
     return [total / len(judgements) for total in sums]
 
 
+def hit_curve(
+    rankings: Mapping[str, Sequence[str]], judgements: Judgements, depths: Sequence[int], *, rel: int = 1
+) -> list[float]:
+    """The share of all judged queries that have a relevant document among the first k, at each depth k."""
+    firsts = []
+    for query, grades in judgements.items():
+        relevant = {id for id, grade in grades.items() if grade >= rel}
+        firsts.append(next((rank for rank, id in enumerate(rankings.get(query, ()), start=1) if id in relevant), None))
+    return [sum(first is not None and first <= depth for first in firsts) / len(firsts) for depth in depths]
+
+
 @dataclass(frozen=True)
 class LossCurve:
     """Loss by step, as a training run logged it."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import orjson
 
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.evaluation.plots.base import Numbers, Request
 from drtk.evaluation.plots.style import COLOURS, SIZE, plain, shortened
 from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import pair_cosines, spearman
-from drtk.io.rows import parse_row
+from drtk.io.rows import Row, parse_row
 from drtk.io.streams import name_of
 from drtk.settings.plotting import COMMON, PlotSettings
 
@@ -47,7 +48,7 @@ class CosineByRating:
                 "pairs": len(ratings),
                 "cosines": [np.sort(cosines[place == at]).tolist() for at in range(len(edges) - 1)],
             }
-        return {"bins": [[a, b] for a, b in zip(edges, edges[1:], strict=False)], "systems": systems}
+        return {"bins": [[a, b] for a, b in pairwise(edges)], "systems": systems}
 
     def size(self, numbers: Numbers) -> tuple[float, float]:
         """The usual one."""
@@ -95,8 +96,6 @@ def _violin(axis: Any, cosines: np.ndarray, x: float, width: float, colour: str)
 
 
 def _is_file(source: str) -> bool:
-    from pathlib import Path
-
     return source == "-" or Path(source).is_file()
 
 
@@ -110,18 +109,23 @@ def _from_file(source: str, request: Request) -> dict[str, tuple[np.ndarray, np.
             continue
         try:
             row = parse_row(line)
-            name, values = str(row.get("system", source)), [row.get("cosine"), row.get("score")]
-            if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-                raise ValueError("expected numbers as 'cosine' and 'score'")
-        except (ValueError, orjson.JSONDecodeError) as error:
+            name, cosine, rating = str(row.get("system", source)), _number(row, "cosine"), _number(row, "score")
+        except ValueError as error:
             request.intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
             continue
         cosines, ratings = found.setdefault(name, ([], []))
-        cosines.append(float(values[0]))
-        ratings.append(float(values[1]))
+        cosines.append(cosine)
+        ratings.append(rating)
     if not found:
         raise DrtkError(f"{name_of(source)}: holds no pairs")
     return {name: (np.array(cosines), np.array(ratings)) for name, (cosines, ratings) in found.items()}
+
+
+def _number(row: Row, field: str) -> float:
+    value = row.get(field)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"expected a number as '{field}'")
+    return float(value)
 
 
 def _from_model(source: str, request: Request) -> tuple[np.ndarray, np.ndarray]:

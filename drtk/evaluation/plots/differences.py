@@ -90,17 +90,14 @@ def _name_ends(axis: Any, numbers: Numbers) -> None:
     """Ids beside the largest gains and losses, one below the other."""
     values, queries, count = numbers["differences"], numbers["queries"], len(numbers["queries"])
     few = count <= 2 * NAMED
+    style = {"textcoords": "offset points", "fontsize": 9}
     for at in range(0 if few else NAMED):
         if values[at] > EXACTLY:
-            axis.annotate(
-                shortened(queries[at], 18), (at, values[at]), xytext=(12, 2 - 11 * at), textcoords="offset points",
-                fontsize=9, color=GOOD, va="top",
-            )  # fmt: skip
+            text = shortened(queries[at], 18)
+            axis.annotate(text, (at, values[0]), xytext=(14, 2 - 12 * at), color=GOOD, va="top", **style)
         back = count - 1 - at
         if values[back] < -EXACTLY:
-            axis.annotate(
-                shortened(queries[back], 18), (back, values[back]), xytext=(-12, -2 + 11 * at), textcoords="offset points",
-                fontsize=9, color=BAD, ha="right", va="bottom",
-            )  # fmt: skip
+            text = shortened(queries[back], 18)
+            axis.annotate(text, (back, values[-1]), xytext=(-14, 12 * at - 2), color=BAD, ha="right", **style)
     if few:
         axis.set_xticks(range(count), [shortened(query, 12) for query in queries], fontsize=9)

@@ -61,9 +61,9 @@ class ScoreDistributions:
                     label=f"{label} ({int(counts.sum()):,})",
                 )
             axis.set_ylabel("share", fontsize=11)
-            axis.set_ylim(bottom=0)
+            axis.set_ylim(0, axis.get_ylim()[1] * 1.35)  # room for the legend
             plain(axis, f"{shortened(name)}: {good} score higher with a chance of {panel['auc']:.3f} (AUC)")
-            axis.legend(frameon=False, fontsize=10.5)
+            axis.legend(frameon=False, fontsize=10.5, loc="upper right", ncols=2)
         axes[-1].set_xlabel("score", fontsize=11.5)
         if settings.title:
             figure.suptitle(settings.title, fontsize=14, fontweight="bold")

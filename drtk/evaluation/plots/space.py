@@ -20,7 +20,7 @@ from drtk.io.shards import read_shards
 from drtk.settings.plotting import COMMON, PlotSettings
 
 POINTS, POSITIVE, MOST_MODELS = 1500, 4.0, 4
-LINKS = 250  # pairs joined by a line
+LINKS = 100  # pairs joined by a line
 
 
 class VectorSpace:
@@ -166,7 +166,7 @@ def projected(vectors: np.ndarray) -> tuple[np.ndarray, list[float]]:
     axes = axes * np.sign(axes[np.arange(2), np.abs(axes).argmax(axis=1)] + 1e-300)[:, None]
     total = float((strengths**2).sum()) or 1.0
     shares = [float(value) for value in (strengths[:2] ** 2) / total]
-    return centred @ axes.T, (shares + [0.0, 0.0])[:2]
+    return centred @ axes.T, [*shares, 0.0, 0.0][:2]
 
 
 def _geometry(axis: Any, geometry: dict[str, dict[str, float]]) -> None:
@@ -217,7 +217,8 @@ def _plane(axis: Any, panel: Numbers, geometry: dict[str, dict[str, float]], *, 
 def _plane_title(panel: Numbers, geometry: dict[str, dict[str, float]]) -> str:
     name = panel["name"]
     if name in geometry:
-        return f"{shortened(name, 20)}: {geometry[name]['alignment']:.2f}, {geometry[name]['uniformity']:.2f}"
+        figures = geometry[name]
+        return f"{shortened(name, 20)}\nalignment {figures['alignment']:.2f}, uniformity {figures['uniformity']:.2f}"
     pairs = geometry.get("judged pairs")
     return (
         f"Judged pairs joined: alignment {pairs['alignment']:.2f}"

@@ -1,0 +1,244 @@
+"""drtk plot: the numbers behind each picture worked out by hand, the files it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.evaluation.plots import PLOTS
+from drtk.evaluation.plots.space import projected
+from tests.running import command, write
+from tests.tiny import passages, tiny_model
+
+RUN_A = "q1 Q0 x 1 3 t\nq1 Q0 r 2 2 t\nq2 Q0 r 1 5 t\nq2 Q0 y 2 1 t\n"
+RUN_B = "q1 Q0 r 1 3 t\nq1 Q0 x 2 2 t\nq2 Q0 y 1 5 t\nq2 Q0 z 2 1 t\n"
+QRELS = "q1 0 r 1\nq2 0 r 1\nq2 0 s 1\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.run", RUN_A)
+    write(tmp_path / "b.run", RUN_B)
+    write(tmp_path / "qrels", QRELS)
+    log = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0, "nDCG@10": 0.3}, {"step": 30, "loss": 0.5}]
+    write(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in log))
+    pairs = [("s", "m", "u", 4.5, 0.9), ("s", "m", "v", 4.0, 0.8), ("s", "n", "w", 0.5, 0.1), ("s", "n", "x", 5.0, 0.7)]
+    names = ("system", "sentence1", "sentence2", "score", "cosine")
+    write(tmp_path / "pairs.jsonl", "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in pairs))
+    return tmp_path
+
+
+def numbers(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> Any:
+    return json.loads(command(capfd, "plot", "-q", *arguments, "--format", "json"))
+
+
+def test_recall_by_depth(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # a: q1 finds r at 2 of 1 relevant, q2 r at 1 of 2: R@1 (0 + .5)/2, R@2 on (1 + .5)/2; hit rate .5, then 1
+    found = numbers(capfd, "recall", "a.run", "b.run", "--qrels", "qrels")
+    assert found["k"][:3] == [1, 2, 3]
+    assert found["curves"]["a"][:3] == [0.25, 0.75, 0.75]
+    assert found["curves"]["b"][:3] == [0.5, 0.5, 0.5]
+    hits = numbers(capfd, "recall", "a.run", "--qrels", "qrels", "--hit-rate")
+    assert (hits["measure"], hits["curves"]["a"][:2]) == ("Success", [0.5, 1.0])
+    assert numbers(capfd, "recall", "a.run", "--qrels", "qrels", "--depth", "1")["k"] == [1]
+
+
+def test_a_number_of_the_log_by_step(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = numbers(capfd, "training", "one=log.jsonl")
+    assert found == {"field": "loss", "curves": {"one": {"steps": [10, 20, 30], "values": [2.0, 1.0, 0.5]}}}
+    found = numbers(capfd, "training", "one=log.jsonl", "--field", "nDCG@10")
+    assert found["curves"]["one"] == {"steps": [20], "values": [0.3]}
+    with pytest.raises(DrtkError, match=r"log\.jsonl: holds no accuracy; there are loss, nDCG@10"):
+        numbers(capfd, "training", "log.jsonl", "--field", "accuracy")
+
+
+def test_differences_query_by_query(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # RR: a .5 and 1, b 1 and 0: differences -.5 (q1) and 1 (q2), mean .25
+    found = numbers(capfd, "differences", "a.run", "b.run", "--qrels", "qrels", "--measure", "RR")
+    assert found == {
+        "measure": "RR", "runs": ["a", "b"], "mean": 0.25, "better": 1, "equal": 0, "worse": 1,
+        "queries": ["q2", "q1"], "differences": [1.0, -0.5],
+    }  # fmt: skip
+
+
+def test_scores_of_what_is_relevant_and_what_is_not(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # a: relevant 2 and 5, other 3 and 1: of the four pairs 2>1, 5>3, 5>1 are right: AUC 3/4; means 3.5 and 2
+    panel = numbers(capfd, "scores", "a.run", "--qrels", "qrels")["panels"]["a"]
+    assert panel["auc"] == 0.75
+    assert panel["means"] == [3.5, 2.0]
+    assert (sum(panel["good"]), sum(panel["other"]), len(panel["edges"]) - len(panel["good"])) == (2, 2, 1)
+    example = {
+        "query_id": "q",
+        "positives": ["p"],
+        "negatives": ["n", "m"],
+        "scores": {"positives": [2], "negatives": [2, 1]},
+    }
+    write(here / "t.jsonl", json.dumps(example) + "\n")
+    found = numbers(capfd, "scores", "t.jsonl")  # 2 against 2 is half right, 2 against 1 right: 1.5/2
+    assert (found["kinds"], found["panels"]["t"]["auc"]) == (["positives", "negatives"], 0.75)
+
+
+def test_cosines_by_rating_from_a_file_of_pairs(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = numbers(capfd, "cosine", "pairs.jsonl")
+    assert found["bins"] == [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]
+    assert found["systems"]["s"]["cosines"] == [[0.1], [], [], [], [0.7, 0.8, 0.9]]  # 5.0 belongs to the last bin
+    # ranks of cosines 4 3 1 2, of ratings 3 2 1 4: rho = 1 - 6 (1 + 1 + 0 + 4) / (4 * 15)
+    assert found["systems"]["s"]["spearman"] == pytest.approx(0.4)
+
+
+def test_models_are_drawn_from_sentences(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = tiny_model(here / "model")
+    texts = [passage.text for passage in passages(24)]
+    rows = [f"{texts[n]}\t{texts[n + 12]}\t{n % 6}\n" for n in range(12)]
+    write(here / "pairs.tsv", "sentence1\tsentence2\tscore\n" + "".join(rows))
+    found = numbers(capfd, "space", f"m={model}", "--pairs", "pairs.tsv")
+    (panel,) = found["panels"]
+    assert len(panel["groups"]["sentences"]) == 24
+    assert len(panel["links"]) == found["pairs"] == 2  # those rated 5
+    assert all(abs(a - b) == 12 for a, b in panel["links"])
+    assert set(found["geometry"]["m"]) == {"alignment", "uniformity"}
+    assert 0 < sum(panel["variance"]) <= 1 + 1e-9
+    drawn = numbers(capfd, "cosine", f"m={model}", "--pairs", "pairs.tsv")["systems"]["m"]
+    assert sum(map(len, drawn["cosines"])) == 12
+    fewer = numbers(capfd, "space", f"m={model}", "--pairs", "pairs.tsv", "--points", "8")
+    assert len(fewer["panels"][0]["groups"]["sentences"]) == 8
+
+
+def embeddings(folder: Path, ids: list[str], vectors: list[list[float]]) -> None:
+    from drtk.io.manifest import new_manifest, write_json
+    from drtk.io.shards import ShardWriter, records_digest
+
+    folder.mkdir()
+    writer = ShardWriter(folder, dimension=len(vectors[0]), dtype="float32")
+    writer.write(ids, np.array(vectors, dtype=np.float32), digest=records_digest(ids))
+    writer.close()
+    facts = {"shards": writer.entries, "dimension": len(vectors[0]), "dtype": "float32", "role": "passage"}
+    write_json(folder / "meta.json", new_manifest("embeddings", {}, program="encode") | facts)
+
+
+def test_embeddings_are_drawn_with_their_judgements(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    embeddings(here / "q", ["q1", "q2"], [[1, 0, 0], [0, 1, 0]])
+    embeddings(here / "p", ["r", "s", "x"], [[0.8, 0.6, 0], [0, 0, 1], [0, 1, 0]])
+    found = numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "qrels")
+    # judged pairs q1 r (.4), q2 r (squared distance 2 - 2 * .6 = .8), q2 s (2): mean 3.2/3
+    assert found["geometry"]["judged pairs"]["alignment"] == pytest.approx(3.2 / 3)
+    assert found["geometry"]["queries"]["uniformity"] == pytest.approx(-4)  # one pair, squared distance 2
+    (panel,) = found["panels"]
+    assert [len(panel["groups"][name]) for name in ("queries", "passages")] == [2, 3]
+    assert panel["links"] == [[0, 2], [1, 2], [1, 3]]
+    write(here / "other", "q9 0 r 1\n")
+    with pytest.raises(MismatchError, match="no judged pair is among the vectors"):
+        numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "other")
+    embeddings(here / "wide", ["w", "v"], [[1, 0, 0, 0], [0, 1, 0, 0]])
+    with pytest.raises(MismatchError, match=r"vectors of differing length \(3, 4\)"):
+        numbers(capfd, "space", "queries=q", "wide")
+
+
+def test_the_plane_is_that_of_the_largest_variance() -> None:
+    # points on a line through (3, 4)/5: all variance lies on the first axis, and distances are kept
+    line = np.array([[0.0, 0.0], [3, 4], [6, 8]])
+    plane, variance = projected(line)
+    assert variance == pytest.approx([1.0, 0.0])
+    assert np.ptp(plane[:, 0]) == pytest.approx(10)
+
+
+PICTURES: dict[str, list[str]] = {
+    "recall": ["recall", "a.run", "b.run", "--qrels", "qrels"],
+    "training": ["training", "log.jsonl"],
+    "differences": ["differences", "a.run", "b.run", "--qrels", "qrels"],
+    "scores": ["scores", "a.run", "--qrels", "qrels"],
+    "space": ["space", "queries=q", "passages=p", "--qrels", "qrels"],
+    "cosine": ["cosine", "pairs.jsonl"],
+}
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_pictures_are_written_and_do_not_change_from_one_run_to_the_next(
+    here: Path, capfd: pytest.CaptureFixture[str], kind: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    embeddings(here / "q", ["q1", "q2"], [[1, 0, 0], [0, 1, 0]])
+    embeddings(here / "p", ["r", "s", "x"], [[0.8, 0.6, 0], [0, 0, 1], [0, 1, 0]])
+    call = ["plot", "-q", *PICTURES[kind]]
+    command(capfd, *call, "-o", "one.svg")
+    command(capfd, *call, "-o", "two.svg")
+    command(capfd, *call, "-o", "x.png", "--title", "Mine & yours")
+    command(capfd, *call, "-o", "x.pdf", "--width", "5", "--height", "4")
+    assert (here / "one.svg").read_bytes() == (here / "two.svg").read_bytes()
+    texts = "".join(ElementTree.fromstring((here / "one.svg").read_text()).itertext())
+    assert len(texts.split()) > 5  # letters are letters
+    png = (here / "x.png").read_bytes()
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    assert int.from_bytes(png[16:20], "big") >= 600  # pixels across
+    assert (here / "x.pdf").read_bytes()[:4] == b"%PDF"
+    assert json.loads((here / "x.png.meta.json").read_text())["kind"] == "picture"
+    with pytest.raises(DrtkError, match=r"x\.png: exists already"):
+        command(capfd, *call, "-o", "x.png")
+
+
+def test_many_queries_long_names_and_one_query_can_be_drawn(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    long = "a-system-with-a-name-that-is-much-too-long-for-any-picture"
+    many = range(3000)
+    write(here / "m.run", "".join(f"q{n} Q0 r 1 2 t\nq{n} Q0 x 2 1 t\n" for n in many))
+    write(here / "n.run", "".join(f"q{n} Q0 {'r' if n % 3 else 'x'} 1 2 t\n" for n in many))
+    write(here / "m.qrels", "".join(f"q{n} 0 r 1\n" for n in many))
+    for kind in ("differences", "recall"):
+        command(capfd, "plot", "-q", kind, f"{long}=m.run", "n.run", "--qrels", "m.qrels", "-o", f"{kind}.png")
+    write(here / "one", "q1 0 r 1\n")
+    command(capfd, "plot", "-q", "differences", "a.run", "b.run", "--qrels", "one", "-o", "one.png")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["recall", "a.run"], "needs judgements: --qrels FILE"),
+        (["nonsense", "a.run"], "unknown picture 'nonsense'; choose from recall, training"),
+        (["differences", "a.run", "--qrels", "qrels"], "of 2 inputs; there is 1"),
+        (["differences", "a.run", "b.run", "--qrels", "qrels", "--measure", "RR P_5"], "one measure"),
+        (["training", "log.jsonl", "--qrels", "qrels"], "--qrels does not go with drtk plot training"),
+        (["recall", "a.run", "--qrels", "qrels", "--field", "x"], "--field does not go with drtk plot recall"),
+        (["recall", "a.run", "--qrels", "qrels", "--pairs", "x"], "--pairs does not go with drtk plot recall"),
+        (["cosine", "nowhere"], "a model needs sentences: --pairs FILE"),
+        (["cosine", "pairs.jsonl", "--pairs", "x"], "have their cosines already"),
+        (["scores", "a.run", "pairs.jsonl"], "do not go into one picture"),
+        (["space", "nowhere"], "models need sentences: --pairs FILE"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(
+    here: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        numbers(capfd, *arguments)
+
+
+def test_a_picture_needs_a_name_or_a_format(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match=r"\.png, \.svg, \.pdf, \.json; or say --format"):
+        command(capfd, "plot", "training", "log.jsonl")
+    with pytest.raises(UsageError, match=r"or say --format"):
+        command(capfd, "plot", "training", "log.jsonl", "-o", "x.jpg")
+
+
+def test_lines_that_cannot_be_read_are_named(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(here / "log.jsonl", '{"step": 1, "loss": 1}\n{"step": 2, "loss": "low"}\n')
+    with pytest.raises(RecordError, match=r"log\.jsonl:2: expected a whole 'step' and a number as 'loss'"):
+        numbers(capfd, "training", "log.jsonl")
+    write(here / "pairs.jsonl", '{"system": "s", "score": 1, "cosine": 0.5}\n{"system": "s", "score": 2}\n')
+    with pytest.raises(RecordError, match=r"pairs\.jsonl:2: expected a number as 'cosine'"):
+        numbers(capfd, "cosine", "pairs.jsonl")
+    write(here / "b.run", "q1 Q0 r 1 high t\n")
+    with pytest.raises(RecordError, match=r"b\.run:1: score 'high' is not a number"):
+        numbers(capfd, "scores", "b.run", "--qrels", "qrels")
+    write(here / "b.run", "q1 Q0 x 1 1 t\n")
+    with pytest.raises(DrtkError, match="b: there is no score of anything relevant"):
+        numbers(capfd, "scores", "b.run", "--qrels", "qrels")
+    write(here / "b.run", "")
+    with pytest.raises(DrtkError, match="nothing to draw: the runs are empty"):
+        numbers(capfd, "recall", "b.run", "--qrels", "qrels")
