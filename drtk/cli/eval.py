@@ -98,7 +98,7 @@ def _judged(
     from drtk.evaluation.evaluate import Evaluator
     from drtk.evaluation.measures import parse_measures
     from drtk.evaluation.rankings import View
-    from drtk.evaluation.runs import evaluated, judgements_from
+    from drtk.evaluation.runs import judgements_from, scored
     from drtk.evaluation.tables import table_lines
     from drtk.io.corpus_ids import CorpusIds
     from drtk.io.sources import source_of
@@ -114,7 +114,7 @@ def _judged(
         depth=settings.depth,
     )
     evaluator = Evaluator(judgements, measures)
-    results = [evaluated(run, evaluator, view, intake, retrieved_only=settings.retrieved_only)[0] for run in runs]
+    results = [scored(run, evaluator, view, intake, retrieved_only=settings.retrieved_only) for run in runs]
     return table_lines(results, measures, format=settings.format, per_query=settings.per_query, digits=settings.digits)
 
 

@@ -11,7 +11,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.evaluate import Evaluation, Evaluator, Value
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.rankings import View
-from drtk.evaluation.runs import evaluated, judgements_from
+from drtk.evaluation.runs import judgements_from, scored
 from drtk.evaluation.tables import Parts, table_lines
 from drtk.io.intake import Intake
 from drtk.io.progress import log, track, warn
@@ -121,7 +121,7 @@ def collection_lines(systems: Sequence[NamedRun], folder: str, settings: EvalSet
         evaluator = Evaluator(judgements_from(str(collection.qrels), intake), measures)
         for name, paths in runs.items():  # one run in memory at a time
             run = NamedRun(f"{name}: {collection.name}", str(paths[collection.name]))
-            results[name][collection.name] = evaluated(run, evaluator, _view(settings), intake)[0].overall
+            results[name][collection.name] = scored(run, evaluator, _view(settings), intake).overall
     log(f"eval: averages are over {_counted(kept)}")
     tables = [averaged(name, kept, results[name], measures) for name in results]
     return table_lines(

@@ -11,6 +11,7 @@ from subprocess import SubprocessError  # some of ir_measures' providers are pro
 
 from drtk.errors import UsageError
 from drtk.evaluation import METRICS
+from drtk.evaluation.judged import JudgedRanks, judged_measure
 from drtk.evaluation.measures import Measure
 from drtk.io.trec import Judgements
 
@@ -42,6 +43,14 @@ class Evaluator:
         self._own = [(measure, METRICS.load(measure.key)) for measure in self.measures if measure.engine == "own"]
         self._trec = [measure for measure in self.measures if measure.engine == "pytrec_eval"]
         self._other = [measure for measure in self.measures if measure.engine == "ir_measures"]
+        of_trec = {measure.name: judged_measure(measure.key) for measure in self._trec if not measure.judged_only}
+        self._by_ranks = [(m, compute) for m in self._trec if (compute := of_trec.get(m.name)) is not None]
+        self._by_entries = [measure for measure in self._trec if of_trec.get(measure.name) is None]
+
+    @property
+    def needs_rankings(self) -> bool:
+        """Whether a measure has to see every document of a ranking, not only those that are judged."""
+        return bool(self._by_entries or self._other)
 
     def __call__(self, name: str, rankings: Rankings, *, retrieved_only: bool = False, tag: str = "") -> Evaluation:
         """The values of rankings (ids by query, best first), in the order of the judgements.
@@ -51,47 +60,68 @@ class Evaluator:
         """
         queries = [query for query in self.judgements if query in rankings or not retrieved_only]
         result = Evaluation(name, {query: {} for query in queries})
+        for query in queries:
+            ranking = rankings.get(query, ())
+            known = self.judgements[query]
+            ranks = [rank for rank, id in enumerate(ranking, start=1) if id in known]
+            found = JudgedRanks(ranks, [known[ranking[rank - 1]] for rank in ranks], len(ranking))
+            result.per_query[query] |= self._from_ranks(found, list(known.values()))
         stream = iter(queries)
-        while batch := list(islice(stream, _BATCH)):
-            found = {query: rankings.get(query, ()) for query in batch}
-            for query, values in self._values(found):
+        while batch := list(islice(stream, _BATCH if self.needs_rankings else len(queries))):
+            for query, values in self._from_rankings({query: rankings.get(query, ()) for query in batch}):
                 result.per_query[query] |= values
+        return self._summed_up(result, tag)
+
+    def from_ranks(
+        self, name: str, found: Mapping[str, JudgedRanks], *, retrieved_only: bool = False, tag: str = ""
+    ) -> Evaluation:
+        """The same of the ranks of judged documents, for measures that need no more."""
+        nothing = JudgedRanks((), (), 0)
+        queries = [query for query in self.judgements if query in found or not retrieved_only]
+        result = Evaluation(name, {})
+        for query in queries:
+            known = list(self.judgements[query].values())
+            result.per_query[query] = self._from_ranks(found.get(query, nothing), known)
+        return self._summed_up(result, tag)
+
+    def _summed_up(self, result: Evaluation, tag: str) -> Evaluation:
+        """With what queries come to together, and the measures of each in the order asked for."""
         for measure in self.measures:
             overall = self._overall(measure, result, tag)
             if overall is not None:
                 result.overall[measure.name] = overall
         names = [measure.name for measure in self.measures]
         counts = {measure.name for measure in self.measures if measure.aggregate == "sum"}
-        for query, values in result.per_query.items():  # engines take turns: bring measures into the order asked for
+        for query, values in result.per_query.items():  # engines take turns
             result.per_query[query] = {
                 name: int(values[name]) if name in counts else values[name] for name in names if name in values
             }
         return result
 
-    def _values(self, rankings: Rankings) -> Iterator[tuple[str, dict[str, Value]]]:
-        for query, ranking in rankings.items():
-            known = self.judgements[query]
-            if self._own:
-                yield query, self._own_values(ranking, known)
+    def _from_ranks(self, found: JudgedRanks, known: list[int]) -> dict[str, Value]:
+        values: dict[str, Value] = {m.name: compute(found, known, m.rel) for m, compute in self._by_ranks}
+        if self._own:
+            values |= self._own_values(found.dense(), known)
+        return values
+
+    def _from_rankings(self, rankings: Rankings) -> Iterator[tuple[str, dict[str, Value]]]:
         yield from self._trec_values(rankings)
         yield from self._other_values(rankings)
 
-    def _own_values(self, ranking: Sequence[str], known: Mapping[str, int]) -> dict[str, Value]:
-        grades = [known.get(id) for id in ranking]
-        pool = list(known.values())
+    def _own_values(self, grades: list[int | None], known: list[int]) -> dict[str, Value]:
         values: dict[str, Value] = {}
         for measure, compute in self._own:
             seen = [grade for grade in grades if grade is not None and grade >= 0] if measure.judged_only else grades
-            values[measure.name] = compute(seen, pool, rel=measure.rel, **measure.params)
+            values[measure.name] = compute(seen, known, rel=measure.rel, **measure.params)
         return values
 
     def _trec_values(self, rankings: Rankings) -> Iterator[tuple[str, dict[str, Value]]]:
-        if not self._trec:
+        if not self._by_entries:
             return
         import pytrec_eval
 
         groups: dict[tuple[int, bool, str], list[Measure]] = defaultdict(list)
-        for measure in self._trec:
+        for measure in self._by_entries:
             # pytrec_eval has one level a call, and calls every F measure set_F whatever its beta
             beta = measure.key if measure.key.startswith("set_F_") else ""
             groups[measure.rel, measure.judged_only, beta].append(measure)

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from drtk.errors import DrtkError, MismatchError
+from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.evaluation.evaluate import Evaluation, Evaluator
+from drtk.evaluation.judged import JudgedRanks
 from drtk.evaluation.rankings import View
 from drtk.io.corpus_ids import CorpusIds
 from drtk.io.intake import Intake
 from drtk.io.progress import detail, log, warn
 from drtk.io.runs import NamedRun
 from drtk.io.sources import source_of
-from drtk.io.streams import name_of
+from drtk.io.streams import STANDARD, name_of
 from drtk.io.trec import Judgements, QueryHits, load_hits, load_qrels
+
+if TYPE_CHECKING:
+    from drtk.io.run_blocks import Places
+
+LARGE = 1 << 20  # bytes of a file; below, loading numpy takes longer than reading every line
 
 
 def judgements_from(
@@ -63,9 +71,7 @@ def retrieved_by(run: NamedRun, judgements: Judgements, view: View, intake: Inta
         raise MismatchError(
             f"{name_of(run.source)}: no query has judgements; it has '{example}', the judgements have '{wanted}'"
         )
-    unjudged = len(queries.seen) - len(hits)
-    if unjudged:
-        detail(f"{run.name}: {_queries(unjudged)} of the run without judgements left out")
+    _tell_unjudged(run.name, len(queries.seen) - len(hits))
     tag = next((found.tags[0] for found in hits.values()), "")
     if view.by is None and hits and _judges_documents(hits, judgements):
         warn(f"{run.name}: nothing retrieved is judged, but its documents are: --by source scores documents")
@@ -108,6 +114,54 @@ def evaluated(
     found = retrieved_by(run, evaluator.judgements, view, intake)
     tell_missing(run.name, len(found.rankings), len(evaluator.judgements), retrieved_only=retrieved_only)
     return evaluator(run.name, found.rankings, retrieved_only=retrieved_only, tag=found.tag), found
+
+
+def scored(
+    run: NamedRun, evaluator: Evaluator, view: View, intake: Intake, *, retrieved_only: bool = False
+) -> Evaluation:
+    """The values of one run, as `evaluated` gives them; where ranks of judged documents suffice, without the rest in memory."""
+    large = run.source != STANDARD and Path(run.source).is_file() and Path(run.source).stat().st_size >= LARGE
+    if large and not evaluator.needs_rankings and view.by is None and view.order == "score" and not intake.skip_bad:
+        from drtk.io.run_blocks import NotPlain
+
+        try:
+            return _scored_by_blocks(run, evaluator, view, intake, retrieved_only)
+        except (NotPlain, RecordError):
+            detail(f"{run.name}: is read line by line")
+    return evaluated(run, evaluator, view, intake, retrieved_only=retrieved_only)[0]
+
+
+def _scored_by_blocks(
+    run: NamedRun, evaluator: Evaluator, view: View, intake: Intake, retrieved_only: bool
+) -> Evaluation:
+    """Raises NotPlain where the run has to be read carefully, were it only to say what may be wrong with it."""
+    from drtk.io.run_blocks import NotPlain, Seen, judged_places
+
+    seen, found, tag = Seen(), {}, ""
+    for places in judged_places(run.source, evaluator.judgements, intake, seen):
+        found[places.query_id] = _looked_at(places, evaluator.judgements[places.query_id], view)
+        tag = tag or places.tag
+    if not any(item.ranks for item in found.values()):
+        raise NotPlain
+    _tell_unjudged(run.name, seen.unjudged)
+    tell_missing(run.name, len(found), len(evaluator.judgements), retrieved_only=retrieved_only)
+    return evaluator.from_ranks(run.name, found, retrieved_only=retrieved_only, tag=tag)
+
+
+def _looked_at(places: Places, judged: Mapping[str, int], view: View) -> JudgedRanks:
+    """Judged documents as a view has them: the query's own document left out where that is asked for, then the cut."""
+    pairs = zip(places.ranks, places.doc_ids, strict=True)
+    own = next((rank for rank, id in pairs if id == places.query_id), None)
+    known = [(rank, judged[id]) for rank, id in zip(places.ranks, places.doc_ids, strict=True) if id in judged]
+    found = JudgedRanks([rank for rank, _ in known], [grade for _, grade in known], places.length)
+    if view.drop_same_id and own is not None:
+        found = found.without(own)
+    return found.cut(view.depth)
+
+
+def _tell_unjudged(name: str, count: int) -> None:
+    if count:
+        detail(f"{name}: {_queries(count)} of the run without judgements left out")
 
 
 def tell_missing(name: str, found: int, wanted: int, *, retrieved_only: bool) -> None:

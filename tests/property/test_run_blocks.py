@@ -1,0 +1,172 @@
+"""Reading a run by blocks gives what reading it line by line gives: the same ranks, and never a figure for a faulty file."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from drtk.errors import DrtkError, RecordError
+from drtk.evaluation import runs
+from drtk.evaluation.evaluate import Evaluator
+from drtk.evaluation.judged import JudgedRanks, judged_measure
+from drtk.evaluation.measures import parse_measures
+from drtk.evaluation.rankings import View
+from drtk.io import run_blocks
+from drtk.io.intake import Intake
+from drtk.io.run_blocks import NotPlain, Seen, judged_places
+from drtk.io.runs import NamedRun
+from drtk.io.trec import load_hits
+
+DOCS = [
+    "d1",
+    "d2",
+    "d10",
+    "a-long-id-of-more-than-sixteen-letters",
+    "a-long-id-of-more-than-sixteen-letterz",
+    "x" * 8,
+    "x" * 9,
+]
+QUERIES = ["1", "q2", "a-query-with-a-long-name-01", "a-query-with-a-long-name-02"]
+JUDGEMENTS = {"1": {"d1": 1, "d10": 0}, "q2": {DOCS[3]: 2, "d2": -1}, QUERIES[2]: {"x" * 8: 1}, "absent": {"d1": 1}}
+SCORES = st.one_of(
+    st.sampled_from(
+        ["1", "2.5", "0.30000001", "0.3", "0.30000002", "-1", "1e-3", "12.345678329467773", "7.", ".5", "100000"]
+    ),
+    st.floats(-100, 100, allow_nan=False).map(repr),
+)
+GAPS = st.sampled_from([" ", "\t"])
+LINES = st.lists(
+    st.tuples(st.sampled_from(QUERIES), st.sampled_from(DOCS), SCORES, GAPS),
+    min_size=1,
+    max_size=24,
+    unique_by=lambda r: r[:2],
+)
+FAULTS = st.sampled_from(
+    ["", "q2 Q0 d1 1 high t\n", "q2 Q0 d1\n", "q2 Q0 d1 x 1 t\n", "q2 Q0 d1 1 nan t\n", "q2 Q0 d\u00e91 1 1 t\n", "\n",
+     "q2 Q0 d1 1 1_0 t\n", "q2  Q0 d1 1 1 t\n", "q2 Q0 d1 1 1 t more\n", "q2 Q0 d1 1 1 t\r\n", "q2 Q0 d1 1 1 \0\n"]
+)  # fmt: skip
+
+
+def written(folder: Path, lines: list[tuple[str, str, str, str]], *, together: bool, end: str = "\n") -> Path:
+    rows = sorted(lines, key=lambda row: QUERIES.index(row[0])) if together else lines
+    text = "\n".join(gap.join([q, "Q0", d, str(n), s, "tag"]) for n, (q, d, s, gap) in enumerate(rows, start=1)) + end
+    path = folder / "x.run"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def by_lines(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
+    found = {}
+    for query, hits in load_hits(str(path), only=JUDGEMENTS).items():
+        ids = hits.ranked_ids()
+        wanted = {*JUDGEMENTS[query], query}
+        found[query] = ([(rank, id) for rank, id in enumerate(ids, start=1) if id in wanted], len(ids))
+    return found
+
+
+def by_blocks(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
+    places = judged_places(str(path), JUDGEMENTS, Intake(), Seen())
+    return {p.query_id: (list(zip(p.ranks, p.doc_ids, strict=True)), p.length) for p in places}
+
+
+COMMON = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+@COMMON
+@given(LINES, st.sampled_from(["\n", ""]), st.sampled_from([64, 200, 1 << 22]))
+def test_the_same_ranks(tmp_path: Path, lines: list[tuple[str, str, str, str]], end: str, size: int) -> None:
+    path = written(tmp_path, lines, together=True, end=end)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_blocks, "BLOCK", size)
+        assert by_blocks(path) == by_lines(path)
+
+
+@COMMON
+@given(LINES)
+def test_queries_that_come_back_are_noticed(tmp_path: Path, lines: list[tuple[str, str, str, str]]) -> None:
+    path = written(tmp_path, lines, together=False)
+    order = [q for at, (q, *_) in enumerate(lines) if at == 0 or lines[at - 1][0] != q]
+    if len(order) == len(set(order)):
+        assert by_blocks(path) == by_lines(path)
+    else:
+        with pytest.raises(NotPlain):
+            by_blocks(path)
+
+
+@COMMON
+@given(LINES, FAULTS, st.integers(0, 24), st.booleans())
+def test_a_command_says_and_gives_the_same_either_way(
+    tmp_path: Path, lines: list[tuple[str, str, str, str]], fault: str, at: int, packed: bool
+) -> None:
+    path = written(tmp_path, lines, together=True)
+    rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    rows.insert(min(at, len(rows)), fault)
+    data = "".join(rows).encode()
+    path.write_bytes(gzip.compress(data) if packed else data)
+    measures = parse_measures("nDCG@10 RR@2 R@3 Success@1 P_5 map num_ret recip_rank unj_5")
+    evaluator, view = Evaluator(JUDGEMENTS, measures), View(drop_same_id=True, depth=7)
+
+    def outcome(large: int) -> object:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runs, "LARGE", large)
+            try:
+                found = runs.scored(NamedRun("x", str(path)), evaluator, view, Intake())
+            except DrtkError as error:
+                return type(error), str(error)
+            return found.per_query, found.overall
+
+    assert outcome(0) == outcome(1 << 40)
+
+
+def test_the_same_document_twice_is_left_to_the_careful_reader(tmp_path: Path) -> None:
+    path = tmp_path / "x.run"
+    path.write_text("1 Q0 d1 1 2 t\n1 Q0 d1 2 1 t\n")
+    with pytest.raises(NotPlain):
+        by_blocks(path)
+    with pytest.raises(RecordError, match=r"x\.run:2: document 'd1' is given to query '1' a second time"):
+        by_lines(path)
+
+
+def test_two_ids_of_one_hash_cost_time_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.run"
+    path.write_text("1 Q0 d1 1 2 t\n1 Q0 d2 2 1 t\n")
+    monkeypatch.setattr(run_blocks._Words, "hashes", lambda self, starts, ends: (ends - starts).astype("uint64"))
+    with pytest.raises(NotPlain):
+        by_blocks(path)
+
+
+RANKINGS = st.lists(st.tuples(st.integers(0, 9), st.integers(-1, 4)), max_size=8, unique_by=lambda item: item[0])
+
+
+@given(RANKINGS, st.integers(0, 14), st.integers(1, 3), st.integers(1, 12), st.lists(st.integers(-1, 4), max_size=4))
+def test_values_are_those_of_pytrec_eval(
+    judged: list[tuple[int, int]], length: int, rel: int, cutoff: int, missed: list[int]
+) -> None:
+    import pytrec_eval
+
+    known = {f"d{place}": grade for place, grade in judged} | {f"m{n}": grade for n, grade in enumerate(missed)}
+    if not any(grade >= 0 for grade in known.values()):
+        return  # pytrec_eval never comes back from these
+    docs = [f"d{place}" if place < 10 else f"u{place}" for place in range(length)]
+    keys = [f"{family}_{cutoff}" for family in ("ndcg_cut", "recall", "P", "success", "map_cut")]
+    keys += ["ndcg", "map", "recip_rank", "Rprec", "num_ret", "num_rel_ret"]
+    ranks = [rank for rank, id in enumerate(docs, start=1) if id in known]
+    found = JudgedRanks(ranks, [known[docs[rank - 1]] for rank in ranks], length)
+    ours = {key: judged_measure(key)(found, list(known.values()), rel) for key in keys}  # type: ignore[misc]
+    run = {"q": {id: float(length - at) for at, id in enumerate(docs)}}
+    engine = pytrec_eval.RelevanceEvaluator({"q": known}, set(keys), relevance_level=rel)
+    theirs = engine.evaluate(run)["q"] if docs else dict.fromkeys(keys, 0.0)
+    assert ours == {key: pytest.approx(theirs[key], abs=1e-12) for key in keys}
+
+
+def test_a_ranking_cut_or_without_one_document() -> None:
+    found = JudgedRanks([2, 5, 9], [1, 0, 3], 12)
+    assert found.cut(5) == JudgedRanks([2, 5], [1, 0], 5)
+    assert found.cut(20) is found
+    assert found.without(5) == JudgedRanks([2, 8], [1, 3], 11)
+    assert found.without(1) == JudgedRanks([1, 4, 8], [1, 0, 3], 11)
+    assert JudgedRanks([2], [1], 3).dense() == [None, 1, None]
