@@ -1,0 +1,114 @@
+"""Top-k answer accuracy: drtk beside the obvious way to do what DPR describes, on the same questions and passages.
+
+python benchmarks/answers.py DATA [--questions N] [--depth N] [--rounds N] [--out FILE]
+
+DATA is a folder with `squad` in BEIR layout, whose paragraphs are the passages, and `openqa/nq_open_dev.jsonl`, the questions. bm25s finds
+the passages; most hold no answer, so nearly all of them are looked at. The obvious way: every passage of every question decomposed, cut into tokens and compared, until one holds an answer; one
+process. Both look at the same passages and must find the same. Writes JSON: seconds of each, the ratio, versions, hardware.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import unicodedata
+from pathlib import Path
+
+import regex
+
+TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
+
+
+def tokens(text: str) -> list[str]:
+    return [match.group().lower() for match in TOKEN.finditer(unicodedata.normalize("NFD", text))]
+
+
+def contains(answers: list[list[str]], text: list[str]) -> bool:
+    return any(text[at : at + len(a)] == a for a in answers for at in range(len(text) - len(a) + 1))
+
+
+def obvious(folder: Path, depth: int) -> list[float]:
+    """Top-1, 5, 20 and 100 accuracy, the plain way."""
+    texts = {}
+    with open(folder / "corpus.jsonl", encoding="utf-8") as corpus:
+        for line in corpus:
+            row = json.loads(line)
+            texts[row["_id"]] = row["text"]
+    with open(folder / "questions.jsonl", encoding="utf-8") as questions:
+        answers = {row["id"]: [tokens(a) for a in row["answers"]] for row in map(json.loads, questions)}
+    ranked: dict[str, list[str]] = {}
+    with open(folder / "x.run", encoding="utf-8") as run:
+        for line in run:
+            query, _, doc, *_ = line.split()
+            ranked.setdefault(query, []).append(doc)
+    firsts = []
+    for query, wanted in answers.items():
+        found = (
+            rank
+            for rank, doc in enumerate(ranked.get(query, [])[:depth], start=1)
+            if contains(wanted, tokens(texts[doc]))
+        )
+        firsts.append(next(found, depth + 1))
+    return [sum(first <= k for first in firsts) / len(firsts) for k in (1, 5, 20, 100)]
+
+
+def drtk(*arguments: str | Path) -> str:
+    command = [str(Path(sys.executable).parent / "drtk"), *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", metavar="DATA")
+    parser.add_argument("--questions", type=int, default=3610)
+    parser.add_argument("--depth", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", metavar="FILE")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with gzip.open(Path(options.data) / "squad" / "corpus.jsonl.gz") as packed:
+            (folder / "corpus.jsonl").write_bytes(packed.read())
+        with open(Path(options.data) / "openqa" / "nq_open_dev.jsonl", encoding="utf-8") as queries:
+            chosen = list(queries)[: options.questions]
+        (folder / "questions.jsonl").write_text("".join(chosen), encoding="utf-8")
+        drtk("index", folder / "corpus.jsonl", "--type", "bm25s", "-o", folder / "bm25s")
+        drtk("search", folder / "bm25s", folder / "questions.jsonl", "-k", str(options.depth), "-o", folder / "x.run")
+        call = ["eval", folder / "x.run", "--answers", folder / "questions.jsonl", "--corpus", folder / "corpus.jsonl"]
+        seconds: dict[str, list[float]] = {"drtk": [], "drtk, one process": [], "the obvious way": []}
+        for _ in range(options.rounds):
+            for kind, more in (("drtk", []), ("drtk, one process", ["--workers", "1"])):
+                start = time.perf_counter()
+                row = json.loads(drtk(*call, *more, "--format", "jsonl").splitlines()[-1])
+                seconds[kind].append(time.perf_counter() - start)
+            start = time.perf_counter()
+            theirs = obvious(folder, options.depth)
+            seconds["the obvious way"].append(time.perf_counter() - start)
+    ours = [row[f"Answer@{k}"] for k in (1, 5, 20, 100)]
+    if ours != theirs:
+        raise SystemExit(f"not the same: {ours} and {theirs}")
+    quickest = {kind: min(found) for kind, found in seconds.items()}
+    result = {
+        "command": "python benchmarks/answers.py DATA",
+        "questions": len(chosen),
+        "depth": options.depth,
+        "accuracy": dict(zip(("top-1", "top-5", "top-20", "top-100"), ours, strict=True)),
+        "seconds": quickest,
+        "ratio": quickest["the obvious way"] / quickest["drtk"],
+        "hardware": {"machine": platform.machine(), "system": platform.system(), "cores": len(os.sched_getaffinity(0))},
+        "versions": {"python": platform.python_version(), "drtk": importlib.metadata.version("drtk")},
+    }
+    text = json.dumps(result, indent=2) + "\n"
+    Path(options.out).write_text(text) if options.out else print(text, end="")
+
+
+if __name__ == "__main__":
+    main()
