@@ -53,6 +53,7 @@ def eval_sentences(
     from drtk.io.manifest import folder_entry
     from drtk.io.progress import log
     from drtk.io.runs import named_runs
+    from drtk.io.streams import STANDARD
     from drtk.io.streams import Output as Stream
 
     named = named_runs(systems)
@@ -63,7 +64,7 @@ def eval_sentences(
     loaded = load_tasks(tasks, job.intake)
 
     def encoder(source: str) -> Encode:
-        if Path(source).is_file():
+        if source == STANDARD or Path(source).is_file():
             return vectors_from(source, job.intake)
         from drtk.retrieval.encode import Embedder
 

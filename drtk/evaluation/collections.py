@@ -68,7 +68,7 @@ def find_collections(folder: Path, split: str) -> Found:
         members = sorted(item for item in path.iterdir() if (item / "qrels").is_dir())
         found.collections += [Collection(f"{path.name}/{item.name}", _judgements(item, split)) for item in members]
     if not found.collections:
-        raise DrtkError(f"{folder}: holds no collection: expected NAME/qrels/{split}.tsv")
+        raise DrtkError(f"{folder}: is a folder that holds no collection: expected NAME/qrels/{split}.tsv")
     return found
 
 

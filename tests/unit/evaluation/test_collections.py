@@ -138,7 +138,7 @@ def test_what_a_folder_cannot_be_asked_is_said(
 
 
 def test_a_folder_without_collections_is_named(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(DrtkError, match=r"runs: holds no collection: expected NAME/qrels/test\.tsv"):
+    with pytest.raises(DrtkError, match=r"runs: is a folder that holds no collection: expected NAME/qrels/test\.tsv"):
         command(capfd, "eval", "runs", "--qrels", "runs")
 
 
