@@ -14,14 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from drtk.io.byte_words import MULTIPLIER, ByteWords
 from drtk.io.intake import Intake
 from drtk.io.trec import Judgements, QueryHits
 
 BLOCK = 1 << 22  # bytes: arrays of a block stay in the processor's cache
-_WORD, _BEFORE = 8, 24  # bytes of a word, and of padding before the data
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: it spreads what is close together
+_LONGEST_RANK, _LONGEST_SCORE = 8, 16  # letters
 _TABLE_BITS = 22
-_MASKS = np.array([(1 << (8 * size)) - 1 for size in range(_WORD)] + [(1 << 64) - 1], dtype=np.uint64)
 _POWERS = 10.0 ** np.arange(23)
 
 
@@ -120,7 +119,7 @@ class _Wanted:
         data = b"".join(id for _, id in rows)
         ends = np.cumsum([len(id) for _, id in rows], dtype=np.int64)
         starts = ends - [len(id) for _, id in rows]
-        words = _Words(data)
+        words = ByteWords(data)
         hashes = words.hashes(starts, ends)
         self._table = np.zeros(1 << _TABLE_BITS, dtype=bool)
         self._table[_slot(hashes, np.array([at for at, _ in rows], dtype=np.uint64))] = True
@@ -131,57 +130,8 @@ class _Wanted:
 
 
 def _slot(hashes: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    mixed = (hashes ^ (queries * _MULTIPLIER)) * _MULTIPLIER
+    mixed = (hashes ^ (queries * MULTIPLIER)) * MULTIPLIER
     return (mixed >> np.uint64(64 - _TABLE_BITS)).astype(np.int64)
-
-
-class _Words:
-    """Bytes as words of 8 that may begin anywhere."""
-
-    def __init__(self, data: bytes) -> None:
-        padded = bytes(_BEFORE) + data + bytes(_WORD)
-        self._words = np.ndarray(len(padded) - _WORD + 1, dtype="<u8", buffer=padded, strides=(1,))
-
-    def at(self, starts: np.ndarray, lengths: np.ndarray, number: int) -> np.ndarray:
-        """The word `number` of each field, bytes beyond its end being 0. (fields,) uint64"""
-        left = np.clip(lengths - _WORD * number, 0, _WORD)
-        places = np.minimum(starts + (_WORD * number + _BEFORE), len(self._words) - 1)
-        found = self._words[places]  # not take(): it would copy words that are not aligned, all of them
-        found &= _MASKS[left]
-        return found
-
-    def before(self, starts: np.ndarray, ends: np.ndarray, words: int) -> np.ndarray:
-        """The last letters of each field as rows of bytes, the last one in the last row, 0 before the field.
-
-        returns: (8 * words, fields) uint8
-        """
-        found = np.empty((len(ends), words), dtype="<u8")
-        for number in range(words):
-            over = _WORD * (words - 1 - number)  # letters behind this word
-            missing = np.clip(_WORD - (ends - starts - over), 0, _WORD)
-            word = self._words[ends + (_BEFORE - _WORD - over)]
-            found[:, number] = word & ~_MASKS[missing]
-        return np.ascontiguousarray(found.view(np.uint8).T)
-
-    def hashes(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """A hash of each field, which depends on nothing but its letters. (fields,) uint64"""
-        lengths = ends - starts
-        found = lengths.astype(np.uint64)
-        shortest = int(lengths.min()) if len(lengths) else 0
-        for number in range(-(-int(lengths.max(initial=0)) // _WORD)):
-            mixed = (found ^ self.at(starts, lengths, number)) * _MULTIPLIER
-            mixed ^= mixed >> np.uint64(29)
-            found = mixed if shortest > _WORD * number else np.where(lengths > _WORD * number, mixed, found)
-        return found
-
-    def changes(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Rows that differ from the one before. (changes,)"""
-        lengths = ends - starts
-        differs = lengths[1:] != lengths[:-1]
-        for number in range(-(-int(lengths.max(initial=0)) // _WORD)):
-            word = self.at(starts, lengths, number)
-            differs |= word[1:] != word[:-1]
-        return np.flatnonzero(differs) + 1
 
 
 class _Group(NamedTuple):
@@ -230,7 +180,7 @@ class _Block:
         self.starts = np.empty_like(self.ends)
         flat = self.starts.reshape(-1)
         flat[0], flat[1:] = 0, gaps[:-1] + 1
-        self.words = _Words(data)
+        self.words = ByteWords(data)
         self._check_ranks()
         self.scores = self._scores()
 
@@ -249,16 +199,16 @@ class _Block:
         starts, ends = self.column(3)
         letters = self.words.at(starts, ends - starts, 0).view(np.uint8)
         other_than_digits = (letters - np.uint8(48) > 9) & (letters != 0)
-        if int((ends - starts).max()) > _WORD or other_than_digits.any():
+        if int((ends - starts).max()) > _LONGEST_RANK or other_than_digits.any():
             raise NotPlain
 
     def _scores(self) -> np.ndarray:
         """The scores, (lines,) float64: exactly the numbers that are written."""
         starts, ends = self.column(4)
         width = int((ends - starts).max())
-        if width > 2 * _WORD:
+        if width > _LONGEST_SCORE:
             return self._parsed()
-        letters = self.words.before(starts, ends, -(-width // _WORD))[-width:]
+        letters = self.words.before(starts, ends, -(-width // 8))[-width:]
         digits = letters - np.uint8(48)  # other letters wrap round to large numbers
         is_digit, dots = digits < 10, letters == 46
         if not (is_digit | dots | (letters == 0)).all():
@@ -301,7 +251,7 @@ def _groups(data: bytes, wanted: _Wanted) -> Iterator[_Group]:
     )
     of_row = np.repeat(numbers, lasts - firsts)
     hashes = block.words.hashes(*block.column(2))
-    keys = np.sort((hashes ^ (of_row * _MULTIPLIER)) * _MULTIPLIER)
+    keys = np.sort((hashes ^ (of_row * MULTIPLIER)) * MULTIPLIER)
     if (keys[1:] == keys[:-1]).any():
         raise NotPlain  # the same document twice; or, once in many lives, two of the same hash
     with np.errstate(over="ignore"):

@@ -12,7 +12,8 @@ import numpy as np
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.plots.base import Numbers, Request
 from drtk.evaluation.plots.judged import judgements_of, rel_of
-from drtk.evaluation.plots.style import COLOURS, GREY, MARKERS, SIZE, plain, shortened
+from drtk.evaluation.plots.plane import draw_geometry, draw_plane, projected
+from drtk.evaluation.plots.style import COLOURS, SIZE
 from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import alignment, uniformity, unit
 from drtk.io.runs import NamedRun
@@ -47,9 +48,9 @@ class VectorSpace:
         compared = len(panels) > 1
         axes = list(figure.subplots(1, len(panels) + compared, squeeze=False)[0])
         if compared:
-            _geometry(axes.pop(0), geometry)
+            draw_geometry(axes.pop(0), geometry)
         for at, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
-            _plane(axis, panel, geometry, colour=COLOURS[at])
+            draw_plane(axis, panel, geometry, colour=COLOURS[at])
         if settings.title:
             figure.suptitle(settings.title, fontsize=14, fontweight="bold")
 
@@ -151,77 +152,3 @@ def _kept(ids: Sequence[str], name: str, joined: Sequence[Any], count: int) -> l
     others = [at for at in range(len(ids)) if at not in taken]
     chosen = _sample([ids[at] for at in others], max(0, count - len(kept)))
     return sorted(kept + [others[at] for at in chosen])
-
-
-def projected(vectors: np.ndarray) -> tuple[np.ndarray, list[float]]:
-    """The first two principal components of the vectors, and the share of variance of each. (n, d) -> (n, 2)
-
-    Each axis points to where its largest entry is positive, so that the picture does not depend on the solver.
-    """
-    centred = vectors - vectors.mean(axis=0)
-    _, strengths, axes = np.linalg.svd(centred, full_matrices=False)
-    axes = axes[:2]
-    if len(axes) < 2:
-        axes = np.concatenate([axes, np.zeros((2 - len(axes), vectors.shape[1]))])
-    axes = axes * np.sign(axes[np.arange(2), np.abs(axes).argmax(axis=1)] + 1e-300)[:, None]
-    total = float((strengths**2).sum()) or 1.0
-    shares = [float(value) for value in (strengths[:2] ** 2) / total]
-    return centred @ axes.T, [*shares, 0.0, 0.0][:2]
-
-
-def _geometry(axis: Any, geometry: dict[str, dict[str, float]]) -> None:
-    for at, (name, values) in enumerate(geometry.items()):
-        axis.plot(
-            values["uniformity"],
-            values["alignment"],
-            marker=MARKERS[at],
-            color=COLOURS[at],
-            markersize=11,
-            linestyle="",
-        )
-        axis.annotate(
-            shortened(name, 20), (values["uniformity"], values["alignment"]), xytext=(0, 11), ha="center",
-            textcoords="offset points", color=COLOURS[at], fontweight="bold", fontsize=11,
-        )  # fmt: skip
-    axis.margins(0.35)
-    axis.set_xlabel("uniformity (low: evenly spread)", fontsize=11)
-    axis.set_ylabel("alignment (low: pairs are near)", fontsize=11)
-    plain(axis, "Lower left is better", grid="both")
-
-
-def _plane(axis: Any, panel: Numbers, geometry: dict[str, dict[str, float]], *, colour: str) -> None:
-    from matplotlib.collections import LineCollection
-
-    groups = {name: np.array(points) for name, points in panel["groups"].items()}
-    everything = np.concatenate(list(groups.values()))
-    lines = [[everything[a], everything[b]] for a, b in panel["links"]]
-    axis.add_collection(LineCollection(lines, colors=GREY, linewidths=0.7, alpha=0.6))
-    several = len(groups) > 1
-    for at, (name, points) in enumerate(groups.items()):
-        shade = COLOURS[at] if several else colour
-        figures = geometry.get(name, {})
-        label = f"{shortened(name)}: uniformity {figures['uniformity']:.2f}" if "uniformity" in figures else name
-        axis.scatter(
-            points[:, 0], points[:, 1], s=9 if len(points) > 300 else 18, color=shade, alpha=0.55, linewidths=0,
-            label=label if several else None, marker=MARKERS[at],
-        )  # fmt: skip
-    first, second = panel["variance"]
-    axis.set_xlabel(f"first axis: {first:.0%} of the variance", fontsize=11)
-    axis.set_ylabel(f"second axis: {second:.0%}", fontsize=11)
-    axis.set_aspect("equal", adjustable="datalim")
-    plain(axis, _plane_title(panel, geometry), grid="")
-    if several:
-        axis.legend(frameon=False, fontsize=10.5, markerscale=1.8, loc="best")
-
-
-def _plane_title(panel: Numbers, geometry: dict[str, dict[str, float]]) -> str:
-    name = panel["name"]
-    if name in geometry:
-        figures = geometry[name]
-        return f"{shortened(name, 20)}\nalignment {figures['alignment']:.2f}, uniformity {figures['uniformity']:.2f}"
-    pairs = geometry.get("judged pairs")
-    return (
-        f"Judged pairs joined: alignment {pairs['alignment']:.2f}"
-        if pairs
-        else "The plane in which vectors differ most"
-    )

@@ -12,7 +12,7 @@ import pytest
 
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.evaluation.plots import PLOTS
-from drtk.evaluation.plots.space import projected
+from drtk.evaluation.plots.plane import projected
 from tests.running import command, write
 from tests.tiny import passages, tiny_model
 
