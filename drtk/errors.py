@@ -30,6 +30,9 @@ class RecordError(DrtkError):
         self.place = place
         self.problem = problem
 
+    def __reduce__(self) -> tuple[type[RecordError], tuple[str, str]]:  # it travels between processes
+        return RecordError, (self.place, self.problem)
+
 
 class MismatchError(DrtkError):
     """Two things that should belong together and do not: ids, dimensions, the wrong kind of folder."""
@@ -40,7 +43,10 @@ class MissingDependency(DrtkError):
 
     def __init__(self, package: str, purpose: str, command: str) -> None:
         super().__init__(f"{purpose} needs {package}, which is not installed; install it with: {command}")
-        self.command = command
+        self.package, self.purpose, self.command = package, purpose, command
+
+    def __reduce__(self) -> tuple[type[MissingDependency], tuple[str, str, str]]:
+        return MissingDependency, (self.package, self.purpose, self.command)
 
 
 class OutputClosed(DrtkError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, MissingDependency, OutputClosed, RecordError, UsageError
@@ -32,3 +34,18 @@ def test_a_record_error_begins_with_the_place() -> None:
 def test_a_missing_dependency_says_how_to_install_it() -> None:
     error = MissingDependency("faiss", "a flat index", "pip install faiss-cpu")
     assert str(error) == "a flat index needs faiss, which is not installed; install it with: pip install faiss-cpu"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DrtkError("a"),
+        UsageError("a"),
+        RecordError("f:1", "torn"),
+        MissingDependency("ray", "it", "pip"),
+        OutputClosed("a"),
+    ],
+)
+def test_faults_travel_between_processes(error: DrtkError) -> None:
+    back = pickle.loads(pickle.dumps(error))
+    assert (type(back), str(back), back.status) == (type(error), str(error), error.status)
