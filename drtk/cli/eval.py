@@ -30,7 +30,9 @@ Runs = Annotated[
 Judged = Annotated[
     str | None,
     typer.Option(
-        "--qrels", metavar="FILE", help="Judgements: BEIR TSV or TREC qrels; or a folder of BEIR collections."
+        "--qrels",
+        metavar="FILE",
+        help="Judgements: BEIR TSV or TREC qrels; the folder of a BEIR collection, or a folder of several.",
     ),
 ]
 KnownCorpus = Annotated[
@@ -82,6 +84,10 @@ def eval_(
         lines = _answers(named, answers, corpus, settings, job.intake)
     elif qrels is None:
         raise UsageError("what is right? --qrels FILE or --answers FILE")
+    elif Path(qrels, "qrels").is_dir():
+        from drtk.evaluation.collections import judgements_path
+
+        lines = _judged(named, str(judgements_path(Path(qrels), settings.split)), corpus, settings, job.intake)
     elif Path(qrels).is_dir():
         if corpus is not None:
             raise UsageError("--corpus is for one collection; --qrels names a folder of them")

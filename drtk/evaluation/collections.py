@@ -58,21 +58,22 @@ def find_collections(folder: Path, split: str) -> Found:
     Raises DrtkError where there is none, or one has several splits but not `split`.
     """
     found = Found()
-    if (folder / "qrels").is_dir():
-        found.collections.append(Collection(folder.resolve().name, _judgements(folder, split)))
-        return found
     for path in sorted(item for item in folder.iterdir() if item.is_dir()):
         if (path / "qrels").is_dir():
-            found.collections.append(Collection(path.name, _judgements(path, split)))
+            found.collections.append(Collection(path.name, judgements_path(path, split)))
             continue
         members = sorted(item for item in path.iterdir() if (item / "qrels").is_dir())
-        found.collections += [Collection(f"{path.name}/{item.name}", _judgements(item, split)) for item in members]
+        found.collections += [Collection(f"{path.name}/{item.name}", judgements_path(item, split)) for item in members]
     if not found.collections:
         raise DrtkError(f"{folder}: is a folder that holds no collection: expected NAME/qrels/{split}.tsv")
     return found
 
 
-def _judgements(folder: Path, split: str) -> Path:
+def judgements_path(folder: Path, split: str) -> Path:
+    """The judgements of one collection: those of `split`, or of the only split it has, which is said.
+
+    Raises DrtkError where there are several others.
+    """
     wanted = folder / "qrels" / f"{split}.tsv"
     if wanted.exists():
         return wanted
@@ -144,8 +145,6 @@ def _runs(system: NamedRun, found: Found, *, retrieved_only: bool) -> dict[str, 
     """The run of each collection that a system has one for."""
     folder = Path(system.source)
     if system.source == STANDARD or not folder.is_dir():
-        if len(found.collections) == 1 and system.source != STANDARD and folder.is_file():
-            return {found.collections[0].name: folder}
         raise UsageError(
             f"{system.source}: with a folder of collections, a system is a folder of runs, NAME.run for each"
         )

@@ -25,7 +25,7 @@ class EvalSettings:
     drop_same_id: bool | None = knob(
         None,
         "Take a query's own document out of its ranking, before the cut (arguana, quora). [default: on where --qrels is a "
-        "folder of BEIR collections, otherwise off]",
+        "folder of several collections, otherwise off]",
     )
     split: str = knob("test", "Which judgements of BEIR collections: NAME/qrels/SPLIT.tsv.")
     depth: int | None = knob(None, "Score only the first N of each ranking.", at_least=1)

@@ -114,9 +114,12 @@ def test_a_collection_with_another_split_is_taken_with_it(beir: Path, capfd: pyt
         evaluated(capfd, "runs")
 
 
-def test_one_collections_own_folder_takes_one_run(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    printed = command(capfd, "eval", "-q", "a=runs/scifact.run", "--qrels", "beir/scifact", "--measures", "RR@10")
-    assert printed.splitlines()[-1].split() == ["a", "average", "0.5000"]
+def test_one_collections_own_folder_stands_for_its_judgements(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # as with the file: the query's own document stays in place, so the right one is third
+    call = ["a=runs/scifact.run", "--measures", "RR@10"]
+    by_folder = command(capfd, "eval", "-q", *call, "--qrels", "beir/scifact")
+    assert by_folder == command(capfd, "eval", "-q", *call, "--qrels", "beir/scifact/qrels/test.tsv")
+    assert by_folder.split() == ["run", "RR@10", "a", "0.3333"]
 
 
 @pytest.mark.parametrize(
