@@ -56,6 +56,19 @@ def tiny_model(folder: Path, *, seed: int = 1, **changes: object) -> Path:
     return folder
 
 
+def tiny_writer(folder: Path, arch: str, *, seed: int = 1, **changes: object) -> Path:
+    """The folder of an untrained model that writes, t5 or gpt2, with a tokenizer of the made-up collection."""
+    from drtk.models.scratch import train_tokenizer, untrained_writer
+    from drtk.models.seq2seq import save_writer
+    from drtk.settings.scratch import ScratchSettings
+
+    size = {"vocab_size": 300, "min_frequency": 1, "layers": 1, "hidden": 32, "heads": 4, "max_length": 64}
+    settings = ScratchSettings(**size | {"arch": arch} | changes)
+    tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in collection()[0]), settings)
+    save_writer(untrained_writer(tokenizer, settings, seed=seed), tokenizer, folder)
+    return folder
+
+
 def passages(count: int = 120) -> list[Passage]:
     """The passages of the made-up collection as records."""
     return [Passage(row["_id"], row["text"], row["title"]) for row in collection(count)[0]]

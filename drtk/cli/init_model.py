@@ -13,21 +13,26 @@ from drtk.settings.scratch import ScratchSettings
 def init_model(
     output: Folder, source: Source = "-", seed: Seed = 42, *, settings: ScratchSettings, job: FolderJob
 ) -> None:
-    """Make an untrained encoder with a tokenizer learnt from a corpus.
+    """Make an untrained model with a tokenizer learnt from a corpus.
 
     For other languages, for tests, and for places without a model hub. Reads a corpus and makes a model folder.
     """
     from drtk.io.jsonl import read_passages
     from drtk.io.progress import track
     from drtk.models.checkpoint import save_encoder
-    from drtk.models.scratch import train_tokenizer, untrained_encoder
+    from drtk.models.scratch import train_tokenizer, untrained_encoder, untrained_writer
+    from drtk.models.seq2seq import save_writer
 
     passages = track(read_passages(source, intake=job.intake, side_files=job.side_files), "init-model", unit="passages")
     tokenizer = train_tokenizer((f"{passage.title} {passage.text}" for passage in passages), settings)
+    job.counts["word pieces"] = len(tokenizer)
+    if settings.arch != "bert":
+        writer = untrained_writer(tokenizer, settings, seed=seed)
+        save_writer(writer, tokenizer, job.begin())
+        job.counts["parameters"] = sum(weights.numel() for weights in writer.parameters())
+        job.finish(architecture=settings.arch)
+        return
     model = untrained_encoder(tokenizer, settings, seed=seed)
     save_encoder(model, job.begin())
-    job.counts |= {
-        "word pieces": len(tokenizer),
-        "parameters": sum(weights.numel() for weights in model.encoder.parameters()),
-    }
+    job.counts["parameters"] = sum(weights.numel() for weights in model.encoder.parameters())
     job.finish(encoding=model.recipe.to_dict())

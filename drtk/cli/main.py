@@ -19,6 +19,8 @@ from drtk.errors import DrtkError, OutputClosed
 COMMANDS = (
     "sample",
     "chunk",
+    "doc2query",
+    "continue-text",
     "init-model",
     "encode",
     "index",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,14 @@ from drtk.io.streams import STANDARD, Output, is_replaceable, is_writable
 
 Record = TypeVar("Record")
 WINDOW = 1000  # input records between two places to go on from
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a window of records became: lines of the output, and numbers that are added to the job's counts."""
+
+    lines: Iterable[bytes]
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -73,9 +82,21 @@ class FilterJob:
     ) -> None:
         """Pass windows of records through `work` and write the lines it gives, in order.
 
+        `counts` travel in the journal too: count in `work`, not while reading. Everything else as in `run_windows`.
+        """
+        self.run_windows(records, lambda windows: (Done(work(window)) for window in windows), unit=unit)
+
+    def run_windows(
+        self,
+        records: Iterable[Record],
+        pump: Callable[[Iterator[list[Record]]], Iterator[Done]],
+        *,
+        unit: str = "records",
+    ) -> None:
+        """Pass windows of records through `pump`, which may read ahead, and write what it gives for each, in order.
+
         After each window the output is flushed and a journal notes how far it reached, so that a killed run can
         go on; the journal also holds a digest of the records consumed, so that it goes on with the same input only.
-        `counts` travel in the journal too: count in `work`, not while reading.
         """
         clock = Clock()
         manifest = new_manifest(self.kind, self.settings, program=self.command)
@@ -84,6 +105,16 @@ class FilterJob:
         stream = iter(records)
         digest = hashlib.blake2b(digest_size=16)
         self._skip(stream, journal, digest)
+        read: deque[tuple[int, str]] = deque()  # of the windows the pump has taken: their size, the digest so far
+
+        def windows() -> Iterator[list[Record]]:
+            while window := list(islice(stream, self.window)):
+                if resumable:
+                    for record in window:
+                        digest.update(orjson.dumps(record))
+                read.append((len(window), digest.hexdigest() if resumable else ""))
+                yield window
+
         with (
             Output(self.output, append_at=journal.offset) as output,
             _told_where_to_go_on(output, journal),
@@ -92,21 +123,20 @@ class FilterJob:
             output.keep_part = journal.records > 0
             if resumable and not journal.records:
                 self._journal.unlink(missing_ok=True)  # of a run that is being replaced
-            while batch := list(islice(stream, self.window)):
-                if resumable:
-                    for record in batch:
-                        digest.update(orjson.dumps(record))
-                for line in work(batch):
+            for done in pump(windows()):
+                for line in done.lines:
                     output.write(line)
                     journal.lines += 1
-                journal.records += len(batch)
+                for name, number in done.counts.items():
+                    self.counts[name] = self.counts.get(name, 0) + number
+                size, journal.digest = read.popleft()
+                journal.records += size
                 journal.offset = output.end_frame()
                 if resumable:
-                    journal.digest = digest.hexdigest()
                     journal.counts = self.counts
                     journal.write(self._journal, inputs=self.intake.inputs)
                     output.keep_part = True
-                progress.add(len(batch))
+                progress.add(size)
             if resumable:  # the manifest of what is about to be replaced must not be taken for the new output's
                 manifest_path(self.output).unlink(missing_ok=True)
         self._finish(manifest, journal, clock)

@@ -62,7 +62,7 @@ def load_encoder(folder: Path, *, wishes: Mapping[str, Any] | None = None, seale
 
     layout = read_layout(folder)
     try:
-        with _quiet():
+        with quiet_transformers():
             config = AutoConfig.from_pretrained(layout.backbone)
             loader = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
             backbone = loader.from_pretrained(layout.backbone, dtype=torch.float32)
@@ -92,7 +92,7 @@ def load_encoder(folder: Path, *, wishes: Mapping[str, Any] | None = None, seale
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Without transformers' own bars and remarks (on weights of heads that nobody asked for)."""
     from transformers.utils import logging
 
@@ -165,7 +165,7 @@ def save_encoder(model: TextEncoder, folder: Path) -> None:
     encoder = model.encoder
     folder.mkdir(parents=True, exist_ok=True)
     model.tokenizer.model_max_length = max(model.recipe.query_length, model.recipe.passage_length)
-    with _quiet(), writing_weights(folder):
+    with quiet_transformers(), writing_weights(folder):
         encoder.backbone.save_pretrained(folder)
         model.tokenizer.save_pretrained(folder)
     write_layout(folder, model.recipe, hidden=encoder.hidden, dense=len(encoder.dense))

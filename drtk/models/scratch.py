@@ -1,4 +1,4 @@
-"""A WordPiece tokenizer trained on a corpus, and an untrained BERT-type encoder for it."""
+"""A WordPiece tokenizer trained on a corpus, and an untrained model for it: an encoder, or one that writes."""
 
 from __future__ import annotations
 
@@ -16,25 +16,50 @@ from drtk.models.pooling import POOLINGS
 from drtk.models.recipe import Recipe
 from drtk.settings.scratch import ScratchSettings
 
-SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SPECIALS = {
+    "bert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    "t5": ("<pad>", "</s>", "<unk>"),  # in the order of T5's own vocabulary
+    "gpt2": ("<|endoftext|>", "<unk>"),
+}
 IN_MEMORY = 1 << 28  # bytes of corpus text kept in memory between two passes; more goes to a temporary file
 
 
 def train_tokenizer(texts: Iterable[str], settings: ScratchSettings) -> Any:
-    """A BERT tokenizer whose word pieces were learnt from `texts`; the same texts give the same pieces.
+    """A tokenizer whose word pieces were learnt from `texts`, with the special tokens of `settings.arch`.
 
-    Raises DrtkError where the texts hold no words.
+    The same texts give the same pieces. Raises DrtkError where the texts hold no words.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-    from transformers import BertTokenizerFast
+    from transformers import BertTokenizerFast, PreTrainedTokenizerFast
 
     normalizer = normalizers.BertNormalizer(
         lowercase=settings.lowercase, handle_chinese_chars=settings.language == "chinese"
     )
     splitter = pre_tokenizers.BertPreTokenizer()
     vocabulary = _learn_pieces(texts, normalizer, splitter, settings)
-    pieces = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    unknown = next(name for name in SPECIALS[settings.arch] if "unk" in name.lower())
+    pieces = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
     pieces.normalizer, pieces.pre_tokenizer, pieces.decoder = normalizer, splitter, decoders.WordPiece()
+    if settings.arch == "gpt2":
+        end = SPECIALS["gpt2"][0]
+        return PreTrainedTokenizerFast(
+            tokenizer_object=pieces,
+            bos_token=end,
+            eos_token=end,
+            unk_token=unknown,
+            model_max_length=settings.max_length,
+        )
+    if settings.arch == "t5":
+        pieces.post_processor = processors.TemplateProcessing(
+            single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", vocabulary["</s>"])]
+        )
+        return PreTrainedTokenizerFast(
+            tokenizer_object=pieces,
+            pad_token="<pad>",
+            eos_token="</s>",
+            unk_token=unknown,
+            model_max_length=settings.max_length,
+        )
     pieces.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -74,12 +99,12 @@ def _learn_pieces(texts: Iterable[str], normalizer: Any, splitter: Any, settings
         trainer = trainers.WordPieceTrainer(
             vocab_size=settings.vocab_size,
             min_frequency=settings.min_frequency,
-            special_tokens=[*SPECIALS, *inside],
+            special_tokens=[*SPECIALS[settings.arch], *inside],
             initial_alphabet=alphabet,
             limit_alphabet=len(alphabet),
             show_progress=False,
         )
-        pieces = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        pieces = Tokenizer(models.WordPiece(unk_token=SPECIALS[settings.arch][1]))
         pieces.normalizer, pieces.pre_tokenizer = normalizer, splitter
         spool.seek(0)
         pieces.train_from_iterator(spool, trainer)
@@ -117,3 +142,46 @@ def untrained_encoder(tokenizer: Any, settings: ScratchSettings, *, seed: int) -
         backbone = BertModel(config)
     encoder = Encoder(backbone, pooling=recipe.pooling, normalize=recipe.normalize)
     return TextEncoder(encoder.eval(), tokenizer, recipe)
+
+
+def untrained_writer(tokenizer: Any, settings: ScratchSettings, *, seed: int) -> Any:
+    """A T5 or GPT-2 model of the given size whose weights are drawn from `seed`; the global generator is left alone.
+
+    Raises UsageError where the heads do not divide the width.
+    """
+    from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
+
+    if settings.hidden % settings.heads:
+        raise UsageError(f"--heads {settings.heads} does not divide --hidden {settings.hidden}")
+    inner = settings.intermediate or 4 * settings.hidden
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if settings.arch == "gpt2":
+            return GPT2LMHeadModel(
+                GPT2Config(
+                    vocab_size=len(tokenizer),
+                    n_embd=settings.hidden,
+                    n_layer=settings.layers,
+                    n_head=settings.heads,
+                    n_inner=inner,
+                    n_positions=settings.max_length,
+                    bos_token_id=tokenizer.bos_token_id,
+                    eos_token_id=tokenizer.eos_token_id,
+                )
+            ).eval()
+        return T5ForConditionalGeneration(
+            T5Config(
+                vocab_size=len(tokenizer),
+                d_model=settings.hidden,
+                d_kv=settings.hidden // settings.heads,
+                d_ff=inner,
+                num_layers=settings.layers,
+                num_decoder_layers=settings.layers,
+                num_heads=settings.heads,
+                feed_forward_proj="gated-gelu",
+                tie_word_embeddings=True,
+                pad_token_id=tokenizer.pad_token_id,
+                eos_token_id=tokenizer.eos_token_id,
+                decoder_start_token_id=tokenizer.pad_token_id,
+            )
+        ).eval()

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from drtk.io.ahead import read_ahead
 from drtk.io.progress import Progress, detail
+from drtk.models.device import choose_device
 from drtk.retrieval.base import Ranking
-from drtk.retrieval.encode import choose_device
 from drtk.retrieval.ordering import RankedIds, ranks_of, scores_of
 from drtk.retrieval.vectors import FULL, SCALE, VECTORS, Vectors, open_vectors, rank_again
 from drtk.settings.retrieval import DenseIndexSettings, DenseSearchSettings

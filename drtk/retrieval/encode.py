@@ -15,6 +15,7 @@ from drtk.io.ahead import read_ahead
 from drtk.io.progress import Progress
 from drtk.io.shards import ShardWriter, records_digest
 from drtk.models.checkpoint import load_encoder, weights_digest
+from drtk.models.device import choose_device
 from drtk.models.hub import locate, tower
 from drtk.records import Passage, Query
 from drtk.settings.encoding import EncodeSettings
@@ -109,18 +110,6 @@ class Embedder:
             if progress is not None:
                 progress.add(len(rows))
         return out.cpu().numpy()
-
-
-def choose_device(name: str) -> torch.device:
-    """The device called `name`; "auto" is the GPU where there is one. Raises DrtkError where it is not there."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise DrtkError(f"--device {name}: not available: {str(error).splitlines()[0]}") from error
-    return device
 
 
 def _dtype(name: str, device: torch.device, kind: str) -> torch.dtype:

@@ -13,6 +13,10 @@ from drtk.settings.encoding import Similarity
 class ScratchSettings:
     """drtk init-model. The default size is that of MiniLM-L6."""
 
+    arch: Literal["bert", "t5", "gpt2"] = knob(
+        "bert",
+        "What is made: bert (an encoder), t5 (encoder and decoder: writes), gpt2 (decoder: goes on with a text).",
+    )
     vocab_size: int = knob(30522, "Word pieces, at most; a small corpus gives fewer.", at_least=10)
     lowercase: bool = knob(True, "Read upper and lower case alike, and letters without their accents.")
     min_frequency: int = knob(2, "Word pieces seen less often are left out.", at_least=1)

@@ -37,6 +37,15 @@ CALLS = {
         collection.documents,
         keeps=True,
     ),
+    "doc2query": Call(
+        "{input} -o {output} --model {writer} --n 1 --max-new-tokens 2",
+        "documents.jsonl",
+        collection.documents,
+        keeps=True,
+    ),
+    "continue-text": Call(
+        "{input} -o {output} --model {gpt2} --max-new-tokens 2", "documents.jsonl", collection.documents, keeps=True
+    ),
     "init-model": Call(
         "{input} -o {output} --vocab-size 300 --layers 1 --hidden 32 --heads 2", "documents.jsonl", collection.documents
     ),

@@ -126,6 +126,9 @@ def training_log(count: int) -> bytes:
     )
 
 
+TINY = ["--vocab-size", "300", "--layers", "1", "--hidden", "16", "--heads", "2", "--max-length", "64"]
+
+
 class Collection:
     """Paths by name: files are there at once, folders are made by the commands that make such folders."""
 
@@ -175,6 +178,16 @@ class Collection:
         return self._make("model", "init-model", str(self["documents.jsonl"]), *size)
 
     @cached_property
+    def _writer(self) -> Path:
+        """A T5-type model that writes."""
+        return self._make("writer", "init-model", str(self["documents.jsonl"]), "--arch", "t5", *TINY)
+
+    @cached_property
+    def _gpt2(self) -> Path:
+        """A model that goes on with a text."""
+        return self._make("gpt2", "init-model", str(self["documents.jsonl"]), "--arch", "gpt2", *TINY)
+
+    @cached_property
     def _vectors(self) -> Path:
         return self._make("vectors", "encode", str(self["documents.jsonl"]), "--model", str(self["model"]))
 
@@ -208,4 +221,9 @@ class Collection:
             "tasks": "tasks",
             "log.jsonl": "log.jsonl",
         }
-        return {name: self[part] for name, part in files.items()} | {"model": self["model"], "bm25": self["bm25s"]}
+        return {name: self[part] for name, part in files.items()} | {
+            "model": self["model"],
+            "writer": self["writer"],
+            "gpt2": self["gpt2"],
+            "bm25": self["bm25s"],
+        }

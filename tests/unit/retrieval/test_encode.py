@@ -11,8 +11,9 @@ import torch
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.shards import ShardWriter
+from drtk.models.device import choose_device
 from drtk.records import Passage, Query
-from drtk.retrieval.encode import Embedder, choose_device, encode_records, parse_part
+from drtk.retrieval.encode import Embedder, encode_records, parse_part
 from drtk.settings.encoding import EncodeSettings
 from tests.tiny import passages, tiny_model
 

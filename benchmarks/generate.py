@@ -1,0 +1,151 @@
+"""Queries written to passages: drtk's decoding beside a plain loop over `model.generate`, with the same model and passages.
+
+python benchmarks/generate.py [--model DIR] [--passages N] [--n N] [--rounds N] [--out FILE]
+
+Without --model, a T5-type model is made and trained for a minute on made-up pairs, so that its texts end at differing lengths
+as real ones do. The loop takes passages in their order, 32 at a time, padded to the longest, and draws as drtk does (top-k 25,
+top-p .95). Both take turns; the quicker round counts. Writes JSON: passages a second, mean length of the texts, the ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from drtk.enrichment.generation import Generate, stripped
+from drtk.io.progress import set_verbosity
+from drtk.models.scratch import train_tokenizer, untrained_writer
+from drtk.models.seq2seq import load_writer, save_writer
+from drtk.records import Passage
+from drtk.settings.generation import GenerationSettings
+from drtk.settings.scratch import ScratchSettings
+
+WORDS = [
+    a + b
+    for a in ("ka", "lo", "mi", "ru", "te", "su", "no", "pa")
+    for b in ("ra", "li", "mo", "ten", "ve", "dor", "sa", "kin")
+]
+BATCH = 32
+
+
+def made_up(count: int, seed: int) -> list[tuple[Passage, str]]:
+    """Passages of 20 to 200 words, and a query of some of them, 3 to 14 words long."""
+    rng = random.Random(seed)
+    found = []
+    for number in range(count):
+        text = [rng.choice(WORDS) for _ in range(rng.randint(20, 200))]
+        query = [text[at] for at in sorted(rng.sample(range(20), rng.randint(3, 14)))]
+        found.append((Passage(f"p{number}", " ".join(text)), " ".join(query)))
+    return found
+
+
+def trained(folder: Path, device: str) -> None:
+    """A model that has learnt when a query ends."""
+    settings = ScratchSettings(arch="t5", vocab_size=8000, layers=4, hidden=256, heads=4, max_length=512)
+    pairs = made_up(2000, seed=1)
+    tokenizer = train_tokenizer((passage.text for passage, _ in pairs), settings)
+    model = untrained_writer(tokenizer, settings, seed=1).to(device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(150):
+        chosen = random.Random(step).sample(pairs, 16)
+        inputs = tokenizer(
+            [p.text for p, _ in chosen], padding=True, truncation=True, max_length=64, return_tensors="pt"
+        ).to(device)
+        labels = tokenizer([query for _, query in chosen], padding=True, return_tensors="pt").input_ids.to(device)
+        labels[labels == tokenizer.pad_token_id] = -100
+        model(**inputs, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    save_writer(model.cpu().eval(), tokenizer, folder)
+
+
+def plain(
+    folder: Path, passages: list[Passage], settings: GenerationSettings, device: str, dtype: torch.dtype
+) -> tuple[float, list[str]]:
+    """Seconds and texts of the loop."""
+    writer = load_writer(folder)
+    model: Any = writer.model.to(device, dtype)
+    start = time.perf_counter()
+    texts: list[str] = []
+    for at in range(0, len(passages), BATCH):
+        batch = [passage.text for passage in passages[at : at + BATCH]]
+        inputs = writer.tokenizer(
+            batch, padding=True, truncation=True, max_length=settings.max_length, return_tensors="pt"
+        )
+        with torch.inference_mode():
+            found = model.generate(
+                input_ids=inputs.input_ids.to(device), attention_mask=inputs.attention_mask.to(device), do_sample=True,
+                top_k=settings.top_k, top_p=settings.top_p, num_return_sequences=settings.n,
+                max_new_tokens=settings.max_new_tokens,
+            )  # fmt: skip
+        texts += writer.tokenizer.batch_decode(found, skip_special_tokens=True)
+    return time.perf_counter() - start, texts
+
+
+def ours(folder: Path, passages: list[Passage], settings: GenerationSettings, device: str) -> tuple[float, list[str]]:
+    """Seconds and texts of drtk, in windows of 256."""
+    generate = Generate(str(folder), settings, 42, device, "queries", stripped, True)
+    start = time.perf_counter()
+    texts: list[str] = []
+    for at in range(0, len(passages), 256):
+        done = generate(generate.prepare(passages[at : at + 256]))
+        texts += [query for line in done.lines for query in json.loads(line)["queries"]]
+    return time.perf_counter() - start, texts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="", metavar="DIR")
+    parser.add_argument("--passages", type=int, default=512)
+    parser.add_argument("--n", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--out", metavar="FILE")
+    options = parser.parse_args()
+    set_verbosity(quiet=True, verbose=False)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    settings = GenerationSettings(n=options.n)
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(options.model or Path(name) / "model")
+        if not options.model:
+            trained(folder, device)
+        passages = [passage for passage, _ in made_up(options.passages, seed=2)]
+        seconds: dict[str, list[float]] = {"drtk": [], "model.generate": []}
+        words = {}
+        for _ in range(options.rounds):
+            for kind, run in (
+                ("drtk", lambda: ours(folder, passages, settings, device)),
+                ("model.generate", lambda: plain(folder, passages, settings, device, dtype)),
+            ):
+                took, texts = run()
+                seconds[kind].append(took)
+                words[kind] = sum(len(text.split()) for text in texts) / len(texts)
+    rates = {kind: options.passages / min(found) for kind, found in seconds.items()}
+    result = {
+        "command": "python benchmarks/generate.py",
+        "passages": options.passages,
+        "n": options.n,
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "passages a second": rates,
+        "ratio": rates["drtk"] / rates["model.generate"],
+        "words a text": words,
+        "hardware": {"machine": platform.machine(), "system": platform.system(), "cores": len(os.sched_getaffinity(0))},
+        "versions": {package: importlib.metadata.version(package) for package in ("drtk", "torch", "transformers")},
+    }
+    text = json.dumps(result, indent=2) + "\n"
+    Path(options.out).write_text(text) if options.out else print(text, end="")
+
+
+if __name__ == "__main__":
+    main()

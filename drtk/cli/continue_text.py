@@ -1,0 +1,49 @@
+"""drtk continue-text: passages gone on with by a language model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from drtk.cli.jobs import record_filter
+from drtk.cli.options import Device, Output, Seed, Source, with_settings
+from drtk.io.filtering import FilterJob
+from drtk.settings.generation import ContinuationSettings
+from drtk.settings.running import RunnerSettings
+
+WINDOW = 256  # passages between two places to go on from: each takes long
+
+LanguageModel = Annotated[
+    str, typer.Option("--model", metavar="MODEL", help="Folder or hub name of a GPT-2-type model.")
+]
+
+
+@with_settings(ContinuationSettings)
+@with_settings(RunnerSettings, name="running")
+@record_filter("corpus", passages=True, bare=True)
+def continue_text(
+    model: LanguageModel,
+    source: Source = "-",
+    output: Output = "-",
+    seed: Seed = 42,
+    device: Device = "auto",
+    *,
+    settings: ContinuationSettings,
+    running: RunnerSettings,
+    job: FilterJob,
+) -> None:
+    """Add what a language model goes on with after each passage.
+
+    Reads a corpus and writes it again, each passage with "continuations": [...] (MASTER). An empty continuation is
+    replaced by the passage itself.
+    """
+    from drtk.enrichment.generation import Generate, or_the_passage
+    from drtk.io.jsonl import read_passages
+    from drtk.runners.base import run_filter
+
+    passages = read_passages(source, intake=job.intake, side_files=job.side_files)
+    run_filter(
+        passages, job, Generate, model, settings, seed, device, "continuations", or_the_passage, job.bare,
+        running=running, window=WINDOW,
+    )  # fmt: skip

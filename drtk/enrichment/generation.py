@@ -1,0 +1,142 @@
+"""Texts written to passages by a model: the batch function behind doc2query and continue-text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import starmap
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from drtk.errors import DrtkError, UsageError
+from drtk.io.filtering import Done
+from drtk.io.jsonl import dump
+from drtk.models.decoding import answers
+from drtk.models.device import choose_device
+from drtk.models.hub import locate
+from drtk.models.seq2seq import Writer, load_writer
+from drtk.records import Passage
+from drtk.runners.base import BatchFunction
+from drtk.settings.generation import GenerationSettings
+from drtk.text.batching import Tokens, batches_by_length
+
+_CPU_TOKENS, _GPU_TOKENS = 1 << 14, 1 << 17
+Finish = Callable[[Passage, str], str]  # the written text, as it shall be kept
+
+
+class Prepared(NamedTuple):
+    """A window and its inputs."""
+
+    passages: list[Passage]
+    tokens: Tokens
+
+
+class Generate(BatchFunction):
+    """Adds `field`, a list of texts that a model wrote to the passage, sampled ones by (seed, id of the passage) alone.
+
+    finish: what becomes of a written text (module:attribute would not travel; it must be a function of a module)
+    Raises UsageError where prefix or output leave no room for a passage, MismatchError for a model that does not write.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        settings: GenerationSettings,
+        seed: int,
+        device: str,
+        field: str,
+        finish: Finish,
+        bare: bool,  # positional: it travels to other processes in a tuple
+    ) -> None:
+        self._settings, self._seed, self._field, self._finish, self._bare = settings, seed, field, finish, bare
+        self._device = choose_device(device)
+        self._writer = load_writer(locate(model))
+        self._writer.model.to(self._device, _dtype(settings.dtype, self._device))
+        self._budget = settings.batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
+        self._room = _room(self._writer, settings)
+
+    def prepare(self, records: list[Passage]) -> Prepared:
+        """The window's inputs as tokens."""
+        return Prepared(records, self._tokens(records))
+
+    def __call__(self, prepared: Prepared) -> Done:
+        """The window's passages, in order, as JSON lines."""
+        passages, tokens = prepared
+        written: list[list[str]] = [[] for _ in passages]
+        for rows in batches_by_length(self._cost(tokens.lengths), budget=self._budget):
+            for row, texts in zip(rows, self._write(passages, tokens, rows), strict=True):
+                written[row] = texts
+        lines = list(starmap(self._line, zip(passages, written, strict=True)))
+        return Done(lines, {"texts": sum(map(len, written))})
+
+    def _tokens(self, passages: Sequence[Passage]) -> Tokens:
+        tokenizer = self._writer.tokenizer
+        lead = f"{self._settings.prefix} " if self._settings.prefix else ""
+        texts = [lead + _text(passage, self._settings.title) for passage in passages]
+        if not texts:
+            return Tokens.of([], None)
+        found = tokenizer(texts, truncation=True, max_length=self._room, padding=False, return_attention_mask=False)
+        return Tokens.of(found["input_ids"], None)
+
+    def _cost(self, lengths: np.ndarray) -> np.ndarray:
+        """Tokens in memory for each passage: its own, and its texts', once a text."""
+        return self._settings.n * (lengths + self._settings.max_new_tokens)
+
+    def _write(self, passages: Sequence[Passage], tokens: Tokens, rows: np.ndarray) -> list[list[str]]:
+        writer = self._writer
+        batch = tokens.padded(rows, pad=writer.pad, left=not writer.two_sided)
+        ids, mask = (torch.from_numpy(batch[name]).to(self._device) for name in ("input_ids", "attention_mask"))
+        keys = [passages[row].id for row in rows]
+        try:
+            found = answers(writer, ids, mask, keys, self._settings, seed=self._seed)
+        except torch.OutOfMemoryError as error:
+            raise DrtkError(f"{self._device}: out of memory at {ids.numel():,} tokens; lower --batch-tokens") from error
+        flat = writer.tokenizer.batch_decode([answer for each in found for answer in each], skip_special_tokens=True)
+        texts, at = [], 0
+        for row, each in zip(rows, found, strict=True):
+            texts.append([self._finish(passages[row], text) for text in flat[at : at + len(each)]])
+            at += len(each)
+        return texts
+
+    def _line(self, passage: Passage, texts: list[str]) -> bytes:
+        if self._bare:
+            return dump({"_id": passage.id, self._field: texts})
+        return dump(replace(passage, extra=passage.extra | {self._field: texts}))
+
+
+def _text(passage: Passage, title: Literal["join", "none"]) -> str:
+    return f"{passage.title} {passage.text}" if passage.title and title == "join" else passage.text
+
+
+def _room(writer: Writer, settings: GenerationSettings) -> int:
+    """The longest input in tokens: a model that goes on where the input ends needs room for that too."""
+    room = min(settings.max_length, writer.longest)
+    if not writer.two_sided:
+        room = min(settings.max_length, writer.longest - settings.max_new_tokens)
+        if room < 1:
+            raise UsageError(
+                f"--max-new-tokens {settings.max_new_tokens}: the model reads {writer.longest} tokens in all"
+            )
+    lead = len(writer.tokenizer(settings.prefix)["input_ids"]) if settings.prefix else 0
+    if lead >= room:
+        raise UsageError(f"--prefix is {lead} tokens long and leaves nothing of --max-length {room} for a passage")
+    return room
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def stripped(passage: Passage, text: str) -> str:
+    """A query, without white space around it."""
+    return " ".join(text.split())
+
+
+def or_the_passage(passage: Passage, text: str) -> str:
+    """A continuation; where it is empty, the passage itself (MASTER's released code; methods, section 2.4)."""
+    return " ".join(text.split()) or passage.text

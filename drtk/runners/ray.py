@@ -1,0 +1,120 @@
+"""The batch function on Ray Data: an actor a worker, its model loaded once, lost workers replaced and their windows done again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from drtk.errors import DrtkError, MissingDependency, pip_install
+from drtk.io.filtering import Done
+from drtk.io.progress import detail
+from drtk.runners.base import BatchFunction, Recipe
+from drtk.settings.running import RunnerSettings
+
+# A data set is of so many windows: what is in flight stays bounded, whatever the length of the stream. Between two of them
+# actors are made anew, which is why there are not fewer.
+SEGMENT = 512
+
+
+class _Worker:
+    """An actor: windows are pickled, for Ray Data would make columns of records."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._fault: DrtkError | None = None
+        try:
+            self._function: BatchFunction = recipe()
+        except DrtkError as error:  # raised here, Ray would take it for its own fault
+            self._fault = error
+
+    def __call__(self, block: dict[str, Any]) -> dict[str, Any]:
+        made = [self._outcome(window) for window in block["window"]]
+        return {"number": block["number"], "made": made}
+
+    def _outcome(self, window: bytes) -> bytes:
+        if self._fault is not None:
+            return pickle.dumps(self._fault)
+        try:
+            done = self._function(self._function.prepare(pickle.loads(window)))
+            return pickle.dumps(Done([*done.lines], done.counts))
+        except DrtkError as error:  # a fault of the data stays one; anything else is for Ray to retry or to report
+            return pickle.dumps(error)
+
+
+def run_on_ray(windows: Iterator[list[Any]], recipe: Recipe, running: RunnerSettings) -> Iterator[Done]:
+    """What the batch function makes of each window, in order.
+
+    Raises MissingDependency without ray, DrtkError where the cluster cannot be reached or gives up.
+    """
+    ray = _connected(running.ray_address)
+    gpus = ray.cluster_resources().get("GPU", 0)
+    workers = running.ray_workers or max(1, int(gpus or ray.cluster_resources().get("CPU", 1)))
+    detail(f"ray: {workers} workers, {'a GPU each' if gpus else 'on CPUs'}")
+    done = 0
+    while segment := list(islice(windows, SEGMENT)):
+        rows = [{"number": done + at, "window": pickle.dumps(window)} for at, window in enumerate(segment)]
+        made = (
+            ray.data.from_items(rows, override_num_blocks=len(rows))
+            .map_batches(
+                _Worker,
+                fn_constructor_args=[recipe],
+                batch_size=1,
+                batch_format="numpy",
+                num_gpus=1 if gpus else 0,
+                compute=ray.data.ActorPoolStrategy(min_size=1, max_size=min(workers, len(rows))),
+            )
+            .iter_rows()
+        )
+        yield from _in_order(made, done, len(rows), ray)
+        done += len(rows)
+
+
+def _in_order(made: Iterator[dict[str, Any]], first: int, number: int, ray: Any) -> Iterator[Done]:
+    """Outcomes by number, those that come early kept until their turn; each once."""
+    early: dict[int, bytes] = {}
+    wanted = first
+    try:
+        for row in made:
+            early[int(row["number"])] = row["made"]
+            while wanted in early:
+                outcome = pickle.loads(early.pop(wanted))
+                if isinstance(outcome, DrtkError):
+                    raise outcome
+                yield outcome
+                wanted += 1
+    except ray.exceptions.RayError as error:
+        raise DrtkError(f"ray: {str(error).strip().splitlines()[-1]}") from error
+    if wanted != first + number:
+        raise DrtkError(f"ray: {first + number - wanted} windows came back without a result")
+
+
+def _connected(address: str) -> Any:
+    """Ray, connected to a cluster or with one of this machine alone."""
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise MissingDependency("ray", "--runner ray", pip_install("ray[data]")) from error
+    if not ray.is_initialized():
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # remarks of its C++ half on stderr
+        wanted = address or os.environ.get("RAY_ADDRESS") or None
+        try:
+            ray.init(
+                address=wanted,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                include_dashboard=None if wanted else False,
+            )
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise DrtkError(f"--ray-address {wanted}: {str(error).strip().splitlines()[0]}") from error
+    context = ray.data.DataContext.get_current()
+    context.execution_options.preserve_order = True
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    for name in ("ray", "ray.data"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return ray

@@ -1,0 +1,133 @@
+"""Written texts do not depend on who else is in the batch, and are what transformers' own search writes where nothing is drawn."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    GPT2Config,
+    GPT2LMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from drtk.models.decoding import answers
+from drtk.models.sampling import filtered
+from drtk.models.seq2seq import Decoding, Writer
+from drtk.settings.generation import GenerationSettings
+
+LENGTHS = (5, 9, 12, 3, 7)
+
+
+class Pads:
+    """As much of a tokenizer as decoding needs."""
+
+    pad_token_id = 0
+
+
+def tiny(kind: str) -> Writer:
+    """An untrained model of 50 tokens; its weights are large, so that its distributions are not all alike."""
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        size = {"vocab_size": 50}
+        if kind == "t5":
+            config = T5Config(
+                **size, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0,
+                pad_token_id=0, eos_token_id=1,
+            )  # fmt: skip
+            writer = Writer(T5ForConditionalGeneration(config), Pads, True, 0, (1,), 128)
+        elif kind == "bart":
+            config = BartConfig(
+                **size, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+                decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=128,
+                pad_token_id=0, bos_token_id=3, eos_token_id=2, decoder_start_token_id=2, forced_eos_token_id=None,
+            )  # fmt: skip
+            writer = Writer(BartForConditionalGeneration(config), Pads, True, 2, (2,), 128)
+        else:
+            config = GPT2Config(**size, n_embd=32, n_layer=2, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=1)
+            writer = Writer(GPT2LMHeadModel(config), Pads, False, 1, (1,), 128)
+    for weights in writer.model.parameters():
+        weights.data *= 3
+    writer.model.eval()
+    return writer
+
+
+def batch(writer: Writer, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Made-up inputs of differing length, padded on the side the model wants."""
+    generator = torch.Generator().manual_seed(1)
+    texts = [torch.randint(3, 50, (length,), generator=generator).tolist() for length in LENGTHS]
+    width = max(LENGTHS[row] for row in rows)
+    ids, mask = [], []
+    for row in rows:
+        pad, text = [0] * (width - LENGTHS[row]), texts[row]
+        ids.append(text + pad if writer.two_sided else pad + text)
+        mask.append([1] * len(text) + pad if writer.two_sided else pad + [1] * len(text))
+    return torch.tensor(ids), torch.tensor(mask)
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart", "gpt2"])
+def test_what_is_sampled_depends_on_seed_and_key_alone(kind: str) -> None:
+    writer, keys = tiny(kind), list("abcde")
+    settings = GenerationSettings(n=4, max_new_tokens=16)
+    together = answers(writer, *batch(writer, [0, 1, 2, 3, 4]), keys, settings, seed=7)
+    assert [len(found) for found in together] == [4] * 5
+    assert len({tuple(text) for found in together for text in found}) > 5
+    for row in range(5):
+        alone = answers(writer, *batch(writer, [row]), [keys[row]], settings, seed=7)
+        assert alone == [together[row]]
+    assert answers(writer, *batch(writer, [3, 1]), ["d", "b"], settings, seed=7) == [together[3], together[1]]
+    fewer = answers(writer, *batch(writer, [2]), ["c"], GenerationSettings(n=2, max_new_tokens=16), seed=7)
+    assert fewer == [together[2][:2]]  # the first of four are the first of two
+    assert answers(writer, *batch(writer, [2]), ["c"], settings, seed=8) != [together[2]]
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart", "gpt2"])
+def test_greedy_and_beam_texts_are_those_of_transformers(kind: str) -> None:
+    writer = tiny(kind)
+    ids, mask = batch(writer, [0, 1, 2, 3])
+    common = {"input_ids": ids, "attention_mask": mask, "do_sample": False, "max_new_tokens": 12, "pad_token_id": 0}
+    begin = 1 if writer.two_sided else ids.shape[1]
+
+    def plain(rows: torch.Tensor) -> list[list[int]]:
+        lists = [row[begin:].tolist() for row in rows]
+        return [row[: next((at for at, token in enumerate(row) if token in writer.ends), len(row))] for row in lists]
+
+    greedy = GenerationSettings(n=1, decode="greedy", max_new_tokens=12)
+    ours = answers(writer, ids, mask, list("abcd"), greedy, seed=1)
+    assert [found[0] for found in ours] == plain(writer.model.generate(**common))
+    beam = GenerationSettings(n=2, decode="beam", beams=3, max_new_tokens=12)
+    theirs = plain(writer.model.generate(**common, num_beams=3, num_return_sequences=2))
+    assert [text for found in answers(writer, ids, mask, list("abcd"), beam, seed=1) for text in found] == theirs
+
+
+def test_first_tokens_are_drawn_as_often_as_they_are_likely() -> None:
+    writer = tiny("t5")
+    settings = GenerationSettings(n=2000, max_new_tokens=1, top_k=5, top_p=1.0)
+    ids, mask = batch(writer, [1])
+    counts = Counter(text[0] if text else 1 for text in answers(writer, ids, mask, ["x"], settings, seed=1)[0])
+    with torch.inference_mode():
+        kept, tokens = filtered(Decoding(writer, ids, mask).logits, top_k=5, top_p=1.0, temperature=1.0)
+    for token, probability in zip(tokens[0].tolist(), kept[0].tolist(), strict=True):
+        spread = (probability * (1 - probability) / 2000) ** 0.5
+        assert counts[token] / 2000 == pytest.approx(probability, abs=4 * spread + 1e-9)
+
+
+def test_finished_rows_leave_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = tiny("bart")
+    widths: list[int] = []
+    step = Decoding.step
+
+    def watched(self: Decoding, tokens: torch.Tensor) -> None:
+        widths.append(len(tokens))
+        step(self, tokens)
+
+    monkeypatch.setattr(Decoding, "step", watched)
+    settings = GenerationSettings(n=20, max_new_tokens=40, top_k=0, top_p=1.0)
+    answers(writer, *batch(writer, [0, 1]), ["a", "b"], settings, seed=1)
+    assert widths[0] == 40
+    assert widths == sorted(widths, reverse=True)
+    assert widths[-1] < 40
