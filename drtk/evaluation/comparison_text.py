@@ -229,12 +229,14 @@ def escaped(text: str) -> str:
 
 
 def _latex(comparison: Comparison) -> Iterator[str]:
-    header, rows = standing_grid(comparison)
-    texts = {"†": "$^\\dagger$", "±": "$\\pm$"}
-    for line in grid_lines(header, rows, "latex", digits=comparison.settings.digits):
-        for sign, command in texts.items():
-            line = line.replace(sign, command)
-        yield line
+    """Two tables: averages, then differences."""
+    texts = {"†": "$^\\dagger$", "±": "$\\pm$", "…": "\\dots{}", "∞": "$\\infty$", "<": "$<$"}
+    for grid in (standing_grid(comparison), readable_grid(comparison)):
+        yield ""
+        for line in grid_lines(*grid, "latex", digits=comparison.settings.digits):
+            for sign, command in texts.items():
+                line = line.replace(sign, command)
+            yield line
 
 
 def _json_lines(comparison: Comparison, moved: Sequence[Move]) -> Iterator[str]:

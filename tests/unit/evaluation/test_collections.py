@@ -9,6 +9,8 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.evaluation.collections import Collection, Found, averaged
+from drtk.evaluation.measures import parse_measures
 from tests.data import shared_data
 from tests.running import command, write
 
@@ -21,6 +23,50 @@ def ranked(rank: int) -> str:
     if rank:
         docs.insert(rank, "right")
     return "".join(f"q Q0 {doc} {place} {10 - place} t\n" for place, doc in enumerate(docs, start=1))
+
+
+SETS = [
+    "trec-covid",
+    "nfcorpus",
+    "nq",
+    "hotpotqa",
+    "fiqa",
+    "arguana",
+    "touche",
+    "cqadupstack",
+    "quora",
+    "dbpedia",
+    "scidocs",
+    "fever",
+    "climate-fever",
+    "scifact",
+]
+PUBLISHED = {  # nDCG@10 by set, and the average that is printed for them (methods: sections 5.5, 6.10, 8.7)
+    "coCondenser": (
+        [0.703, 0.330, 0.548, 0.583, 0.322, 0.447, 0.204, 0.341, 0.864, 0.386, 0.145, 0.664, 0.199, 0.648],
+        0.4560,
+    ),
+    "CoT-MAE": (
+        [0.665, 0.340, 0.546, 0.572, 0.326, 0.416, 0.212, 0.337, 0.859, 0.406, 0.151, 0.688, 0.220, 0.642],
+        0.4557,
+    ),
+    "MASTER, 18 sets": (
+        [0.620, 0.354, 0.330, 0.516, 0.589, 0.328, 0.252, 0.409, 0.405, 0.395, 0.320, 0.327, 0.791, 0.399, 0.141, 0.692, 0.215, 0.637],
+        0.4289,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("system", PUBLISHED)
+def test_published_averages_follow_from_the_published_values(system: str) -> None:
+    values, average = PUBLISHED[system]
+    names = [f"set{number}" for number in range(len(values))] if len(values) == 18 else SETS
+    found = Found([Collection(name, Path()) for name in names])
+    measures = parse_measures("nDCG@10")
+    made = averaged(
+        system, found, {name: {"nDCG@10": value} for name, value in zip(names, values, strict=True)}, measures
+    )
+    assert made.overall["nDCG@10"] == pytest.approx(average, abs=5.1e-5)
 
 
 @pytest.fixture

@@ -239,6 +239,7 @@ def test_other_formats_hold_the_same_figures(here: Path, capfd: pytest.CaptureFi
     assert "| a | **0.4167** |" in printed("markdown")
     assert "| RR@10 | +0.0550 | -0.0770 … +0.1870 | +0.52 | 1.16 | 0.312 |" in printed("markdown")
     assert "a & \\textbf{0.4167} \\\\" in printed("latex")
+    assert "RR@10 & +0.0550 & -0.0770 \\dots{} +0.1870 & +0.52 & 1.16 & 0.312 &" in printed("latex")
     header, row = printed("csv").splitlines()
     values = dict(zip(header.split(","), row.split(","), strict=True))
     assert float(values["t"]) == pytest.approx(1.156649, abs=1e-5)

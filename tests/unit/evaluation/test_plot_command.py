@@ -141,6 +141,13 @@ def test_embeddings_are_drawn_with_their_judgements(here: Path, capfd: pytest.Ca
         numbers(capfd, "space", "queries=q", "wide")
 
 
+def test_the_known_uniformity_through_the_command(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # (1, 0) (.8, .6) (0, 1): squared distances .4 2 .8
+    embeddings(here / "three", ["a", "b", "c"], [[1, 0], [0.8, 0.6], [0, 1]])
+    found = numbers(capfd, "space", "three")
+    assert found["geometry"]["three"]["uniformity"] == pytest.approx(-1.499775, abs=1e-6)
+
+
 def test_the_plane_is_that_of_the_largest_variance() -> None:
     # points on a line through (3, 4)/5: all variance lies on the first axis, and distances are kept
     line = np.array([[0.0, 0.0], [3, 4], [6, 8]])
