@@ -149,8 +149,8 @@ class BestShare:
         number = ceil(Fraction(str(self._share)) * len(found))  # 0.7 of 10 is 7: 7.000000000000001 would make it 8
         least, ties = lowest_to_stay(found, number)
         if number:
-            self._counts["min_score"] = float(str(least))
-            log(f"keeping {number:,} of {len(found):,} queries, those with a score of at least {least}")
+            self._counts["min_score"] = float(str(least))  # the digits that --min-score takes
+            log(f"keeping {number:,} of {len(found):,} queries; their lowest score is {self._counts['min_score']}")
         stream = lines()
         while window := list(islice(stream, _WINDOW)):
             made, kept = [], 0

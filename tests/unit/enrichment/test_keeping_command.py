@@ -119,7 +119,7 @@ def test_the_second_pass_says_where_the_line_was_drawn(here: Path, capfd: pytest
 
     app(["keep-queries", "scored.jsonl", "--keep", "0.5"], standalone_mode=False)
     told = capfd.readouterr().err
-    assert "drtk: keeping 3 of 6 queries, those with a score of at least 0.5\n" in told
+    assert "drtk: keeping 3 of 6 queries; their lowest score is 0.5\n" in told
     assert "drtk: keep-queries: all records are worked on before the first is written; they wait in " in told
     assert "3 in, 3 out, 6 queries, 3 kept" in told
 
@@ -205,6 +205,10 @@ def test_several_thresholds_without_generating_again(
     for share in ("0.3", "0.8"):
         at_once = command(capfd, *call, "--keep", share)
         assert command(capfd, "keep-queries", "all.jsonl", "--keep", share, "-q") == at_once
+        # The threshold that was found, given as one, keeps the same: there are no ties here.
+        command(capfd, "keep-queries", "all.jsonl", "--keep", share, "-q", "-o", f"{share}.jsonl")
+        least = json.loads((here / f"{share}.jsonl.meta.json").read_text())["counts"]["min_score"]
+        assert command(capfd, "keep-queries", "all.jsonl", "--min-score", str(least), "-q") == at_once
     # Scored again they have the same scores, up to the sums of batches of another shape.
     again = load(command(capfd, "keep-queries", "all.jsonl", "--scorer", models / "scorer", "--scores", "-q"))
     for new, old in zip(again, load((here / "all.jsonl").read_text()), strict=True):
