@@ -43,6 +43,7 @@ CALLS = {
         collection.documents,
         keeps=True,
     ),
+    "keep-queries": Call("{input} -o {output} --keep 0.5", "queried.jsonl", collection.queried, keeps=True),
     "continue-text": Call(
         "{input} -o {output} --model {gpt2} --max-new-tokens 2", "documents.jsonl", collection.documents, keeps=True
     ),
