@@ -1,0 +1,176 @@
+"""An encoder with everything a composition adds to it, and the forward pass of a training step."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from drtk.models.pooling import pool
+from drtk.objectives.batch import Batch, SlotBatch
+from drtk.objectives.contrast import contrast_loss
+from drtk.objectives.recover import Recovery
+from drtk.objectives.views import Views
+from drtk.settings.composition import Composition, Contrast, Recover
+
+GENERATOR_TERM = "generator"
+Sums = dict[str, Tensor]
+
+
+class Outcome(NamedTuple):
+    """What a forward pass gives.
+
+    terms: objective -> (), divided by its count already where that was given; unweighted
+    facts: name -> (2,): a sum and what it is divided by, for the log
+    """
+
+    terms: Sums
+    facts: Sums
+
+
+class Network(nn.Module):
+    """Encoder, heads, readers, projectors and generator of a composition.
+
+    anatomy: the encoder's parts; head: its masked-LM head; generator: None, or what proposes tokens
+    dull: (vocabulary,) bool, True at pieces that are stop words or punctuation, for the log
+    """
+
+    def __init__(
+        self,
+        composition: Composition,
+        *,
+        backbone: nn.Module,
+        anatomy: Any,
+        head: nn.Module,
+        recoveries: dict[str, Recovery],
+        projectors: dict[str, nn.Module],
+        generator: Any = None,
+        dull: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.composition = composition
+        self.backbone, self.head, self.anatomy = backbone, head, anatomy
+        self.recoveries = nn.ModuleDict(recoveries)
+        self.projectors = nn.ModuleDict(projectors)
+        joint = composition.generator is not None and composition.generator.mode == "joint"
+        self.generator: Any
+        if joint:
+            self.generator = generator
+        else:  # kept out of the parameters: it is neither trained nor saved
+            object.__setattr__(self, "generator", generator)
+        self._joint = joint
+        self.register_buffer("dull", dull, persistent=False)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """What each term counts in the sum."""
+        found = {objective.name: objective.weight for objective in self.composition.objectives}
+        if self._joint and self.composition.generator is not None:
+            found[GENERATOR_TERM] = self.composition.generator.weight
+        return found
+
+    def train(self, mode: bool = True) -> Network:
+        """As usual, but a generator never drops anything out while it proposes (methods: section 5.6)."""
+        super().train(mode)
+        if self.generator is not None and not self._joint:
+            self.generator.eval()
+        return self
+
+    @property
+    def contrasted(self) -> list[str]:
+        """Slots whose vectors are compared over the batch, in the order they are encoded in."""
+        found: list[str] = []
+        for objective in self.composition.objectives:
+            if isinstance(objective, Contrast):
+                found += [name for name in self.composition.slots_of(objective) if name not in found]
+        return found
+
+    def counts(self, batch: Batch) -> Sums:
+        """Labelled positions of each recovering term in a batch, ()."""
+        found = {name: recovery.count(batch) for name, recovery in self.recoveries.items()}
+        if self._joint and self.composition.generator is not None:
+            slot = batch[self.composition.generator.slot]
+            found[GENERATOR_TERM] = (slot.hidden & slot.present[:, None]).sum().float()
+        return found
+
+    def filled(self, slot: SlotBatch, name: str) -> Tensor:
+        """What a reader sees of a slot, (batch, tokens): the generator's tokens where there were masks."""
+        corruption = self.composition.slots[name].corruption
+        if corruption not in ("replaced", "inserted") or slot.noise is None or self.generator is None:
+            return slot.given
+        wanted = self.composition.generator
+        assert wanted is not None
+        scope = "masked" if corruption == "inserted" else wanted.scope
+        with torch.no_grad():
+            filled: Tensor = self.generator.fill(
+                slot.given, slot.attention, slot.hidden, noise=slot.noise, decode=wanted.decode, scope=scope
+            )
+        special = ~slot.content & slot.attention.bool() & ~slot.hidden
+        return torch.where(special | ~slot.attention.bool(), slot.given, filled)
+
+    def pooled(self, hidden: Tensor, slot: SlotBatch) -> Tensor:
+        """The bottleneck, (batch, hidden)."""
+        if self.composition.pooling == "cls":
+            return hidden[:, 0]
+        return pool(hidden, slot.attention, (self.composition.pooling,))
+
+    def vectors(self, batch: Batch) -> dict[str, Tensor]:
+        """Bottlenecks of the slots that are compared over the batch, (batch, hidden) each; through projectors where named."""
+        return self._compared(Views(batch, self))
+
+    def _compared(self, views: Views) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for objective in self.composition.objectives:
+            if isinstance(objective, Contrast):
+                for name in self.composition.slots_of(objective):
+                    found[name] = views.source(objective.projector, name)
+        return found
+
+    def forward(self, batch: Batch, counts: Sums | None = None, *, compared: bool = False) -> Any:
+        """The recovering terms of a batch, and the vectors to be compared: (Outcome, vectors).
+
+        counts: what each term's sum is divided by, of all parts and processes together; sums are given without it
+        compared: the vectors alone
+        """
+        views = Views(batch, self)
+        vectors = self._compared(views)  # first, so that their dropout does not depend on what else is computed
+        if compared:
+            return vectors
+        terms: Sums = {}
+        for name, recovery in self.recoveries.items():
+            terms[name] = recovery(views)
+        if self._joint and self.composition.generator is not None:
+            slot = batch[self.composition.generator.slot]
+            terms[GENERATOR_TERM] = self.generator.loss_sum(slot.given, slot.attention, slot.clean, slot.hidden)
+        if counts is not None:
+            terms = {name: total / counts[name].clamp(min=1) for name, total in terms.items()}
+        return Outcome(terms, self._facts(views)), vectors
+
+    @torch.no_grad()
+    def _facts(self, views: Views) -> Sums:
+        """Shares worth watching: tokens that were really replaced, and stop words among what is masked."""
+        facts: Sums = {}
+        for name, wanted in self.composition.slots.items():
+            slot = views.batch[name]
+            if wanted.corruption == "replaced":
+                changed = ((views.ids(name) != slot.clean) & slot.content).sum()
+                facts[f"{name}_replaced"] = torch.stack([changed, slot.content.sum()]).float()
+            if wanted.masking != "none" and self.dull is not None:
+                dull = (self.dull[slot.clean] & slot.hidden).sum()
+                facts[f"{name}_stop_words"] = torch.stack([dull, slot.hidden.sum()]).float()
+        return facts
+
+
+def compared_terms(composition: Composition, vectors: dict[str, Tensor], present: dict[str, Tensor]) -> Sums:
+    """The contrastive terms of a whole batch, () each; vectors and present of all processes."""
+    return {
+        objective.name: contrast_loss(objective, vectors, present)
+        for objective in composition.objectives
+        if isinstance(objective, Contrast)
+    }
+
+
+def recovering(composition: Composition) -> list[Recover]:
+    """The objectives that are no contrast."""
+    return [objective for objective in composition.objectives if isinstance(objective, Recover)]

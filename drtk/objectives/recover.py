@@ -1,0 +1,45 @@
+"""A reader predicts a target at every position of its slots: SimLM, MASTER, CoT-MAE, Condenser differ only in the arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from drtk.objectives.batch import Batch
+from drtk.objectives.views import Views
+from drtk.settings.composition import Recover
+
+
+class Recovery(nn.Module):
+    """The term of one [[objective]] of kind recover."""
+
+    def __init__(self, wanted: Recover, reader: nn.Module, target: Any) -> None:
+        super().__init__()
+        self.wanted, self.reader, self.target = wanted, reader, target
+
+    def count(self, batch: Batch) -> Tensor:
+        """How many positions of a batch have a label, (): what the sum of their losses is divided by; 1 for a sum."""
+        if self.wanted.reduction == "sum":
+            return torch.ones(())
+        return torch.stack([self.target.positions(batch[name]).sum() for name in self.wanted.slot]).sum().float()
+
+    def forward(self, views: Views, *, other_sources: bool = False) -> Tensor:
+        """The sum of the losses of the labelled positions, ().
+
+        other_sources: with the vector of another example in place of the right one, to see what the vector is worth
+        """
+        wanted = self.wanted
+        sources = wanted.source if len(wanted.source) != 1 else wanted.source * len(wanted.slot)
+        total = None
+        for number, name in enumerate(wanted.slot):
+            vector = None
+            if sources:
+                vector = views.source(wanted.projector, sources[number])
+                vector = vector.roll(1, dims=0) if other_sources else vector
+            hidden = self.reader(views.view(name), vector)
+            losses = self.target.losses(hidden, views.batch[name], views.ids(name))
+            total = losses if total is None else total + losses
+        assert total is not None
+        return total
