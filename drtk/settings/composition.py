@@ -178,8 +178,8 @@ def composition(content: Mapping[str, Any], place: str) -> Composition:
     if not objectives:
         raise UsageError(f"{place}: has no [[objective]]")
     generator = _built(Generator, content["generator"], f"{place}: [generator]") if "generator" in content else None
-    whole = {"slots": slots, "readers": readers, "projectors": projectors, "generator": generator}
-    found = _built(Composition, general | whole | {"objectives": _named(objectives, place)}, place, checked=False)
+    parts = {"slots": slots, "objectives": _named(objectives, place), "readers": readers, "projectors": projectors}
+    found = _built(Composition, general, place, made=parts | {"generator": generator})
     _check(found, place)
     return found
 
@@ -268,11 +268,14 @@ def _objective(
     return _built(Recover, given, place), made
 
 
-def _built(kind: type[Part], table: Mapping[str, Any], place: str, *, checked: bool = True) -> Part:
-    """An instance from a table. Raises UsageError for unknown and missing keys and for values of another type."""
-    known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
+def _built(kind: type[Part], table: Mapping[str, Any], place: str, *, made: Mapping[str, Any] | None = None) -> Part:
+    """An instance from a table, and parts that are `made` already.
+
+    Raises UsageError for unknown and missing keys and for values of another type.
+    """
+    values: dict[str, Any] = dict(made or {})
+    known = {item.name: item for item in fields(kind) if item.name not in values}  # type: ignore[arg-type]
     hints = get_type_hints(kind)
-    values: dict[str, Any] = {}
     for name, value in table.items():
         if name not in known:
             raise UsageError(f"{place}: unknown key '{name}'; {_choices(known)}")
