@@ -10,7 +10,7 @@ import numpy as np
 from drtk.enrichment.termweights.reading import Reading
 from drtk.text.draws import generator
 from drtk.text.masking.budget import mask_budget
-from drtk.text.masking.rom import rom, scaled
+from drtk.text.masking.rom import largest_first, scaled
 from drtk.text.word_pieces import Pieces, owners
 from drtk.text.word_spans import plain
 from drtk.text.words import stop_words
@@ -33,18 +33,19 @@ def counted(reading: Reading, pieces: Pieces, weights: Sequence[float], seed: in
     empty = np.array(_says_nothing(reading.passage.text, pieces), dtype=bool)
     values = np.array(weights, dtype=np.float64)
     chance = generator(seed, reading.passage.id, "rom").random(len(values))
-    hidden = {
-        "hidden by chance": rom(np.zeros_like(values), RATE, chance=chance),
-        "highest weights": rom(values, RATE, chance=np.zeros_like(values)),
-        **{f"hidden, {how}": rom(scaled(values, how), RATE, chance=chance) for how in ("max", "minmax", "sum")},
+    scores = {
+        "hidden by chance": chance,
+        "highest weights": values,
+        **{f"hidden, {how}": scaled(values, how) + chance for how in ("max", "minmax", "sum")},
     }
+    budget = mask_budget(RATE, len(values))
     counts = {
         "passages": 1,
         "pieces": len(values),
-        "hidden": mask_budget(RATE, len(values)),
+        "hidden": budget,
         "stop words": int(empty.sum()),
     }
-    return counts | {name: int(empty[mask].sum()) for name, mask in hidden.items()}
+    return counts | {name: int(empty[largest_first(each)[:budget]].sum()) for name, each in scores.items()}
 
 
 def _says_nothing(text: str, pieces: Pieces) -> list[bool]:
