@@ -1,0 +1,106 @@
+"""Cross-entropy over a vocabulary, without the logits of all tokens at once."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+IGNORED = -100
+_CHUNK_VALUES = 1 << 24  # logits of a chunk: 64 MiB in float32, 549 tokens of BERT's vocabulary
+
+
+def token_losses_sum(
+    features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, chunk: int | None = None
+) -> Tensor:
+    """The sum over tokens of -log softmax(features W' + bias)[label], (), float32 (methods, section 0.4).
+
+    Logits are held for `chunk` tokens at a time and for no longer than that: the gradients are found with the loss, so that
+    what is kept for the backward pass is as large as the inputs. A product of matrices is computed in the precision of
+    `features`, or that of autocast; everything else in float32 (float64 for features that are). Where liger-kernel is
+    installed, its kernel does this on a GPU.
+
+    features: (n, E)    weight: (V, E)    bias: (V,)    labels: (n,), IGNORED (-100) where a token does not count
+    returns: 0 for no tokens
+    """
+    if features.is_cuda and (fused := _fused()) is not None and len(features):
+        found: Tensor = fused(weight, features, labels, bias)
+        return found
+    if chunk is None:
+        chunk = max(1, _CHUNK_VALUES // len(weight))
+    kind = features.device.type
+    precision = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else features.dtype
+    with torch.autocast(kind, enabled=False):
+        return _Sum.apply(features, weight, bias, labels, chunk, precision, torch.is_grad_enabled())
+
+
+@cache
+def _fused() -> Any:
+    """liger-kernel's loss, None where it is not installed."""
+    try:
+        from liger_kernel.transformers.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyLoss
+    except ImportError:
+        return None
+    return LigerFusedLinearCrossEntropyLoss(ignore_index=IGNORED, reduction="sum", accum_dtype=torch.float32)
+
+
+class _Sum(torch.autograd.Function):
+    """The loss and its gradients, chunk by chunk: with p = softmax(z), dL/dz = p - onehot(label)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        chunk: int,
+        precision: torch.dtype,
+        recording: bool,
+    ) -> Tensor:
+        exact = torch.float64 if precision == torch.float64 else torch.float32
+        wanted = [recording and needed for needed in ctx.needs_input_grad[:3]]
+        of_features = torch.empty_like(features) if wanted[0] else None
+        of_weight = torch.zeros_like(weight, dtype=exact) if wanted[1] else None
+        of_bias = torch.zeros_like(bias, dtype=exact) if bias is not None and wanted[2] else None
+        table = weight.to(precision)
+        total = features.new_zeros((), dtype=exact)
+        for begin in range(0, len(features), chunk):
+            rows = features[begin : begin + chunk].to(precision)  # (c, E)
+            logits = F.linear(rows, table).to(exact)  # (c, V)
+            if bias is not None:
+                logits += bias.to(exact)
+            counted = labels[begin : begin + chunk] != IGNORED
+            right = labels[begin : begin + chunk].clamp(min=0).unsqueeze(1)  # (c, 1)
+            spread = logits.logsumexp(dim=1, keepdim=True)
+            total += ((spread - logits.gather(1, right)).squeeze(1) * counted).sum()
+            if not any(wanted):
+                continue
+            slope = logits.sub_(spread).exp_()  # (c, V), in the place of the logits
+            slope.scatter_add_(1, right, slope.new_full((1, 1), -1.0).expand_as(right))
+            slope *= counted.unsqueeze(1)
+            if of_bias is not None:
+                of_bias += slope.sum(dim=0)
+            slope = slope.to(precision)
+            if of_features is not None:
+                of_features[begin : begin + chunk] = slope @ table
+            if of_weight is not None and of_weight.dtype == precision:
+                of_weight.addmm_(slope.T, rows)
+            elif of_weight is not None:
+                of_weight += slope.T @ rows
+        ctx.save_for_backward(of_features, of_weight, of_bias)
+        ctx.dtypes = (features.dtype, weight.dtype, bias.dtype if bias is not None else None)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        found = [
+            None if gradient is None else (gradient * slope).to(dtype)
+            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        ]
+        return (*found, None, None, None, None)

@@ -1,0 +1,169 @@
+"""The head of a masked language model apart from its encoder, so that several readers may share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.io.progress import warn
+from drtk.models.checkpoint import load_encoder, quiet_transformers, writing_weights
+from drtk.models.heads import head_file, load_head, save_head
+from drtk.models.layout import read_layout
+
+NAME = "lm_head"
+
+
+class _Parts(NamedTuple):
+    """Where the classes of transformers keep what every family has: decoder(norm(act(dense(h)))) + bias."""
+
+    dense: str
+    act: str
+    norm: str
+
+
+_PARTS = {
+    "bert": _Parts(*(f"cls.predictions.transform.{part}" for part in ("dense", "transform_act_fn", "LayerNorm"))),
+    "roberta": _Parts("lm_head.dense", "", "lm_head.layer_norm"),
+    "xlm-roberta": _Parts("lm_head.dense", "", "lm_head.layer_norm"),
+    "electra": _Parts(*(f"generator_predictions.{part}" for part in ("dense", "activation", "LayerNorm"))),
+    "distilbert": _Parts("vocab_transform", "activation", "vocab_layer_norm"),
+    "modernbert": _Parts("head.dense", "head.act", "head.norm"),
+}
+
+
+class LMHead(nn.Module):
+    """Token vectors to scores of every word piece: a dense layer, an activation, a norm, and the word embeddings.
+
+    The embeddings are those of the encoder itself and no parameters of this module, unless the checkpoint has others for it.
+    `fresh`: its weights are drawn, not trained.
+    """
+
+    def __init__(self, model: nn.Module, backbone: nn.Module, *, fresh: bool = False) -> None:
+        """`model`: the masked language model whose head this becomes; `backbone`: the encoder whose embeddings it takes.
+
+        Raises MismatchError for a family whose head is not known here.
+        """
+        super().__init__()
+        masked: Any = model
+        kind = str(masked.config.model_type)
+        if kind not in _PARTS:
+            raise MismatchError(
+                f"the language-model head of type {kind} is not known; those that are: {', '.join(_PARTS)}"
+            )
+        parts = _PARTS[kind]
+        self.dense: Any = masked.get_submodule(parts.dense)
+        self.norm: Any = masked.get_submodule(parts.norm)
+        self._act: Callable[[Tensor], Tensor] = masked.get_submodule(parts.act) if parts.act else F.gelu
+        decoder = masked.get_output_embeddings()
+        self.bias: nn.Parameter | None = decoder.bias
+        tied = decoder.weight is masked.get_input_embeddings().weight
+        self.own_weight = None if tied else nn.Parameter(decoder.weight.detach())
+        self._encoder = (backbone,)  # in a tuple, so that the encoder is no part of the head
+        self.fresh = fresh
+
+    @property
+    def weight(self) -> Tensor:
+        """(V, E): the encoder's word embeddings, as they are now."""
+        if self.own_weight is not None:
+            return self.own_weight
+        encoder: Any = self._encoder[0]
+        found: Tensor = encoder.get_input_embeddings().weight
+        return found
+
+    def features(self, hidden: Tensor) -> Tensor:
+        """What is multiplied by the word embeddings: (…, H) to (…, E)"""
+        found: Tensor = self.norm(self._act(self.dense(hidden)))
+        return found
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """A score for every word piece: (…, H) to (…, V). For many tokens see `drtk.losses.language.token_losses_sum`."""
+        return F.linear(self.features(hidden), self.weight, self.bias)
+
+
+def load_masked_lm(folder: Path) -> tuple[Any, LMHead, Any]:
+    """Encoder, head and tokenizer of a model folder, in float32 on the CPU, in evaluation mode.
+
+    A folder without a head gets one whose weights are drawn from torch's generator, and that is said.
+    Raises what `load_encoder` raises, and MismatchError for a family whose head is not known.
+    """
+    loaded = load_encoder(folder)
+    backbone = loaded.encoder.backbone
+    return backbone, lm_head_of(folder, backbone), loaded.tokenizer
+
+
+def lm_head_of(folder: Path, backbone: nn.Module) -> LMHead:
+    """The head of the model in `folder` for its encoder `backbone`: what drtk kept in `heads`, or the checkpoint's own."""
+    if head_file(folder, NAME).exists():
+        head = LMHead(_untrained(backbone), backbone)
+        load_head(head, folder, NAME)
+        return head.eval()
+    from transformers import AutoModelForMaskedLM
+
+    config: Any = backbone.config
+    if config.model_type not in _PARTS:
+        raise MismatchError(f"{folder}: the language-model head of type {config.model_type} is not known")
+    try:
+        with quiet_transformers():
+            model, found = AutoModelForMaskedLM.from_pretrained(
+                read_layout(folder).backbone, dtype=torch.float32, output_loading_info=True
+            )
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        raise DrtkError(
+            f"{folder}: its language-model head cannot be loaded: {reason[0] if reason else error!r}"
+        ) from error
+    fresh = f"{_PARTS[config.model_type].dense}.weight" in found["missing_keys"]
+    if fresh:
+        warn(f"{folder}: has no language-model head; an untrained one begins in its place, tied to the word embeddings")
+    return LMHead(model, backbone, fresh=fresh).eval()
+
+
+def _untrained(backbone: nn.Module) -> Any:
+    """A masked language model of the shape of `backbone` whose weights mean nothing."""
+    from transformers import AutoModelForMaskedLM
+
+    with quiet_transformers(), torch.random.fork_rng(devices=[]):
+        return AutoModelForMaskedLM.from_config(backbone.config, dtype=torch.float32)
+
+
+def save_lm_head(head: LMHead, folder: Path) -> None:
+    """Write the head beside the encoder in `folder`, whose own files stay as they are."""
+    save_head(head, folder, NAME)
+
+
+def export_masked_lm(folder: Path, out: Path) -> None:
+    """Write the encoder of `folder` with its head as one masked language model, as AutoModelForMaskedLM reads it.
+
+    Raises MismatchError where the folder has no trained head.
+    """
+    backbone, head, tokenizer = load_masked_lm(folder)
+    if head.fresh:
+        raise MismatchError(f"{folder}: has no language-model head; `drtk pretrain` writes one")
+    model = assembled(backbone, head)
+    out.mkdir(parents=True, exist_ok=True)
+    with quiet_transformers(), writing_weights(out):
+        model.save_pretrained(out)
+        tokenizer.save_pretrained(out)
+
+
+def assembled(backbone: nn.Module, head: LMHead) -> Any:
+    """The masked language model of transformers that an encoder and its head are the parts of; a copy of both."""
+    model = _untrained(backbone)
+    body = getattr(model, model.base_model_prefix)
+    given, wanted = backbone.state_dict(), body.state_dict()
+    body.load_state_dict({name: given[name] for name in wanted})  # all but the pooler, which a masked LM has not
+    parts = _PARTS[str(model.config.model_type)]
+    model.get_submodule(parts.dense).load_state_dict(head.dense.state_dict())
+    model.get_submodule(parts.norm).load_state_dict(head.norm.state_dict())
+    decoder = model.get_output_embeddings()
+    with torch.no_grad():
+        decoder.weight.copy_(head.weight)
+        if head.bias is not None:
+            decoder.bias.copy_(head.bias)
+    return model.eval()

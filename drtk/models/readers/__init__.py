@@ -1,0 +1,25 @@
+"""Networks that look at the tokens of a slot, helped by a vector; the registry of them."""
+
+from drtk.registry import Registry
+
+# A class made as Reader(anatomy, **options), called as reader(view, source) -> (B, L, H); see drtk/models/readers/base.py.
+READERS = Registry(
+    "reader",
+    {
+        "encoder": ("drtk.models.readers.encoder:EncoderReader", "the encoder's own last states"),
+        "decoder": ("drtk.models.readers.decoder:Decoder", "the vector and the embedded tokens, through a few layers"),
+        "causal": ("drtk.models.readers.causal:CausalReader", "the same, left to right within a window"),
+        "two-stream": (
+            "drtk.models.readers.two_stream:TwoStream",
+            "positions ask, the visible tokens answer (RetroMAE)",
+        ),
+        "condenser": (
+            "drtk.models.readers.condenser:Condenser",
+            "the late first state and the tokens of an early layer",
+        ),
+        "discriminator": (
+            "drtk.models.readers.discriminator:Discriminator",
+            "a second encoder with the vector for its first token (DiffCSE)",
+        ),
+    },
+)
