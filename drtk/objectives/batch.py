@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drtk.settings.composition import Composition
+from drtk.settings.composition import Composition, Recover
 from drtk.text.draws import generator
 from drtk.text.slots import Slotted
 
@@ -122,12 +122,12 @@ def collator_of(composition: Composition, *, pad: int, max_length: int, seed: in
     fixed: dict[str, int] = {}
     visible: dict[str, float] = {}
     for objective in composition.objectives:
-        if not hasattr(objective, "reader"):
+        if not isinstance(objective, Recover):
             continue
         for name in objective.slot:
             if objective.reduction == "mean_all":
                 fixed[name] = composition.slots[name].max_length or max_length
             reader = composition.readers[objective.reader]
             if reader.use == "two-stream":
-                visible[name] = float(reader.options.get("visible", 0.5))
+                visible[name] = 1 - float(reader.options.get("rate", 0.5))
     return Collator(pad=pad, fixed=fixed, visible=visible, seed=seed)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from drtk.losses.language import token_losses_sum
 from drtk.models.pooling import pool
 from drtk.objectives.batch import Batch, SlotBatch
 from drtk.objectives.contrast import contrast_loss
@@ -43,8 +45,8 @@ class Network(nn.Module):
         backbone: nn.Module,
         anatomy: Any,
         head: nn.Module,
-        recoveries: dict[str, Recovery],
-        projectors: dict[str, nn.Module],
+        recoveries: Mapping[str, Recovery],
+        projectors: Mapping[str, nn.Module],
         generator: Any = None,
         dull: Tensor | None = None,
     ) -> None:
@@ -60,6 +62,7 @@ class Network(nn.Module):
         else:  # kept out of the parameters: it is neither trained nor saved
             object.__setattr__(self, "generator", generator)
         self._joint = joint
+        self.dull: Tensor | None
         self.register_buffer("dull", dull, persistent=False)
 
     @property
@@ -77,6 +80,9 @@ class Network(nn.Module):
             self.generator.eval()
         return self
 
+    def _recoveries(self) -> Iterator[tuple[str, Any]]:
+        yield from self.recoveries.items()
+
     @property
     def contrasted(self) -> list[str]:
         """Slots whose vectors are compared over the batch, in the order they are encoded in."""
@@ -88,7 +94,7 @@ class Network(nn.Module):
 
     def counts(self, batch: Batch) -> Sums:
         """Labelled positions of each recovering term in a batch, ()."""
-        found = {name: recovery.count(batch) for name, recovery in self.recoveries.items()}
+        found = {name: recovery.count(batch) for name, recovery in self._recoveries()}
         if self._joint and self.composition.generator is not None:
             slot = batch[self.composition.generator.slot]
             found[GENERATOR_TERM] = (slot.hidden & slot.present[:, None]).sum().float()
@@ -138,14 +144,21 @@ class Network(nn.Module):
         if compared:
             return vectors
         terms: Sums = {}
-        for name, recovery in self.recoveries.items():
+        for name, recovery in self._recoveries():
             terms[name] = recovery(views)
         if self._joint and self.composition.generator is not None:
             slot = batch[self.composition.generator.slot]
-            terms[GENERATOR_TERM] = self.generator.loss_sum(slot.given, slot.attention, slot.clean, slot.hidden)
+            terms[GENERATOR_TERM] = self._proposing(slot)
         if counts is not None:
             terms = {name: total / counts[name].clamp(min=1) for name, total in terms.items()}
         return Outcome(terms, self._facts(views)), vectors
+
+    def _proposing(self, slot: SlotBatch) -> Tensor:
+        """The sum of a joint generator's losses on what is masked (methods: section 5.6), ()."""
+        where = slot.hidden & slot.present[:, None]
+        head = self.generator.head
+        features = head.features(self.generator.states(slot.given, slot.attention)[where])
+        return token_losses_sum(features, head.weight, head.bias, slot.clean[where])
 
     @torch.no_grad()
     def _facts(self, views: Views) -> Sums:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,12 +14,6 @@ from drtk.text.masking import MASKING
 from drtk.text.masking.base import Other
 from drtk.text.tokenised import Text
 from drtk.text.views import VIEWS
-
-
-class Passages(Protocol):
-    """Where views find their texts; a TokenCorpus is one."""
-
-    def id(self, row: int) -> str: ...
 
 
 class Slotted(NamedTuple):
@@ -62,11 +56,11 @@ class Frame(NamedTuple):
 class SlotBuilder:
     """Examples to slots. The same (seed, epoch, id) gives the same slots in every batch, worker and process.
 
-    max_length: tokens of a slot that names no length of its own
+    ids: the id of a row of the corpus (a passage, or a document); max_length: tokens of a slot that names no length
     Raises UsageError, when made, for a masking or view that does not exist.
     """
 
-    def __init__(self, composition: Composition, corpus: Any, frame: Frame, *, max_length: int, seed: int) -> None:
+    def __init__() -> None:
         self._composition, self._corpus, self._frame = composition, corpus, frame
         self._max_length, self._seed = max_length, seed
         self._order = _by_reference(composition.slots)
@@ -92,7 +86,7 @@ class SlotBuilder:
         self, name: str, row: int, epoch: int, step: int, drawn: dict[Any, Any], made: Mapping[str, Slotted]
     ) -> Slotted:
         slot = self._composition.slots[name]
-        key = (self._seed, epoch, self._corpus.id(row))
+        key = (self._seed, epoch, self._ids(row))
         text = self._text(slot, row, key, step, drawn)
         if text is None:
             return self._placeholder(slot)

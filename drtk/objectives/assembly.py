@@ -1,0 +1,127 @@
+"""A composition and a model folder put together into a network."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from drtk.errors import MismatchError, UsageError
+from drtk.models.anatomy import Anatomy
+from drtk.models.generator import Generator
+from drtk.models.hub import locate
+from drtk.models.lm_head import load_masked_lm
+from drtk.models.projector import Projector
+from drtk.models.readers import READERS
+from drtk.objectives.network import Network, recovering
+from drtk.objectives.recover import Recovery
+from drtk.objectives.targets import Corrected, Edited, NextTokens, Tokens
+from drtk.settings.composition import Composition, Recover
+from drtk.text.words import stop_words
+
+
+def assembled(composition: Composition, model: Path, *, seed: int, place: str = "preset") -> tuple[Network, Any]:
+    """The network, on the CPU in float32, and the tokenizer; new weights are drawn from `seed`.
+
+    Raises MismatchError for an encoder that a reader or the generator cannot serve, UsageError for options a reader lacks.
+    """
+    backbone, head, tokenizer = load_masked_lm(model)
+    for name, parameter in backbone.named_parameters():
+        if "pooler" in name.split("."):  # nothing reads it, so it would wait for a gradient for ever
+            parameter.requires_grad_(False)
+    anatomy = Anatomy(backbone)
+    if tokenizer.mask_token_id is None:
+        raise MismatchError(f"{model}: its tokenizer has no mask token")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        readers = {
+            name: _reader(reader.use, anatomy, reader.options, f"{place}: reader '{reader.use}'")
+            for name, reader in composition.readers.items()
+            if any(name == objective.reader for objective in recovering(composition))
+        }
+        heads: dict[str, Any] = {}
+        recoveries = {
+            objective.name: Recovery(
+                objective,
+                readers[objective.reader],
+                _target(objective, composition, readers[objective.reader], head, anatomy, heads),
+            )
+            for objective in recovering(composition)
+        }
+        projectors = {
+            name: Projector(anatomy.hidden_size, kind=each.kind) for name, each in composition.projectors.items()
+        }
+        generator = _generator(composition, backbone, head, tokenizer)
+    network = Network(
+        composition,
+        backbone=backbone,
+        anatomy=anatomy,
+        head=head,
+        recoveries=recoveries,
+        projectors=projectors,
+        generator=generator,
+        dull=_dull(tokenizer),
+    )
+    return network, tokenizer
+
+
+def _reader(use: str, anatomy: Anatomy, options: dict[str, Any], place: str) -> nn.Module:
+    try:
+        made: nn.Module = READERS.load(use)(anatomy, **options)
+    except (TypeError, KeyError) as error:
+        raise UsageError(f"{place}: {str(error).rpartition(') ')[2] or error}") from error
+    return made
+
+
+def _target(
+    objective: Recover,
+    composition: Composition,
+    reader: nn.Module,
+    head: Any,
+    anatomy: Anatomy,
+    heads: dict[str, Any],
+) -> nn.Module:
+    """What the reader predicts. Readers share the encoder's head, but a discriminator shares nothing (methods: section 5.0)."""
+    use = composition.readers[objective.reader].use
+    if objective.target == "edited":
+        padded = objective.reduction == "mean_all"
+        scale = float(getattr(anatomy.config, "initializer_range", 0.02))
+        return Edited(anatomy.hidden_size, classes=objective.classes, padded=padded, scale=scale)
+    if use == "discriminator":
+        if objective.reader not in heads:
+            own = deepcopy((anatomy.backbone, head))[1]
+            own._encoder = (reader.encoder,)
+            heads[objective.reader] = own
+        head = heads[objective.reader]
+    if objective.target == "corrected":
+        return Corrected(head, anatomy.hidden_size)
+    if use == "causal":
+        if objective.target != "all":
+            raise UsageError(f"objective '{objective.name}': a causal reader writes the next token: target = \"all\"")
+        return NextTokens(head)
+    return Tokens(head, everywhere=objective.target == "all")
+
+
+def _generator(composition: Composition, backbone: nn.Module, head: Any, tokenizer: Any) -> Generator | None:
+    wanted = composition.generator
+    if wanted is None:
+        return None
+    if wanted.mode == "joint":
+        return Generator.beside(backbone, head, init=wanted.init)
+    if not wanted.model:
+        raise UsageError("[generator] names no model; --generator DIR names one")
+    return Generator.of_folder(locate(wanted.model), tokenizer)
+
+
+def _dull(tokenizer: Any) -> Tensor:
+    """(vocabulary,), True at pieces that are a stop word or hold no letter and no digit."""
+    words = stop_words()
+    dull = torch.zeros(len(tokenizer), dtype=torch.bool)
+    for piece, number in tokenizer.get_vocab().items():
+        plain = piece.removeprefix("##").lstrip("Ġ▁").lower()
+        if number < len(dull):
+            dull[number] = (plain in words and not piece.startswith("##")) or not any(map(str.isalnum, plain))
+    return dull
