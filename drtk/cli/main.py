@@ -29,6 +29,7 @@ COMMANDS = (
     "search",
     "fuse",
     "mine-negatives",
+    "pretrain",
     "train-retriever",
     "eval",
     "eval-sentences",

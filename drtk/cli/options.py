@@ -40,9 +40,12 @@ def reshape(wrapper: Callable[..., Any], parameters: list[inspect.Parameter]) ->
     return wrapper
 
 
-def with_settings(settings: type, *, preset: bool = False, name: str = "settings") -> Callable[..., Any]:
+def with_settings(
+    settings: type, *, preset: bool = False, name: str = "settings", recipe: str | None = None
+) -> Callable[..., Any]:
     """One option per knob of `settings`; the command receives the merged object as `name`.
 
+    recipe: the parameter that receives all that a preset's file holds; --preset is wanted then
     Options default to None, so that default < preset < option is known; help shows the knob's own default.
     """
 
@@ -52,19 +55,24 @@ def with_settings(settings: type, *, preset: bool = False, name: str = "settings
         @functools.wraps(function)
         def wrapper(*args: Any, **given: Any) -> Any:
             chosen = {key: given.pop(key) for key in knobs}
-            recipe: dict[str, Any] = {}
+            base: dict[str, Any] = {}
             recipe_name = given.pop("preset", None) if preset else None
             if recipe_name is not None:
                 found = load_preset(recipe_name)
                 if found.command != function.__name__.strip("_").replace("_", "-"):
                     raise UsageError(f"preset '{recipe_name}' is for drtk {found.command}")
-                recipe = found.settings
+                base = found.settings
+                if recipe is not None:
+                    given[recipe] = found.content | {"name": recipe_name}
+            elif recipe is not None:
+                raise UsageError("--preset: name a recipe (drtk presets lists them) or a .toml file")
             chosen = {key: None if value == [] else value for key, value in chosen.items()}
-            given[name] = merge(settings, recipe, chosen, preset_name=f"preset {recipe_name}")
+            given[name] = merge(settings, base, chosen, preset_name=f"preset {recipe_name}")
             return function(*args, **given)
 
         mine = signature_of(function)
         mine.pop(name)
+        mine.pop(recipe or name, None)
         hints = get_type_hints(settings)
         options = [_option(item, hints[item.name]) for item in knobs.values()]
         if preset:

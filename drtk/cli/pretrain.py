@@ -20,7 +20,7 @@ Dropped = Annotated[
 ]
 
 
-@with_settings(PretrainSettings, preset=True, required=True)
+@with_settings(PretrainSettings, preset=True, recipe="recipe")
 @folder_maker("model", resume=True, passages=True)
 def pretrain(
     passages: Annotated[list[str], typer.Argument(metavar="PASSAGES", help="Corpus of passages; - is stdin.")],
@@ -47,3 +47,39 @@ def pretrain(
 
     Makes a model folder that train-retriever, transformers and sentence-transformers load; log.jsonl in it has every loss.
     """
+    from drtk.errors import UsageError
+    from drtk.io.manifest import inputs_named
+    from drtk.models.hub import locate
+    from drtk.objectives.assembly import assembled
+    from drtk.settings.composition import composition, with_changes
+    from drtk.text.slots import wanted_fields
+    from drtk.text.token_corpus import TokenCorpus
+    from drtk.training.pretrain import Material, take_up, trainable
+    from drtk.training.pretrain import pretrain as train
+
+    place = str(recipe["name"])
+    content = with_changes(recipe, changes or [])
+    if generator is not None:
+        if "generator" not in content:
+            raise UsageError(f"--generator: preset '{place}' has no generator")
+        content["generator"] = content["generator"] | {"model": generator}
+    plan = composition(content, place)
+    if drop:
+        plan = plan.without(drop)
+    folder = locate(model)
+    network, tokenizer = assembled(plan, folder, seed=seed, place=place)
+    fitted = take_up(network, folder)
+    corpus = TokenCorpus.open(passages, model, wants=wanted_fields(plan), side_files=job.side_files, intake=job.intake)
+    material = Material(corpus, plan, settings, tokenizer, seed)
+    if dry_run:
+        from drtk.cli.explaining import explained
+
+        for line in explained(plan, material, trainable(network)):
+            typer.echo(line)
+        return
+    facts = train(material, job.begin(), network=network, tokenizer=tokenizer, device=device)
+    job.intake.inputs += inputs_named({"model": str(folder)})
+    job.counts |= {"passages": len(corpus), **facts}
+    if fitted:
+        job.counts["tensors taken up"] = fitted
+    job.finish(encoding=None, preset=place)

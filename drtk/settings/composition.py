@@ -5,6 +5,7 @@ A composition is checked as a whole before anything is read or loaded; every com
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -157,7 +158,7 @@ class Composition:
         return {name: slot for name, slot in self.slots.items() if name in wanted}
 
 
-_RESERVED = {"command", "summary", "settings", "slots", "readers", "projectors", "generator", "objective"}
+_RESERVED = {"name", "command", "summary", "settings", "slots", "readers", "projectors", "generator", "objective"}
 _SLOT_KEYS = {item.name for item in fields(Slot)} - {"masking_options", "view_options"}
 
 
@@ -308,6 +309,9 @@ def _value(value: Any, kind: Any, place: str) -> Any:
     return value
 
 
+_NAME = re.compile(r"[A-Za-z][\w-]*")
+
+
 def _named(objectives: Sequence[Objective], place: str) -> tuple[Objective, ...]:
     """Each with a name of its own: the one given, or one from what it does."""
     found: list[Objective] = []
@@ -317,6 +321,8 @@ def _named(objectives: Sequence[Objective], place: str) -> tuple[Objective, ...]
             name = "contrast" if isinstance(objective, Contrast) else f"{objective.slot[0]}_{objective.target}"
             taken = {other.name for other in found}
             name = next(each for each in (name, *(f"{name}_{number}" for number in range(2, 99))) if each not in taken)
+        elif not _NAME.fullmatch(name):
+            raise UsageError(f"{place}: '{name}' is no name: letters, digits, _ and - are")
         elif name in {other.name for other in found}:
             raise UsageError(f"{place}: two objectives are called '{name}'")
         found.append(replace(objective, name=name))

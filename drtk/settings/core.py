@@ -92,13 +92,14 @@ def to_dict(settings: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A published recipe: the command it is for, one line about it, its settings, and its file's text."""
+    """A published recipe: the command it is for, one line about it, its settings, its file's text, and all it holds."""
 
     name: str
     command: str
     summary: str
     settings: dict[str, Any]
     text: str
+    content: dict[str, Any] = field(default_factory=dict)
 
 
 def preset_names() -> list[str]:
@@ -129,4 +130,6 @@ def load_preset(name: str) -> Preset:
         raise DrtkError(f"{name}: not TOML: {error}") from error
     if not isinstance(content.get("command"), str):
         raise DrtkError(f'{name}: a preset names its command, for example: command = "train-retriever"')
-    return Preset(name, content["command"], str(content.get("summary", "")), dict(content.get("settings", {})), text)
+    return Preset(
+        name, content["command"], str(content.get("summary", "")), dict(content.get("settings", {})), text, content
+    )

@@ -60,8 +60,17 @@ class SlotBuilder:
     Raises UsageError, when made, for a masking or view that does not exist.
     """
 
-    def __init__() -> None:
-        self._composition, self._corpus, self._frame = composition, corpus, frame
+    def __init__(
+        self,
+        composition: Composition,
+        corpus: Any,
+        frame: Frame,
+        *,
+        ids: Callable[[int], str],
+        max_length: int,
+        seed: int,
+    ) -> None:
+        self._composition, self._corpus, self._frame, self._ids = composition, corpus, frame, ids
         self._max_length, self._seed = max_length, seed
         self._order = _by_reference(composition.slots)
         self._views = {
