@@ -52,7 +52,7 @@ class CorpusStore:
         path = Path(source)
         if not path.exists():
             raise DrtkError(f"{path}: No such file or directory")
-        folder = cache_folder() / "corpora" / f"{_digest(path)}-{VERSION}"
+        folder = cache_folder() / "corpora" / f"{content_digest(path)}-{VERSION}"
         if not folder.exists():
             _build(path, folder)
         text = folder / "corpus.jsonl"
@@ -136,10 +136,10 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "drtk"
 
 
-def _digest(path: Path) -> str:
+def content_digest(path: Path) -> str:
     """The digest of a file or folder; a file's is remembered by name, size and time, so that opening stays instant."""
     if path.is_dir():
-        parts = "".join(f"{item.name}\0{_digest(item)}\0" for item in sorted(path.rglob("*")) if item.is_file())
+        parts = "".join(f"{item.name}\0{content_digest(item)}\0" for item in sorted(path.rglob("*")) if item.is_file())
         return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
     facts = path.stat()
     name = hashlib.blake2b(str(path.resolve()).encode(), digest_size=16).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -41,8 +42,21 @@ class WordPieceTokenizer:
 
     def __call__(self, texts: Sequence[str]) -> list[Pieces]:
         """The pieces of each text."""
-        found = self._pieces.encode_batch(list(texts), add_special_tokens=False)
-        return [Pieces(each.ids, each.offsets, each.word_ids) for each in found]
+        return [Pieces(each.ids, each.offsets, each.word_ids) for each in self.encoded(texts)]
+
+    def encoded(self, texts: Sequence[str]) -> list[Any]:
+        """The same as the tokenizers library's own records, whose `ids`, `word_ids` and `offsets` are made when asked for."""
+        return self._pieces.encode_batch(list(texts), add_special_tokens=False)
+
+    @property
+    def specials(self) -> frozenset[int]:
+        """Ids of the special tokens; the one for unknown words, which stands for text, is none of them."""
+        return frozenset(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
+
+    @property
+    def largest(self) -> int:
+        """The largest id a piece can have."""
+        return max(self._pieces.get_vocab(with_added_tokens=True).values())
 
     def check(self, name: str) -> None:
         """Raise MismatchError unless pieces of the tokenizer `name` are pieces of this one, whatever the two are called."""
@@ -56,6 +70,14 @@ class WordPieceTokenizer:
 
         parts = orjson.loads(self._definition)
         return tuple(parts.get(part) for part in ("model", "normalizer", "pre_tokenizer"))
+
+    @property
+    def digest(self) -> str:
+        """blake2b (16 bytes, hexadecimal) of all that decides the pieces, tokens that were added included."""
+        import orjson
+
+        added = orjson.loads(self._definition).get("added_tokens")
+        return hashlib.blake2b(orjson.dumps([*self.identity, added]), digest_size=16).hexdigest()
 
 
 def owners(pieces: Pieces, words: Sequence[Span]) -> list[int]:

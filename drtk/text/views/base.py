@@ -1,0 +1,163 @@
+"""What views have in common: the corpus they look at, their options, and cutting and joining tokenised texts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from drtk.errors import MismatchError, UsageError
+from drtk.text.sentences import Span
+from drtk.text.tokenised import Text
+from drtk.text.views import VIEWS
+
+Parts = dict[str, Text]
+Crop = Literal["head", "random"]
+Title = Literal["none", "join", "segment"]
+Share = Annotated[float, 0.0, 1.0]  # an option with its bounds
+Count = Annotated[int, 1, float("inf")]
+View = TypeVar("View", bound=Callable[..., Parts | None])
+_GIVEN = ("corpus", "row", "rng", "room", "separator")  # what a view gets from its caller; the rest are options
+
+
+class Corpus(Protocol):
+    """What views need of a corpus; text.token_corpus.TokenCorpus is one."""
+
+    def id(self, row: int) -> str: ...
+    def text(self, row: int) -> Text: ...
+    def title(self, row: int) -> Text: ...
+    def queries(self, row: int) -> list[Text]: ...
+    def continuations(self, row: int) -> list[Text]: ...
+    def sentences(self, row: int) -> list[Span]: ...
+    def document(self, row: int) -> int: ...
+    def span(self, document: int) -> np.ndarray: ...
+    def run(self, row: int) -> tuple[np.ndarray, int]: ...
+    def following(self, row: int) -> int | None: ...
+
+
+def needing(*fields: str, **by_option: Mapping[str, str]) -> Callable[[View], View]:
+    """Marks a view with the fields it needs of a corpus: always, and by the value of an option."""
+
+    def mark(view: View) -> View:
+        view.needs = fields, by_option  # type: ignore[attr-defined]
+        return view
+
+    return mark
+
+
+def wanted_fields(name: str, options: Mapping[str, Any]) -> set[str]:
+    """The fields, of `token_fields.FIELDS`, that a view with these options needs of a corpus.
+
+    Raises UsageError for an unknown view, an option it does not have, or a value that is none of the option's.
+    """
+    view = VIEWS.load(name)
+    check_options(name, view, options)
+    always, by_option = getattr(view, "needs", ((), {}))
+    return {*always, *(values[options[key]] for key, values in by_option.items() if options.get(key) in values)}
+
+
+def check_options(name: str, view: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raises UsageError for an option the view does not have, or a value of another type."""
+    kinds = get_type_hints(view, include_extras=True)
+    known = [key for key in inspect.signature(view).parameters if key not in _GIVEN]
+    for key, value in options.items():
+        if key not in known:
+            choices = f"choose from {', '.join(known)}" if known else "it has none"
+            raise UsageError(f"view '{name}' has no option '{key}'; {choices}")
+        if not _fits(value, kinds[key]):
+            raise UsageError(f"view '{name}': {key} = {value!r} is not {_said(kinds[key])}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if get_origin(kind) is Annotated:
+        plain, low, high = get_args(kind)
+        return _fits(value, plain) and low <= value <= high
+    if get_args(kind):  # a choice of types
+        return any(_fits(value, inner) for inner in get_args(kind))
+    return isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _said(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    if get_origin(kind) is Annotated:
+        plain, low, high = get_args(kind)
+        return f"{_said(plain)} from {low} to {high}" if high < float("inf") else f"{_said(plain)} of {low} or more"
+    names = {float: "a number", int: "a whole number", type(None): "nothing", str: "a string", bool: "true or false"}
+    return " or ".join(names.get(inner) or _said(inner) for inner in get_args(kind) or (kind,))
+
+
+def piece(text: Text, begin: int, end: int) -> Text:
+    """The tokens [begin, end) of a text with their weights; words are numbered from 0 again."""
+    words = text.words[begin:end]
+    inside = words >= 0
+    lowest = words[inside].min() if inside.any() else 0
+    return Text(
+        text.ids[begin:end],
+        np.where(inside, words - lowest, words).astype(np.int32),
+        None if text.weights is None else text.weights[begin:end],
+    )
+
+
+def joined(texts: Sequence[Text], separator: int | None = None) -> Text:
+    """Texts one after the other, with `separator` between them where one is given, whose word is -1 and weight 0.
+
+    Words are numbered on. There are weights where all texts have them.
+    """
+    weighted = all(text.weights is not None for text in texts)
+    ids, words, weights = [], [], []
+    first = 0
+    for at, text in enumerate(texts):
+        if at and separator is not None:
+            ids.append(np.array([separator]))
+            words.append(np.array([-1]))
+            weights.append(np.zeros(1))
+        ids.append(text.ids)
+        words.append(np.where(text.words >= 0, text.words + first, -1))
+        weights.append(np.zeros(0) if text.weights is None else text.weights)
+        first = max(first, int(words[-1].max(initial=-1)) + 1)
+    if not texts:
+        return Text(np.empty(0, np.int32), np.empty(0, np.int32))
+    return Text(
+        np.concatenate(ids).astype(np.int32),
+        np.concatenate(words).astype(np.int32),
+        np.concatenate(weights).astype(np.float32) if weighted else None,
+    )
+
+
+def cropped(text: Text, room: int, how: Crop, *, rng: np.random.Generator) -> Text:
+    """A text of at most `room` tokens: its head, or a part that may begin anywhere, every place with the same chance."""
+    count = len(text.ids)
+    if count <= room:
+        return text
+    begin = int(rng.integers(count - room + 1)) if how == "random" else 0
+    return piece(text, begin, begin + room)
+
+
+def titled(corpus: Corpus, row: int, text: Text, *, title: Title, separator: int | None) -> Text:
+    """`text` behind the title of passage `row`: "join" puts it right before, "segment" a separator between; "none" leaves it out.
+
+    Raises MismatchError where the text has weights and the title none, ValueError for a segment without a separator.
+    """
+    if title == "none":
+        return text
+    if title == "segment" and separator is None:
+        raise ValueError('title = "segment" needs the id of a separator')
+    heading = corpus.title(row)
+    if not len(heading.ids):
+        return text
+    if text.weights is not None and heading.weights is None:
+        raise MismatchError(
+            f"passage '{corpus.id(row)}' has weights but no 'title_weights'; "
+            'drtk termweight --title join adds them, and title = "none" does without'
+        )
+    return joined([heading, text], separator if title == "segment" else None)
+
+
+def reading(corpus: Corpus, row: int, *, title: Title, separator: int | None) -> Text:
+    """The text of a passage, behind its title as `titled` says."""
+    return titled(corpus, row, corpus.text(row), title=title, separator=separator)
