@@ -52,7 +52,7 @@ def pretrain(
     from drtk.models.hub import locate
     from drtk.objectives.assembly import assembled
     from drtk.settings.composition import composition, with_changes
-    from drtk.text.slots import wanted_fields
+    from drtk.text.slots import fields_of
     from drtk.text.token_corpus import TokenCorpus
     from drtk.training.pretrain import Material, take_up, trainable
     from drtk.training.pretrain import pretrain as train
@@ -69,7 +69,7 @@ def pretrain(
     folder = locate(model)
     network, tokenizer = assembled(plan, folder, seed=seed, place=place)
     fitted = take_up(network, folder)
-    corpus = TokenCorpus.open(passages, model, wants=wanted_fields(plan), side_files=job.side_files, intake=job.intake)
+    corpus = TokenCorpus.open(passages, model, wants=fields_of(plan), side_files=job.side_files, intake=job.intake)
     material = Material(corpus, plan, settings, tokenizer, seed)
     if dry_run:
         from drtk.cli.explaining import explained

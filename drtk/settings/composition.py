@@ -23,6 +23,7 @@ class Slot:
     """One tokenised reading of a view.
 
     view: one, or several of which one is drawn, by the `step` or by the `example`
+    view_options: what the slot says besides, for its views: limit, spans, …
     of: the slot whose mask this one extends or complements; both must read the same view
     count: whether the rate counts special tokens too
     """
@@ -118,7 +119,7 @@ class Composition:
     """A whole preset, checked.
 
     example: what a row of the batch is: a passage, or a document of which two passages are drawn
-    title, crop: how passages are read
+    title, crop: how passages are read, where a view says nothing else
     """
 
     slots: dict[str, Slot]
@@ -128,7 +129,7 @@ class Composition:
     generator: Generator | None = None
     example: Literal["passage", "document"] = "passage"
     title: Literal["none", "join", "segment"] = "none"
-    crop: Literal["head", "random"] = "head"
+    crop: Literal["head", "random"] | None = None
     pooling: Literal["cls", "mean"] = "cls"
 
     def slots_of(self, objective: Objective) -> list[str]:
@@ -229,11 +230,11 @@ def _slot(table: Mapping[str, Any], place: str) -> Slot:
     masking = given.get("masking")
     if isinstance(masking, Mapping):
         given["masking"] = masking.get("use", "")
-        given["masking_options"] = {name: value for name, value in masking.items() if name != "use"}
-    given["view_options"] = {name: given.pop(name) for name in ("limit", "spans", "share") if name in given}
-    unknown = sorted(set(given) - _SLOT_KEYS - {"masking_options", "view_options"})
-    if unknown:
-        raise UsageError(f"{place}: unknown key '{unknown[0]}'; {_choices({*_SLOT_KEYS, 'limit', 'spans', 'share'})}")
+        options = {name: value for name, value in masking.items() if name != "use"}
+    else:
+        options = {}
+    given["view_options"] = {name: given.pop(name) for name in [*given] if name not in _SLOT_KEYS}
+    given["masking_options"] = options
     slot = _built(Slot, given, place)
     if not 0 <= slot.rate <= 1:
         raise UsageError(f"{place}: rate {slot.rate} is not between 0 and 1")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from drtk.errors import UsageError
 from drtk.settings.composition import Composition, Slot
 from drtk.text.corruption import Vocabulary, corrupted, deleted, inserted
 from drtk.text.draws import generator, uniform
@@ -14,6 +16,7 @@ from drtk.text.masking import MASKING
 from drtk.text.masking.base import Other
 from drtk.text.tokenised import Text
 from drtk.text.views import VIEWS
+from drtk.text.views.base import check_options, wanted_fields
 
 
 class Slotted(NamedTuple):
@@ -73,15 +76,10 @@ class SlotBuilder:
         self._composition, self._corpus, self._frame, self._ids = composition, corpus, frame, ids
         self._max_length, self._seed = max_length, seed
         self._order = _by_reference(composition.slots)
-        self._views = {
-            name: VIEWS.load(name.partition(".")[0]) for slot in composition.slots.values() for name in slot.view
-        }
+        self._views = {name: views_of(composition, name) for name in composition.slots}
         self._maskings = {
             name: MASKING.load(slot.masking) for name, slot in composition.slots.items() if slot.masking != "none"
         }
-        self._base = {"title": composition.title, "crop": composition.crop, "separator": frame.last}
-        if composition.example == "document":
-            self._base["spans"] = "distinct"
 
     def __call__(self, row: int, *, epoch: int, step: int) -> dict[str, Slotted]:
         """The slots of one row of the corpus, as they are seen in an epoch and step."""
@@ -96,7 +94,7 @@ class SlotBuilder:
     ) -> Slotted:
         slot = self._composition.slots[name]
         key = (self._seed, epoch, self._ids(row))
-        text = self._text(slot, row, key, step, drawn)
+        text = self._text(name, row, key, step, drawn)
         if text is None:
             return self._placeholder(slot)
         text = self._frame.around(text)
@@ -120,18 +118,19 @@ class SlotBuilder:
         noise = rng.random(len(text.ids), dtype=np.float32) if slot.corruption == "replaced" else None
         return Slotted(text.ids, given, content, hidden, None, noise, present=True)
 
-    def _text(self, slot: Slot, row: int, key: tuple[Any, ...], step: int, drawn: dict[Any, Any]) -> Text | None:
+    def _text(self, name: str, row: int, key: tuple[Any, ...], step: int, drawn: dict[Any, Any]) -> Text | None:
         """The text of a slot; slots that read parts of one view share its draw."""
-        view, _, part = slot.view[self._choice(slot, key, step)].partition(".")
+        slot = self._composition.slots[name]
+        view = self._views[name][self._choice(slot, key, step)]
         room = (slot.max_length or self._max_length) - 2
-        options = self._base | slot.view_options
-        draw = (view, room, *sorted(options.items()))
+        draw = (view.name, room, *sorted(view.options.items()))
         if draw not in drawn:
-            drawn[draw] = self._views[view if not part else f"{view}.{part}"](
-                self._corpus, row, rng=generator(*key, "view", view), room=room, **options
+            rng = generator(*key, "view", view.name)
+            drawn[draw] = view.function(
+                self._corpus, row, rng=rng, room=room, separator=self._frame.last, **view.options
             )
         parts = drawn[draw]
-        return None if parts is None else parts.get(part)
+        return None if parts is None else parts[view.part]
 
     def _choice(self, slot: Slot, key: tuple[Any, ...], step: int) -> int:
         if len(slot.view) == 1:
@@ -154,14 +153,42 @@ def _by_reference(slots: Mapping[str, Slot]) -> Sequence[str]:
     return order
 
 
-def wanted_fields(composition: Composition) -> set[str]:
-    """What the token corpus must hold beside texts and titles."""
-    views = {name.partition(".")[0] for slot in composition.slots.values() for name in slot.view}
-    spans = {slot.view_options.get("spans") for slot in composition.slots.values()}
-    wanted = {"queries" for view in views if view in ("query", "queries")}
-    wanted |= {"continuations" for view in views if view == "continuation"}
-    wanted |= {"documents" for view in views if view in ("pair", "next")}
-    wanted |= {"sentences" for view in views if view == "ict"} | {
-        "sentences" for each in spans if each in ("overlap", "mixed")
-    }
-    return wanted | {"weights" for slot in composition.slots.values() if slot.masking in ("rom", "keyword")}
+class SlotView(NamedTuple):
+    """A view of a slot: its name, the part of it that is read, its function and options."""
+
+    name: str
+    part: str
+    function: Callable[..., Mapping[str, Text] | None]
+    options: dict[str, Any]
+
+
+def views_of(composition: Composition, name: str) -> list[SlotView]:
+    """The views of a slot. Raises UsageError for a view or an option that does not exist."""
+    slot = composition.slots[name]
+    general = {"title": composition.title, "crop": composition.crop}
+    if composition.example == "document":
+        general["spans"] = "distinct"
+    found = []
+    for each in slot.view:
+        view, _, part = each.partition(".")
+        function = VIEWS.load(view)
+        known = inspect.signature(function).parameters
+        options = {key: value for key, value in general.items() if key in known and value is not None}
+        options |= {key: value for key, value in slot.view_options.items() if key in known}
+        check_options(view, function, options)
+        found.append(SlotView(view, part, function, options))
+    for key in slot.view_options:
+        if not any(key in view.options for view in found):
+            raise UsageError(f"[slots.{name}]: unknown key '{key}', of the slot and of its view")
+    return found
+
+
+def fields_of(composition: Composition) -> set[str]:
+    """What a token corpus must hold beside texts and titles."""
+    wanted = {"weights" for slot in composition.slots.values() if slot.masking in ("rom", "keyword")}
+    for name in composition.slots:
+        for view in views_of(composition, name):
+            wanted |= wanted_fields(view.name, view.options)
+    if "weights" in wanted and composition.title != "none":
+        wanted.add("title_weights")
+    return wanted
