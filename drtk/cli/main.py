@@ -22,6 +22,7 @@ COMMANDS = (
     "doc2query",
     "continue-text",
     "init-model",
+    "train-generator",
     "encode",
     "index",
     "search",
