@@ -179,6 +179,9 @@ class MeasureNowAndThen(TrainerCallback):
         step = state.global_step
         control.should_evaluate = step % self._every == 0 or step == state.max_steps
 
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_evaluate = False  # the Trainer looks a second time after the last step
+
 
 class ShowProgress(TrainerCallback):
     """A bar on a terminal, a plain line every 30 s elsewhere; the losses with -v."""
