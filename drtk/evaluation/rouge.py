@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from drtk.errors import MissingDependency, pip_install
-from drtk.text.words import split_words
 
 MEASURES = ("rouge1", "rouge2", "rougeL")
+_WORD = re.compile(r"[^\W_]+")
 
 
 class _Words:
     """Runs of letters and digits of every script in lower case: on ASCII the words of rouge-score, which drops all others."""
 
     def tokenize(self, text: str) -> list[str]:
-        return split_words(text, latin=False)
+        return _WORD.findall(text.lower())
 
 
 def need_rouge() -> None:
