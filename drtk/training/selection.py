@@ -102,6 +102,7 @@ class Selection:
 
 def _share(path: Path, other: Path) -> None:
     """`other` holds what `path` holds."""
+    other.unlink(missing_ok=True)  # a checkpoint may be written a second time
     try:
         os.link(path, other)
     except OSError:  # a file system without links
