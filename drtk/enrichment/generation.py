@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from drtk.enrichment.keeping import QUERIES, SCORES
 from drtk.errors import DrtkError
 from drtk.io.filtering import Done
 from drtk.io.jsonl import dump
@@ -24,6 +25,7 @@ from drtk.settings.generation import GenerationSettings
 from drtk.text.batching import Tokens, batches_by_length
 
 _CPU_TOKENS, _GPU_TOKENS = 1 << 14, 1 << 17
+_SPEAKS_OF = {QUERIES: SCORES}  # of the texts that were there before, when new ones come
 Finish = Callable[[Passage, str], str]  # the written text, as it shall be kept
 
 
@@ -56,26 +58,31 @@ class Generate(BatchFunction):
         self._device = choose_device(device)
         folder = locate(model)
         wishes = {"prefix": settings.prefix, "title": settings.title, "max_length": settings.max_length}
-        self._reading = reading_of(folder, wishes, sealed=True)
+        self.reading = reading_of(folder, wishes, sealed=True)
         self._writer = load_writer(folder)
         self._writer.model.to(self._device, _dtype(settings.dtype, self._device))
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
-        self._room = room_for(self._writer, self._reading, written=settings.max_new_tokens)
+        self._room = room_for(self._writer, self.reading, written=settings.max_new_tokens)
 
     def prepare(self, records: list[Passage]) -> Prepared:
         """The window's inputs as tokens."""
-        texts = [self._reading.text(passage) for passage in records]
+        texts = [self.reading.text(passage) for passage in records]
         return Prepared(records, tokens_of(texts, self._writer.tokenizer, room=self._room))
 
     def __call__(self, prepared: Prepared) -> Done:
         """The window's passages, in order, as JSON lines."""
+        written = self.write(prepared)
+        lines = list(starmap(self._line, zip(prepared.passages, written, strict=True)))
+        return Done(lines, {"texts": sum(map(len, written))})
+
+    def write(self, prepared: Prepared) -> list[list[str]]:
+        """The texts written to each of the window's passages."""
         passages, tokens = prepared
         written: list[list[str]] = [[] for _ in passages]
         for rows in batches_by_length(self._cost(tokens.lengths), budget=self._budget):
             for row, texts in zip(rows, self._write(passages, tokens, rows), strict=True):
                 written[row] = texts
-        lines = list(starmap(self._line, zip(passages, written, strict=True)))
-        return Done(lines, {"texts": sum(map(len, written))})
+        return written
 
     def _cost(self, lengths: np.ndarray) -> np.ndarray:
         """Tokens in memory for each passage: its own, and its texts', once a text."""
@@ -100,7 +107,8 @@ class Generate(BatchFunction):
     def _line(self, passage: Passage, texts: list[str]) -> bytes:
         if self._bare:
             return dump({"_id": passage.id, self._field: texts})
-        return dump(replace(passage, extra=passage.extra | {self._field: texts}))
+        rest = {name: value for name, value in passage.extra.items() if name != _SPEAKS_OF.get(self._field)}
+        return dump(replace(passage, extra=rest | {self._field: texts}))
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype:

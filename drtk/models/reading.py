@@ -33,12 +33,13 @@ class Reading:
 
     def text(self, passage: Passage) -> str:
         """The passage's input, whole."""
-        body = f"{passage.title} {passage.text}" if passage.title and self.title == "join" else passage.text
-        return self.lead(body)
+        body = text_of(passage, self.title)
+        return f"{self.prefix} {body}" if self.prefix else body
 
-    def lead(self, text: str) -> str:
-        """The text with the prefix before it."""
-        return f"{self.prefix} {text}" if self.prefix else text
+
+def text_of(passage: Passage, title: str) -> str:
+    """What is read of a passage: its title ("join") or not ("none"), and its text."""
+    return f"{passage.title} {passage.text}" if passage.title and title == "join" else passage.text
 
 
 def reading_of(folder: Path, wishes: Mapping[str, Any], *, sealed: bool) -> Reading:

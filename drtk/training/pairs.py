@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from drtk.io.rows import strings_of
 from drtk.records import Passage
 from drtk.text.draws import uniform
 from drtk.training.examples import PackedExamples
@@ -83,9 +84,7 @@ class WrittenPairs:
         self._ids: list[str] = []
         self._pairs = array("i")  # passage, query, passage, query, …
         for passage in passages:
-            queries = passage.extra.get("queries", [])
-            if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
-                raise ValueError(f"'queries' of '{passage.id}' is not a list of texts")
+            queries = strings_of(passage.extra.get("queries", []), "queries")
             if queries:
                 for slot, query in enumerate(queries):
                     if query.strip():

@@ -248,7 +248,7 @@ def test_passages_without_queries_are_named(place: Path, tmp_path: Path):
     with pytest.raises(DrtkError, match='no passage has "queries"; training examples come with --corpus'):
         train_on("corpus.jsonl")
     (place / "wrong.jsonl").write_text('{"_id": "a", "text": "b"}\n{"_id": "c", "text": "d", "queries": "e"}\n')
-    with pytest.raises(DrtkError, match=r"wrong.jsonl:2: 'queries' of 'c' is not a list of texts"):
+    with pytest.raises(DrtkError, match=r"wrong.jsonl:2: 'queries' must be a list of strings"):
         train_on("wrong.jsonl")
 
 

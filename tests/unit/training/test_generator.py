@@ -150,7 +150,7 @@ def test_passages_bring_their_queries():
     passages = [first, Passage("d2", "two"), third]
     pairs = WrittenPairs(passages, corpus=Corpus(*passages), source=Reading(title="none").text)
     assert [pairs[number] for number in range(len(pairs))] == [Pair("one", "a"), Pair("one", "b"), Pair("three", "c")]
-    with pytest.raises(ValueError, match="'queries' of 'd4' is not a list of texts"):
+    with pytest.raises(ValueError, match="'queries' must be a list of strings"):
         WrittenPairs([Passage("d4", "", extra={"queries": [1]})], corpus=Corpus(), source=Reading().text)
 
 
