@@ -14,22 +14,23 @@ from drtk.evaluation.significance import paired_t, randomisation
 from drtk.io.manifest import read_json
 
 pytestmark = pytest.mark.slow
-SIZE = ["--vocab-size", "3000", "--layers", "2", "--hidden", "128", "--heads", "4", "--max-length", "96"]
+SIZE = ["--vocab-size", "2500", "--layers", "2", "--hidden", "96", "--heads", "4", "--max-length", "64"]
 TRAINING = [
-    *("--batch", "32", "--steps", "1000", "--lr", "3e-3", "--warmup", "50", "--schedule", "linear"),
+    *("--batch", "32", "--steps", "2000", "--lr", "4e-3", "--warmup", "100", "--schedule", "linear"),
     *(
         "--max-length",
-        "80",
+        "48",
         "--target-length",
-        "20",
+        "16",
         "--dev-share",
         "0.05",
         "--dev-limit",
         "200",
         "--eval-every",
-        "250",
+        "500",
     ),
 ]
+WRITTEN = ["--max-new-tokens", "16"]
 
 
 def run(*given: str | Path) -> None:
@@ -59,7 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run("init-model", corpus, "--arch", "t5", *SIZE, "-o", folder / "start")
     named = ["--corpus", corpus, "--queries", queries, "--model", folder / "start"]
     run("train-generator", folder / "train.jsonl", *named, *TRAINING, "-o", folder / "trained")
-    run("doc2query", corpus, "--model", folder / "trained", "--max-new-tokens", "20", "-o", folder / "corpus.jsonl")
+    run("doc2query", corpus, "--model", folder / "trained", *WRITTEN, "-o", folder / "corpus.jsonl")
     return folder
 
 
@@ -76,7 +77,7 @@ def test_written_queries_fit_their_own_passage_better_than_another(place: Path, 
     passages = [row for row in rows(place / "sample" / "documents.jsonl") if row["_id"] in wanted]
     source = place / "unseen.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in passages))
-    given = ["--model", place / "trained", "--decode", "greedy", "--max-new-tokens", "20", "--bare"]
+    given = ["--model", place / "trained", "--decode", "greedy", *WRITTEN, "--bare"]
     run("doc2query", source, *given, "-o", place / "written.jsonl")
     written = {row["_id"]: row["queries"][0] for row in rows(place / "written.jsonl")}
     ids = sorted(wanted)
