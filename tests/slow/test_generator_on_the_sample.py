@@ -16,7 +16,7 @@ from drtk.io.manifest import read_json
 pytestmark = pytest.mark.slow
 SIZE = ["--vocab-size", "2500", "--layers", "2", "--hidden", "96", "--heads", "4", "--max-length", "64"]
 TRAINING = [
-    *("--batch", "32", "--steps", "2000", "--lr", "4e-3", "--warmup", "100", "--schedule", "linear"),
+    *("--batch", "32", "--steps", "1500", "--lr", "4e-3", "--warmup", "100", "--schedule", "linear"),
     *(
         "--max-length",
         "48",
