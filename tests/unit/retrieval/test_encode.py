@@ -10,11 +10,14 @@ import pytest
 import torch
 
 from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.io.parts import parse_part
 from drtk.io.shards import ShardWriter
 from drtk.models.device import choose_device
 from drtk.records import Passage, Query
-from drtk.retrieval.encode import Embedder, encode_records, parse_part
+from drtk.retrieval.embeddings import encode_records
+from drtk.retrieval.encode import Embedder
 from drtk.settings.encoding import EncodeSettings
+from drtk.settings.running import RunnerSettings
 from tests.tiny import passages, tiny_model
 
 
@@ -30,7 +33,7 @@ def embedder(model: str, **settings: object) -> Embedder:
 def encode(model: str, folder: Path, records: list[Passage], part: tuple[int, int] = (1, 1)) -> ShardWriter:
     folder.mkdir(exist_ok=True)
     writer = ShardWriter(folder, dimension=32, dtype="float32")
-    encode_records(records, embedder(model, shard_size=16), writer, part=part)
+    encode_records(records, embedder(model, shard_size=16), writer, running=RunnerSettings(), part=part)
     return writer
 
 
