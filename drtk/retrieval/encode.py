@@ -81,9 +81,7 @@ class Embedder:
         self._budget = self.settings.batch_tokens or default
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # a folder by its full name: another process may work elsewhere
-        model = str(self.folder.absolute()) if os.path.isdir(self.model) else self.model
-        return _unpickled, (model, self.role, self.settings, self._device_name)
+        return _unpickled, (self.model, self.role, self.settings, self._device_name)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
@@ -22,7 +23,9 @@ SEGMENT, SEGMENT_BYTES = 512, 1 << 30
 class _Worker:
     """An actor: windows are pickled, for Ray Data would make columns of records."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, folder: str) -> None:
+        with contextlib.suppress(OSError):  # names of models may be relative to it; another machine may lack it
+            os.chdir(folder)
         self._fault: DrtkError | None = None
         try:
             self._function: BatchFunction = recipe()
@@ -65,7 +68,7 @@ def run_on_ray(
             ray.data.from_items(rows, override_num_blocks=len(rows))
             .map_batches(
                 _Worker,
-                fn_constructor_args=[recipe],
+                fn_constructor_args=[recipe, os.getcwd()],
                 batch_size=1,
                 batch_format="numpy",
                 num_gpus=1 if gpus else 0,

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.io.parts import parse_part
+from drtk.errors import DrtkError, MismatchError
 from drtk.io.shards import ShardWriter
 from drtk.models.device import choose_device
 from drtk.records import Passage, Query
@@ -135,14 +134,7 @@ def test_half_precision_is_close_on_the_cpu(model: str):
     assert np.abs(found - expected).max() > 0
 
 
-@pytest.mark.parametrize("text", ["0/4", "5/4", "x", "1", "1/", "-1/2", "1/0"])
-def test_parts_that_cannot_be_meant(text: str):
-    with pytest.raises(UsageError, match="is not N/OF"):
-        parse_part(text)
-
-
 def test_devices():
-    assert parse_part("2/4") == (2, 4)
     assert choose_device("cpu").type == "cpu"
     with pytest.raises(DrtkError, match="--device nonsense: not available"):
         choose_device("nonsense")
