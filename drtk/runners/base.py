@@ -20,9 +20,11 @@ class BatchFunction:
     process or on another machine.
 
     report: called, where somebody watches, with how many more records of a window are done; before its result is there
+    ahead:  whether preparing a window beside the work on the one before is worth a thread
     """
 
     report: Callable[[int], None] | None = None
+    ahead: bool = True
 
     def prepare(self, records: list[Any]) -> Any:
         """What `__call__` is given for a window: tokens, say. Done while the window before is worked on."""

@@ -24,9 +24,13 @@ def run_local(
 
 
 def _results(function: BatchFunction, windows: Iterator[list[Any]]) -> Generator[Any, None, None]:
+    prepared = map(function.prepare, windows)
     try:
-        with closing(read_ahead(map(function.prepare, windows))) as ahead:
-            for prepared in ahead:
-                yield function(prepared)
+        if not function.ahead:
+            yield from map(function, prepared)
+            return
+        with closing(read_ahead(prepared)) as ahead:
+            for each in ahead:
+                yield function(each)
     finally:
         function.close()

@@ -21,14 +21,14 @@ SEGMENT, SEGMENT_BYTES = 512, 1 << 30
 
 
 class _Worker:
-    """An actor: windows are pickled, for Ray Data would make columns of records."""
+    """An actor: windows are pickled, for Ray Data would make columns of records; the recipe, to be read in `folder`."""
 
-    def __init__(self, recipe: Recipe, folder: str) -> None:
+    def __init__(self, recipe: bytes, folder: str) -> None:
         with contextlib.suppress(OSError):  # names of models may be relative to it; another machine may lack it
             os.chdir(folder)
         self._fault: DrtkError | None = None
         try:
-            self._function: BatchFunction = recipe()
+            self._function: BatchFunction = pickle.loads(recipe)()
         except DrtkError as error:  # raised here, Ray would take it for its own fault
             self._fault = error
 
@@ -68,7 +68,7 @@ def run_on_ray(
             ray.data.from_items(rows, override_num_blocks=len(rows))
             .map_batches(
                 _Worker,
-                fn_constructor_args=[recipe, os.getcwd()],
+                fn_constructor_args=[ray.cloudpickle.dumps(recipe), os.getcwd()],
                 batch_size=1,
                 batch_format="numpy",
                 num_gpus=1 if gpus else 0,

@@ -33,6 +33,7 @@ class ChunkWindows(BatchFunction):
 
     def __init__(self, count: int, *arguments: Any) -> None:
         self._workers = Workers(ChunkLines, *arguments, count=count)
+        self.ahead = count > 1  # alone, this process would have both to do
 
     def prepare(self, records: list[Passage]) -> Iterator[tuple[list[bytes], int]]:
         """Results to come, batch by batch."""
