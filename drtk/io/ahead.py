@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
 
-def read_ahead(items: Iterable[Item], *, items_ahead: int = 1) -> Iterator[Item]:
+def read_ahead(items: Iterable[Item], *, items_ahead: int = 1) -> Generator[Item, None, None]:
     """The items in order, at most `items_ahead` of them waiting; a fault of theirs is raised here.
 
     Where the caller stops early, the thread ends after the item it is at.
