@@ -21,6 +21,7 @@ COMMANDS = (
     "chunk",
     "doc2query",
     "continue-text",
+    "termweight",
     "init-model",
     "encode",
     "index",

@@ -26,10 +26,13 @@ WINDOW = 1000  # input records between two places to go on from
 
 @dataclass(frozen=True)
 class Done:
-    """What a window of records became: lines of the output, and numbers that are added to the job's counts."""
+    """What a window of records became: lines of the output, and numbers that are added to the job's counts.
+
+    A group of numbers under one name goes into the manifest, but not into the closing line.
+    """
 
     lines: Iterable[bytes]
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -127,8 +130,7 @@ class FilterJob:
                 for line in done.lines:
                     output.write(line)
                     journal.lines += 1
-                for name, number in done.counts.items():
-                    self.counts[name] = self.counts.get(name, 0) + number
+                _add(self.counts, done.counts)
                 size, journal.digest = read.popleft()
                 journal.records += size
                 journal.offset = output.end_frame()
@@ -187,6 +189,14 @@ class FilterJob:
             self._journal.unlink(missing_ok=True)
         summary = ", ".join(f"{value:,} {name}" for name, value in counts.items() if isinstance(value, int))
         (log if self.told else detail)(f"{self.command}: {summary}, {clock.seconds:,.1f} s")
+
+
+def _add(counts: dict[str, Any], more: dict[str, Any]) -> None:
+    for name, number in more.items():
+        if isinstance(number, dict):
+            _add(counts.setdefault(name, {}), number)
+        else:
+            counts[name] = counts.get(name, 0) + number
 
 
 @contextmanager

@@ -46,11 +46,11 @@ class WordPieceTokenizer:
 
     def check(self, name: str) -> None:
         """Raise MismatchError unless pieces of the tokenizer `name` are pieces of this one, whatever the two are called."""
-        if name != self.name and WordPieceTokenizer(name)._alike != self._alike:
+        if name != self.name and WordPieceTokenizer(name).identity != self.identity:
             raise MismatchError(f"weights were made for the word pieces of {name}, not for those of {self.name}")
 
     @property
-    def _alike(self) -> tuple[Any, ...]:
+    def identity(self) -> tuple[Any, ...]:
         """What decides the pieces: vocabulary, normaliser and the split into words; lengths and padding do not."""
         import orjson
 
