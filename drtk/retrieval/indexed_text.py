@@ -12,6 +12,7 @@ from drtk.io.progress import warn
 from drtk.records import Passage
 from drtk.retrieval.impacts import FIELD, impacts_of
 from drtk.settings.retrieval import IndexSettings
+from drtk.text.added_texts import added_texts
 
 
 def check_text(settings: IndexSettings, kind: str) -> None:
@@ -70,7 +71,7 @@ class IndexedText:
         count = 0
         for count, passage in enumerate(passages, start=1):  # noqa: B007 (read after the loop)
             try:
-                added = [text for name in self._fields for text in _strings(passage, name)]
+                added = [text for name in self._fields for text in added_texts(passage, name)]
             except ValueError as error:
                 self._forgive(passage, self._intake.line, str(error))
                 continue
@@ -98,15 +99,3 @@ class IndexedText:
 
         place = f"{name_of(self._source)}:{line}" if line else name_of(self._source)
         self._intake.forgive(RecordError(place, f"passage '{passage.id}': {problem}"))
-
-
-def _strings(passage: Passage, field: str) -> list[str]:
-    """The strings of a field, none where the passage lacks it or it is null."""
-    found = passage.extra.get(field)
-    if found is None:
-        return []
-    if isinstance(found, str):
-        return [found]
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise ValueError(f"'{field}' must be a string or a list of strings, to be indexed with --expand")
-    return found

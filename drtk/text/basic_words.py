@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from drtk.text.words import stop_words
@@ -38,6 +38,13 @@ def question_words(text: str, *, stopped: frozenset[str] | None = None) -> list[
     """
     left_out = function_words() if stopped is None else stopped
     return [word for word in dict.fromkeys(word.text for word in basic_words(text)) if word not in left_out]
+
+
+@lru_cache(1 << 20)
+def basic_form(word: str) -> str:
+    """A word in lower case and without accents, as `basic_words` gives it."""
+    found: str = _splitter()[0].normalize_str(word)
+    return found.strip()
 
 
 @cache
