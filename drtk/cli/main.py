@@ -20,6 +20,7 @@ COMMANDS = (
     "sample",
     "chunk",
     "doc2query",
+    "keep-queries",
     "continue-text",
     "termweight",
     "init-model",

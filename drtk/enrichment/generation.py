@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
+from drtk.enrichment.keeping import QUERIES, SCORES
 from drtk.errors import DrtkError, UsageError
 from drtk.io.filtering import Done
 from drtk.io.jsonl import dump
@@ -23,6 +24,7 @@ from drtk.settings.generation import GenerationSettings
 from drtk.text.batching import Tokens, batches_by_length
 
 _CPU_TOKENS, _GPU_TOKENS = 1 << 14, 1 << 17
+_SPEAKS_OF = {QUERIES: SCORES}  # of the texts that were there before, when new ones come
 Finish = Callable[[Passage, str], str]  # the written text, as it shall be kept
 
 
@@ -51,6 +53,7 @@ class Generate(BatchFunction):
         bare: bool,  # positional: it travels to other processes in a tuple
     ) -> None:
         self._settings, self._seed, self._field, self._finish, self._bare = settings, seed, field, finish, bare
+        self.title = settings.title
         self._device = choose_device(device)
         self._writer = load_writer(locate(model))
         self._writer.model.to(self._device, _dtype(settings.dtype, self._device))
@@ -63,18 +66,23 @@ class Generate(BatchFunction):
 
     def __call__(self, prepared: Prepared) -> Done:
         """The window's passages, in order, as JSON lines."""
+        written = self.write(prepared)
+        lines = list(starmap(self._line, zip(prepared.passages, written, strict=True)))
+        return Done(lines, {"texts": sum(map(len, written))})
+
+    def write(self, prepared: Prepared) -> list[list[str]]:
+        """The texts written to each of the window's passages."""
         passages, tokens = prepared
         written: list[list[str]] = [[] for _ in passages]
         for rows in batches_by_length(self._cost(tokens.lengths), budget=self._budget):
             for row, texts in zip(rows, self._write(passages, tokens, rows), strict=True):
                 written[row] = texts
-        lines = list(starmap(self._line, zip(passages, written, strict=True)))
-        return Done(lines, {"texts": sum(map(len, written))})
+        return written
 
     def _tokens(self, passages: Sequence[Passage]) -> Tokens:
         tokenizer = self._writer.tokenizer
         lead = f"{self._settings.prefix} " if self._settings.prefix else ""
-        texts = [lead + _text(passage, self._settings.title) for passage in passages]
+        texts = [lead + text_of(passage, self.title) for passage in passages]
         if not texts:
             return Tokens.of([], None)
         found = tokenizer(texts, truncation=True, max_length=self._room, padding=False, return_attention_mask=False)
@@ -103,10 +111,12 @@ class Generate(BatchFunction):
     def _line(self, passage: Passage, texts: list[str]) -> bytes:
         if self._bare:
             return dump({"_id": passage.id, self._field: texts})
-        return dump(replace(passage, extra=passage.extra | {self._field: texts}))
+        rest = {name: value for name, value in passage.extra.items() if name != _SPEAKS_OF.get(self._field)}
+        return dump(replace(passage, extra=rest | {self._field: texts}))
 
 
-def _text(passage: Passage, title: Literal["join", "none"]) -> str:
+def text_of(passage: Passage, title: Literal["join", "none"]) -> str:
+    """What a model reads of a passage."""
     return f"{passage.title} {passage.text}" if passage.title and title == "join" else passage.text
 
 

@@ -15,7 +15,7 @@ from drtk.io.ahead import read_ahead
 from drtk.io.progress import Progress
 from drtk.io.shards import ShardWriter, records_digest
 from drtk.models.checkpoint import load_encoder, weights_digest
-from drtk.models.device import choose_device
+from drtk.models.device import choose_device, choose_dtype
 from drtk.models.hub import locate, tower
 from drtk.records import Passage, Query
 from drtk.settings.encoding import EncodeSettings
@@ -23,7 +23,6 @@ from drtk.text.batching import Tokens, batches_by_length
 
 Text = TypeVar("Text", Passage, Query, str)
 WINDOW = 16384  # texts tokenised together by `Embedder.__call__`
-_HALF_OVERFLOWS = ("t5", "mt5", "umt5")  # their activations leave the range of float16
 _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
 
 
@@ -55,7 +54,7 @@ class Embedder:
         self._tokenizing = loaded.tokenizing(role)
         self._prompt_length = loaded.prompt_length(role)
         self._encoder = loaded.encoder
-        self.dtype = _dtype(settings.dtype, self.device, self._encoder.backbone.config.model_type)
+        self.dtype = choose_dtype(settings.dtype, self.device, kind=self._encoder.backbone.config.model_type)
         self._encoder.backbone.to(self.dtype)
         self._encoder.to(self.device)
         default = _CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS
@@ -110,15 +109,6 @@ class Embedder:
             if progress is not None:
                 progress.add(len(rows))
         return out.cpu().numpy()
-
-
-def _dtype(name: str, device: torch.device, kind: str) -> torch.dtype:
-    if name == "auto":
-        if device.type == "cpu":
-            return torch.float32
-        return torch.bfloat16 if kind in _HALF_OVERFLOWS else torch.float16
-    found: torch.dtype = getattr(torch, name)
-    return found
 
 
 def _wishes(settings: EncodeSettings, role: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from drtk.io.filtering import Done, FilterJob
+from drtk.io.filtering import Done, FilterJob, Revise
 from drtk.runners import RUNNERS
 from drtk.settings.running import RunnerSettings
 
@@ -54,14 +54,16 @@ def run_filter(
     running: RunnerSettings,
     window: int | None = None,
     unit: str = "passages",
+    revise: Revise | None = None,
 ) -> None:
     """Write through `job` what `build(*arguments)` makes of the records, window by window, in their order.
 
     window: records between two places to go on from, where the job's own number does not fit
+    revise: makes the output of the lines of all windows (FilterJob.run_windows), in this process
     Raises what reading and the batch function raise; UsageError for an unknown runner.
     """
     runner: Runner = RUNNERS.load(running.runner)
     if window is not None:
         job.window = window
     recipe = Recipe(build, arguments)
-    job.run_windows(records, lambda windows: runner(windows, recipe, running), unit=unit)
+    job.run_windows(records, lambda windows: runner(windows, recipe, running), unit=unit, revise=revise)

@@ -43,8 +43,15 @@ CALLS = {
         collection.documents,
         keeps=True,
     ),
+    "keep-queries": Call("{input} -o {output} --keep 0.5", "queried.jsonl", collection.queried, keeps=True),
     "continue-text": Call(
         "{input} -o {output} --model {gpt2} --max-new-tokens 2", "documents.jsonl", collection.documents, keeps=True
+    ),
+    "termweight": Call(
+        "{input} -o {output} --method tfidf --tokenizer {model} --collection {counts.jsonl}",
+        "documents.jsonl",
+        collection.documents,
+        keeps=True,
     ),
     "init-model": Call(
         "{input} -o {output} --vocab-size 300 --layers 1 --hidden 32 --heads 2", "documents.jsonl", collection.documents

@@ -45,7 +45,7 @@ class Counted(OfWords):
     ) -> None:
         assert statistics is not None
         self._settings, self._statistics = settings, statistics
-        self._average = statistics.length / statistics.documents
+        self._average = statistics.length / max(1, statistics.documents)
 
     def values(self, readings: Sequence[Reading]) -> Iterator[Mapping[str, float]]:
         """For each passage its words and what they weigh."""

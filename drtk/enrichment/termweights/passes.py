@@ -48,8 +48,9 @@ def planned(
     if kind.with_model and model is None:
         raise UsageError(f"--method {method} needs --model")
     name = _lasting(tokenizer or model or "")
+    found = WordPieceTokenizer(name)  # here, so that one which is not there costs no pass
     if kind.with_model and tokenizer is not None:
-        WordPieceTokenizer(_lasting(model or "")).check(name)
+        found.check(_lasting(model or ""))
     return Plan(method, settings, settings.words or kind.split, name, model, device, seed)
 
 
@@ -139,7 +140,7 @@ def weigh(
         )
         return
     with spooled(source, job.intake) as stored, _collected(stored, plan, running, job) as made:
-        statistics = _read([made], kind, plan, Intake())
+        statistics = _read([made], kind, plan, Intake()) if Path(made).stat().st_size else Statistics(kind, {})
         passages = read_passages(stored, intake=job.intake, side_files=job.side_files)
         _weigh(passages, plan, statistics, report, running, job)
 
