@@ -48,7 +48,7 @@ CALLS = {
         "{input} -o {output} --model {gpt2} --max-new-tokens 2", "documents.jsonl", collection.documents, keeps=True
     ),
     "termweight": Call(
-        "{input} -o {output} --method tfidf --tokenizer {model} --collection {counts.jsonl}",
+        "{input} -o {output} --method tfidf --tokenizer {model} --collection {counts}",
         "documents.jsonl",
         collection.documents,
         keeps=True,

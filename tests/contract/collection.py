@@ -208,6 +208,20 @@ class Collection:
         return tiny_crossencoder(self.folder / "crossencoder")
 
     @cached_property
+    def _weighted(self) -> Path:
+        """The documents with a weight on each word piece."""
+        return self._weigh("weighted")
+
+    @cached_property
+    def _counts(self) -> Path:
+        """Statistics of the documents."""
+        return self._weigh("counts", "--collect")
+
+    def _weigh(self, name: str, *more: str) -> Path:
+        call = ["termweight", str(self["documents.jsonl"]), "--method", "tfidf", "--tokenizer", str(self["model"])]
+        return self._make(name, *call, *more)
+
+    @cached_property
     def _vectors(self) -> Path:
         return self._make("vectors", "encode", str(self["documents.jsonl"]), "--model", str(self["model"]))
 

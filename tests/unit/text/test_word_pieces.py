@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def test_treebank_words_part_clitics_and_final_stops() -> None:
 def test_odd_quotation_marks_and_white_space_are_no_fault(text: str) -> None:
     spans = treebank(text, NONE)
     assert all(begin < end and text[begin:end].strip() == text[begin:end] for begin, end in spans)
-    assert all(one[1] <= two[0] for one, two in zip(spans, spans[1:], strict=False))
+    assert all(one[1] <= two[0] for one, two in pairwise(spans))
 
 
 def test_plain_words_keep_apostrophes_and_part_every_mark() -> None:
@@ -74,7 +75,7 @@ def test_words_of_byte_level_pieces_have_no_spaces() -> None:
 def test_every_split_gives_spans_in_order(name: str) -> None:
     text = "Café's “perveance” isn't U.S. §3.2 日本語."
     spans = splitter(name)(text, WordPieceTokenizer(minilm())([text])[0])  # type: ignore[arg-type]
-    assert all(one[1] <= two[0] for one, two in zip(spans, spans[1:], strict=False))
+    assert all(one[1] <= two[0] for one, two in pairwise(spans))
     assert "perveance" in words(text, spans)
 
 
