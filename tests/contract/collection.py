@@ -260,6 +260,7 @@ class Collection:
             "model": self["model"],
             "writer": self["writer"],
             "gpt2": self["gpt2"],
+            "weighted.jsonl": self["weighted"],
             "crossencoder": self["crossencoder"],
             "bm25": self["bm25s"],
         }
