@@ -3,8 +3,8 @@
 python benchmarks/term_weights.py --data DIR --model DIR [--methods deepct deepimpact] [--steps N] [--out FILE] [--work DIR]
 
 DIR of --data holds `squad` and `cranfield` in BEIR's layout; --model is the encoder to start from. Everything runs through the
-commands. Passages that are searched were not trained on: SQuAD's dev paragraphs and 1,500 train paragraphs as distractors, whose
-questions choose k1 and b; Cranfield; and `drtk sample` of the installed packages. Writes JSON: measures by collection and system.
+commands. Passages that are searched were not trained on: 1,000 of SQuAD's dev paragraphs and 1,000 train paragraphs as distractors,
+whose questions choose k1 and b; Cranfield; and `drtk sample` of the installed packages. Writes JSON: measures by collection and system.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Any
 MEASURES = "nDCG@10 RR@10 R@100"
 PLAIN_GRID = "k1=0.6,0.9,1.2,1.6,2 b=0.2,0.4,0.55,0.75,0.9"
 WEIGHTS_GRID = "k1=2,5,10,18,40 b=0.2,0.4,0.7,0.9"
-DISTRACTORS, QUESTIONS, CHOOSING = 1500, 2000, 500
+SEARCHED, DISTRACTORS, QUESTIONS, CHOOSING = 1000, 1000, 2000, 500
 TRAINING = {
-    "deepct": ["--batch", "16", "--lr", "1e-4", "--max-length", "160"],
-    "deepimpact": ["--batch", "8", "--lr", "1e-4", "--max-length", "160"],
+    "deepct": ["--batch", "16", "--lr", "1e-4", "--max-length", "128"],
+    "deepimpact": ["--batch", "8", "--lr", "1e-4", "--max-length", "128"],
 }
 Rows = list[dict[str, Any]]
 
@@ -79,7 +79,9 @@ def prepared(data: Path, work: Path) -> None:
     train, dev = judgements(squad / "qrels" / "train.tsv"), judgements(squad / "qrels" / "dev.tsv")
     trained = sorted({passage for _, passage, _ in train})
     apart = set(rng.sample(trained, DISTRACTORS))
-    searched = {passage for _, passage, _ in dev} | apart
+    wanted = set(rng.sample(sorted({passage for _, passage, _ in dev}), SEARCHED))
+    dev = [row for row in dev if row[1] in wanted]
+    searched = wanted | apart
     part(work / "train", [row for row in corpus if row["_id"] not in searched], queries,
          [row for row in train if row[1] not in apart])  # fmt: skip
     found = [row for row in corpus if row["_id"] in searched]
@@ -170,7 +172,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--model", required=True, metavar="DIR")
     parser.add_argument("--methods", nargs="+", default=["deepct", "deepimpact"], choices=list(TRAINING))
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--work", type=Path, default=Path("term-weights"), metavar="DIR")
     parser.add_argument("--out", metavar="FILE")
     options = parser.parse_args()
