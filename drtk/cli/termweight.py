@@ -68,6 +68,9 @@ def termweight(
     from drtk.errors import UsageError
 
     TERM_WEIGHTS.check(method)
+    for flag, chosen in (("--expand", settings.expand), ("--impact-max", settings.impact_max)):
+        if chosen and method != "deepimpact":
+            raise UsageError(f"{flag}: only for --method deepimpact")
     if isinstance(job, FolderJob):
         if corpus is None or queries is None or model is None:
             raise UsageError("--train needs --corpus, --queries and --model")

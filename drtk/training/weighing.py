@@ -58,8 +58,6 @@ def check_method(method: str, settings: WeightingSettings) -> Defaults:
     ):
         if value not in (None, "none"):
             raise UsageError(f"{flag}: --method {method} has its own")
-    if settings.expand and method != "deepimpact":
-        raise UsageError("--expand: only for --method deepimpact")
     return METHODS[method]
 
 
