@@ -5,12 +5,21 @@ from __future__ import annotations
 from drtk.cli.jobs import record_filter
 from drtk.cli.options import Output, Source, with_settings
 from drtk.io.filtering import FilterJob
+from drtk.settings.running import RunnerSettings
 from drtk.settings.text import ChunkSettings
 
 
 @with_settings(ChunkSettings)
-@record_filter("corpus", passages=True, bare=True)
-def chunk(source: Source = "-", output: Output = "-", *, settings: ChunkSettings, job: FilterJob) -> None:
+@with_settings(RunnerSettings, name="running")
+@record_filter("corpus", passages=True, bare=True, parts=True)
+def chunk(
+    source: Source = "-",
+    output: Output = "-",
+    *,
+    settings: ChunkSettings,
+    running: RunnerSettings,
+    job: FilterJob,
+) -> None:
     """Split long documents into passages.
 
     Reads a corpus and writes a corpus whose ids are DOC#0, DOC#1, … A passage is a run of whole sentences, as many as fit.
@@ -18,4 +27,5 @@ def chunk(source: Source = "-", output: Output = "-", *, settings: ChunkSettings
     from drtk.io.jsonl import read_passages
     from drtk.text.chunk_corpus import chunk_corpus
 
-    chunk_corpus(read_passages(source, intake=job.intake, side_files=job.side_files), settings, job)
+    documents = read_passages(source, intake=job.intake, side_files=job.side_files)
+    chunk_corpus(documents, settings, job, running=running)

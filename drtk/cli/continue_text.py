@@ -21,7 +21,7 @@ LanguageModel = Annotated[
 
 @with_settings(ContinuationSettings)
 @with_settings(RunnerSettings, name="running")
-@record_filter("corpus", passages=True, bare=True)
+@record_filter("corpus", passages=True, bare=True, parts=True)
 def continue_text(
     model: LanguageModel,
     source: Source = "-",

@@ -23,7 +23,7 @@ WritingModel = Annotated[
 @with_settings(GenerationSettings)
 @with_settings(KeepSettings, name="keeping")
 @with_settings(RunnerSettings, name="running")
-@record_filter("corpus", passages=True, bare=True)
+@record_filter("corpus", passages=True, bare=True, parts=True)
 def doc2query(
     model: WritingModel,
     source: Source = "-",

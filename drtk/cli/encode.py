@@ -12,9 +12,11 @@ from drtk.cli.options import Device, Folder, Source, with_settings
 from drtk.io.folders import FolderJob
 from drtk.records import Passage, Query
 from drtk.settings.encoding import EncodeSettings
+from drtk.settings.running import RunnerSettings
 
 
 @with_settings(EncodeSettings)
+@with_settings(RunnerSettings, name="running")
 @folder_maker("embeddings", resume=True, passages=True)
 def encode(
     model: Annotated[str, typer.Option("--model", metavar="MODEL", help="Model folder, or hub name[@revision].")],
@@ -29,6 +31,7 @@ def encode(
     device: Device = "auto",
     *,
     settings: EncodeSettings,
+    running: RunnerSettings,
     job: FolderJob,
 ) -> None:
     """Turn passages or queries into vectors.
@@ -37,11 +40,13 @@ def encode(
     """
     from drtk.io.jsonl import read_passages, read_queries
     from drtk.io.manifest import folder_entry
+    from drtk.io.parts import parse_part
     from drtk.io.shards import ShardWriter
-    from drtk.retrieval.encode import Embedder, encode_records, parse_part
+    from drtk.retrieval.embeddings import encode_records
+    from drtk.retrieval.encode import Embedder
 
     part = parse_part(shard)
-    embedder = Embedder(model, role=role, settings=settings, device=device)
+    embedder = Embedder(model, role=role, settings=settings, device=device, weights=running.runner == "local")
     records: Iterable[Passage] | Iterable[Query]
     if role == "query":
         records = read_queries(source, intake=job.intake)
@@ -49,7 +54,7 @@ def encode(
         records = read_passages(source, intake=job.intake, side_files=job.side_files)
     writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.store)
     unit = "queries" if role == "query" else "passages"
-    encode_records(records, embedder, writer, part=part, unit=unit)
+    encode_records(records, embedder, writer, running=running, part=part, unit=unit)
     job.counts[unit] = writer.rows
     writer.close()
     job.intake.inputs.append(folder_entry(embedder.folder))

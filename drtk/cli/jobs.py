@@ -17,6 +17,7 @@ from drtk.io.filtering import FilterJob
 from drtk.io.folders import FolderJob
 from drtk.io.intake import Intake
 from drtk.io.manifest import is_done
+from drtk.io.parts import parse_part
 from drtk.io.progress import log, set_verbosity
 from drtk.io.streams import STANDARD
 
@@ -55,10 +56,20 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
         Annotated[bool, typer.Option("--bare", help="Write ids and the fields this command makes, nothing else.")],
         False,
     ),
+    "shard": (
+        Annotated[
+            str,
+            typer.Option("--shard", metavar="N/OF", help="Work on one part of several, on several machines or GPUs."),
+        ],
+        "1/1",
+    ),
     "quiet": (Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings and errors.")], False),
     "verbose": (Annotated[bool, typer.Option("--verbose", "-v", help="Say more; a fault shows its traceback.")], False),
 }
-_NOT_RECORDED = {"resume", "force", "skip_done", "quiet", "verbose"}  # how it was run, not what was made
+_NOT_RECORDED = {  # how it was run, not what was made: a run begun on one machine may go on on a cluster
+    *("resume", "force", "skip_done", "quiet", "verbose"),
+    *("runner", "ray_workers", "ray_address"),
+}
 
 
 def command_name(function: Callable[..., Any]) -> str:
@@ -71,16 +82,23 @@ def plain_command(function: Callable[..., Any]) -> Callable[..., Any]:
     return _common(function, ("quiet", "verbose"), None, shape="plain")
 
 
-def record_filter(kind: str, *, passages: bool = False, bare: bool = False) -> Callable[..., Any]:
+def record_filter(
+    kind: str, *, passages: bool = False, bare: bool = False, parts: bool = False, trains: str | None = None
+) -> Callable[..., Any]:
     """A command that reads records and writes records; it receives a FilterJob as `job`.
 
     kind: what the output is called in its manifest. passages: it reads a corpus, so it takes --with.
-    bare: it adds fields, so it takes --bare.
+    bare: it adds fields, so it takes --bare. parts: each record for itself, so it takes --shard.
+    trains: the parameter that turns it into a maker of model folders where it is given; the job is a FolderJob then.
     """
     flags = ["resume", "force", "skip_done", "skip_bad"]
-    flags += ["with_files"] * passages + ["bare"] * bare + ["quiet", "verbose"]
+    flags += ["with_files"] * passages + ["bare"] * bare + ["shard"] * parts + ["quiet", "verbose"]
 
-    def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FilterJob:
+    def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FilterJob | FolderJob:
+        if trains is not None and settings.get(trains) is not None:
+            if given.get("bare") or given.get("with_files"):
+                raise UsageError(f"--{trains} makes a model; --bare and --with are for passages")
+            return _folder_job(name, "model", output, settings, given)
         return FilterJob(
             name,
             kind,
@@ -90,6 +108,7 @@ def record_filter(kind: str, *, passages: bool = False, bare: bool = False) -> C
             force=given["force"],
             bare=given.get("bare", False),
             side_files=tuple(given.get("with_files") or ()),
+            part=parse_part(given.get("shard", "1/1")),
             intake=Intake(skip_bad=given["skip_bad"]),
         )
 
@@ -104,21 +123,25 @@ def folder_maker(kind: str, *, resume: bool = False, passages: bool = False) -> 
     flags = ["resume"] * resume + ["force", "skip_done", "skip_bad"] + ["with_files"] * passages + ["quiet", "verbose"]
 
     def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:
-        if output == STANDARD:
-            raise UsageError("--output must name a folder")
-        return FolderJob(
-            name,
-            kind,
-            output,
-            settings,
-            resumable="resume" in given,
-            resume=given.get("resume", False),
-            force=given["force"],
-            intake=Intake(skip_bad=given["skip_bad"]),
-            side_files=tuple(given.get("with_files") or ()),
-        )
+        return _folder_job(name, kind, output, settings, given)
 
     return lambda function: _common(function, tuple(flags), make, shape="folder")
+
+
+def _folder_job(name: str, kind: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:
+    if output == STANDARD:
+        raise UsageError("--output must name a folder")
+    return FolderJob(
+        name,
+        kind,
+        output,
+        settings,
+        resumable="resume" in given,
+        resume=given.get("resume", False),
+        force=given["force"],
+        intake=Intake(skip_bad=given["skip_bad"]),
+        side_files=tuple(given.get("with_files") or ()),
+    )
 
 
 def _common(
@@ -135,7 +158,7 @@ def _common(
         common = {flag: given.pop(flag) for flag in flags}
         if make is None:
             return _run(function, *args, **given)
-        settings = recorded(given | {flag: value for flag, value in common.items() if flag not in _NOT_RECORDED})
+        settings = {key: value for key, value in recorded(given | common).items() if key not in _NOT_RECORDED}
         output = settings.pop("output")
         if common["skip_done"]:
             if output == STANDARD:

@@ -24,6 +24,7 @@ COMMANDS = (
     "continue-text",
     "termweight",
     "init-model",
+    "train-generator",
     "encode",
     "index",
     "search",

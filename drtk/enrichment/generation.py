@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import starmap
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from drtk.enrichment.keeping import QUERIES, SCORES
-from drtk.errors import DrtkError, UsageError
+from drtk.errors import DrtkError
 from drtk.io.filtering import Done
 from drtk.io.jsonl import dump
 from drtk.models.decoding import answers
 from drtk.models.device import choose_device
 from drtk.models.hub import locate
-from drtk.models.seq2seq import Writer, load_writer
+from drtk.models.reading import reading_of, room_for, tokens_of
+from drtk.models.seq2seq import load_writer
 from drtk.records import Passage
 from drtk.runners.base import BatchFunction
 from drtk.settings.generation import GenerationSettings
@@ -39,7 +40,8 @@ class Generate(BatchFunction):
     """Adds `field`, a list of texts that a model wrote to the passage, sampled ones by (seed, id of the passage) alone.
 
     finish: what becomes of a written text (module:attribute would not travel; it must be a function of a module)
-    Raises UsageError where prefix or output leave no room for a passage, MismatchError for a model that does not write.
+    Raises UsageError where prefix or output leave no room for a passage, MismatchError for a model that does not write, or
+    was trained to read passages otherwise.
     """
 
     def __init__(
@@ -53,16 +55,19 @@ class Generate(BatchFunction):
         bare: bool,  # positional: it travels to other processes in a tuple
     ) -> None:
         self._settings, self._seed, self._field, self._finish, self._bare = settings, seed, field, finish, bare
-        self.title = settings.title
         self._device = choose_device(device)
-        self._writer = load_writer(locate(model))
+        folder = locate(model)
+        wishes = {"prefix": settings.prefix, "title": settings.title, "max_length": settings.max_length}
+        self.reading = reading_of(folder, wishes, sealed=True)
+        self._writer = load_writer(folder)
         self._writer.model.to(self._device, _dtype(settings.dtype, self._device))
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
-        self._room = _room(self._writer, settings)
+        self._room = room_for(self._writer, self.reading, written=settings.max_new_tokens)
 
     def prepare(self, records: list[Passage]) -> Prepared:
         """The window's inputs as tokens."""
-        return Prepared(records, self._tokens(records))
+        texts = [self.reading.text(passage) for passage in records]
+        return Prepared(records, tokens_of(texts, self._writer.tokenizer, room=self._room))
 
     def __call__(self, prepared: Prepared) -> Done:
         """The window's passages, in order, as JSON lines."""
@@ -78,15 +83,6 @@ class Generate(BatchFunction):
             for row, texts in zip(rows, self._write(passages, tokens, rows), strict=True):
                 written[row] = texts
         return written
-
-    def _tokens(self, passages: Sequence[Passage]) -> Tokens:
-        tokenizer = self._writer.tokenizer
-        lead = f"{self._settings.prefix} " if self._settings.prefix else ""
-        texts = [lead + text_of(passage, self.title) for passage in passages]
-        if not texts:
-            return Tokens.of([], None)
-        found = tokenizer(texts, truncation=True, max_length=self._room, padding=False, return_attention_mask=False)
-        return Tokens.of(found["input_ids"], None)
 
     def _cost(self, lengths: np.ndarray) -> np.ndarray:
         """Tokens in memory for each passage: its own, and its texts', once a text."""
@@ -113,26 +109,6 @@ class Generate(BatchFunction):
             return dump({"_id": passage.id, self._field: texts})
         rest = {name: value for name, value in passage.extra.items() if name != _SPEAKS_OF.get(self._field)}
         return dump(replace(passage, extra=rest | {self._field: texts}))
-
-
-def text_of(passage: Passage, title: Literal["join", "none"]) -> str:
-    """What a model reads of a passage."""
-    return f"{passage.title} {passage.text}" if passage.title and title == "join" else passage.text
-
-
-def _room(writer: Writer, settings: GenerationSettings) -> int:
-    """The longest input in tokens: a model that goes on where the input ends needs room for that too."""
-    room = min(settings.max_length, writer.longest)
-    if not writer.two_sided:
-        room = min(settings.max_length, writer.longest - settings.max_new_tokens)
-        if room < 1:
-            raise UsageError(
-                f"--max-new-tokens {settings.max_new_tokens}: the model reads {writer.longest} tokens in all"
-            )
-    lead = len(writer.tokenizer(settings.prefix)["input_ids"]) if settings.prefix else 0
-    if lead >= room:
-        raise UsageError(f"--prefix is {lead} tokens long and leaves nothing of --max-length {room} for a passage")
-    return room
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype:

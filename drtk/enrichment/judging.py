@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from drtk.enrichment import generation
 from drtk.enrichment.keeping import judged, queries_of
 from drtk.io.filtering import Done
 from drtk.models.crossencoder import Prepared as Pairs
 from drtk.models.crossencoder import Scorer
+from drtk.models.reading import text_of
 from drtk.records import Passage
 from drtk.runners.base import BatchFunction
 from drtk.settings.keeping import KeepSettings
@@ -19,7 +20,7 @@ from drtk.settings.scoring import ScoringSettings
 class Judge:
     """Scores of queries by the passage they were written for: the query is the first text of a pair."""
 
-    def __init__(self, settings: KeepSettings, title: Literal["join", "none"], device: str) -> None:
+    def __init__(self, settings: KeepSettings, title: str, device: str) -> None:
         wanted = ScoringSettings(batch_tokens=settings.scorer_batch_tokens, dtype=settings.scorer_dtype)
         self._scorer = Scorer(settings.scorer, device=device, settings=wanted)
         self._title = title
@@ -27,7 +28,7 @@ class Judge:
     def prepare(self, passages: Sequence[Passage], queries: Sequence[Sequence[str]]) -> Pairs:
         """Queries with their passages as tokens."""
         found = zip(passages, queries, strict=True)
-        texts = ((generation.text_of(passage, self._title), written) for passage, written in found)
+        texts = ((text_of(passage, self._title), written) for passage, written in found)
         return self._scorer.prepare([(query, text) for text, written in texts for query in written])
 
     def scores(self, pairs: Pairs) -> list[float]:
@@ -43,7 +44,7 @@ class GenerateAndJudge(BatchFunction):
 
     def __init__(self, generating: tuple[Any, ...], settings: KeepSettings, device: str, bare: bool) -> None:
         self._generate = generation.Generate(*generating)
-        self._judge = Judge(settings, self._generate.title, device)
+        self._judge = Judge(settings, self._generate.reading.title, device)
         self._settings, self._bare = settings, bare
 
     def prepare(self, records: list[Passage]) -> generation.Prepared:
@@ -69,7 +70,7 @@ class Written(NamedTuple):
 class JudgeWritten(BatchFunction):
     """Queries that passages hold already, scored, and dropped as `settings` say."""
 
-    def __init__(self, settings: KeepSettings, title: Literal["join", "none"], device: str, bare: bool) -> None:
+    def __init__(self, settings: KeepSettings, title: str, device: str, bare: bool) -> None:
         self._judge = Judge(settings, title, device)
         self._settings, self._bare = settings, bare
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -17,6 +17,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.intake import Intake
 from drtk.io.journal import Journal
 from drtk.io.manifest import Clock, Manifest, completed, manifest_path, new_manifest, write_json
+from drtk.io.parts import WHOLE, Part, of_part
 from drtk.io.progress import Progress, detail, log
 from drtk.io.revising import first_pass_at, lines_of
 from drtk.io.streams import STANDARD, Output, is_replaceable, is_writable
@@ -52,6 +53,7 @@ class FilterJob:
     bare: bool = False
     side_files: tuple[str, ...] = ()
     window: int = WINDOW
+    part: Part = WHOLE
     told: bool = True  # whether the closing counts are worth a line without -v
     intake: Intake = field(default_factory=Intake)
     counts: dict[str, Any] = field(default_factory=dict)
@@ -96,7 +98,7 @@ class FilterJob:
     def run_windows(
         self,
         records: Iterable[Record],
-        pump: Callable[[Iterator[list[Record]]], Iterator[Done]],
+        pump: Callable[[Iterator[list[Record]]], Generator[Done, None, None]],
         *,
         unit: str = "records",
         revise: Revise | None = None,
@@ -107,12 +109,13 @@ class FilterJob:
         go on; the journal also holds a digest of the records consumed, so that it goes on with the same input only.
         revise: makes the output of all lines, where none can be written before the last is known. They wait in the part,
                 or, where the output is no file, in a temporary one.
+        Of several parts, the records of the others are passed over, and count nowhere.
         """
         clock = Clock()
         manifest = new_manifest(self.kind, self.settings, program=self.command)
         resumable = is_replaceable(self.output)
         journal = self._opening()
-        stream = iter(records)
+        stream = of_part(records, self.part, window=self.window)
         digest = hashlib.blake2b(digest_size=16)
         self._skip(stream, journal, digest)
         read: deque[tuple[int, str]] = deque()  # of the windows the pump has taken: their size, the digest so far
@@ -127,6 +130,7 @@ class FilterJob:
 
         with (
             first_pass_at(self.output, self.command, revised=revise is not None) as target,
+            closing(pump(windows())) as made,  # before the bar, which has a thread: processes may be forked here
             Output(target, append_at=journal.offset, scratch=revise is not None) as output,
             _told_where_to_go_on(output, journal),
             Progress(self.command, unit=unit, initial=journal.records) as progress,
@@ -134,7 +138,7 @@ class FilterJob:
             output.keep_part = journal.records > 0
             if resumable and not journal.records:
                 self._journal.unlink(missing_ok=True)  # of a run that is being replaced
-            for done in pump(windows()):
+            for done in made:
                 self._write(done, output, journal)
                 size, journal.digest = read.popleft()
                 journal.records += size

@@ -14,6 +14,22 @@ IGNORED = -100
 _CHUNK_VALUES = 1 << 24  # logits of a chunk: 64 MiB in float32, 549 tokens of BERT's vocabulary
 
 
+def summed_cross_entropy(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
+    """-log p(label), summed over all positions that have one, (), in float32.
+
+    logits: (texts, tokens, vocabulary); labels: (texts, tokens), IGNORED on padding
+    smoothing: the share e of a label's probability that is spread evenly over the V words of the vocabulary:
+    (1 - e) * -log p(label) + e / V * sum over words of -log p(word) (Szegedy 2016, section 7)
+    """
+    return F.cross_entropy(
+        logits.float().flatten(0, 1),  # (texts * tokens, vocabulary)
+        labels.flatten(),
+        ignore_index=IGNORED,
+        reduction="sum",
+        label_smoothing=smoothing,
+    )
+
+
 def token_losses_sum(
     features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, chunk: int | None = None
 ) -> Tensor:

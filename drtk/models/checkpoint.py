@@ -52,10 +52,13 @@ class TextEncoder:
         return len(ids) - (ids[-1] in self.tokenizer.all_special_ids)
 
 
-def load_encoder(folder: Path, *, wishes: Mapping[str, Any] | None = None, sealed: bool = True) -> TextEncoder:
+def load_encoder(
+    folder: Path, *, wishes: Mapping[str, Any] | None = None, sealed: bool = True, weights: bool = True
+) -> TextEncoder:
     """The text encoder of a model folder, in float32 on the CPU, ready for inference.
 
     wishes: entries of the recipe to be otherwise; with `sealed`, a model of drtk's own refuses them
+    weights: False leaves the backbone's on disk: it then says how it is built, and computes nothing
     Raises MismatchError for a folder that is no encoder or contradicts a wish, DrtkError for one that is damaged.
     """
     from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
@@ -65,7 +68,11 @@ def load_encoder(folder: Path, *, wishes: Mapping[str, Any] | None = None, seale
         with quiet_transformers():
             config = AutoConfig.from_pretrained(layout.backbone)
             loader = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
-            backbone = loader.from_pretrained(layout.backbone, dtype=torch.float32)
+            if weights:
+                backbone = loader.from_pretrained(layout.backbone, dtype=torch.float32)
+            else:
+                with torch.device("meta"):
+                    backbone = loader.from_config(config, dtype=torch.float32)
             tokenizer = AutoTokenizer.from_pretrained(layout.backbone)
         dense = [_load_dense(path) for path in layout.dense]
     except DrtkError:

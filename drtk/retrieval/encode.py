@@ -1,21 +1,20 @@
-"""Records to vectors: length-sorted batches, tokenised ahead of the forward pass, written as shards."""
+"""Texts to vectors: length-sorted batches, tokenised ahead of the forward pass."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 
-from drtk.errors import DrtkError, UsageError
+from drtk.errors import DrtkError
 from drtk.io.ahead import read_ahead
-from drtk.io.progress import Progress
-from drtk.io.shards import ShardWriter, records_digest
+from drtk.io.shards import records_digest
 from drtk.models.checkpoint import load_encoder, weights_digest
 from drtk.models.device import choose_device, choose_dtype
+from drtk.models.encoder import Encoder
 from drtk.models.hub import locate, tower
 from drtk.records import Passage, Query
 from drtk.settings.encoding import EncodeSettings
@@ -33,6 +32,8 @@ class Embedder:
     similarity: "cosine" or "dot": how the model's vectors are to be compared. Vectors come as the model gives them; where
                 it is "cosine" and `normalized` is False, an index that takes inner products must bring them to length 1
     identity:   what `meta.json` of embeddings and indexes stores under "encoder"; equal digests mean comparable vectors
+    weights:    False leaves them on disk until `load`; all of the above is known before. Pickled, an embedder is its
+                arguments: the process that gets it loads the weights itself
     Raises MismatchError where `settings` contradict a model folder of drtk's own.
     """
 
@@ -43,25 +44,43 @@ class Embedder:
         role: Literal["query", "passage"],
         settings: EncodeSettings | None = None,
         device: str = "auto",
+        weights: bool = True,
     ) -> None:
         settings = settings or EncodeSettings()
         self.model, self.role, self.settings = model, role, settings
-        self.device = choose_device(device)
+        self._device_name = device
+        if weights:
+            self.device = choose_device(device)
         self.folder = locate(model)
         self._inner = tower(self.folder, role)
-        loaded = load_encoder(self._inner, wishes=_wishes(settings, role))
+        loaded = load_encoder(self._inner, wishes=_wishes(settings, role), weights=weights)
         self.recipe = loaded.recipe
         self._tokenizing = loaded.tokenizing(role)
         self._prompt_length = loaded.prompt_length(role)
-        self._encoder = loaded.encoder
-        self.dtype = choose_dtype(settings.dtype, self.device, kind=self._encoder.backbone.config.model_type)
-        self._encoder.backbone.to(self.dtype)
-        self._encoder.to(self.device)
-        default = _CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS
-        self._budget = settings.batch_tokens or default
-        self.dimension = self._encoder.dimension
+        self.dimension = loaded.encoder.dimension
         self.normalized = self.recipe.normalize
         self.similarity = self.recipe.similarity or "dot"
+        self._encoder: Encoder | None = None
+        if weights:
+            self._take_up(loaded.encoder)
+
+    def load(self) -> Embedder:
+        """Itself, its weights loaded and on its device."""
+        if self._encoder is None:
+            self.device = choose_device(self._device_name)
+            self._take_up(load_encoder(self._inner, wishes=_wishes(self.settings, self.role)).encoder)
+        return self
+
+    def _take_up(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self.dtype = choose_dtype(self.settings.dtype, self.device, kind=encoder.backbone.config.model_type)
+        encoder.backbone.to(self.dtype)
+        encoder.to(self.device)
+        default = _CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS
+        self._budget = self.settings.batch_tokens or default
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self.model, self.role, self.settings, self._device_name)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -80,35 +99,40 @@ class Embedder:
 
     def __call__(self, items: Sequence[Passage] | Sequence[Query] | Sequence[str]) -> np.ndarray:
         """The vectors of the items in their order, (len(items), dimension), float32."""
-        windows = (items[start : start + WINDOW] for start in range(0, len(items), WINDOW))
-        found = [vectors for _, vectors in self.windows(windows)]
+        windows = (self.tokens(items[start : start + WINDOW]) for start in range(0, len(items), WINDOW))
+        found = [self.vectors(tokens) for tokens in read_ahead(windows)]
         return np.concatenate(found) if found else np.empty((0, self.dimension), dtype=np.float32)
 
-    def windows(
-        self, windows: Iterable[Sequence[Any]], *, progress: Progress | None = None
-    ) -> Iterator[tuple[Sequence[Any], np.ndarray]]:
-        """(window, vectors) for each window; the next one is read and tokenised while this one is computed."""
-        ahead = read_ahead((window, self._tokenizing(window)) for window in windows)
-        for window, tokens in ahead:
-            yield window, self._forward(tokens, progress)
+    def tokens(self, items: Sequence[Any]) -> Tokens:
+        """The items as the model reads them."""
+        return self._tokenizing(items)
 
     @torch.inference_mode()
-    def _forward(self, tokens: Tokens, progress: Progress | None) -> np.ndarray:
-        """tokens of n texts; returns: (n, dimension), float32"""
+    def vectors(self, tokens: Tokens, report: Callable[[int], None] | None = None) -> np.ndarray:
+        """The vectors of n tokenised texts, (n, dimension), float32; `report` hears the size of each batch done.
+
+        Raises DrtkError where the device's memory does not suffice.
+        """
+        encoder = self.load()._encoder
+        assert encoder is not None
         out = torch.empty((len(tokens), self.dimension), dtype=torch.float32, device=self.device)
         for rows in batches_by_length(tokens.lengths, budget=self._budget):
             batch = tokens.padded(rows, pad=self._tokenizing.pad, left=self._tokenizing.left)
             inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
             try:
-                vectors = self._encoder(**inputs, prompt_length=self._prompt_length)
+                vectors = encoder(**inputs, prompt_length=self._prompt_length)
             except torch.OutOfMemoryError as error:
                 raise DrtkError(
                     f"{self.device}: out of memory at {batch['input_ids'].size:,} tokens; lower --batch-tokens"
                 ) from error
             out[torch.from_numpy(rows).to(self.device)] = vectors
-            if progress is not None:
-                progress.add(len(rows))
+            if report is not None:
+                report(len(rows))
         return out.cpu().numpy()
+
+
+def _unpickled(model: str, role: Literal["query", "passage"], settings: EncodeSettings, device: str) -> Embedder:
+    return Embedder(model, role=role, settings=settings, device=device, weights=False)
 
 
 def _wishes(settings: EncodeSettings, role: str) -> dict[str, Any]:
@@ -120,44 +144,3 @@ def _wishes(settings: EncodeSettings, role: str) -> dict[str, Any]:
         f"{role}_prompt": settings.prompt,
         "title": settings.title,
     }
-
-
-def parse_part(text: str) -> tuple[int, int]:
-    """ "2/4" as (2, 4): the second of four parts. Raises UsageError otherwise."""
-    number, _, of = text.partition("/")
-    if number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of):
-        return int(number), int(of)
-    raise UsageError(f"--shard: '{text}' is not N/OF, such as 1/4")
-
-
-def encode_records(
-    records: Iterable[Passage] | Iterable[Query],
-    embedder: Embedder,
-    writer: ShardWriter,
-    *,
-    part: tuple[int, int] = (1, 1),
-    unit: str = "passages",
-) -> None:
-    """Write the vectors of the records as shards of `embedder.settings.shard_size`, or those of one part of several.
-
-    Of several parts, each takes every so-manieth window of the input. Shards that `writer` holds already are not made
-    again. Raises MismatchError where they were made from other records.
-    """
-    stream: Iterator[Any] = iter(records)
-    digests: dict[int, str] = {}
-
-    def wanted() -> Iterator[list[Any]]:
-        number = mine = 0
-        while window := list(islice(stream, embedder.settings.shard_size)):
-            if number % part[1] == part[0] - 1:
-                digest = records_digest(window)
-                if not writer.finished(mine, digest):
-                    digests[mine] = digest
-                    yield window
-                mine += 1
-            number += 1
-
-    with Progress("encode", unit=unit, initial=writer.rows) as progress:
-        for window, vectors in embedder.windows(wanted(), progress=progress):
-            ids = [record.id for record in window]
-            writer.write(ids, vectors, digest=digests.pop(len(writer.entries)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -18,15 +18,24 @@ class BatchFunction:
 
     Making one is the expensive part: it loads the model. It sees records, never a stream or a job, so it runs in this
     process or on another machine.
+
+    report: called, where somebody watches, with how many more records of a window are done; before its result is there
+    ahead:  whether preparing a window beside the work on the one before is worth a thread
     """
+
+    report: Callable[[int], None] | None = None
+    ahead: bool = True
 
     def prepare(self, records: list[Any]) -> Any:
         """What `__call__` is given for a window: tokens, say. Done while the window before is worked on."""
         return records
 
-    def __call__(self, prepared: Any) -> Done:
-        """The lines of the window, and counts for the manifest."""
+    def __call__(self, prepared: Any) -> Any:
+        """The result of the window, which can be pickled: of a filter a `Done`, its lines and counts for the manifest."""
         raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of what making it took up, such as processes."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,29 @@ class Recipe:
 class Runner(Protocol):
     """Maps a batch function over windows; results come in the order of the windows."""
 
-    def __call__(self, windows: Iterator[list[Any]], recipe: Recipe, running: RunnerSettings) -> Iterator[Done]: ...
+    def __call__(
+        self,
+        windows: Iterator[list[Any]],
+        recipe: Recipe,
+        running: RunnerSettings,
+        report: Callable[[int], None] | None = None,
+    ) -> Generator[Any, None, None]: ...
+
+
+def mapped(
+    windows: Iterator[list[Any]],
+    recipe: Recipe,
+    running: RunnerSettings,
+    report: Callable[[int], None] | None = None,
+) -> Generator[Any, None, None]:
+    """What the batch function makes of each window, in order, by the runner that was chosen; to be closed.
+
+    The batch function is made at once where it runs in this process: before any thread is, and before any output is begun.
+    Windows are taken when the first result is asked for.
+    Raises what making and calling the batch function raise; UsageError for an unknown runner.
+    """
+    runner: Runner = RUNNERS.load(running.runner)
+    return runner(windows, recipe, running, report)
 
 
 def run_filter(
@@ -62,8 +93,10 @@ def run_filter(
     revise: makes the output of the lines of all windows (FilterJob.run_windows), in this process
     Raises what reading and the batch function raise; UsageError for an unknown runner.
     """
-    runner: Runner = RUNNERS.load(running.runner)
     if window is not None:
         job.window = window
-    recipe = Recipe(build, arguments)
-    job.run_windows(records, lambda windows: runner(windows, recipe, running), unit=unit, revise=revise)
+
+    def pump(windows: Iterator[list[Record]]) -> Generator[Done, None, None]:
+        return mapped(windows, Recipe(build, arguments), running)
+
+    job.run_windows(records, pump, unit=unit, revise=revise)

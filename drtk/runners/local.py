@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from typing import Any
 
 from drtk.io.ahead import read_ahead
-from drtk.io.filtering import Done
-from drtk.runners.base import Recipe
+from drtk.runners.base import BatchFunction, Recipe
 from drtk.settings.running import RunnerSettings
 
 
-def run_local(windows: Iterator[list[Any]], recipe: Recipe, running: RunnerSettings) -> Iterator[Done]:
-    """What the batch function makes of each window."""
+def run_local(
+    windows: Iterator[list[Any]],
+    recipe: Recipe,
+    running: RunnerSettings,
+    report: Callable[[int], None] | None = None,
+) -> Generator[Any, None, None]:
+    """What the batch function makes of each window; it is made at once."""
     function = recipe()
-    return map(function, read_ahead(map(function.prepare, windows)))
+    function.report = report
+    return _results(function, windows)
+
+
+def _results(function: BatchFunction, windows: Iterator[list[Any]]) -> Generator[Any, None, None]:
+    prepared = map(function.prepare, windows)
+    try:
+        if not function.ahead:
+            yield from map(function, prepared)
+            return
+        with closing(read_ahead(prepared)) as ahead:
+            for each in ahead:
+                yield function(each)
+    finally:
+        function.close()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from drtk.errors import DrtkError, MissingDependency, pip_install
@@ -15,18 +15,20 @@ from drtk.io.progress import detail
 from drtk.runners.base import BatchFunction, Recipe
 from drtk.settings.running import RunnerSettings
 
-# A data set is of so many windows: what is in flight stays bounded, whatever the length of the stream. Between two of them
-# actors are made anew, which is why there are not fewer.
-SEGMENT = 512
+# A data set is of so many windows, or of so many bytes of them: what is in flight stays bounded, whatever the length of the
+# stream. Between two of them actors are made anew, which is why there are not fewer.
+SEGMENT, SEGMENT_BYTES = 512, 1 << 30
 
 
 class _Worker:
-    """An actor: windows are pickled, for Ray Data would make columns of records."""
+    """An actor: windows are pickled, for Ray Data would make columns of records; the recipe, to be read in `folder`."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: bytes, folder: str) -> None:
+        with contextlib.suppress(OSError):  # names of models may be relative to it; another machine may lack it
+            os.chdir(folder)
         self._fault: DrtkError | None = None
         try:
-            self._function: BatchFunction = recipe()
+            self._function: BatchFunction = pickle.loads(recipe)()
         except DrtkError as error:  # raised here, Ray would take it for its own fault
             self._fault = error
 
@@ -38,14 +40,21 @@ class _Worker:
         if self._fault is not None:
             return pickle.dumps(self._fault)
         try:
-            done = self._function(self._function.prepare(pickle.loads(window)))
-            return pickle.dumps(Done([*done.lines], done.counts))
+            made = self._function(self._function.prepare(pickle.loads(window)))
+            if isinstance(made, Done):
+                made = Done([*made.lines], made.counts)
+            return pickle.dumps(made, protocol=pickle.HIGHEST_PROTOCOL)
         except DrtkError as error:  # a fault of the data stays one; anything else is for Ray to retry or to report
             return pickle.dumps(error)
 
 
-def run_on_ray(windows: Iterator[list[Any]], recipe: Recipe, running: RunnerSettings) -> Iterator[Done]:
-    """What the batch function makes of each window, in order.
+def run_on_ray(
+    windows: Iterator[list[Any]],
+    recipe: Recipe,
+    running: RunnerSettings,
+    report: Callable[[int], None] | None = None,
+) -> Generator[Any, None, None]:
+    """What the batch function makes of each window, in order. `report` hears nothing: nobody watches a worker.
 
     Raises MissingDependency without ray, DrtkError where the cluster cannot be reached or gives up.
     """
@@ -54,13 +63,12 @@ def run_on_ray(windows: Iterator[list[Any]], recipe: Recipe, running: RunnerSett
     workers = running.ray_workers or max(1, int(gpus or ray.cluster_resources().get("CPU", 1)))
     detail(f"ray: {workers} workers, {'a GPU each' if gpus else 'on CPUs'}")
     done = 0
-    while segment := list(islice(windows, SEGMENT)):
-        rows = [{"number": done + at, "window": pickle.dumps(window)} for at, window in enumerate(segment)]
+    while rows := _segment(windows, done):
         made = (
             ray.data.from_items(rows, override_num_blocks=len(rows))
             .map_batches(
                 _Worker,
-                fn_constructor_args=[recipe],
+                fn_constructor_args=[ray.cloudpickle.dumps(recipe), os.getcwd()],
                 batch_size=1,
                 batch_format="numpy",
                 num_gpus=1 if gpus else 0,
@@ -72,7 +80,18 @@ def run_on_ray(windows: Iterator[list[Any]], recipe: Recipe, running: RunnerSett
         done += len(rows)
 
 
-def _in_order(made: Iterator[dict[str, Any]], first: int, number: int, ray: Any) -> Iterator[Done]:
+def _segment(windows: Iterator[list[Any]], first: int) -> list[dict[str, Any]]:
+    """The rows of the next data set, numbered from `first`; none at the end of the stream."""
+    rows: list[dict[str, Any]] = []
+    size = 0
+    while len(rows) < SEGMENT and size < SEGMENT_BYTES and (window := next(windows, None)):
+        data = pickle.dumps(window, protocol=pickle.HIGHEST_PROTOCOL)
+        rows.append({"number": first + len(rows), "window": data})
+        size += len(data)
+    return rows
+
+
+def _in_order(made: Iterator[dict[str, Any]], first: int, number: int, ray: Any) -> Iterator[Any]:
     """Outcomes by number, those that come early kept until their turn; each once."""
     early: dict[int, bytes] = {}
     wanted = first

@@ -50,3 +50,33 @@ class WeightingSettings:
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = knob(
         "auto", "Numbers a model computes with: auto is float32 on a CPU, half precision on a GPU."
     )
+    expand: tuple[str, ...] = knob(
+        (), "deepimpact: read the texts in this field too (queries); repeatable. By default as the model was trained."
+    )
+    impact_max: float | None = knob(
+        None,
+        "deepimpact: the impact that becomes 255 in an index; by default the largest among the training passages.",
+        at_least=1e-6,
+    )
+
+
+@dataclass(frozen=True)
+class WeightTrainingSettings:
+    """drtk termweight --train (methods: sections 3.4 and 3.5). What is None depends on the method."""
+
+    batch: int | None = knob(
+        None, "train: passages (deepct) or examples in one step. [default: deepct 16, deepimpact 32]", at_least=1
+    )
+    epochs: float = knob(3.0, "train: passes over the training data.", at_least=0)
+    steps: int | None = knob(None, "train: steps, in place of --epochs.", at_least=1)
+    lr: float | None = knob(None, "train: highest learning rate. [default: deepct 2e-5, deepimpact 3e-6]", at_least=0)
+    warmup: float = knob(0.1, "train: steps in which the learning rate rises; below 1, a share of all.", at_least=0)
+    weight_decay: float = knob(0.01, "train: weight decay, biases and norms left out.", at_least=0)
+    precision: Literal["auto", "float32", "float16", "bfloat16"] = knob(
+        "auto", "train: numbers of the forward pass; auto is bfloat16 on a GPU that has it, float32 elsewhere."
+    )
+    log_every: int = knob(10, "train: steps between entries of log.jsonl.", at_least=1)
+    save_every: int = knob(500, "train: steps between checkpoints that --resume can go on from.", at_least=1)
+    trainer: tuple[str, ...] = knob(
+        (), "train: KEY=VALUE for an argument of transformers' TrainingArguments without an option here; repeatable."
+    )

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from drtk.io.filtering import FilterJob
+from drtk.errors import UsageError
+from drtk.io.filtering import Done, FilterJob
 from drtk.io.manifest import folder_entry
 from drtk.io.progress import log
 from drtk.records import Passage
+from drtk.runners.base import BatchFunction, run_filter
+from drtk.settings.running import RunnerSettings
 from drtk.settings.text import ChunkSettings
 from drtk.text.chunking import MAX_TOKENS, MAX_WORDS, ChunkLines, check, needs_sentences
 from drtk.text.punkt import PunktModel, installed_model, parse_model, save_model, train_model
@@ -21,12 +25,44 @@ _BATCH = 200_000  # characters given to a worker at once
 _WORTH_WORKERS = 1_000_000  # characters; below, starting processes takes longer than the work
 
 
-def chunk_corpus(documents: Iterable[Passage], settings: ChunkSettings, job: FilterJob) -> None:
+class ChunkWindows(BatchFunction):
+    """The passages of a window of documents, on `count` processes; they work on the next while this one is written.
+
+    Further arguments are those of `ChunkLines`.
+    """
+
+    def __init__(self, count: int, *arguments: Any) -> None:
+        self._workers = Workers(ChunkLines, *arguments, count=count)
+        self.ahead = count > 1  # alone, this process would have both to do
+
+    def prepare(self, records: list[Passage]) -> Iterator[tuple[list[bytes], int]]:
+        """Results to come, batch by batch."""
+        return self._workers.map(list(_batches(records)))
+
+    def __call__(self, prepared: Iterator[tuple[list[bytes], int]]) -> Done:
+        """The window's passages as JSON lines; counted as `empty`: documents without words."""
+        lines: list[bytes] = []
+        empty = 0
+        for some, without in prepared:
+            lines += some
+            empty += without
+        return Done(lines, {"empty": empty})
+
+    def close(self) -> None:
+        """End the processes."""
+        self._workers.close()
+
+
+def chunk_corpus(
+    documents: Iterable[Passage], settings: ChunkSettings, job: FilterJob, *, running: RunnerSettings
+) -> None:
     """Write the passages of `documents` through `job`, in order; documents without words are counted as `empty`.
 
     Raises UsageError for settings that contradict each other, DrtkError for a model or tokenizer that is not there.
     """
     check(settings)
+    if running.runner != "local" and settings.workers:
+        raise UsageError("--workers are processes of --runner local; --ray-workers says how many Ray shall have")
     stream = iter(documents)
     train = needs_sentences(settings) and settings.punkt_model is None
     megabytes = settings.punkt_mb if train else 0.0
@@ -34,16 +70,21 @@ def chunk_corpus(documents: Iterable[Passage], settings: ChunkSettings, job: Fil
     model = _sentence_model(settings, job, head) if needs_sentences(settings) else None
     cap, tokenizer = _cap(settings, job)
     count = settings.workers or (cores() if size >= _WORTH_WORKERS else 1)
-    job.window = WINDOW
-    job.counts["empty"] = 0
-    with Workers(ChunkLines, settings, cap, model, tokenizer, job.bare, count=count) as workers:
-
-        def work(window: list[Passage]) -> Iterator[bytes]:
-            for lines, empty in workers.map(list(_batches(window))):
-                job.counts["empty"] += empty
-                yield from lines
-
-        job.run(chain(head, stream), work, unit="documents")
+    job.counts["empty"] = 0  # told also where there is no document at all
+    run_filter(
+        chain(head, stream),
+        job,
+        ChunkWindows,
+        count if running.runner == "local" else 1,
+        settings,
+        cap,
+        model,
+        tokenizer,
+        job.bare,
+        running=running,
+        window=WINDOW,
+        unit="documents",
+    )
 
 
 def _head(stream: Iterator[Passage], size: int) -> tuple[list[Passage], int]:

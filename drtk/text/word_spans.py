@@ -7,16 +7,19 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal
 
+from drtk.text.basic_words import basic_words
 from drtk.text.word_pieces import Pieces, Span
 
-WordSplit = Literal["treebank", "pieces", "plain"]
+WordSplit = Literal["treebank", "pieces", "plain", "basic"]
 Splitter = Callable[[str, Pieces], list[Span]]
 _PLAIN = re.compile(r"[^\W_]+(?:['’][^\W_]+)*|[^\w\s]|_")
 
 
 def splitter(name: WordSplit) -> Splitter:
-    """The function from a text and its pieces to the spans of its words, in order; punctuation marks are words."""
-    return {"treebank": treebank, "pieces": of_pieces, "plain": plain}[name]
+    """The function from a text and its pieces to the spans of its words, in order; punctuation marks are words,
+    except for "basic".
+    """
+    return {"treebank": treebank, "pieces": of_pieces, "plain": plain, "basic": basic}[name]
 
 
 def treebank(text: str, pieces: Pieces) -> list[Span]:
@@ -62,3 +65,8 @@ def of_pieces(text: str, pieces: Pieces) -> list[Span]:
 def plain(text: str, pieces: Pieces) -> list[Span]:
     """Runs of letters and digits of every script, apostrophes within them kept; and every other mark by itself."""
     return [match.span() for match in _PLAIN.finditer(text)]
+
+
+def basic(text: str, pieces: Pieces) -> list[Span]:
+    """Words as BERT's basic tokenizer parts them, marks left out: as impacts are keyed."""
+    return [(word.begin, word.end) for word in basic_words(text)]

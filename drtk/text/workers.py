@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import connection
 from types import TracebackType
 from typing import Any
@@ -38,14 +39,20 @@ class Workers:
         self._pool.submit(os.getpid).result()  # forks them all now
 
     def map(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Results in the order of the items, all of which are taken at once."""
+        """Results in the order of the items, all of which are taken at once; the processes begin at once, too."""
         if self._pool is None:
-            yield from map(self._task, items)
-            return
-        try:
-            yield from self._pool.map(_work, items)
-        except BrokenProcessPool as error:
-            raise DrtkError("a worker process was killed, most likely for want of memory; try --workers 1") from error
+            return map(self._task, items)
+        with _a_killed_worker_told():
+            return self._results(self._pool.map(_work, items))
+
+    def _results(self, found: Iterator[Any]) -> Iterator[Any]:
+        with _a_killed_worker_told():
+            yield from found
+
+    def close(self) -> None:
+        """End the processes; what they have not begun is not done."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
     def __enter__(self) -> Workers:
         return self
@@ -53,8 +60,15 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        self.close()
+
+
+@contextmanager
+def _a_killed_worker_told() -> Iterator[None]:
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise DrtkError("a worker process was killed, most likely for want of memory; try --workers 1") from error
 
 
 _tasks: list[Callable[[Any], Any]] = []  # of a worker process: set once, when it begins

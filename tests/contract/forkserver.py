@@ -1,11 +1,14 @@
-"""Quick processes for the examples of the documentation: forked from one that has loaded the libraries, not drtk's work.
+"""Quick processes: forked from one that has loaded the libraries, not drtk's work.
 
 As a script: `forkserver.py SOCKET` serves. Each request carries a command line, a folder, an environment and the three
-standard streams; it is answered with the exit status. What runs is a process of its own, with real pipes.
+standard streams; it is answered with the id of the process, and at its end with the exit status. What runs is a process of
+its own, with real pipes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import socket
@@ -22,20 +25,53 @@ connection.connect({socket!r})
 request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
 socket.send_fds(connection, [len(request).to_bytes(4, "big")], [0, 1, 2])
 connection.sendall(request)
+connection.recv(4)
 sys.exit(connection.recv(1)[0])
 """
+
+
+class Running:
+    """A process that the server has begun."""
+
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self.pid, self._connection = pid, connection
+
+    def status(self, *, timeout: float | None = None) -> int | None:
+        """The exit status, 128 more than the signal where one killed it; None where it still runs after `timeout` seconds."""
+        self._connection.settimeout(timeout)
+        try:
+            return self._connection.recv(1)[0]
+        except TimeoutError:
+            return None
+
+    def kill(self) -> int | None:
+        """SIGKILL, now; the exit status."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        return self.status()
 
 
 class Forkserver:
     """A running server; `client` is the program to put on the path as `drtk`."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self._socket = folder / "socket"
+        self._socket, self._environment = folder / "socket", environment
         command = [sys.executable, __file__, str(self._socket)]
         self._process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n"
         self.client = CLIENT.format(python=sys.executable, socket=str(self._socket))
+
+    def start(self, arguments: list[str], folder: Path, told: Path) -> Running:
+        """`drtk ARGUMENTS` in `folder`, what it says on stderr kept in the file `told`."""
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(self._socket))
+        request = json.dumps([arguments, str(folder), self._environment]).encode()
+        with open(os.devnull, "r+b") as nothing, open(told, "wb") as err:
+            streams = [nothing.fileno(), nothing.fileno(), err.fileno()]
+            socket.send_fds(connection, [len(request).to_bytes(4, "big")], streams)
+            connection.sendall(request)
+        return Running(int.from_bytes(connection.recv(4), "big"), connection)
 
     def stop(self) -> None:
         self._process.terminate()
@@ -65,8 +101,6 @@ def serve(path: str) -> None:
 
 
 def _answer(connection: socket.socket) -> None:
-    import json
-
     head, streams, _, _ = socket.recv_fds(connection, 4, 3)
     size, request = int.from_bytes(head, "big"), b""
     while len(request) < size:
@@ -84,6 +118,7 @@ def _answer(connection: socket.socket) -> None:
         os._exit(_run(arguments))
     for stream in streams:
         os.close(stream)
+    connection.sendall(worker.to_bytes(4, "big"))
     status = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
     connection.sendall(bytes([status if status >= 0 else 128 - status]))
     os._exit(0)

@@ -250,6 +250,24 @@ def test_interrupted_then_resumed_equals_uninterrupted(name: str, collection: Co
     assert sorted(path.name for path in Path().glob("out.zst*")) == ["out.zst", "out.zst.meta.json"]
 
 
+@pytest.mark.parametrize("name", [name for name in STREAMS if takes(name, "shard")])
+def test_the_parts_of_an_input_together_are_the_whole(name: str, collection: Collection) -> None:
+    grow = CALLS[name].grow
+    assert grow is not None
+    Path("in").write_bytes(grow(2100))  # windows are of 1,000 records at most: of two parts, each has some
+    done(*arguments(name, collection, "in", "whole"))
+    for number in (1, 2):
+        done(*arguments(name, collection, "in", f"part.{number}"), "--shard", f"{number}/2")
+    whole, first, second = (Path(file).read_bytes().splitlines() for file in ("whole", "part.1", "part.2"))
+    assert first
+    assert second
+    assert sorted(first + second) == sorted(whole)
+    manifests = [orjson.loads(Path(f"{made}.meta.json").read_bytes()) for made in ("whole", "part.1", "part.2")]
+    assert [manifest["settings"]["shard"] for manifest in manifests] == ["1/1", "1/2", "2/2"]
+    assert sum(manifest["counts"]["in"] for manifest in manifests[1:]) == manifests[0]["counts"]["in"] == 2100
+    assert here(*arguments(name, collection, "in", "other"), "--shard", "3/2").status == 2
+
+
 @pytest.mark.parametrize("name", [name for name in STREAMS if CALLS[name].keeps])
 def test_unknown_fields_pass_through(name: str, collection: Collection) -> None:
     made = [

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -165,13 +164,6 @@ def examples() -> list[tuple[str, str]]:
         for page in PAGES
         for block in re.findall(r"^```sh test\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     ]
-
-
-@pytest.fixture(scope="module")
-def forkserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forkserver]:
-    server = Forkserver(tmp_path_factory.mktemp("server"), environment())
-    yield server
-    server.stop()
 
 
 @pytest.fixture

@@ -19,5 +19,10 @@ TERM_WEIGHTS = Registry(
         ),
         "idf": ("drtk.enrichment.termweights.counted:Idf", "rarity alone, as BM25 has it"),
         "bm25": ("drtk.enrichment.termweights.counted:Bm25", "what the word adds to a BM25 score"),
+        "deepct": ("drtk.enrichment.termweights.deepct:DeepCT", "how likely questions have the word, learned (DeepCT)"),
+        "deepimpact": (
+            "drtk.enrichment.termweights.deepimpact:DeepImpact",
+            "what the word adds to a score, learned (DeepImpact)",
+        ),
     },
 )

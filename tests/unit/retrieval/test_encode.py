@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.errors import DrtkError, MismatchError
 from drtk.io.shards import ShardWriter
 from drtk.models.device import choose_device
 from drtk.records import Passage, Query
-from drtk.retrieval.encode import Embedder, encode_records, parse_part
+from drtk.retrieval.embeddings import encode_records
+from drtk.retrieval.encode import Embedder
 from drtk.settings.encoding import EncodeSettings
+from drtk.settings.running import RunnerSettings
 from tests.tiny import passages, tiny_model
 
 
@@ -30,7 +32,7 @@ def embedder(model: str, **settings: object) -> Embedder:
 def encode(model: str, folder: Path, records: list[Passage], part: tuple[int, int] = (1, 1)) -> ShardWriter:
     folder.mkdir(exist_ok=True)
     writer = ShardWriter(folder, dimension=32, dtype="float32")
-    encode_records(records, embedder(model, shard_size=16), writer, part=part)
+    encode_records(records, embedder(model, shard_size=16), writer, running=RunnerSettings(), part=part)
     return writer
 
 
@@ -132,14 +134,7 @@ def test_half_precision_is_close_on_the_cpu(model: str):
     assert np.abs(found - expected).max() > 0
 
 
-@pytest.mark.parametrize("text", ["0/4", "5/4", "x", "1", "1/", "-1/2", "1/0"])
-def test_parts_that_cannot_be_meant(text: str):
-    with pytest.raises(UsageError, match="is not N/OF"):
-        parse_part(text)
-
-
 def test_devices():
-    assert parse_part("2/4") == (2, 4)
     assert choose_device("cpu").type == "cpu"
     with pytest.raises(DrtkError, match="--device nonsense: not available"):
         choose_device("nonsense")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,18 +90,6 @@ def test_reading_ahead_does_not_change_what_a_journal_says(tmp_path: Path) -> No
 def test_an_unknown_runner_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown runner 'slurm'; choose from local, ray"):
         run(tmp_path / "x", 3, runner="slurm")
-
-
-@pytest.fixture(scope="module")
-def ray() -> Iterator[object]:
-    """A cluster of this machine alone; workers find this module by the path of this process."""
-    found = pytest.importorskip("ray")
-    paths = os.pathsep.join(path for path in sys.path if path)
-    found.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": paths}}
-    )
-    yield found
-    found.shutdown()
 
 
 def test_on_ray_a_killed_worker_loses_and_doubles_nothing(tmp_path: Path, ray: object) -> None:

@@ -1,0 +1,100 @@
+"""Killed at random points and resumed, a command over records makes what it would have made undisturbed.
+
+A new one owes a line in KILLED.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.contract.collection import Collection, documents
+from tests.contract.forkserver import Forkserver, Running
+from tests.contract.test_commands import files_of
+
+SEED = 20  # of the points at which runs are killed
+KILLS, TRIES = 3, 12
+SIGKILLED = 128 + 9
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A call that takes a second or two. {NAME} is a part of the collection; the input has so many documents.
+
+    journal: the file in or beside the output, after its name, that is there once something is finished
+    """
+
+    arguments: str
+    documents: int
+    journal: str = ".part.json"
+
+
+KILLED = {
+    "chunk": Killed("--max-words 12 --punkt-mb 0.05 --workers 2", 4000),
+    "doc2query": Killed("--model {writer} --n 1 --max-new-tokens 4", 3000),
+    "continue-text": Killed("--model {gpt2} --max-new-tokens 4", 3000),
+    "encode": Killed("--model {model} --shard-size 100", 3000, journal="/shards.json.part"),
+}
+
+
+def made(output: Path) -> dict[str, bytes]:
+    """The files of a folder, manifests apart, or the file itself."""
+    return files_of(output, "*") if output.is_dir() else {"": output.read_bytes()}
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_killed_at_random_points_and_resumed_nothing_is_lost_or_doubled(
+    name: str, collection: Collection, forkserver: Forkserver, tmp_path: Path
+) -> None:
+    call = KILLED[name]
+    (tmp_path / "in").write_bytes(documents(call.documents))
+    told = tmp_path / "told"
+    arguments = [name, "in", *re.sub(r"\{(.+?)\}", lambda part: str(collection[part[1]]), call.arguments).split()]
+
+    def begun(output: str, *more: str) -> Running:
+        return forkserver.start([*arguments, "-o", output, *more], tmp_path, told)
+
+    begin = time.monotonic()
+    assert begun("whole").status() == 0, told.read_text()
+    length = time.monotonic() - begin
+    draw = random.Random(f"{SEED} {name}")
+    amid = 0  # kills that left something to go on from
+    for _ in range(TRIES):
+        running = begun("out", "--resume")
+        status = running.status(timeout=length * draw.uniform(0.2, 0.7))
+        if status is not None:  # quicker than before, or so far already that it was done before its time
+            assert status == 0, told.read_text()
+            if amid:
+                break
+            length /= 2
+            _remove(tmp_path / "out")
+            continue
+        assert running.kill() == SIGKILLED
+        if Path(f"{tmp_path}/out{call.journal}").exists():
+            amid += 1
+        else:  # too early; the machine may be slower by now
+            length *= 1.5
+        if amid == KILLS:
+            break
+    assert amid, "no kill fell into the work"
+    if not is_done(tmp_path / "out"):
+        assert begun("out", "--resume").status() == 0, told.read_text()
+    assert "resuming out" in told.read_text()
+    assert made(tmp_path / "out") == made(tmp_path / "whole")
+
+
+def is_done(output: Path) -> bool:
+    return (output / "meta.json").exists() if output.is_dir() else output.exists()
+
+
+def _remove(output: Path) -> None:
+    if output.is_dir():
+        shutil.rmtree(output)
+    else:
+        output.unlink()
