@@ -51,6 +51,18 @@ def test_of_equal_sums_the_first_is_hidden() -> None:
     assert places(rom(text_of([1, 1, 1], [0.5, 0, 0.5]), 0.15, rng=told(0.25, 0.75, 0.25), counted=3)) == [1]
 
 
+def test_equal_scores_keep_their_order_however_many_they_are() -> None:
+    # 0 1 0 1 …: the odd places first, then the even ones.
+    assert largest_first(np.arange(300) % 2).tolist() == [*range(1, 300, 2), *range(0, 300, 2)]
+
+
+def test_weights_of_whole_words_are_scaled_against_chance_too() -> None:
+    text = text_of([1, 1], [0.8, 0.4])
+    # 1 .5 and .1 .9: 1.1 1.4; ten times the weights: 10.1 5.9
+    assert places(rom(text, 0.5, rng=told(0.1, 0.9), counted=2, whole_word=True)) == [2]
+    assert places(rom(text, 0.5, rng=told(0.1, 0.9), counted=2, whole_word=True, weight_scale=10.0)) == [1]
+
+
 def test_whole_words_have_one_draw_and_the_largest_weight_of_their_pieces() -> None:
     text = text_of([2, 1, 3], [0.4, 0.1, 0.8, 0, 0, 0.2])
     # Words .4 .8 .2, divided by .8: .5 1 .25; with chance .6 .2 .7: 1.1 1.2 .95. Three of six pieces: word 1, word 0 (1 + 2 = 3).
