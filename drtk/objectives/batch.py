@@ -36,22 +36,11 @@ class SlotBatch:
 
     def to(self, device: torch.device) -> SlotBatch:
         """The same on another device."""
-        return SlotBatch(
-            **{
-                item.name: None if value is None else value.to(device, non_blocking=True)
-                for item in fields(self)
-                for value in [getattr(self, item.name)]
-            }
-        )
-
-    def rows(self, rows: slice) -> SlotBatch:
-        """Some examples of it, without the padding they do not need."""
-        cut = {
-            item.name: None if value is None else value[rows]
-            for item in fields(self)
-            for value in [getattr(self, item.name)]
-        }
-        return SlotBatch(**cut)
+        found: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            found[item.name] = None if value is None else value.to(device, non_blocking=True)
+        return SlotBatch(**found)
 
 
 Batch = dict[str, SlotBatch]
@@ -93,15 +82,18 @@ class Collator:
                 edited[row, :size] = each.edited
             if noise is not None and each.noise is not None:
                 noise[row, :size] = each.noise
-        visible = self._visibility(name, attention, keys) if name in self._visible else None
-        arrays = [clean, given, attention, content, hidden, np.array([each.present for each in slots])]
-        return SlotBatch(
-            *(torch.from_numpy(array) for array in arrays),
-            **{
-                key: None if array is None else torch.from_numpy(array)
-                for key, array in (("edited", edited), ("noise", noise), ("visible", visible))
-            },
-        )
+        found: dict[str, Any] = {
+            "clean": clean,
+            "given": given,
+            "attention": attention,
+            "content": content,
+            "hidden": hidden,
+            "present": np.array([each.present for each in slots]),
+            "edited": edited,
+            "noise": noise,
+            "visible": self._visibility(name, attention, keys) if name in self._visible else None,
+        }
+        return SlotBatch(**{key: None if array is None else torch.from_numpy(array) for key, array in found.items()})
 
     def _visibility(self, name: str, attention: np.ndarray, keys: Sequence[tuple[Any, ...]]) -> np.ndarray:
         """Who sees whom: position 0, and a share of the others drawn for each position, never itself (methods, 5.7)."""

@@ -52,7 +52,8 @@ class Network(nn.Module):
     ) -> None:
         super().__init__()
         self.composition = composition
-        self.backbone, self.head, self.anatomy = backbone, head, anatomy
+        self.backbone, self.anatomy = backbone, anatomy
+        self.head: Any = head
         self.recoveries = nn.ModuleDict(recoveries)
         self.projectors = nn.ModuleDict(projectors)
         joint = composition.generator is not None and composition.generator.mode == "joint"

@@ -100,7 +100,7 @@ class SlotBuilder:
         text = self._frame.around(text)
         rng = generator(*key, "slot", name)
         content = text.words >= 0
-        if slot.corruption in ("inserted", "deleted"):
+        if slot.corruption == "inserted" or slot.corruption == "deleted":
             if slot.corruption == "inserted":
                 edit = inserted(text, slot.rate, rng=rng, vocabulary=self._frame.vocabulary)
             else:
@@ -123,6 +123,8 @@ class SlotBuilder:
         slot = self._composition.slots[name]
         view = self._views[name][self._choice(slot, key, step)]
         room = (slot.max_length or self._max_length) - 2
+        if slot.corruption == "inserted":  # what is inserted must fit too
+            room = int(room / (1 + slot.rate))
         draw = (view.name, room, *sorted(view.options.items()))
         if draw not in drawn:
             rng = generator(*key, "view", view.name)
@@ -165,7 +167,7 @@ class SlotView(NamedTuple):
 def views_of(composition: Composition, name: str) -> list[SlotView]:
     """The views of a slot. Raises UsageError for a view or an option that does not exist."""
     slot = composition.slots[name]
-    general = {"title": composition.title, "crop": composition.crop}
+    general: dict[str, Any] = {"title": composition.title, "crop": composition.crop}
     if composition.example == "document":
         general["spans"] = "distinct"
     found = []

@@ -47,7 +47,8 @@ class Pretrainer(DrtkTrainer):
         start = 0
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
-            waiting = nullcontext() if last or not hasattr(model, "no_sync") else model.no_sync()
+            wrapped: Any = model
+            waiting = nullcontext() if last or not hasattr(model, "no_sync") else wrapped.no_sync()
             with waiting:
                 self._seed(number)
                 with self.compute_loss_context_manager():
