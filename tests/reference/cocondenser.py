@@ -18,13 +18,12 @@ def pair_losses(vectors: list[Tensor], *, temperature: float = 1.0) -> list[Tens
 
     vectors: (width,) each, interleaved: 0 and 1 are a pair, 2 and 3 are a pair
     """
-    losses = []
+    everything, losses = torch.stack(vectors), []
     for row, anchor in enumerate(vectors):
         partner = row + 1 if row % 2 == 0 else row - 1
-        others = [other for number, other in enumerate(vectors) if number != row]
-        scores = torch.stack(others) @ anchor / temperature
-        positive = (vectors[partner] * anchor).sum() / temperature
-        losses.append(torch.logsumexp(scores, dim=0) - positive)
+        scores = everything @ anchor / temperature
+        others = torch.cat([scores[:row], scores[row + 1 :]])
+        losses.append(torch.logsumexp(others, dim=0) - scores[partner])
     return losses
 
 

@@ -11,7 +11,9 @@ from tests.reference.mlm import masked_losses
 from tests.reference.text import Text
 
 
-def head_rows(head: list[nn.Module], hidden: list[list[Tensor]], *, skip: int, detach_cls: bool = False) -> list[Tensor]:
+def head_rows(
+    head: list[nn.Module], hidden: list[list[Tensor]], *, skip: int, detach_cls: bool = False
+) -> list[Tensor]:
     """The head's output for [hidden[-1] at 0 ; hidden[skip] from 1 on]: a vector (width,) per position."""
     cls = hidden[-1][0].detach() if detach_cls else hidden[-1][0]
     return through(head, [cls, *hidden[skip][1:]])

@@ -5,7 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.reference.simcse import cosine
+
+def table(rows: list[Tensor], columns: list[Tensor], *, temperature: float, dot: bool = False) -> list[list[Tensor]]:
+    """Cosines (or dot products) of every row with every column, by the temperature."""
+    if not dot:
+        rows = [row / torch.sqrt((row * row).sum()) for row in rows]
+        columns = [column / torch.sqrt((column * column).sum()) for column in columns]
+    together = torch.stack(columns)
+    return [list(together @ row / temperature) for row in rows]
+
+
+def without(scores: list[Tensor], place: int) -> list[Tensor]:
+    """All but one of the scores."""
+    return scores[:place] + scores[place + 1 :]
 
 
 def row_loss(positive: Tensor, others: list[Tensor]) -> Tensor:
@@ -15,35 +27,34 @@ def row_loss(positive: Tensor, others: list[Tensor]) -> Tensor:
 
 def infonce(queries: list[Tensor], passages: list[Tensor], *, temperature: float, dot: bool = False) -> list[Tensor]:
     """A loss per query: its positive against every other passage of the batch."""
-    block, losses = len(passages) // len(queries), []
-    for number, query in enumerate(queries):
-        scores = [((query * text).sum() if dot else cosine(query, text)) / temperature for text in passages]
-        positive = scores.pop(number * block)
-        losses.append(row_loss(positive, scores))
-    return losses
+    block = len(passages) // len(queries)
+    to_passages = table(queries, passages, temperature=temperature, dot=dot)
+    return [row_loss(row[i * block], without(row, i * block)) for i, row in enumerate(to_passages)]
 
 
 def simlm_paper(queries: list[Tensor], passages: list[Tensor], *, temperature: float) -> list[Tensor]:
     """SimLM, equation 3: every other passage counts against the query and against the positive."""
-    block, losses = len(passages) // len(queries), []
-    for number, query in enumerate(queries):
-        positive = passages[number * block]
-        others = [text for place, text in enumerate(passages) if place != number * block]
-        columns = [cosine(query, text) / temperature for text in others]
-        columns += [cosine(positive, text) / temperature for text in others]
-        losses.append(row_loss(cosine(query, positive) / temperature, columns))
+    block = len(passages) // len(queries)
+    to_passages = table(queries, passages, temperature=temperature)
+    of_positives = table(passages[::block], passages, temperature=temperature)
+    losses = []
+    for i in range(len(queries)):
+        columns = without(to_passages[i], i * block) + without(of_positives[i], i * block)
+        losses.append(row_loss(to_passages[i][i * block], columns))
     return losses
 
 
 def simlm_full(queries: list[Tensor], passages: list[Tensor], *, temperature: float) -> list[Tensor]:
     """The released loss: query to passages, positive to queries, query to queries, positive to positives."""
-    block, losses = len(passages) // len(queries), []
-    for number, query in enumerate(queries):
-        positive = passages[number * block]
-        others = [other for other in range(len(queries)) if other != number]
-        columns = [cosine(query, text) / temperature for at, text in enumerate(passages) if at != number * block]
-        columns += [cosine(positive, queries[other]) / temperature for other in others]
-        columns += [cosine(query, queries[other]) / temperature for other in others]
-        columns += [cosine(positive, passages[other * block]) / temperature for other in others]
-        losses.append(row_loss(cosine(query, positive) / temperature, columns))
+    block = len(passages) // len(queries)
+    positives = passages[::block]
+    to_passages = table(queries, passages, temperature=temperature)
+    back = table(positives, queries, temperature=temperature)
+    among_queries = table(queries, queries, temperature=temperature)
+    among_positives = table(positives, positives, temperature=temperature)
+    losses = []
+    for i in range(len(queries)):
+        columns = without(to_passages[i], i * block) + without(back[i], i)
+        columns += without(among_queries[i], i) + without(among_positives[i], i)
+        losses.append(row_loss(to_passages[i][i * block], columns))
     return losses
