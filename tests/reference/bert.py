@@ -42,9 +42,8 @@ def attended(
         parts = []
         for head in range(heads):
             at = slice(head * size, (head + 1) * size)
-            scores = torch.stack([(query[at] * keys[position][at]).sum() / size**0.5 for position in seen])
-            shares = torch.softmax(scores, dim=0)
-            parts.append(sum(share * values[position][at] for share, position in zip(shares, seen, strict=True)))
+            scores = torch.stack([keys[position][at] for position in seen]) @ query[at] / size**0.5
+            parts.append(torch.softmax(scores, dim=0) @ torch.stack([values[position][at] for position in seen]))
         rows.append(torch.cat(parts))
     return rows
 
