@@ -1,0 +1,65 @@
+"""CoT-MAE: a decoder rebuilds the neighbour of a text (or a query of it) from the text's CLS vector."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from transformers import BertForMaskedLM
+
+from tests.reference.bert import behind, hidden_states, normalised, predicted, through, vocabulary_logits
+from tests.reference.means import token_loss, token_mean, with_total
+from tests.reference.mlm import masked_losses
+from tests.reference.text import Text
+
+
+def cotmae(
+    model: BertForMaskedLM, decoder: list[nn.Module], pairs: list[tuple[Text, Text]], *, detach_cls: bool = False
+) -> dict[str, Tensor]:
+    """`mlm` of the first text in the encoder, `context` of the second text in the bidirectional decoder."""
+    own, context = [], []
+    for text, other in pairs:
+        last = hidden_states(model.bert, text.inputs, text.types)[-1]
+        own.append(masked_losses(model, text, last))
+        cls = last[0].detach() if detach_cls else last[0]
+        rows = through(decoder, behind(cls, model.bert.embeddings, other))
+        context.append(predicted(model, rows, other, other.hidden))
+    return with_total({"mlm": token_mean(own), "context": token_mean(context)})
+
+
+def window(length: int, *, width: int) -> list[list[int]]:
+    """For every position: position 0 and the `width` most recent ones, itself included."""
+    return [[0, *range(max(1, row - width + 1), row + 1)] for row in range(length)]
+
+
+def causal_logits(
+    model: BertForMaskedLM, decoder: list[nn.Module], cls: Tensor, other: Text, *, width: int, norm: nn.LayerNorm | None
+) -> list[Tensor]:
+    """Logits (vocabulary,) of the next token at every position that has a next one."""
+    rows = behind(cls, model.bert.embeddings, other)
+    rows = through(decoder, rows, window(len(rows), width=width))
+    if norm is not None:
+        rows = [normalised(row, norm) for row in rows]
+    return [vocabulary_logits(model, row) for row in rows[:-1]]
+
+
+def cotmae_causal(
+    model: BertForMaskedLM,
+    decoder: list[nn.Module],
+    pairs: list[tuple[Text, Text]],
+    *,
+    width: int = 3,
+    norm: nn.LayerNorm | None = None,
+    detach_cls: bool = False,
+) -> dict[str, Tensor]:
+    """`mlm` as before; `context` of the next token of the whole second text, its closing [SEP] included.
+
+    decoder: layers that see position 0 and the `width` most recent positions; norm: applied after the last of them
+    pairs: the second text's `inputs` are its own tokens; position 0 predicts its first token
+    """
+    own, context = [], []
+    for text, other in pairs:
+        last = hidden_states(model.bert, text.inputs, text.types)[-1]
+        own.append(masked_losses(model, text, last))
+        cls = last[0].detach() if detach_cls else last[0]
+        logits = causal_logits(model, decoder, cls, other, width=width, norm=norm)
+        context.append([token_loss(row, token) for row, token in zip(logits, other.original[1:], strict=True)])
+    return with_total({"mlm": token_mean(own), "context": token_mean(context)})
