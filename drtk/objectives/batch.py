@@ -93,7 +93,10 @@ class Collator:
             "noise": noise,
             "visible": self._visibility(name, attention, keys) if name in self._visible else None,
         }
-        return SlotBatch(**{key: None if array is None else torch.from_numpy(array) for key, array in found.items()})
+        tensors: dict[str, Any] = {
+            key: None if array is None else torch.from_numpy(array) for key, array in found.items()
+        }
+        return SlotBatch(**tensors)
 
     def _visibility(self, name: str, attention: np.ndarray, keys: Sequence[tuple[Any, ...]]) -> np.ndarray:
         """Who sees whom: position 0, and a share of the others drawn for each position, never itself (methods, 5.7)."""

@@ -1,0 +1,54 @@
+"""Every shipped preset of pre-training, through the command, on a corpus that has what it needs."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from drtk.settings.core import load_preset, preset_names
+from tests.enriched import enriched_corpus
+from tests.running import command
+from tests.tiny import tiny_model
+
+PRESETS = [name for name in preset_names() if load_preset(name).command == "pretrain"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    enriched_corpus(folder / "corpus.jsonl", tiny_model(folder / "model"))
+    tiny_model(folder / "warm", seed=2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def generator(world: Path) -> Path:
+    """A masked language model of the same vocabulary."""
+    from drtk.cli.main import app
+
+    call = ["pretrain", str(world / "corpus.jsonl"), "--preset", "mlm", "--model", str(world / "warm"), "-q"]
+    app([*call, "--batch", "8", "--steps", "2", "-o", str(world / "generator")], standalone_mode=False)
+    return world / "generator"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_trains_and_logs_its_terms(
+    preset: str, world: Path, generator: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    content = load_preset(preset).content
+    call = ["pretrain", world / "corpus.jsonl", "--preset", preset, "--model", world / "model", "-o", tmp_path / "out"]
+    call += ["--batch", "6", "--steps", "2", "--max-length", "32", "--log-every", "1", "--warmup", "0", "--held-out", "4"]
+    call += ["--generator", generator] * ("generator" in content) + ["-q"]
+    command(capfd, *call)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in steps] == [1, 2]
+    for objective in content["objective"]:
+        name = objective["name"]
+        assert math.isfinite(steps[0][name])
+        assert math.isfinite(lines[0][f"held_out_{name}"])
+        if "source" in objective:
+            assert f"gain_{name}" in lines[0]
