@@ -19,7 +19,7 @@ class Generator(nn.Module):
     """Fills hidden tokens in. Its proposals carry no gradient, and are made without dropout whatever the mode.
 
     frozen: its parameters are not trained, and it stays in evaluation mode. A trained one is trained elsewhere, by the
-    loss of a masked language model on `states` and `head`.
+    loss of a masked language model on `features`.
     """
 
     def __init__(self, backbone: nn.Module, head: LMHead, *, frozen: bool) -> None:
@@ -82,6 +82,13 @@ class Generator(nn.Module):
         found: Tensor = self.backbone(input_ids=ids, attention_mask=attention).last_hidden_state
         return found
 
+    def features(self, ids: Tensor, attention: Tensor, where: Tensor) -> Tensor:
+        """What the head multiplies by its embeddings, at some places, with gradient: what a generator that is trained learns from.
+
+        ids, attention: (B, L)    where: (B, L) bool    returns: (m, E), in the order of the places
+        """
+        return self.head.features(self.states(ids, attention)[where])
+
     @torch.no_grad()
     def fill(
         self,
@@ -109,7 +116,7 @@ class Generator(nn.Module):
         was = self.training
         self.eval()
         try:
-            features = self.head.features(self.states(masked_ids, attention)[wanted])  # (m, E)
+            features = self.features(masked_ids, attention, wanted)  # (m, E)
             draws = noise[wanted].to(features.device) if noise is not None and decode == "sample" else None
             proposed = self._propose(features, draws)
         finally:

@@ -33,7 +33,7 @@ class View(Protocol):
         """The encoder's states of these tokens, as `Anatomy.encode` gives them."""
 
     def visibility(self, rate: float) -> Tensor:
-        """(B, L, L) bool: for each row a draw of its own of the columns it may see, `rate` of them hidden from it."""
+        """(B, L, L) bool: for each row a draw of its own of the columns it may see, a share `rate` of them."""
 
 
 def with_source(source: Tensor | None, hidden: Tensor, *, reader: str) -> Tensor:

@@ -17,16 +17,18 @@ class TwoStream(nn.Module):
     """One layer whose queries are vector + position, and whose keys and values are [source ; embed(clean ids)[:, 1:]].
 
     Row i sees position 0 and those of the other tokens that its own draw leaves it, never itself, nor padding.
-    rate: the share of tokens hidden from a row. Raises MismatchError for an encoder without position vectors.
+    visible: the share of the other tokens a row may see. Raises MismatchError for an encoder without position vectors.
     """
 
-    def __init__(self, anatomy: Anatomy, *, rate: float = 0.5) -> None:
+    def __init__(self, anatomy: Anatomy, *, visible: float = 0.5) -> None:
         super().__init__()
         if not anatomy.has_positions:
             raise MismatchError(
                 f"the reader 'two-stream' needs position vectors; an encoder of type {anatomy.family} has none"
             )
-        self.rate = rate
+        if not 0 <= visible <= 1:
+            raise MismatchError(f"the reader 'two-stream' sees a share of the tokens between 0 and 1; got {visible}")
+        self.visible = visible
         self.layer: Any = anatomy.fresh(1)[0]
         self._heads = int(anatomy.config.num_attention_heads)
 
@@ -35,7 +37,7 @@ class TwoStream(nn.Module):
         anatomy = view.anatomy
         content = with_source(source, anatomy.embed(view.clean_ids), reader="two-stream")  # (B, L, H)
         query = content[:, :1] + anatomy.positions(content.shape[1])  # (B, 1, H) + (L, H)
-        seen = allowed(view.visibility(self.rate), view.attention)
+        seen = allowed(view.visibility(self.visible), view.attention)
         if anatomy.family == "distilbert":
             return self._distilbert(query, content, seen)
         attention, output = self.layer.attention.self, self.layer.attention.output

@@ -1,0 +1,109 @@
+"""Untrained masked language models of every family that can be taken apart, small enough for a test, and a slot to read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from drtk.models.anatomy import FAMILIES, Anatomy
+
+__all__ = ["FAMILIES", "Slot", "masked_lm", "padded", "saved_masked_lm"]
+VOCABULARY = 97
+
+
+def masked_lm(family: str, *, attention: str = "sdpa", vocabulary: int = VOCABULARY, **changes: Any) -> Any:
+    """A masked language model (3 layers, 4 for ModernBERT; 32 wide), in evaluation mode; norms and biases are not 1 and 0."""
+    from transformers import (
+        AutoModelForMaskedLM,
+        BertConfig,
+        DistilBertConfig,
+        ElectraConfig,
+        ModernBertConfig,
+        RobertaConfig,
+        XLMRobertaConfig,
+    )
+
+    makers: dict[str, Any] = {
+        "bert": BertConfig,
+        "roberta": RobertaConfig,
+        "xlm-roberta": XLMRobertaConfig,
+        "electra": ElectraConfig,
+        "distilbert": DistilBertConfig,
+        "modernbert": ModernBertConfig,
+    }
+    size: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": 64,
+    }
+    if family == "distilbert":
+        size = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 64}
+    if family == "electra":
+        size |= {"embedding_size": 16}
+    if family == "modernbert":  # four layers, so that there are two that look everywhere; the others see 2 to each side
+        size |= {"num_hidden_layers": 4, "local_attention": 4}
+        size |= {"pad_token_id": 0, "bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
+    if "roberta" in family:
+        size |= {"pad_token_id": 1}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        config = makers[family](vocab_size=vocabulary, **size | changes)
+        model = AutoModelForMaskedLM.from_config(config, attn_implementation=attention)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() == 1:
+                    parameter += 0.1 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def saved_masked_lm(family: str, folder: Path, **changes: Any) -> Any:
+    """The same in a folder, with the tokenizer of the made-up collection; returns the model."""
+    from transformers import AutoTokenizer
+
+    from drtk.models.checkpoint import quiet_transformers
+    from tests.tiny import tiny_model
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model(folder.parent / f"{folder.name}-tokenizer"))
+    model = masked_lm(family, vocabulary=len(tokenizer), **changes)
+    with quiet_transformers():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    return model
+
+
+def padded(model: Any, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Ids and attention of a batch padded on the right, (B, L) each."""
+    draw = torch.Generator().manual_seed(seed)
+    ids = torch.randint(5, model.config.vocab_size, (len(lengths), max(lengths)), generator=draw)
+    attention = (torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)).long()
+    return torch.where(attention.bool(), ids, model.config.pad_token_id), attention
+
+
+@dataclass
+class Slot:
+    """A slot as readers want it (drtk.models.readers.base.View); everything is visible unless said otherwise."""
+
+    anatomy: Anatomy
+    ids: Tensor
+    attention: Tensor
+    clean: Tensor | None = None
+    seen: Tensor | None = None
+    given: list[Tensor] = field(default_factory=list)
+
+    @property
+    def clean_ids(self) -> Tensor:
+        return self.ids if self.clean is None else self.clean
+
+    def states(self) -> list[Tensor]:
+        return self.given or self.anatomy.encode(self.ids, self.attention)
+
+    def visibility(self, rate: float) -> Tensor:
+        assert 0 <= rate <= 1
+        batch, length = self.ids.shape
+        return torch.ones(batch, length, length, dtype=torch.bool) if self.seen is None else self.seen

@@ -1,0 +1,170 @@
+"""The cross-entropy of a vocabulary in chunks: the value and gradients of the plain one, without its memory."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from drtk.losses.language import token_losses_sum
+
+
+def inputs(n: int = 37, *, width: int = 8, vocabulary: int = 53, seed: int = 0, **to: torch.dtype) -> list[Tensor]:
+    """features, weight, bias (leaves that want gradients) and labels, some of them ignored"""
+    draw = torch.Generator().manual_seed(seed)
+    shapes = (n, width), (vocabulary, width), (vocabulary,)
+    leaves = [torch.randn(*shape, generator=draw).to(**to).requires_grad_() for shape in shapes]
+    labels = torch.randint(vocabulary, (n,), generator=draw)
+    labels[::5] = -100
+    return [*leaves, labels]
+
+
+def plain(features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
+    return F.cross_entropy(F.linear(features, weight, bias).float(), labels, reduction="sum")
+
+
+def gradients(loss: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, leaves))
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 37, 1000, None])
+def test_value_and_gradients_are_those_of_plain_cross_entropy(chunk: int | None) -> None:
+    *leaves, labels = inputs()
+    mine, wanted = token_losses_sum(*leaves, labels, chunk=chunk), plain(*leaves, labels)
+    assert mine.item() == pytest.approx(wanted.item(), rel=1e-6)
+    # a factor, as the division by the number of labelled tokens is one
+    for found, expected in zip(gradients(mine / 29, leaves), gradients(wanted / 29, leaves), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+
+
+def test_the_gradient_is_that_of_finite_differences() -> None:
+    features, weight, bias, labels = inputs(7, width=3, vocabulary=5, dtype=torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda f, w, b: token_losses_sum(f, w, b, labels, chunk=3), (features, weight, bias)
+    )
+
+
+def test_without_bias_and_with_a_table_that_is_not_trained() -> None:
+    features, weight, _, labels = inputs()
+    fixed = weight.detach()
+    mine, wanted = token_losses_sum(features, fixed, None, labels, chunk=5), plain(features, fixed, None, labels)
+    assert mine.item() == pytest.approx(wanted.item(), rel=1e-6)
+    found, expected = gradients(mine, [features]), gradients(wanted, [features])
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+
+
+def test_two_uses_of_one_table_add_their_gradients() -> None:
+    # Tied embeddings: the table is looked up in the encoder and multiplied by in the head.
+    features, weight, bias, labels = inputs()
+    ids = labels.clamp(min=0)
+    found = gradients(token_losses_sum(features + weight[ids], weight, bias, labels, chunk=4), [weight])
+    expected = gradients(plain(features + weight[ids], weight, bias, labels), [weight])
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+
+
+def test_known_answers_of_simlm() -> None:
+    # p(original) = .7 .2 .5: -ln .7 - ln .2 - ln .5 = .356675 + 1.609438 + .693147 = 2.659260, mean .886420;
+    # .6 .1 .4: .510826 + 2.302585 + .916291 = 3.729702, mean 1.243234; total 2.129654 (methods, section 5.6)
+    total = 0.0
+    for chances in ((0.7, 0.2, 0.5), (0.6, 0.1, 0.4)):
+        scores = torch.tensor([[math.log(chance), math.log(1 - chance)] for chance in chances])
+        labels = torch.zeros(3, dtype=torch.long)
+        total += token_losses_sum(scores, torch.eye(2), torch.zeros(2), labels, chunk=2).item() / 3
+    assert total == pytest.approx(2.129654, abs=1e-6)
+
+
+def test_an_untrained_head_gives_the_logarithm_of_the_vocabulary() -> None:
+    loss = token_losses_sum(torch.zeros(2, 4), torch.randn(30522, 4), None, torch.tensor([5, 9]))
+    assert loss.item() / 2 == pytest.approx(10.3262, abs=1e-4)  # ln 30522
+
+
+def test_the_mean_over_tokens_is_not_the_mean_of_means() -> None:
+    # sequence A: losses 1 2 3; sequence B: 6; (1 + 2 + 3 + 6) / 4 = 3, not (2 + 6) / 2 = 4 (methods, section 0.4)
+    wanted = torch.tensor([1.0, 2.0, 3.0, 6.0])
+    scores = torch.stack([-wanted, torch.log1p(-torch.exp(-wanted))], dim=1)  # softmax: exp(-loss) and the rest
+    labels = torch.tensor([0, 0, -100, 0, 0])
+    rows = torch.cat([scores[:2], torch.full((1, 2), 50.0), scores[2:]])
+    loss = token_losses_sum(rows, torch.eye(2), None, labels)
+    assert loss.item() / (labels != -100).sum().item() == pytest.approx(3.0, abs=1e-5)
+
+
+def test_no_tokens_cost_nothing() -> None:
+    features, weight, bias, _ = inputs(0)
+    loss = token_losses_sum(features, weight, bias, torch.empty(0, dtype=torch.long))
+    assert loss.item() == 0.0
+    assert all((gradient == 0).all() for gradient in gradients(loss, [features, weight, bias]))
+    all_ignored = token_losses_sum(*inputs()[:3], torch.full((37,), -100))
+    assert all_ignored.item() == 0.0
+
+
+def test_large_scores_overflow_nothing() -> None:
+    loss = token_losses_sum(torch.tensor([[1e4, -1e4]]), torch.eye(2), None, torch.tensor([1]))
+    assert loss.item() == pytest.approx(2e4)
+
+
+@pytest.mark.parametrize("how", ["autocast", "weights"])
+def test_half_precision_is_summed_in_float32(how: str) -> None:
+    if how == "autocast":
+        *leaves, labels = inputs(400)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            mine = token_losses_sum(*leaves, labels, chunk=64)
+            wanted = F.cross_entropy(F.linear(*leaves).float(), labels, reduction="sum")
+    else:
+        *leaves, labels = inputs(400, dtype=torch.bfloat16)
+        mine, wanted = token_losses_sum(*leaves, labels, chunk=64), plain(*leaves, labels)
+    assert mine.dtype == torch.float32
+    assert mine.item() == pytest.approx(wanted.item(), rel=2e-3)
+    for found, expected in zip(gradients(mine, leaves), gradients(wanted, leaves), strict=True):
+        assert found.dtype == expected.dtype
+        assert (found - expected).float().norm() < 0.01 * expected.float().norm()  # bfloat16 has 8 bits: .4%
+
+
+def kept_for_the_backward_pass(n: int, *, chunk: int) -> int:
+    """Values in what autograd keeps."""
+    *leaves, labels = inputs(n, vocabulary=500)
+    kept: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        token_losses_sum(*leaves, labels, chunk=chunk).backward()
+    return sum(tensor.numel() for tensor in kept)
+
+
+def test_what_is_kept_grows_with_the_tokens_and_not_with_tokens_times_vocabulary() -> None:
+    # kept: n * 8 for the features, 500 * 8 for the table, 500 for the bias; the logits would be n * 500
+    assert kept_for_the_backward_pass(100, chunk=10) == 100 * 8 + 500 * 8 + 500
+    assert kept_for_the_backward_pass(300, chunk=10) == 300 * 8 + 500 * 8 + 500
+
+
+def test_no_tensor_on_the_way_has_the_logits_of_more_tokens_than_a_chunk() -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Largest(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.values = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            found = func(*args, **(kwargs or {}))
+            if isinstance(found, Tensor):
+                self.values = max(self.values, found.numel())
+            return found
+
+    *leaves, labels = inputs(300, vocabulary=500)
+    with Largest() as largest:
+        token_losses_sum(*leaves, labels, chunk=10).backward()
+    assert largest.values == 10 * 500  # of a chunk; all together would be 300 * 500
+
+
+def test_evaluation_computes_no_gradients() -> None:
+    *leaves, labels = inputs()
+    with torch.no_grad():
+        loss = token_losses_sum(*leaves, labels, chunk=4)
+    assert not loss.requires_grad
+    assert loss.item() == pytest.approx(plain(*leaves, labels).item(), rel=1e-6)

@@ -1,0 +1,136 @@
+"""The head apart from its encoder: the scores of transformers, shared embeddings, and back into one model."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.models.anatomy import Anatomy
+from drtk.models.checkpoint import load_encoder, save_encoder, weights_digest
+from drtk.models.heads import head_file
+from drtk.models.lm_head import LMHead, export_masked_lm, lm_head_of, load_masked_lm, save_lm_head
+from tests.families import FAMILIES, masked_lm, padded, saved_masked_lm
+from tests.tiny import minilm, tiny_model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_scores_are_those_of_transformers(family: str, tmp_path: Path) -> None:
+    saved_masked_lm(family, tmp_path / "m")
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "m").eval()
+    backbone, head, tokenizer = load_masked_lm(tmp_path / "m")
+    ids, seen = padded(model)
+    expected = model(input_ids=ids, attention_mask=seen).logits
+    hidden = Anatomy(backbone).encode(ids, seen)[-1]
+    torch.testing.assert_close(head.logits(hidden), expected)
+    features = head.features(hidden)
+    assert features.shape[-1] == head.weight.shape[1] == (16 if family == "electra" else 32)
+    torch.testing.assert_close(features @ head.weight.T + head.bias, expected)
+    assert len(tokenizer) == head.weight.shape[0]
+    assert not head.fresh
+
+
+def test_the_head_takes_the_embeddings_of_the_encoder_and_owns_none() -> None:
+    model = masked_lm("bert")
+    head = LMHead(model, model.bert)
+    assert head.weight is model.bert.embeddings.word_embeddings.weight
+    # dense 32 * 32 + 32, norm 2 * 32, and a bias for each of 97 word pieces
+    assert sum(parameter.numel() for parameter in head.parameters()) == 32 * 32 + 32 + 64 + 97
+
+
+def test_embeddings_of_its_own_where_the_checkpoint_unties_them(tmp_path: Path) -> None:
+    model = saved_masked_lm("bert", tmp_path / "m", tie_word_embeddings=False)
+    with torch.no_grad():
+        model.cls.predictions.decoder.weight.normal_()
+    model.save_pretrained(tmp_path / "m")
+    backbone, head, _ = load_masked_lm(tmp_path / "m")
+    assert head.weight is head.own_weight
+    ids, seen = padded(model)
+    with torch.no_grad():
+        found = head.logits(Anatomy(backbone).encode(ids, seen)[-1])
+        torch.testing.assert_close(found, model(input_ids=ids, attention_mask=seen).logits)
+
+
+def test_an_encoder_without_a_head_gets_one_and_that_is_said(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(minilm())
+    monkeypatch.setattr(logging.getLogger("drtk"), "propagate", True)
+    with caplog.at_level("WARNING", logger="drtk"):
+        torch.manual_seed(1)
+        backbone, head, _ = load_masked_lm(folder)
+    assert head.fresh
+    assert f"{folder}: has no language-model head; an untrained one begins in its place" in caplog.text
+    assert head.weight is backbone.embeddings.word_embeddings.weight
+    assert head.dense.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    torch.manual_seed(1)
+    torch.testing.assert_close(lm_head_of(folder, backbone).dense.weight, head.dense.weight)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_an_encoder_folder_with_its_head_beside_becomes_a_masked_language_model(family: str, tmp_path: Path) -> None:
+    model = saved_masked_lm(family, tmp_path / "m")
+    text_encoder = load_encoder(tmp_path / "m")
+    head = lm_head_of(tmp_path / "m", text_encoder.encoder.backbone)
+    head.dense.weight.mul_(1.5)  # as training would change it
+    head.bias.add_(0.25)
+    save_encoder(text_encoder, tmp_path / "e")
+    before, digest = sorted((tmp_path / "e").rglob("*")), weights_digest(tmp_path / "e")
+    save_lm_head(head, tmp_path / "e")
+    assert sorted((tmp_path / "e").rglob("*")) == sorted(
+        [*before, tmp_path / "e/heads", head_file(tmp_path / "e", "lm_head")]
+    )
+    assert weights_digest(tmp_path / "e") == digest
+
+    backbone, again, _ = load_masked_lm(tmp_path / "e")
+    ids, seen = padded(model)
+    expected = head.logits(text_encoder.encoder.backbone(input_ids=ids, attention_mask=seen).last_hidden_state)
+    assert (expected - model(input_ids=ids, attention_mask=seen).logits).abs().max() > 0.1
+    torch.testing.assert_close(again.logits(Anatomy(backbone).encode(ids, seen)[-1]), expected)
+
+    export_masked_lm(tmp_path / "e", tmp_path / "out")
+    whole, report = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    torch.testing.assert_close(whole.eval()(input_ids=ids, attention_mask=seen).logits, expected)
+    assert (
+        AutoTokenizer.from_pretrained(tmp_path / "out")("rivers")["input_ids"]
+        == text_encoder.tokenizer("rivers")["input_ids"]
+    )
+    assert AutoModel.from_pretrained(tmp_path / "out").config.model_type == family
+
+
+def test_nothing_is_exported_where_there_is_no_trained_head(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path / "m")
+    with pytest.raises(MismatchError, match="has no language-model head; `drtk pretrain` writes one"):
+        export_masked_lm(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_head_of_another_shape_or_a_damaged_one_is_told_with_its_place(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path / "m")
+    backbone = load_encoder(folder).encoder.backbone
+    narrow = masked_lm("bert", hidden_size=16)
+    save_lm_head(LMHead(narrow, narrow.bert), folder)
+    with pytest.raises(MismatchError, match=r"heads/lm_head\.safetensors: does not fit: size mismatch for"):
+        lm_head_of(folder, backbone)
+    head_file(folder, "lm_head").write_bytes(b"no weights")
+    with pytest.raises(DrtkError, match=r"heads/lm_head\.safetensors: cannot be read"):
+        lm_head_of(folder, backbone)
+
+
+def test_a_family_whose_head_is_unknown_is_refused_by_name(tmp_path: Path) -> None:
+    from transformers import MPNetConfig, MPNetModel
+
+    folder = tiny_model(tmp_path / "m")
+    MPNetModel(MPNetConfig(vocab_size=400, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)).save_pretrained(
+        folder
+    )
+    with pytest.raises(MismatchError, match="head of type mpnet is not known"):
+        load_masked_lm(folder)
