@@ -50,7 +50,7 @@ def pretrain(
     from drtk.errors import UsageError
     from drtk.io.manifest import inputs_named
     from drtk.models.hub import locate
-    from drtk.objectives.assembly import assembled
+    from drtk.objectives.assembly import assembled, check_lengths
     from drtk.settings.composition import composition, with_changes
     from drtk.text.slots import fields_of
     from drtk.text.token_corpus import TokenCorpus
@@ -68,6 +68,7 @@ def pretrain(
         plan = plan.without(drop)
     folder = locate(model)
     network, tokenizer = assembled(plan, folder, seed=seed, place=place)
+    check_lengths(network, settings.max_length)
     fitted = take_up(network, folder)
     corpus = TokenCorpus.open(passages, model, wants=fields_of(plan), side_files=job.side_files, intake=job.intake)
     material = Material(corpus, plan, settings, tokenizer, seed)

@@ -28,7 +28,9 @@ def assembled(composition: Composition, model: Path, *, seed: int, place: str = 
 
     Raises MismatchError for an encoder that a reader or the generator cannot serve, UsageError for options a reader lacks.
     """
-    backbone, head, tokenizer = load_masked_lm(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # a head that the folder lacks is drawn
+        backbone, head, tokenizer = load_masked_lm(model)
     for name, parameter in backbone.named_parameters():
         if "pooler" in name.split("."):  # nothing reads it, so it would wait for a gradient for ever
             parameter.requires_grad_(False)
@@ -66,6 +68,28 @@ def assembled(composition: Composition, model: Path, *, seed: int, place: str = 
         dull=_dull(tokenizer),
     )
     return network, tokenizer
+
+
+def longest(network: Network) -> int:
+    """Tokens that encoder and generator can both read."""
+    config = network.anatomy.config
+    found = [10**9]
+    if network.anatomy.has_positions:
+        before = config.pad_token_id + 1 if network.anatomy.family in ("roberta", "xlm-roberta") else 0
+        found.append(int(config.max_position_embeddings) - before)
+    if network.generator is not None and network.generator.longest is not None:
+        found.append(network.generator.longest)
+    return min(found)
+
+
+def check_lengths(network: Network, max_length: int) -> None:
+    """Raise UsageError where a slot is longer than what the encoder, or the generator, reads."""
+    room = longest(network)
+    for name, slot in network.composition.slots.items():
+        wanted = slot.max_length or max_length
+        if wanted > room:
+            how = f"--set slots.{name}.max_length={room}" if slot.max_length else f"--max-length {room}"
+            raise UsageError(f"slot '{name}' is up to {wanted} tokens long, but the models read {room}: {how}")
 
 
 def _reader(use: str, anatomy: Anatomy, options: dict[str, Any], place: str) -> nn.Module:

@@ -124,5 +124,5 @@ def collator_of(composition: Composition, *, pad: int, max_length: int, seed: in
                 fixed[name] = composition.slots[name].max_length or max_length
             reader = composition.readers[objective.reader]
             if reader.use == "two-stream":
-                visible[name] = 1 - float(reader.options.get("rate", 0.5))
+                visible[name] = float(reader.options.get("visible", 0.5))
     return Collator(pad=pad, fixed=fixed, visible=visible, seed=seed)

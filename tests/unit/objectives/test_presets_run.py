@@ -30,7 +30,8 @@ def generator(world: Path) -> Path:
     from drtk.cli.main import app
 
     call = ["pretrain", str(world / "corpus.jsonl"), "--preset", "mlm", "--model", str(world / "warm"), "-q"]
-    app([*call, "--batch", "8", "--steps", "2", "-o", str(world / "generator")], standalone_mode=False)
+    call += ["--batch", "8", "--steps", "2", "--max-length", "32", "-o", str(world / "generator")]
+    app(call, standalone_mode=False)
     return world / "generator"
 
 
@@ -40,7 +41,20 @@ def test_every_preset_trains_and_logs_its_terms(
 ) -> None:
     content = load_preset(preset).content
     call = ["pretrain", world / "corpus.jsonl", "--preset", preset, "--model", world / "model", "-o", tmp_path / "out"]
-    call += ["--batch", "6", "--steps", "2", "--max-length", "32", "--log-every", "1", "--warmup", "0", "--held-out", "4"]
+    call += [
+        "--batch",
+        "6",
+        "--steps",
+        "2",
+        "--max-length",
+        "32",
+        "--log-every",
+        "1",
+        "--warmup",
+        "0",
+        "--held-out",
+        "4",
+    ]
     call += ["--generator", generator] * ("generator" in content) + ["-q"]
     command(capfd, *call)
     lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
