@@ -519,6 +519,17 @@ def test_the_two_heads_of_replaced_token_detection_are_two():
     assert plain(terms) != close(other_way)
 
 
+def test_replaced_tokens_are_detected_as_such_and_kept_ones_as_kept():
+    # words 1 and 3 of four differ, word 2 was drawn again: labels 1 0 1 0, as binary cross-entropy has it
+    model, head = small_bert(), binary_head(seed=1)
+    text = Text([CLS, 7, 8, 9, 10, SEP], [CLS, 17, 8, 19, 10, SEP], [1, 2, 3], [0, 5])
+    last = hidden_states(model.bert, text.inputs, [])[-1]
+    logits = torch.cat([head(row) for row in last[1:5]])
+    expected = nn.functional.binary_cross_entropy_with_logits(logits, torch.tensor([1.0, 0.0, 1.0, 0.0]))
+    terms = simlm_rtd(model, LAYERS, [(text, text)], encoder_head=head, decoder_head=head)
+    assert terms["encoder"].item() == pytest.approx(expected.item(), abs=1e-6)
+
+
 # --- RetroMAE ------------------------------------------------------------------------------------------------------
 
 
@@ -560,7 +571,12 @@ def test_retromae_reads_the_unmasked_text_in_its_decoder():
     output = LAYERS[0].feed_forward_chunk(attention.output(mixed, torch.stack(rows)))
     expected = [token_loss(vocabulary_logits(model, output[at]), text.original[at]) for at in range(1, 7)]
     found = retromae(model, LAYERS[0], [text], [visible])["decoder"]
-    assert found.item() == pytest.approx(token_mean([expected]).item(), abs=1e-5)
+    wanted = token_mean([expected])
+    assert found.item() == pytest.approx(wanted.item(), abs=1e-5)
+    weights = [*model.bert.encoder.parameters(), *model.bert.embeddings.parameters(), *LAYERS[0].parameters()]
+    gradients = [torch.autograd.grad(loss, weights, retain_graph=True) for loss in (found, wanted)]
+    for own, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(own, other, atol=2e-5, rtol=1e-3)
 
 
 def test_a_row_that_sees_itself_is_refused():
