@@ -341,7 +341,7 @@ def test_a_corpus_without_neighbours_sentences_or_passages_says_what_makes_them(
 def test_what_is_no_file_is_refused(tmp_path, pieces):
     with pytest.raises(DrtkError, match="must be a file, not stdin"):
         TokenCorpus.open("-", pieces)
-    with pytest.raises(DrtkError, match="none.jsonl: No such file or directory"):
+    with pytest.raises(DrtkError, match=r"none.jsonl: No such file or directory"):
         TokenCorpus.open(str(tmp_path / "none.jsonl"), pieces)
 
 
