@@ -23,7 +23,7 @@ Dropped = Annotated[
 @with_settings(PretrainSettings, preset=True, recipe="recipe")
 @folder_maker("model", resume=True, passages=True)
 def pretrain(
-    passages: Annotated[list[str], typer.Argument(metavar="PASSAGES", help="Corpus of passages; - is stdin.")],
+    passages: Annotated[list[str], typer.Argument(metavar="PASSAGES", help="Files of passages, in any format drtk reads.")],
     model: Annotated[
         str, typer.Option("--model", metavar="MODEL", help="Encoder to start from: a folder, or hub name[@revision].")
     ],

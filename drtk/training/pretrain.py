@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from drtk.errors import DrtkError
-from drtk.io.manifest import write_json
 from drtk.io.progress import log
-from drtk.models.checkpoint import TextEncoder, save_encoder, writing_weights
+from drtk.models.checkpoint import TextEncoder, save_encoder
 from drtk.models.encoder import Encoder
 from drtk.models.heads import HEADS, head_file
 from drtk.models.lm_head import save_lm_head
@@ -31,15 +29,10 @@ from drtk.text.slots import Frame, SlotBuilder
 from drtk.text.token_corpus import TokenCorpus
 from drtk.training.distributed import wait_for_all, world_size
 from drtk.training.measuring import measured
-from drtk.training.pretrainer import Pretrainer, unique_weights
+from drtk.training.pretrainer import Pretrainer
 from drtk.training.rows import Parts, Rows
-from drtk.training.trainer import (
-    ShowProgress,
-    allow_checkpointing,
-    cut_log,
-    last_checkpoint,
-    training_arguments,
-)
+from drtk.training.selection import Selection
+from drtk.training.trainer import ShowProgress, allow_checkpointing, save_weights, training_arguments
 
 LOG, READERS_FILE, BEST = "log.jsonl", "readers", "best"
 Probe = Callable[[TextEncoder], float]
@@ -149,37 +142,43 @@ def pretrain(
     if network.generator is not None:
         network.generator.to(arguments.device)
     store = Keeper(folder, network, tokenizer, composition, settings)
-    watch = Watch(store, material, network, probe, size=micro, device=arguments.device)
+    batches = material.held_out_batches(max(2, min(micro, 64))) if len(material.held_out) > 1 else []
+
+    def look() -> dict[str, float]:
+        found = measured(network, batches, arguments.device) if batches else {}
+        if probe is not None:
+            found["probe"] = probe(store.encoder())
+            network.train()
+        log("pretrain: " + ", ".join(f"{name} {value:.4f}" for name, value in found.items()))
+        return {name: round(value, 6) for name, value in found.items()}
+
+    watch: Any = None
+    if probe is not None:
+        watch = Selection(network, look, folder / BEST, by="probe", every=settings.eval_every)
+    elif batches:
+        watch = Measuring(look, every=settings.eval_every)
     trainer = Pretrainer(
         log=folder / LOG,
         steps_per_epoch=material.steps_per_epoch,
+        probe=watch,
         model=network,
         args=arguments,
         train_dataset=material.dataset(),
         data_collator=material.parts(micro),
-        callbacks=[ShowProgress("pretrain", material.steps), watch],
+        callbacks=[
+            ShowProgress("pretrain", material.steps),
+            *([SaveEncoders(store, every=settings.save_every)] if settings.save_every else []),
+        ],
     )
-    start = last_checkpoint(checkpoints)
+    facts: dict[str, Any] = {"steps": trainer.go_on(), "epochs": round(material.steps / material.steps_per_epoch, 4)}
     if trainer.is_world_process_zero():
-        step = 0 if start is None else int(start.name.rpartition("-")[2])
-        cut_log(folder / LOG, step=step)
-        watch.begin(step)
-        if start is not None:
-            log(f"going on after step {step:,} of {material.steps:,}")
-    wait_for_all()
-    try:
-        result = trainer.train(resume_from_checkpoint=str(start) if start else None)
-    except torch.OutOfMemoryError as error:
-        raise DrtkError(
-            f"{arguments.device}: out of memory; a smaller --micro-batch, --gradient-checkpointing or a shorter "
-            "--max-length may help. The last checkpoint is kept: --resume goes on from it"
-        ) from error
-    facts: dict[str, Any] = {"steps": result.global_step, "epochs": round(material.steps / material.steps_per_epoch, 4)}
-    if trainer.is_world_process_zero():
-        facts |= watch.take_best()
+        if isinstance(watch, Selection):
+            best = watch.put_back(network)
+            facts |= {"best_step": best.step, "best_probe": best.value}
         network.cpu().eval()
         store.save(folder)
-        shutil.rmtree(checkpoints, ignore_errors=True)
+        for passing in (checkpoints, folder / BEST):
+            shutil.rmtree(passing, ignore_errors=True)
     wait_for_all()
     return facts
 
@@ -221,15 +220,20 @@ class Keeper:
         """Write encoder, masked-LM head, and everything else that was trained."""
         save_encoder(self.encoder(), folder)
         save_lm_head(self.network.head, folder)
-        others = {
-            name: value.cpu().contiguous()
-            for name, value in unique_weights(self.network).items()
-            if not name.startswith(("backbone.", "head."))
-        }
+        others = beside(self.network)
         if others:
-            path = head_file(folder, READERS_FILE)
-            with writing_weights(path):
-                save_file(others, path)
+            save_weights(others, head_file(folder, READERS_FILE))
+
+
+def beside(network: Network) -> dict[str, Any]:
+    """What is trained beside encoder and masked-LM head, by name."""
+    known = {
+        value.data_ptr()
+        for part in (network.backbone, network.head)
+        for value in part.state_dict().values()
+        if value.numel()
+    }
+    return {name: value for name, value in network.state_dict().items() if value.data_ptr() not in known}
 
 
 def take_up(network: Network, model: Path) -> int:
@@ -237,84 +241,41 @@ def take_up(network: Network, model: Path) -> int:
     path = model / HEADS / f"{READERS_FILE}.safetensors"
     if not path.exists():
         return 0
-    mine = unique_weights(network)
+    mine = network.state_dict()
     found = {name: value for name, value in load_file(path).items() if name in mine and mine[name].shape == value.shape}
     network.load_state_dict(found, strict=False)
     return len(found)
 
 
-class Watch(TrainerCallback):
-    """Every so many steps: measures what was held out, asks the probe, keeps the best encoder, writes encoders to look at later."""
+class Measuring:
+    """Measures what was held out every so many steps, and keeps no weights (drtk.training.trainer.Probe)."""
 
-    def __init__(
-        self,
-        store: Keeper,
-        material: Material,
-        network: Network,
-        probe: Probe | None,
-        *,
-        size: int,
-        device: torch.device,
-    ) -> None:
-        self._store, self._settings, self._network, self._probe = store, material.settings, network, probe
-        self._batches = material.held_out_batches(max(2, min(size, 64))) if len(material.held_out) > 1 else []
-        self._device = device
-        self._best: dict[str, Any] = {}
+    enough = False
 
-    @property
-    def _best_files(self) -> tuple[Path, Path]:
-        folder = self._store.folder / "checkpoints"
-        return folder / f"{BEST}.safetensors", folder / f"{BEST}.json"
+    def __init__(self, look: Callable[[], dict[str, float]], *, every: int) -> None:
+        self._look, self.every = look, every
 
-    def begin(self, step: int) -> None:
-        """Know the best of an interrupted run, where it was found before the checkpoint it goes on from."""
-        weights, note = self._best_files
-        if note.exists():
-            found = json.loads(note.read_text())
-            if found["step"] <= step and weights.exists():
-                self._best = found
-        if step == 0 and self._batches:
-            self._write(0, measured(self._network.to(self._device), self._batches, self._device))
+    def measure(self, step: int) -> dict[str, float]:
+        """The numbers."""
+        return self._look()
+
+    def save(self, checkpoint: Path) -> None:
+        """Nothing is remembered."""
+
+    def restore(self, checkpoint: Path | None) -> None:
+        """Nothing is remembered."""
+
+
+class SaveEncoders(TrainerCallback):
+    """Writes the encoder as OUT/step-N every so many steps, for learning curves."""
+
+    def __init__(self, store: Keeper, *, every: int) -> None:
+        self._store, self._every = store, every
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if not state.is_world_process_zero:
-            return
-        step, settings = state.global_step, self._settings
-        if settings.save_every and step % settings.save_every == 0 and step < state.max_steps:
+        step = state.global_step
+        if state.is_world_process_zero and step % self._every == 0 and step < state.max_steps:
             self._store.save(self._store.folder / f"step-{step}")
-        if step % settings.eval_every and step != state.max_steps:
-            return
-        found = measured(self._network, self._batches, self._device) if self._batches else {}
-        if self._probe is not None:
-            found["probe"] = self._probe(self._store.encoder())
-            self._network.train()
-            self._keep(step, found["probe"])
-        if found:
-            self._write(step, found)
-
-    def _write(self, step: int, found: dict[str, float]) -> None:
-        entry = {"step": step} | {name: round(value, 6) for name, value in found.items()}
-        with open(self._store.folder / LOG, "a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
-        log(f"pretrain: step {step:,}: " + ", ".join(f"{name} {value:.4f}" for name, value in found.items()))
-
-    def _keep(self, step: int, value: float) -> None:
-        if self._best and self._best["value"] >= value:
-            return
-        weights, note = self._best_files
-        weights.parent.mkdir(parents=True, exist_ok=True)
-        part = weights.with_suffix(".part")
-        save_file({name: value.cpu().contiguous() for name, value in unique_weights(self._network).items()}, part)
-        part.replace(weights)
-        self._best = {"step": step, "value": value}
-        write_json(note, self._best)
-
-    def take_best(self) -> dict[str, Any]:
-        """Bring back the best weights, where a probe chose some; what to note about it."""
-        if not self._best:
-            return {}
-        self._network.load_state_dict(load_file(self._best_files[0]), strict=False)
-        return {"best_step": self._best["step"], "best_probe": round(self._best["value"], 6)}
 
 
 def trainable(network: Network) -> Sequence[tuple[str, int]]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError
@@ -18,7 +16,7 @@ from drtk.objectives.network import Network, Outcome, Sums, compared_terms
 from drtk.objectives.views import moved
 from drtk.training.distributed import gather, rank, world_size
 from drtk.training.sampling import seed_of_step
-from drtk.training.trainer import WEIGHTS, DrtkTrainer
+from drtk.training.trainer import DrtkTrainer
 
 _PARTS = 1 << 20  # more than there ever are of one step
 
@@ -31,9 +29,8 @@ class Pretrainer(DrtkTrainer):
     without a graph, the loss on all of them, then each part again under the same draws of dropout.
     """
 
-    def __init__(self, *, measure: Callable[[int], dict[str, float]] | None = None, **given: Any) -> None:
+    def __init__(self, **given: Any) -> None:
         super().__init__(objective=_unused, **given)
-        self.measure = measure
         self._facts: Sums = {}
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *given: Any, **named: Any) -> Tensor:
@@ -121,16 +118,6 @@ class Pretrainer(DrtkTrainer):
         for name, value in outcome.facts.items():
             self._facts[name] = self._facts.get(name, torch.zeros(2, device=value.device)) + value
 
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        super()._save(output_dir, unique_weights(self.model))
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        found = load_file(Path(resume_from_checkpoint) / WEIGHTS)
-        target = model or self.model
-        if set(found) != set(unique_weights(target)):
-            raise DrtkError(f"{resume_from_checkpoint}: holds the weights of another composition")
-        target.load_state_dict(found, strict=False)  # what is shared has one name there, and several here
-
     def log(self, logs: dict[str, float], *given: Any, **named: Any) -> None:
         """Add what all processes found: terms are means of theirs, facts are shares over all."""
         if "loss" in logs:
@@ -140,15 +127,6 @@ class Pretrainer(DrtkTrainer):
             logs |= {name: (value[0] / value[1].clamp(min=1)).item() for name, value in shares.items()}
             self._facts.clear()
         super().log(logs, *given, **named)
-
-
-def unique_weights(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and lasting buffers by name, those that several parts share once."""
-    lasting = module.state_dict().keys()
-    found = dict(module.named_parameters()) | {
-        name: buffer for name, buffer in module.named_buffers() if name in lasting
-    }
-    return {name: value.detach() for name, value in found.items()}
 
 
 def _unused(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Tensor]:
