@@ -12,6 +12,7 @@ from drtk.losses.language import token_losses_sum
 from drtk.models.pooling import pool
 from drtk.objectives.batch import Batch, SlotBatch
 from drtk.objectives.contrast import contrast_loss
+from drtk.objectives.filling import filled
 from drtk.objectives.recover import Recovery
 from drtk.objectives.views import Views
 from drtk.settings.composition import Composition, Contrast, Recover
@@ -103,18 +104,10 @@ class Network(nn.Module):
 
     def filled(self, slot: SlotBatch, name: str) -> Tensor:
         """What a reader sees of a slot, (batch, tokens): the generator's tokens where there were masks."""
-        corruption = self.composition.slots[name].corruption
-        if corruption not in ("replaced", "inserted") or slot.noise is None or self.generator is None:
-            return slot.given
         wanted = self.composition.generator
-        assert wanted is not None
-        scope = "masked" if corruption == "inserted" else wanted.scope
-        with torch.no_grad():
-            filled: Tensor = self.generator.fill(
-                slot.given, slot.attention, slot.hidden, noise=slot.noise, decode=wanted.decode, scope=scope
-            )
-        special = ~slot.content & slot.attention.bool() & ~slot.hidden
-        return torch.where(special | ~slot.attention.bool(), slot.given, filled)
+        if wanted is None or self.generator is None:
+            return slot.given
+        return filled(slot, self.composition.slots[name].corruption, self.generator, wanted)
 
     def pooled(self, hidden: Tensor, slot: SlotBatch) -> Tensor:
         """The bottleneck, (batch, hidden)."""
@@ -170,7 +163,8 @@ class Network(nn.Module):
             if wanted.corruption == "replaced":
                 changed = ((views.ids(name) != slot.clean) & slot.content).sum()
                 facts[f"{name}_replaced"] = torch.stack([changed, slot.content.sum()]).float()
-            if wanted.masking != "none" and self.dull is not None:
+            hides = wanted.masking != "none" and wanted.corruption not in ("inserted", "deleted", "any")
+            if hides and self.dull is not None:
                 dull = (self.dull[slot.clean] & slot.hidden).sum()
                 facts[f"{name}_stop_words"] = torch.stack([dull, slot.hidden.sum()]).float()
         return facts
