@@ -32,7 +32,8 @@ class Speller:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self.mask = tokenizer.mask_token
-        self._spaced = next((mark for mark in ("Ġ", "▁") if any(mark in each for each in tokenizer.get_vocab())), "")
+        begins = {token[0] for token in tokenizer.get_vocab() if len(token) > 1}
+        self._spaced = next((mark for mark in ("Ġ", "▁") if mark in begins), "")
 
     def __call__(self, id: int) -> tuple[str, bool]:
         """(text, whether it goes on with the word before)."""

@@ -198,7 +198,10 @@ def views_of(composition: Composition, name: str) -> list[SlotView]:
     found = []
     for each in slot.view:
         view, _, part = each.partition(".")
-        function = VIEWS.load(view)
+        try:
+            function = VIEWS.load(view)
+        except UsageError as error:
+            raise UsageError(f"[slots.{name}]: {error}") from error
         known = inspect.signature(function).parameters
         options = {key: value for key, value in general.items() if key in known and value is not None}
         options |= {key: value for key, value in slot.view_options.items() if key in known}
