@@ -54,6 +54,8 @@ class Generator:
 
     mode: frozen, or trained jointly with weight `weight` on the masked positions of slot `slot`
     init: joint: copy of the encoder's start, or random weights
+    reads: what it sees at masked positions: [MASK], or BERT's 80/10/10
+    scope: masked positions are replaced, or all but the first
     """
 
     model: str = ""
@@ -61,6 +63,7 @@ class Generator:
     init: Literal["copy", "random"] = "copy"
     weight: float = 0.2
     slot: str = ""
+    reads: Literal["mask", "bert"] = "mask"
     decode: Literal["sample", "argmax"] = "sample"
     scope: Literal["masked", "all"] = "masked"
 
@@ -348,6 +351,8 @@ def _check(found: Composition, place: str) -> None:
             known(name, f"objective '{objective.name}'")
         if objective.projector and objective.projector not in found.projectors:
             raise UsageError(f"{place}: objective '{objective.name}': there is no projector '{objective.projector}'")
+        if objective.projector:
+            _check_projected(found, objective, place)
         if isinstance(objective, Recover):
             _check_recover(found, objective, place)
     for name, projector in found.projectors.items():
@@ -376,6 +381,16 @@ def _check_recover(found: Composition, objective: Recover, place: str) -> None:
             raise UsageError(f"{place}: objective '{objective.name}': slot '{name}' has other tokens than its view")
         if objective.target == "masked" and found.slots[name].masking == "none":
             raise UsageError(f"{place}: objective '{objective.name}': nothing in slot '{name}' is masked")
+
+
+def _check_projected(found: Composition, objective: Objective, place: str) -> None:
+    projected = found.projectors[objective.projector].slots
+    wanted = objective.source if isinstance(objective, Recover) else found.slots_of(objective)
+    for name in wanted:
+        if name not in projected:
+            raise UsageError(
+                f"{place}: objective '{objective.name}': slot '{name}' is none of [projectors.{objective.projector}] slots"
+            )
 
 
 def _choices(names: Iterable[str]) -> str:

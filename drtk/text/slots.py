@@ -23,7 +23,7 @@ class Slotted(NamedTuple):
     """One slot of one example; (tokens,) each, special tokens around.
 
     clean:   the tokens as they were; where tokens were inserted or deleted, what is left
-    given:   what is looked at; a slot to be replaced has masks until the generator has filled them
+    given:   what is looked at; of a slot to be replaced, what the generator sees
     content: False at special tokens; hidden: what is masked
     edited:  1 at tokens that were inserted or follow a deletion; None where nothing was
     noise:   numbers in [0, 1) for the generator's draws; None where there are none
@@ -114,7 +114,10 @@ class SlotBuilder:
             hidden = self._maskings[name](
                 text, slot.rate, rng=rng, counted=counted, other=other, **slot.masking_options
             )
-        given = corrupted(text.ids, hidden, slot.corruption, rng=rng, vocabulary=self._frame.vocabulary)
+        shown, proposing = slot.corruption, self._composition.generator
+        if shown == "replaced" and proposing is not None:  # the generator looks first
+            shown = proposing.reads
+        given = corrupted(text.ids, hidden, shown, rng=rng, vocabulary=self._frame.vocabulary)
         noise = rng.random(len(text.ids), dtype=np.float32) if slot.corruption == "replaced" else None
         return Slotted(text.ids, given, content, hidden, None, noise, present=True)
 
