@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.objectives.assembly import assembled
-from drtk.objectives.batch import Batch
+from drtk.objectives.batch import Batch, SlotBatch
 from drtk.objectives.network import Network, compared_terms
 from drtk.objectives.views import Views
 from drtk.settings.composition import composition, with_changes
@@ -154,16 +155,19 @@ def widely(module: nn.Module, *, seed: int) -> None:
                 buffer.copy_(1 + 0.3 * torch.rand(buffer.shape, generator=draw))
 
 
-def planted(stage: Stage, scores: Callable[[int], Tensor]) -> None:
-    """Let the masked-LM head say what a test wants, whatever the network computed.
-
-    scores: log-probabilities, (rows, vocabulary), for the next so many rows the head is asked about
-    """
-    head = stage.network.head
+def planted(stage: Stage, *shares: Sequence[float]) -> None:
+    """Let the masked-LM head give WORD these shares, whatever the network computed: a sequence for each time it is asked."""
+    head, asked = stage.network.head, iter(shares)
     size = len(head.weight)
     head.own_weight = nn.Parameter(torch.eye(size))
     head.bias = nn.Parameter(torch.zeros(size))
-    head.features = lambda hidden: scores(len(hidden)) + 0 * hidden.sum()
+
+    def features(hidden: Tensor) -> Tensor:
+        rows = likely(*next(asked), vocabulary=size)
+        assert len(rows) == len(hidden)
+        return rows
+
+    head.features = features
 
 
 def gradients(stage: Stage, loss: Tensor) -> dict[str, Tensor]:
@@ -174,3 +178,42 @@ def gradients(stage: Stage, loss: Tensor) -> dict[str, Tensor]:
         name: torch.zeros_like(weight) if slope is None else slope
         for name, weight, slope in zip(names, weights, found, strict=True)
     }
+
+
+WORD = 10  # the one word piece of texts made by hand
+
+
+def slot_of(
+    *lengths: int,
+    hidden: Sequence[Sequence[int]] = (),
+    changed: Sequence[Sequence[int]] = (),
+    padding: int = 0,
+    missing: Sequence[int] = (),
+) -> SlotBatch:
+    """Texts of so many tokens, [CLS] and [SEP] among them, every other one WORD.
+
+    hidden, changed: positions that are masked, or are shown as another word, of each text; missing: texts that are not there
+    """
+    shape = (len(lengths), max(lengths) + padding)
+    clean = torch.zeros(shape, dtype=torch.long)
+    content, covered = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
+    attention = torch.zeros(shape, dtype=torch.long)
+    for row, length in enumerate(lengths):
+        clean[row, :length] = torch.tensor([2, *[WORD] * (length - 2), 3])
+        attention[row, :length], content[row, 1 : length - 1] = 1, True
+    given = clean.clone()
+    for row, places in enumerate(hidden):
+        covered[row, list(places)] = True
+    for row, places in enumerate(changed):
+        given[row, list(places)] = WORD + 1
+    present = torch.tensor([row not in missing for row in range(len(lengths))])
+    return SlotBatch(clean, given, attention, content, covered, present)
+
+
+def likely(*shares: float, vocabulary: int) -> Tensor:
+    """Log-probabilities that give WORD these shares, and all others what is left, (shares, vocabulary)."""
+    rows = torch.empty(len(shares), vocabulary, dtype=torch.float64)
+    for row, share in enumerate(shares):
+        rows[row] = math.log((1 - share) / (vocabulary - 1))
+        rows[row, WORD] = math.log(share)
+    return rows.float()
