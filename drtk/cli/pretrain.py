@@ -23,7 +23,9 @@ Dropped = Annotated[
 @with_settings(PretrainSettings, preset=True, recipe="recipe")
 @folder_maker("model", resume=True, passages=True)
 def pretrain(
-    passages: Annotated[list[str], typer.Argument(metavar="PASSAGES", help="Files of passages, in any format drtk reads.")],
+    passages: Annotated[
+        list[str], typer.Argument(metavar="PASSAGES", help="Files of passages, in any format drtk reads.")
+    ],
     model: Annotated[
         str, typer.Option("--model", metavar="MODEL", help="Encoder to start from: a folder, or hub name[@revision].")
     ],
@@ -33,6 +35,14 @@ def pretrain(
     ] = None,
     changes: Changes = None,
     drop: Dropped = None,
+    probe: Annotated[
+        str | None,
+        typer.Option("--probe", metavar="DIR", help="Keep the encoder with the best nDCG@10 on a small BEIR folder."),
+    ] = None,
+    probe_sts: Annotated[
+        str | None,
+        typer.Option("--probe-sts", metavar="FILE", help="Keep that with the best Spearman on rated sentence pairs."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Tell what would be trained, and how large it is; train nothing.")
     ] = False,
@@ -78,9 +88,30 @@ def pretrain(
         for line in explained(plan, material, trainable(network)):
             typer.echo(line)
         return
-    facts = train(material, job.begin(), network=network, tokenizer=tokenizer, device=device)
+    look = _probe(probe, probe_sts, job)
+    facts = train(material, job.begin(), network=network, tokenizer=tokenizer, device=device, probe=look)
     job.intake.inputs += inputs_named({"model": str(folder)})
     job.counts |= {"passages": len(corpus), **facts}
     if fitted:
         job.counts["tensors taken up"] = fitted
     job.finish(encoding=None, preset=place)
+
+
+def _probe(folder: str | None, pairs: str | None, job: FolderJob) -> Any:
+    """What is asked of the encoder now and then: a function of it; None where nothing is."""
+    from pathlib import Path
+
+    from drtk.errors import UsageError
+    from drtk.evaluation.probes import RankingProbe, RatingProbe
+    from drtk.models.embedding import embedded
+
+    if folder is None and pairs is None:
+        return None
+    if folder is not None and pairs is not None:
+        raise UsageError("--probe and --probe-sts choose the best encoder, each by another figure: one of them")
+    probe: Any
+    if folder is not None:
+        probe = RankingProbe(Path(folder), split="dev", intake=job.intake)
+    else:
+        probe = RatingProbe(str(pairs), intake=job.intake)
+    return lambda model: probe(lambda items, role: embedded(model, items, role=role))

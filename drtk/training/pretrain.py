@@ -170,6 +170,8 @@ def pretrain(
             *([SaveEncoders(store, every=settings.save_every)] if settings.save_every else []),
         ],
     )
+    if watch is not None:
+        trainer.add_callback(MeasureTheStart(trainer))
     facts: dict[str, Any] = {"steps": trainer.go_on(), "epochs": round(material.steps / material.steps_per_epoch, 4)}
     if trainer.is_world_process_zero():
         if isinstance(watch, Selection):
@@ -264,6 +266,17 @@ class Measuring:
 
     def restore(self, checkpoint: Path | None) -> None:
         """Nothing is remembered."""
+
+
+class MeasureTheStart(TrainerCallback):
+    """Measures before the first step, so that a log tells what training changed."""
+
+    def __init__(self, trainer: Pretrainer) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 0:
+            self._trainer.evaluate()
 
 
 class SaveEncoders(TrainerCallback):

@@ -1,0 +1,224 @@
+"""SimLM pre-training: drtk beside a plain textbook loop, with the same encoder, generator, passages, batch and precision.
+
+python benchmarks/pretrain.py PASSAGES --model DIR --generator DIR [--batch N] [--length N] [--steps N] [--rounds N] [--out FILE]
+
+The textbook loop does what the paper says and no more: texts padded to the longest length, scores of every token for encoder,
+decoder and generator. Both run in processes of their own and take turns; sequences a second are of the steps after the first
+two, memory is the peak of the process (of the GPU where there is one), less what it has before the first step. Writes JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from copy import deepcopy
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+WARM = 2  # steps that are not timed
+
+
+def main() -> None:
+    options = _options()
+    if options.run:
+        print(json.dumps({"textbook": textbook, "drtk": ours}[options.run](options)))
+        return
+    rounds: dict[str, list[dict[str, float]]] = {"textbook": [], "drtk": []}
+    for _ in range(options.rounds):
+        for name, found in rounds.items():
+            call = [sys.executable, __file__, *sys.argv[1:], "--run", name]
+            done = subprocess.run(call, capture_output=True, text=True, check=True)
+            found.append(json.loads(done.stdout.splitlines()[-1]))
+            print(name, found[-1], file=sys.stderr)
+    best = {name: max(found, key=lambda each: each["sequences_per_second"]) for name, found in rounds.items()}
+    report = {
+        "command": " ".join(["python", "benchmarks/pretrain.py", *map(_plain, sys.argv[1:])]),
+        "best": best,
+        "speed_ratio": best["drtk"]["sequences_per_second"] / best["textbook"]["sequences_per_second"],
+        "memory_ratio": best["drtk"]["peak_mib"] / best["textbook"]["peak_mib"],
+        "rounds": rounds,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores",
+        "versions": {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
+        | {"python": platform.python_version()},
+    }
+    text = json.dumps(report, indent=2) + "\n"
+    Path(options.out).write_text(text, encoding="utf-8") if options.out else print(text)
+
+
+def textbook(options: argparse.Namespace) -> dict[str, float]:
+    """SimLM as its paper has it, written down plainly."""
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    device, half = _device()
+    torch.manual_seed(1)
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    model: Any = AutoModelForMaskedLM.from_pretrained(options.masked_lm).to(device).train()
+    generator: Any = AutoModelForMaskedLM.from_pretrained(options.masked_lm).to(device).eval()
+    body = model.base_model
+    decoder = deepcopy(body.encoder.layer[-2:])
+    optimizer = torch.optim.AdamW([*model.parameters(), *decoder.parameters()], lr=3e-4)
+    special = torch.tensor(sorted(tokenizer.all_special_ids), device=device)
+    texts = _texts(options)
+    memory, start = _memory(device), 0.0
+    for step in range(options.steps):
+        if step == WARM:
+            _wait(device)
+            start = time.perf_counter()
+        batch = [texts[(step * options.batch + at) % len(texts)] for at in range(options.batch)]
+        inputs = tokenizer(
+            batch, padding="max_length", truncation=True, max_length=options.length, return_tensors="pt"
+        ).to(device)
+        ids, attention = inputs["input_ids"], inputs["attention_mask"]
+        content = ~torch.isin(ids, special)
+        first = content & (torch.rand(ids.shape, device=device) < 0.3)
+        second = first | (content & (torch.rand(ids.shape, device=device) < 0.2857))
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=half):
+            seen = [_replaced(generator, ids, attention, mask, tokenizer.mask_token_id) for mask in (first, second)]
+            above = body(input_ids=seen[0], attention_mask=attention).last_hidden_state
+            labels = ids.masked_fill(~content, -100)
+            loss = F.cross_entropy(model.cls(above).flatten(0, 1).float(), labels.flatten())
+            below = torch.cat([above[:, :1], body.embeddings(input_ids=seen[1])[:, 1:]], dim=1)
+            wide = attention[:, None, None, :].bool()
+            for layer in decoder:
+                below = layer(below, wide)
+            loss = loss + F.cross_entropy(model.cls(below).flatten(0, 1).float(), labels.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    _wait(device)
+    return _result(options, time.perf_counter() - start, _peak(device) - memory, float(loss))
+
+
+@torch.no_grad()
+def _replaced(
+    generator: Any, ids: torch.Tensor, attention: torch.Tensor, hidden: torch.Tensor, mask: int
+) -> torch.Tensor:
+    logits = generator(input_ids=ids.masked_fill(hidden, mask), attention_mask=attention).logits
+    drawn = torch.multinomial(logits.float().softmax(-1).flatten(0, 1), 1).view(ids.shape)
+    return torch.where(hidden, drawn, ids)
+
+
+def ours(options: argparse.Namespace) -> dict[str, float]:
+    """The shipped preset, with a clock on its steps."""
+    import tempfile
+
+    from drtk.io.intake import Intake
+    from drtk.io.progress import set_verbosity
+    from drtk.objectives.assembly import assembled
+    from drtk.settings.composition import composition
+    from drtk.settings.core import load_preset, merge
+    from drtk.settings.pretraining import PretrainSettings
+    from drtk.text.slots import fields_of
+    from drtk.text.token_corpus import TokenCorpus
+    from drtk.training import pretrain as training
+    from drtk.training.pretrainer import Pretrainer
+
+    set_verbosity(quiet=True, verbose=False)
+    device, _ = _device()
+    preset = load_preset("simlm")
+    plan = composition(preset.content | {"generator": {"model": options.generator}}, "simlm")
+    network, tokenizer = assembled(plan, Path(options.model), seed=1)
+    chosen = {
+        "batch": options.batch,
+        "steps": options.steps,
+        "max_length": options.length,
+        "held_out": 0,
+        "warmup": 0.0,
+    }
+    if options.micro:
+        chosen["micro_batch"] = options.micro
+    settings = merge(PretrainSettings, preset.settings, chosen | {"log_every": 1000})
+    corpus = TokenCorpus.open(options.passages, options.model, wants=fields_of(plan), intake=Intake())
+    material = training.Material(corpus, plan, settings, tokenizer, 1)
+    clock = {"start": 0.0, "memory": 0.0, "loss": 0.0}
+    usual = Pretrainer.training_step
+
+    def timed(self: Any, *given: Any, **named: Any) -> torch.Tensor:
+        if self.state.global_step == 0:
+            clock["memory"] = _memory(device)
+        if self.state.global_step == WARM:
+            _wait(device)
+            clock["start"] = time.perf_counter()
+        loss = usual(self, *given, **named)
+        if self.state.global_step == options.steps - 1:
+            _wait(device)
+            clock["end"], clock["loss"] = time.perf_counter(), float(loss)
+        return loss
+
+    Pretrainer.training_step = timed  # type: ignore[method-assign]
+    with tempfile.TemporaryDirectory() as folder:
+        training.pretrain(material, Path(folder), network=network, tokenizer=tokenizer)
+    return _result(options, clock["end"] - clock["start"], _peak(device) - clock["memory"], clock["loss"])
+
+
+def _result(options: argparse.Namespace, seconds: float, peak: float, loss: float) -> dict[str, float]:
+    sequences = (options.steps - WARM) * options.batch
+    return {"sequences_per_second": sequences / seconds, "peak_mib": peak, "last_loss": loss}
+
+
+def _texts(options: argparse.Namespace) -> list[str]:
+    from drtk.io.jsonl import read_passages
+
+    return [passage.text for passage in islice(read_passages(options.passages), 5000)]
+
+
+def _device() -> tuple[torch.device, bool]:
+    return (torch.device("cuda"), True) if torch.cuda.is_available() else (torch.device("cpu"), False)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _memory(device: torch.device) -> float:
+    """MiB held now: of the GPU, or of the process."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        return 0.0
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+
+
+def _peak(device: torch.device) -> float:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def _plain(word: str) -> str:
+    """A path as others have it."""
+    return Path(word).name if "/" in word else word
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("passages")
+    parser.add_argument(
+        "--model", required=True, help="drtk encoder with a masked-LM head (drtk pretrain --preset mlm)"
+    )
+    parser.add_argument("--generator", required=True, help="the same kind of folder")
+    parser.add_argument("--masked-lm", required=True, help="that folder as AutoModelForMaskedLM (convert --masked-lm)")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--micro", type=int, default=0)
+    parser.add_argument("--length", type=int, default=144)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--out")
+    parser.add_argument("--run", choices=["textbook", "drtk"], help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

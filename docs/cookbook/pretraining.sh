@@ -1,0 +1,72 @@
+#!/bin/sh
+# Pre-training objectives side by side: a common warm-up, one arm an objective, the same short fine-tuning, evaluation on SQuAD's dev
+# questions and Cranfield. Sizes are for two CPU cores and some hours; everything goes on where it stopped.
+#
+#   sh docs/cookbook/pretraining.sh runs/pretraining MODEL      MODEL: a BERT-type encoder, MiniLM say
+#
+#   STEPS=150 BATCH=32 LENGTH=64 PASSAGES=8000 SEEDS="1 2 3" ARMS="mlm simlm-mlm simlm cotmae rom condenser"
+#
+# The data is in BEIR layout; its folder is $DRTK_TEST_DATA, by default ../shared/data.
+set -eu
+out=${1:-runs/pretraining}
+model=${2:?name an encoder to start from}
+data=${DRTK_TEST_DATA:-../shared/data}
+steps=${STEPS:-150} batch=${BATCH:-32} length=${LENGTH:-64} passages=${PASSAGES:-8000}
+arms=${ARMS:-mlm simlm-mlm simlm cotmae rom condenser}
+again="--skip-done --resume --force"
+made="--skip-done --force"
+mkdir -p "$out"
+
+# Passages of whole articles, so that they have neighbours; weights for ROM.
+drtk chunk "$data/squad/documents.jsonl.gz" --tokenizer "$model" --max-tokens $((length - 2)) -o "$out/all.jsonl" $again
+head -n "$passages" "$out/all.jsonl" > "$out/passages.part" && cmp -s "$out/passages.part" "$out/passages.jsonl" || mv "$out/passages.part" "$out/passages.jsonl"
+drtk termweight "$out/passages.jsonl" --method bprop --model "$model" -o "$out/weighted.jsonl" $again
+
+# The pools to search: dev paragraphs and as many others, and Cranfield; a few dev questions; train questions to fine-tune with.
+if [ ! -s "$out/squad/queries.jsonl" ]; then
+  mkdir -p "$out/squad/qrels"
+  gzip -cd "$data/squad/corpus.jsonl.gz" | tail -n 3000 > "$out/squad/corpus.jsonl"
+  gzip -cd "$data/squad/queries.jsonl.gz" | grep '"_id": *"dev-' | awk 'NR % 21 == 0' > "$out/squad/queries.jsonl"
+  cp "$data/squad/qrels/dev.tsv" "$out/squad/qrels/dev.tsv"
+fi
+gzip -cd "$data/squad/queries.jsonl.gz" | grep '"_id": *"train-' | awk 'NR % 40 == 0' > "$out/questions.jsonl"
+awk 'NR > 1 { split($1, part, "-"); if (part[2] % 40 == 0) printf "{\"query_id\":\"%s\",\"positives\":[\"%s\"],\"negatives\":[]}\n", $1, $2 }' \
+  "$data/squad/qrels/train.tsv" > "$out/train.jsonl"
+
+# The common start: masked language modelling, which gives the model a head too. It is also SimLM's generator.
+pretrain() { drtk pretrain "$out/weighted.jsonl" --batch "$batch" --max-length "$length" --lr 1e-4 --held-out 256 "$@" $again; }
+pretrain --preset mlm --model "$model" --steps "$steps" --eval-every "$steps" --seed 0 -o "$out/start"
+
+for arm in start $arms; do
+  seeds=1
+  case $arm in mlm | simlm | cotmae) seeds=${SEEDS:-1 2 3} ;; esac
+  for seed in $seeds; do
+    name=$arm.$seed
+    if [ "$arm" = start ]; then
+      encoder=$out/start
+    else
+      encoder=$out/$name.encoder
+      generator=""
+      case $arm in simlm) generator="--generator $out/start" ;; esac
+      pretrain --preset "$arm" --model "$out/start" $generator --steps "$steps" --eval-every "$steps" --seed "$seed" -o "$encoder"
+    fi
+    drtk train-retriever "$out/train.jsonl" --corpus "$data/squad/corpus.jsonl.gz" --queries "$out/questions.jsonl" --model "$encoder" \
+      --negatives 0 --batch 16 --steps 60 --temperature 0.05 --query-length 32 --passage-length "$length" --seed "$seed" -o "$out/$name.retriever" $again
+    for pool in squad cranfield; do
+      corpus=$out/squad/corpus.jsonl queries=$out/squad/queries.jsonl
+      [ $pool = cranfield ] && corpus=$data/cranfield/corpus.jsonl.gz queries=$data/cranfield/queries.jsonl.gz
+      drtk encode "$corpus" --model "$out/$name.retriever" -o "$out/$name.$pool.vectors" $again
+      drtk index "$out/$name.$pool.vectors" --type exact -o "$out/$name.$pool.index" $made
+      drtk search "$out/$name.$pool.index" "$queries" -k 100 -o "$out/$pool.$name.run" $again
+    done
+  done
+done
+
+for pool in squad cranfield; do
+  qrels=$out/squad/qrels/dev.tsv
+  [ $pool = cranfield ] && qrels=$data/cranfield/qrels/test.tsv
+  runs=""
+  for arm in start $arms; do for run in "$out/$pool.$arm".*.run; do runs="$runs $arm=$run"; done; done
+  drtk compare $runs --qrels "$qrels" --measures "nDCG@10 R@100" --baseline mlm | tee "$out/$pool.txt"
+done
+grep -h '"gain_' "$out"/*.encoder/log.jsonl || true

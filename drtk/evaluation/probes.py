@@ -1,0 +1,79 @@
+"""A figure of an encoder in the midst of training: ranking of a small collection, or correlation with human ratings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.evaluation.collections import judgements_path
+from drtk.evaluation.evaluate import Evaluator
+from drtk.evaluation.measures import parse_measures
+from drtk.evaluation.sentence_data import read_pairs
+from drtk.evaluation.sentences import pair_cosines, spearman
+from drtk.io.intake import Intake
+from drtk.io.jsonl import read_passages, read_queries
+from drtk.io.trec import load_qrels
+
+DEPTH = 10
+Encode = Callable[
+    [Sequence[Any], Literal["query", "passage"]], np.ndarray
+]  # records or texts of a role -> (n, d) float32
+
+
+class RankingProbe:
+    """nDCG@10 of the inner products over a collection in BEIR's layout; as large a one as can be encoded now and then.
+
+    Raises MismatchError where no judged query is among the queries, DrtkError for files that are missing.
+    """
+
+    name = f"nDCG@{DEPTH}"
+
+    def __init__(self, folder: Path, *, split: str, intake: Intake) -> None:
+        judgements = load_qrels(str(judgements_path(folder, split)), intake=intake)
+        self._passages = list(read_passages(_there(folder, "corpus.jsonl"), intake=intake))
+        found = read_queries(_there(folder, "queries.jsonl"), intake=intake)
+        self._queries = [query for query in found if query.id in judgements]
+        if not self._queries:
+            raise MismatchError(f"{folder}: no query of {split} has a judgement")
+        kept = {query.id: judgements[query.id] for query in self._queries}
+        self._evaluator = Evaluator(kept, parse_measures(self.name))
+
+    def __call__(self, encode: Encode) -> float:
+        """The mean over the judged queries."""
+        passages, queries = encode(self._passages, "passage"), encode(self._queries, "query")
+        scores = queries @ passages.T  # (queries, passages)
+        count = min(DEPTH, scores.shape[1])
+        rankings = {}
+        for query, row in zip(self._queries, scores, strict=True):
+            best = np.argpartition(-row, count - 1)[:count]
+            ranked = sorted(((float(row[at]), self._passages[at].id) for at in best), reverse=True)
+            rankings[query.id] = [id for _, id in ranked]
+        return float(self._evaluator("probe", rankings).overall[self.name])
+
+
+class RatingProbe:
+    """Spearman's correlation of cosines with the ratings of sentence pairs (STS-B's dev set, say)."""
+
+    name = "Spearman"
+
+    def __init__(self, source: str, *, intake: Intake) -> None:
+        self._pairs = read_pairs(source, intake).pairs
+        if len(self._pairs) < 2:
+            raise DrtkError(f"{source}: fewer than two rated pairs")
+
+    def __call__(self, encode: Encode) -> float:
+        """The correlation."""
+        first = encode([pair.first for pair in self._pairs], "passage")
+        second = encode([pair.second for pair in self._pairs], "passage")
+        return float(spearman(pair_cosines(first, second), [pair.score for pair in self._pairs]))
+
+
+def _there(folder: Path, name: str) -> str:
+    for suffix in ("", ".gz", ".zst"):
+        if (folder / f"{name}{suffix}").exists():
+            return str(folder / f"{name}{suffix}")
+    raise DrtkError(f"{folder}: has no {name}")

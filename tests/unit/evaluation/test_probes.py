@@ -1,0 +1,54 @@
+"""Figures of an encoder in the midst of training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.evaluation.probes import RankingProbe, RatingProbe
+from drtk.io.intake import Intake
+from tests.running import write
+
+LETTERS = "abcd"
+
+
+def encode(items: Sequence[Any], role: str) -> np.ndarray:
+    """Counts of four letters: what a test can work out."""
+    texts = [item if isinstance(item, str) else item.text for item in items]
+    return np.array([[text.count(letter) for letter in LETTERS] for text in texts], dtype=np.float32)
+
+
+def collection(folder: Path) -> Path:
+    folder.mkdir()
+    write(folder / "corpus.jsonl", "".join(f'{{"_id": "{t}", "text": "{t}"}}\n' for t in ("aa", "b", "ab", "c")))
+    write(folder / "queries.jsonl", '{"_id": "q1", "text": "a"}\n{"_id": "q2", "text": "b"}\n{"_id": "q3", "text": "d"}\n')
+    (folder / "qrels").mkdir()
+    write(folder / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\nq2\tb\t1\n")
+    return folder
+
+
+def test_ranking_is_nDCG_of_the_inner_products(tmp_path: Path) -> None:  # noqa: N802 - as the measure is written
+    # q1: aa (2), ab (1): ab at rank 2 gives 1 / log2(3) = .6309; q2: ab and b tie at 1, "b" > "ab" comes first: 1
+    probe = RankingProbe(collection(tmp_path / "c"), split="dev", intake=Intake())
+    assert probe(encode) == pytest.approx((0.6309298 + 1) / 2)
+
+
+def test_ratings_are_correlated_by_rank(tmp_path: Path) -> None:
+    # cosines: a-a 1, a-b 0, a-ab .7071, against 5, 1, 3: the same order
+    pairs = write(tmp_path / "p.tsv", "sentence1\tsentence2\tscore\na\ta\t5\na\tb\t1\na\tab\t3\n")
+    assert RatingProbe(str(pairs), intake=Intake())(encode) == pytest.approx(1)
+
+
+def test_what_is_missing_is_told(tmp_path: Path) -> None:
+    folder = collection(tmp_path / "c")
+    write(folder / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq9\tab\t1\n")
+    with pytest.raises(MismatchError, match="no query of dev has a judgement"):
+        RankingProbe(folder, split="dev", intake=Intake())
+    (folder / "corpus.jsonl").unlink()
+    with pytest.raises(DrtkError, match=r"has no corpus\.jsonl"):
+        RankingProbe(folder, split="dev", intake=Intake())
