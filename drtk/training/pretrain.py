@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ class Material:
         self.corpus, self.composition, self.settings, self.seed = corpus, composition, settings, seed
         by_document = composition.example == "document"
         rows = corpus.shared_documents if by_document else np.arange(len(corpus))
-        self._first: Callable[[int], str] = lambda row: corpus.id(int(corpus.span(row)[0]) if by_document else row)
+        self._first = partial(_first_id if by_document else _own_id, corpus)  # travels to workers that are spawned
         held = min(settings.held_out, len(rows) // 2)
         order = sorted(range(len(rows)), key=lambda at: uniform(seed, "held-out", self._first(int(rows[at]))))
         self.held_out, self.rows = rows[order[:held]], rows[sorted(order[held:])]
@@ -97,6 +98,14 @@ class Material:
         parts = self.parts(size)
         groups = [seen[start : start + size] for start in range(0, len(seen), size)]
         return [parts.batch(group) for group in groups if len(group) > 1]
+
+
+def _own_id(corpus: TokenCorpus, row: int) -> str:
+    return corpus.id(row)
+
+
+def _first_id(corpus: TokenCorpus, document: int) -> str:
+    return corpus.id(int(corpus.span(document)[0]))
 
 
 def pretrain(
