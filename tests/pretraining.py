@@ -25,7 +25,9 @@ from drtk.text.slots import fields_of
 from drtk.text.token_corpus import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
 from drtk.training.pretrain import Material
+from drtk.training.pretrainer import Pretrainer
 from drtk.training.rows import Seen
+from drtk.training.trainer import training_arguments
 from tests.enriched import enriched_corpus
 from tests.tiny import tiny_model
 
@@ -135,6 +137,41 @@ class Stage:
         terms = outcome.terms | compared_terms(self.network.composition, vectors, present)
         weights = self.network.weights
         return terms | {"total": torch.stack([weights[name] * value for name, value in terms.items()]).sum()}
+
+    def without_dropout(self) -> Stage:
+        """As in evaluation mode, but trained."""
+        for part in self.network.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = 0.0
+        return self
+
+    def trainer(self, folder: Path) -> Pretrainer:
+        """What trains it, as the command makes it, on the CPU; checkpoints and log would go to `folder`."""
+        settings = self.material.settings
+        arguments = training_arguments(
+            folder / "checkpoints",
+            steps=self.material.steps,
+            batch=settings.batch,
+            lr=1e-3,
+            warmup=0,
+            weight_decay=0.0,
+            seed=self.material.seed,
+            device="cpu",
+            precision="float32",
+            log_every=1,
+            save_every=1000,
+            others=(),
+        )
+        return Pretrainer(log=folder / "log.jsonl", steps_per_epoch=1, model=self.network, args=arguments)
+
+    def step(self, trainer: Pretrainer, numbers: Sequence[int], *, micro: int) -> tuple[float, dict[str, Tensor]]:
+        """Loss and gradients of one training step on some examples, `micro` of them in memory at once."""
+        self.network.zero_grad()
+        loss = trainer.training_step(self.network, self.material.parts(micro)(self.seen(*numbers)))
+        found = {
+            name: weight.grad.clone() for name, weight in self.network.named_parameters() if weight.grad is not None
+        }
+        return float(loss), found
 
     def views(self, batch: Batch) -> Views:
         """What the objectives share of a batch."""

@@ -26,13 +26,15 @@ def encode(items: Sequence[Any], role: str) -> np.ndarray:
 def collection(folder: Path) -> Path:
     folder.mkdir()
     write(folder / "corpus.jsonl", "".join(f'{{"_id": "{t}", "text": "{t}"}}\n' for t in ("aa", "b", "ab", "c")))
-    write(folder / "queries.jsonl", '{"_id": "q1", "text": "a"}\n{"_id": "q2", "text": "b"}\n{"_id": "q3", "text": "d"}\n')
+    write(
+        folder / "queries.jsonl", '{"_id": "q1", "text": "a"}\n{"_id": "q2", "text": "b"}\n{"_id": "q3", "text": "d"}\n'
+    )
     (folder / "qrels").mkdir()
     write(folder / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\nq2\tb\t1\n")
     return folder
 
 
-def test_ranking_is_nDCG_of_the_inner_products(tmp_path: Path) -> None:  # noqa: N802 - as the measure is written
+def test_ranking_is_nDCG_of_the_inner_products(tmp_path: Path) -> None:
     # q1: aa (2), ab (1): ab at rank 2 gives 1 / log2(3) = .6309; q2: ab and b tie at 1, "b" > "ab" comes first: 1
     probe = RankingProbe(collection(tmp_path / "c"), split="dev", intake=Intake())
     assert probe(encode) == pytest.approx((0.6309298 + 1) / 2)
