@@ -28,7 +28,7 @@ from drtk.text.corruption import Vocabulary
 from drtk.text.draws import uniform
 from drtk.text.slots import Frame, SlotBuilder
 from drtk.text.token_corpus import TokenCorpus
-from drtk.training.distributed import wait_for_all, world_size
+from drtk.training.distributed import share_batch_norm, wait_for_all, world_size
 from drtk.training.measuring import measured
 from drtk.training.pretrainer import Pretrainer
 from drtk.training.rows import Parts, Rows
@@ -66,6 +66,9 @@ class Material:
         first, last = tokenizer("")["input_ids"][0], tokenizer("")["input_ids"][-1]
         self._frame = Frame(first, last, vocabulary)
         self._pad = int(tokenizer.pad_token_id or 0)
+        examples = self.dataset()
+        for number in range(min(16, len(examples))):  # what cannot be made is said before anything is written
+            examples[number]
 
     def _builder(self, seed: int) -> SlotBuilder:
         return SlotBuilder(
@@ -125,7 +128,7 @@ def pretrain(
     Raises DrtkError where the loss ceases to be a number or memory is too small.
     """
     settings, composition = material.settings, material.composition
-    share, micro = _shares(settings, network)
+    share, micro = shares(settings, network)
     checkpoints = folder / "checkpoints"
     arguments = training_arguments(
         checkpoints,
@@ -147,7 +150,7 @@ def pretrain(
         for layer in network.anatomy.layers:
             layer.compile(dynamic=True)
     if world_size() > 1:
-        network = torch.nn.SyncBatchNorm.convert_sync_batchnorm(network) if arguments.device.type == "cuda" else network
+        share_batch_norm(network)
     if network.generator is not None:
         network.generator.to(arguments.device)
     store = Keeper(folder, network, tokenizer, composition, settings)
@@ -194,8 +197,8 @@ def pretrain(
     return facts
 
 
-def _shares(settings: PretrainSettings, network: Network) -> tuple[int, int]:
-    """Examples a device and step, and examples in memory at once."""
+def shares(settings: PretrainSettings, network: Network) -> tuple[int, int]:
+    """Examples a device and step, and examples in memory at once. Raises DrtkError for a batch that cannot be shared so."""
     devices = world_size()
     if settings.batch % devices:
         raise DrtkError(f"--batch {settings.batch} cannot be shared by {devices} processes")
