@@ -64,7 +64,7 @@ def pretrain(
     from drtk.settings.composition import composition, with_changes
     from drtk.text.slots import fields_of
     from drtk.text.token_corpus import TokenCorpus
-    from drtk.training.pretrain import Material, take_up, trainable
+    from drtk.training.pretrain import Material, shares, take_up, trainable
     from drtk.training.pretrain import pretrain as train
 
     place = str(recipe["name"])
@@ -79,6 +79,7 @@ def pretrain(
     folder = locate(model)
     network, tokenizer = assembled(plan, folder, seed=seed, place=place)
     check_lengths(network, settings.max_length)
+    shares(settings, network)  # complains before anything is written
     fitted = take_up(network, folder)
     corpus = TokenCorpus.open(passages, model, wants=fields_of(plan), side_files=job.side_files, intake=job.intake)
     material = Material(corpus, plan, settings, tokenizer, seed)

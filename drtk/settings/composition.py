@@ -341,8 +341,11 @@ def _check(found: Composition, place: str) -> None:
     for name, slot in found.slots.items():
         if slot.of:
             known(slot.of, f"[slots.{name}] of")
-            if found.slots[slot.of].view != slot.view:
-                raise UsageError(f"{place}: [slots.{name}] refers to '{slot.of}', which reads another view")
+            _check_reference(name, slot, found.slots[slot.of], place)
+        elif slot.masking in _REFERRING:
+            raise UsageError(
+                f"{place}: [slots.{name}] is masked by '{slot.masking}' of another slot: of = \"…\" names it"
+            )
         _check_cycle(found, name, place)
         if slot.corruption == "replaced" and found.generator is None:
             raise UsageError(f"{place}: [slots.{name}] is replaced, but there is no [generator]")
@@ -360,6 +363,21 @@ def _check(found: Composition, place: str) -> None:
             known(slot_name, f"[projectors.{name}]")
     if found.generator is not None and found.generator.mode == "joint":
         known(found.generator.slot, "[generator] slot")
+
+
+_REFERRING = ("extension", "complement")
+
+
+def _check_reference(name: str, slot: Slot, other: Slot, place: str) -> None:
+    def reading(each: Slot) -> tuple[Any, ...]:
+        return each.view, each.draw, each.view_options, each.max_length
+
+    if reading(slot) != reading(other) or other.corruption in ("inserted", "deleted"):
+        raise UsageError(f"{place}: [slots.{name}] refers to '{slot.of}', which reads another view")
+    if slot.masking == "extension" and slot.rate < other.rate:
+        raise UsageError(
+            f"{place}: [slots.{name}]: rate {slot.rate} is less than the {other.rate} of '{slot.of}', which it extends"
+        )
 
 
 def _check_cycle(found: Composition, name: str, place: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drtk.errors import UsageError
+from drtk.errors import MismatchError, UsageError
 from drtk.settings.composition import Composition, Slot
 from drtk.text.corruption import Vocabulary, corrupted, deleted, inserted
 from drtk.text.draws import generator, uniform
@@ -60,7 +60,8 @@ class SlotBuilder:
     """Examples to slots. The same (seed, epoch, id) gives the same slots in every batch, worker and process.
 
     ids: the id of a row of the corpus (a passage, or a document); max_length: tokens of a slot that names no length
-    Raises UsageError, when made, for a masking or view that does not exist.
+    Raises UsageError, when made, for a masking, view or option that does not exist; MismatchError for a text that a masking
+    cannot serve.
     """
 
     def __init__(
@@ -80,6 +81,9 @@ class SlotBuilder:
         self._maskings = {
             name: MASKING.load(slot.masking) for name, slot in composition.slots.items() if slot.masking != "none"
         }
+        for name, masking in self._maskings.items():
+            slot = composition.slots[name]
+            check_options(slot.masking, masking, slot.masking_options, what="masking")
 
     def __call__(self, row: int, *, epoch: int, step: int) -> dict[str, Slotted]:
         """The slots of one row of the corpus, as they are seen in an epoch and step."""
@@ -111,9 +115,11 @@ class SlotBuilder:
         if slot.masking != "none":
             other = Other(made[slot.of].hidden, self._composition.slots[slot.of].rate) if slot.of else None
             counted = len(text.ids) if slot.count == "with-specials" else int(content.sum())
-            hidden = self._maskings[name](
-                text, slot.rate, rng=rng, counted=counted, other=other, **slot.masking_options
-            )
+            masking = self._maskings[name]
+            try:
+                hidden = masking(text, slot.rate, rng=rng, counted=counted, other=other, **slot.masking_options)
+            except ValueError as error:
+                raise MismatchError(f"[slots.{name}]: passage '{key[2]}': {error}") from error
         shown, proposing = slot.corruption, self._composition.generator
         if shown == "replaced" and proposing is not None:  # the generator looks first
             shown = proposing.reads

@@ -19,7 +19,10 @@ Title = Literal["none", "join", "segment"]
 Share = Annotated[float, 0.0, 1.0]  # an option with its bounds
 Count = Annotated[int, 1, float("inf")]
 View = TypeVar("View", bound=Callable[..., Parts | None])
-_GIVEN = ("corpus", "row", "rng", "room", "separator")  # what a view gets from its caller; the rest are options
+_GIVEN = {  # what a function gets from its caller; the rest are options
+    "view": ("corpus", "row", "rng", "room", "separator"),
+    "masking": ("text", "rate", "rng", "counted", "other"),
+}
 
 
 class Corpus(Protocol):
@@ -58,16 +61,18 @@ def wanted_fields(name: str, options: Mapping[str, Any]) -> set[str]:
     return {*always, *(values[options[key]] for key, values in by_option.items() if options.get(key) in values)}
 
 
-def check_options(name: str, view: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raises UsageError for an option the view does not have, or a value of another type."""
-    kinds = get_type_hints(view, include_extras=True)
-    known = [key for key in inspect.signature(view).parameters if key not in _GIVEN]
+def check_options(
+    name: str, function: Callable[..., Any], options: Mapping[str, Any], *, what: Literal["view", "masking"] = "view"
+) -> None:
+    """Raises UsageError for an option that a view, or a masking strategy, does not have, or a value of another type."""
+    kinds = get_type_hints(function, include_extras=True)
+    known = [key for key in inspect.signature(function).parameters if key not in _GIVEN[what]]
     for key, value in options.items():
         if key not in known:
             choices = f"choose from {', '.join(known)}" if known else "it has none"
-            raise UsageError(f"view '{name}' has no option '{key}'; {choices}")
+            raise UsageError(f"{what} '{name}' has no option '{key}'; {choices}")
         if not _fits(value, kinds[key]):
-            raise UsageError(f"view '{name}': {key} = {value!r} is not {_said(kinds[key])}")
+            raise UsageError(f"{what} '{name}': {key} = {value!r} is not {_said(kinds[key])}")
 
 
 def _fits(value: Any, kind: Any) -> bool:
