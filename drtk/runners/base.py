@@ -40,10 +40,14 @@ class BatchFunction:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a batch function is made, wherever that happens: `build(*arguments)`, all of which can be pickled."""
+    """How a batch function is made, wherever that happens: `build(*arguments)`, all of which can be pickled.
+
+    gpu: whether it has use for a GPU, where there are some
+    """
 
     build: Callable[..., BatchFunction]
     arguments: Sequence[Any] = field(default=())
+    gpu: bool = True
 
     def __call__(self) -> BatchFunction:
         return self.build(*self.arguments)
@@ -85,16 +89,18 @@ def run_filter(
     running: RunnerSettings,
     window: int | None = None,
     unit: str = "passages",
+    gpu: bool = True,
 ) -> None:
     """Write through `job` what `build(*arguments)` makes of the records, window by window, in their order.
 
     window: records between two places to go on from, where the job's own number does not fit
+    gpu: whether the batch function has use for one
     Raises what reading and the batch function raise; UsageError for an unknown runner.
     """
     if window is not None:
         job.window = window
 
     def pump(windows: Iterator[list[Record]]) -> Generator[Done, None, None]:
-        return mapped(windows, Recipe(build, arguments), running)
+        return mapped(windows, Recipe(build, arguments, gpu), running)
 
     job.run_windows(records, pump, unit=unit)
