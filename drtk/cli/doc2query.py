@@ -10,6 +10,7 @@ from drtk.cli.jobs import record_filter
 from drtk.cli.options import Device, Output, Seed, Source, with_settings
 from drtk.io.filtering import FilterJob
 from drtk.settings.generation import GenerationSettings
+from drtk.settings.keeping import KeepSettings
 from drtk.settings.running import RunnerSettings
 
 WINDOW = 256  # passages between two places to go on from: each takes long
@@ -20,6 +21,7 @@ WritingModel = Annotated[
 
 
 @with_settings(GenerationSettings)
+@with_settings(KeepSettings, name="keeping")
 @with_settings(RunnerSettings, name="running")
 @record_filter("corpus", passages=True, bare=True, parts=True)
 def doc2query(
@@ -30,30 +32,29 @@ def doc2query(
     device: Device = "auto",
     *,
     settings: GenerationSettings,
+    keeping: KeepSettings,
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:
     """Add queries that a model writes for each passage.
 
     Reads a corpus and writes it again, each passage with "queries": [...]. What is sampled depends on the seed and the
-    passage's id alone.
+    passage's id alone. With --scorer and --keep or --min-score, queries that do not fit their passage go again.
     """
     from drtk.enrichment.generation import Generate, stripped
+    from drtk.enrichment.keeping import BestShare, check_keeping
     from drtk.io.jsonl import read_passages
     from drtk.runners.base import run_filter
 
+    scored = check_keeping(keeping, written=False)
     passages = read_passages(source, intake=job.intake, side_files=job.side_files)
+    generating = (model, settings, seed, device, "queries", stripped, job.bare)
+    if not scored:
+        run_filter(passages, job, Generate, *generating, running=running, window=WINDOW)
+        return
+    from drtk.enrichment.judging import GenerateAndJudge
+
     run_filter(
-        passages,
-        job,
-        Generate,
-        model,
-        settings,
-        seed,
-        device,
-        "queries",
-        stripped,
-        job.bare,
-        running=running,
-        window=WINDOW,
-    )
+        passages, job, GenerateAndJudge, generating, keeping, device, job.bare,
+        running=running, window=WINDOW, revise=None if keeping.keep is None else BestShare(keeping, job.counts),
+    )  # fmt: skip

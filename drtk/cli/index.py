@@ -25,7 +25,7 @@ def index(
         list[str] | None,
         typer.Argument(
             metavar="SOURCE",
-            help="bm25, bm25s: a corpus (- is stdin). Others: folders of drtk encode.",
+            help="bm25, bm25s, impact: a corpus (- is stdin). Others: folders of drtk encode.",
             show_default=False,
         ),
     ] = None,
@@ -35,19 +35,19 @@ def index(
 ) -> None:
     """Make an index to search.
 
-    bm25 and bm25s read a corpus; all other types read folders of embeddings (the parts of drtk encode --shard too).
+    bm25, bm25s and impact read a corpus; all other types read folders of embeddings (the parts of drtk encode --shard too).
     """
     from drtk.retrieval.building import index_class
 
     engine = index_class(kind)
     if engine.reads == "passages":
-        facts = _of_words(engine, sources or ["-"], settings, job)
+        facts = _of_words(engine, sources or ["-"], kind, settings, job)
     else:
         facts = _of_vectors(engine, sources or [], kind, settings, job)
     job.finish(type=kind, **facts)
 
 
-def _of_words(engine: Any, sources: list[str], settings: IndexSettings, job: FolderJob) -> dict[str, Any]:
+def _of_words(engine: Any, sources: list[str], kind: str, settings: IndexSettings, job: FolderJob) -> dict[str, Any]:
     from itertools import chain
 
     from drtk.errors import DrtkError, UsageError
@@ -55,19 +55,21 @@ def _of_words(engine: Any, sources: list[str], settings: IndexSettings, job: Fol
     from drtk.io.progress import Progress
     from drtk.io.streams import name_of
     from drtk.retrieval.building import lasting_path
+    from drtk.retrieval.indexed_text import IndexedText
 
     if len(sources) > 1:
         raise UsageError("this index type reads one corpus; join files first: cat a.jsonl b.jsonl | drtk index - …")
-    passages = read_passages(sources[0], intake=job.intake, side_files=job.side_files)
+    text = IndexedText(settings, kind, sources[0], job.intake)
+    passages = text(read_passages(sources[0], intake=job.intake, side_files=job.side_files))
     first = next(passages, None)  # before the folder is touched: a source that cannot be read must not cost an index
     if first is None:
         raise DrtkError(f"{name_of(sources[0])}: there are no passages to index")
     with Progress("index", unit="passages") as progress:
         count = engine.build(chain([first], passages), job.begin(), settings, progress=progress)
-    job.counts["passages"] = count
+    job.counts |= {"passages": count, **text.counts}
     software = getattr(engine, "software", None)
     facts = {"software": software()} if software else {}
-    return {"encoder": None, "corpus": lasting_path(sources[0]), **facts}
+    return {"encoder": None, "corpus": lasting_path(sources[0]), **text.facts, **facts}
 
 
 def _of_vectors(engine: Any, sources: list[str], kind: str, settings: IndexSettings, job: FolderJob) -> dict[str, Any]:
@@ -75,7 +77,9 @@ def _of_vectors(engine: Any, sources: list[str], kind: str, settings: IndexSetti
     from drtk.io.manifest import folder_entry
     from drtk.io.progress import Progress
     from drtk.retrieval.building import open_embeddings
+    from drtk.retrieval.indexed_text import check_text
 
+    check_text(settings, kind)
     if not sources or "-" in sources:
         raise UsageError(f"--type {kind} reads folders of embeddings (drtk encode makes them), not a stream")
     if job.side_files:

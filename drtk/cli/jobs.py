@@ -82,16 +82,23 @@ def plain_command(function: Callable[..., Any]) -> Callable[..., Any]:
     return _common(function, ("quiet", "verbose"), None, shape="plain")
 
 
-def record_filter(kind: str, *, passages: bool = False, bare: bool = False, parts: bool = False) -> Callable[..., Any]:
+def record_filter(
+    kind: str, *, passages: bool = False, bare: bool = False, parts: bool = False, trains: str | None = None
+) -> Callable[..., Any]:
     """A command that reads records and writes records; it receives a FilterJob as `job`.
 
     kind: what the output is called in its manifest. passages: it reads a corpus, so it takes --with.
     bare: it adds fields, so it takes --bare. parts: each record for itself, so it takes --shard.
+    trains: the parameter that turns it into a maker of model folders where it is given; the job is a FolderJob then.
     """
     flags = ["resume", "force", "skip_done", "skip_bad"]
     flags += ["with_files"] * passages + ["bare"] * bare + ["shard"] * parts + ["quiet", "verbose"]
 
-    def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FilterJob:
+    def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FilterJob | FolderJob:
+        if trains is not None and settings.get(trains) is not None:
+            if given.get("bare") or given.get("with_files"):
+                raise UsageError(f"--{trains} makes a model; --bare and --with are for passages")
+            return _folder_job(name, "model", output, settings, given)
         return FilterJob(
             name,
             kind,
@@ -116,21 +123,25 @@ def folder_maker(kind: str, *, resume: bool = False, passages: bool = False) -> 
     flags = ["resume"] * resume + ["force", "skip_done", "skip_bad"] + ["with_files"] * passages + ["quiet", "verbose"]
 
     def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:
-        if output == STANDARD:
-            raise UsageError("--output must name a folder")
-        return FolderJob(
-            name,
-            kind,
-            output,
-            settings,
-            resumable="resume" in given,
-            resume=given.get("resume", False),
-            force=given["force"],
-            intake=Intake(skip_bad=given["skip_bad"]),
-            side_files=tuple(given.get("with_files") or ()),
-        )
+        return _folder_job(name, kind, output, settings, given)
 
     return lambda function: _common(function, tuple(flags), make, shape="folder")
+
+
+def _folder_job(name: str, kind: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:
+    if output == STANDARD:
+        raise UsageError("--output must name a folder")
+    return FolderJob(
+        name,
+        kind,
+        output,
+        settings,
+        resumable="resume" in given,
+        resume=given.get("resume", False),
+        force=given["force"],
+        intake=Intake(skip_bad=given["skip_bad"]),
+        side_files=tuple(given.get("with_files") or ()),
+    )
 
 
 def _common(

@@ -61,6 +61,7 @@ def search(
     """
     from drtk.cli.tuning import tune_bm25
     from drtk.errors import UsageError
+    from drtk.io.progress import log
     from drtk.retrieval.asking import QueryEncoder, TextQueries, sort_paths
     from drtk.retrieval.collection import Collection
     from drtk.retrieval.searching import Wanted
@@ -75,10 +76,12 @@ def search(
     wanted = Wanted(settings.k or DEPTH, _documents(corpus) if by == "source" else None, drop_same_id)
     collection = Collection(folders, settings)
     if tune:
-        if collection.reads != "passages":
-            raise UsageError("--tune chooses k1 and b, which only indexes of words have")
+        if not collection.tunable:
+            raise UsageError("--tune chooses k1 and b, which only indexes of words have (bm25, bm25s)")
         tune_bm25(folders, source or "-", str(qrels), wanted, settings=settings, job=job)
         return
+    if collection.advised:
+        log(f"{folders[0]} advises {', '.join(f'{name} {value:g}' for name, value in collection.advised.items())}")
     encode = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
     if question is not None:
         _answer(question, TextQueries(collection, encode), settings.k or ANSWERS, corpus)

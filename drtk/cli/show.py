@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -17,11 +18,52 @@ def show(
     ],
     count: Annotated[int, typer.Option("--count", "-n", metavar="N", min=0, help="Records of a file to show.")] = 3,
     json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON, and nothing else.")] = False,
+    weights: Annotated[
+        bool, typer.Option("--weights", help="Show passages with their words shaded by weight (drtk termweight).")
+    ] = False,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=0, help="Heaviest words named under a passage.")] = 5,
+    html: Annotated[
+        str | None,
+        typer.Option("--html", metavar="FILE", help="Write weighted passages as a page; with --count, so many."),
+    ] = None,
+    with_files: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="FILE", help="Join a file of added fields by id, line by line; repeatable."),
+    ] = None,
 ) -> None:
     """Show what a file or folder is, what made it, from what, and its first records.
 
     The manifest (meta.json of a folder, NAME.meta.json beside a file) says what made it.
     """
     from drtk.cli.describing import describe, manifest_json
+    from drtk.errors import UsageError
 
-    sys.stdout.write(manifest_json(path) if json else describe(path, count=count))
+    if html is not None and not html.endswith((".html", ".htm")):
+        raise UsageError(f"--html {html}: name a file that ends in .html")
+    if weights or html is not None:
+        _weights(path, count, top, html, with_files or [])
+    elif with_files:
+        raise UsageError("--with: what it joins is shown by --weights alone")
+    else:
+        sys.stdout.write(manifest_json(path) if json else describe(path, count=count))
+
+
+def _weights(path: str, count: int, top: int, html: str | None, with_files: list[str]) -> None:
+    from itertools import islice
+
+    from drtk.enrichment.termweights.pages import as_page, in_terminal
+    from drtk.enrichment.termweights.shown import weighted
+    from drtk.io.jsonl import read_passages
+    from drtk.io.progress import log
+    from drtk.io.streams import Output, name_of
+
+    passages = weighted(islice(read_passages(path, side_files=with_files), count), top=top)
+    if html is None:
+        colour = "FORCE_COLOR" in os.environ or (sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+        for line in in_terminal(passages, colour=colour):
+            sys.stdout.write(line + "\n")
+        return
+    with Output(html) as page:
+        for line in as_page(passages, title=f"Term weights: {name_of(path)}"):
+            page.write(line.encode() + b"\n")
+    log(f"wrote {html}")

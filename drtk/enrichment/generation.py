@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import starmap
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from drtk.errors import DrtkError, UsageError
+from drtk.enrichment.keeping import QUERIES, SCORES
+from drtk.errors import DrtkError
 from drtk.io.filtering import Done
 from drtk.io.jsonl import dump
 from drtk.models.decoding import answers
 from drtk.models.device import choose_device
 from drtk.models.hub import locate
-from drtk.models.seq2seq import Writer, load_writer
+from drtk.models.reading import reading_of, room_for, tokens_of
+from drtk.models.seq2seq import load_writer
 from drtk.records import Passage
 from drtk.runners.base import BatchFunction
 from drtk.settings.generation import GenerationSettings
 from drtk.text.batching import Tokens, batches_by_length
 
 _CPU_TOKENS, _GPU_TOKENS = 1 << 14, 1 << 17
+_SPEAKS_OF = {QUERIES: SCORES}  # of the texts that were there before, when new ones come
 Finish = Callable[[Passage, str], str]  # the written text, as it shall be kept
 
 
@@ -37,7 +40,8 @@ class Generate(BatchFunction):
     """Adds `field`, a list of texts that a model wrote to the passage, sampled ones by (seed, id of the passage) alone.
 
     finish: what becomes of a written text (module:attribute would not travel; it must be a function of a module)
-    Raises UsageError where prefix or output leave no room for a passage, MismatchError for a model that does not write.
+    Raises UsageError where prefix or output leave no room for a passage, MismatchError for a model that does not write, or
+    was trained to read passages otherwise.
     """
 
     def __init__(
@@ -52,33 +56,33 @@ class Generate(BatchFunction):
     ) -> None:
         self._settings, self._seed, self._field, self._finish, self._bare = settings, seed, field, finish, bare
         self._device = choose_device(device)
-        self._writer = load_writer(locate(model))
+        folder = locate(model)
+        wishes = {"prefix": settings.prefix, "title": settings.title, "max_length": settings.max_length}
+        self.reading = reading_of(folder, wishes, sealed=True)
+        self._writer = load_writer(folder)
         self._writer.model.to(self._device, _dtype(settings.dtype, self._device))
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
-        self._room = _room(self._writer, settings)
+        self._room = room_for(self._writer, self.reading, written=settings.max_new_tokens)
 
     def prepare(self, records: list[Passage]) -> Prepared:
         """The window's inputs as tokens."""
-        return Prepared(records, self._tokens(records))
+        texts = [self.reading.text(passage) for passage in records]
+        return Prepared(records, tokens_of(texts, self._writer.tokenizer, room=self._room))
 
     def __call__(self, prepared: Prepared) -> Done:
         """The window's passages, in order, as JSON lines."""
+        written = self.write(prepared)
+        lines = list(starmap(self._line, zip(prepared.passages, written, strict=True)))
+        return Done(lines, {"texts": sum(map(len, written))})
+
+    def write(self, prepared: Prepared) -> list[list[str]]:
+        """The texts written to each of the window's passages."""
         passages, tokens = prepared
         written: list[list[str]] = [[] for _ in passages]
         for rows in batches_by_length(self._cost(tokens.lengths), budget=self._budget):
             for row, texts in zip(rows, self._write(passages, tokens, rows), strict=True):
                 written[row] = texts
-        lines = list(starmap(self._line, zip(passages, written, strict=True)))
-        return Done(lines, {"texts": sum(map(len, written))})
-
-    def _tokens(self, passages: Sequence[Passage]) -> Tokens:
-        tokenizer = self._writer.tokenizer
-        lead = f"{self._settings.prefix} " if self._settings.prefix else ""
-        texts = [lead + _text(passage, self._settings.title) for passage in passages]
-        if not texts:
-            return Tokens.of([], None)
-        found = tokenizer(texts, truncation=True, max_length=self._room, padding=False, return_attention_mask=False)
-        return Tokens.of(found["input_ids"], None)
+        return written
 
     def _cost(self, lengths: np.ndarray) -> np.ndarray:
         """Tokens in memory for each passage: its own, and its texts', once a text."""
@@ -103,26 +107,8 @@ class Generate(BatchFunction):
     def _line(self, passage: Passage, texts: list[str]) -> bytes:
         if self._bare:
             return dump({"_id": passage.id, self._field: texts})
-        return dump(replace(passage, extra=passage.extra | {self._field: texts}))
-
-
-def _text(passage: Passage, title: Literal["join", "none"]) -> str:
-    return f"{passage.title} {passage.text}" if passage.title and title == "join" else passage.text
-
-
-def _room(writer: Writer, settings: GenerationSettings) -> int:
-    """The longest input in tokens: a model that goes on where the input ends needs room for that too."""
-    room = min(settings.max_length, writer.longest)
-    if not writer.two_sided:
-        room = min(settings.max_length, writer.longest - settings.max_new_tokens)
-        if room < 1:
-            raise UsageError(
-                f"--max-new-tokens {settings.max_new_tokens}: the model reads {writer.longest} tokens in all"
-            )
-    lead = len(writer.tokenizer(settings.prefix)["input_ids"]) if settings.prefix else 0
-    if lead >= room:
-        raise UsageError(f"--prefix is {lead} tokens long and leaves nothing of --max-length {room} for a passage")
-    return room
+        rest = {name: value for name, value in passage.extra.items() if name != _SPEAKS_OF.get(self._field)}
+        return dump(replace(passage, extra=rest | {self._field: texts}))
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -18,6 +15,7 @@ from drtk.io.intake import Intake
 from drtk.io.jsonl import admitted, dump, read_passages, read_queries
 from drtk.io.manifest import inputs_named, is_done
 from drtk.io.progress import log
+from drtk.io.spool import spooled
 from drtk.io.streams import STANDARD
 from drtk.io.writers import FORMATS, TABLES, Format
 from drtk.records import Example, Query
@@ -41,7 +39,7 @@ def convert(source: str, settings: ConversionSettings, job: FilterJob) -> None:
     job.kind = "corpus" if kind == "passages" else kind
     sides = _side_jobs(settings, job)
     if sides or (name in TABLES and source == STANDARD):
-        holder: AbstractContextManager[str] = _spooled(source, job.intake)
+        holder: AbstractContextManager[str] = spooled(source, job.intake)
     else:
         holder = nullcontext(source)
     with holder:
@@ -184,24 +182,3 @@ def _write(stream: Iterator[Any], form: Format[Any], job: FilterJob, complete: _
         yield _CLOSING
 
     job.run(frame() if framed else stream, work)
-
-
-class _spooled(AbstractContextManager[str]):  # noqa: N801 - used like a function
-    """What comes from stdin, kept in a temporary file while it is read more than once; other sources stay as they are."""
-
-    def __init__(self, source: str, intake: Intake) -> None:
-        self._source, self._intake = source, intake
-        self._file: Any = None
-
-    def __enter__(self) -> str:
-        if self._source == STANDARD:
-            log("stdin is kept in a temporary file, for it is read more than once")
-            self._file = tempfile.NamedTemporaryFile(prefix="drtk-")
-            shutil.copyfileobj(sys.stdin.buffer, self._file)
-            self._file.flush()
-            self._intake.stand_ins[STANDARD] = self._file.name
-        return self._source
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()

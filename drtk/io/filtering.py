@@ -19,6 +19,7 @@ from drtk.io.journal import Journal
 from drtk.io.manifest import Clock, Manifest, completed, manifest_path, new_manifest, write_json
 from drtk.io.parts import WHOLE, Part, of_part
 from drtk.io.progress import Progress, detail, log
+from drtk.io.revising import first_pass_at, lines_of
 from drtk.io.streams import STANDARD, Output, is_replaceable, is_writable
 
 Record = TypeVar("Record")
@@ -27,10 +28,16 @@ WINDOW = 1000  # input records between two places to go on from
 
 @dataclass(frozen=True)
 class Done:
-    """What a window of records became: lines of the output, and numbers that are added to the job's counts."""
+    """What a window of records became: lines of the output, and numbers that are added to the job's counts.
+
+    A group of numbers under one name goes into the manifest, but not into the closing line.
+    """
 
     lines: Iterable[bytes]
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, Any] = field(default_factory=dict)
+
+
+Revise = Callable[[Callable[[], Iterator[bytes]]], Iterator[Done]]  # given the lines of all windows, as often as wanted
 
 
 @dataclass
@@ -94,11 +101,14 @@ class FilterJob:
         pump: Callable[[Iterator[list[Record]]], Generator[Done, None, None]],
         *,
         unit: str = "records",
+        revise: Revise | None = None,
     ) -> None:
         """Pass windows of records through `pump`, which may read ahead, and write what it gives for each, in order.
 
         After each window the output is flushed and a journal notes how far it reached, so that a killed run can
         go on; the journal also holds a digest of the records consumed, so that it goes on with the same input only.
+        revise: makes the output of all lines, where none can be written before the last is known. They wait in the part,
+                or, where the output is no file, in a temporary one.
         Of several parts, the records of the others are passed over, and count nowhere.
         """
         clock = Clock()
@@ -119,8 +129,9 @@ class FilterJob:
                 yield window
 
         with (
+            first_pass_at(self.output, self.command, revised=revise is not None) as target,
             closing(pump(windows())) as made,  # before the bar, which has a thread: processes may be forked here
-            Output(self.output, append_at=journal.offset) as output,
+            Output(target, append_at=journal.offset, scratch=revise is not None) as output,
             _told_where_to_go_on(output, journal),
             Progress(self.command, unit=unit, initial=journal.records) as progress,
         ):
@@ -128,11 +139,7 @@ class FilterJob:
             if resumable and not journal.records:
                 self._journal.unlink(missing_ok=True)  # of a run that is being replaced
             for done in made:
-                for line in done.lines:
-                    output.write(line)
-                    journal.lines += 1
-                for name, number in done.counts.items():
-                    self.counts[name] = self.counts.get(name, 0) + number
+                self._write(done, output, journal)
                 size, journal.digest = read.popleft()
                 journal.records += size
                 journal.offset = output.end_frame()
@@ -141,9 +148,36 @@ class FilterJob:
                     journal.write(self._journal, inputs=self.intake.inputs)
                     output.keep_part = True
                 progress.add(size)
-            if resumable:  # the manifest of what is about to be replaced must not be taken for the new output's
-                manifest_path(self.output).unlink(missing_ok=True)
+            if revise is not None:
+                self._revise(revise, output.part, journal)
+            elif resumable:
+                self._forget_manifest()
         self._finish(manifest, journal, clock)
+
+    def _revise(self, revise: Revise, part: Path | None, journal: Journal) -> None:
+        """Write the output from the lines in `part`, which stays as it is until that is done."""
+        if part is None:
+            raise ValueError("the first of two passes must write a file")
+        journal.lines = 0
+        with Output(self.output, suffix=".part.new") as output, Progress(self.command, unit="lines") as progress:
+            for done in revise(lambda: lines_of(part)):
+                progress.add(self._write(done, output, journal))
+                output.end_frame()
+            if is_replaceable(self.output):
+                self._forget_manifest()
+
+    def _write(self, done: Done, output: Output, journal: Journal) -> int:
+        """Write the lines of a window and add up its counts; returns the number of lines."""
+        before = journal.lines
+        for line in done.lines:
+            output.write(line)
+            journal.lines += 1
+        _add(self.counts, done.counts)
+        return journal.lines - before
+
+    def _forget_manifest(self) -> None:
+        """The manifest of what is about to be replaced must not be taken for the new output's."""
+        manifest_path(self.output).unlink(missing_ok=True)
 
     def _opening(self) -> Journal:
         if not is_replaceable(self.output):
@@ -191,6 +225,14 @@ class FilterJob:
             self._journal.unlink(missing_ok=True)
         summary = ", ".join(f"{value:,} {name}" for name, value in counts.items() if isinstance(value, int))
         (log if self.told else detail)(f"{self.command}: {summary}, {clock.seconds:,.1f} s")
+
+
+def _add(counts: dict[str, Any], more: dict[str, Any]) -> None:
+    for name, number in more.items():
+        if isinstance(number, dict):
+            _add(counts.setdefault(name, {}), number)
+        else:
+            counts[name] = counts.get(name, 0) + number
 
 
 @contextmanager

@@ -141,11 +141,14 @@ class Output:
     As a context manager: success renames the part to NAME, a fault removes it, unless `keep_part` was set.
     `end_frame` closes a compressed frame and flushes, after which the offset is a place to cut and go on from.
     `append_at`: go on from that offset; what the part holds beyond it is dropped.
+    `suffix`: what the part's name ends with. `scratch`: the part is not wanted once it was of use, so success removes it.
     Raises DrtkError where the target cannot be written, or another run is writing it.
     """
 
-    def __init__(self, target: str, *, append_at: int | None = None) -> None:
-        self.target = target
+    def __init__(
+        self, target: str, *, append_at: int | None = None, suffix: str = ".part", scratch: bool = False
+    ) -> None:
+        self.target, self._scratch = target, scratch
         self.keep_part = False
         self.part: Path | None = None
         self._compress = target.endswith(SUFFIXES)
@@ -157,7 +160,7 @@ class Output:
             if target == STANDARD:
                 self._file = _stdout()
             elif is_replaceable(target):
-                self.part = Path(target).with_name(Path(target).name + ".part")
+                self.part = Path(target).with_name(Path(target).name + suffix)
                 self._file = _locked(self.part)
             else:
                 self._file = open(target, "ab", buffering=1 << 16)  # noqa: SIM115 - closed by commit or abandon
@@ -223,7 +226,10 @@ class Output:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if kind is None:
+        if kind is None and self._scratch:
+            self.keep_part = False
+            self._abandon()
+        elif kind is None:
             try:
                 self.commit()
             except BaseException:

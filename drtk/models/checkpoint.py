@@ -80,7 +80,7 @@ def load_encoder(
     except Exception as error:
         reason = str(error).strip().splitlines()
         raise DrtkError(f"{folder}: cannot be loaded as an encoder: {reason[0] if reason else error!r}") from error
-    longest = _longest(tokenizer, config)
+    longest = longest_input(tokenizer, config)
     stated = replace(
         layout.recipe,
         query_length=layout.recipe.query_length or longest,
@@ -89,7 +89,7 @@ def load_encoder(
     recipe = stated.changed(wishes or {}, sealed=sealed and layout.sealed, folder=str(folder)).checked(POOLINGS)
     _check_length(folder, recipe, config)
     if recipe.lowercase:
-        _lowercase(tokenizer)
+        lower_cased(tokenizer)
     encoder = Encoder(
         backbone, pooling=recipe.pooling, dense=dense, normalize=recipe.normalize, truncate=recipe.truncate
     )
@@ -114,7 +114,7 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _longest(tokenizer: Any, config: Any) -> int:
+def longest_input(tokenizer: Any, config: Any) -> int:
     """The longest input in tokens, as sentence-transformers takes it: the tokenizer's word, capped by the positions."""
     positions = getattr(config, "max_position_embeddings", None)
     longest = min(tokenizer.model_max_length, positions if positions and positions > 0 else tokenizer.model_max_length)
@@ -129,7 +129,8 @@ def _check_length(folder: Path, recipe: Recipe, config: Any) -> None:
         raise MismatchError(f"{folder}: reads at most {positions} tokens; {wanted} were asked for")
 
 
-def _lowercase(tokenizer: Any) -> None:
+def lower_cased(tokenizer: Any) -> None:
+    """Let a tokenizer put texts into lower case first."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     backend = tokenizer.backend_tokenizer
@@ -144,7 +145,7 @@ def _load_dense(path: Path) -> Dense:
     for name in ("module_input_name", "module_output_name"):
         if config.get(name) not in (None, "sentence_embedding"):
             raise MismatchError(f"{path}: a Dense module over {config[name]} gives no vector a text")
-    layer = Dense(config, _activation(path, config.get("activation_function", "torch.nn.modules.activation.Tanh")))
+    layer = Dense(config, activation_named(path, config.get("activation_function", "torch.nn.modules.activation.Tanh")))
     if (path / "model.safetensors").exists():
         from safetensors.torch import load_file
 
@@ -155,7 +156,8 @@ def _load_dense(path: Path) -> Dense:
     return layer.float()
 
 
-def _activation(path: Path, name: str) -> nn.Module:
+def activation_named(path: Path, name: str) -> nn.Module:
+    """The activation function that the folder `path` calls `name`. Raises MismatchError where it is none of torch.nn."""
     found = getattr(nn, name.rpartition(".")[2], None) if name.startswith("torch.nn.") else None
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise MismatchError(f"{path}: the activation {name} is none of torch.nn")

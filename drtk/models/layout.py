@@ -69,7 +69,7 @@ def _sentence_transformers(folder: Path) -> Layout:
         kind, path = str(module["type"]).rpartition(".")[2], folder / module["path"]
         if kind == "Transformer":
             backbone = path
-            settings = _settings(path)
+            settings = module_settings(path)
             recipe = replace(recipe, lowercase=bool(settings.get("do_lower_case", False)))
             recipe = replace(recipe, **_lengths(settings))
         elif kind == "Pooling":
@@ -86,7 +86,8 @@ def _sentence_transformers(folder: Path) -> Layout:
     return Layout(backbone, replace(recipe, **_shared(folder)), tuple(dense))
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def module_settings(path: Path) -> dict[str, Any]:
+    """What sentence-transformers noted of a Transformer module beside its weights; nothing where there is no such file."""
     for name in (SETTINGS, *_OLD_SETTINGS):
         if (path / name).exists():
             found: dict[str, Any] = read_json(path / name)

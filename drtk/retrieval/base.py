@@ -25,6 +25,7 @@ class SparseIndex(Protocol):
     """An index over the words of passages. An index type's class; `drtk index` and `drtk search` use nothing else."""
 
     reads: ClassVar[Literal["passages"]]
+    tunable: ClassVar[bool]  # whether k1 and b have a part in its scores
 
     @classmethod
     def build(

@@ -54,6 +54,7 @@ class Bm25sIndex:
     """
 
     reads: ClassVar[Literal["passages"]] = "passages"
+    tunable: ClassVar[bool] = True
 
     def __init__(self, library: bm25s.BM25, ids: RankedIds, cut: Callable[[str], list[str]]) -> None:
         self._library, self._ids, self._cut = library, ids, cut
@@ -82,8 +83,8 @@ class Bm25sIndex:
                 progress.add()
         if not vocabulary:
             raise DrtkError("nothing to index: no passage with a word")
-        default = BM25SearchSettings()
-        library = bm25s.BM25(k1=default.k1, b=default.b, method="lucene")
+        k1, b = BM25SearchSettings().parameters()
+        library = bm25s.BM25(k1=k1, b=b, method="lucene")
         library.index((texts, vocabulary), create_empty_token=False, show_progress=False)
         try:
             RankedIds.write(ids, folder)
@@ -108,9 +109,10 @@ class Bm25sIndex:
         try:
             words = _Words(**orjson.loads((folder / _WORDS).read_bytes()))
             library = bm25s.BM25.load(folder, mmap=True, show_progress=False)
-            if (settings.k1, settings.b) != (library.k1, library.b):
-                detail(f"bm25s: computing scores for k1 {settings.k1:g}, b {settings.b:g}")
-                library.scores["data"] = _scores(library.scores, folder, settings)
+            k1, b = settings.parameters()
+            if (k1, b) != (library.k1, library.b):
+                detail(f"bm25s: computing scores for k1 {k1:g}, b {b:g}")
+                library.scores["data"] = _scores(library.scores, folder, k1=k1, b=b)
         except (OSError, ValueError, TypeError) as error:
             raise MismatchError(f"{folder}: holds no whole bm25s index made by drtk: {error}") from error
         ids = RankedIds(folder)
@@ -162,7 +164,7 @@ def _counts(texts: list[list[int]]) -> np.ndarray:
     return counts.astype(np.uint16 if counts.max() < 2**16 else np.uint32)
 
 
-def _scores(postings: dict[str, np.ndarray], folder: Path, settings: BM25SearchSettings) -> np.ndarray:
+def _scores(postings: dict[str, np.ndarray], folder: Path, *, k1: float, b: float) -> np.ndarray:
     """float32 scores of all postings for other k1 and b (methods: section 8.1)."""
     counts = np.load(folder / _COUNTS, mmap_mode="r")
     lengths = np.load(folder / _LENGTHS)
@@ -170,7 +172,7 @@ def _scores(postings: dict[str, np.ndarray], folder: Path, settings: BM25SearchS
         raise MismatchError(f"{folder / _COUNTS}: does not belong to the index")
     frequencies = np.diff(postings["indptr"])
     idf = np.log(1 + (len(lengths) - frequencies + 0.5) / (frequencies + 0.5)).astype(np.float32)
-    damping = settings.k1 * (1 - settings.b + settings.b * lengths / lengths.mean())
+    damping = k1 * (1 - b + b * lengths / lengths.mean())
     scores = np.empty(len(counts), dtype=np.float32)
     step = 10_000_000
     weights = np.repeat(idf, frequencies)

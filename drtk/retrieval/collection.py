@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,15 @@ class Collection:
             self._check_alike(folder, manifest)
         engine = index_class(self.manifest["type"])
         self.reads: str = engine.reads
+        self.tunable: bool = getattr(engine, "tunable", False)
+        advised: dict[str, float] = self.manifest.get("bm25") or {}
+        # k1 and b that an index of weights was made for, where no others were asked for
+        self.advised = {name: value for name, value in advised.items() if getattr(settings, name) is None}
+        settings = replace(settings, **self.advised)  # type: ignore[arg-type]
         self.indexes: list[Any] = [engine.open(Path(folder), settings) for folder in folders]
         self.encoder: dict[str, Any] | None = self.manifest.get("encoder")
         self._unit = wants_unit_length(self.encoder)
-        if self.reads == "passages" and len(folders) > 1:
+        if self.tunable and len(folders) > 1:
             warn("each BM25 index scores by its own word statistics: scores of several are comparable only roughly")
 
     def _check_alike(self, folder: str, manifest: Manifest) -> None:
@@ -47,6 +53,10 @@ class Collection:
             )
         if not same_encoder(manifest, first):
             raise MismatchError(f"{folder}: holds vectors of another encoder than {first_folder}")
+        if manifest.get("bm25") != first.get("bm25"):
+            raise MismatchError(
+                f"{folder} and {first_folder}: are not of weights of one scale, or one is not of weights"
+            )
         if manifest.get("dimension") != first.get("dimension"):
             raise MismatchError(f"{folder}: has dimension {manifest['dimension']}; {first_folder} {first['dimension']}")
 

@@ -13,7 +13,7 @@ from drtk.errors import DrtkError
 from drtk.io.ahead import read_ahead
 from drtk.io.shards import records_digest
 from drtk.models.checkpoint import load_encoder, weights_digest
-from drtk.models.device import choose_device
+from drtk.models.device import choose_device, choose_dtype
 from drtk.models.encoder import Encoder
 from drtk.models.hub import locate, tower
 from drtk.records import Passage, Query
@@ -22,7 +22,6 @@ from drtk.text.batching import Tokens, batches_by_length
 
 Text = TypeVar("Text", Passage, Query, str)
 WINDOW = 16384  # texts tokenised together by `Embedder.__call__`
-_HALF_OVERFLOWS = ("t5", "mt5", "umt5")  # their activations leave the range of float16
 _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
 
 
@@ -74,7 +73,7 @@ class Embedder:
 
     def _take_up(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self.dtype = _dtype(self.settings.dtype, self.device, encoder.backbone.config.model_type)
+        self.dtype = choose_dtype(self.settings.dtype, self.device, kind=encoder.backbone.config.model_type)
         encoder.backbone.to(self.dtype)
         encoder.to(self.device)
         default = _CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS
@@ -134,15 +133,6 @@ class Embedder:
 
 def _unpickled(model: str, role: Literal["query", "passage"], settings: EncodeSettings, device: str) -> Embedder:
     return Embedder(model, role=role, settings=settings, device=device, weights=False)
-
-
-def _dtype(name: str, device: torch.device, kind: str) -> torch.dtype:
-    if name == "auto":
-        if device.type == "cpu":
-            return torch.float32
-        return torch.bfloat16 if kind in _HALF_OVERFLOWS else torch.float16
-    found: torch.dtype = getattr(torch, name)
-    return found
 
 
 def _wishes(settings: EncodeSettings, role: str) -> dict[str, Any]:

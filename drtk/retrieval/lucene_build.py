@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -17,7 +17,7 @@ from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.io.progress import Progress, detail, warn
 from drtk.records import Passage
 from drtk.retrieval.id_table import first_duplicate, write_ids
-from drtk.retrieval.lucene_analysis import STOPWORDS_FILE, Analysis, choose_analysis
+from drtk.retrieval.lucene_analysis import STOPWORDS_FILE, choose_analysis
 from drtk.retrieval.lucene_batch import JavaMap, bound, method, then
 from drtk.retrieval.lucene_jvm import in_background, java, lucene_fault, start_jvm
 from drtk.settings.retrieval import BM25IndexSettings
@@ -30,28 +30,79 @@ _LONGEST_TEXT = 2**31 - 1  # characters of one JSON string; Jackson's own limit 
 _BLANK = "".join(map(chr, range(33)))  # what Java's trim takes away, and Anserini calls empty
 
 
+class Feed(Protocol):
+    """What Anserini is fed for one type of index."""
+
+    def row(self, passage: Passage) -> dict[str, Any] | None:
+        """A passage as a JSON row of Anserini's, with its `id`; None for one without a word."""
+
+    def configure(self, arguments: Any) -> None:
+        """Set what is particular to the type among the arguments of IndexCollection."""
+
+    def save(self) -> None:
+        """Write into the index folder what searching must know."""
+
+
+class _Texts:
+    """Titles and texts, joined by a space, cut into words by an analyzer of Lucene's."""
+
+    def __init__(self, settings: BM25IndexSettings, folder: Path) -> None:
+        self._analysis, self._folder = choose_analysis(settings, folder), folder
+
+    def row(self, passage: Passage) -> dict[str, Any] | None:
+        contents = f"{passage.title} {passage.text}".strip(_BLANK)
+        return {"id": passage.id, "contents": contents} if contents else None
+
+    def configure(self, arguments: Any) -> None:
+        arguments.collectionClass = "JsonCollection"
+        arguments.language = self._analysis.language
+        arguments.stemmer = self._analysis.stemmer
+        arguments.keepStopwords = self._analysis.stopwords == "none"
+        if self._analysis.stopwords == "file":
+            arguments.stopwords = str((self._folder / STOPWORDS_FILE).absolute())
+        arguments.storeDocvectors = self._analysis.term_vectors
+
+    def save(self) -> None:
+        self._analysis.save(self._folder)
+
+
 def build_index(
     passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings, *, progress: Progress | None = None
 ) -> int:
     """Index title and text, joined by a space, of every passage; the number of passages in the index.
 
+    UsageError for settings that contradict each other; other faults as `write_index`.
+    """
+    return write_index(passages, folder, lambda: _Texts(settings, folder), threads=settings.threads, progress=progress)
+
+
+def write_index(
+    passages: Iterable[Passage],
+    folder: Path,
+    make_feed: Callable[[], Feed],
+    *,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> int:
+    """Index the passages that have words, by a feed that is made once Java runs; the number of passages in the index.
+
     Empty passages are left out, and counted on stderr. Passages pass through JSON files in `folder`, one a thread,
     which are removed again. Raises DrtkError where there is no passage and where Lucene indexed another number than it
-    was given; MismatchError where an id occurs twice; UsageError for settings that contradict each other.
+    was given; MismatchError where an id occurs twice; and what the feed raises.
     """
     start_jvm()  # before jnius is imported, which would start one without the jar
     import jnius
 
-    threads = settings.threads or os.cpu_count() or 1
+    threads = threads or os.cpu_count() or 1
     try:
-        analysis = choose_analysis(settings, folder)
+        feed = make_feed()
         spool = folder / _SPOOL_FOLDER
         try:
-            written = _spool(passages, spool, threads, progress)
-            _index(spool, folder, analysis, threads, written)
+            written = _spool(passages, spool, feed, threads, progress)
+            _index(spool, folder, feed, threads, written)
         finally:
             shutil.rmtree(spool, ignore_errors=True)
-        analysis.save(folder)
+        feed.save()
         _write_ids(folder, written)
     except jnius.JavaException as error:
         raise lucene_fault(error, str(folder)) from error
@@ -60,17 +111,17 @@ def build_index(
     return written
 
 
-def _spool(passages: Iterable[Passage], spool: Path, count: int, progress: Progress | None) -> int:
+def _spool(passages: Iterable[Passage], spool: Path, feed: Feed, count: int, progress: Progress | None) -> int:
     """Write passages into `count` files, in turn; how many were not empty."""
     spool.mkdir()
     written = empty = 0
     with ExitStack() as stack:
         files = [stack.enter_context((spool / f"{number:04}.jsonl").open("wb")) for number in range(count)]
         for passage in passages:
-            contents = f"{passage.title} {passage.text}".strip(_BLANK)
-            if contents:
+            row = feed.row(passage)
+            if row is not None:
                 try:
-                    line = orjson.dumps({"id": passage.id, "contents": contents})
+                    line = orjson.dumps(row)
                 except TypeError as error:  # half a surrogate pair
                     raise RecordError(f"passage '{passage.id}'", "its text is not valid Unicode") from error
                 files[written % count].write(line + b"\n")
@@ -86,20 +137,14 @@ def _spool(passages: Iterable[Passage], spool: Path, count: int, progress: Progr
     return written
 
 
-def _index(spool: Path, folder: Path, analysis: Analysis, threads: int, written: int) -> None:
+def _index(spool: Path, folder: Path, feed: Feed, threads: int, written: int) -> None:
     constraints = java("com.fasterxml.jackson.core.StreamReadConstraints")
     constraints.overrideDefaultStreamReadConstraints(constraints.builder().maxStringLength(_LONGEST_TEXT).build())
     arguments = java("io.anserini.index.IndexCollection$Args")()
-    arguments.collectionClass = "JsonCollection"
     arguments.input = str(spool.absolute())
     arguments.index = str((folder / INDEX_FOLDER).absolute())
     arguments.threads = threads
-    arguments.language = analysis.language
-    arguments.stemmer = analysis.stemmer
-    arguments.keepStopwords = analysis.stopwords == "none"
-    if analysis.stopwords == "file":
-        arguments.stopwords = str((folder / STOPWORDS_FILE).absolute())
-    arguments.storeDocvectors = analysis.term_vectors
+    feed.configure(arguments)
     arguments.optimize = True  # one segment: the fastest to search, and its numbering is what ids.txt follows
     arguments.quiet = True
     with _captured() as told:

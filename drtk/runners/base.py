@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from drtk.io.filtering import Done, FilterJob
+from drtk.io.filtering import Done, FilterJob, Revise
 from drtk.runners import RUNNERS
 from drtk.settings.running import RunnerSettings
 
@@ -90,11 +90,13 @@ def run_filter(
     window: int | None = None,
     unit: str = "passages",
     gpu: bool = True,
+    revise: Revise | None = None,
 ) -> None:
     """Write through `job` what `build(*arguments)` makes of the records, window by window, in their order.
 
     window: records between two places to go on from, where the job's own number does not fit
     gpu: whether the batch function has use for one
+    revise: makes the output of the lines of all windows (FilterJob.run_windows), in this process
     Raises what reading and the batch function raise; UsageError for an unknown runner.
     """
     if window is not None:
@@ -103,4 +105,4 @@ def run_filter(
     def pump(windows: Iterator[list[Record]]) -> Generator[Done, None, None]:
         return mapped(windows, Recipe(build, arguments, gpu), running)
 
-    job.run_windows(records, pump, unit=unit)
+    job.run_windows(records, pump, unit=unit, revise=revise)

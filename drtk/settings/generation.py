@@ -21,9 +21,19 @@ class GenerationSettings:
     temperature: float = knob(1.0, "Divides the logits: below 1 the likely become likelier.", at_least=1e-6)
     beams: int = knob(4, "Beams of --decode beam; at least --n.", at_least=1)
     max_new_tokens: int = knob(64, "Longest text to write, in tokens.", at_least=1)
-    title: Literal["join", "none"] = knob("join", "A passage's title: join (before its text) or none.")
-    prefix: str = knob("", "Put before every passage; a space follows it (all-with_prefix-t5-base-v1: text2query:).")
-    max_length: int = knob(512, "Longest input in tokens; the passage is cut, never the prefix.", at_least=2)
+    title: Literal["join", "none"] | None = knob(
+        None, "A passage's title: join (before its text) or none; by default as the model was trained, or join."
+    )
+    prefix: str | None = knob(
+        None,
+        "Put before every passage; a space follows it (all-with_prefix-t5-base-v1: text2query:); "
+        "by default as the model was trained, or nothing.",
+    )
+    max_length: int | None = knob(
+        None,
+        "Longest input in tokens; the passage is cut, never the prefix; by default as the model was trained, or 512.",
+        at_least=2,
+    )
     batch_tokens: int | None = knob(
         None, "Tokens of input and output at once. [default: 16,384 on a CPU, 131,072 on a GPU]", at_least=1
     )

@@ -46,7 +46,7 @@ class DenseSearchSettings:
 
 @dataclass(frozen=True)
 class BM25IndexSettings:
-    """drtk index over words: --type bm25 (Lucene) and bm25s."""
+    """drtk index over words: --type bm25 (Lucene), bm25s and impact."""
 
     language: str = knob(
         "en", "Language of the passages, two letters; 'any' for words of every alphabet, neither stemmed nor stopped."
@@ -58,7 +58,8 @@ class BM25IndexSettings:
     )
     stopwords: str = knob(
         "default",
-        "English: lucene (33 words), none, or a file of one word a line. default: lucene with Lucene, none with bm25s.",
+        "English: lucene (33 words), none, or a file of one word a line. default: lucene with Lucene, none with bm25s; "
+        "impact: drtk's own list, of questions alone.",
     )
     term_vectors: bool = knob(False, "Lucene: store what --rm3 needs; the index grows two- to fourfold.")
     threads: int = knob(0, "Lucene: indexing threads; 0 takes every core.", at_least=0)
@@ -68,17 +69,45 @@ class BM25IndexSettings:
 class BM25SearchSettings:
     """drtk search over words (methods: section 8.1)."""
 
-    k1: float = knob(0.9, "How slowly further occurrences of a word stop counting.", at_least=0)
-    b: float = knob(0.4, "How much long passages are held back, 0 to 1.", at_least=0, at_most=1)
+    k1: float | None = knob(
+        None,
+        "How slowly further occurrences of a word stop counting; by default as the index advises (--weights), "
+        "otherwise 0.9.",
+        at_least=0,
+    )
+    b: float | None = knob(
+        None,
+        "How much long passages are held back, 0 to 1; by default as the index advises (--weights), otherwise 0.4.",
+        at_least=0,
+        at_most=1,
+    )
     rm3: bool = knob(False, "Lucene: widen each query with words of its best passages (RM3).")
     fb_docs: int = knob(10, "rm3: passages the words are taken from.", at_least=1)
     fb_terms: int = knob(10, "rm3: words added.", at_least=1)
     fb_weight: float = knob(0.5, "rm3: weight of the original query, 0 to 1.", at_least=0, at_most=1)
     threads: int = knob(0, "Lucene: searching threads of the process; 0 takes every core.", at_least=0)
 
+    def parameters(self) -> tuple[float, float]:
+        """k1 and b: Anserini's .9 and .4 where they were not given."""
+        return 0.9 if self.k1 is None else self.k1, 0.4 if self.b is None else self.b
+
 
 @dataclass(frozen=True)
-class IndexSettings(DenseIndexSettings, BM25IndexSettings):
+class IndexedTextSettings:
+    """drtk index over words: what of a passage is indexed. `drtk.retrieval.indexed_text` sees to it, not the engines."""
+
+    expand: tuple[str, ...] = knob(
+        (),
+        "bm25, bm25s: index the strings of this field too, after title and text (queries, continuations); repeatable.",
+    )
+    weights: bool = knob(False, "bm25, bm25s: index the passages' weights as frequencies of their words (DeepCT).")
+    weight_scale: Literal["linear", "sqrt"] = knob(
+        "linear", "weights: a frequency is 100 times the weight, or 100 times its square root."
+    )
+
+
+@dataclass(frozen=True)
+class IndexSettings(DenseIndexSettings, BM25IndexSettings, IndexedTextSettings):
     """drtk index: what every type of index is built with."""
 
     threads: int = knob(0, "CPU threads to use; 0 takes every core.", at_least=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import Any
 
 
 def uniform(*key: str | int) -> float:
@@ -17,3 +18,11 @@ def uniform(*key: str | int) -> float:
 def between(low: int, high: int, *key: str | int) -> int:
     """A whole number in [low, high], both included, decided by `key` alone."""
     return low + int(uniform(*key) * (high - low + 1))
+
+
+def generator(*key: str | int) -> Any:
+    """A numpy Generator whose draws are decided by `key` alone; a key as for `uniform`."""
+    import numpy as np
+
+    digest = blake2b("\0".join(map(str, key)).encode(errors="surrogatepass"), digest_size=16).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "big")))

@@ -52,7 +52,32 @@ def gather(rows: Tensor) -> Tensor:
 
     Gradients flow back to this process's rows (methods, section 0.4, rule 4). Without several processes, `rows` itself.
     """
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    if _alone():
         return rows
     gathered: Tensor = _Gather.apply(rows)
     return gathered
+
+
+def _alone() -> bool:
+    return not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
+
+
+def summed(value: Tensor) -> Tensor:
+    """The sum of a number over all processes; no gradient passes through it."""
+    if _alone():
+        return value
+    total = value.detach().clone()
+    dist.all_reduce(total)
+    return total
+
+
+def collected(items: list[Any]) -> list[Any]:
+    """The items of all processes, those of process r of n at places r, r + n, r + 2n, …: what `items[rank::size]` took apart."""
+    if _alone():
+        return items
+    parts: list[list[Any]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(parts, items)
+    whole: list[Any] = [None] * sum(map(len, parts))
+    for number, part in enumerate(parts):
+        whole[number :: len(parts)] = part
+    return whole

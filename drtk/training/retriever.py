@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError
-from drtk.io.progress import log
 from drtk.losses import RETRIEVER_LOSSES
 from drtk.losses.contrastive import same_as_positive
 from drtk.models.biencoder import BiEncoder, load_towers, save_towers
@@ -22,16 +21,15 @@ from drtk.models.checkpoint import TextEncoder
 from drtk.records import Passage
 from drtk.settings.finetuning import RetrieverSettings
 from drtk.text.batching import Tokenizing
-from drtk.training.distributed import gather, wait_for_all, world_size
+from drtk.training.distributed import gather, wait_for_all
 from drtk.training.examples import PackedExamples
 from drtk.training.sampling import negatives_of_epoch, order_of_epoch, positive_of_epoch
+from drtk.training.schedule import Plan, planned
 from drtk.training.trainer import (
     DrtkTrainer,
     Objective,
     ShowProgress,
     allow_checkpointing,
-    cut_log,
-    last_checkpoint,
     training_arguments,
 )
 
@@ -136,27 +134,11 @@ def retriever_objective(settings: RetrieverSettings, *, similarity: str) -> Obje
     )
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How long training lasts: examples per device and step, steps, and steps in an epoch."""
-
-    batch: int
-    steps: int
-    steps_per_epoch: int
-
-
 def plan(examples: int, settings: RetrieverSettings) -> Plan:
     """The plan for so many examples. Raises DrtkError where they fill no batch, or devices cannot share one."""
-    devices = world_size()
-    if settings.batch % devices:
-        raise DrtkError(f"--batch {settings.batch} cannot be shared by {devices} processes")
     if settings.batch < 2 and settings.negatives == 0:
         raise DrtkError("--batch 1 with --negatives 0 leaves nothing to tell the positive from")
-    if examples < settings.batch:
-        raise DrtkError(f"{examples:,} examples do not fill one batch; --batch {examples} or less would do")
-    steps_per_epoch = examples // settings.batch
-    steps = settings.steps or max(1, round(settings.epochs * steps_per_epoch))
-    return Plan(settings.batch // devices, steps, steps_per_epoch)
+    return planned(examples, batch=settings.batch, epochs=settings.epochs, steps=settings.steps)
 
 
 def start_towers(model: str, settings: RetrieverSettings) -> dict[str, TextEncoder]:
@@ -244,19 +226,7 @@ def train_retriever(
         data_collator=partial(collate, query=query.tokenizing("query"), passage=passage.tokenizing("passage")),
         callbacks=[ShowProgress("train-retriever", schedule.steps)],
     )
-    start = last_checkpoint(checkpoints)
-    if trainer.is_world_process_zero():
-        step = 0 if start is None else int(start.name.rpartition("-")[2])
-        cut_log(folder / LOG, step=step)
-        if start is not None:
-            log(f"going on after step {step:,} of {schedule.steps:,}")
-    wait_for_all()
-    try:
-        result = trainer.train(resume_from_checkpoint=str(start) if start else None)
-    except torch.OutOfMemoryError as error:
-        raise DrtkError(
-            f"{arguments.device}: out of memory; --gradient-checkpointing, a smaller --batch or more devices may help"
-        ) from error
+    steps = trainer.go_on()
     if trainer.is_world_process_zero():
         for tower in towers.values():
             tower.encoder.cpu().eval()
@@ -264,4 +234,4 @@ def train_retriever(
         shutil.rmtree(checkpoints, ignore_errors=True)
     wait_for_all()
     epochs = round(schedule.steps / schedule.steps_per_epoch, 4)
-    return {"steps": result.global_step, "epochs": epochs}
+    return {"steps": steps, "epochs": epochs}

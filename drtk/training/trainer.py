@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,6 +18,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from drtk.errors import DrtkError, UsageError
 from drtk.io.progress import Progress, detail
+from drtk.io.progress import log as say
 from drtk.models.checkpoint import writing_weights
 from drtk.training.distributed import rank, wait_for_all
 from drtk.training.sampling import seed_of_step
@@ -27,21 +28,88 @@ WEIGHTS, COMPLETE = "model.safetensors", "complete"
 KEPT = 2  # checkpoints: the newest may be the one that a crash left half written
 
 
+class Probe(Protocol):
+    """What measures the model now and then while it is trained, and remembers enough of it to go on after a crash."""
+
+    @property
+    def every(self) -> int:
+        """Steps between two measurements; there is one after the last step too."""
+
+    @property
+    def enough(self) -> bool:
+        """Whether training shall end."""
+
+    def measure(self, step: int) -> dict[str, float]:
+        """Numbers for the log. All processes call it, and get the same ones."""
+
+    def save(self, checkpoint: Path) -> None:
+        """Put what is remembered into the folder of a checkpoint."""
+
+    def restore(self, checkpoint: Path | None) -> None:
+        """Remember what the checkpoint holds; None: begin anew."""
+
+
 class DrtkTrainer(Trainer):
     """A Trainer whose steps depend on (seed, step) alone, so that resumed training equals uninterrupted training.
 
     The data set holds the examples of all steps in order: it knows epochs and shuffling, the Trainer does not.
     objective: (model, inputs) -> named scalar terms, whose sum is minimised; all of them are logged
     log: file that gets a line per `logging_steps`; steps_per_epoch: for the "epoch" written there
+    probe: measures the model meanwhile, and may end training
     """
 
-    def __init__(self, *, objective: Objective, log: Path, steps_per_epoch: float, **given: Any) -> None:
+    def __init__(
+        self, *, objective: Objective, log: Path, steps_per_epoch: float, probe: Probe | None = None, **given: Any
+    ) -> None:
         super().__init__(**given)
         self.remove_callback(PrinterCallback)
+        self.probe = probe
+        if probe is not None:
+            self.add_callback(MeasureNowAndThen(probe.every))
         self.objective, self._log_path, self._steps_per_epoch = objective, log, steps_per_epoch
         self._terms: dict[str, Tensor] = {}
         self._steps_of_terms = 0
         self.model_accepts_loss_kwargs = False
+
+    def go_on(self) -> int:
+        """Train to the end, from the last whole checkpoint where there is one; returns the number of the last step.
+
+        Raises DrtkError where memory is too small, or the loss ceases to be a number.
+        """
+        start = last_checkpoint(Path(self.args.output_dir))
+        step = 0 if start is None else int(start.name.rpartition("-")[2])
+        if self.is_world_process_zero():
+            cut_log(self._log_path, step=step)
+            if start is not None:
+                say(f"going on after step {step:,} of {self.args.max_steps:,}")
+        if self.probe is not None:
+            self.probe.restore(start)
+            if self.probe.enough:
+                return step
+        wait_for_all()
+        try:
+            return int(self.train(resume_from_checkpoint=str(start) if start else None).global_step)
+        except torch.OutOfMemoryError as error:
+            raise DrtkError(
+                f"{self.args.device}: out of memory; --gradient-checkpointing, a smaller --batch or more devices may help"
+            ) from error
+
+    def evaluate(self, *given: Any, **named: Any) -> dict[str, float]:
+        """The probe's numbers, which also go to the log file; ends training where the probe has seen enough."""
+        if self.probe is None:
+            return {}
+        step = self.state.global_step
+        with self.accelerator.autocast():
+            found = self.probe.measure(step)
+        self._write({"step": step} | found)
+        self.control.should_training_stop |= self.probe.enough
+        return found
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        if self.is_world_process_zero():
+            epoch = round(entry["step"] / self._steps_per_epoch, 4)
+            with open(self._log_path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(entry | {"epoch": epoch}) + "\n")
 
     def _get_train_sampler(self, *given: Any) -> SequentialSampler:
         return SequentialSampler(given[0] if given else self.train_dataset)
@@ -73,20 +141,17 @@ class DrtkTrainer(Trainer):
             self._terms.clear()
             self._steps_of_terms = 0
         super().log(logs, *given, **named)
-        if "loss" in logs and self.is_world_process_zero():
-            entry = {"step": step} | logs | {"epoch": round(step / self._steps_per_epoch, 4)}
-            with open(self._log_path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(entry) + "\n")
+        if "loss" in logs:
+            self._write({"step": step} | logs)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         weights = self.model.state_dict() if state_dict is None else state_dict
-        with writing_weights(folder):
-            save_file({name: value.contiguous() for name, value in weights.items()}, folder / WEIGHTS)
+        save_weights(weights, folder / WEIGHTS)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        (model or self.model).load_state_dict(load_file(Path(resume_from_checkpoint) / WEIGHTS))
+        load_weights(model or self.model, Path(resume_from_checkpoint) / WEIGHTS)
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Nothing: draws are functions of the step."""
@@ -98,7 +163,24 @@ class DrtkTrainer(Trainer):
         with writing_weights(Path(self.args.output_dir)):
             super()._save_checkpoint(*given, **named)
         if self.args.should_save:
-            (Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}" / COMPLETE).touch()
+            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            if self.probe is not None:
+                self.probe.save(folder)
+            (folder / COMPLETE).touch()
+
+
+class MeasureNowAndThen(TrainerCallback):
+    """Asks for a measurement every so many steps, and after the last one."""
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        step = state.global_step
+        control.should_evaluate = step % self._every == 0 or step == state.max_steps
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_evaluate = False  # the Trainer looks a second time after the last step
 
 
 class ShowProgress(TrainerCallback):
@@ -124,6 +206,26 @@ class ShowProgress(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._progress is not None:
             self._progress.close()
+
+
+def save_weights(weights: Mapping[str, Tensor], path: Path) -> None:
+    """Write a model's state as safetensors: a tensor that has several names (tied embeddings) once, under the first."""
+    distinct: dict[tuple[int, torch.Size, torch.device], str] = {}
+    for name, value in weights.items():
+        distinct.setdefault((value.data_ptr() if value.numel() else id(value), value.shape, value.device), name)
+    with writing_weights(path.parent):
+        save_file({name: weights[name].contiguous() for name in distinct.values()}, path)
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Put the state that `save_weights` wrote back into the model. Raises DrtkError where it is another model's."""
+    found, state = load_file(path), model.state_dict()
+    places = {state[name].data_ptr() for name in found if name in state}
+    strange = [name for name in found if name not in state]
+    strange += [name for name, value in state.items() if name not in found and value.data_ptr() not in places]
+    if strange:
+        raise DrtkError(f"{path}: holds the weights of another model: '{strange[0]}' is in one of them alone")
+    model.load_state_dict(found, strict=False)
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -180,7 +282,10 @@ _FIXED = {  # arguments that would break what drtk promises
     "save_strategy": "--resume needs checkpoints by step",
     "save_only_model": "--resume needs the optimizer's state",
     "save_total_limit": "drtk keeps two, and none in the end",
-    "load_best_model_at_end": "there is no evaluation here",
+    "load_best_model_at_end": "drtk decides itself which weights are the result",
+    "eval_strategy": "drtk measures itself, where a command has --eval-every",
+    "eval_on_start": "drtk measures itself, where a command has --eval-every",
+    "label_smoothing_factor": "the loss is drtk's; see --label-smoothing, where a command has it",
     "ignore_data_skip": "--resume would see other examples",
     "full_determinism": "draws are functions of the step already",
     "logging_nan_inf_filter": "a loss that is not a number ends training",
@@ -226,8 +331,11 @@ def training_arguments(
     log_every: int,
     save_every: int,
     others: Sequence[str],
+    schedule: str = "linear",
 ) -> TrainingArguments:
     """The Trainer's arguments; `batch` is that of one device, `folder` takes the checkpoints.
+
+    schedule: of the learning rate after its warm-up, by transformers' name (constant, linear, cosine, …)
 
     Raises UsageError for what TrainingArguments refuse.
     """
@@ -247,6 +355,7 @@ def training_arguments(
         "learning_rate": lr,
         "warmup_steps": round(warmup * steps) if warmup < 1 else round(warmup),
         "weight_decay": weight_decay,
+        "lr_scheduler_type": "constant_with_warmup" if schedule == "constant" and warmup else schedule,
         "seed": seed,
         "use_cpu": not on_gpu,
         "bf16": precision == "bfloat16",

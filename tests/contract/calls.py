@@ -43,11 +43,26 @@ CALLS = {
         collection.documents,
         keeps=True,
     ),
+    "keep-queries": Call("{input} -o {output} --keep 0.5", "queried.jsonl", collection.queried, keeps=True),
     "continue-text": Call(
         "{input} -o {output} --model {gpt2} --max-new-tokens 2", "documents.jsonl", collection.documents, keeps=True
     ),
+    "termweight": Call(
+        "{input} -o {output} --method tfidf --tokenizer {model} --collection {counts}",
+        "documents.jsonl",
+        collection.documents,
+        keeps=True,
+    ),
     "init-model": Call(
         "{input} -o {output} --vocab-size 300 --layers 1 --hidden 32 --heads 2", "documents.jsonl", collection.documents
+    ),
+    "train-generator": Call(
+        "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {writer} --steps 2 --batch 4 "
+        "--max-length 16 --device cpu",
+        "examples.jsonl",
+        collection.examples,
+        torn=b'{"query_id": "q1"}',
+        compares="*.safetensors",
     ),
     "encode": Call("{input} -o {output} --model {model}", "documents.jsonl", collection.documents),
     "index": Call("{input} -o {output} --type bm25s", "documents.jsonl", collection.documents),

@@ -58,6 +58,18 @@ def documents(count: int) -> bytes:
     )
 
 
+def queried(count: int) -> bytes:
+    """The documents with two scored queries each."""
+    return lines(
+        row
+        | {
+            "queries": [sentence(number * 10)[:-3], sentence(number + 7)[:-3]],
+            "query_scores": [number % 9 / 8, number % 4 / 4],
+        }
+        for number, row in enumerate(map(orjson.loads, documents(count).splitlines()))
+    )
+
+
 def queries(count: int) -> bytes:
     return lines({"_id": f"q{number}", "text": sentence(number * 10)[:-3], "colour": "red"} for number in range(count))
 
@@ -136,6 +148,7 @@ class Collection:
         self.folder = folder
         contents = {
             "documents.jsonl": documents(40),
+            "queried.jsonl": queried(40),
             "queries.jsonl": queries(20),
             "first.run": run(20),
             "second.run": run(20, shift=-2),
@@ -188,6 +201,27 @@ class Collection:
         return self._make("gpt2", "init-model", str(self["documents.jsonl"]), "--arch", "gpt2", *TINY)
 
     @cached_property
+    def _crossencoder(self) -> Path:
+        """A cross-encoder; no command makes one."""
+        from tests.tiny import tiny_crossencoder
+
+        return tiny_crossencoder(self.folder / "crossencoder")
+
+    @cached_property
+    def _weighted(self) -> Path:
+        """The documents with a weight on each word piece."""
+        return self._weigh("weighted")
+
+    @cached_property
+    def _counts(self) -> Path:
+        """Statistics of the documents."""
+        return self._weigh("counts", "--collect")
+
+    def _weigh(self, name: str, *more: str) -> Path:
+        call = ["termweight", str(self["documents.jsonl"]), "--method", "tfidf", "--tokenizer", str(self["model"])]
+        return self._make(name, *call, *more)
+
+    @cached_property
     def _vectors(self) -> Path:
         return self._make("vectors", "encode", str(self["documents.jsonl"]), "--model", str(self["model"]))
 
@@ -210,6 +244,7 @@ class Collection:
             "documents.jsonl": "documents.jsonl",
             "corpus.jsonl": "documents.jsonl",
             "passages.jsonl": "documents.jsonl",
+            "queried.jsonl": "queried.jsonl",
             "queries.jsonl": "queries.jsonl",
             "qrels.tsv": "qrels.tsv",
             "bm25.run": "first.run",
@@ -225,5 +260,7 @@ class Collection:
             "model": self["model"],
             "writer": self["writer"],
             "gpt2": self["gpt2"],
+            "weighted.jsonl": self["weighted"],
+            "crossencoder": self["crossencoder"],
             "bm25": self["bm25s"],
         }

@@ -26,12 +26,17 @@ def engine(name):
         pytest.skip(str(missing))
 
 
+def passage(id: str, text: str) -> Passage:
+    """A passage with what indexes of words read: its text, and an impact for each word."""
+    return Passage(id, text, extra={"impacts": dict.fromkeys(text.split(), 7)})
+
+
 def build(folder: Path, name: str):
     folder.mkdir(exist_ok=True)
     found = engine(name)
     try:
         if found.reads == "passages":
-            found.build([Passage(id, text) for id, text in TEXTS.items()], folder, IndexSettings())
+            found.build([passage(id, text) for id, text in TEXTS.items()], folder, IndexSettings())
         else:
             source = embeddings(folder.with_name(folder.name + "-v"), VECTORS, list(TEXTS))
             found.build(Vectors(read_shards(source)), folder, IndexSettings(), kind=name)
@@ -93,7 +98,7 @@ def test_a_search_gives_the_same_again_and_in_other_batches(name, indexes):
         assert [score for _, score in one] == pytest.approx([score for _, score in other], abs=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in INDEXES if name not in ("bm25", "bm25s")])
+@pytest.mark.parametrize("name", [name for name in INDEXES if name not in ("bm25", "bm25s", "impact")])
 def test_dense_indexes_agree_with_the_exact_one(name, indexes):
     queries = unit_length(np.random.default_rng(6).standard_normal((30, 24)).astype(np.float32))
     wanted, found = indexes("exact").search(queries, 10), indexes(name).search(queries, 10)

@@ -39,6 +39,7 @@ KILLED = {
     "chunk": Killed("--max-words 12 --punkt-mb 0.05 --workers 2", 2500),
     "doc2query": Killed("--model {writer} --n 1 --max-new-tokens 4", 2000),
     "continue-text": Killed("--model {gpt2} --max-new-tokens 4", 2000),
+    "termweight": Killed("--method bprop --model {model} --min-words 0", 3000),
     "encode": Killed("--model {model} --shard-size 100", 3000, journal="/shards.json.part"),
 }
 

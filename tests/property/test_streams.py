@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drtk.errors import RecordError
+from drtk.io.compression import GZIP, ZSTD
 from drtk.io.filtering import FilterJob
 from drtk.io.intake import Intake
 from drtk.io.streams import Output, digest_file, open_input, read_lines
@@ -24,6 +25,8 @@ lines = st.lists(st.binary(max_size=60).map(lambda line: line.replace(b"\n", b""
 def test_lines_written_are_the_lines_read(lines: list[bytes], suffix: str, frame: int) -> None:
     if lines and lines[0].startswith(b"\xef\xbb\xbf"):
         lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf") or b"x"  # taken for a byte order mark, as it should be
+    if lines and not suffix and lines[0].startswith((GZIP, ZSTD)):
+        lines[0] = b"x" + lines[0]  # compression is recognised by content: plain lines cannot begin so
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"out{suffix}"
         with Output(str(path)) as output:

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.io.filtering import FilterJob
+from drtk.io.filtering import Done, FilterJob
 from drtk.io.journal import Journal
 from drtk.io.manifest import is_done, read_json
 from drtk.io.streams import open_input, read_lines
@@ -352,3 +352,44 @@ def test_two_runs_at_once_do_not_spoil_each_other(tmp_path: Path) -> None:
 
     run(tmp_path / "out", records=slowly())
     assert content(tmp_path / "out") == WHOLE
+
+
+def test_a_second_pass_sees_all_lines_and_a_fault_in_it_costs_nothing_of_the_first(tmp_path: Path) -> None:
+    worked: list[str] = []
+
+    def pump(windows: Iterator[list[dict[str, Any]]]) -> Iterator[Done]:
+        for window in windows:
+            worked.extend(record["_id"] for record in window)
+            yield Done(orjson.dumps(record) + b"\n" for record in window)
+
+    def numbered(lines: Callable[[], Iterator[bytes]]) -> Iterator[Done]:
+        total = sum(1 for _ in lines())
+        for line in lines():
+            yield Done([b"%d %s\n" % (total, line)], {"seen": 1})
+
+    def failing(lines: Callable[[], Iterator[bytes]]) -> Iterator[Done]:
+        for number, done in enumerate(numbered(lines)):
+            if number == 12:
+                raise Interrupted
+            yield done
+
+    for suffix in ("", ".gz"):
+        output = tmp_path / f"out{suffix}"
+        with pytest.raises(Interrupted):
+            job(output).run_windows(iter(RECORDS), pump, revise=failing)
+        assert sorted(item.name for item in tmp_path.glob(f"out{suffix}.*")) == [
+            f"out{suffix}.part",
+            f"out{suffix}.part.json",
+        ]
+        worked.clear()
+        resumed = job(output, resume=True)
+        resumed.run_windows(iter(RECORDS), pump, revise=numbered)
+        assert worked == []
+        assert content(output) == b"".join(b"35 " + orjson.dumps(record) + b"\n" for record in RECORDS)
+        assert resumed.counts == {"seen": 35}
+        assert sorted(item.name for item in tmp_path.glob(f"out{suffix}*")) == [
+            f"out{suffix}",
+            f"out{suffix}.meta.json",
+        ]
+        for item in tmp_path.iterdir():
+            item.unlink()

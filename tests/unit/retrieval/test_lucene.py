@@ -372,3 +372,10 @@ def test_many_indexes_can_be_open_at_once(tmp_path: Path) -> None:
     one = opened(built(tmp_path / "1", {"p": "alpha"}))
     two = opened(built(tmp_path / "2", {"q": "alpha beta"}), k1=1.2, b=0.75)
     assert [ids_of(index.search(["alpha"], 5)[0]) for index in (one, two, one)] == [["p"], ["q"], ["p"]]
+
+
+def test_an_index_let_go_leaves_one_opened_after_it_alone(tmp_path: Path) -> None:
+    one = opened(built(tmp_path / "1", {"p": "alpha"}))
+    two = opened(built(tmp_path / "2", {"q": "alpha beta"}))
+    del one  # closes its reader, and no other
+    assert ids_of(two.search(["alpha"], 5)[0]) == ["q"]

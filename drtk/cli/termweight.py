@@ -1,0 +1,140 @@
+"""drtk termweight: how much each word piece of a passage matters."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from drtk.cli.jobs import record_filter
+from drtk.cli.options import Device, Output, Seed, Source, with_settings
+from drtk.enrichment.termweights import TERM_WEIGHTS
+from drtk.io.filtering import FilterJob
+from drtk.io.folders import FolderJob
+from drtk.settings.running import RunnerSettings
+from drtk.settings.weighting import WeightingSettings, WeightTrainingSettings
+
+
+@with_settings(WeightingSettings)
+@with_settings(RunnerSettings, name="running")
+@with_settings(WeightTrainingSettings, name="training")
+@record_filter("corpus", passages=True, bare=True, parts=True, trains="train")
+def termweight(
+    method: Annotated[str, typer.Option("--method", metavar="METHOD", help=f"One of {', '.join(TERM_WEIGHTS)}.")],
+    source: Source = "-",
+    output: Output = "-",
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="MODEL", help="Folder or hub name of the model that reads passages."),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option("--tokenizer", metavar="NAME", help="Whose word pieces are weighted: a model folder or hub name."),
+    ] = None,
+    collection: Annotated[
+        list[str] | None,
+        typer.Option("--collection", metavar="FILE", help="Statistics of the collection; repeatable, parts add up."),
+    ] = None,
+    collect: Annotated[bool, typer.Option("--collect", help="Write statistics of the input, not weights.")] = False,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Join the files of --collection, and read nothing else.")
+    ] = False,
+    report: Annotated[
+        bool,
+        typer.Option("--report", help="Tell how many stop words would be hidden, were the passages masked by weight."),
+    ] = False,
+    train: Annotated[
+        str | None,
+        typer.Option("--train", metavar="EXAMPLES", help="deepct, deepimpact: train --model on these; -o is a folder."),
+    ] = None,
+    corpus: Annotated[
+        str | None, typer.Option("--corpus", metavar="FILE", help="train: the examples' passages.")
+    ] = None,
+    queries: Annotated[
+        str | None, typer.Option("--queries", metavar="FILE", help="train: the examples' queries.")
+    ] = None,
+    seed: Seed = 42,
+    device: Device = "auto",
+    *,
+    settings: WeightingSettings,
+    running: RunnerSettings,
+    training: WeightTrainingSettings,
+    job: FilterJob | FolderJob,
+) -> None:
+    """Add a weight to each word piece of a passage.
+
+    Reads a corpus and writes it again, each passage with "weights": [...], one a word piece of its text.
+    """
+    from drtk.errors import UsageError
+
+    TERM_WEIGHTS.check(method)
+    for flag, chosen in (("--expand", settings.expand), ("--impact-max", settings.impact_max)):
+        if chosen and method != "deepimpact":
+            raise UsageError(f"{flag}: only for --method deepimpact")
+    if isinstance(job, FolderJob):
+        if corpus is None or queries is None or model is None:
+            raise UsageError("--train needs --corpus, --queries and --model")
+        for flag, given in (("INPUT", source != "-"), ("--collect", collect), ("--merge", merge), ("--report", report)):
+            if given:
+                raise UsageError(f"--train makes a model; {flag} is for weighing")
+        _train(str(train), corpus, queries, model, method, settings, training, seed, device, job)
+        return
+    if corpus is not None or queries is not None:
+        raise UsageError("--corpus and --queries go with --train")
+    from drtk.enrichment.termweights import passes
+
+    if collect and merge:
+        raise UsageError("--collect reads passages, --merge joins what it wrote: one of them")
+    plan = passes.planned(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)
+    if collect:
+        passes.collect(source, plan, running=running, job=job)
+    elif merge:
+        passes.merge(collection or [], plan, job)
+    else:
+        passes.weigh(source, plan, collection or [], report=report, running=running, job=job)
+
+
+def _train(
+    examples: str,
+    corpus: str,
+    queries: str,
+    model: str,
+    method: str,
+    settings: WeightingSettings,
+    training: WeightTrainingSettings,
+    seed: int,
+    device: str,
+    job: FolderJob,
+) -> None:
+    from pathlib import Path
+
+    from drtk.io.jsonl import read_examples, read_queries
+    from drtk.io.manifest import inputs_named
+    from drtk.io.store import CorpusStore
+    from drtk.models.hub import locate
+    from drtk.models.termweighter import start_weigher
+    from drtk.training.examples import PackedExamples
+    from drtk.training.weighing import check_method, plan, train_weigher
+
+    check_method(method, settings)
+    packed = PackedExamples(read_examples(examples, intake=job.intake), line=lambda: job.intake.line)
+    plan(packed, method, training)
+    wanted = set(packed.query_ids)
+    texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}
+    store = CorpusStore.open(corpus)
+    packed.check(examples, queries=texts, corpus=store, negatives=1 if method == "deepimpact" else 0)
+    weigher = start_weigher(Path(locate(model)), method, seed=seed)
+    counts, facts = train_weigher(
+        packed,
+        job.begin(),
+        weigher=weigher,
+        queries=texts,
+        corpus=store,
+        settings=settings,
+        training=training,
+        seed=seed,
+        device=device,
+    )
+    job.intake.inputs += inputs_named({"corpus": corpus, "model": str(locate(model))})
+    job.counts |= {"examples": len(packed), **counts}
+    job.finish(encoding=weigher.encoder.recipe.to_dict(), term_weights=facts)

@@ -1,0 +1,78 @@
+"""drtk train-generator: a model learns to write queries for passages."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from drtk.cli.jobs import folder_maker
+from drtk.cli.options import Device, Folder, Seed, with_settings
+from drtk.errors import DrtkError, UsageError
+from drtk.io.folders import FolderJob
+from drtk.settings.writing import GeneratorSettings
+
+
+@with_settings(GeneratorSettings, preset=True)
+@folder_maker("model", resume=True)
+def train_generator(
+    source: Annotated[
+        str, typer.Argument(metavar="INPUT", help="Training examples; or, without --corpus, passages with queries.")
+    ],
+    model: Annotated[
+        str, typer.Option("--model", metavar="MODEL", help="T5 or BART model to start from: a folder, or hub name.")
+    ],
+    output: Folder,
+    corpus: Annotated[str | None, typer.Option("--corpus", metavar="FILE", help="Passages of the examples.")] = None,
+    queries: Annotated[str | None, typer.Option("--queries", metavar="FILE", help="Queries of the examples.")] = None,
+    dev: Annotated[
+        str | None, typer.Option("--dev", metavar="FILE", help="What to measure with; the same kind of file as INPUT.")
+    ] = None,
+    seed: Seed = 42,
+    device: Device = "auto",
+    *,
+    settings: GeneratorSettings,
+    job: FolderJob,
+) -> None:
+    """Train a model that writes queries for passages.
+
+    Makes a model folder that doc2query and transformers load; log.jsonl in it is the loss, and ROUGE on what was held out.
+    """
+    if (corpus is None) != (queries is None):
+        raise UsageError("--corpus and --queries go together; without both, INPUT holds passages with their queries")
+    if dev is not None and settings.dev_share is not None:
+        raise UsageError("--dev and --dev-share: choose one")
+    measured = dev is not None or settings.dev_share is not None
+    if settings.patience is not None and not measured:
+        raise UsageError("--patience needs something to measure with: --dev or --dev-share")
+    from drtk.evaluation.rouge import need_rouge, rouge
+    from drtk.io.manifest import inputs_named
+    from drtk.models.hub import locate
+    from drtk.models.reading import RECIPE
+    from drtk.training.generator import plan, start_from, train_generator
+    from drtk.training.pair_files import read_pairs
+    from drtk.training.pairs import held_out, sampled
+
+    if measured and settings.select != "loss":
+        need_rouge()
+    start = start_from(model, settings)
+    files = [source] if dev is None else [source, dev]
+    found = read_pairs(files, corpus=corpus, queries=queries, source=start.reading.text, intake=job.intake)
+    pairs, held = held_out(found[0], settings.dev_share) if settings.dev_share is not None else (found[0], found[-1])
+    if measured and not len(held):
+        raise DrtkError(f"{dev or source}: no pairs to measure with" + (" at this --dev-share" if dev is None else ""))
+    plan(len(pairs), settings)
+    facts = train_generator(
+        pairs,
+        job.begin(),
+        start=start,
+        settings=settings,
+        dev=sampled(held, settings.dev_limit) if measured else (),
+        score=rouge,
+        seed=seed,
+        device=device,
+    )
+    best = facts.pop("best", None)
+    job.intake.inputs += inputs_named({"corpus": corpus, "model": str(locate(model))})
+    job.counts |= {"pairs": len(pairs), "dev pairs": min(len(held), settings.dev_limit) if measured else 0, **facts}
+    job.finish(**{RECIPE: start.reading.to_dict(), "architecture": start.architecture, "best": best})

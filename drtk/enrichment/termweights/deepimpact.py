@@ -1,0 +1,96 @@
+"""DeepImpact's impacts: what each word of a passage adds to its score (methods: section 3.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Any, ClassVar
+
+from drtk.enrichment.termweights.base import Needs
+from drtk.enrichment.termweights.learned import weighing
+from drtk.enrichment.termweights.reading import Reading
+from drtk.enrichment.termweights.statistics import Statistics
+from drtk.errors import MismatchError, RecordError
+from drtk.models.hub import locate
+from drtk.settings.weighting import WeightingSettings
+from drtk.text.basic_words import basic_form, function_words
+from drtk.text.word_pieces import WordPieceTokenizer
+from drtk.text.word_places import WordPlaces, expanded
+from drtk.text.word_spans import WordSplit
+
+STEPS, LARGEST = 256, 255  # of the quantisation; the largest must fit a byte
+
+
+def quantised(impact: float, largest: float) -> int:
+    """ceil(256 impact / largest), at most 255; 0 for an impact of 0."""
+    steps = round(impact * STEPS / largest, 6)  # 3.65 of 7.3 is 128 steps, whatever the last bit says
+    return min(ceil(steps), LARGEST) if impact > 0 else 0
+
+
+class DeepImpact:
+    """Impacts of a passage's words, of those in the texts added to it too, and from them weights for masking (ROM).
+
+    All occurrences of a word weigh the same: its impact, over the largest of the passage's own words. Function words
+    weigh nothing: questions never ask for them, so that training never sees their impacts.
+    """
+
+    needs: ClassVar[Needs | None] = None
+    split: ClassVar[WordSplit] = "basic"
+    with_model: ClassVar[bool] = True
+
+    def __init__(
+        self, settings: WeightingSettings, statistics: Statistics | None, model: str | None, device: str
+    ) -> None:
+        weigher, self._weigh = weighing(model, "deepimpact", settings, device)
+        self._tokenizer = WordPieceTokenizer(str(locate(model or "")))
+        self._expand = list(settings.expand or weigher.facts.get("expand") or ())
+        self._largest = settings.impact_max or float(weigher.facts.get("largest") or 0)
+        if self._largest <= 0:
+            raise MismatchError(f"{model}: does not say what the largest impact is; --impact-max does")
+        self._impacts: dict[int, dict[str, float]] = {}
+
+    def __call__(self, readings: Sequence[Reading]) -> list[list[float]]:
+        """One weight an occurrence of a word in title and text, at most 1.
+
+        Raises RecordError for added texts that are none.
+        """
+        places = self._places(readings)
+        found = self._weigh([each.ids for each in places])
+        self._impacts = {}
+        weights = []
+        for reading, each, values in zip(readings, places, found, strict=True):
+            impacts = impacts_of(each, values)
+            self._impacts[id(reading)] = impacts
+            own = [impacts.get(basic_form(word), 0.0) for word in reading.words]
+            largest = max(own, default=0.0)
+            weights.append([impact / largest if largest > 0 else 0.0 for impact in own])
+        return weights
+
+    def _places(self, readings: Sequence[Reading]) -> list[WordPlaces]:
+        own = [
+            WordPlaces(reading.ids, [basic_form(word) for word in reading.words], reading.heads())
+            for reading in readings
+        ]
+        if not self._expand:
+            return own
+        found = []
+        for reading, places in zip(readings, own, strict=True):
+            try:
+                found += expanded([places], [reading.passage], self._tokenizer, self.split, expand=self._expand)
+            except ValueError as error:
+                raise RecordError(f"passage '{reading.passage.id}'", str(error)) from error
+        return found
+
+    def fields(self, reading: Reading, weights: Sequence[float]) -> dict[str, Any]:
+        """The passage's impacts as whole numbers, those of added words too."""
+        found = {word: quantised(impact, self._largest) for word, impact in self._impacts[id(reading)].items()}
+        return {"impacts": {word: impact for word, impact in found.items() if impact}}
+
+
+def impacts_of(places: WordPlaces, values: Sequence[float] | Any) -> dict[str, float]:
+    """The impact of each word, read off the first piece of its first occurrence; none for function words.
+
+    values: one number a piece
+    """
+    left_out = function_words()
+    return {word: float(values[head]) for word, head in places.first().items() if word not in left_out}

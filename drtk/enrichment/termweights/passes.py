@@ -1,0 +1,209 @@
+"""The two passes of weighing: over the collection, for what its words are like in it, and over the passages."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from drtk.enrichment.termweights import TERM_WEIGHTS
+from drtk.enrichment.termweights.statistics import Statistics, read_statistics
+from drtk.enrichment.termweights.stopword_share import lines
+from drtk.enrichment.termweights.weighing import Collect, Plan, Weigh
+from drtk.errors import MismatchError, UsageError
+from drtk.io.filtering import FilterJob
+from drtk.io.intake import Intake
+from drtk.io.jsonl import read_passages
+from drtk.io.manifest import is_done
+from drtk.io.progress import log
+from drtk.io.spool import spooled
+from drtk.io.streams import STANDARD, is_replaceable
+from drtk.records import Passage
+from drtk.runners.base import run_filter
+from drtk.settings.running import RunnerSettings
+from drtk.settings.weighting import WeightingSettings
+from drtk.text.word_pieces import WordPieceTokenizer
+from drtk.text.words import read_stopwords
+
+# Passages between two places to go on from. Of counts there are few a line, so that files stay small.
+_COUNTED, _READ_BY_MODEL, _PLAIN = 10_000, 512, 1000
+_OF_COUNTS = ("words", "stemmer", "stopwords", "title")
+_OF_ATTENTION = (*_OF_COUNTS, "sub2word", "gather", "saturation", "max_length")
+
+
+def planned(
+    method: str, settings: WeightingSettings, *, tokenizer: str | None, model: str | None, device: str, seed: int
+) -> Plan:
+    """The choices of a run, checked against each other.
+
+    Raises UsageError where a tokenizer is missing, MismatchError where it cuts other pieces than the model's.
+    """
+    kind = TERM_WEIGHTS.load(method)
+    if tokenizer is None and model is None:
+        raise UsageError(f"--method {method} needs {'--model' if kind.with_model else '--tokenizer'}")
+    if kind.with_model and model is None:
+        raise UsageError(f"--method {method} needs --model")
+    name = _lasting(tokenizer or model or "")
+    found = WordPieceTokenizer(name)  # here, so that one which is not there costs no pass
+    if kind.with_model and tokenizer is not None:
+        found.check(_lasting(model or ""))
+    return Plan(method, settings, settings.words or kind.split, name, model, device, seed)
+
+
+def _lasting(name: str) -> str:
+    """A folder is found again from any other; a hub name is one everywhere."""
+    return os.path.abspath(name) if os.path.isdir(name) else name
+
+
+def needed(plan: Plan) -> str | None:
+    """The kind of statistics that a method needs; attention alone needs none."""
+    if plan.method == "bprop" and plan.settings.emit == "attention":
+        return None
+    kind: str | None = TERM_WEIGHTS.load(plan.method).needs
+    return kind
+
+
+def choices(plan: Plan, kind: str) -> dict[str, Any]:
+    """What decides the statistics of a kind, to be the same wherever they are added up or used."""
+    settings = plan.settings
+    found = {name: getattr(settings, name) for name in (_OF_ATTENTION if kind == "attention" else _OF_COUNTS)}
+    found["words"] = plan.split
+    if settings.stopwords not in ("none", "lucene"):
+        found["stopwords"] = _digest("\n".join(read_stopwords(settings.stopwords)))
+    if kind == "attention":
+        from drtk.models.checkpoint import weights_digest
+        from drtk.models.hub import locate
+
+        found["model"] = weights_digest(Path(locate(plan.model or "")))
+    elif plan.split == "pieces":
+        found["tokenizer"] = _digest(repr(WordPieceTokenizer(plan.tokenizer).identity))
+    return found
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def collect(source: str, plan: Plan, *, running: RunnerSettings, job: FilterJob) -> None:
+    """Write the statistics of a collection, a line a window. Raises UsageError where the method needs none."""
+    kind = needed(plan)
+    if kind is None:
+        raise UsageError("--collect: this method looks at no collection")
+    job.kind = "term statistics"
+    run_filter(
+        read_passages(source, intake=job.intake, side_files=job.side_files),
+        job,
+        Collect,
+        plan,
+        kind,
+        choices(plan, kind),
+        running=running,
+        window=_COUNTED if kind == "counts" else _READ_BY_MODEL * 4,
+    )
+
+
+def merge(sources: Sequence[str], plan: Plan, job: FilterJob) -> None:
+    """Write the sum of several files of statistics as one line. Raises what `read_statistics` raises."""
+    if not sources:
+        raise UsageError("--merge joins the files of --collection; name them")
+    kind = needed(plan)
+    if kind is None:
+        raise UsageError("--merge: this method looks at no collection")
+    found = read_statistics(sources, kind, _anything, intake=job.intake)
+    job.kind = "term statistics"
+    job.counts |= {"passages": found.documents, "words": len(found.words)}
+    job.run([list(sources)], lambda _: [found.line()], unit="files")
+
+
+def _anything(made_by: Mapping[str, Any], place: str) -> None:
+    """Every choice is as good as another, as long as all lines have it."""
+
+
+def weigh(
+    source: str, plan: Plan, collections: Sequence[str], *, report: bool, running: RunnerSettings, job: FilterJob
+) -> None:
+    """Write the passages with weights; where the method needs statistics and has none, they are collected first.
+
+    Raises MismatchError for statistics of other choices, UsageError for some that are not needed.
+    """
+    kind = needed(plan)
+    if collections and kind is None:
+        raise UsageError("--collection: this method looks at no collection")
+    if kind is None or collections:
+        statistics = _read(collections, kind, plan, job.intake) if kind is not None else None
+        _weigh(
+            read_passages(source, intake=job.intake, side_files=job.side_files), plan, statistics, report, running, job
+        )
+        return
+    with spooled(source, job.intake) as stored, _collected(stored, plan, running, job) as made:
+        statistics = _read([made], kind, plan, Intake()) if Path(made).stat().st_size else Statistics(kind, {})
+        passages = read_passages(stored, intake=job.intake, side_files=job.side_files)
+        _weigh(passages, plan, statistics, report, running, job)
+
+
+def _read(sources: Sequence[str], kind: str, plan: Plan, intake: Intake) -> Statistics:
+    wanted = choices(plan, kind)
+
+    def check(made_by: Mapping[str, Any], place: str) -> None:
+        for name in sorted({*wanted, *made_by}):
+            if made_by.get(name) != wanted.get(name):
+                raise MismatchError(
+                    f"{place}: was collected with {name} {made_by.get(name)}, but this run has {wanted.get(name)}"
+                )
+
+    return read_statistics(sources, kind, check, intake=intake)
+
+
+def _weigh(
+    passages: Iterable[Passage],
+    plan: Plan,
+    statistics: Statistics | None,
+    report: bool,
+    running: RunnerSettings,
+    job: FilterJob,
+) -> None:
+    with_model = TERM_WEIGHTS.load(plan.method).with_model
+    window = _READ_BY_MODEL if with_model else _PLAIN
+    run_filter(passages, job, Weigh, plan, statistics, job.bare, report, running=running, window=window)
+    if report:
+        for line in lines(job.counts.get("report", {}), plan.method):
+            log(line)
+
+
+@contextmanager
+def _collected(source: str, plan: Plan, running: RunnerSettings, job: FilterJob) -> Iterator[str]:
+    """The statistics of the input itself.
+
+    Beside a named output they are kept, and found again by a run that goes on; otherwise they are in a temporary file.
+    """
+    first: Callable[[str], FilterJob] = lambda output: FilterJob(  # noqa: E731 - one expression, used twice
+        job.command,
+        "term statistics",
+        output,
+        {"source": source, "with": list(job.side_files), **choices(plan, needed(plan) or "")},
+        resume=job.resume,
+        force=job.force,
+        side_files=job.side_files,
+        intake=Intake(job.intake.skip_bad, stand_ins=job.intake.stand_ins),
+        told=False,
+    )
+    if source == STANDARD or not is_replaceable(job.output):
+        log("no --collection: the words of the input itself are counted first")
+        with tempfile.TemporaryDirectory(prefix="drtk-") as folder:
+            made = first(str(Path(folder) / "collection.jsonl"))
+            made.resume = False
+            collect(source, plan, running=running, job=made)
+            yield made.output
+        return
+    made = first(f"{job.output}.collection.jsonl")
+    if is_done(made.output, made.settings, program=made.command):
+        log(f"the words of the input are counted already: {made.output}")
+    else:
+        log(f"no --collection: the words of the input itself are counted first -> {made.output}")
+        made.check()
+        collect(source, plan, running=running, job=made)
+    yield made.output

@@ -1,0 +1,78 @@
+"""Weighted passages as words with their weights, for people to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from drtk.errors import MismatchError
+from drtk.records import Passage
+from drtk.text.word_pieces import WordPieceTokenizer
+from drtk.text.word_spans import of_pieces
+
+Word = tuple[str, float]
+
+
+class Weighted(NamedTuple):
+    """A passage in parts: stretches of its text with what they weigh, 0 between words; the title's, then the text's.
+
+    top: its heaviest words in lower case, each once, the first of equals first
+    """
+
+    passage: Passage
+    title: list[Word]
+    text: list[Word]
+    top: list[Word]
+
+    @property
+    def heaviest(self) -> float:
+        """The largest weight, at least some."""
+        return max((weight for _, weight in self.title + self.text), default=0.0) or 1.0
+
+
+def weighted(passages: Iterable[Passage], *, top: int) -> Iterator[Weighted]:
+    """The passages in parts; `top` heaviest words of each.
+
+    Raises MismatchError for a passage without weights, or with another number of them than its text has word pieces.
+    """
+    tokenizers: dict[str, WordPieceTokenizer] = {}
+    for passage in passages:
+        name = (passage.metadata or {}).get("weights_tokenizer")
+        weights = passage.extra.get("weights")
+        if not isinstance(name, str) or not isinstance(weights, list):
+            raise MismatchError(f"passage '{passage.id}' has no weights; drtk termweight makes them")
+        tokenizer = tokenizers.get(name) or tokenizers.setdefault(name, WordPieceTokenizer(name))
+        title: list[Word] = [(passage.title, 0.0)] if passage.title else []
+        if "title_weights" in passage.extra:
+            title = _parts(passage.title, passage.extra["title_weights"], tokenizer, passage.id)
+        text = _parts(passage.text, weights, tokenizer, passage.id)
+        yield Weighted(passage, title, text, _top(title + text, top))
+
+
+def _parts(text: str, weights: Sequence[Any], tokenizer: WordPieceTokenizer, id: str) -> list[Word]:
+    """The whole text as stretches; a word weighs what the heaviest of its pieces does."""
+    pieces = tokenizer([text])[0]
+    if len(weights) != len(pieces.ids):
+        raise MismatchError(
+            f"passage '{id}': {len(weights)} weights, but {tokenizer.name} makes {len(pieces.ids)} word pieces of it"
+        )
+    found: list[Word] = []
+    at = 0
+    for begin, end in of_pieces(text, pieces):
+        inside = [
+            float(weight)
+            for (start, stop), weight in zip(pieces.offsets, weights, strict=True)
+            if start < end and stop > begin
+        ]
+        found += [(text[at:begin], 0.0)] * (at < begin) + [(text[begin:end], max(inside, default=0.0))]
+        at = end
+    return found + [(text[at:], 0.0)] * (at < len(text))
+
+
+def _top(words: Iterable[Word], count: int) -> list[Word]:
+    heaviest: dict[str, float] = {}
+    for word, weight in words:
+        if weight > 0:
+            key = word.lower()
+            heaviest[key] = max(weight, heaviest.get(key, 0.0))
+    return sorted(heaviest.items(), key=lambda item: -item[1])[:count]

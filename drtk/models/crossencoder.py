@@ -1,0 +1,203 @@
+"""Cross-encoders: models that read two texts together and give one score; inference with sentence-transformers' folders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.io.ahead import read_ahead
+from drtk.io.manifest import read_json
+from drtk.io.progress import warn
+from drtk.models.checkpoint import activation_named, longest_input, lower_cased, quiet_transformers
+from drtk.models.device import choose_device, choose_dtype
+from drtk.models.hub import locate
+from drtk.models.layout import MODULES, SHARED, module_settings
+from drtk.settings.scoring import ScoringSettings
+from drtk.text.batching import Tokens, batches_by_length
+
+Pair = tuple[str, str]
+WINDOW = 16384  # pairs tokenised together by `Scorer.__call__`
+_CPU_TOKENS, _GPU_TOKENS = 2048, 65536
+
+
+@dataclass
+class CrossEncoder:
+    """A classifier with one label, its tokenizer, and what becomes of its logit.
+
+    prompt: put before the first text of every pair
+    """
+
+    model: nn.Module
+    tokenizer: Any
+    max_length: int
+    activation: nn.Module
+    prompt: str = ""
+
+
+def load_crossencoder(folder: Path) -> CrossEncoder:
+    """The cross-encoder of a folder that sentence-transformers reads, old layout or new, in float32 on the CPU.
+
+    Without a word about it in the folder, a logit goes through a sigmoid, as in sentence-transformers.
+    Raises MismatchError for a folder without the weights of a head, or with more labels than one, DrtkError for one that
+    cannot be loaded.
+    """
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+    path, shared = _layout(folder)
+    settings = module_settings(path)
+    try:
+        with quiet_transformers():
+            config = AutoConfig.from_pretrained(path)
+            _check_head(folder, config)
+            model, found = AutoModelForSequenceClassification.from_pretrained(
+                path, dtype=torch.float32, output_loading_info=True
+            )
+            tokenizer = AutoTokenizer.from_pretrained(path)
+    except DrtkError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        raise DrtkError(f"{folder}: cannot be loaded as a cross-encoder: {reason[0] if reason else error!r}") from error
+    if found["missing_keys"]:  # transformers draws them at random
+        raise MismatchError(f"{folder}: is no cross-encoder: it has no weights for {sorted(found['missing_keys'])[0]}")
+    if settings.get("do_lower_case"):
+        lower_cased(tokenizer)
+    return CrossEncoder(
+        model.eval(),
+        tokenizer,
+        min(filter(None, (*_lengths(settings), longest_input(tokenizer, config)))),
+        _activation(path, shared, config),
+        (shared.get("prompts") or {}).get(shared.get("default_prompt_name")) or "",
+    )
+
+
+def _layout(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Where the weights lie, and what sentence-transformers noted of the model; nothing in its old layout."""
+    if not (folder / MODULES).exists():
+        if not (folder / "config.json").exists():
+            raise MismatchError(f"{folder}: is no model folder: it has neither {MODULES} nor config.json")
+        return folder, {}
+    shared = read_json(folder / SHARED) if (folder / SHARED).exists() else {}
+    kind = shared.get("model_type", "SentenceTransformer")
+    if kind != "CrossEncoder":
+        raise MismatchError(f"{folder}: is a {kind}; a CrossEncoder is needed")
+    modules = read_json(folder / MODULES)
+    for module in modules[1:]:
+        raise MismatchError(f"{folder / MODULES}: holds a module drtk cannot run there: {module['type']}")
+    path = folder / modules[0]["path"]
+    task = module_settings(path).get("transformer_task", "sequence-classification")
+    if task != "sequence-classification":
+        raise MismatchError(f"{folder}: scores by {task}; a sequence classifier is needed")
+    return path, shared
+
+
+def _check_head(folder: Path, config: Any) -> None:
+    names = config.architectures or ()
+    if names and not any(name.endswith("ForSequenceClassification") for name in names):
+        raise MismatchError(f"{folder}: is no cross-encoder but a {names[0]}")
+    if config.num_labels != 1:
+        raise MismatchError(f"{folder}: gives {config.num_labels} labels to a pair; a model with one is needed")
+
+
+def _lengths(settings: dict[str, Any]) -> tuple[int | None, ...]:
+    """The longest pair in tokens, in each of the places where sentence-transformers may have noted one."""
+    processor = settings.get("processor_kwargs") or settings.get("tokenizer_args") or {}
+    text = (settings.get("processing_kwargs") or {}).get("text") or {}
+    return settings.get("max_seq_length"), processor.get("model_max_length"), text.get("max_length")
+
+
+def _activation(path: Path, shared: dict[str, Any], config: Any) -> nn.Module:
+    noted = getattr(config, "sentence_transformers", None) or {}
+    old = getattr(config, "sbert_ce_default_activation_function", None)  # before version 4
+    name = shared.get("activation_fn") or noted.get("activation_fn") or old
+    if name is None:
+        return nn.Sigmoid()
+    try:
+        return activation_named(path, name)
+    except MismatchError as error:  # sentence-transformers does the same with what it does not trust
+        warn(f"{error}; a sigmoid takes its place, which changes scores but not their order")
+        return nn.Sigmoid()
+
+
+class Prepared(NamedTuple):
+    """Pairs as tokens, each different pair once, and for each pair asked for the row of its tokens."""
+
+    tokens: Tokens
+    rows: np.ndarray
+
+
+class Scorer:
+    """Pairs of texts to scores with one cross-encoder; the higher, the better the texts go together.
+
+    model: a folder or a hub name
+    Equal pairs are scored once, so that they have equal scores whatever the batches.
+    Raises what `load_crossencoder` raises, MismatchError where `settings` ask for more tokens than the model reads.
+    """
+
+    def __init__(self, model: str, *, device: str = "auto", settings: ScoringSettings | None = None) -> None:
+        settings = settings or ScoringSettings()
+        self.model = model
+        self.device = choose_device(device)
+        loaded = load_crossencoder(locate(model))
+        self._tokenizer, self._activation, self._prompt = loaded.tokenizer, loaded.activation, loaded.prompt
+        if settings.max_length is not None and settings.max_length > loaded.max_length:
+            raise MismatchError(
+                f"{model}: reads at most {loaded.max_length} tokens; {settings.max_length} were asked for"
+            )
+        self.max_length = settings.max_length or loaded.max_length
+        config: Any = loaded.model.config
+        self.dtype = choose_dtype(settings.dtype, self.device, kind=config.model_type)
+        self._model = loaded.model.to(self.device, self.dtype)
+        self._budget = settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
+        self._with_types = "token_type_ids" in self._tokenizer.model_input_names
+
+    def __call__(self, pairs: Sequence[Pair]) -> np.ndarray:
+        """The scores of the pairs in their order, (len(pairs),), float32."""
+        windows = (pairs[start : start + WINDOW] for start in range(0, len(pairs), WINDOW))
+        found = [self.scores(prepared) for prepared in read_ahead(map(self.prepare, windows))]
+        return np.concatenate(found) if found else np.empty(0, dtype=np.float32)
+
+    def prepare(self, pairs: Sequence[Pair]) -> Prepared:
+        """The pairs as tokens, what exceeds the longest input cut off the longer text."""
+        places = {pair: row for row, pair in enumerate(dict.fromkeys(pairs))}
+        rows = np.fromiter((places[pair] for pair in pairs), dtype=np.int64, count=len(pairs))
+        if not places:
+            return Prepared(Tokens.of([], None), rows)
+        found = self._tokenizer(
+            [self._prompt + first for first, _ in places],
+            [second for _, second in places],
+            truncation="longest_first",
+            max_length=self.max_length,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=self._with_types,
+        )
+        return Prepared(Tokens.of(found["input_ids"], found["token_type_ids"] if self._with_types else None), rows)
+
+    @torch.inference_mode()
+    def scores(self, prepared: Prepared) -> np.ndarray:
+        """The scores of prepared pairs, (pairs,), float32. Raises DrtkError where one is not finite, or memory is too small."""
+        tokens, rows = prepared
+        out = torch.empty(len(tokens), dtype=torch.float32, device=self.device)
+        pad, left = int(self._tokenizer.pad_token_id or 0), self._tokenizer.padding_side == "left"
+        for chosen in batches_by_length(tokens.lengths, budget=self._budget):
+            batch = tokens.padded(chosen, pad=pad, left=left)
+            inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
+            try:
+                logits = self._model(**inputs).logits
+            except torch.OutOfMemoryError as error:
+                raise DrtkError(
+                    f"{self.device}: out of memory at {batch['input_ids'].size:,} tokens of pairs; score fewer at once"
+                ) from error
+            out[torch.from_numpy(chosen).to(self.device)] = self._activation(logits.float()).squeeze(-1)  # (batch,)
+        found: np.ndarray = out.cpu().numpy()
+        if not np.isfinite(found).all():
+            raise DrtkError(f"{self.model}: gave a score that is no finite number, computing in {self.dtype}")
+        return found[rows]

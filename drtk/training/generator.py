@@ -1,0 +1,169 @@
+"""Training of a model that writes (T5, BART) from pairs of texts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drtk.errors import MismatchError
+from drtk.losses.language import IGNORED, summed_cross_entropy
+from drtk.models.hub import locate
+from drtk.models.reading import Reading, reading_of, room_for, tokens_of
+from drtk.models.seq2seq import Writer, load_writer, save_writer
+from drtk.settings.writing import GeneratorSettings
+from drtk.training.distributed import summed, wait_for_all, world_size
+from drtk.training.pairs import Pair, Pairs, PairsOfSteps
+from drtk.training.schedule import Plan, planned
+from drtk.training.selection import Selection
+from drtk.training.trainer import DrtkTrainer, ShowProgress, allow_checkpointing, training_arguments
+from drtk.training.writing import Score, WritingTest, logits_of
+
+LOG = "log.jsonl"
+
+
+@dataclass
+class Start:
+    """The model that training begins with, and how passages are put before it."""
+
+    writer: Writer
+    reading: Reading
+
+    @property
+    def architecture(self) -> str:
+        """transformers' name of its kind: t5, bart."""
+        config: Any = self.writer.model.config
+        return str(config.model_type)
+
+
+def start_from(model: str, settings: GeneratorSettings) -> Start:
+    """The model of a folder or hub name; it reads as it did before, unless the settings say otherwise.
+
+    Raises MismatchError for a model without an encoder of its own.
+    """
+    folder = locate(model)
+    wishes = {"prefix": settings.prefix, "title": settings.title, "max_length": settings.max_length}
+    reading = reading_of(folder, wishes, sealed=False)
+    writer = load_writer(folder)
+    start = Start(writer, reading)
+    if not writer.two_sided:
+        raise MismatchError(
+            f"{model}: goes on with a text ({start.architecture}); a model of encoder and decoder (T5, BART) is needed"
+        )
+    room_for(writer, reading)
+    return start
+
+
+def plan(pairs: int, settings: GeneratorSettings) -> Plan:
+    """The plan for so many pairs. Raises DrtkError where they fill no batch, or devices cannot share one."""
+    return planned(pairs, batch=settings.batch, epochs=settings.epochs, steps=settings.steps, what="pairs")
+
+
+def collate(pairs: Sequence[Pair], *, writer: Writer, room: int, target_room: int) -> dict[str, Tensor]:
+    """input_ids, attention_mask (pairs, tokens) of the sources, labels (pairs, tokens) of the targets, IGNORED on padding."""
+    everything = np.arange(len(pairs))
+    sources = tokens_of([pair.source for pair in pairs], writer.tokenizer, room=room)
+    targets = tokens_of([pair.target for pair in pairs], writer.tokenizer, room=target_room, written=True)
+    batch = sources.padded(everything, pad=writer.pad)
+    batch["labels"] = targets.padded(everything, pad=IGNORED)["input_ids"]
+    return {name: torch.from_numpy(array) for name, array in batch.items()}
+
+
+def teacher_forced(model: nn.Module, inputs: dict[str, Tensor], *, smoothing: float) -> dict[str, Tensor]:
+    """{"cross_entropy": ()}: -log p of each target token given those before it, averaged over the tokens of the whole batch.
+
+    With several processes the sum of each is divided by the tokens of all and multiplied by their number, so that the average
+    over processes, of the losses and of their gradients, is the one of a single process that has the whole batch.
+    """
+    logits, labels = logits_of(model, inputs), inputs["labels"]
+    with torch.autocast(logits.device.type, enabled=False):
+        total = summed_cross_entropy(logits, labels, smoothing=smoothing)
+    tokens = summed((labels != IGNORED).sum())
+    return {"cross_entropy": total * world_size() / tokens}
+
+
+def train_generator(
+    pairs: Pairs,
+    folder: Path,
+    *,
+    start: Start,
+    settings: GeneratorSettings,
+    dev: Sequence[Pair] = (),
+    score: Score | None = None,
+    seed: int = 42,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with `dev`, "best" of the run.
+
+    folder: where checkpoints (taken away at the end), log.jsonl and the model go; where it holds a whole checkpoint,
+            training goes on from there
+    dev: pairs to measure with every so many steps; the best weights are the result. Without: the last ones
+    score: (texts written for dev, targets) -> numbers, among them the one of settings.select unless that is loss
+    Raises DrtkError where the loss ceases to be a number, or memory is too small.
+    """
+    writer = start.writer
+    model: Any = writer.model
+    schedule = plan(len(pairs), settings)
+    checkpoints = folder / "checkpoints"
+    arguments = training_arguments(
+        checkpoints,
+        steps=schedule.steps,
+        batch=schedule.batch,
+        lr=settings.lr,
+        warmup=settings.warmup,
+        weight_decay=settings.weight_decay,
+        seed=seed,
+        device=device,
+        precision=settings.precision,
+        log_every=settings.log_every,
+        save_every=settings.save_every,
+        others=settings.trainer,
+        schedule=settings.schedule,
+    )
+    use_cache = model.config.use_cache
+    if settings.gradient_checkpointing:
+        allow_checkpointing(model)
+    positions = getattr(model.config, "max_position_embeddings", None) or settings.target_length
+    target_length = min(settings.target_length, positions)
+    collating = partial(collate, writer=writer, room=room_for(writer, start.reading), target_room=target_length)
+    selection = None
+    if dev:
+        test = WritingTest(
+            writer,
+            dev,
+            collate=collating,
+            score=None if settings.select == "loss" else score,
+            rows=schedule.batch,
+            longest=target_length,
+        )
+        by = "dev_loss" if settings.select == "loss" else settings.select
+        selection = Selection(model, test, checkpoints, by=by, every=settings.eval_every, patience=settings.patience)
+    trainer = DrtkTrainer(
+        objective=partial(teacher_forced, smoothing=settings.label_smoothing),
+        log=folder / LOG,
+        steps_per_epoch=schedule.steps_per_epoch,
+        probe=selection,
+        model=model,
+        args=arguments,
+        train_dataset=PairsOfSteps(pairs, batch=settings.batch, steps=schedule.steps, seed=seed),
+        data_collator=collating,
+        callbacks=[ShowProgress("train-generator", schedule.steps)],
+    )
+    steps = trainer.go_on()
+    facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / schedule.steps_per_epoch, 4)}
+    if trainer.is_world_process_zero():
+        if selection is not None:
+            best = selection.put_back(model)
+            facts["best"] = {"step": best.step, settings.select: best.value}
+        model.config.use_cache = use_cache
+        save_writer(model.cpu().eval(), writer.tokenizer, folder)
+        shutil.rmtree(checkpoints, ignore_errors=True)
+    wait_for_all()
+    return facts

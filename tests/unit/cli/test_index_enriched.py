@@ -1,0 +1,296 @@
+"""drtk index --expand, --weights and --type impact through the commands: what was added to passages is what is found."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from pathlib import Path
+
+import orjson
+import pytest
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.text.word_pieces import WordPieceTokenizer
+from tests.bm25 import need_lucene
+from tests.running import command, write
+from tests.tiny import tiny_model
+
+ENGINES = ("bm25", "bm25s")
+EXPANDED = [
+    {"_id": "p1", "text": "wing", "queries": ["which bird", "what soars"]},
+    {"_id": "p2", "text": "sea", "continuations": "salty water", "queries": []},
+    {"_id": "p3", "text": "bird"},
+]
+
+
+def rows(path: Path, given: list[dict]) -> Path:
+    return write(path, "".join(orjson.dumps(row).decode() + "\n" for row in given))
+
+
+def told(capfd, *arguments: str | Path) -> str:
+    """What `drtk ARGUMENTS` writes to stderr."""
+    capfd.readouterr()
+    app([str(argument) for argument in arguments], standalone_mode=False)
+    found: str = capfd.readouterr().err
+    return found
+
+
+def columns(run: str) -> dict[tuple[str, str], float]:
+    return {(line.split()[0], line.split()[2]): float(line.split()[4]) for line in run.splitlines()}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_model(tmp_path_factory.mktemp("model") / "m"))
+
+
+def meta(folder: str) -> dict:
+    found: dict = orjson.loads((Path(folder) / "meta.json").read_bytes())
+    return found
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_added_texts_are_found_and_passages_without_them_counted(engine: str, place: Path, capfd) -> None:
+    if engine == "bm25":
+        need_lucene()
+    rows(place / "corpus.jsonl", EXPANDED)
+    rows(
+        place / "queries.jsonl",
+        [{"_id": "q1", "text": "bird"}, {"_id": "q2", "text": "soars"}, {"_id": "q3", "text": "salty"}],
+    )
+    command(capfd, "index", "corpus.jsonl", "--type", engine, "-o", "plain")
+    assert set(columns(command(capfd, "search", "plain", "queries.jsonl"))) == {("q1", "p3")}
+    wide = ("--type", engine, "-o", "wide", "--expand", "queries", "--expand", "continuations")
+    complaints = told(capfd, "index", "corpus.jsonl", *wide)
+    assert complaints.count("1 of 3 passages have no 'queries'") == 1
+    assert complaints.count("2 of 3 passages have no 'continuations'") == 1
+    assert set(columns(command(capfd, "search", "wide", "queries.jsonl"))) == {
+        ("q1", "p1"), ("q1", "p3"), ("q2", "p1"), ("q3", "p2"),
+    }  # fmt: skip
+    assert meta("wide")["settings"]["expand"] == ["queries", "continuations"]
+    assert meta("wide")["counts"] == {"passages": 3, "without queries": 1, "without continuations": 2}
+
+
+def test_the_strings_follow_title_and_text_with_spaces(place: Path, capfd) -> None:
+    # p1 has the words wing which bird what soars: 5; p2 sea: 1; p3 bird: 1; avgdl 7/3. bird: idf ln(1 + 1.5/2.5) = .470004
+    # p1: .470004 / (1 + .9 (.6 + .4 * 5/(7/3))) = .203339; p3: .470004 / (1 + .9 (.6 + .4 * 1/(7/3))) = .277405
+    rows(place / "corpus.jsonl", EXPANDED)
+    rows(place / "queries.jsonl", [{"_id": "q1", "text": "bird"}])
+    command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "i", "--expand", "queries")
+    found = columns(command(capfd, "search", "i", "queries.jsonl"))
+    expected = {
+        ("q1", f"p{n}"): math.log(1.6) / (1 + 0.9 * (0.6 + 0.4 * length * 3 / 7)) for n, length in ((1, 5), (3, 1))
+    }
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert expected["q1", "p1"] == pytest.approx(0.203339, abs=1e-6)
+
+
+def test_side_files_and_compressed_corpora_give_the_same_index(place: Path, capfd) -> None:
+    rows(place / "whole.jsonl", EXPANDED)
+    rows(place / "queries.jsonl", [{"_id": "q1", "text": "bird soars water"}])
+    lines = [orjson.dumps({"_id": row["_id"], "text": row["text"]}) + b"\n" for row in EXPANDED]
+    (place / "bare.jsonl.gz").write_bytes(gzip.compress(b"".join(lines)))
+    rows(place / "side.jsonl", [{"_id": row["_id"], "queries": row.get("queries", [])} for row in EXPANDED])
+    command(capfd, "index", "whole.jsonl", "--type", "bm25s", "--expand", "queries", "-o", "one")
+    command(
+        capfd, "index", "bare.jsonl.gz", "--with", "side.jsonl", "--type", "bm25s", "--expand", "queries", "-o", "two"
+    )
+    assert command(capfd, "search", "one", "queries.jsonl") == command(capfd, "search", "two", "queries.jsonl") != ""
+
+
+@pytest.mark.parametrize("value", [7, [1], {"a": "b"}, ["a", None]])
+def test_a_field_of_another_type_is_told_with_its_line(value: object, place: Path, capfd) -> None:
+    rows(place / "corpus.jsonl", [EXPANDED[0], {"_id": "p9", "text": "x", "queries": value}])
+    arguments = ("index", "corpus.jsonl", "--type", "bm25s", "--expand", "queries")
+    with pytest.raises(
+        RecordError, match=r"corpus\.jsonl:2: passage 'p9': 'queries' must be a string or a list of strings"
+    ):
+        command(capfd, *arguments, "-o", "i")
+    command(capfd, *arguments, "-o", "i", "--skip-bad", "1", "--force")
+    assert meta("i")["counts"] == {"passages": 1, "skipped": 1}
+
+
+def test_a_field_that_no_passage_has_is_a_fault(place: Path, capfd) -> None:
+    rows(place / "corpus.jsonl", EXPANDED)
+    with pytest.raises(DrtkError, match="none of 3 passages has a field 'querys'"):
+        command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "--expand", "querys", "-o", "i")
+
+
+def weighted(tokenizer: str, id: str, text: str, by_word: dict[str, float]) -> dict:
+    """A row whose pieces weigh what their word (parted by spaces) does; "*" is the weight of later pieces."""
+    (pieces,) = WordPieceTokenizer(tokenizer)([text])
+    words = [text[:begin].count(" ") for begin, _ in pieces.offsets]
+    weights = [
+        by_word["*"] if at and words[at] == words[at - 1] else by_word[text.split()[word]]
+        for at, word in enumerate(words)
+    ]
+    return {"_id": id, "text": text, "weights": weights, "metadata": {"weights_tokenizer": tokenizer}}
+
+
+@pytest.fixture
+def weights(place: Path, tokenizer: str) -> Path:
+    rows(place / "queries.jsonl", [{"_id": "q1", "text": "rivers"}, {"_id": "q2", "text": "engines"}])
+    return rows(
+        place / "weighted.jsonl",
+        [
+            weighted(tokenizer, "p1", "rivers engines rivers", {"rivers": 0.04, "engines": 0.01, "*": 1.0}),
+            weighted(tokenizer, "p2", "engines rivers", {"rivers": 0.0049, "engines": 0.03, "*": 1.0}),
+        ],
+    )
+
+
+# p1 becomes rivers x 4, engines x 1; p2 engines x 3 (rivers: round(.49) = 0); N = 2, lengths 5 and 3, on average 4.
+# rivers: idf ln(1 + 1.5/1.5) = .693147; engines: ln(1 + .5/2.5) = .182322.
+def bm25(idf: float, tf: int, length: int, average: float, *, k1: float, b: float) -> float:
+    return idf * tf / (tf + k1 * (1 - b + b * length / average))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(engine: str, weights: Path, capfd) -> None:
+    if engine == "bm25":
+        need_lucene()
+    command(capfd, "index", weights, "--type", engine, "--weights", "-o", "i")
+    assert meta("i")["bm25"] == {"k1": 10.0, "b": 0.9}
+    assert (meta("i")["settings"]["weights"], meta("i")["settings"]["weight_scale"]) == (True, "linear")
+
+    def expected(k1: float, b: float) -> dict[tuple[str, str], float]:
+        rare, common = math.log(2), math.log(1.2)
+        return {
+            ("q1", "p1"): bm25(rare, 4, 5, 4, k1=k1, b=b),
+            ("q2", "p1"): bm25(common, 1, 5, 4, k1=k1, b=b),
+            ("q2", "p2"): bm25(common, 3, 3, 4, k1=k1, b=b),
+        }
+
+    assert "i advises k1 10, b 0.9" in told(capfd, "search", "i", "queries.jsonl")
+    found = columns(command(capfd, "search", "i", "queries.jsonl"))
+    # .693147 * 4 / (4 + 10 (.1 + .9 * 5/4)) = .170621
+    assert found["q1", "p1"] == pytest.approx(0.170621, abs=1e-5)
+    assert found == pytest.approx(expected(10, 0.9), abs=1e-5)
+    found = columns(command(capfd, "search", "i", "queries.jsonl", "--k1", "0.9", "--b", "0.4"))
+    assert found == pytest.approx(expected(0.9, 0.4), abs=1e-5)
+    found = columns(command(capfd, "search", "i", "queries.jsonl", "--b", "0.4"))
+    assert found == pytest.approx(expected(10, 0.4), abs=1e-5)
+
+
+def test_the_square_root_scale_advises_its_own_parameters(weights: Path, capfd) -> None:
+    # sqrt: rivers 100 * .2 = 20, engines 10; p2: engines 17 (17.3), rivers 7. Lengths 30, 24: average 27, both words common
+    command(capfd, "index", weights, "--type", "bm25s", "--weights", "--weight-scale", "sqrt", "-o", "i")
+    assert meta("i")["bm25"] == {"k1": 18.0, "b": 0.7}
+    found = columns(command(capfd, "search", "i", "queries.jsonl"))
+    common = math.log(1.2)
+    assert found == pytest.approx(
+        {
+            ("q1", "p1"): bm25(common, 20, 30, 27, k1=18, b=0.7),
+            ("q1", "p2"): bm25(common, 7, 24, 27, k1=18, b=0.7),
+            ("q2", "p1"): bm25(common, 10, 30, 27, k1=18, b=0.7),
+            ("q2", "p2"): bm25(common, 17, 24, 27, k1=18, b=0.7),
+        },
+        abs=1e-5,
+    )
+
+
+def test_weights_arrive_by_a_side_file_too(weights: Path, place: Path, capfd) -> None:
+    given = [orjson.loads(line) for line in weights.read_bytes().splitlines()]
+    rows(place / "corpus.jsonl", [{"_id": row["_id"], "text": row["text"]} for row in given])
+    rows(place / "side.jsonl", [{key: row[key] for key in ("_id", "weights", "metadata")} for row in given])
+    command(capfd, "index", weights, "--type", "bm25s", "--weights", "-o", "one")
+    command(capfd, "index", "corpus.jsonl", "--with", "side.jsonl", "--type", "bm25s", "--weights", "-o", "two")
+    assert command(capfd, "search", "one", "queries.jsonl") == command(capfd, "search", "two", "queries.jsonl") != ""
+
+
+def test_titles_without_weights_are_told_and_left_out(weights: Path, place: Path, capfd) -> None:
+    given = [orjson.loads(line) | {"title": "violins"} for line in weights.read_bytes().splitlines()]
+    rows(place / "titled.jsonl", given)
+    complaints = told(capfd, "index", "titled.jsonl", "--type", "bm25s", "--weights", "-o", "i")
+    assert "2 passages have no 'title_weights': their titles are not indexed" in complaints
+    rows(place / "queries.jsonl", [{"_id": "q", "text": "violins"}])
+    assert command(capfd, "search", "i", "queries.jsonl") == ""
+
+
+def test_weights_of_another_tokenizers_pieces_are_told_with_line_and_id(weights: Path, place: Path, capfd) -> None:
+    given = [orjson.loads(line) for line in weights.read_bytes().splitlines()]
+    pieces = len(given[1]["weights"])
+    given[1]["weights"].append(0.5)
+    rows(place / "bad.jsonl", given)
+    with pytest.raises(RecordError) as caught:
+        command(capfd, "index", "bad.jsonl", "--type", "bm25s", "--weights", "-o", "i")
+    assert str(caught.value) == (
+        f"bad.jsonl:2: passage 'p2': has {pieces + 1} 'weights' for {pieces} word pieces of its tokenizer"
+    )
+    command(capfd, "index", "bad.jsonl", "--type", "bm25s", "--weights", "-o", "i", "--skip-bad", "1", "--force")
+    assert meta("i")["counts"] == {"passages": 1, "skipped": 1}
+
+
+def test_indexes_of_different_scales_are_not_searched_as_one(weights: Path, capfd) -> None:
+    command(capfd, "index", weights, "--type", "bm25s", "--weights", "-o", "one")
+    command(capfd, "index", weights, "--type", "bm25s", "-o", "two")
+    with pytest.raises(MismatchError, match="one is not of weights"):
+        command(capfd, "search", "one", "two", "queries.jsonl")
+
+
+IMPACTS = [
+    {"_id": "d1", "title": "Wings", "text": "nobody reads this", "impacts": {"wing": 255, "bird": 3}},
+    {"_id": "d2", "text": "nor this", "impacts": {"wing": 40, "craft": 200}},
+    {"_id": "d3", "text": "bird bird", "impacts": {"bird": 120}},
+]
+
+
+def test_impacts_are_summed_and_the_type_needs_no_saying(place: Path, capfd) -> None:
+    need_lucene()
+    rows(place / "corpus.jsonl", IMPACTS)
+    rows(place / "queries.jsonl", [{"_id": "q1", "text": "Wings? A wing of the BIRD, the bird!"}])
+    command(capfd, "index", "corpus.jsonl", "--type", "impact", "-o", "i")
+    # d1 255 + 3, d3 120, d2 40: `bird` counts once, `wings` is no word of theirs
+    assert command(capfd, "search", "i", "queries.jsonl") == (
+        "q1 Q0 d1 1 258.0 drtk\nq1 Q0 d3 2 120.0 drtk\nq1 Q0 d2 3 40.0 drtk\n"
+    )
+    found = meta("i")
+    assert (found["type"], found["encoder"], found["counts"]) == ("impact", None, {"passages": 3})
+    assert "nobody reads this" in command(capfd, "search", "i", "-q", "wing bird", "-k", "1")
+    with pytest.raises(UsageError, match="plain sums"):
+        command(capfd, "search", "i", "queries.jsonl", "--k1", "10")
+    write(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    with pytest.raises(UsageError, match="--tune"):
+        command(capfd, "search", "i", "queries.jsonl", "--tune", "--qrels", "qrels.tsv")
+
+
+def test_parts_of_an_impact_index_score_as_the_whole(place: Path, capfd) -> None:
+    need_lucene()
+    rows(place / "queries.jsonl", [{"_id": "q1", "text": "wing bird"}])
+    for name, part in (("whole", IMPACTS), ("one", IMPACTS[:1]), ("two", IMPACTS[1:])):
+        rows(place / "part.jsonl", part)
+        command(capfd, "index", "part.jsonl", "--type", "impact", "-o", name)
+    parts = command(capfd, "search", "one", "two", "queries.jsonl")
+    assert parts == command(capfd, "search", "whole", "queries.jsonl")
+    assert "comparable only roughly" not in told(capfd, "search", "one", "two", "queries.jsonl")
+
+
+def test_what_is_no_impact_is_told_with_line_and_id(place: Path, capfd) -> None:
+    need_lucene()
+    rows(place / "corpus.jsonl", [IMPACTS[0], {"_id": "p9", "text": "", "impacts": {"wing": 1.5}}])
+    with pytest.raises(RecordError) as caught:
+        command(capfd, "index", "corpus.jsonl", "--type", "impact", "-o", "i")
+    assert str(caught.value) == "corpus.jsonl:2: passage 'p9': the impact of 'wing' must be a whole number, found 1.5"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--type", "impact", "--expand", "queries"], "--expand: only for --type bm25 and bm25s"),
+        (["--type", "exact", "--weights"], "--weights: only for --type bm25 and bm25s"),
+        (["--type", "bm25s", "--weights", "--expand", "queries"], "words that are added have no weights"),
+        (["--type", "bm25s", "--expand", "queries,"], "a field's name is empty"),
+    ],
+)
+def test_what_does_not_go_together_is_wrong_usage(arguments: list[str], complaint: str, place: Path, capfd) -> None:
+    rows(place / "corpus.jsonl", EXPANDED)
+    with pytest.raises(UsageError, match=complaint):
+        command(capfd, "index", "corpus.jsonl", *arguments, "-o", "i")
+    assert not (place / "i").exists()

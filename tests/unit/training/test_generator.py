@@ -1,0 +1,282 @@
+"""Training of models that write: the loss, the pairs, what is held out, and which weights are kept."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from drtk.errors import DrtkError
+from drtk.losses.language import IGNORED, summed_cross_entropy
+from drtk.models.reading import Reading, reading_of
+from drtk.models.seq2seq import load_writer
+from drtk.records import Example, Passage
+from drtk.settings.writing import GeneratorSettings
+from drtk.training.examples import PackedExamples
+from drtk.training.generator import collate, plan, teacher_forced
+from drtk.training.pairs import ExamplePairs, Pair, PairsOfSteps, WrittenPairs, held_out, sampled
+from drtk.training.selection import Selection
+from drtk.training.trainer import load_weights, save_weights
+from drtk.training.writing import WritingTest
+from tests.tiny import tiny_writer
+
+TEXTS = [Pair("rivers riverer rivered", "rivers"), Pair("engines", "engineer engined engineish"), Pair("sailors", "")]
+
+
+class Corpus:
+    """Passages by id, in memory."""
+
+    def __init__(self, *passages: Passage) -> None:
+        self.passages = {passage.id: passage for passage in passages}
+
+    def many(self, ids: list[str]) -> list[Passage]:
+        return [self.passages[id] for id in ids]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_writer(tmp_path_factory.mktemp("t5") / "t5", "t5")
+
+
+def by_hand(logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> tuple[float, int]:
+    """Sum over labelled tokens of (1 - e) * -log p(label) + e * mean over the vocabulary of -log p; and their number."""
+    total, tokens = 0.0, 0
+    for text in range(labels.shape[0]):
+        for place in range(labels.shape[1]):
+            label = int(labels[text, place])
+            if label == -100:
+                continue
+            row = [float(value) for value in logits[text, place].detach().double()]
+            top = max(row)
+            log_sum = top + math.log(sum(math.exp(value - top) for value in row))
+            total += (1 - smoothing) * (log_sum - row[label]) + smoothing * (log_sum - sum(row) / len(row))
+            tokens += 1
+    return total, tokens
+
+
+def test_two_words_at_known_odds():
+    # p(label) is 3/4 and 1/2; the third place has no label: -log 3/4 - log 1/2 = 0.287682 + 0.693147
+    logits = torch.tensor([[[math.log(3.0), 0.0], [5.0, 5.0], [9.0, -9.0]]])
+    labels = torch.tensor([[0, 1, IGNORED]])
+    assert summed_cross_entropy(logits, labels).item() == pytest.approx(0.980829, abs=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_loss_is_that_of_a_loop_over_tokens_and_padding_does_not_count(folder: Path, smoothing: float):
+    writer = load_writer(folder)
+    batch = collate(TEXTS, writer=writer, room=20, target_room=8)
+    lengths = [len(writer.tokenizer(pair.target)["input_ids"]) for pair in TEXTS]
+    assert (batch["labels"] != IGNORED).sum(dim=1).tolist() == lengths  # the end token is a target, padding is none
+    assert len(set(lengths)) == 3
+    (loss,) = teacher_forced(writer.model, batch, smoothing=smoothing).values()
+    # transformers' own shift of labels into decoder inputs; logits for the loop above
+    theirs = writer.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=batch["labels"])
+    total, tokens = by_hand(theirs.logits, batch["labels"], smoothing)
+    assert tokens == sum(lengths)
+    assert loss.item() == pytest.approx(total / tokens, rel=1e-5)
+    if not smoothing:
+        assert loss.item() == pytest.approx(theirs.loss.item(), rel=1e-5)
+    # the same pairs one by one, without any padding: the mean over tokens, not over pairs
+    alone = [
+        teacher_forced(writer.model, collate([pair], writer=writer, room=20, target_room=8), smoothing=smoothing)
+        for pair in TEXTS
+    ]
+    losses = [each["cross_entropy"].item() for each in alone]
+    assert loss.item() == pytest.approx(np.average(losses, weights=lengths), rel=1e-5)
+    assert abs(loss.item() - np.mean(losses)) > 1e-4
+
+
+def test_sources_and_targets_are_cut_to_their_lengths(folder: Path):
+    writer = load_writer(folder)
+    long = Pair("rivers " * 30, "engines " * 30)
+    batch = collate([long], writer=writer, room=12, target_room=5)
+    assert (batch["input_ids"].shape, batch["labels"].shape) == ((1, 12), (1, 5))
+    assert batch["labels"][0, -1] == writer.tokenizer.eos_token_id
+
+
+def test_what_is_measured_is_the_loss_over_all_tokens_and_the_texts_written(folder: Path):
+    writer = load_writer(folder)
+    writer.model.train()
+    seen: list[tuple[list[str], list[str]]] = []
+
+    def score(written: list[str], wanted: list[str]) -> dict[str, float]:
+        seen.append((list(written), list(wanted)))
+        return {"rougeL": 0.25}
+
+    def collating(pairs: list[Pair]) -> dict[str, torch.Tensor]:
+        return collate(pairs, writer=writer, room=20, target_room=8)
+
+    pairs = [*TEXTS, Pair(TEXTS[0].source, "rivered")]  # a source with two targets is written for once
+    found = WritingTest(writer, pairs, collate=collating, score=score, rows=2, longest=4)()
+    assert writer.model.training
+    writer.model.eval()
+    batch = collating(pairs)
+    whole = teacher_forced(writer.model, batch, smoothing=0.0)["cross_entropy"].item()
+    assert found == {"dev_loss": pytest.approx(whole, rel=1e-5), "rougeL": 0.25}
+    ((written, wanted),) = seen
+    assert wanted == [pair.target for pair in pairs]
+    begun = writer.model.generate(
+        input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=4, do_sample=False
+    )
+    texts = [" ".join(text.split()) for text in writer.tokenizer.batch_decode(begun, skip_special_tokens=True)]
+    assert written == texts
+    assert written[0] == written[3]
+
+
+def pairs_of_examples() -> ExamplePairs:
+    examples = [Example("q1", ("d1", "d2"), ()), Example("q2", ("d2",), ()), Example("q3", ("d1",), ())]
+    queries = {"q1": "what is a wing", "q2": "lift", "q3": " "}
+    corpus = Corpus(Passage("d1", "text one", "Wing"), Passage("d2", "text two"))
+    return ExamplePairs(PackedExamples(examples), queries=queries, corpus=corpus, source=Reading(prefix="ask:").text)
+
+
+def test_every_positive_is_a_pair_with_prefix_and_title_and_empty_queries_are_none():
+    pairs = pairs_of_examples()
+    assert [pairs[number] for number in range(len(pairs))] == [
+        Pair("ask: Wing text one", "what is a wing"),
+        Pair("ask: text two", "what is a wing"),
+        Pair("ask: text two", "lift"),
+    ]
+    assert [pairs.key(number) for number in range(3)] == ["d1", "d2", "d2"]
+
+
+def test_passages_bring_their_queries():
+    first = Passage("d1", "one", "Wing", extra={"queries": ["a", "", "b"]})
+    third = Passage("d3", "three", extra={"queries": ["c"]})
+    passages = [first, Passage("d2", "two"), third]
+    pairs = WrittenPairs(passages, corpus=Corpus(*passages), source=Reading(title="none").text)
+    assert [pairs[number] for number in range(len(pairs))] == [Pair("one", "a"), Pair("one", "b"), Pair("three", "c")]
+    with pytest.raises(ValueError, match="'queries' must be a list of strings"):
+        WrittenPairs([Passage("d4", "", extra={"queries": [1]})], corpus=Corpus(), source=Reading().text)
+
+
+def many_pairs(count: int, each: int = 2) -> WrittenPairs:
+    passages = [
+        Passage(f"d{number}", "x", extra={"queries": [f"{number}.{slot}" for slot in range(each)]})
+        for number in range(count)
+    ]
+    return WrittenPairs(passages, corpus=Corpus(*passages), source=Reading().text)
+
+
+def test_passages_are_held_out_whole_by_their_id_alone():
+    pairs = many_pairs(1000)
+    train, dev = held_out(pairs, 0.1)
+    sides = [{side.key(number) for number in range(len(side))} for side in (train, dev)]
+    assert not sides[0] & sides[1]
+    assert len(train) + len(dev) == 2000
+    assert 70 <= len(sides[1]) <= 130  # 1000 * .1 = 100, standard deviation sqrt(1000 * .1 * .9) = 9.5
+    assert {key for key in sides[1] if int(key[1:]) < 300} == {
+        side.key(number) for side in [held_out(many_pairs(300), 0.1)[1]] for number in range(len(side))
+    }
+    more = {side.key(number) for side in [held_out(pairs, 0.3)[1]] for number in range(len(side))}
+    assert sides[1] < more
+
+
+def test_a_sample_to_measure_with_is_the_same_each_time_and_in_order():
+    pairs = many_pairs(100)
+    some = sampled(pairs, 20)
+    assert len(some) == 20
+    assert some == sampled(pairs, 20)
+    places = [[int(part) for part in pair.target.split(".")] for pair in some]
+    assert places == sorted(places)
+    assert places[-1][0] > 50
+    assert {pair.target for pair in some} < {pair.target for pair in sampled(pairs, 40)}
+    assert len(sampled(pairs, 1000)) == 200
+
+
+def test_each_epoch_sees_every_pair_that_fits_in_an_order_of_its_own():
+    pairs = many_pairs(5, each=2)
+    steps = PairsOfSteps(pairs, batch=4, steps=5, seed=1)  # 10 // 4 = 2 steps an epoch: 5 steps are 2.5 epochs
+    seen = [steps[number].target for number in range(len(steps))]
+    assert len(seen) == 20
+    epochs = [seen[:8], seen[8:16]]
+    assert all(len(set(epoch)) == 8 for epoch in epochs)
+    assert epochs[0] != epochs[1]
+    assert seen[16:] == [PairsOfSteps(pairs, batch=4, steps=5, seed=1)[number].target for number in range(16, 20)]
+
+
+def test_too_few_pairs_for_a_batch():
+    with pytest.raises(DrtkError, match="5 pairs do not fill one batch; --batch 5 or less would do"):
+        plan(5, GeneratorSettings(batch=6))
+    assert plan(70, GeneratorSettings(batch=16, epochs=2.5)).steps == 10  # 70 // 16 = 4, 2.5 * 4
+
+
+class Scripted:
+    """A selection whose measurements are given, over a model with a single weight."""
+
+    def __init__(self, folder: Path, values: list[float], *, by: str = "rougeL", patience: int | None = None) -> None:
+        self.model = torch.nn.Linear(1, 1, bias=False)
+        self.values = iter(values)
+        self.selection = Selection(
+            self.model, lambda: {by: next(self.values)}, folder, by=by, every=10, patience=patience
+        )
+
+    def at(self, step: int) -> bool:
+        """Measure when the weight is the number of the step; whether that is enough."""
+        torch.nn.init.constant_(self.model.weight, float(step))
+        self.selection.measure(step)
+        return self.selection.enough
+
+
+@pytest.mark.parametrize(("by", "step"), [("rougeL", 20), ("dev_loss", 30)])
+def test_the_best_weights_are_put_back_the_first_of_equals(tmp_path: Path, by: str, step: int):
+    script = Scripted(tmp_path, [0.2, 0.6, 0.1, 0.6], by=by)
+    for number in (10, 20, 30, 40):
+        script.at(number)
+    best = script.selection.put_back(script.model)
+    assert (best.step, script.model.weight.item()) == (step, step)
+
+
+def test_patience_counts_measurements_without_a_better_one(tmp_path: Path):
+    script = Scripted(tmp_path, [0.2, 0.1, 0.3, 0.3, 0.2], patience=2)
+    assert [script.at(step) for step in (10, 20, 30, 40, 50)] == [False, False, False, False, True]
+
+
+def test_resumed_selection_knows_what_its_checkpoint_knew_and_nothing_later(tmp_path: Path):
+    first = Scripted(tmp_path, [0.5, 0.4, 0.9], patience=2)
+    (tmp_path / "checkpoint-20").mkdir()
+    first.at(10)
+    first.at(20)
+    first.selection.save(tmp_path / "checkpoint-20")
+    first.selection.save(tmp_path / "checkpoint-20")  # the Trainer may save a step twice
+    first.at(30)  # the best of all, but lost: training goes on after step 20
+    second = Scripted(tmp_path, [0.45], patience=2)
+    second.selection.restore(tmp_path / "checkpoint-20")
+    assert second.at(30)  # .4 and .45 are two without a better one than .5
+    assert second.selection.put_back(second.model).step == 10
+    assert second.model.weight.item() == 10
+    third = Scripted(tmp_path, [0.1])
+    third.selection.restore(None)
+    third.at(10)
+    assert third.selection.put_back(third.model).value == 0.1
+
+
+def test_tied_weights_are_written_once_and_come_back(folder: Path, tmp_path: Path):
+    model, other = load_writer(folder).model, load_writer(folder).model
+    path = tmp_path / "w.safetensors"
+    save_weights(model.state_dict(), path)
+    shared = sum(value.numel() * value.element_size() for value in model.parameters())  # parameters() has each once
+    assert shared < path.stat().st_size < shared + 20_000  # the header
+    with torch.no_grad():
+        for value in other.parameters():
+            value.zero_()
+    load_weights(other, path)
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items())
+    with pytest.raises(DrtkError, match="holds the weights of another model"):
+        load_weights(torch.nn.Linear(2, 2), path)
+
+
+def test_a_model_says_how_it_was_trained_to_read(tmp_path: Path):
+    assert reading_of(tmp_path, {"prefix": "a"}, sealed=True) == Reading(prefix="a")
+    stated = {"prefix": "ask:", "title": "none", "max_length": 99, "of a later version": 1}
+    manifest = {"command": "drtk x", "settings": {}, "inputs": [], "writing": stated}
+    (tmp_path / "meta.json").write_text(json.dumps(manifest))
+    wishes = {"prefix": None, "title": "none", "max_length": 30}
+    assert reading_of(tmp_path, wishes, sealed=True) == Reading("ask:", "none", 30)
+    with pytest.raises(DrtkError, match="was trained with --prefix 'ask:'; '' contradicts it"):
+        reading_of(tmp_path, {"prefix": ""}, sealed=True)
+    assert reading_of(tmp_path, {"prefix": ""}, sealed=False) == Reading("", "none", 99)
