@@ -59,7 +59,7 @@ def run_on_ray(
     Raises MissingDependency without ray, DrtkError where the cluster cannot be reached or gives up.
     """
     ray = _connected(running.ray_address)
-    gpus = ray.cluster_resources().get("GPU", 0)
+    gpus = ray.cluster_resources().get("GPU", 0) if recipe.gpu else 0
     workers = running.ray_workers or max(1, int(gpus or ray.cluster_resources().get("CPU", 1)))
     detail(f"ray: {workers} workers, {'a GPU each' if gpus else 'on CPUs'}")
     done = 0
