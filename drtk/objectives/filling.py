@@ -25,6 +25,7 @@ def filled(slot: SlotBatch, corruption: Corruption, generator: Any, wanted: Gene
             slot.given, slot.attention, slot.hidden, noise=slot.noise, decode=wanted.decode, scope=scope
         )
     kept = ~slot.attention.bool()
+    kept[:, 0] = True
     if corruption == "any" and slot.edited is not None:  # rows with insertions or deletions, where scope was "all"
         kept = kept | ((slot.edited >= 0) & ~slot.hidden)
     return torch.where(kept, slot.given, found)
