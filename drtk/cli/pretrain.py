@@ -68,7 +68,7 @@ def pretrain(
     from drtk.objectives.checking import checked
     from drtk.settings.composition import composition, with_changes
     from drtk.text.token_corpus import TokenCorpus
-    from drtk.training.pretrain import Material, take_up
+    from drtk.training.pretrain import Material, shares, take_up
     from drtk.training.pretrain import pretrain as train
 
     place = str(recipe["name"])
@@ -84,6 +84,7 @@ def pretrain(
     folder = locate(model)
     network, tokenizer = assembled(plan, folder, seed=seed, place=place)
     check_lengths(network, settings.max_length)
+    shares(settings, network)  # complains before anything is written
     fitted = take_up(network, folder)
     corpus = TokenCorpus.open(passages, model, wants=wants, side_files=job.side_files, intake=job.intake)
     material = Material(corpus, plan, settings, tokenizer, seed)

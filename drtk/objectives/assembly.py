@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -54,9 +54,13 @@ def assembled(composition: Composition, model: Path, *, seed: int, place: str = 
             for objective in recovering(composition)
         }
         projectors = {
-            name: Projector(anatomy.hidden_size, kind=each.kind) for name, each in composition.projectors.items()
+            name: Projector(anatomy.hidden_size, kind=each.kind)
+            for name, each in composition.projectors.items()
+            if any(name == objective.projector for objective in composition.objectives)
         }
         generator = _generator(composition, backbone, head, tokenizer)
+    if not any(getattr(each.target, "head", None) is head for each in recoveries.values()):
+        head.requires_grad_(False)  # as the pooler: several processes would wait for its gradient
     network = Network(
         composition,
         backbone=backbone,
@@ -111,9 +115,11 @@ def _target(
     """What the reader predicts. Readers share the encoder's head, but a discriminator shares nothing (methods: section 5.0)."""
     use = composition.readers[objective.reader].use
     if objective.target == "edited":
-        padded = objective.reduction == "mean_all"
         scale = float(getattr(anatomy.config, "initializer_range", 0.02))
-        return Edited(anatomy.hidden_size, classes=objective.classes, padded=padded, scale=scale)
+        if objective.reduction == "mean_all":
+            return Edited(anatomy.hidden_size, classes=objective.classes, over="length", scale=scale)
+        over: Literal["content", "tokens"] = "content" if objective.classes == 1 else "tokens"
+        return Edited(anatomy.hidden_size, classes=objective.classes, over=over, scale=scale)
     if use == "discriminator":
         if objective.reader not in heads:
             own = deepcopy((anatomy.backbone, head))[1]

@@ -37,11 +37,11 @@ def _pairs(wanted: Contrast, other: str, vectors: Mapping[str, Tensor], present:
         barred = barred | ~valid[None, :]
         if not wanted.symmetric:
             rows, barred, targets = rows[:size], barred[:size], targets[:size]
-        return _asked(wanted, rows, columns, barred, targets, valid[: len(rows)], vectors)
+        return _asked(wanted, rows, columns, barred, targets, valid[: len(rows)], vectors, present)
     barred = (~there)[None, :].expand(size, size)
-    loss = _asked(wanted, left, right, barred, partners, there, vectors)
+    loss = _asked(wanted, left, right, barred, partners, there, vectors, present)
     if wanted.symmetric:
-        loss = (loss + _asked(wanted, right, left, barred, partners, there, vectors)) / 2
+        loss = (loss + _asked(wanted, right, left, barred, partners, there, vectors, present)) / 2
     return loss
 
 
@@ -53,8 +53,9 @@ def _asked(
     targets: Tensor,
     valid: Tensor,
     vectors: Mapping[str, Tensor],
+    present: Mapping[str, Tensor],
 ) -> Tensor:
-    """Mean cross-entropy of `targets` among `columns` and the extra negatives, over the valid rows, ().
+    """Mean cross-entropy of `targets` among `columns` and the extra negatives that are there, over the valid rows, ().
 
     rows: (n, hidden); columns: (m, hidden); barred: (n, m); targets, valid: (n,)
     """
@@ -63,7 +64,9 @@ def _asked(
     scores = similarities(rows, columns, similarity=wanted.similarity, temperature=wanted.temperature)
     scores = scores.masked_fill(barred, -torch.inf)
     extra = [
-        similarities(rows, vectors[name], similarity=wanted.similarity, temperature=wanted.temperature)
+        similarities(rows, vectors[name], similarity=wanted.similarity, temperature=wanted.temperature).masked_fill(
+            ~present[name][None, :], -torch.inf
+        )
         for name in wanted.extra_negatives
     ]
     scores = torch.cat([scores, *extra], dim=1)

@@ -116,7 +116,7 @@ class Network(nn.Module):
         return pool(hidden, slot.attention, (self.composition.pooling,))
 
     def vectors(self, batch: Batch) -> dict[str, Tensor]:
-        """Bottlenecks of the slots that are compared over the batch, (batch, hidden) each; through projectors where named."""
+        """Bottlenecks that are compared over the batch, by `compared_as`, (batch, hidden) each; through projectors where named."""
         return self._compared(Views(batch, self))
 
     def _compared(self, views: Views) -> dict[str, Tensor]:
@@ -124,7 +124,7 @@ class Network(nn.Module):
         for objective in self.composition.objectives:
             if isinstance(objective, Contrast):
                 for name in self.composition.slots_of(objective):
-                    found[name] = views.source(objective.projector, name)
+                    found[compared_as(objective, name)] = views.source(objective.projector, name)
         return found
 
     def forward(self, batch: Batch, counts: Sums | None = None, *, compared: bool = False) -> Any:
@@ -139,12 +139,11 @@ class Network(nn.Module):
             return vectors
         terms: Sums = {}
         for name, recovery in self._recoveries():
-            terms[name] = recovery(views)
+            total = recovery(views)
+            terms[name] = total if counts is None else recovery.reduced(total, counts[name])
         if self._joint and self.composition.generator is not None:
-            slot = batch[self.composition.generator.slot]
-            terms[GENERATOR_TERM] = self._proposing(slot)
-        if counts is not None:
-            terms = {name: total / counts[name].clamp(min=1) for name, total in terms.items()}
+            total = self._proposing(batch[self.composition.generator.slot])
+            terms[GENERATOR_TERM] = total if counts is None else total / counts[GENERATOR_TERM].clamp(min=1)
         return Outcome(terms, self._facts(views)), vectors
 
     def _proposing(self, slot: SlotBatch) -> Tensor:
@@ -171,12 +170,18 @@ class Network(nn.Module):
 
 
 def compared_terms(composition: Composition, vectors: dict[str, Tensor], present: dict[str, Tensor]) -> Sums:
-    """The contrastive terms of a whole batch, () each; vectors and present of all processes."""
-    return {
-        objective.name: contrast_loss(objective, vectors, present)
-        for objective in composition.objectives
-        if isinstance(objective, Contrast)
-    }
+    """The contrastive terms of a whole batch, () each; vectors (by `compared_as`) and present (by slot) of all processes."""
+    terms: Sums = {}
+    for objective in composition.objectives:
+        if isinstance(objective, Contrast):
+            own = {name: vectors[compared_as(objective, name)] for name in composition.slots_of(objective)}
+            terms[objective.name] = contrast_loss(objective, own, present)
+    return terms
+
+
+def compared_as(objective: Contrast, slot: str) -> str:
+    """The name of a slot's vector as an objective compares it: two may compare one slot's with and without a projector."""
+    return f"{objective.projector}({slot})" if objective.projector else slot
 
 
 def recovering(composition: Composition) -> list[Recover]:

@@ -20,10 +20,12 @@ class Recovery(nn.Module):
         self.wanted, self.reader, self.target = wanted, reader, target
 
     def count(self, batch: Batch) -> Tensor:
-        """How many positions of a batch have a label, (): what the sum of their losses is divided by; 1 for a sum."""
-        if self.wanted.reduction == "sum":
-            return torch.ones(())
+        """How many positions of a batch have a label, ()."""
         return torch.stack([self.target.positions(batch[name]).sum() for name in self.wanted.slot]).sum().float()
+
+    def reduced(self, total: Tensor, count: Tensor) -> Tensor:
+        """A sum of losses as its reduction has it, (): by the count of all parts and processes, or as it is."""
+        return total if self.wanted.reduction == "sum" else total / count.clamp(min=1)
 
     def forward(self, views: Views, *, other_sources: bool = False) -> Tensor:
         """The sum of the losses of the labelled positions, ().

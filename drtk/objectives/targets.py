@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -52,12 +52,15 @@ class Edited(nn.Module):
     """Whether the token was replaced, inserted, or follows a deletion.
 
     classes: 1 (dense, GELU, linear to one logit; SimLM's RTD) or 2 (one linear layer to two; DiffCSE)
-    padded: count padding too, as original (DiffCSE's released mean over batch and length)
+    over: content: all but special tokens (SimLM); tokens: special ones too, so that [SEP] tells of a deletion before it;
+    length: padding too, as original (DiffCSE's released mean over batch and length)
     """
 
-    def __init__(self, width: int, *, classes: int, padded: bool, scale: float = 0.02) -> None:
+    def __init__(
+        self, width: int, *, classes: int, over: Literal["content", "tokens", "length"], scale: float = 0.02
+    ) -> None:
         super().__init__()
-        self.padded, self.classes = padded, classes
+        self.over, self.classes = over, classes
         last = nn.Linear(width, classes)
         self.head: nn.Module = last if classes == 2 else nn.Sequential(nn.Linear(width, width), nn.GELU(), last)
         for layer in self.head.modules():
@@ -67,8 +70,8 @@ class Edited(nn.Module):
 
     def positions(self, slot: SlotBatch) -> Tensor:
         """(batch, tokens), True where something is predicted."""
-        everywhere = torch.ones_like(slot.content) if self.padded else slot.content
-        return everywhere & slot.present[:, None]
+        where = {"content": slot.content, "tokens": slot.attention.bool(), "length": torch.ones_like(slot.content)}
+        return where[self.over] & slot.present[:, None]
 
     def labels(self, slot: SlotBatch, given: Tensor) -> Tensor:
         """(batch, tokens), 1 where something was done; 0 where a draw happened to give the original token."""

@@ -57,6 +57,8 @@ class Generator:
 
     mode: frozen, or trained jointly with weight `weight` on the masked positions of slot `slot`
     init: joint: copy of the encoder's start, or random weights
+    reads: what it sees at masked positions: [MASK], or BERT's 80/10/10
+    scope: masked positions are replaced, or all but the first
     """
 
     model: str = ""
@@ -64,6 +66,7 @@ class Generator:
     init: Literal["copy", "random"] = "copy"
     weight: float = 0.2
     slot: str = ""
+    reads: Literal["mask", "bert"] = "mask"
     decode: Literal["sample", "argmax"] = "sample"
     scope: Literal["masked", "all"] = "masked"
 
@@ -373,8 +376,11 @@ def _check(found: Composition, place: str) -> None:
     for name, slot in found.slots.items():
         if slot.of:
             known(slot.of, f"[slots.{name}] of")
-            if found.slots[slot.of].view != slot.view:
-                raise UsageError(f"{place}: [slots.{name}] refers to '{slot.of}', which reads another view")
+            _check_reference(name, slot, found.slots[slot.of], place)
+        elif slot.masking in _REFERRING:
+            raise UsageError(
+                f"{place}: [slots.{name}] is masked by '{slot.masking}' of another slot: of = \"…\" names it"
+            )
         _check_cycle(found, name, place)
         if slot.corruption in _GENERATED and found.generator is None:
             raise UsageError(f"{place}: [slots.{name}] needs tokens to put in, but there is no [generator]")
@@ -394,6 +400,21 @@ def _check(found: Composition, place: str) -> None:
             known(slot_name, f"[projectors.{name}]")
     if found.generator is not None and found.generator.mode == "joint":
         known(found.generator.slot, "[generator] slot")
+
+
+_REFERRING = ("extension", "complement")
+
+
+def _check_reference(name: str, slot: Slot, other: Slot, place: str) -> None:
+    def reading(each: Slot) -> tuple[Any, ...]:
+        return each.view, each.draw, each.view_options, each.max_length
+
+    if reading(slot) != reading(other) or other.corruption in ("inserted", "deleted"):
+        raise UsageError(f"{place}: [slots.{name}] refers to '{slot.of}', which reads another view")
+    if slot.masking == "extension" and slot.rate < other.rate:
+        raise UsageError(
+            f"{place}: [slots.{name}]: rate {slot.rate} is less than the {other.rate} of '{slot.of}', which it extends"
+        )
 
 
 def _check_projected(found: Composition, objective: Objective, place: str) -> None:

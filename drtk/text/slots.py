@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drtk.errors import UsageError
+from drtk.errors import MismatchError, UsageError
 from drtk.settings.composition import EDITS, Composition, Slot
 from drtk.text.corruption import Vocabulary, corrupted, deleted, inserted
 from drtk.text.draws import generator, uniform
@@ -24,7 +24,7 @@ class Slotted(NamedTuple):
     """One slot of one example; (tokens,) each, special tokens around.
 
     clean:   the tokens as they were; where tokens were inserted or deleted, what is left
-    given:   what is looked at; a slot to be replaced has masks until the generator has filled them
+    given:   what is looked at; of a slot to be replaced, what the generator sees
     content: False at special tokens; hidden: what is masked
     edited:  1 at tokens that were inserted or follow a deletion; None where such a thing was not done
     noise:   numbers in [0, 1) for the generator's draws; None where there are none
@@ -67,7 +67,8 @@ class SlotBuilder:
     """Examples to slots. The same (seed, epoch, id) gives the same slots in every batch, worker and process.
 
     ids: the id of a row of the corpus (a passage, or a document); max_length: tokens of a slot that names no length
-    Raises UsageError, when made, for a masking or view that does not exist.
+    Raises UsageError, when made, for a masking, view or option that does not exist; MismatchError for a text that a masking
+    cannot serve.
     """
 
     def __init__(
@@ -119,13 +120,15 @@ class SlotBuilder:
         if slot.masking != "none":
             other = Other(made[slot.of].hidden, self._composition.slots[slot.of].rate) if slot.of else None
             counted = len(text.ids) if slot.count == "with-specials" else int(content.sum())
+            masking = self._maskings[name]
             try:
-                hidden = self._maskings[name](
-                    text, slot.rate, rng=rng, counted=counted, other=other, **slot.masking_options
-                )
+                hidden = masking(text, slot.rate, rng=rng, counted=counted, other=other, **slot.masking_options)
             except ValueError as error:  # a view that has no weights, say
-                raise UsageError(f"[slots.{name}]: {error}") from error
-        given = corrupted(text.ids, hidden, corruption, rng=rng, vocabulary=self._frame.vocabulary)
+                raise MismatchError(f"[slots.{name}]: passage '{key[2]}': {error}") from error
+        shown, proposing = corruption, self._composition.generator
+        if shown == "replaced" and proposing is not None:  # the generator looks first
+            shown = proposing.reads
+        given = corrupted(text.ids, hidden, shown, rng=rng, vocabulary=self._frame.vocabulary)
         noise = rng.random(len(text.ids), dtype=np.float32) if corruption == "replaced" else None
         return Slotted(text.ids, given, content, hidden, None, noise, present=True)
 

@@ -47,6 +47,41 @@ class _Gather(torch.autograd.Function):
         return gradients[0][start : start + context.rows] * context.size
 
 
+class _GatherForAll(torch.autograd.Function):
+    """All processes' rows, of which each process uses some: backward adds up what all of them found for the own rows."""
+
+    @staticmethod
+    def forward(context: Any, rows: Tensor) -> Tensor:
+        context.start, context.rows = dist.get_rank() * len(rows), len(rows)
+        gathered = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, rows.contiguous())
+        return torch.cat(gathered)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].contiguous()
+        dist.all_reduce(total)
+        return total[context.start : context.start + context.rows]
+
+
+class SharedBatchNorm(torch.nn.BatchNorm1d):
+    """Batch norm by the statistics of all processes' rows (methods, section 0.4, rule 4), on any device."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(n, features) of this process to the same; n must agree everywhere."""
+        if not self.training or _alone():
+            return super().forward(input)
+        start = dist.get_rank() * len(input)
+        return super().forward(_GatherForAll.apply(input))[start : start + len(input)]
+
+
+def share_batch_norm(network: torch.nn.Module) -> None:
+    """Let every batch norm below `network` be one of all processes; parameters and buffers stay the same tensors."""
+    for module in network.modules():
+        if type(module) is torch.nn.BatchNorm1d:
+            module.__class__ = SharedBatchNorm
+
+
 def gather(rows: Tensor) -> Tensor:
     """The rows of all processes in the order of their ranks, (processes * n, …) from (n, …); n must agree everywhere.
 

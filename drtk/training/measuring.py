@@ -21,7 +21,7 @@ _ROWS_AT_MOST = 2048  # vectors compared with each other
 def measured(network: Network, batches: Sequence[Batch], device: torch.device) -> dict[str, float]:
     """Means over the batches, in evaluation mode.
 
-    held_out_TERM: each loss; gain_TERM: the loss with another passage's vector minus that with the right one (near 0: the
+    held_out_TERM: each loss, by the number of labelled tokens even where training takes their sum; gain_TERM: the loss with another passage's vector minus that with the right one (near 0: the
     bottleneck is ignored); alignment, uniformity: of the vectors, on the unit sphere (Wang and Isola 2020)
     """
     was = network.training

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from drtk.settings.pretraining import PretrainSettings
 from drtk.text.draws import uniform
 from drtk.text.slots import SlotBuilder, frame_of
 from drtk.text.token_corpus import TokenCorpus
-from drtk.training.distributed import wait_for_all, world_size
+from drtk.training.distributed import share_batch_norm, wait_for_all, world_size
 from drtk.training.measuring import measured
 from drtk.training.pretrainer import Pretrainer
 from drtk.training.rows import Parts, Rows
@@ -49,7 +50,7 @@ class Material:
         self.corpus, self.composition, self.settings, self.seed = corpus, composition, settings, seed
         by_document = composition.example == "document"
         rows = corpus.shared_documents if by_document else np.arange(len(corpus))
-        self._first: Callable[[int], str] = lambda row: corpus.id(int(corpus.span(row)[0]) if by_document else row)
+        self._first = partial(_first_id if by_document else _own_id, corpus)  # travels to workers that are spawned
         held = min(settings.held_out, len(rows) // 2)
         order = sorted(range(len(rows)), key=lambda at: uniform(seed, "held-out", self._first(int(rows[at]))))
         self.held_out, self.rows = rows[order[:held]], rows[sorted(order[held:])]
@@ -62,6 +63,9 @@ class Material:
         self.steps = settings.steps or max(1, round(settings.epochs * self.steps_per_epoch))
         self._frame = frame_of(tokenizer)
         self._pad = int(tokenizer.pad_token_id or 0)
+        examples = self.dataset()
+        for number in range(min(16, len(examples))):  # what cannot be made is said before anything is written
+            examples[number]
 
     def _builder(self, seed: int) -> SlotBuilder:
         return SlotBuilder(
@@ -96,6 +100,14 @@ class Material:
         return [parts.batch(group) for group in groups if len(group) > 1]
 
 
+def _own_id(corpus: TokenCorpus, row: int) -> str:
+    return corpus.id(row)
+
+
+def _first_id(corpus: TokenCorpus, document: int) -> str:
+    return corpus.id(int(corpus.span(document)[0]))
+
+
 def pretrain(
     material: Material,
     folder: Path,
@@ -113,7 +125,7 @@ def pretrain(
     Raises DrtkError where the loss ceases to be a number or memory is too small.
     """
     settings, composition = material.settings, material.composition
-    share, micro = _shares(settings, network)
+    share, micro = shares(settings, network)
     checkpoints = folder / "checkpoints"
     arguments = training_arguments(
         checkpoints,
@@ -135,7 +147,7 @@ def pretrain(
         for layer in network.anatomy.layers:
             layer.compile(dynamic=True)
     if world_size() > 1:
-        network = torch.nn.SyncBatchNorm.convert_sync_batchnorm(network) if arguments.device.type == "cuda" else network
+        share_batch_norm(network)
     if network.generator is not None:
         network.generator.to(arguments.device)
     store = Keeper(folder, network, tokenizer, composition, settings)
@@ -182,8 +194,8 @@ def pretrain(
     return facts
 
 
-def _shares(settings: PretrainSettings, network: Network) -> tuple[int, int]:
-    """Examples a device and step, and examples in memory at once."""
+def shares(settings: PretrainSettings, network: Network) -> tuple[int, int]:
+    """Examples a device and step, and examples in memory at once. Raises DrtkError for a batch that cannot be shared so."""
     devices = world_size()
     if settings.batch % devices:
         raise DrtkError(f"--batch {settings.batch} cannot be shared by {devices} processes")

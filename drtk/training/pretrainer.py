@@ -64,8 +64,9 @@ class Pretrainer(DrtkTrainer):
                 elif vectors:
                     terms |= self._compared(network, vectors, [part])
                 loss = self._weighed(network, terms, exclude=() if cached is None else tuple(cached[1]))
-                self._check(loss, terms, inputs["ids"][number])
-                self.accelerator.backward(loss if surrogate is None else loss + surrogate)
+                whole = loss if surrogate is None else loss + surrogate
+                self._check(whole, terms | (cached[1] if cached else {}), inputs["ids"][number])
+                self.accelerator.backward(whole)
             self._note(terms, outcome)
             total += self._weighed(network, terms).detach()
         self._steps_of_terms += 1
@@ -92,7 +93,7 @@ class Pretrainer(DrtkTrainer):
 
     def _compared(self, network: Network, vectors: dict[str, Tensor], parts: Sequence[Batch]) -> Sums:
         with torch.autocast(self.args.device.type, enabled=False):
-            present = {name: gather(torch.cat([part[name].present for part in parts])) for name in vectors}
+            present = {name: gather(torch.cat([part[name].present for part in parts])) for name in network.contrasted}
             return compared_terms(
                 network.composition, {name: gather(rows.float()) for name, rows in vectors.items()}, present
             )

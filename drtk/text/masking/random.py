@@ -12,10 +12,14 @@ from drtk.text.tokenised import Text
 def random_tokens(
     text: Text, rate: float, *, rng: np.random.Generator, counted: int, other: Other | None = None
 ) -> np.ndarray:
-    """Hides exactly `mask_budget` word pieces, or all where there are fewer; every set of them is as likely."""
+    """Hides exactly `mask_budget` word pieces, or all where there are fewer; every set of them is as likely.
+
+    Those with the largest draws from U(0, 1): what `rom` hides of a text without weights under the same seed.
+    """
     hidden = np.zeros(len(text.ids), dtype=bool)
     content = (text.words >= 0).nonzero()[0]
-    hidden[rng.permutation(content)[: mask_budget(rate, counted)]] = True
+    order = np.argsort(-rng.random(len(content)), kind="stable")
+    hidden[content[order[: mask_budget(rate, counted)]]] = True
     return hidden
 
 

@@ -36,7 +36,7 @@ def batch(*, edited: list[list[int]] | None = None) -> SlotBatch:
     )
 
 
-MASKED, EVERYWHERE = [2, 5, 9, 3, 0], [2, 9, 9, 3, 0]
+MASKED, EVERYWHERE = [2, 5, 9, 3, 0], [2, 9, 9, 9, 0]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ MASKED, EVERYWHERE = [2, 5, 9, 3, 0], [2, 9, 9, 3, 0]
         ("mask", "all", [2, 5, 4, 3, 0]),
     ],
 )
-def test_special_tokens_and_padding_stay(corruption: Corruption, scope: Any, expected: list[int]) -> None:
+def test_padding_and_the_first_token_stay(corruption: Corruption, scope: Any, expected: list[int]) -> None:
     found = filled(batch(), corruption, Nines(), Generator(scope=scope))
     assert found.tolist() == [expected, expected]
 

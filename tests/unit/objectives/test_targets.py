@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -69,9 +69,9 @@ def test_a_causal_reader_predicts_what_comes_next_the_last_special_token_too() -
     assert target.losses(seen, text, text.given).item() == pytest.approx(3 * 0.693147, abs=1e-5)
 
 
-def two_class_head(width: int, *, padded: bool) -> Edited:
+def two_class_head(width: int, *, over: Literal["content", "length"]) -> Edited:
     """An `Edited` whose scores are the first two entries of the state."""
-    found: Any = Edited(width, classes=2, padded=padded)
+    found: Any = Edited(width, classes=2, over=over)
     with torch.no_grad():
         found.head.weight.copy_(torch.eye(2, width))
         found.head.bias.zero_()
@@ -83,7 +83,7 @@ def test_a_sentence_of_four_tokens_to_tell_apart() -> None:
     text = slot([1, 5, 5, 5, 5, 1], pads=0)
     given = torch.tensor([[1, 5, 5, 6, 5, 1]])
     seen = states(0.5, 0.9, 0.8, 0.3, 0.6, 0.5, of=2)
-    target = two_class_head(2, padded=False)
+    target = two_class_head(2, over="content")
     assert target.positions(text).sum().item() == 4
     assert target.losses(seen, text, given).item() == pytest.approx(1.196005, abs=1e-6)
 
@@ -92,7 +92,7 @@ def test_the_released_mean_counts_special_tokens_and_padding_as_original() -> No
     # The same four at .9 .8 .3 .6 and two pads at .95: (1.196005 + 2 x .051293) / 6 = .216432.
     text = slot([5, 5, 5, 5], pads=2)
     given = torch.tensor([[5, 5, 6, 5, 0, 0]])
-    target = two_class_head(2, padded=True)
+    target = two_class_head(2, over="length")
     count = target.positions(text).sum().item()
     found = target.losses(states(0.9, 0.8, 0.3, 0.6, 0.95, 0.95, of=2), text, given).item()
     assert (count, found / count) == (6, pytest.approx(0.216432, abs=1e-6))
@@ -100,18 +100,18 @@ def test_the_released_mean_counts_special_tokens_and_padding_as_original() -> No
 
 def test_one_logit_says_the_same_as_two_that_differ_by_it() -> None:
     text, given = slot([1, 5, 5, 1]), torch.tensor([[1, 5, 6, 1]])
-    single: Any = Edited(2, classes=1, padded=False)
+    single: Any = Edited(2, classes=1, over="content")
     single.head = nn.Linear(2, 1, bias=False)
     with torch.no_grad():
         single.head.weight.copy_(torch.tensor([[-1.0, 1.0]]))
     seen = states(0.5, 0.9, 0.3, 0.5, of=2)
-    double = two_class_head(2, padded=False)
+    double = two_class_head(2, over="content")
     assert single.losses(seen, text, given).item() == pytest.approx(double.losses(seen, text, given).item(), abs=1e-6)
 
 
 def test_a_token_proposed_as_it_was_is_no_change() -> None:
     text = slot([1, 5, 6, 1], hidden=[1, 2])
-    assert Edited(2, classes=2, padded=False).labels(text, torch.tensor([[1, 5, 7, 1]])).tolist() == [[0, 0, 1, 0]]
+    assert Edited(2, classes=2, over="content").labels(text, torch.tensor([[1, 5, 7, 1]])).tolist() == [[0, 0, 1, 0]]
 
 
 def test_of_edits_drawn_by_the_example_each_has_its_own_labels() -> None:
@@ -126,7 +126,7 @@ def test_of_edits_drawn_by_the_example_each_has_its_own_labels() -> None:
         present=torch.tensor([True, True]),
         edited=torch.tensor([[-1, -1, -1, -1], [0, 0, 1, 0]]),
     )
-    assert Edited(2, classes=2, padded=False).labels(both, both.given).tolist() == [[0, 0, 1, 0], [0, 0, 1, 0]]
+    assert Edited(2, classes=2, over="content").labels(both, both.given).tolist() == [[0, 0, 1, 0], [0, 0, 1, 0]]
 
 
 def test_the_copy_gate_adds_its_share_where_the_token_at_hand_is_right() -> None:
@@ -144,6 +144,6 @@ def test_an_example_without_the_text_has_no_position() -> None:
     text = slot([1, 5, 1], hidden=[1], edited=[0, 1, 0])
     absent = SlotBatch(**vars(text) | {"present": torch.tensor([False])})
     targets = [Tokens(Said(3), everywhere=True), Tokens(Said(3), everywhere=False), NextTokens(Said(3))]
-    for target in [*targets, Edited(3, classes=2, padded=True), Corrected(Said(3), 3)]:
+    for target in [*targets, Edited(3, classes=2, over="length"), Corrected(Said(3), 3)]:
         assert target.positions(text).any()  # type: ignore[operator]
         assert not target.positions(absent).any()  # type: ignore[operator]

@@ -159,9 +159,11 @@ WRONG = {
     "a projector of no such slot": (('[projectors]\nhead = { slots = ["zero"] }\n', SLOTS, MLM), "[projectors.head]: there is no slot 'zero'; choose from one, plain, two"),
     "too many sources": ((SLOTS, DECODER.replace('source = "one"', 'source = ["one", "plain"]')), "objective 'decoder': as many sources as slots are wanted, or one"),
     "nothing edited": ((SLOTS, MLM, 'target = "edited"\n'), "objective 'mlm': nothing in slot 'one' is edited"),
+    "a mask of no other slot": ((SLOTS.replace('of = "one", ', ""), MLM), "[slots.two] is masked by 'extension' of another slot: of = "),
+    "less than what is extended": ((SLOTS.replace("0.5", "0.2"), MLM), "[slots.two]: rate 0.2 is less than the 0.3 of 'one', which it extends"),
     "nothing masked": ((SLOTS, MLM.replace('"one"', '"plain"')), "objective 'mlm': nothing in slot 'plain' is masked"),
     "other tokens than its view": (
-        (SLOTS.replace('"bert"', '"deleted"'), MLM, 'target = "all"\n'),
+        ('[slots]\none = { view = "passage", corruption = "deleted", rate = 0.3 }\n', MLM, 'target = "all"\n'),
         "objective 'mlm': slot 'one' has other tokens than its view",
     ),
 }  # fmt: skip
@@ -189,7 +191,7 @@ CONTENT: dict[str, Any] = tomllib.loads(SLOTS + MLM + DECODER) | {"name": "mine.
     ("change", "look", "value"),
     [
         ("slots.one.rate=0.4", lambda found: found.slots["one"].rate, 0.4),
-        ("slots.one.rate=1", lambda found: found.slots["one"].rate, 1.0),
+        ("slots.two.rate=1", lambda found: found.slots["two"].rate, 1.0),
         ("slots.plain.limit=5", lambda found: found.slots["plain"].view_options, {"limit": 5}),
         ("slots.plain.view=[\"passage\", \"next\"]", lambda found: found.slots["plain"].view, ("passage", "next")),
         ("slots.one.view=next", None, None),

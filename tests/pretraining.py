@@ -1,0 +1,256 @@
+"""A small world to try compositions in: an encoder, a corpus with gaps, shipped presets put together, and batches of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from drtk.objectives.assembly import assembled
+from drtk.objectives.batch import Batch, SlotBatch
+from drtk.objectives.network import Network, compared_terms
+from drtk.objectives.views import Views
+from drtk.settings.composition import composition, with_changes
+from drtk.settings.core import load_preset
+from drtk.settings.pretraining import PretrainSettings
+from drtk.text.slots import fields_of
+from drtk.text.token_corpus import TokenCorpus
+from drtk.text.word_pieces import WordPieceTokenizer
+from drtk.training.pretrain import Material
+from drtk.training.pretrainer import Pretrainer
+from drtk.training.rows import Seen
+from drtk.training.trainer import training_arguments
+from tests.enriched import enriched_corpus
+from tests.tiny import tiny_model
+
+MAX_LENGTH = 24
+
+
+def corpus_with_gaps(path: Path, model: Path, *, documents: int = 12, seed: int = 3) -> Path:
+    """`enriched_corpus` made irregular: passages are missing, some have no query or continuation, and lengths vary."""
+    draw, tokenizer = random.Random(seed), WordPieceTokenizer(str(model))
+    rows = [json.loads(line) for line in enriched_corpus(path, model, documents=documents).read_text().splitlines()]
+    kept = []
+    for number, row in enumerate(rows):
+        if number % 7 == 4 or number % 12 in (6, 8):
+            continue  # documents have one to three passages, and some passages no successor
+        if number % 3 == 1:
+            row["queries"] = []
+        if number % 6 == 2:
+            row["continuations"] = []
+        if number % 5 == 3:  # of one sentence, and short
+            first = row["metadata"]["sentences"][0]
+            row["text"] = row["text"][: first[1]]
+            row["metadata"]["sentences"] = [first]
+        row["queries"] = [" ".join(query.split()[: draw.randint(1, 3)]) for query in row["queries"]]
+        row["weights"] = [round(draw.random(), 3) for _ in tokenizer([row["text"]])[0].ids]
+        kept.append(row)
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True)
+class World:
+    """model, generator: folders of encoders with the same vocabulary; corpus: a file with everything presets need."""
+
+    model: Path
+    generator: Path
+    corpus: Path
+
+    @classmethod
+    def made(cls, folder: Path) -> World:
+        """One in an empty folder; the encoder is 4 layers of 16."""
+        size = {"layers": 4, "hidden": 16, "heads": 2}
+        model = tiny_model(folder / "model", **size)
+        generator = tiny_model(folder / "generator", seed=5, layers=1, hidden=16, heads=2)
+        _give_head(model)
+        _give_head(generator)
+        return cls(model, generator, corpus_with_gaps(folder / "corpus.jsonl", model))
+
+    def content(self, preset: str, *changes: str) -> dict[str, Any]:
+        """The TOML of a shipped preset, changed, with this generator where it wants one."""
+        content = dict(load_preset(preset).content)
+        if "generator" in content:
+            changes = (f"generator.model={self.generator}", *changes)
+        return with_changes(content, changes)
+
+    def stage(self, preset: str, *changes: str, drop: Sequence[str] = (), seed: int = 7, **settings: Any) -> Stage:
+        """A preset put together, with the rows it would train on."""
+        plan = composition(self.content(preset, *changes), preset)
+        plan = plan.without(drop) if drop else plan
+        network, tokenizer = assembled(plan, self.model, seed=1, place=preset)
+        corpus = TokenCorpus.open(str(self.corpus), str(self.model), wants=fields_of(plan))
+        chosen = PretrainSettings(**{"max_length": MAX_LENGTH, "batch": 6, "steps": 4} | settings)
+        return Stage(network.eval(), tokenizer, Material(corpus, plan, chosen, tokenizer, seed))
+
+
+def _give_head(folder: Path) -> None:
+    from drtk.models.lm_head import load_masked_lm, save_lm_head
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(9)
+        _, head, _ = load_masked_lm(folder)
+    widely(head, seed=4)
+    save_lm_head(head, folder)
+
+
+@dataclass
+class Stage:
+    """A network and its rows."""
+
+    network: Network
+    tokenizer: Any
+    material: Material
+
+    @cached_property
+    def rows(self) -> Any:
+        """The examples of all steps."""
+        return self.material.dataset()
+
+    def seen(self, *numbers: int) -> list[Seen]:
+        """Examples by their place in the order of training."""
+        return [self.rows[number] for number in numbers]
+
+    def batch(self, *numbers: int) -> Batch:
+        """Those examples as one batch; the first six by default."""
+        return self.material.parts(10**6).batch(self.seen(*(numbers or range(6))))
+
+    def redrawn(self, *, seed: int = 0) -> Stage:
+        """With every weight drawn anew and wide, so that each term has a value of its own and nothing is 0 or 1 by luck."""
+        widely(self.network, seed=seed)
+        if self.network.generator is not None:
+            widely(self.network.generator, seed=seed + 1)
+        return self
+
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        """Every term by name, and "total", weighted; with gradients."""
+        outcome, vectors = self.network(batch, self.network.counts(batch))
+        present = {name: slot.present for name, slot in batch.items()}
+        terms = outcome.terms | compared_terms(self.network.composition, vectors, present)
+        weights = self.network.weights
+        return terms | {"total": torch.stack([weights[name] * value for name, value in terms.items()]).sum()}
+
+    def without_dropout(self) -> Stage:
+        """As in evaluation mode, but trained."""
+        for part in self.network.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = 0.0
+        return self
+
+    def trainer(self, folder: Path) -> Pretrainer:
+        """What trains it, as the command makes it, on the CPU; checkpoints and log would go to `folder`."""
+        settings = self.material.settings
+        arguments = training_arguments(
+            folder / "checkpoints",
+            steps=self.material.steps,
+            batch=settings.batch,
+            lr=1e-3,
+            warmup=0,
+            weight_decay=0.0,
+            seed=self.material.seed,
+            device="cpu",
+            precision="float32",
+            log_every=1,
+            save_every=1000,
+            others=(),
+        )
+        return Pretrainer(log=folder / "log.jsonl", steps_per_epoch=1, model=self.network, args=arguments)
+
+    def step(self, trainer: Pretrainer, numbers: Sequence[int], *, micro: int) -> tuple[float, dict[str, Tensor]]:
+        """Loss and gradients of one training step on some examples, `micro` of them in memory at once."""
+        self.network.zero_grad()
+        loss = trainer.training_step(self.network, self.material.parts(micro)(self.seen(*numbers)))
+        found = {
+            name: weight.grad.clone() for name, weight in self.network.named_parameters() if weight.grad is not None
+        }
+        return float(loss), found
+
+    def views(self, batch: Batch) -> Views:
+        """What the objectives share of a batch."""
+        return Views(batch, self.network)
+
+
+def widely(module: nn.Module, *, seed: int) -> None:
+    """Weights normal(0, .3) around 1 for the scales of norms and 0 for all others, running statistics included."""
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in sorted(module.named_parameters()):
+            middle = 1.0 if weight.dim() == 1 and name.endswith("weight") else 0.0
+            weight.copy_(middle + 0.3 * torch.randn(weight.shape, generator=draw))
+        for name, buffer in sorted(module.named_buffers()):
+            if name.endswith("running_mean"):
+                buffer.copy_(0.3 * torch.randn(buffer.shape, generator=draw))
+            if name.endswith("running_var"):
+                buffer.copy_(1 + 0.3 * torch.rand(buffer.shape, generator=draw))
+
+
+def planted(stage: Stage, *shares: Sequence[float]) -> None:
+    """Let the masked-LM head give WORD these shares, whatever the network computed: a sequence for each time it is asked."""
+    head, asked = stage.network.head, iter(shares)
+    size = len(head.weight)
+    head.own_weight = nn.Parameter(torch.eye(size))
+    head.bias = nn.Parameter(torch.zeros(size))
+
+    def features(hidden: Tensor) -> Tensor:
+        rows = likely(*next(asked), vocabulary=size)
+        assert len(rows) == len(hidden)
+        return rows
+
+    head.features = features
+
+
+def gradients(stage: Stage, loss: Tensor) -> dict[str, Tensor]:
+    """Gradients of a loss by parameter; zeros where none arrives."""
+    names, weights = zip(*[pair for pair in stage.network.named_parameters() if pair[1].requires_grad], strict=True)
+    found = torch.autograd.grad(loss, weights, allow_unused=True, retain_graph=True)
+    return {
+        name: torch.zeros_like(weight) if slope is None else slope
+        for name, weight, slope in zip(names, weights, found, strict=True)
+    }
+
+
+WORD = 10  # the one word piece of texts made by hand
+
+
+def slot_of(
+    *lengths: int,
+    hidden: Sequence[Sequence[int]] = (),
+    changed: Sequence[Sequence[int]] = (),
+    padding: int = 0,
+    missing: Sequence[int] = (),
+) -> SlotBatch:
+    """Texts of so many tokens, [CLS] and [SEP] among them, every other one WORD.
+
+    hidden, changed: positions that are masked, or are shown as another word, of each text; missing: texts that are not there
+    """
+    shape = (len(lengths), max(lengths) + padding)
+    clean = torch.zeros(shape, dtype=torch.long)
+    content, covered = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
+    attention = torch.zeros(shape, dtype=torch.long)
+    for row, length in enumerate(lengths):
+        clean[row, :length] = torch.tensor([2, *[WORD] * (length - 2), 3])
+        attention[row, :length], content[row, 1 : length - 1] = 1, True
+    given = clean.clone()
+    for row, places in enumerate(hidden):
+        covered[row, list(places)] = True
+    for row, places in enumerate(changed):
+        given[row, list(places)] = WORD + 1
+    present = torch.tensor([row not in missing for row in range(len(lengths))])
+    return SlotBatch(clean, given, attention, content, covered, present)
+
+
+def likely(*shares: float, vocabulary: int) -> Tensor:
+    """Log-probabilities that give WORD these shares, and all others what is left, (shares, vocabulary)."""
+    rows = torch.empty(len(shares), vocabulary, dtype=torch.float64)
+    for row, share in enumerate(shares):
+        rows[row] = math.log((1 - share) / (vocabulary - 1))
+        rows[row, WORD] = math.log(share)
+    return rows.float()

@@ -1,0 +1,259 @@
+"""drtk pretrain as users run it: a kill and a resumption, what it writes, encoders of every family, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.io.manifest import read_json
+from drtk.models.layout import read_layout
+from tests.families import FAMILIES, saved_masked_lm
+from tests.pretraining import World
+
+QUICK = ["--batch", "6", "--max-length", "24", "--warmup", "0", "--log-every", "1"]
+
+
+def arguments(world: World, output: Path, preset: str, *more: str, corpus: Path | None = None) -> list[str]:
+    named = ["--preset", preset, "--model", str(world.model), "-o", str(output), *QUICK, *more]
+    return ["pretrain", str(corpus or world.corpus), *named]
+
+
+def pretrain(world: World, output: Path, preset: str, *more: str, corpus: Path | None = None) -> None:
+    app([*arguments(world, output, preset, *more, corpus=corpus), "-q"], standalone_mode=False)
+
+
+def entries(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    """Every tensor below a folder, by file and name."""
+    return {
+        f"{path.relative_to(folder)}:{name}": value
+        for path in sorted(folder.rglob("*.safetensors"))
+        for name, value in load_file(path).items()
+    }
+
+
+SCHEDULE = ["--steps", "90", "--log-every", "5", "--checkpoint-every", "15", "--held-out", "6", "--eval-every", "20"]
+SCHEDULE += ["--save-every", "40", "--micro-batch", "4", "--warmup", "10", "--trainer", "lr_scheduler_type=cosine"]
+
+
+def test_a_killed_pre_training_resumes_to_the_weights_of_an_uninterrupted_one(world: World, tmp_path: Path):
+    output = tmp_path / "killed"
+    command = [sys.executable, "-m", "drtk", *arguments(world, output, "mixture-example", *SCHEDULE)]
+    running = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 180
+        while not (output / "checkpoints" / "checkpoint-45" / "complete").exists():
+            assert running.poll() is None, "ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        os.kill(running.pid, signal.SIGKILL)
+    finally:
+        running.kill()
+        running.wait()
+    assert not (output / "meta.json").exists()
+    with pytest.raises(MismatchError, match=r"other settings .*\(lr\)"):
+        pretrain(world, output, "mixture-example", *SCHEDULE, "--resume", "--lr", "2e-3")
+    with open(output / "log.jsonl", "a") as log:
+        log.write('{"step": 51')  # as a crash in the midst of writing would leave it
+    pretrain(world, output, "mixture-example", *SCHEDULE, "--resume")
+    pretrain(world, tmp_path / "whole", "mixture-example", *SCHEDULE)
+    mine, theirs = weights_of(output), weights_of(tmp_path / "whole")
+    assert mine.keys() == theirs.keys()
+    assert any(name.startswith("step-40/") for name in mine)
+    assert any("readers" in name for name in mine)
+    assert all(bool((mine[name] == theirs[name]).all()) for name in mine)
+    assert entries(output) == entries(tmp_path / "whole")
+    found = entries(output)
+    assert [entry["step"] for entry in found if "loss" in entry] == list(range(5, 91, 5))
+    assert [entry["step"] for entry in found if "held_out_mlm" in entry] == [0, 20, 40, 60, 80, 90]
+    assert not (output / "checkpoints").exists()
+
+
+def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(world: World, tmp_path: Path):
+    pretrain(world, tmp_path / "m", "simlm-mlm", "--steps", "3", "--save-every", "1")
+    from transformers import AutoModel, AutoTokenizer
+
+    folders = [tmp_path / "m" / "step-1", tmp_path / "m" / "step-2", tmp_path / "m"]
+    text = "rivers rivering rivered"
+    states = []
+    for folder in folders:
+        inputs = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
+        states.append(AutoModel.from_pretrained(folder).eval()(**inputs).last_hidden_state[:, 0].detach())
+        assert (folder / "heads").is_dir()
+    assert not torch.equal(states[0], states[1])
+    assert not torch.equal(states[1], states[2])
+    assert not (tmp_path / "m" / "step-3").exists()  # the last one is the folder itself
+    manifest = read_json(tmp_path / "m" / "meta.json")
+    assert (manifest["kind"], manifest["counts"]["steps"]) == ("model", 3)
+    assert read_layout(tmp_path / "m").recipe.pooling == ("cls",)  # whatever the encoder it started from did
+    suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
+    assert suffixes <= {".json", ".jsonl", ".safetensors"}
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    for folder, expected in zip(folders, states, strict=True):
+        model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+        torch.testing.assert_close(torch.tensor(model.encode([text])), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_masked_language_model_comes_out_whole(world: World, tmp_path: Path):
+    pretrain(world, tmp_path / "m", "mlm", "--steps", "2")
+    from transformers import AutoModelForMaskedLM
+
+    from drtk.models.lm_head import export_masked_lm, load_masked_lm
+
+    export_masked_lm(tmp_path / "m", tmp_path / "lm")
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "lm").eval()
+    backbone, head, _ = load_masked_lm(tmp_path / "m")
+    ids = torch.tensor([[2, 20, 30, 3]])
+    with torch.no_grad():
+        expected = head.logits(backbone(input_ids=ids).last_hidden_state)
+        torch.testing.assert_close(model(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_cocondenser_goes_on_from_a_condenser_head_included(world: World, tmp_path: Path):
+    pretrain(world, tmp_path / "one", "condenser", "--steps", "2")
+    start = ["--model", str(tmp_path / "one"), "--steps", "1", "--lr", "0"]
+    pretrain(world, tmp_path / "two", "cocondenser", *start)
+    before, after = weights_of(tmp_path / "one"), weights_of(tmp_path / "two")
+    head = [name for name in before if "readers.safetensors" in name]
+    assert len(head) == 2 * 16  # two layers of 16 tensors
+    assert all(torch.equal(before[name], after[name]) for name in head)
+    assert read_json(tmp_path / "two" / "meta.json")["counts"]["tensors taken up"] == len(head)
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("families")
+    for family in FAMILIES:
+        saved_masked_lm(family, folder / family)
+    return folder
+
+
+@pytest.mark.parametrize("preset", ["mlm", "simlm-mlm"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_encoders_of_every_family_are_trained(family: str, preset: str, families: Path, world: World, tmp_path: Path):
+    more = ["--model", str(families / family), "--steps", "2", "--lr", "1e-2", "--save-every", "1"]
+    pretrain(world, tmp_path / "m", preset, *more)
+    lines = entries(tmp_path / "m")
+    assert [line["step"] for line in lines if "loss" in line] == [1, 2]
+    assert lines[-1]["held_out_encoder" if preset == "simlm-mlm" else "loss"] < 10
+    from transformers import AutoModel
+
+    before = load_file(families / family / "model.safetensors")
+    model = AutoModel.from_pretrained(tmp_path / "m")
+    assert model.config.model_type == family
+    state = model.state_dict()
+    moved = [
+        name
+        for name in state
+        if any(name == each.partition(".")[2] and not torch.equal(state[name], before[each]) for each in before)
+    ]
+    assert len(moved) > 20
+    assert (tmp_path / "m" / "step-1" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("preset", "told"),
+    [
+        ("retromae", "the reader 'two-stream' needs position vectors; an encoder of type modernbert has none"),
+        ("qac-cotmae-released", "the reader 'causal' needs position vectors; an encoder of type modernbert has none"),
+    ],
+)
+def test_an_objective_that_cannot_serve_an_encoder_says_so(
+    preset: str, told: str, families: Path, world: World, tmp_path: Path
+):
+    with pytest.raises(MismatchError) as caught:
+        pretrain(world, tmp_path / "m", preset, "--model", str(families / "modernbert"), "--steps", "1")
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "m").exists()
+
+
+def without(world: World, folder: Path, *fields: str) -> Path:
+    """The corpus, less some fields of its passages."""
+    path = folder / "less.jsonl"
+    rows = [json.loads(line) for line in world.corpus.read_text().splitlines()]
+    kept = [{name: value for name, value in row.items() if name not in fields} for row in rows]
+    for number, row in enumerate(kept):
+        row["_id"] = f"p{number}"  # which names no document
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("preset", "lacking", "told"),
+    [
+        ("cocondenser", "metadata", "drtk chunk"),
+        ("cotmae", "metadata", "drtk chunk"),
+        ("master", "continuations", "drtk continue-text"),
+        ("qac-cotmae", "queries", "drtk doc2query"),
+        ("rom", "weights", "drtk termweight"),
+    ],
+)
+def test_what_passages_lack_is_said_with_the_command_that_adds_it(
+    preset: str, lacking: str, told: str, world: World, tmp_path: Path
+):
+    with pytest.raises(DrtkError) as caught:
+        pretrain(world, tmp_path / "m", preset, "--steps", "1", corpus=without(world, tmp_path, lacking))
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("preset", "more", "told"),
+    [
+        ("mlm", ["--set", "slots.passage.rat=0.4"], "unknown key 'rat'"),
+        ("mlm", ["--set", "slots.passage.rate=1.4"], "rate 1.4 is not between 0 and 1"),
+        ("mlm", ["--set", "objective.1.slot=text"], "there is no slot 'text'"),
+        ("mlm", ["--set", "objective.2.weight=1"], "there is no '2'"),
+        ("mlm", ["--set", "objective.1.reader=reader"], "unknown reader 'reader'"),
+        ("mlm", ["--set", "slots.passage.masking=every"], "unknown masking strategy 'every'"),
+        (
+            "mlm",
+            ["--set", "slots.passage.masking={use='rom', scal='max'}"],
+            "masking 'rom' has no option 'scal'; choose from scale, weight_scale, whole_word",
+        ),
+        ("rom", ["--set", "slots.passage.masking.scale=min"], "scale = 'min' is not one of max, minmax, sum"),
+        ("mlm", ["--set", "slots.passage.view=text"], "unknown view 'text'"),
+        ("simlm-mlm", ["--set", "slots.encoder.of=decoder"], "encoder -> decoder -> encoder"),
+        (
+            "simlm-mlm",
+            ["--set", "slots.decoder.rate=0.1"],
+            "rate 0.1 is less than the 0.3 of 'encoder', which it extends",
+        ),
+        ("simlm-mlm", ["--set", "slots.decoder.of=''"], "is masked by 'extension' of another slot"),
+        ("simlm-mlm", ["--set", "slots.decoder.max_length=12"], "refers to 'encoder', which reads another view"),
+        ("qac-cotmae", ["--set", "slots.context.masking=rom"], "[slots.context]: passage 'd"),
+        ("simlm-mlm", ["--set", "objective.2.reader.layer=3"], "layer"),
+        ("mlm", ["--drop", "cpr"], "--drop cpr: no objective is of that group"),
+        ("mlm", ["--generator", "x"], "preset 'mlm' has no generator"),
+        ("simcse", ["--set", 'projectors.head.slots=["one"]'], "slot 'two' is none of [projectors.head] slots"),
+        ("simcse", ["--micro-batch", "2"], "a projector needs its batch in one part"),
+        ("mlm", ["--batch", "500"], "do not fill one batch"),
+        ("mlm", ["--max-length", "100"], "the models read 64"),
+        ("condenser", ["--set", "objective.2.reader.skip=9"], "has 4 layers"),
+        ("simlm-mlm", ["--set", "objective.2.reader.layers=9"], "has 4 layers"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(
+    preset: str, more: Sequence[str], told: str, world: World, tmp_path: Path
+):
+    with pytest.raises((UsageError, DrtkError)) as caught:
+        pretrain(world, tmp_path / "m", preset, "--steps", "1", *more)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "m").exists()
