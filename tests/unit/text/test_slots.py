@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drtk.errors import UsageError
+from drtk.errors import MismatchError, UsageError
 from drtk.settings.composition import composition, with_changes
 from drtk.settings.core import load_preset
 from drtk.text.slots import SlotBuilder, Slotted, fields_of, frame_of
@@ -125,5 +125,5 @@ def test_a_view_without_such_a_part_is_told_with_those_there_are(shelf: Shelf) -
 
 def test_weights_that_a_view_does_not_have_are_told_with_the_slot(shelf: Shelf) -> None:
     build = shelf("qac-cotmae", "slots.context.masking=rom")
-    with pytest.raises(UsageError, match=r"\[slots.context\]: masking by 'rom' needs weights"):
+    with pytest.raises(MismatchError, match=r"\[slots.context\]: passage 'd0#0': masking by 'rom' needs weights"):
         build(0, epoch=0, step=0)
