@@ -2,19 +2,57 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from drtk.cli.jobs import record_filter
 from drtk.cli.options import Output, Source, with_settings
 from drtk.io.filtering import FilterJob
+from drtk.io.folders import FolderJob
 from drtk.settings.conversion import ConversionSettings
 
 
 @with_settings(ConversionSettings)
-@record_filter("records", passages=True)
-def convert(source: Source = "-", output: Output = "-", *, settings: ConversionSettings, job: FilterJob) -> None:
+@record_filter("records", passages=True, trains="masked_lm")
+def convert(
+    source: Source = "-",
+    output: Output = "-",
+    masked_lm: Annotated[
+        str | None,
+        typer.Option(
+            "--masked-lm",
+            metavar="MODEL",
+            help="Write this encoder and its language-model head as a masked language model, a folder.",
+        ),
+    ] = None,
+    *,
+    settings: ConversionSettings,
+    job: FilterJob | FolderJob,
+) -> None:
     """Bring passages, queries, judgements, runs or training examples into another format.
 
     The input's format is recognised by its content. drtk's own formats are written unless --to names another.
     """
+    if isinstance(job, FolderJob):
+        assert masked_lm is not None
+        _masked_lm(source, masked_lm, settings, job)
+        return
     from drtk.io.conversion import convert as converted
 
     converted(source, settings, job)
+
+
+def _masked_lm(source: str, model: str, settings: ConversionSettings, job: FolderJob) -> None:
+    from drtk.errors import UsageError
+    from drtk.io.manifest import inputs_named
+    from drtk.models.hub import locate
+    from drtk.models.lm_head import trained_masked_lm, write_masked_lm
+
+    if source != "-" or settings != ConversionSettings():
+        raise UsageError("--masked-lm converts a model: no input and none of the options for records go with it")
+    folder = locate(model)
+    made = trained_masked_lm(folder)
+    write_masked_lm(*made, job.begin())
+    job.intake.inputs += inputs_named({"model": str(folder)})
+    job.finish()

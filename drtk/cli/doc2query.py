@@ -43,10 +43,17 @@ def doc2query(
     """
     from drtk.enrichment.generation import Generate, stripped
     from drtk.enrichment.keeping import BestShare, check_keeping
+    from drtk.errors import UsageError
     from drtk.io.jsonl import read_passages
+    from drtk.io.parts import WHOLE
     from drtk.runners.base import run_filter
 
     scored = check_keeping(keeping, written=False)
+    if keeping.keep is not None and job.part != WHOLE:
+        raise UsageError(
+            "--keep takes a share of all queries, and a part does not know the others': "
+            "--scores in the parts, then drtk keep-queries --keep on all of them"
+        )
     passages = read_passages(source, intake=job.intake, side_files=job.side_files)
     generating = (model, settings, seed, device, "queries", stripped, job.bare)
     if not scored:

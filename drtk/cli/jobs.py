@@ -67,7 +67,7 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
     "verbose": (Annotated[bool, typer.Option("--verbose", "-v", help="Say more; a fault shows its traceback.")], False),
 }
 _NOT_RECORDED = {  # how it was run, not what was made: a run begun on one machine may go on on a cluster
-    *("resume", "force", "skip_done", "quiet", "verbose"),
+    *("resume", "force", "skip_done", "dry_run", "quiet", "verbose"),
     *("runner", "ray_workers", "ray_address"),
 }
 
@@ -97,7 +97,7 @@ def record_filter(
     def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FilterJob | FolderJob:
         if trains is not None and settings.get(trains) is not None:
             if given.get("bare") or given.get("with_files"):
-                raise UsageError(f"--{trains} makes a model; --bare and --with are for passages")
+                raise UsageError(f"--{trains.replace('_', '-')} makes a model; --bare and --with are for passages")
             return _folder_job(name, "model", output, settings, given)
         return FilterJob(
             name,
@@ -119,6 +119,7 @@ def folder_maker(kind: str, *, resume: bool = False, passages: bool = False) -> 
     """A command that makes a folder; it receives a FolderJob as `job`.
 
     resume: it can go on with unfinished work, and notices itself where its `source` is not what that was made from.
+    A command with a parameter `dry_run` writes nothing where that is given, and needs no output then.
     """
     flags = ["resume"] * resume + ["force", "skip_done", "skip_bad"] + ["with_files"] * passages + ["quiet", "verbose"]
 
@@ -160,7 +161,10 @@ def _common(
             return _run(function, *args, **given)
         settings = {key: value for key, value in recorded(given | common).items() if key not in _NOT_RECORDED}
         output = settings.pop("output")
-        if common["skip_done"]:
+        dry_run = given.get("dry_run", False)
+        if not output and not dry_run:
+            raise UsageError("--output: name what to make")
+        if common["skip_done"] and not dry_run:
             if output == STANDARD:
                 raise UsageError("--skip-done needs a named output: -o")
             if is_done(output, settings, program=name):
@@ -168,7 +172,8 @@ def _common(
                 return None
         job = make(name, output, settings, common)
         try:
-            job.check()
+            if not dry_run:
+                job.check()
             return _run(function, *args, **given, job=job)
         except OSError as error:
             if error.filename or error.errno == errno.EPIPE:

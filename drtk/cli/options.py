@@ -45,6 +45,7 @@ def with_settings(
 ) -> Callable[..., Any]:
     """One option per knob of `settings`; the command receives the merged object as `name`.
 
+    preset: --preset fills them too; what they are stays readable as `preset_settings`
     recipe: the parameter that receives all that a preset's file holds; --preset is wanted then
     Options default to None, so that default < preset < option is known; help shows the knob's own default.
     """
@@ -77,6 +78,8 @@ def with_settings(
         options = [_option(item, hints[item.name]) for item in knobs.values()]
         if preset:
             options.insert(0, _keyword("preset", Annotated[str | None, PRESET], None))
+        if preset:
+            wrapper.preset_settings = settings  # type: ignore[attr-defined]
         last = [mine.pop(flag) for flag in getattr(function, "common_flags", ())]  # what all commands share
         return reshape(wrapper, [*mine.values(), *options, *last])
 

@@ -1,24 +1,34 @@
-"""drtk presets: list the shipped recipes, or print one."""
+"""drtk presets: list the shipped recipes, print one, or check one of your own."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from drtk.cli.jobs import plain_command
-from drtk.settings.core import load_preset, preset_names
+from drtk.settings.core import Preset, load_preset, merge, preset_names
 
 
 @plain_command
 def presets(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Preset to print.", show_default=False)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Preset to print: a name, or a .toml file.", show_default=False),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Say whether it can be used, and what it needs; without a name, of all.")
+    ] = False,
 ) -> None:
-    """List the recipes that --preset knows, or print one.
+    """List the recipes that --preset knows, print one, or check one.
 
     A preset is a TOML file of settings for one command. Print one, edit it, and pass the file instead of the name.
     """
+    if check:
+        for each in preset_names() if name is None else [name]:
+            sys.stdout.write(_checked(load_preset(each)) + "\n")
+        return
     if name is not None:
         sys.stdout.write(load_preset(name).text)
         return
@@ -27,3 +37,39 @@ def presets(
     reach = max((len(preset.command) for preset in found), default=0)
     for preset in found:
         sys.stdout.write(f"{preset.name:<{width}}  {preset.command:<{reach}}  {preset.summary}\n")
+
+
+def _checked(preset: Preset) -> str:
+    """One line about a preset that can be used. Raises UsageError for one that cannot."""
+    merge(_settings_of(preset), preset.settings, {}, preset_name=f"preset {preset.name}")
+    if preset.command != "pretrain":
+        return f"{preset.name}: good, for drtk {preset.command}"
+    from drtk.objectives.checking import checked
+    from drtk.settings.composition import composition
+
+    plan = composition(preset.content | {"name": preset.name}, preset.name)
+    needs = sorted(checked(plan, place=preset.name))
+    said = f"{preset.name}: good, {_counted(plan.slots, 'slot')}, {_counted(plan.objectives, 'term')}"
+    if plan.generator is not None and plan.generator.mode == "frozen":
+        said += ", a generator"
+    return said + (f"; passages need {', '.join(needs)}" if needs else "; any passages do")
+
+
+def _settings_of(preset: Preset) -> type:
+    """The settings that a preset fills. Raises UsageError where its command takes no preset, or does not exist."""
+    from importlib import import_module
+
+    from drtk.cli.main import COMMANDS
+    from drtk.errors import UsageError
+
+    name, found = preset.command.replace("-", "_"), None
+    if preset.command in COMMANDS:
+        found = getattr(getattr(import_module(f"drtk.cli.{name}"), name, None), "preset_settings", None)
+    if found is None:
+        raise UsageError(f"{preset.name}: drtk {preset.command} takes no preset")
+    kind: type = found
+    return kind
+
+
+def _counted(things: Any, name: str) -> str:
+    return f"{len(things)} {name}{'s' if len(things) != 1 else ''}"

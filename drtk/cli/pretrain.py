@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from drtk.cli.jobs import folder_maker
-from drtk.cli.options import Device, Folder, Seed, with_settings
+from drtk.cli.options import Device, Seed, with_settings
 from drtk.io.folders import FolderJob
 from drtk.settings.pretraining import PretrainSettings
 
@@ -16,7 +16,8 @@ Changes = Annotated[
     typer.Option("--set", metavar="PATH=VALUE", help="Change the preset: slots.encoder.rate=0.4; repeatable."),
 ]
 Dropped = Annotated[
-    list[str] | None, typer.Option("--drop", metavar="GROUP", help="Leave out the objectives of a group; repeatable.")
+    list[str] | None,
+    typer.Option("--drop", metavar="NAME", help="Leave out an objective, or all of a group; repeatable."),
 ]
 
 
@@ -29,7 +30,10 @@ def pretrain(
     model: Annotated[
         str, typer.Option("--model", metavar="MODEL", help="Encoder to start from: a folder, or hub name[@revision].")
     ],
-    output: Folder,
+    output: Annotated[
+        str,
+        typer.Option("--output", "-o", metavar="DIR", help="Folder to make; --dry-run needs none.", show_default=False),
+    ] = "",
     generator: Annotated[
         str | None, typer.Option("--generator", metavar="MODEL", help="Masked language model that proposes tokens.")
     ] = None,
@@ -61,10 +65,10 @@ def pretrain(
     from drtk.io.manifest import inputs_named
     from drtk.models.hub import locate
     from drtk.objectives.assembly import assembled, check_lengths
+    from drtk.objectives.checking import checked
     from drtk.settings.composition import composition, with_changes
-    from drtk.text.slots import fields_of
     from drtk.text.token_corpus import TokenCorpus
-    from drtk.training.pretrain import Material, shares, take_up, trainable
+    from drtk.training.pretrain import Material, shares, take_up
     from drtk.training.pretrain import pretrain as train
 
     place = str(recipe["name"])
@@ -76,17 +80,19 @@ def pretrain(
     plan = composition(content, place)
     if drop:
         plan = plan.without(drop)
+    wants = checked(plan, place=place)
     folder = locate(model)
     network, tokenizer = assembled(plan, folder, seed=seed, place=place)
     check_lengths(network, settings.max_length)
     shares(settings, network)  # complains before anything is written
     fitted = take_up(network, folder)
-    corpus = TokenCorpus.open(passages, model, wants=fields_of(plan), side_files=job.side_files, intake=job.intake)
+    corpus = TokenCorpus.open(passages, model, wants=wants, side_files=job.side_files, intake=job.intake)
     material = Material(corpus, plan, settings, tokenizer, seed)
+    material.dataset()[0]  # what a view or masking cannot do with this corpus is said before anything begins
     if dry_run:
         from drtk.cli.explaining import explained
 
-        for line in explained(plan, material, trainable(network)):
+        for line in explained(plan, material, network):
             typer.echo(line)
         return
     look = _probe(probe, probe_sts, job)

@@ -30,6 +30,22 @@ def show(
         list[str] | None,
         typer.Option("--with", metavar="FILE", help="Join a file of added fields by id, line by line; repeatable."),
     ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option("--preset", metavar="NAME", help="Show what pre-training by this recipe hides and labels."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="--preset: the model whose tokenizer is taken.")
+    ] = None,
+    generator: Annotated[
+        str | None,
+        typer.Option("--generator", metavar="MODEL", help="--preset: masked language model that proposes tokens."),
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="--preset: change it: slots.encoder.rate=0.4; repeatable."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="--preset: seed of what is drawn.")] = 42,
 ) -> None:
     """Show what a file or folder is, what made it, from what, and its first records.
 
@@ -40,10 +56,19 @@ def show(
 
     if html is not None and not html.endswith((".html", ".htm")):
         raise UsageError(f"--html {html}: name a file that ends in .html")
+    if preset is not None:
+        if weights or html is not None or json:
+            raise UsageError("--preset goes with neither --weights, --html nor --json")
+        if model is None:
+            raise UsageError("--preset needs --model: whose word pieces the passages are read in")
+        _slots(path, preset, model, count, changes or [], generator, with_files or [], seed)
+        return
+    if model is not None or generator is not None or changes:
+        raise UsageError("--model, --generator and --set go with --preset")
     if weights or html is not None:
         _weights(path, count, top, html, with_files or [])
     elif with_files:
-        raise UsageError("--with: what it joins is shown by --weights alone")
+        raise UsageError("--with: what it joins is shown by --weights and --preset alone")
     else:
         sys.stdout.write(manifest_json(path) if json else describe(path, count=count))
 
@@ -59,11 +84,46 @@ def _weights(path: str, count: int, top: int, html: str | None, with_files: list
 
     passages = weighted(islice(read_passages(path, side_files=with_files), count), top=top)
     if html is None:
-        colour = "FORCE_COLOR" in os.environ or (sys.stdout.isatty() and "NO_COLOR" not in os.environ)
-        for line in in_terminal(passages, colour=colour):
+        for line in in_terminal(passages, colour=_in_colour()):
             sys.stdout.write(line + "\n")
         return
     with Output(html) as page:
         for line in as_page(passages, title=f"Term weights: {name_of(path)}"):
             page.write(line.encode() + b"\n")
     log(f"wrote {html}")
+
+
+def _slots(
+    path: str,
+    preset: str,
+    model: str,
+    count: int,
+    changes: list[str],
+    generator: str | None,
+    with_files: list[str],
+    seed: int,
+) -> None:
+    from drtk.cli.slot_lines import slots_shown
+    from drtk.errors import UsageError
+    from drtk.settings.core import load_preset
+
+    found = load_preset(preset)
+    if found.command != "pretrain":
+        raise UsageError(f"preset '{preset}' is for drtk {found.command}; those of pretrain have slots to show")
+    lines = slots_shown(
+        path,
+        found.content | {"name": preset},
+        model=model,
+        count=count,
+        changes=changes,
+        generator=generator,
+        side_files=with_files,
+        seed=seed,
+        colour=_in_colour(),
+    )
+    for line in lines:
+        sys.stdout.write(line + "\n")
+
+
+def _in_colour() -> bool:
+    return "FORCE_COLOR" in os.environ or (sys.stdout.isatty() and "NO_COLOR" not in os.environ)

@@ -106,6 +106,7 @@ def _train(
     device: str,
     job: FolderJob,
 ) -> None:
+    from dataclasses import replace
     from pathlib import Path
 
     from drtk.io.jsonl import read_examples, read_queries
@@ -116,6 +117,7 @@ def _train(
     from drtk.training.examples import PackedExamples
     from drtk.training.weighing import check_method, plan, train_weigher
 
+    settings = replace(settings, title=settings.title or "join")
     check_method(method, settings)
     packed = PackedExamples(read_examples(examples, intake=job.intake), line=lambda: job.intake.line)
     plan(packed, method, training)

@@ -149,9 +149,21 @@ def _line_rows(
     for number, line in lines:
         if not line.isspace() and line:
             lines = chain([(number, line)], lines)
-            is_json = line.lstrip()[:1] == b"{" or b"\t" not in line
-            return _jsonl(lines) if is_json else tsv(lines)
+            return _jsonl(lines) if _is_json_line(line) else tsv(lines)
     return iter(())
+
+
+def _is_json_line(line: bytes) -> bool:
+    """Whether a first line is of JSON lines, damaged ones included, and not of a table."""
+    if b"\t" not in line:
+        return True
+    if line.lstrip()[:1] != b"{":
+        return False
+    try:
+        orjson.loads(line)
+    except orjson.JSONDecodeError:  # a question may begin with a brace, and answers follow it
+        return line.rpartition(b"\t")[2].lstrip()[:1] != b"["
+    return True
 
 
 def _jsonl(lines: Iterator[tuple[int, bytes]]) -> Iterator[Placed]:

@@ -30,6 +30,7 @@ class FirstTokenAttention:
     def __init__(
         self, folder: Path, *, device: str, dtype: str, max_length: int | None, batch_tokens: int | None
     ) -> None:
+        self._folder = folder
         loaded = load_encoder(folder, wishes={"passage_length": max_length} if max_length else {}, sealed=False)
         self._device = choose_device(device)
         self._pad = int(loaded.tokenizer.pad_token_id or 0)
@@ -76,7 +77,10 @@ class FirstTokenAttention:
         except torch.OutOfMemoryError as error:
             size = batch["input_ids"].size
             raise DrtkError(f"{self._device}: out of memory at {size:,} tokens; lower --batch-tokens") from error
-        return self._row[0].float().mean(dim=1).cpu().numpy()  # (rows, heads, tokens) -> (rows, tokens)
+        if not self._row:
+            raise MismatchError(f"{self._folder}: its attention cannot be seen; a BERT-like encoder is wanted")
+        # ALBERT has one layer that it goes through several times: the last row is that of the last time.
+        return self._row[-1].float().mean(dim=1).cpu().numpy()  # (rows, heads, tokens) -> (rows, tokens)
 
 
 def _watch_last_layer(model: nn.Module, folder: Path) -> list[Tensor]:

@@ -137,19 +137,28 @@ def save_lm_head(head: LMHead, folder: Path) -> None:
     save_head(head, folder, NAME)
 
 
-def export_masked_lm(folder: Path, out: Path) -> None:
-    """Write the encoder of `folder` with its head as one masked language model, as AutoModelForMaskedLM reads it.
+def trained_masked_lm(folder: Path) -> tuple[Any, Any]:
+    """The encoder of `folder` with its head as one masked language model of transformers, and its tokenizer.
 
     Raises MismatchError where the folder has no trained head.
     """
     backbone, head, tokenizer = load_masked_lm(folder)
     if head.fresh:
         raise MismatchError(f"{folder}: has no language-model head; `drtk pretrain` writes one")
-    model = assembled(backbone, head)
+    return assembled(backbone, head), tokenizer
+
+
+def write_masked_lm(model: Any, tokenizer: Any, out: Path) -> None:
+    """Write a masked language model so that AutoModelForMaskedLM reads it."""
     out.mkdir(parents=True, exist_ok=True)
     with quiet_transformers(), writing_weights(out):
         model.save_pretrained(out)
         tokenizer.save_pretrained(out)
+
+
+def export_masked_lm(folder: Path, out: Path) -> None:
+    """`trained_masked_lm` of a folder, written."""
+    write_masked_lm(*trained_masked_lm(folder), out)
 
 
 def assembled(backbone: nn.Module, head: LMHead) -> Any:

@@ -21,7 +21,7 @@ class SlotBatch:
 
     clean, given: int64 ids; attention: 1 at tokens, 0 at padding; content, hidden: bool
     present: (batch,) bool, False for examples without such a view
-    edited: int64, or None; noise: float32 in [0, 1), or None; visible: (batch, tokens, tokens) bool, or None
+    edited: int64, -1 in rows whose tokens were replaced instead, or None; noise: float32 in [0, 1), or None; visible: (batch, tokens, tokens) bool, or None
     """
 
     clean: Tensor
@@ -78,8 +78,11 @@ class Collator:
             size = len(each.given)
             clean[row, :size], given[row, :size], attention[row, :size] = each.clean, each.given, 1
             content[row, :size], hidden[row, :size] = each.content, each.hidden
-            if edited is not None and each.edited is not None:
-                edited[row, :size] = each.edited
+            if edited is not None:
+                if each.edited is None:
+                    edited[row] = -1
+                else:
+                    edited[row, :size] = each.edited
             if noise is not None and each.noise is not None:
                 noise[row, :size] = each.noise
         found: dict[str, Any] = {

@@ -12,6 +12,7 @@ from drtk.losses.language import token_losses_sum
 from drtk.models.pooling import pool
 from drtk.objectives.batch import Batch, SlotBatch
 from drtk.objectives.contrast import contrast_loss
+from drtk.objectives.filling import filled
 from drtk.objectives.recover import Recovery
 from drtk.objectives.views import Views
 from drtk.settings.composition import Composition, Contrast, Recover
@@ -102,21 +103,11 @@ class Network(nn.Module):
         return found
 
     def filled(self, slot: SlotBatch, name: str) -> Tensor:
-        """What a reader sees of a slot, (batch, tokens): the generator's tokens where there were masks, or everywhere but first.
-
-        Released DiffCSE, which replaces everywhere, does not spare [SEP] (methods: section 5.10).
-        """
-        corruption = self.composition.slots[name].corruption
-        if corruption not in ("replaced", "inserted") or slot.noise is None or self.generator is None:
-            return slot.given
+        """What a reader sees of a slot, (batch, tokens): the generator's tokens where there were masks."""
         wanted = self.composition.generator
-        assert wanted is not None
-        scope = "masked" if corruption == "inserted" else wanted.scope
-        with torch.no_grad():
-            filled: Tensor = self.generator.fill(
-                slot.given, slot.attention, slot.hidden, noise=slot.noise, decode=wanted.decode, scope=scope
-            )
-        return filled
+        if wanted is None or self.generator is None:
+            return slot.given
+        return filled(slot, self.composition.slots[name].corruption, self.generator, wanted)
 
     def pooled(self, hidden: Tensor, slot: SlotBatch) -> Tensor:
         """The bottleneck, (batch, hidden)."""
@@ -171,7 +162,8 @@ class Network(nn.Module):
             if wanted.corruption == "replaced":
                 changed = ((views.ids(name) != slot.clean) & slot.content).sum()
                 facts[f"{name}_replaced"] = torch.stack([changed, slot.content.sum()]).float()
-            if wanted.masking != "none" and self.dull is not None:
+            hides = wanted.masking != "none" and wanted.corruption not in ("inserted", "deleted", "any")
+            if hides and self.dull is not None:
                 dull = (self.dull[slot.clean] & slot.hidden).sum()
                 facts[f"{name}_stop_words"] = torch.stack([dull, slot.hidden.sum()]).float()
         return facts

@@ -75,7 +75,8 @@ class Edited(nn.Module):
 
     def labels(self, slot: SlotBatch, given: Tensor) -> Tensor:
         """(batch, tokens), 1 where something was done; 0 where a draw happened to give the original token."""
-        return slot.edited if slot.edited is not None else (given != slot.clean).long()
+        replaced = (given != slot.clean).long()
+        return replaced if slot.edited is None else torch.where(slot.edited < 0, replaced, slot.edited)
 
     def losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
         """The sum of cross-entropies, ()."""

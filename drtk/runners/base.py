@@ -40,10 +40,14 @@ class BatchFunction:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a batch function is made, wherever that happens: `build(*arguments)`, all of which can be pickled."""
+    """How a batch function is made, wherever that happens: `build(*arguments)`, all of which can be pickled.
+
+    gpu: whether it has use for a GPU, where there are some
+    """
 
     build: Callable[..., BatchFunction]
     arguments: Sequence[Any] = field(default=())
+    gpu: bool = True
 
     def __call__(self) -> BatchFunction:
         return self.build(*self.arguments)
@@ -85,11 +89,13 @@ def run_filter(
     running: RunnerSettings,
     window: int | None = None,
     unit: str = "passages",
+    gpu: bool = True,
     revise: Revise | None = None,
 ) -> None:
     """Write through `job` what `build(*arguments)` makes of the records, window by window, in their order.
 
     window: records between two places to go on from, where the job's own number does not fit
+    gpu: whether the batch function has use for one
     revise: makes the output of the lines of all windows (FilterJob.run_windows), in this process
     Raises what reading and the batch function raise; UsageError for an unknown runner.
     """
@@ -97,6 +103,6 @@ def run_filter(
         job.window = window
 
     def pump(windows: Iterator[list[Record]]) -> Generator[Done, None, None]:
-        return mapped(windows, Recipe(build, arguments), running)
+        return mapped(windows, Recipe(build, arguments, gpu), running)
 
     job.run_windows(records, pump, unit=unit, revise=revise)

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import pickle
+import socket
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -59,7 +60,7 @@ def run_on_ray(
     Raises MissingDependency without ray, DrtkError where the cluster cannot be reached or gives up.
     """
     ray = _connected(running.ray_address)
-    gpus = ray.cluster_resources().get("GPU", 0)
+    gpus = ray.cluster_resources().get("GPU", 0) if recipe.gpu else 0
     workers = running.ray_workers or max(1, int(gpus or ray.cluster_resources().get("CPU", 1)))
     detail(f"ray: {workers} workers, {'a GPU each' if gpus else 'on CPUs'}")
     done = 0
@@ -121,6 +122,8 @@ def _connected(address: str) -> Any:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # remarks of its C++ half on stderr
         wanted = address or os.environ.get("RAY_ADDRESS") or None
+        if wanted is not None:
+            _knock(wanted)
         try:
             ray.init(
                 address=wanted,
@@ -129,7 +132,8 @@ def _connected(address: str) -> Any:
                 include_dashboard=None if wanted else False,
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise DrtkError(f"--ray-address {wanted}: {str(error).strip().splitlines()[0]}") from error
+            where = "ray" if wanted is None else f"--ray-address {wanted}"
+            raise DrtkError(f"{where}: {str(error).strip().splitlines()[0]}") from error
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
@@ -137,3 +141,13 @@ def _connected(address: str) -> Any:
     for name in ("ray", "ray.data"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return ray
+
+
+def _knock(address: str) -> None:
+    """Raises DrtkError where nothing answers at HOST:PORT: Ray itself would try again for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except (OSError, OverflowError) as error:
+            raise DrtkError(f"--ray-address {address}: no cluster answers there: {error}") from error

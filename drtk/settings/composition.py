@@ -15,7 +15,9 @@ from drtk.settings.core import plain_type
 
 Part = TypeVar("Part")
 Options = dict[str, Any]
-Corruption = Literal["none", "mask", "bert", "replaced", "inserted", "deleted"]
+Corruption = Literal["none", "mask", "bert", "replaced", "inserted", "deleted", "any"]
+EDITS: tuple[Corruption, ...] = ("replaced", "inserted", "deleted")  # what `any` is one of
+_GENERATED, _EDITED = ("replaced", "inserted", "any"), (*EDITS, "any")
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Slot:
     view_options: what the slot says besides, for its views: limit, spans, …
     of: the slot whose mask this one extends or complements; both must read the same view
     count: whether the rate counts special tokens too
+    corruption: what stands at hidden tokens; any: an edit drawn for each example (DiffCSE's "all augmentations")
     """
 
     view: tuple[str, ...]
@@ -73,7 +76,7 @@ class Projector:
     """A small network over the vectors of several slots together."""
 
     slots: tuple[str, ...]
-    kind: Literal["bn", "tanh"] = "bn"
+    kind: Literal["bn", "tanh", "none"] = "bn"
 
 
 @dataclass(frozen=True)
@@ -141,16 +144,28 @@ class Composition:
             return [*objective.slot, *objective.source]
         return [objective.a, objective.b, *objective.extra_negatives, *objective.extra_positives]
 
-    def without(self, groups: Iterable[str]) -> Composition:
-        """Without the objectives of some groups, and the slots nobody looks at then. Raises UsageError for no such group."""
-        known = {objective.group for objective in self.objectives if objective.group}
-        for group in groups:
-            if group not in known:
-                raise UsageError(f"--drop {group}: no objective is of that group; {_choices(known)}")
-        kept = tuple(objective for objective in self.objectives if objective.group not in set(groups))
+    def without(self, names: Iterable[str]) -> Composition:
+        """Without some objectives, by their names or groups, and whatever nobody asks for then.
+
+        Raises UsageError where there is no such objective, or nothing is left.
+        """
+        known = {each for objective in self.objectives for each in (objective.name, objective.group) if each}
+        unwanted = set(names)
+        for name in unwanted - known:
+            raise UsageError(f"--drop {name}: no objective or group is called that; {_choices(known)}")
+        kept = tuple(each for each in self.objectives if not {each.name, each.group} & unwanted)
         if not kept:
             raise UsageError("--drop: nothing is left to train on")
-        return replace(self, objectives=kept, slots=self._needed(kept))
+        asked = {each.projector for each in kept}
+        projectors = {name: each for name, each in self.projectors.items() if name in asked}
+        left = replace(self, objectives=kept, projectors=projectors)
+        return replace(left, slots=left._needed(kept))._economical()
+
+    def _economical(self) -> Composition:
+        """Without a frozen generator that no slot asks."""
+        asked = any(slot.corruption in _GENERATED for slot in self.slots.values())
+        frozen = self.generator is not None and self.generator.mode == "frozen"
+        return replace(self, generator=None) if frozen and not asked else self
 
     def _needed(self, objectives: Sequence[Objective]) -> dict[str, Slot]:
         wanted = {name for objective in objectives for name in self.slots_of(objective)}
@@ -162,6 +177,7 @@ class Composition:
         return {name: slot for name, slot in self.slots.items() if name in wanted}
 
 
+SHORTEST_SLOT = 3  # tokens, the two special ones among them
 _RESERVED = {"name", "command", "summary", "settings", "slots", "readers", "projectors", "generator", "objective"}
 _SLOT_KEYS = {item.name for item in fields(Slot)} - {"masking_options", "view_options"}
 
@@ -176,7 +192,10 @@ def composition(content: Mapping[str, Any], place: str) -> Composition:
         for name, table in _tables(content, "projectors", place)
     }
     objectives = []
-    for number, table in enumerate(content.get("objective", ()), start=1):
+    listed = content.get("objective", [])
+    if not isinstance(listed, list) or not all(isinstance(table, Mapping) for table in listed):
+        raise UsageError(f"{place}: objectives are a list of tables: [[objective]]")
+    for number, table in enumerate(listed, start=1):
         made, reader = _objective(table, f"{place}: objective {number}", readers)
         readers |= reader
         objectives.append(made)
@@ -186,11 +205,11 @@ def composition(content: Mapping[str, Any], place: str) -> Composition:
     parts = {"slots": slots, "objectives": _named(objectives, place), "readers": readers, "projectors": projectors}
     found = _built(Composition, general, place, made=parts | {"generator": generator})
     _check(found, place)
-    return found
+    return found._economical()
 
 
 def with_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """A preset's TOML with PATH=VALUE changes: slots.enc.rate=0.4, objective.2.weight=0.5 (counted from 1).
+    """A preset's TOML with PATH=VALUE changes: slots.enc.rate=0.4, objective.mlm.weight=0.5 (or objective.1, the first).
 
     Values are read as TOML where they are, as text otherwise. Raises UsageError for a path that leads nowhere.
     """
@@ -207,18 +226,28 @@ def with_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[str
         except tomllib.TOMLDecodeError:
             value = text
         *way, last = path.split(".")
+        if way[:1] == ["settings"]:
+            raise UsageError(f"--set {path}: is an option of its own: --{last.replace('_', '-')}")
         node: Any = found
         for step in way:
-            if isinstance(node, list):
-                node = node[int(step) - 1] if step.isdigit() and 0 < int(step) <= len(node) else None
-            else:
-                node = node.setdefault(step, {}) if isinstance(node, dict) else None
-            if not isinstance(node, (dict, list)):
-                raise UsageError(f"--set {path}: there is no '{step}'")
+            held = _step(node, step)
+            if not isinstance(held, (dict, list)):
+                problem = f"there is no '{step}'" if held is None else f"'{step}' is {held!r}, which has no parts"
+                raise UsageError(f"--set {path}: {problem}")
+            node = held
         if isinstance(node, list):
             raise UsageError(f"--set {path}: name a setting of an objective: objective.1.weight")
         node[last] = value
     return found
+
+
+def _step(node: Any, step: str) -> Any:
+    """What a table or a list of objectives holds under a name (made where a table lacks it), or a number from 1 on."""
+    if isinstance(node, dict):
+        return node.setdefault(step, {})
+    if step.isdigit():
+        return node[int(step) - 1] if 0 < int(step) <= len(node) else None
+    return next((each for each in node if isinstance(each, dict) and each.get("name") == step), None)
 
 
 def _tables(content: Mapping[str, Any], name: str, place: str) -> list[tuple[str, Mapping[str, Any]]]:
@@ -241,15 +270,17 @@ def _slot(table: Mapping[str, Any], place: str) -> Slot:
     slot = _built(Slot, given, place)
     if not 0 <= slot.rate <= 1:
         raise UsageError(f"{place}: rate {slot.rate} is not between 0 and 1")
-    if slot.corruption in ("mask", "bert", "replaced") and slot.masking == "none":
+    if slot.corruption in ("mask", "bert", "replaced", "any") and slot.masking == "none":
         raise UsageError(f"{place}: corruption '{slot.corruption}' needs a masking")
+    if slot.max_length is not None and slot.max_length < SHORTEST_SLOT:
+        raise UsageError(f"{place}: max_length {slot.max_length} has no room for a token between the special ones")
     return slot
 
 
 def _reader(table: Mapping[str, Any] | str, place: str) -> Reader:
     if isinstance(table, str):
         return Reader(table)
-    use = table.get("use")
+    use = table.get("use") if isinstance(table, Mapping) else None
     if not isinstance(use, str):
         raise UsageError(f'{place}: names no reader: use = "decoder"')
     return Reader(use, {name: value for name, value in table.items() if name != "use"})
@@ -265,7 +296,9 @@ def _objective(
     if use != "recover":
         raise UsageError(f"{place}: unknown objective '{use}'; choose from recover, contrast")
     made: dict[str, Reader] = {}
-    reader = given.get("reader", "")
+    if "reader" not in given:
+        raise UsageError(f"{place}: lacks 'reader'")
+    reader = given["reader"]
     if not (isinstance(reader, str) and reader in readers):  # its own, under a name nobody else can use
         name = f"reader {place.rpartition(' ')[2]}"
         made[name] = _reader(reader, place)
@@ -278,6 +311,8 @@ def _built(kind: type[Part], table: Mapping[str, Any], place: str, *, made: Mapp
 
     Raises UsageError for unknown and missing keys and for values of another type.
     """
+    if not isinstance(table, Mapping):
+        raise UsageError(f"{place}: must be a table, found {table!r}")
     values: dict[str, Any] = dict(made or {})
     known = {item.name: item for item in fields(kind) if item.name not in values}  # type: ignore[arg-type]
     hints = get_type_hints(kind)
@@ -347,17 +382,19 @@ def _check(found: Composition, place: str) -> None:
                 f"{place}: [slots.{name}] is masked by '{slot.masking}' of another slot: of = \"…\" names it"
             )
         _check_cycle(found, name, place)
-        if slot.corruption == "replaced" and found.generator is None:
-            raise UsageError(f"{place}: [slots.{name}] is replaced, but there is no [generator]")
+        if slot.corruption in _GENERATED and found.generator is None:
+            raise UsageError(f"{place}: [slots.{name}] needs tokens to put in, but there is no [generator]")
     for objective in found.objectives:
         for name in found.slots_of(objective):
             known(name, f"objective '{objective.name}'")
-        if objective.projector and objective.projector not in found.projectors:
-            raise UsageError(f"{place}: objective '{objective.name}': there is no projector '{objective.projector}'")
         if objective.projector:
             _check_projected(found, objective, place)
         if isinstance(objective, Recover):
             _check_recover(found, objective, place)
+        elif objective.temperature <= 0:
+            raise UsageError(
+                f"{place}: objective '{objective.name}': temperature {objective.temperature} is not above 0"
+            )
     for name, projector in found.projectors.items():
         for slot_name in projector.slots:
             known(slot_name, f"[projectors.{name}]")
@@ -380,6 +417,20 @@ def _check_reference(name: str, slot: Slot, other: Slot, place: str) -> None:
         )
 
 
+def _check_projected(found: Composition, objective: Objective, place: str) -> None:
+    if objective.projector not in found.projectors:
+        raise UsageError(
+            f"{place}: objective '{objective.name}': there is no projector '{objective.projector}'; "
+            f"{_choices(found.projectors)}"
+        )
+    vectors = objective.source if isinstance(objective, Recover) else found.slots_of(objective)
+    for name in vectors:
+        if name not in found.projectors[objective.projector].slots:
+            raise UsageError(
+                f"{place}: objective '{objective.name}': projector '{objective.projector}' leaves out slot '{name}'"
+            )
+
+
 def _check_cycle(found: Composition, name: str, place: str) -> None:
     seen = [name]
     while (name := found.slots[name].of) and name in found.slots:
@@ -393,22 +444,12 @@ def _check_recover(found: Composition, objective: Recover, place: str) -> None:
         raise UsageError(f"{place}: objective '{objective.name}': as many sources as slots are wanted, or one")
     for name in objective.slot:
         corruption = found.slots[name].corruption
-        if objective.target == "edited" and corruption not in ("replaced", "inserted", "deleted"):
+        if objective.target == "edited" and corruption not in _EDITED:
             raise UsageError(f"{place}: objective '{objective.name}': nothing in slot '{name}' is edited")
-        if objective.target != "edited" and corruption in ("inserted", "deleted"):
+        if objective.target != "edited" and corruption in ("inserted", "deleted", "any"):
             raise UsageError(f"{place}: objective '{objective.name}': slot '{name}' has other tokens than its view")
         if objective.target == "masked" and found.slots[name].masking == "none":
             raise UsageError(f"{place}: objective '{objective.name}': nothing in slot '{name}' is masked")
-
-
-def _check_projected(found: Composition, objective: Objective, place: str) -> None:
-    projected = found.projectors[objective.projector].slots
-    wanted = objective.source if isinstance(objective, Recover) else found.slots_of(objective)
-    for name in wanted:
-        if name not in projected:
-            raise UsageError(
-                f"{place}: objective '{objective.name}': slot '{name}' is none of [projectors.{objective.projector}] slots"
-            )
 
 
 def _choices(names: Iterable[str]) -> str:

@@ -19,7 +19,9 @@ class WeightingSettings:
     )
     stemmer: Literal["none", "porter", "snowball"] = knob("none", "Words of one stem are one word.")
     stopwords: str = knob("none", "Words that weigh nothing and are not counted: none, lucene, or a file of them.")
-    title: Literal["join", "none"] = knob("join", "A passage's title: join (read with it, and weighted) or none.")
+    title: Literal["join", "none"] | None = knob(
+        None, "A passage's title: join (read with it, and weighted) or none. [default: as a model was trained, or join]"
+    )
     spread: Literal["copy", "first"] = knob("copy", "A word's weight: on all its pieces, or on the first alone.")
     normalize: Literal["none", "sum", "max"] = knob(
         "none", "Divide by the sum, or by the largest, of the passage's weights."

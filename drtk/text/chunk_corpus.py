@@ -84,6 +84,7 @@ def chunk_corpus(
         running=running,
         window=WINDOW,
         unit="documents",
+        gpu=False,
     )
 
 

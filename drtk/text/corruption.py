@@ -9,7 +9,7 @@ import numpy as np
 from drtk.text.masking.grouping import renumbered
 from drtk.text.tokenised import Text
 
-Corruption = Literal["none", "mask", "bert", "replaced"]
+Corruption = Literal["none", "mask", "bert", "replaced"]  # those that leave a text as long as it is
 _MASKED, _RANDOM = 0.8, 0.1  # BERT's shares; the rest stays as it is, and is predicted all the same
 
 

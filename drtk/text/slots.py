@@ -9,14 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drtk.errors import MismatchError, UsageError
-from drtk.settings.composition import Composition, Slot
+from drtk.settings.composition import EDITS, Composition, Slot
 from drtk.text.corruption import Vocabulary, corrupted, deleted, inserted
 from drtk.text.draws import generator, uniform
 from drtk.text.masking import MASKING
-from drtk.text.masking.base import Other
+from drtk.text.masking.base import GIVEN as STRATEGY_GIVEN
+from drtk.text.masking.base import Other, needs_weights
 from drtk.text.tokenised import Text
 from drtk.text.views import VIEWS
-from drtk.text.views.base import check_options, wanted_fields
+from drtk.text.views.base import GIVEN, check_options, wanted_fields
 
 
 class Slotted(NamedTuple):
@@ -25,7 +26,7 @@ class Slotted(NamedTuple):
     clean:   the tokens as they were; where tokens were inserted or deleted, what is left
     given:   what is looked at; of a slot to be replaced, what the generator sees
     content: False at special tokens; hidden: what is masked
-    edited:  1 at tokens that were inserted or follow a deletion; None where nothing was
+    edited:  1 at tokens that were inserted or follow a deletion; None where such a thing was not done
     noise:   numbers in [0, 1) for the generator's draws; None where there are none
     present: False for an example without such a view; a placeholder stands for it
     """
@@ -56,6 +57,12 @@ class Frame(NamedTuple):
         )
 
 
+def frame_of(tokenizer: Any) -> Frame:
+    """The frame of a tokenizer of transformers."""
+    first, *_, last = tokenizer("")["input_ids"]
+    return Frame(first, last, Vocabulary(len(tokenizer), tokenizer.mask_token_id, frozenset(tokenizer.all_special_ids)))
+
+
 class SlotBuilder:
     """Examples to slots. The same (seed, epoch, id) gives the same slots in every batch, worker and process.
 
@@ -79,11 +86,8 @@ class SlotBuilder:
         self._order = _by_reference(composition.slots)
         self._views = {name: views_of(composition, name) for name in composition.slots}
         self._maskings = {
-            name: MASKING.load(slot.masking) for name, slot in composition.slots.items() if slot.masking != "none"
+            name: masking_of(composition, name) for name, slot in composition.slots.items() if slot.masking != "none"
         }
-        for name, masking in self._maskings.items():
-            slot = composition.slots[name]
-            check_options(slot.masking, masking, slot.masking_options, what="masking")
 
     def __call__(self, row: int, *, epoch: int, step: int) -> dict[str, Slotted]:
         """The slots of one row of the corpus, as they are seen in an epoch and step."""
@@ -104,8 +108,9 @@ class SlotBuilder:
         text = self._frame.around(text)
         rng = generator(*key, "slot", name)
         content = text.words >= 0
-        if slot.corruption == "inserted" or slot.corruption == "deleted":
-            if slot.corruption == "inserted":
+        corruption = _corruption(slot, *key, "edit", name)
+        if corruption == "inserted" or corruption == "deleted":
+            if corruption == "inserted":
                 edit = inserted(text, slot.rate, rng=rng, vocabulary=self._frame.vocabulary)
             else:
                 edit = deleted(text, slot.rate, rng=rng)
@@ -118,13 +123,13 @@ class SlotBuilder:
             masking = self._maskings[name]
             try:
                 hidden = masking(text, slot.rate, rng=rng, counted=counted, other=other, **slot.masking_options)
-            except ValueError as error:
+            except ValueError as error:  # a view that has no weights, say
                 raise MismatchError(f"[slots.{name}]: passage '{key[2]}': {error}") from error
-        shown, proposing = slot.corruption, self._composition.generator
+        shown, proposing = corruption, self._composition.generator
         if shown == "replaced" and proposing is not None:  # the generator looks first
             shown = proposing.reads
         given = corrupted(text.ids, hidden, shown, rng=rng, vocabulary=self._frame.vocabulary)
-        noise = rng.random(len(text.ids), dtype=np.float32) if slot.corruption == "replaced" else None
+        noise = rng.random(len(text.ids), dtype=np.float32) if corruption == "replaced" else None
         return Slotted(text.ids, given, content, hidden, None, noise, present=True)
 
     def _text(self, name: str, row: int, key: tuple[Any, ...], step: int, drawn: dict[Any, Any]) -> Text | None:
@@ -132,7 +137,7 @@ class SlotBuilder:
         slot = self._composition.slots[name]
         view = self._views[name][self._choice(slot, key, step)]
         room = (slot.max_length or self._max_length) - 2
-        if slot.corruption == "inserted":  # what is inserted must fit too
+        if slot.corruption in ("inserted", "any"):  # what is inserted must fit too
             room = int(room / (1 + slot.rate))
         draw = (view.name, room, *sorted(view.options.items()))
         if draw not in drawn:
@@ -141,6 +146,11 @@ class SlotBuilder:
                 self._corpus, row, rng=rng, room=room, separator=self._frame.last, **view.options
             )
         parts = drawn[draw]
+        if parts is not None and view.part not in parts:
+            choices = ", ".join(f"{view.name}.{part}".rstrip(".") for part in parts)
+            raise UsageError(
+                f"[slots.{name}]: there is no view '{slot.view[self._choice(slot, key, step)]}'; choose from {choices}"
+            )
         return None if parts is None else parts[view.part]
 
     def _choice(self, slot: Slot, key: tuple[Any, ...], step: int) -> int:
@@ -152,8 +162,13 @@ class SlotBuilder:
     def _placeholder(self, slot: Slot) -> Slotted:
         ids = np.array([self._frame.first, self._frame.last], dtype=np.int32)
         nothing = np.zeros(2, dtype=bool)
-        edited = np.zeros(2, dtype=np.int64) if slot.corruption in ("inserted", "deleted") else None
+        edited = np.zeros(2, dtype=np.int64) if slot.corruption in ("inserted", "deleted") else None  # any: of no label
         return Slotted(ids, ids, nothing, nothing, edited, None, present=False)
+
+
+def _corruption(slot: Slot, *key: Any) -> Any:
+    """What is done to a slot; of `any`, what is drawn for this key."""
+    return EDITS[int(uniform(*key) * len(EDITS))] if slot.corruption == "any" else slot.corruption
 
 
 def _by_reference(slots: Mapping[str, Slot]) -> Sequence[str]:
@@ -174,7 +189,11 @@ class SlotView(NamedTuple):
 
 
 def views_of(composition: Composition, name: str) -> list[SlotView]:
-    """The views of a slot. Raises UsageError for a view or an option that does not exist."""
+    """The views of a slot.
+
+    Raises UsageError for a view or an option that does not exist, and for one that shows no rows of this kind: documents
+    are shown by spans that are distinct, and by nothing else.
+    """
     slot = composition.slots[name]
     general: dict[str, Any] = {"title": composition.title, "crop": composition.crop}
     if composition.example == "document":
@@ -182,11 +201,18 @@ def views_of(composition: Composition, name: str) -> list[SlotView]:
     found = []
     for each in slot.view:
         view, _, part = each.partition(".")
-        function = VIEWS.load(view)
+        try:
+            function = VIEWS.load(view)
+        except UsageError as error:
+            raise UsageError(f"[slots.{name}]: {error}") from error
         known = inspect.signature(function).parameters
         options = {key: value for key, value in general.items() if key in known and value is not None}
         options |= {key: value for key, value in slot.view_options.items() if key in known}
-        check_options(view, function, options)
+        check_options(f"[slots.{name}]: view '{view}'", function, options, given=GIVEN)
+        if (options.get("spans") == "distinct") != (composition.example == "document"):
+            raise UsageError(
+                f'[slots.{name}]: example = "document" and view = "pair.a" or "pair.b" with distinct spans go together'
+            )
         found.append(SlotView(view, part, function, options))
     for key in slot.view_options:
         if not any(key in view.options for view in found):
@@ -194,10 +220,34 @@ def views_of(composition: Composition, name: str) -> list[SlotView]:
     return found
 
 
+def masking_of(composition: Composition, name: str) -> Callable[..., np.ndarray]:
+    """The masking strategy of a slot.
+
+    Raises UsageError for one or an option of it that does not exist, and for one that refers to another slot's mask where
+    none is named, or to one of a higher rate.
+    """
+    slot = composition.slots[name]
+    try:
+        strategy: Callable[..., np.ndarray] = MASKING.load(slot.masking)
+    except UsageError as error:
+        raise UsageError(f"[slots.{name}]: {error}") from error
+    check_options(f"[slots.{name}]: masking '{slot.masking}'", strategy, slot.masking_options, given=STRATEGY_GIVEN)
+    if slot.masking in ("extension", "complement") and not slot.of:
+        raise UsageError(f"[slots.{name}]: masking '{slot.masking}' needs 'of': the slot whose mask it refers to")
+    if slot.masking == "extension" and slot.rate < composition.slots[slot.of].rate:
+        raise UsageError(
+            f"[slots.{name}]: rate {slot.rate} cannot extend the mask of '{slot.of}', whose rate is "
+            f"{composition.slots[slot.of].rate}"
+        )
+    return strategy
+
+
 def fields_of(composition: Composition) -> set[str]:
-    """What a token corpus must hold beside texts and titles."""
-    wanted = {"weights" for slot in composition.slots.values() if slot.masking in ("rom", "keyword")}
-    for name in composition.slots:
+    """What a token corpus must hold beside texts and titles. Raises what `views_of` and `masking_of` raise."""
+    wanted = set()
+    for name, slot in composition.slots.items():
+        if slot.masking != "none" and needs_weights(masking_of(composition, name)):
+            wanted.add("weights")
         for view in views_of(composition, name):
             wanted |= wanted_fields(view.name, view.options)
     if "weights" in wanted and composition.title != "none":

@@ -24,9 +24,8 @@ from drtk.objectives.batch import Batch, collator_of
 from drtk.objectives.network import Network
 from drtk.settings.composition import Composition
 from drtk.settings.pretraining import PretrainSettings
-from drtk.text.corruption import Vocabulary
 from drtk.text.draws import uniform
-from drtk.text.slots import Frame, SlotBuilder
+from drtk.text.slots import SlotBuilder, frame_of
 from drtk.text.token_corpus import TokenCorpus
 from drtk.training.distributed import share_batch_norm, wait_for_all, world_size
 from drtk.training.measuring import measured
@@ -62,9 +61,7 @@ class Material:
             )
         self.steps_per_epoch = len(self.rows) // settings.batch
         self.steps = settings.steps or max(1, round(settings.epochs * self.steps_per_epoch))
-        vocabulary = Vocabulary(len(tokenizer), tokenizer.mask_token_id, frozenset(tokenizer.all_special_ids))
-        first, last = tokenizer("")["input_ids"][0], tokenizer("")["input_ids"][-1]
-        self._frame = Frame(first, last, vocabulary)
+        self._frame = frame_of(tokenizer)
         self._pad = int(tokenizer.pad_token_id or 0)
         examples = self.dataset()
         for number in range(min(16, len(examples))):  # what cannot be made is said before anything is written

@@ -135,12 +135,12 @@ def train_weigher(
         data: Dataset[Any] = AskedPassages(
             examples, queries=queries, corpus=corpus, batch=batch, steps=schedule.steps, seed=seed
         )
-        collate = Recalling(weigher, tokenizer, room=room, title=settings.title)
+        collate = Recalling(weigher, tokenizer, room=room, title=settings.title or "join")
     else:
         data = Draws(
             examples, queries=queries, corpus=corpus, batch=batch, steps=schedule.steps, negatives=1, seed=seed
         )
-        collate = Pairing(weigher, tokenizer, room=room, title=settings.title, expand=settings.expand)
+        collate = Pairing(weigher, tokenizer, room=room, title=settings.title or "join", expand=settings.expand)
     trainer = DrtkTrainer(
         objective=recall_objective if method == "deepct" else pair_objective,
         log=folder / LOG,
@@ -152,7 +152,7 @@ def train_weigher(
         callbacks=[ShowProgress("termweight", schedule.steps)],
     )
     steps = _run(trainer, checkpoints, folder / LOG, schedule.steps)
-    facts: dict[str, Any] = {"method": method, "title": settings.title, "trained_length": length}
+    facts: dict[str, Any] = {"method": method, "title": settings.title or "join", "trained_length": length}
     if method == "deepimpact":
         facts |= {"expand": list(settings.expand)}
     if trainer.is_world_process_zero():
@@ -199,7 +199,7 @@ def largest_impact(
     largest = 0.0
     for begin in range(0, len(ids), 256):
         passages = corpus.many(ids[begin : begin + 256])
-        places = passage_places(passages, tokenizer, "basic", title=settings.title, expand=settings.expand)
+        places = passage_places(passages, tokenizer, "basic", title=settings.title or "join", expand=settings.expand)
         for each, values in zip(places, run([each.ids for each in places]), strict=True):
             heads = [head for word, head in each.first().items() if word not in left_out]
             largest = max([largest, *map(float, values[heads])])

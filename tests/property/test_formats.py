@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from drtk.io import formats
@@ -90,6 +90,8 @@ def test_queries_as_json_come_back_whole(queries: list[Query], name: str) -> Non
     st.lists(st.tuples(LINES.filter(str.strip), st.lists(TEXTS, max_size=3)), max_size=4),
     st.sampled_from(["dpr-qa", "nq-open"]),
 )
+@example([("{", [])], "dpr-qa")
+@example([('{"', ["a"])], "dpr-qa")
 def test_questions_and_answers_come_back_without_their_ids(pairs: list[tuple[str, list[str]]], name: str) -> None:
     queries = [Query(f"q{number}", text, tuple(answers)) for number, (text, answers) in enumerate(pairs)]
     with written("queries", name, queries) as path:

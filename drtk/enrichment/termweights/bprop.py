@@ -85,11 +85,13 @@ class Bprop(OfWords):
         document = normalised(saturations)
         if settings.emit == "attention":
             return document
+        seen = {word for word, value in saturations.items() if value > 0 and word.isalpha()}  # by the model
         if sum(map(str.isalpha, words)) < settings.min_words:
-            letters = sum(map(str.isalpha, document))
-            return {word: 1 / letters if word.isalpha() else 0.0 for word in document}
+            return {word: 1 / len(seen) if word in seen else 0.0 for word in document}
         scores = contrasted(document, self._collection, settings.contrast, unseen=self._unseen)
         if settings.emit == "score":
             return scores
         temperature = settings.softmax_temperature or _TEMPERATURES[settings.contrast]
-        return softmax(scores, temperature=temperature)
+        return dict.fromkeys(document, 0.0) | softmax(
+            {word: scores[word] for word in scores if word in seen}, temperature=temperature
+        )

@@ -7,8 +7,9 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from drtk.enrichment.termweights import TERM_WEIGHTS
 from drtk.enrichment.termweights.statistics import Statistics, read_statistics
@@ -18,10 +19,11 @@ from drtk.errors import MismatchError, UsageError
 from drtk.io.filtering import FilterJob
 from drtk.io.intake import Intake
 from drtk.io.jsonl import read_passages
-from drtk.io.manifest import is_done
+from drtk.io.manifest import FOLDER_MANIFEST, is_done, read_json
 from drtk.io.progress import log
 from drtk.io.spool import spooled
 from drtk.io.streams import STANDARD, is_replaceable
+from drtk.models.hub import locate
 from drtk.records import Passage
 from drtk.runners.base import run_filter
 from drtk.settings.running import RunnerSettings
@@ -51,7 +53,23 @@ def planned(
     found = WordPieceTokenizer(name)  # here, so that one which is not there costs no pass
     if kind.with_model and tokenizer is not None:
         found.check(_lasting(model or ""))
+    settings = replace(settings, title=_title(settings, method, model))
     return Plan(method, settings, settings.words or kind.split, name, model, device, seed)
+
+
+def _title(settings: WeightingSettings, method: str, model: str | None) -> Literal["join", "none"]:
+    """How titles are read: as a model was trained to, where it was trained by drtk, and otherwise as is wished.
+
+    Raises MismatchError for a wish that contradicts the model.
+    """
+    wished = settings.title
+    path = None if model is None else locate(model) / FOLDER_MANIFEST
+    manifest = read_json(path) if path is not None and path.exists() else {}
+    facts = manifest.get("term_weights") if isinstance(manifest, dict) else None
+    stated = facts.get("title") if isinstance(facts, dict) and facts.get("method") == method else None
+    if wished is not None and stated is not None and wished != stated:
+        raise MismatchError(f"{model}: was trained with --title {stated}; --title {wished} contradicts it")
+    return wished or ("none" if stated == "none" else "join")
 
 
 def _lasting(name: str) -> str:
@@ -76,7 +94,6 @@ def choices(plan: Plan, kind: str) -> dict[str, Any]:
         found["stopwords"] = _digest("\n".join(read_stopwords(settings.stopwords)))
     if kind == "attention":
         from drtk.models.checkpoint import weights_digest
-        from drtk.models.hub import locate
 
         found["model"] = weights_digest(Path(locate(plan.model or "")))
     elif plan.split == "pieces":

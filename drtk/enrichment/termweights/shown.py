@@ -16,7 +16,7 @@ Word = tuple[str, float]
 class Weighted(NamedTuple):
     """A passage in parts: stretches of its text with what they weigh, 0 between words; the title's, then the text's.
 
-    top: its heaviest words in lower case, each once, the first of equals first
+    top: its heaviest words in lower case, each once, the first of equals first; marks are none
     """
 
     passage: Passage
@@ -72,7 +72,7 @@ def _parts(text: str, weights: Sequence[Any], tokenizer: WordPieceTokenizer, id:
 def _top(words: Iterable[Word], count: int) -> list[Word]:
     heaviest: dict[str, float] = {}
     for word, weight in words:
-        if weight > 0:
+        if weight > 0 and any(map(str.isalnum, word)):  # a mark is no word to name
             key = word.lower()
             heaviest[key] = max(weight, heaviest.get(key, 0.0))
     return sorted(heaviest.items(), key=lambda item: -item[1])[:count]

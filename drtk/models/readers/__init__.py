@@ -3,6 +3,7 @@
 from drtk.registry import Registry
 
 # A class made as Reader(anatomy, **options), called as reader(view, source) -> (B, L, H); see drtk/models/readers/base.py.
+# `needs_source = True` says that it cannot do without the vector.
 READERS = Registry(
     "reader",
     {

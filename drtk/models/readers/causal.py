@@ -23,6 +23,8 @@ class CausalReader(nn.Module):
     embeddings say nothing about order.
     """
 
+    needs_source = True
+
     def __init__(self, anatomy: Anatomy, *, layers: int = 1, window: int = 3) -> None:
         super().__init__()
         if not anatomy.has_positions:

@@ -17,6 +17,8 @@ class Decoder(nn.Module):
     MASTER), "copy" takes the encoder's last ones (SimLM). Raises MismatchError for more copies than the encoder has layers.
     """
 
+    needs_source = True
+
     def __init__(self, anatomy: Anatomy, *, layers: int = 2, init: Literal["random", "copy"] = "random") -> None:
         super().__init__()
         self.layers = anatomy.new_layers(layers, init)

@@ -16,6 +16,8 @@ class Discriminator(nn.Module):
     Its first embedding is the vector as it is: neither position nor norm is added.
     """
 
+    needs_source = True
+
     def __init__(self, anatomy: Anatomy) -> None:
         super().__init__()
         self.encoder = deepcopy(anatomy.backbone)

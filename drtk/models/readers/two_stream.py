@@ -20,6 +20,8 @@ class TwoStream(nn.Module):
     visible: the share of the other tokens a row may see. Raises MismatchError for an encoder without position vectors.
     """
 
+    needs_source = True
+
     def __init__(self, anatomy: Anatomy, *, visible: float = 0.5) -> None:
         super().__init__()
         if not anatomy.has_positions:

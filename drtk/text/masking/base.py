@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from drtk.text.tokenised import Text
+
+GIVEN = ("text", "rate", "rng", "counted", "other")  # what a strategy gets from its slot; the rest are options
+Masking = TypeVar("Masking", bound=Callable[..., np.ndarray])
+
+
+def weighing(strategy: Masking) -> Masking:
+    """Marks a strategy that needs weights, so that the corpus is asked for them."""
+    strategy.needs_weights = True  # type: ignore[attr-defined]
+    return strategy
+
+
+def needs_weights(strategy: Any) -> bool:
+    """Whether a strategy was marked by `weighing`."""
+    return bool(getattr(strategy, "needs_weights", False))
 
 
 class Other(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from drtk.text.masking.base import Other, weights_of
+from drtk.text.masking.base import Other, weighing, weights_of
 from drtk.text.masking.budget import mask_budget
 from drtk.text.masking.grouping import grouped
 from drtk.text.tokenised import Text
@@ -22,6 +22,7 @@ def drawn(weights: np.ndarray, *, rng: np.random.Generator) -> np.ndarray:
     return np.lexsort((waits, weightless))
 
 
+@weighing
 def keyword(
     text: Text, rate: float, *, rng: np.random.Generator, counted: int, other: Other | None = None
 ) -> np.ndarray:

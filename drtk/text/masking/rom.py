@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from drtk.text.masking.base import Other, weights_of
+from drtk.text.masking.base import Other, weighing, weights_of
 from drtk.text.masking.budget import fitting, mask_budget
 from drtk.text.masking.grouping import grouped
 from drtk.text.tokenised import Text
@@ -29,6 +29,7 @@ def largest_first(scores: np.ndarray) -> np.ndarray:
     return np.argsort(-scores, kind="stable")
 
 
+@weighing
 def rom(
     text: Text,
     rate: float,

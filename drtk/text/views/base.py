@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -19,10 +19,7 @@ Title = Literal["none", "join", "segment"]
 Share = Annotated[float, 0.0, 1.0]  # an option with its bounds
 Count = Annotated[int, 1, float("inf")]
 View = TypeVar("View", bound=Callable[..., Parts | None])
-_GIVEN = {  # what a function gets from its caller; the rest are options
-    "view": ("corpus", "row", "rng", "room", "separator"),
-    "masking": ("text", "rate", "rng", "counted", "other"),
-}
+GIVEN = ("corpus", "row", "rng", "room", "separator")  # what a view gets from its caller; the rest are options
 
 
 class Corpus(Protocol):
@@ -56,23 +53,26 @@ def wanted_fields(name: str, options: Mapping[str, Any]) -> set[str]:
     Raises UsageError for an unknown view, an option it does not have, or a value that is none of the option's.
     """
     view = VIEWS.load(name)
-    check_options(name, view, options)
+    check_options(f"view '{name}'", view, options, given=GIVEN)
     always, by_option = getattr(view, "needs", ((), {}))
     return {*always, *(values[options[key]] for key, values in by_option.items() if options.get(key) in values)}
 
 
 def check_options(
-    name: str, function: Callable[..., Any], options: Mapping[str, Any], *, what: Literal["view", "masking"] = "view"
+    what: str, function: Callable[..., Any], options: Mapping[str, Any], *, given: Collection[str]
 ) -> None:
-    """Raises UsageError for an option that a view, or a masking strategy, does not have, or a value of another type."""
+    """Raises UsageError for an option that a view, masking or reader does not have, or a value of another type.
+
+    what: how complaints call it    given: its parameters that are no options
+    """
     kinds = get_type_hints(function, include_extras=True)
-    known = [key for key in inspect.signature(function).parameters if key not in _GIVEN[what]]
+    known = [key for key in inspect.signature(function).parameters if key not in given]
     for key, value in options.items():
         if key not in known:
             choices = f"choose from {', '.join(known)}" if known else "it has none"
-            raise UsageError(f"{what} '{name}' has no option '{key}'; {choices}")
+            raise UsageError(f"{what} has no option '{key}'; {choices}")
         if not _fits(value, kinds[key]):
-            raise UsageError(f"{what} '{name}': {key} = {value!r} is not {_said(kinds[key])}")
+            raise UsageError(f"{what}: {key} = {value!r} is not {_said(kinds[key])}")
 
 
 def _fits(value: Any, kind: Any) -> bool:

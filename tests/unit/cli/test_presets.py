@@ -10,7 +10,7 @@ from drtk.settings.core import load_preset, preset_names
 
 
 def test_the_list_names_every_preset_with_its_command(capsys):
-    presets(name=None, quiet=False, verbose=False)
+    presets(name=None, check=False, quiet=False, verbose=False)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == preset_names()
     assert all(load_preset(line.split()[0]).command == line.split()[1] for line in lines)
@@ -18,7 +18,7 @@ def test_the_list_names_every_preset_with_its_command(capsys):
 
 @pytest.mark.parametrize("name", preset_names())
 def test_a_printed_preset_is_the_file_and_says_what_it_is_for(name, capsys):
-    presets(name=name, quiet=False, verbose=False)
+    presets(name=name, check=False, quiet=False, verbose=False)
     content = tomllib.loads(capsys.readouterr().out)
     assert content["command"]
     assert content["summary"]
@@ -35,3 +35,44 @@ def test_an_unknown_preset_and_a_file_that_is_none_are_refused(tmp_path):
     nameless.write_text("[settings]\nlr = 1.0\n")
     with pytest.raises(DrtkError, match="names its command"):
         load_preset(str(nameless))
+
+
+def checked(capsys, name: str | None) -> str:
+    presets(name=name, check=True, quiet=False, verbose=False)
+    return capsys.readouterr().out
+
+
+def test_all_shipped_presets_pass_their_check_and_say_what_they_need(capsys):
+    lines = dict(line.split(": ", 1) for line in checked(capsys, None).splitlines())
+    assert list(lines) == preset_names()
+    assert lines["master"] == "good, 8 slots, 8 terms; passages need continuations, documents, queries, weights"
+    assert lines["simlm"] == "good, 2 slots, 2 terms, a generator; any passages do"
+    assert lines["quickstart"] == "good, for drtk train-retriever"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('command = "pretrain"\n', r"mine.toml: has no \[\[objective\]\]"),
+        ('command = "pretrain"\n[settings]\nlearning = 1\n', "preset .*mine.toml: unknown setting 'learning'"),
+        ('command = "pretrain"\n[settings]\nlr = "fast"\n', "--lr: expected float, found 'fast'"),
+        ('command = "train-retriever"\n[settings]\nloss_ = 1\n', "unknown setting 'loss_'"),
+        ('command = "encode"\n', "mine.toml: drtk encode takes no preset"),
+        ('command = "pretend"\n', "mine.toml: drtk pretend takes no preset"),
+    ],
+)
+def test_a_preset_that_cannot_be_used_is_told_why(text, told, tmp_path, capsys):
+    mine = tmp_path / "mine.toml"
+    mine.write_text(text)
+    with pytest.raises(UsageError, match=told):
+        checked(capsys, str(mine))
+
+
+def test_an_edited_preset_is_checked_down_to_its_options(tmp_path, capsys):
+    mine = tmp_path / "mine.toml"
+    text = load_preset("rom").text
+    mine.write_text(text)
+    assert checked(capsys, str(mine)) == f"{mine}: good, 1 slot, 1 term; passages need weights\n"
+    mine.write_text(text.replace("scale", "scael"))
+    with pytest.raises(UsageError, match=r"mine.toml: \[slots.passage\]: masking 'rom' has no option 'scael'"):
+        checked(capsys, str(mine))

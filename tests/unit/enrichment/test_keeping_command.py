@@ -429,3 +429,9 @@ def test_a_folder_that_is_no_cross_encoder_is_refused(
             command(capfd, *call, "--scorer", encoder, "--keep", "0.5")
         with pytest.raises(DrtkError, match=r"\./nowhere: no such folder"):
             command(capfd, *call, "--scorer", "./nowhere", "--keep", "0.5")
+
+
+def test_a_part_cannot_know_the_share_of_all(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    call = ["c.jsonl", "--model", models / "t5", "--scorer", models / "judge", "--keep", "0.5", "--shard", "1/2"]
+    with pytest.raises(UsageError, match="--keep takes a share of all queries, and a part does not know the others'"):
+        command(capfd, "doc2query", *call)

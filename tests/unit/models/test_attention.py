@@ -19,13 +19,32 @@ TEXTS = ["rivers riverward", "enginess violins planeting gardenal marketous wint
 
 def encoder(folder: Path, kind: str) -> Path:
     """An untrained encoder of some family with the tokenizer of the made-up collection."""
-    from transformers import DistilBertConfig, DistilBertModel, ModernBertConfig, ModernBertModel
+    from transformers import (
+        AlbertConfig,
+        AlbertModel,
+        DebertaV2Config,
+        DebertaV2Model,
+        DistilBertConfig,
+        DistilBertModel,
+        ModernBertConfig,
+        ModernBertModel,
+    )
 
     tiny_model(folder)
     size: dict[str, Any] = {"vocab_size": 400, "pad_token_id": 0}
     torch.manual_seed(0)
     if kind == "distilbert":
         DistilBertModel(DistilBertConfig(**size, dim=32, n_layers=3, n_heads=2, hidden_dim=64)).save_pretrained(folder)
+    if kind == "albert":  # one layer, gone through three times
+        config = AlbertConfig(
+            **size, embedding_size=16, hidden_size=32, num_hidden_layers=3, num_attention_heads=2, intermediate_size=64
+        )
+        AlbertModel(config).save_pretrained(folder)
+    if kind == "deberta":
+        config = DebertaV2Config(
+            **size, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+        )
+        DebertaV2Model(config).save_pretrained(folder)
     if kind == "modernbert":
         config = ModernBertConfig(
             **size, hidden_size=32, num_hidden_layers=4, num_attention_heads=2, intermediate_size=64
@@ -43,7 +62,7 @@ def pieces(folder: Path) -> list[list[int]]:
     return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
 
 
-@pytest.mark.parametrize("kind", ["bert", "distilbert", "modernbert"])
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "modernbert", "albert"])
 @pytest.mark.parametrize("batch_tokens", [1, 2048])
 def test_it_is_the_mean_of_the_last_layers_first_row(tmp_path: Path, kind: str, batch_tokens: int) -> None:
     folder = encoder(tmp_path / "m", kind)
@@ -57,6 +76,12 @@ def test_it_is_the_mean_of_the_last_layers_first_row(tmp_path: Path, kind: str, 
         expected = maps[0, :, 0].mean(dim=0)[1:-1].numpy()
         np.testing.assert_allclose(attention, expected, atol=1e-6)
         assert attention.sum() < 1  # [CLS] and [SEP] have the rest
+
+
+def test_a_model_whose_attention_is_its_own_affair_is_refused(tmp_path: Path) -> None:
+    folder = encoder(tmp_path / "m", "deberta")
+    with pytest.raises(MismatchError, match="its attention cannot be seen"):
+        seen(folder)(pieces(folder))
 
 
 def test_pieces_that_are_hidden_take_no_part(tmp_path: Path) -> None:

@@ -15,7 +15,11 @@ def ray() -> Iterator[object]:
     found = pytest.importorskip("ray")
     paths = os.pathsep.join(path for path in sys.path if path)
     found.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": paths}}
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": paths}},
     )
     yield found
     found.shutdown()

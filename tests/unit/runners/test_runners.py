@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,19 @@ def test_reading_ahead_does_not_change_what_a_journal_says(tmp_path: Path) -> No
 def test_an_unknown_runner_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown runner 'slurm'; choose from local, ray"):
         run(tmp_path / "x", 3, runner="slurm")
+
+
+def test_an_address_at_which_nothing_answers_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with socket.socket() as held:  # bound and not listening: a port that refuses
+        held.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        running = RunnerSettings(runner="ray", ray_address=address)
+        job = FilterJob("squares", "numbers", str(tmp_path / "x"), {})
+        with pytest.raises(DrtkError, match=rf"^--ray-address {address}: no cluster answers there: "):
+            run_filter(iter(range(3)), job, Squares, None, "", None, running=running)
+    assert not (tmp_path / "x.part").exists()
 
 
 def test_on_ray_a_killed_worker_loses_and_doubles_nothing(tmp_path: Path, ray: object) -> None:

@@ -301,6 +301,20 @@ def test_examples_that_teach_nothing_are_named(place: Path, tmp_path: Path, capf
         command(capfd, *train(place, "deepct", tmp_path / "m", examples=bad.name))
 
 
+def test_titles_are_read_as_the_model_was_trained_to(
+    place: Path, models: dict[str, Path], tmp_path: Path, capfd
+) -> None:
+    titled = write(tmp_path / "titled.jsonl", '{"_id":"t","title":"sailors","text":"castleing copperal"}\n')
+    command(
+        capfd, *train(place, "deepct", tmp_path / "bare", "--title", "none", "--steps", "1", examples="recall.jsonl")
+    )
+    call = [titled, "--method", "deepct", "--model"]
+    assert "title_weights" in rows(capfd, *call, models["deepct"])[0]
+    assert "title_weights" not in rows(capfd, *call, tmp_path / "bare")[0]
+    with pytest.raises(MismatchError, match="was trained with --title none; --title join contradicts it"):
+        rows(capfd, *call, tmp_path / "bare", "--title", "join")
+
+
 def test_models_that_were_not_trained_to_weigh_are_refused(place: Path, models: dict[str, Path], capfd) -> None:
     corpus = place / "corpus.jsonl"
     with pytest.raises(MismatchError, match="was not trained to weigh words"):

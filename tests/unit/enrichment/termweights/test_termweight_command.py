@@ -270,9 +270,14 @@ def test_hidden_continuations_change_attention_but_not_its_place(
     assert 0 not in first  # a word has its first piece's
 
 
-def test_words_after_the_longest_input_weigh_nothing(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    corpus(here / "c", ["rivers castles planets gardens markets winters violins engines coppers sailors"])
-    call = ["c", *arguments("bprop", tiny), "--emit", "attention", "--max-length", "5"]
+@pytest.mark.parametrize("more", [["attention"], ["score"], ["softmax"], ["score", "--min-words", "99"]])
+def test_words_after_the_longest_input_weigh_nothing(
+    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    corpus(
+        here / "c", ["rivers castles planets gardens markets winters violins engines coppers sailors", "other words"]
+    )
+    call = ["c", *arguments("bprop", tiny), "--max-length", "5", "--min-words", "0", "--emit", *more]
     weights = rows(capfd, *call)[0]["weights"]
     assert weights[0] > 0
     assert weights[-1] == 0

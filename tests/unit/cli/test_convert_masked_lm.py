@@ -1,0 +1,92 @@
+"""drtk convert --masked-lm: an encoder and its head as one masked language model of transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from drtk.errors import DrtkError, MismatchError, UsageError
+from tests.running import command
+from tests.tiny import tiny_model, write_collection
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An encoder that drtk pretrain made."""
+    from drtk.cli.main import app
+
+    folder = tmp_path_factory.mktemp("encoder")
+    corpus, _, _ = write_collection(folder, 16)
+    call = ["pretrain", corpus, "--preset", "mlm", "--model", str(tiny_model(folder / "model")), "-q"]
+    call += ["--batch", "8", "--steps", "2", "--max-length", "32", "-o", str(folder / "encoder")]
+    app(call, standalone_mode=False)
+    return folder / "encoder"
+
+
+def test_transformers_reads_it_and_scores_as_the_encoder_with_its_head(
+    encoder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    from drtk.models.lm_head import load_masked_lm
+
+    command(capfd, "convert", "--masked-lm", encoder, "-o", tmp_path / "lm")
+    model, loading = AutoModelForMaskedLM.from_pretrained(tmp_path / "lm", output_loading_info=True)
+    assert not loading["missing_keys"]
+    inputs = AutoTokenizer.from_pretrained(tmp_path / "lm")("rivers rivering", return_tensors="pt")
+    backbone, head, _ = load_masked_lm(encoder)
+    with torch.no_grad():
+        expected = head.logits(backbone(**inputs).last_hidden_state)
+        torch.testing.assert_close(model.eval()(**inputs).logits, expected, atol=1e-5, rtol=0)
+    manifest = json.loads((tmp_path / "lm" / "meta.json").read_text())
+    assert (manifest["kind"], manifest["settings"]["masked_lm"]) == ("model", str(encoder))
+    assert manifest["inputs"][0]["path"] == str(encoder)
+
+
+def test_it_proposes_tokens_as_a_generator(encoder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from transformers import AutoTokenizer
+
+    from drtk.models.generator import Generator
+
+    command(capfd, "convert", "--masked-lm", encoder, "-o", tmp_path / "lm")
+    assert Generator.of_folder(tmp_path / "lm", AutoTokenizer.from_pretrained(encoder)).frozen
+
+
+def test_an_encoder_without_a_trained_head_is_refused_and_nothing_is_left(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = tiny_model(tmp_path / "model")
+    with pytest.raises(MismatchError, match="has no language-model head; `drtk pretrain` writes one"):
+        command(capfd, "convert", "--masked-lm", model, "-o", tmp_path / "lm")
+    assert not (tmp_path / "lm").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["corpus.jsonl", "-o", "out"], "no input and none of the options for records go with it"),
+        (["--as", "passages", "-o", "out"], "no input and none of the options for records go with it"),
+        (["--with", "side.jsonl", "-o", "out"], "--masked-lm makes a model; --bare and --with are for passages"),
+        ([], "--output must name a folder"),
+    ],
+)
+def test_what_does_not_go_with_a_model_is_told(
+    more: list[str], told: str, encoder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=told):
+        command(capfd, "convert", "--masked-lm", encoder, *more)
+
+
+def test_a_folder_that_is_there_is_not_replaced_unless_asked(
+    encoder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    call = ["convert", "--masked-lm", encoder, "-o", tmp_path / "lm"]
+    command(capfd, *call)
+    with pytest.raises(DrtkError, match="exists already; --force replaces it"):
+        command(capfd, *call)
+    command(capfd, *call, "--force")
+    command(capfd, *call, "--skip-done")

@@ -1,0 +1,193 @@
+"""drtk show --preset: hidden, replaced and labelled tokens of real passages."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drtk.cli.slot_lines import LEGEND, Piece, Speller, pieces_of
+from drtk.errors import UsageError
+from drtk.settings.composition import composition
+from drtk.settings.core import load_preset, merge
+from drtk.settings.pretraining import PretrainSettings
+from drtk.text.slots import Slotted
+from drtk.text.token_corpus import TokenCorpus
+from drtk.text.tokens import load_tokenizer
+from drtk.training.pretrain import Material
+from tests.enriched import enriched_corpus
+from tests.running import command
+from tests.tiny import tiny_model
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shown")
+    enriched_corpus(folder / "corpus.jsonl", tiny_model(folder / "model"))
+    return folder
+
+
+def show(capfd: pytest.CaptureFixture[str], world: Path, preset: str, *more: str) -> str:
+    return command(capfd, "show", world / "corpus.jsonl", "--preset", preset, "--model", world / "model", *more)
+
+
+class Letters:
+    """A tokenizer of letters: 1 [CLS], 2 [SEP], 3 [MASK], 4 a, 5 b, 6 ##c."""
+
+    mask_token, all_special_ids = "[MASK]", (1, 2, 3)
+    names: tuple[str, ...] = ("", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##c")
+
+    def get_vocab(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names)}
+
+    def convert_ids_to_tokens(self, id: int) -> str:
+        return self.names[id]
+
+
+def slotted(clean: list[int], hidden: list[int], edited: list[int] | None = None) -> Slotted:
+    places = np.arange(len(clean))
+    content = (places > 0) & (places < len(clean) - 1)
+    labels = None if edited is None else np.array(edited)
+    return Slotted(np.array(clean), np.array(clean), content, np.isin(places, hidden), labels, None, present=True)
+
+
+def test_tokens_are_marked_by_what_happened_to_them() -> None:
+    slot = slotted([1, 4, 5, 6, 5, 4, 2], hidden=[1, 3, 4])
+    found = pieces_of(slot, [1, 3, 5, 4, 5, 4, 2], Speller(Letters()))
+    assert found == [
+        Piece("[MASK]", "hidden", False),
+        Piece("b", "", False),
+        Piece("{c→a}", "replaced", True),  # ##c went on with b, and a stands in its place
+        Piece("{b}", "left", False),
+        Piece("a", "", False),
+    ]
+
+
+def test_insertions_and_what_follows_a_deletion_are_marked() -> None:
+    inserted = pieces_of(slotted([1, 4, 5, 2], hidden=[2], edited=[0, 0, 1, 0]), [1, 4, 4, 2], Speller(Letters()))
+    assert inserted == [Piece("a", "", False), Piece("{+a}", "edited", False)]
+    deleted = pieces_of(slotted([1, 4, 5, 2], hidden=[], edited=[0, 0, 1, 0]), [1, 4, 5, 2], Speller(Letters()))
+    assert deleted == [Piece("a", "", False), Piece("{-}", "edited", False), Piece("b", "", False)]
+
+
+def test_what_is_shown_is_what_the_first_epoch_of_training_sees(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said = show(capfd, world, "condenser", "--count", "6", "--seed", "7")
+    plan = composition(load_preset("condenser").content, "condenser")
+    corpus = TokenCorpus.open(str(world / "corpus.jsonl"), str(world / "model"))
+    tokenizer = load_tokenizer(str(world / "model"))
+    settings = merge(PretrainSettings, {"batch": 8, "max_length": 144}, {})
+    rows = Material(corpus, plan, settings, tokenizer, 7).dataset()
+    by_id = {rows[number].key[-1]: rows[number].slots["passage"] for number in range(32)}
+    passages = re.split(r"\n\n", said)[:-1]
+    checked = 0
+    for passage in passages:
+        slot = by_id.get(passage.split("\n")[0])
+        if slot is None:
+            continue
+        labels = [tokenizer.convert_ids_to_tokens(int(id)).removeprefix("##") for id in slot.clean[slot.hidden]]
+        wanted = f"labels are {'1 token' if len(labels) == 1 else f'{len(labels)} tokens'}: {', '.join(labels)}"
+        assert wanted in re.sub(r"\s+", " ", passage)
+        checked += 1
+    assert checked >= 4
+
+
+def test_each_term_says_what_it_labels(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said = re.sub(r"\s+", " ", show(capfd, world, "diffcse-sts-bert", "-n", "1"))
+    assert "- contrast: its vector finds that of 'two'" in said
+    assert "- contrast: its vector is found by that of 'one'" in said
+    assert re.search(r"one: passage.*?its vector helps with 'changed_one' two:", said)
+    assert re.search(r"difference: \d+ of \d+ tokens are labelled as changed", said)
+    simlm = re.sub(r"\s+", " ", show(capfd, world, "simlm", "-n", "1"))
+    assert re.search(r"decoder: labels are all tokens as they were, \d+ of them", simlm)
+    released = re.sub(r"\s+", " ", show(capfd, world, "qac-cotmae-released", "-n", "1"))
+    # A query of 3 words and two special tokens: four tokens come after the first.
+    assert "labels are all tokens after the first, 4 of them, the last special one too" in released
+
+
+def test_a_passage_without_such_a_text_says_so(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    passages = show(capfd, world, "master", "-n", "3").split("\n\n")
+    missing = "(this example has no such text and is left out of what needs it)"
+    assert [missing in passage for passage in passages[:3]] == [False, False, True]  # the last of its document
+
+
+def test_documents_are_shown_where_examples_are_documents(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said = show(capfd, world, "cocondenser", "-n", "2")
+    assert [line for line in said.splitlines() if line.startswith("document")] == [
+        "document of d0#0",
+        "document of d1#0",
+    ]
+
+
+def test_a_preset_may_be_changed_and_a_generator_fills_what_is_replaced(
+    world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    call = [
+        "pretrain",
+        world / "corpus.jsonl",
+        "--preset",
+        "mlm",
+        "--model",
+        world / "model",
+        "-q",
+        "-o",
+        tmp_path / "lm",
+    ]
+    command(capfd, *call, "--batch", "8", "--steps", "1", "--max-length", "32")
+    every = ["--set", "slots.encoder.rate=1.0", "--set", "slots.decoder.rate=1.0"]
+    plain = show(capfd, world, "simlm", "-n", "1", *every)
+    filled = show(capfd, world, "simlm", "-n", "1", *every, "--generator", str(tmp_path / "lm"))
+    assert "→" not in plain.removesuffix(LEGEND + "\n")
+    assert plain.count("[MASK]") > filled.count("[MASK]")
+    assert "→" in filled.removesuffix(LEGEND + "\n")
+
+
+def test_colours_are_for_terminals_and_on_demand(
+    world: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "\x1b[" not in show(capfd, world, "mlm", "-n", "1")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[30;48;5;229m[MASK]\x1b[0m" in show(capfd, world, "mlm", "-n", "3")
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--preset", "mlm"], "--preset needs --model"),
+        (["--model", "m"], "--model, --generator and --set go with --preset"),
+        (["--set", "a=b"], "--model, --generator and --set go with --preset"),
+        (["--preset", "mlm", "--model", "m", "--json"], "--preset goes with neither --weights, --html nor --json"),
+        (["--preset", "quickstart", "--model", "m"], "preset 'quickstart' is for drtk train-retriever"),
+    ],
+)
+def test_what_does_not_go_together_is_told(
+    more: list[str], told: str, world: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(told)):
+        command(capfd, "show", world / "corpus.jsonl", *more)
+
+
+def test_tokens_that_carry_their_space_are_joined_by_it(tmp_path: Path) -> None:
+    class Spaced(Letters):
+        names = ("", "<s>", "</s>", "<mask>", "Ġa", "b", "Ġc")
+        mask_token = "<mask>"
+
+        def convert_tokens_to_string(self, tokens: list[str]) -> str:
+            return "".join(tokens).replace("Ġ", " ")
+
+    spell = Speller(Spaced())
+    assert [spell(id) for id in (4, 5, 6)] == [("a", False), ("b", True), ("c", False)]
+
+
+def test_the_corpus_may_have_its_fields_beside_it(
+    world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [json.loads(line) for line in (world / "corpus.jsonl").read_text().splitlines()]
+    bare = [{key: value for key, value in row.items() if key != "queries"} for row in rows]
+    (tmp_path / "bare.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bare))
+    side = [{"_id": row["_id"], "queries": ["sailored sailorish"]} for row in rows]
+    (tmp_path / "side.jsonl").write_text("".join(json.dumps(row) + "\n" for row in side))
+    call = ["show", tmp_path / "bare.jsonl", "--preset", "qac-cotmae-released", "--model", world / "model", "-n", "1"]
+    assert "sailored sailorish" in command(capfd, *call, "--with", tmp_path / "side.jsonl")
