@@ -74,6 +74,12 @@ CALLS = {
         collection.run,
         torn=b"q1 Q0 d1 one\n",
     ),
+    "pretrain": Call(
+        "{input} -o {output} --preset mlm --model {model} --steps 2 --batch 4 --max-length 16 --device cpu",
+        "documents.jsonl",
+        collection.documents,
+        compares="*.safetensors",
+    ),
     "train-retriever": Call(
         "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {model} --steps 2 --batch 4 "
         "--negatives 1 --device cpu",

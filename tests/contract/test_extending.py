@@ -20,19 +20,26 @@ def blocks(mark: str) -> list[tuple[str, str]]:
     return re.findall(rf"^```{mark}(.*?)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
+EXAMPLES = [  # mark of the file, mark of the line, and the registry the line goes into
+    ("python file=", "python line=", 'FUSIONS = Registry(\n    "fusion method",\n    {\n'),
+    ("python masking=", "python masking-line=", 'MASKING = Registry(\n    "masking strategy",\n    {\n'),
+]
+
+
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with the page's file and line in it."""
+    """A copy of the package with the page's files and lines in it."""
     folder = tmp_path_factory.mktemp("extended")
     shutil.copytree(ROOT / "drtk", folder / "drtk", ignore=shutil.ignore_patterns("__pycache__"))
-    ((file, content),) = blocks("python file=")
-    assert not (folder / file).exists()
-    (folder / file).write_text(content, encoding="utf-8")
-    ((place, line),) = blocks("python line=")
-    source = (folder / place).read_text(encoding="utf-8")
-    head, opening, rest = source.partition('FUSIONS = Registry(\n    "fusion method",\n    {\n')
-    assert opening, f"{place}: the registry looks different now"
-    (folder / place).write_text(head + opening + line + rest, encoding="utf-8")
+    for file_mark, line_mark, registry in EXAMPLES:
+        ((file, content),) = blocks(file_mark)
+        assert not (folder / file).exists()
+        (folder / file).write_text(content, encoding="utf-8")
+        ((place, line),) = blocks(line_mark)
+        source = (folder / place).read_text(encoding="utf-8")
+        head, opening, rest = source.partition(registry)
+        assert opening, f"{place}: the registry looks different now"
+        (folder / place).write_text(head + opening + line + rest, encoding="utf-8")
     (folder / "drtk-command").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m drtk "$@"\n')
     (folder / "bin").mkdir()
     (folder / "drtk-command").rename(folder / "bin" / "drtk")
@@ -58,8 +65,30 @@ def test_the_example_works_and_prints_what_the_page_says(extended: Path) -> None
     assert "borda" in found.stderr
 
 
-def test_the_example_keeps_the_rules_of_the_house(extended: Path) -> None:
-    ((file, _),) = blocks("python file=")
+def test_a_masking_of_ones_own_is_checked_shown_and_trained(extended: Path) -> None:
+    ((name, preset),) = blocks("toml masking=")
+    (extended / name).write_text(preset, encoding="utf-8")
+    ((_, script),) = blocks("sh masking")
+    ((_, expected),) = blocks("text masking")
+    found = shell(script, extended)
+    assert (found.returncode, found.stdout) == (0, expected), found.stderr
+    hidden = expected.splitlines()[3].split()
+    assert hidden.count("[MASK]") == 4
+    assert " ".join(hidden).count("[MASK] [MASK] [MASK] [MASK]") == 1
+    log = (extended / "encoder" / "log.jsonl").read_text(encoding="utf-8")
+    assert '"mlm"' in log
+    option = preset.replace('"stretch"', '{ use = "stretch", early = true }')
+    (extended / name).write_text(option, encoding="utf-8")
+    found = shell(f"drtk presets {name} --check", extended)
+    assert (found.returncode, found.stderr) == (
+        2,
+        f"drtk: {name}: [slots.passage]: masking 'stretch' has no option 'early'; choose from late\n",
+    )
+
+
+@pytest.mark.parametrize("mark", [mark for mark, _, _ in EXAMPLES])
+def test_the_example_keeps_the_rules_of_the_house(mark: str, extended: Path) -> None:
+    ((file, _),) = blocks(mark)
     for tool in (["ruff", "check"], ["ruff", "format", "--check"]):
         command = [sys.executable, "-m", *tool, "--config", str(ROOT / "pyproject.toml"), file]
         found = subprocess.run(command, cwd=extended, capture_output=True, text=True)
