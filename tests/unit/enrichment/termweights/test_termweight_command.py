@@ -13,7 +13,7 @@ import pytest
 from drtk.enrichment.termweights import TERM_WEIGHTS, bprop
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.text.word_pieces import WordPieceTokenizer
-from tests.running import command, write
+from tests.running import command, piped, write
 from tests.tiny import minilm, passages, tiny_model
 
 CATS = ["the cat sat", "the dog sat", "the perveance beam"]
@@ -221,6 +221,24 @@ def test_the_input_is_its_own_collection_and_what_was_counted_is_found_again(
     corpus(here / "c", [*CATS, "another one"])
     command(capfd, "termweight", *call, "-o", "out", "--force")
     assert (here / "out.collection.jsonl").stat().st_mtime_ns != made
+
+
+def test_pipes_are_kept_while_they_are_read_twice_and_side_files_too(
+    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = corpus(here / "c", CATS)
+    side = write(here / "s", "".join(f'{{"_id": "d{number}", "colour": "red"}}\n' for number in range(3)))
+    expected = rows(capfd, "c", *arguments("tfidf", tiny), "--with", "s")
+    assert {row["colour"] for row in expected} == {"red"}
+    with piped(source.read_bytes()) as one, piped(side.read_bytes()) as other:
+        assert rows(capfd, one, *arguments("tfidf", tiny), "--with", other) == expected
+    with piped(side.read_bytes()) as other:
+        command(capfd, "termweight", "c", *arguments("tfidf", tiny), "--with", other, "-o", "out")
+    assert [json.loads(line) for line in (here / "out").read_text().splitlines()] == expected
+    shown = command(capfd, "show", "--weights", "out")
+    with piped((here / "out").read_bytes()) as pipe:
+        assert command(capfd, "show", "--weights", pipe) == shown
+    assert shown.startswith("d0\nthe cat sat\n")
 
 
 def test_statistics_of_other_choices_are_refused(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
