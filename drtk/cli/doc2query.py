@@ -46,6 +46,7 @@ def doc2query(
     from drtk.io.jsonl import read_passages
     from drtk.runners.base import run_filter
 
+    settings.check()
     scored = check_keeping(keeping, written=False)
     passages = read_passages(source, intake=job.intake, side_files=job.side_files)
     generating = (model, settings, seed, device, "queries", stripped, job.bare)

@@ -429,3 +429,15 @@ def test_a_folder_that_is_no_cross_encoder_is_refused(
             command(capfd, *call, "--scorer", encoder, "--keep", "0.5")
         with pytest.raises(DrtkError, match=r"\./nowhere: no such folder"):
             command(capfd, *call, "--scorer", "./nowhere", "--keep", "0.5")
+
+
+@pytest.mark.parametrize("more", [["--scorer-batch-tokens", "64"], ["--scorer-dtype", "float32"]])
+def test_what_the_scorer_alone_looks_at_is_refused_without_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    source = write(tmp_path / "c", '{"_id": "a", "text": "t", "queries": ["q"], "query_scores": [1]}\n')
+    for call in (["doc2query", "--model", "m"], ["keep-queries", "--keep", "0.5"]):
+        with pytest.raises(UsageError, match=f"{more[0]}: only with --scorer"):
+            command(capfd, *call, source, *more)
+    with pytest.raises(UsageError, match="--title: only with --scorer"):
+        command(capfd, "keep-queries", "--keep", "0.5", source, "--title", "none")
