@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from drtk.errors import UsageError
 from drtk.settings.core import knob
 
 
@@ -40,6 +41,20 @@ class GenerationSettings:
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = knob(
         "auto", "Numbers the model computes with: auto is float32 on a CPU, bfloat16 on a GPU."
     )
+
+    def check(self) -> None:
+        """Raise UsageError for a choice other than its default that --decode does not look at."""
+        usual = type(self)
+        if self.decode == "greedy" and self.n not in (1, usual.n):
+            raise UsageError(f"--n {self.n}: --decode greedy writes one text")
+        for flag, changed, decode in (
+            ("--top-k", self.top_k != usual.top_k, "sample"),
+            ("--top-p", self.top_p != usual.top_p, "sample"),
+            ("--temperature", self.temperature != usual.temperature, "sample"),
+            ("--beams", self.beams != usual.beams, "beam"),
+        ):
+            if changed and self.decode != decode:
+                raise UsageError(f"{flag}: only with --decode {decode}")
 
 
 @dataclass(frozen=True)

@@ -149,3 +149,23 @@ def test_texts_are_counted(here: Path, models: Path, capfd: pytest.CaptureFixtur
     capfd.readouterr()
     app(["doc2query", "c.jsonl", "--model", str(models / "t5"), *SHORT, "-o", "x.jsonl"], standalone_mode=False)
     assert "30 in, 30 out, 60 texts" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["doc2query", "continue-text"])
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        (["--decode", "greedy", "--n", "3"], "--n 3: --decode greedy writes one text"),
+        (["--decode", "greedy", "--top-k", "3"], "--top-k: only with --decode sample"),
+        (["--decode", "beam", "--top-p", "0.5"], "--top-p: only with --decode sample"),
+        (["--decode", "beam", "--temperature", "2"], "--temperature: only with --decode sample"),
+        (["--decode", "greedy", "--beams", "2"], "--beams: only with --decode beam"),
+        (["--beams", "2"], "--beams: only with --decode beam"),
+    ],
+)
+def test_what_decoding_does_not_look_at_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, more: list[str], complaint: str
+) -> None:
+    source = write(tmp_path / "c", '{"_id": "a", "text": "rivers"}\n')
+    with pytest.raises(UsageError, match=complaint):
+        command(capfd, name, source, "--model", "m", *more)
