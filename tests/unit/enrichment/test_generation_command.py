@@ -149,3 +149,24 @@ def test_texts_are_counted(here: Path, models: Path, capfd: pytest.CaptureFixtur
     capfd.readouterr()
     app(["doc2query", "c.jsonl", "--model", str(models / "t5"), *SHORT, "-o", "x.jsonl"], standalone_mode=False)
     assert "30 in, 30 out, 60 texts" in capfd.readouterr().err
+
+
+def test_what_a_checkpoint_wishes_and_does_not_get_is_told_once(
+    here: Path, models: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny_writer(here / "wishing", "t5")
+    config = json.loads((folder / "generation_config.json").read_text())
+    write(folder / "generation_config.json", json.dumps(config | {"no_repeat_ngram_size": 3, "early_stopping": True}))
+    for decode, named in (
+        ("greedy", "no_repeat_ngram_size 3"),
+        ("beam", "no_repeat_ngram_size 3, early_stopping True"),
+    ):
+        call = ["doc2query", "c.jsonl", "--n", "1", "--max-new-tokens", "4", "--decode", decode, "-q", "-o"]
+        capfd.readouterr()
+        app([*call, f"{decode}.jsonl", "--model", "wishing", "--batch-tokens", "60"], standalone_mode=False)
+        told = capfd.readouterr().err
+        assert told.count("generation_config.json") == 1
+        assert f"wishing: its generation_config.json has {named}; texts are written without\n" in told
+        app([*call, f"{decode}.plain", "--model", str(models / "t5")], standalone_mode=False)
+        assert "generation_config" not in capfd.readouterr().err
+        assert (here / f"{decode}.jsonl").read_bytes() == (here / f"{decode}.plain").read_bytes()
