@@ -172,6 +172,10 @@ def _common(
         try:
             job.check()
             return _run(function, *args, **given, job=job)
+        except DrtkError:
+            if isinstance(job, FolderJob):
+                job.abandon()
+            raise
         except OSError as error:
             if error.filename or error.errno == errno.EPIPE:
                 raise
