@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from drtk.enrichment.keeping import QUERIES, SCORES
-from drtk.errors import DrtkError
+from drtk.errors import DrtkError, MismatchError
 from drtk.io.filtering import Done
 from drtk.io.jsonl import dump
 from drtk.models.decoding import answers

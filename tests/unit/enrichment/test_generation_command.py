@@ -204,19 +204,7 @@ def test_a_model_that_writes_in_the_other_way_is_refused(
 
 
 def test_a_part_without_records_is_told(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    command(
-        capfd,
-        "doc2query",
-        "c.jsonl",
-        "--model",
-        models / "t5",
-        "--n",
-        "1",
-        "--max-new-tokens",
-        "2",
-        "--shard",
-        "2/2",
-        "-o",
-        "p",
-    )
-    assert "part 2 of 2 is empty: the input fills fewer than 2 windows of 256 records" in capfd.readouterr().err
+    call = ["doc2query", "c.jsonl", "--model", str(models / "t5"), "--n", "1", "--shard", "2/2", "-o", "part"]
+    app(call, standalone_mode=False)
+    told = "part 2 of 2 is empty: the input fills fewer than 2 windows of 256 records"
+    assert told in capfd.readouterr().err
