@@ -24,7 +24,7 @@ from drtk.io.jsonl import dump, read_passages
 from drtk.io.manifest import read_json, write_json
 from drtk.io.progress import log, track
 from drtk.io.rows import parse_row, passage_from
-from drtk.io.streams import STANDARD, digest_file
+from drtk.io.streams import digest_file, is_stream, name_of
 from drtk.records import Passage
 
 VERSION = 1  # of the index files; another number means another folder
@@ -47,8 +47,8 @@ class CorpusStore:
 
         Raises RecordError (file:line) for a corpus that cannot be read or repeats an id.
         """
-        if str(source) == STANDARD:
-            raise DrtkError("a corpus to look texts up in must be a file, not stdin")
+        if is_stream(str(source)):
+            raise DrtkError(f"{name_of(str(source))}: a corpus to look texts up in must be a file, not a stream")
         path = Path(source)
         if not path.exists():
             raise DrtkError(f"{path}: No such file or directory")

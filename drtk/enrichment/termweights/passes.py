@@ -22,7 +22,7 @@ from drtk.io.jsonl import read_passages
 from drtk.io.manifest import FOLDER_MANIFEST, is_done, read_json
 from drtk.io.progress import log
 from drtk.io.spool import spooled
-from drtk.io.streams import STANDARD, is_replaceable
+from drtk.io.streams import is_replaceable, is_stream
 from drtk.models.hub import locate
 from drtk.records import Passage
 from drtk.runners.base import run_filter
@@ -156,7 +156,10 @@ def weigh(
             read_passages(source, intake=job.intake, side_files=job.side_files), plan, statistics, report, running, job
         )
         return
-    with spooled(source, job.intake) as stored, _collected(stored, plan, running, job) as made:
+    with (
+        spooled(source, job.intake, job.side_files) as stored,
+        _collected(stored, plan, running, job) as made,
+    ):
         statistics = _read([made], kind, plan, Intake()) if Path(made).stat().st_size else Statistics(kind, {})
         passages = read_passages(stored, intake=job.intake, side_files=job.side_files)
         _weigh(passages, plan, statistics, report, running, job)
@@ -208,7 +211,7 @@ def _collected(source: str, plan: Plan, running: RunnerSettings, job: FilterJob)
         intake=Intake(job.intake.skip_bad, stand_ins=job.intake.stand_ins),
         told=False,
     )
-    if source == STANDARD or not is_replaceable(job.output):
+    if any(map(is_stream, (source, *job.side_files))) or not is_replaceable(job.output):
         log("no --collection: the words of the input itself are counted first")
         with tempfile.TemporaryDirectory(prefix="drtk-") as folder:
             made = first(str(Path(folder) / "collection.jsonl"))

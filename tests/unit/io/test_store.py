@@ -9,6 +9,7 @@ import pytest
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.io import store as store_module
 from drtk.io.store import CorpusStore, hash_of
+from tests.running import piped
 
 
 @pytest.fixture(autouse=True)
@@ -116,8 +117,10 @@ def test_an_empty_corpus_has_nothing_and_stdin_cannot_be_looked_up(tmp_path):
     assert store.get("a") is None
     with pytest.raises(MismatchError):
         store.many(["a"])
-    with pytest.raises(DrtkError, match="not stdin"):
+    with pytest.raises(DrtkError, match="<stdin>: a corpus to look texts up in must be a file, not a stream"):
         CorpusStore.open("-")
+    with piped(b'{"_id": "a", "text": "t"}\n') as pipe, pytest.raises(DrtkError, match=f"{pipe}: .* not a stream"):
+        CorpusStore.open(pipe)
     with pytest.raises(DrtkError, match="No such file"):
         CorpusStore.open(tmp_path / "nowhere.jsonl")
 

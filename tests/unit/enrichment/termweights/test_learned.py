@@ -264,8 +264,19 @@ def without(arguments: list[str], flag: str) -> list[str]:
     [
         (["--bare"], "--bare and --with are for passages"),
         (["--report"], "--report is for weighing"),
-        (["--stemmer", "porter"], "--stemmer: --method deepct has its own"),
+        (["--stemmer", "porter"], "--stemmer: only for --method bprop, tfidf, inv-freq, idf and bm25"),
         (["--expand", "queries"], "--expand: only for --method deepimpact"),
+        (["--shard", "1/2"], "--train makes a model; --shard is for passages"),
+        (["--collection", "x"], "--train makes a model; --collection is for weighing"),
+        (["--tokenizer", "x"], "--train makes a model; --tokenizer is for weighing"),
+        (["--runner", "ray"], "--train makes a model; --runner is for weighing"),
+        (["--ray-workers", "2"], "--train makes a model; --ray-workers is for weighing"),
+        (["--normalize", "max"], "--train makes a model; --normalize is for weighing"),
+        (["--spread", "first"], "--train makes a model; --spread is for weighing"),
+        (["--dtype", "float32"], "--train makes a model; --dtype is for weighing"),
+        (["--batch-tokens", "64"], "--train makes a model; --batch-tokens is for weighing"),
+        (["--k1", "1"], "--k1: only for --method bm25"),
+        (["--emit", "softmax"], "--emit: only for --method bprop"),
         (["--device", "cuda:1"], "training takes auto, cpu or cuda"),
     ],
 )
@@ -274,6 +285,11 @@ def test_what_training_cannot_mean_is_wrong_usage(
 ) -> None:
     with pytest.raises(UsageError, match=complaint):
         command(capfd, *train(place, "deepct", tmp_path / "m", *more))
+
+
+def test_the_largest_impact_is_not_for_training(place: Path, tmp_path: Path, capfd) -> None:
+    with pytest.raises(UsageError, match="--train makes a model; --impact-max is for weighing"):
+        command(capfd, *train(place, "deepimpact", tmp_path / "m", "--impact-max", "3"))
 
 
 def test_training_wants_its_files_and_a_method_that_learns(place: Path, tmp_path: Path, capfd) -> None:
@@ -321,7 +337,7 @@ def test_models_that_were_not_trained_to_weigh_are_refused(place: Path, models: 
         command(capfd, "termweight", corpus, "--method", "deepct", "--model", place / "model")
     with pytest.raises(MismatchError, match="was trained with --method deepimpact, not deepct"):
         command(capfd, "termweight", corpus, "--method", "deepct", "--model", models["deepimpact"])
-    with pytest.raises(UsageError, match="--stemmer: --method deepct weighs words as it learned to"):
+    with pytest.raises(UsageError, match="--stemmer: only for --method bprop, tfidf, inv-freq, idf and bm25"):
         command(capfd, "termweight", corpus, "--method", "deepct", "--model", models["deepct"], "--stemmer", "porter")
     bad = write(place / "added.jsonl", '{"_id":"p9","text":"rivers","queries":7}\n')
     with pytest.raises(DrtkError, match="passage 'p9': 'queries' must be a string"):
