@@ -61,7 +61,8 @@ def _slots(plan: Composition, found: Estimate) -> Iterator[str]:
         wanted = plan.generator
         scope = "at every place" if wanted.scope == "all" else "at hidden places"
         draws = "the likeliest token" if wanted.decode == "argmax" else "a token drawn from its softmax"
-        yield f"  the generator, {wanted.model}, proposes {draws} {scope}"
+        reads = "[MASK]" if wanted.reads == "mask" else "80% [MASK], 10% a random token, 10% left"
+        yield f"  the generator, {wanted.model}, reads {reads} there, and proposes {draws} {scope}"
 
 
 def _parameters(parts: Sequence[tuple[str, int]], network: Network) -> Iterator[str]:

@@ -46,9 +46,14 @@ class Speller:
 
 
 def pieces_of(slot: Slotted, given: Sequence[int], spell: Speller) -> list[Piece]:
-    """The tokens of a slot between its special ones. given: what a reader sees, filled by a generator where there was one"""
+    """The tokens of a slot between its special ones, and the last of these where something was done to it.
+
+    given: what a reader sees, filled by a generator where there was one
+    """
     found = []
-    for place in range(1, len(given) - 1):
+    last = len(given) - 1
+    done = given[last] != slot.clean[last] or (slot.edited is not None and slot.edited[last])
+    for place in range(1, last + 1 if done else last):
         text, glued = spell(given[place])
         was, was_glued = spell(slot.clean[place])
         hidden = bool(slot.hidden[place])
@@ -118,12 +123,13 @@ def _labelled(plan: Composition, term: Recover, slot: Slotted, given: Sequence[i
         return f"labels are {_counted(said)}: {', '.join(said)}" if said else "nothing is labelled"
     if term.target != "edited":
         return f"labels are all tokens as they were, {len(content)} of them"
+    asked = content if term.classes == 1 and term.reduction != "mean_all" else range(len(given))  # Edited.over
     if slot.edited is not None:
-        changed = [place for place in content if slot.edited[place]]
+        changed = [place for place in asked if slot.edited[place]]
     else:
-        changed = [place for place in content if given[place] != slot.clean[place]]
+        changed = [place for place in asked if given[place] != slot.clean[place]]
     said = [spell(given[place])[0] for place in changed]
-    return f"{len(said)} of {len(content)} tokens are labelled as changed" + (f": {', '.join(said)}" if said else "")
+    return f"{len(said)} of {len(asked)} tokens are labelled as changed" + (f": {', '.join(said)}" if said else "")
 
 
 def _counted(tokens: Sequence[str]) -> str:
@@ -168,8 +174,8 @@ def slots_shown(
 ) -> Iterator[str]:
     """Lines for the first `count` passages or documents of a corpus, as the first epoch of training with `seed` shows them.
 
-    preset: all that its file holds, and its name; model: a folder with the tokenizer; generator: fills replaced tokens, which
-    are [MASK] without one. Raises what composing, reading the corpus and drawing views raise.
+    preset: all that its file holds, and its name; model: a folder with the tokenizer; generator: fills replaced tokens, of
+    which what it would read is shown without one. Raises what composing, reading the corpus and drawing views raise.
     """
     import shutil
 

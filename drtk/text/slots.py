@@ -222,8 +222,7 @@ def views_of(composition: Composition, name: str) -> list[SlotView]:
 def masking_of(composition: Composition, name: str) -> Callable[..., np.ndarray]:
     """The masking strategy of a slot.
 
-    Raises UsageError for one or an option of it that does not exist, and for one that refers to another slot's mask where
-    none is named, or to one of a higher rate.
+    Raises UsageError for one, or an option of it, that does not exist.
     """
     slot = composition.slots[name]
     try:
@@ -231,13 +230,6 @@ def masking_of(composition: Composition, name: str) -> Callable[..., np.ndarray]
     except UsageError as error:
         raise UsageError(f"[slots.{name}]: {error}") from error
     check_options(f"[slots.{name}]: masking '{slot.masking}'", strategy, slot.masking_options, given=STRATEGY_GIVEN)
-    if slot.masking in ("extension", "complement") and not slot.of:
-        raise UsageError(f"[slots.{name}]: masking '{slot.masking}' needs 'of': the slot whose mask it refers to")
-    if slot.masking == "extension" and slot.rate < composition.slots[slot.of].rate:
-        raise UsageError(
-            f"[slots.{name}]: rate {slot.rate} cannot extend the mask of '{slot.of}', whose rate is "
-            f"{composition.slots[slot.of].rate}"
-        )
     return strategy
 
 
