@@ -304,7 +304,9 @@ def test_weights_whose_tokenizer_has_moved_are_read_with_the_one_that_is_named(p
     index = ("index", "w", "--type", "bm25s", "--weights")
     command(capfd, *index, "-o", "before")
     shown = command(capfd, "show", "--weights", "w")
-    with pytest.raises(MismatchError, match=r"weights were made for the word pieces of .*there, not for those of other"):
+    with pytest.raises(
+        MismatchError, match=r"weights were made for the word pieces of .*there, not for those of other"
+    ):
         command(capfd, *index, "--tokenizer", "other", "-o", "i")
     with pytest.raises(MismatchError, match="not for those of other"):
         command(capfd, "show", "--weights", "w", "--tokenizer", "other")
