@@ -129,6 +129,7 @@ def _train(
     from drtk.models.termweighter import start_weigher
     from drtk.training.examples import PackedExamples
     from drtk.training.weighing import check_method, plan, train_weigher
+    from drtk.training.weighing_data import check_added_texts
 
     check_method(method)
     check_settings(method, settings, "train")
@@ -139,6 +140,8 @@ def _train(
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}
     store = CorpusStore.open(corpus)
     packed.check(examples, queries=texts, corpus=store, negatives=1 if method == "deepimpact" else 0)
+    if method == "deepimpact":
+        check_added_texts(packed.passage_ids, store, settings.expand)
     weigher = start_weigher(Path(locate(model)), method, seed=seed)
     counts, facts = train_weigher(
         packed,

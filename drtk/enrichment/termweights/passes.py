@@ -152,9 +152,12 @@ def weigh(
         raise UsageError("--collection: this method looks at no collection")
     if kind is None or collections:
         statistics = _read(collections, kind, plan, job.intake) if kind is not None else None
-        _weigh(
-            read_passages(source, intake=job.intake, side_files=job.side_files), plan, statistics, report, running, job
-        )
+        passages = read_passages(source, intake=job.intake, side_files=job.side_files)
+        if plan.method == "deepimpact":
+            from drtk.enrichment.termweights.deepimpact import with_added_texts
+
+            passages = with_added_texts(passages, plan.model or "", plan.settings, source=source, intake=job.intake)
+        _weigh(passages, plan, statistics, report, running, job)
         return
     with (
         spooled(source, job.intake, job.side_files) as stored,

@@ -131,3 +131,12 @@ def test_ids_whose_hashes_collide_are_told_apart(tmp_path, monkeypatch):
     store = CorpusStore.open(path)
     assert [passage.id for passage in store.many(["d4", "d0", "d2"])] == ["d4", "d0", "d2"]
     assert store.get("d9") is None
+
+
+def test_the_place_of_a_passage_is_its_line_or_the_file_where_that_was_unpacked(tmp_path):
+    lines = b'{"_id": "a", "text": "t"}\n\n{"_id": "b", "text": "t"}\n'
+    (tmp_path / "c.jsonl").write_bytes(lines)
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines))
+    assert CorpusStore.open(tmp_path / "c.jsonl").place("a") == f"{tmp_path}/c.jsonl:1"
+    assert CorpusStore.open(tmp_path / "c.jsonl").place("b") == f"{tmp_path}/c.jsonl:3"
+    assert CorpusStore.open(tmp_path / "c.jsonl.gz").place("b") == f"{tmp_path}/c.jsonl.gz"
