@@ -131,6 +131,6 @@ def test_the_change_of_recall_by_expansion_is_told(place: Path, engine: str, cap
         print(f"\n{engine}, {len(held_out)} held-out queries; expansion changes the ranking of {moved}")
         for name, (_, recall, rr) in found.items():
             print(f"  {name}: R@100 {recall:.4f}, RR@10 {rr:.4f}")
-    # Whatever the sign of the change: a model of 1.5 million parameters taught by 5,000 pairs is no docT5query.
+    # Whatever the sign of the change: a model of 0.9 million parameters taught by 5,257 pairs is no docT5query.
     assert all(0 < value <= 1 for _, *values in found.values() for value in values)
     assert moved > len(held_out) / 2
