@@ -146,6 +146,8 @@ class FolderJob:
             self._hold()
             if self.resuming:
                 log(f"resuming {self.path}")
+                for torn in self.path.glob("*.tmp"):  # small files that a kill caught between writing and renaming
+                    torn.unlink()
                 self._manifest["started"] = read_json(self._unfinished)["started"]
                 return self.path
             # Unfinished first, empty later: a half-emptied folder must not pass for a finished one.

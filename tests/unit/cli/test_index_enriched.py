@@ -168,7 +168,7 @@ def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(engine
             ("q2", "p2"): bm25(common, 3, 3, 4, k1=k1, b=b),
         }
 
-    assert "i advises k1 10, b 0.9" in told(capfd, "search", "i", "queries.jsonl")
+    assert "taking k1 10, b 0.9, as i advises" in told(capfd, "search", "i", "queries.jsonl")
     found = columns(command(capfd, "search", "i", "queries.jsonl"))
     # .693147 * 4 / (4 + 10 (.1 + .9 * 5/4)) = .170621
     assert found["q1", "p1"] == pytest.approx(0.170621, abs=1e-5)
