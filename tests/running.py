@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -14,6 +18,24 @@ def command(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     capfd.readouterr()
     app([str(argument) for argument in arguments], standalone_mode=False)
     return capfd.readouterr().out
+
+
+@contextmanager
+def piped(content: bytes) -> Iterator[str]:
+    """The name of a pipe that gives `content`, as a shell's <(...) does."""
+    reading, writing = os.pipe()
+
+    def fill() -> None:
+        with suppress(BrokenPipeError), open(writing, "wb") as pipe:
+            pipe.write(content)
+
+    writer = Thread(target=fill)
+    writer.start()
+    try:
+        yield f"/dev/fd/{reading}"
+    finally:
+        os.close(reading)
+        writer.join()
 
 
 def write(path: Path, text: str) -> Path:

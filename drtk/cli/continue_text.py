@@ -42,6 +42,7 @@ def continue_text(
     from drtk.io.jsonl import read_passages
     from drtk.runners.base import run_filter
 
+    settings.check()
     passages = read_passages(source, intake=job.intake, side_files=job.side_files)
     run_filter(
         passages, job, Generate, model, settings, seed, device, "continuations", or_the_passage, job.bare,

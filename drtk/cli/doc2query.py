@@ -48,6 +48,7 @@ def doc2query(
     from drtk.io.parts import WHOLE
     from drtk.runners.base import run_filter
 
+    settings.check()
     scored = check_keeping(keeping, written=False)
     if keeping.keep is not None and job.part != WHOLE:
         raise UsageError(

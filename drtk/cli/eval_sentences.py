@@ -53,8 +53,8 @@ def eval_sentences(
     from drtk.io.manifest import folder_entry
     from drtk.io.progress import log
     from drtk.io.runs import named_runs
-    from drtk.io.streams import STANDARD
     from drtk.io.streams import Output as Stream
+    from drtk.io.streams import is_stream
 
     named = named_runs(systems)
     if pairs_out is not None and Path(pairs_out).exists() and not job.force:
@@ -64,7 +64,7 @@ def eval_sentences(
     loaded = load_tasks(tasks, job.intake)
 
     def encoder(source: str) -> Encode:
-        if source == STANDARD or Path(source).is_file():
+        if is_stream(source) or Path(source).is_file():
             return vectors_from(source, job.intake)
         from drtk.retrieval.encode import Embedder
 

@@ -17,7 +17,7 @@ from drtk.io.filtering import FilterJob
 from drtk.io.folders import FolderJob
 from drtk.io.intake import Intake
 from drtk.io.manifest import is_done
-from drtk.io.parts import parse_part
+from drtk.io.parts import WHOLE, parse_part
 from drtk.io.progress import log, set_verbosity
 from drtk.io.streams import STANDARD
 
@@ -97,7 +97,9 @@ def record_filter(
     def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FilterJob | FolderJob:
         if trains is not None and settings.get(trains) is not None:
             if given.get("bare") or given.get("with_files"):
-                raise UsageError(f"--{trains.replace('_', '-')} makes a model; --bare and --with are for passages")
+                raise UsageError(f"--{trains} makes a model; --bare and --with are for passages")
+            if parse_part(given.get("shard", "1/1")) != WHOLE:
+                raise UsageError(f"--{trains} makes a model; --shard is for passages")
             return _folder_job(name, "model", output, settings, given)
         return FilterJob(
             name,
@@ -175,6 +177,10 @@ def _common(
             if not dry_run:
                 job.check()
             return _run(function, *args, **given, job=job)
+        except DrtkError:
+            if isinstance(job, FolderJob):
+                job.abandon()
+            raise
         except OSError as error:
             if error.filename or error.errno == errno.EPIPE:
                 raise

@@ -81,7 +81,8 @@ def search(
         tune_bm25(folders, source or "-", str(qrels), wanted, settings=settings, job=job)
         return
     if collection.advised:
-        log(f"{folders[0]} advises {', '.join(f'{name} {value:g}' for name, value in collection.advised.items())}")
+        taken = ", ".join(f"{name} {value:g}" for name, value in collection.advised.items())
+        log(f"taking {taken}, as {folders[0]} advises")
     encode = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
     if question is not None:
         _answer(question, TextQueries(collection, encode), settings.k or ANSWERS, corpus)

@@ -10,6 +10,8 @@ import typer
 
 from drtk.cli.jobs import plain_command
 
+TOP = 5  # words named under a passage
+
 
 @plain_command
 def show(
@@ -21,7 +23,17 @@ def show(
     weights: Annotated[
         bool, typer.Option("--weights", help="Show passages with their words shaded by weight (drtk termweight).")
     ] = False,
-    top: Annotated[int, typer.Option("--top", metavar="N", min=0, help="Heaviest words named under a passage.")] = 5,
+    top: Annotated[
+        int, typer.Option("--top", metavar="N", min=0, help="weights: heaviest words named under a passage.")
+    ] = TOP,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            "--tokenizer",
+            metavar="NAME",
+            help="weights: whose word pieces they are, where that is no longer found by the name that the passages hold.",
+        ),
+    ] = None,
     html: Annotated[
         str | None,
         typer.Option("--html", metavar="FILE", help="Write weighted passages as a page; with --count, so many."),
@@ -66,14 +78,18 @@ def show(
     if model is not None or generator is not None or changes:
         raise UsageError("--model, --generator and --set go with --preset")
     if weights or html is not None:
-        _weights(path, count, top, html, with_files or [])
+        if json:
+            raise UsageError("--json prints the manifest, not weights")
+        _weights(path, count, top, tokenizer or "", html, with_files or [])
+    elif top != TOP or tokenizer is not None:
+        raise UsageError(f"{'--tokenizer' if top == TOP else '--top'}: only with --weights or --html")
     elif with_files:
         raise UsageError("--with: what it joins is shown by --weights and --preset alone")
     else:
         sys.stdout.write(manifest_json(path) if json else describe(path, count=count))
 
 
-def _weights(path: str, count: int, top: int, html: str | None, with_files: list[str]) -> None:
+def _weights(path: str, count: int, top: int, tokenizer: str, html: str | None, with_files: list[str]) -> None:
     from itertools import islice
 
     from drtk.enrichment.termweights.pages import as_page, in_terminal
@@ -82,7 +98,7 @@ def _weights(path: str, count: int, top: int, html: str | None, with_files: list
     from drtk.io.progress import log
     from drtk.io.streams import Output, name_of
 
-    passages = weighted(islice(read_passages(path, side_files=with_files), count), top=top)
+    passages = weighted(islice(read_passages(path, side_files=with_files), count), top=top, tokenizer=tokenizer)
     if html is None:
         for line in in_terminal(passages, colour=_in_colour()):
             sys.stdout.write(line + "\n")

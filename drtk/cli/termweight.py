@@ -11,6 +11,7 @@ from drtk.cli.options import Device, Output, Seed, Source, with_settings
 from drtk.enrichment.termweights import TERM_WEIGHTS
 from drtk.io.filtering import FilterJob
 from drtk.io.folders import FolderJob
+from drtk.io.parts import WHOLE
 from drtk.settings.running import RunnerSettings
 from drtk.settings.weighting import WeightingSettings, WeightTrainingSettings
 
@@ -65,26 +66,37 @@ def termweight(
 
     Reads a corpus and writes it again, each passage with "weights": [...], one a word piece of its text.
     """
+    from drtk.enrichment.termweights.choices import Work, check_options, check_settings
     from drtk.errors import UsageError
 
     TERM_WEIGHTS.check(method)
-    for flag, chosen in (("--expand", settings.expand), ("--impact-max", settings.impact_max)):
-        if chosen and method != "deepimpact":
-            raise UsageError(f"{flag}: only for --method deepimpact")
+    if collect and merge:
+        raise UsageError("--collect reads passages, --merge joins what it wrote: one of them")
+    given: dict[str, object] = {
+        "INPUT": source != "-",
+        "--tokenizer": tokenizer,
+        "--collection": collection,
+        "--collect": collect,
+        "--merge": merge,
+        "--report": report,
+        "--runner": running.runner != RunnerSettings.runner,
+        "--ray-workers": running.ray_workers,
+        "--ray-address": running.ray_address,
+    }
     if isinstance(job, FolderJob):
         if corpus is None or queries is None or model is None:
             raise UsageError("--train needs --corpus, --queries and --model")
-        for flag, given in (("INPUT", source != "-"), ("--collect", collect), ("--merge", merge), ("--report", report)):
-            if given:
-                raise UsageError(f"--train makes a model; {flag} is for weighing")
+        check_options(given, training, "train")
         _train(str(train), corpus, queries, model, method, settings, training, seed, device, job)
         return
     if corpus is not None or queries is not None:
         raise UsageError("--corpus and --queries go with --train")
+    given |= {"--bare": job.bare, "--with": job.side_files, "--shard": job.part != WHOLE}
+    work: Work = "collect" if collect else "merge" if merge else "weigh"
+    check_options(given, training, work)
+    check_settings(method, settings, work)
     from drtk.enrichment.termweights import passes
 
-    if collect and merge:
-        raise UsageError("--collect reads passages, --merge joins what it wrote: one of them")
     plan = passes.planned(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)
     if collect:
         passes.collect(source, plan, running=running, job=job)
@@ -109,6 +121,7 @@ def _train(
     from dataclasses import replace
     from pathlib import Path
 
+    from drtk.enrichment.termweights.choices import check_settings
     from drtk.io.jsonl import read_examples, read_queries
     from drtk.io.manifest import inputs_named
     from drtk.io.store import CorpusStore
@@ -116,15 +129,19 @@ def _train(
     from drtk.models.termweighter import start_weigher
     from drtk.training.examples import PackedExamples
     from drtk.training.weighing import check_method, plan, train_weigher
+    from drtk.training.weighing_data import check_added_texts
 
+    check_method(method)
+    check_settings(method, settings, "train")
     settings = replace(settings, title=settings.title or "join")
-    check_method(method, settings)
     packed = PackedExamples(read_examples(examples, intake=job.intake), line=lambda: job.intake.line)
     plan(packed, method, training)
     wanted = set(packed.query_ids)
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}
     store = CorpusStore.open(corpus)
     packed.check(examples, queries=texts, corpus=store, negatives=1 if method == "deepimpact" else 0)
+    if method == "deepimpact":
+        check_added_texts(packed.passage_ids, store, settings.expand)
     weigher = start_weigher(Path(locate(model)), method, seed=seed)
     counts, facts = train_weigher(
         packed,

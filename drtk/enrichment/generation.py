@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from drtk.enrichment.keeping import QUERIES, SCORES
-from drtk.errors import DrtkError
+from drtk.errors import DrtkError, MismatchError
 from drtk.io.filtering import Done
 from drtk.io.jsonl import dump
 from drtk.models.decoding import answers
 from drtk.models.device import choose_device
+from drtk.models.generation_wishes import warn_of_unheard
 from drtk.models.hub import locate
 from drtk.models.reading import reading_of, room_for, tokens_of
 from drtk.models.seq2seq import load_writer
@@ -60,6 +61,14 @@ class Generate(BatchFunction):
         wishes = {"prefix": settings.prefix, "title": settings.title, "max_length": settings.max_length}
         self.reading = reading_of(folder, wishes, sealed=True)
         self._writer = load_writer(folder)
+        if self._writer.two_sided == (field == "continuations"):
+            wanted = (
+                "reads one text and writes another; one that goes on with a text is needed"
+                if self._writer.two_sided
+                else "goes on with a text; a model that reads one and writes another is needed (T5, BART)"
+            )
+            raise MismatchError(f"{model}: {wanted}")
+        warn_of_unheard(model, self._writer.model, settings.decode)
         self._writer.model.to(self._device, _dtype(settings.dtype, self._device))
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
         self._room = room_for(self._writer, self.reading, written=settings.max_new_tokens)

@@ -22,7 +22,7 @@ from drtk.io.rows import Row, strings_of
 from drtk.io.streams import name_of
 from drtk.records import Passage
 from drtk.runners.base import BatchFunction
-from drtk.settings.keeping import KeepSettings
+from drtk.settings.keeping import KeepQueriesSettings, KeepSettings
 
 QUERIES, SCORES = "queries", "query_scores"
 _WINDOW = 1000  # lines of the second pass worked on together
@@ -36,6 +36,14 @@ def check_keeping(settings: KeepSettings, *, written: bool) -> bool:
     filters = [
         flag for flag, value in (("--keep", settings.keep), ("--min-score", settings.min_score)) if value is not None
     ]
+    of_the_scorer = (
+        ("--scorer-batch-tokens", settings.scorer_batch_tokens is not None),
+        ("--scorer-dtype", settings.scorer_dtype != KeepSettings.scorer_dtype),
+        ("--title", isinstance(settings, KeepQueriesSettings) and settings.title != KeepQueriesSettings.title),
+    )
+    for flag, changed in of_the_scorer:
+        if changed and not settings.scorer:
+            raise UsageError(f"{flag}: only with --scorer")
     if len(filters) > 1:
         raise UsageError("--keep and --min-score: one of them decides")
     if settings.keep == 0:

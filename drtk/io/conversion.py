@@ -16,7 +16,7 @@ from drtk.io.jsonl import admitted, dump, read_passages, read_queries
 from drtk.io.manifest import inputs_named, is_done
 from drtk.io.progress import log
 from drtk.io.spool import spooled
-from drtk.io.streams import STANDARD
+from drtk.io.streams import is_stream
 from drtk.io.writers import FORMATS, TABLES, Format
 from drtk.records import Example, Query
 from drtk.settings.conversion import ConversionSettings
@@ -38,8 +38,8 @@ def convert(source: str, settings: ConversionSettings, job: FilterJob) -> None:
         raise UsageError("--with adds fields to passages: --as passages")
     job.kind = "corpus" if kind == "passages" else kind
     sides = _side_jobs(settings, job)
-    if sides or (name in TABLES and source == STANDARD):
-        holder: AbstractContextManager[str] = spooled(source, job.intake)
+    if sides or (name in TABLES and any(map(is_stream, (source, *job.side_files)))):
+        holder: AbstractContextManager[str] = spooled(source, job.intake, job.side_files)
     else:
         holder = nullcontext(source)
     with holder:

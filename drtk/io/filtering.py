@@ -18,7 +18,7 @@ from drtk.io.intake import Intake
 from drtk.io.journal import Journal
 from drtk.io.manifest import Clock, Manifest, completed, manifest_path, new_manifest, write_json
 from drtk.io.parts import WHOLE, Part, of_part
-from drtk.io.progress import Progress, detail, log
+from drtk.io.progress import Progress, detail, log, warn
 from drtk.io.revising import first_pass_at, lines_of
 from drtk.io.streams import STANDARD, Output, is_replaceable, is_writable
 
@@ -223,6 +223,11 @@ class FilterJob:
                 completed(manifest, inputs=self.intake.inputs, counts=counts, seconds=clock.seconds) | size,
             )
             self._journal.unlink(missing_ok=True)
+        if self.part != WHOLE and not journal.records:
+            number, of = self.part
+            warn(
+                f"part {number} of {of} is empty: the input fills fewer than {number} windows of {self.window:,} records"
+            )
         summary = ", ".join(f"{value:,} {name}" for name, value in counts.items() if isinstance(value, int))
         (log if self.told else detail)(f"{self.command}: {summary}, {clock.seconds:,.1f} s")
 

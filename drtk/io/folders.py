@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -53,6 +54,7 @@ class FolderJob:
         self._clock = Clock()
         self._manifest = new_manifest(self.kind, self.settings, program=self.command)
         self._lock: int | None = None
+        self._began = False
         self._leads = os.environ.get("RANK", "0") == "0"
 
     def check(self) -> None:
@@ -144,10 +146,13 @@ class FolderJob:
             self._hold()
             if self.resuming:
                 log(f"resuming {self.path}")
+                for torn in self.path.glob("*.tmp"):  # small files that a kill caught between writing and renaming
+                    torn.unlink()
                 self._manifest["started"] = read_json(self._unfinished)["started"]
                 return self.path
             # Unfinished first, empty later: a half-emptied folder must not pass for a finished one.
             write_json(self._unfinished, self._manifest | {"inputs": inputs_named(self.settings)})
+            self._began = True
             (self.path / FOLDER_MANIFEST).unlink(missing_ok=True)
             for item in self.path.iterdir():
                 if item != self._unfinished:
@@ -165,6 +170,13 @@ class FolderJob:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise DrtkError(f"{self.path}: another run is writing it") from error
             # Some network file systems have no locks; writing goes on without one.
+
+    def abandon(self) -> None:
+        """Leave no folder behind in which nothing was made: a refused command must not stand in the way of the next."""
+        if self._began and [*self.path.iterdir()] == [self._unfinished]:
+            self._unfinished.unlink()
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
 
     def release(self) -> None:
         """Let other runs have the folder; done by `finish`, and at the latest when the job is given up."""

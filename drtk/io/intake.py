@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from drtk.errors import RecordError, UsageError
 from drtk.io.progress import log
-from drtk.io.streams import STANDARD, DigestingReader, compressed_faults, name_of, open_input, read_lines
+from drtk.io.streams import DigestingReader, compressed_faults, is_stream, name_of, open_input, read_lines
 
 
 @dataclass
@@ -62,14 +62,14 @@ class Intake:
     def _open(self, source: str) -> tuple[BinaryIO, DigestingReader]:
         if source in self.stand_ins:
             return open_input(self.stand_ins[source])
-        if any(entry["path"] == STANDARD for entry in self.inputs) and source == STANDARD:
-            raise UsageError("stdin can be read only once; name a file for the other input")
+        if any(entry["path"] == source for entry in self.inputs) and is_stream(source):
+            raise UsageError(f"{name_of(source).strip('<>')} can be read only once; name a file for the other input")
         return open_input(source)
 
     def _note(self, source: str) -> dict[str, Any]:
         """The entry of a source; one that is never read to its end keeps None as digest, and size and time tell it."""
         entry: dict[str, Any] = {"path": source, "bytes": None, "digest": None}
-        if source != STANDARD:
+        if not is_stream(source):
             found = os.stat(source)
             entry |= {"bytes": found.st_size, "mtime_ns": found.st_mtime_ns}
         for known in self.inputs:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from drtk.errors import DrtkError
-from drtk.io.manifest import SOURCES, inputs_named, plain, read_json, unchanged, write_json
-from drtk.io.streams import STANDARD
+from drtk.io.manifest import SOURCES, from_stream, inputs_named, plain, read_json, unchanged, write_json
 
 
 @dataclass
@@ -65,4 +64,4 @@ class Journal:
 
 
 def _changed(entries: list[dict[str, Any]]) -> list[str]:
-    return [entry["path"] for entry in entries if entry["path"] != STANDARD and not unchanged(entry)]
+    return [entry["path"] for entry in entries if not from_stream(entry) and not unchanged(entry)]

@@ -18,7 +18,7 @@ import orjson
 
 from drtk import __version__
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.streams import STANDARD, digest_file
+from drtk.io.streams import digest_file, is_stream
 
 Manifest = dict[str, Any]
 FOLDER_MANIFEST = "meta.json"
@@ -119,7 +119,7 @@ def read_manifest(folder: str | Path, *, kind: str | None = None) -> Manifest:
 def is_done(output: str, settings: Mapping[str, Any], *, program: str = "") -> bool:
     """Whether `output` was made by `program` with these settings, from inputs that have not changed since.
 
-    What was read from stdin cannot be checked, so such an output never counts as done.
+    What was read from stdin or a pipe cannot be checked, so such an output never counts as done.
     """
     path = manifest_path(output)
     if not path.exists() or not Path(output).exists():
@@ -156,7 +156,7 @@ def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 def unchanged(entry: Mapping[str, Any]) -> bool:
     """Whether an input is still what its entry in a manifest says: by size and time, or else by its content."""
     path = Path(entry["path"])
-    if entry["path"] == STANDARD or not path.exists():
+    if from_stream(entry) or is_stream(entry["path"]) or not path.exists():
         return False
     if path.is_dir():
         return folder_digest(path) == entry.get("digest")
@@ -167,10 +167,15 @@ def unchanged(entry: Mapping[str, Any]) -> bool:
     return found.st_mtime_ns == entry.get("mtime_ns") or (known is not None and digest_file(path) == known)
 
 
+def from_stream(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry tells of stdin or a pipe, which have no time: what they held cannot be looked at again."""
+    return "bytes" in entry and "mtime_ns" not in entry
+
+
 def inputs_named(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Entries (without digests of files) of all files and folders that values of `settings` name."""
+    """Entries (without digests of files) of all files and folders that values of `settings` name; streams are left out."""
     values = [item for value in settings.values() for item in (value if isinstance(value, (list, tuple)) else [value])]
-    return [_glance(value) for value in values if isinstance(value, str) and value != STANDARD and _exists(value)]
+    return [_glance(value) for value in values if isinstance(value, str) and _exists(value) and not is_stream(value)]
 
 
 def _exists(name: str) -> bool:

@@ -16,6 +16,7 @@ _new = Passage.__new__
 _set_id, _set_text, _set_title, _set_metadata, _set_extra = (
     getattr(Passage, name).__set__ for name in ("id", "text", "title", "metadata", "extra")
 )
+_ADDED = frozenset({"weights", "impacts", "queries", "continuations"})  # what --bare writes without texts
 QUERY_IDS = ("_id", "id", "query_id", "qid")
 
 
@@ -111,7 +112,10 @@ def passage_from(row: Row) -> Passage:
         if title is None and isinstance(text, str) and "\n" in text:  # Pyserini joins title and text by a line end
             title, _, text = text.partition("\n")
     else:
-        raise ValueError("'text' is missing")
+        side = not _ADDED.isdisjoint(row)
+        raise ValueError(
+            "'text' is missing" + "; fields alone (--bare) are joined to their corpus: CORPUS --with FILE" * side
+        )
     if type(text) is not str:
         text = text_of(text, "text")
     if type(title) is not str:

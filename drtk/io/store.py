@@ -24,20 +24,22 @@ from drtk.io.jsonl import dump, read_passages
 from drtk.io.manifest import read_json, write_json
 from drtk.io.progress import log, track
 from drtk.io.rows import parse_row, passage_from
-from drtk.io.streams import STANDARD, digest_file
+from drtk.io.streams import digest_file, is_stream, name_of
 from drtk.records import Passage
 
+_BLOCK = 1 << 20
 VERSION = 1  # of the index files; another number means another folder
 
 
 class CorpusStore:
     """Passages by id. Open one with `CorpusStore.open`; it holds a file descriptor until closed or collected."""
 
-    def __init__(self, text: Path, folder: Path) -> None:
+    def __init__(self, text: Path, folder: Path, *, source: Path | None = None) -> None:
         self._hashes: np.ndarray = np.load(folder / "hashes.npy", mmap_mode="r")  # (passages,), ascending
         self._offsets: np.ndarray = np.load(folder / "offsets.npy", mmap_mode="r")  # (passages,), in bytes
         self._lengths: np.ndarray = np.load(folder / "lengths.npy", mmap_mode="r")  # (passages,), in bytes
         self.path = text
+        self._source = source or text
         # pread, not a memory map: pages of the text never count as this process's memory.
         self._file = os.open(text, os.O_RDONLY)
 
@@ -47,8 +49,8 @@ class CorpusStore:
 
         Raises RecordError (file:line) for a corpus that cannot be read or repeats an id.
         """
-        if str(source) == STANDARD:
-            raise DrtkError("a corpus to look texts up in must be a file, not stdin")
+        if is_stream(str(source)):
+            raise DrtkError(f"{name_of(str(source))}: a corpus to look texts up in must be a file, not a stream")
         path = Path(source)
         if not path.exists():
             raise DrtkError(f"{path}: No such file or directory")
@@ -56,7 +58,7 @@ class CorpusStore:
         if not folder.exists():
             _build(path, folder)
         text = folder / "corpus.jsonl"
-        return cls(text if text.exists() else path, folder)
+        return cls(text if text.exists() else path, folder, source=path)
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -93,6 +95,19 @@ class CorpusStore:
                 passage = self._read(int(self._offsets[position]), int(self._lengths[position]))
                 found[index] = passage if passage.id == ids[index] else self.get(ids[index])
         return [passage if passage is not None else self[id] for id, passage in zip(ids, found, strict=True)]
+
+    def place(self, id: str) -> str:
+        """Where a passage stands, as complaints begin: `file:line`, the file alone where its lines are not the store's."""
+        if self._source != self.path:
+            return str(self._source)
+        for position in np.flatnonzero(self._hashes == np.uint64(hash_of(id))):
+            if self._read(int(self._offsets[position]), int(self._lengths[position])).id == id:
+                return f"{self.path}:{1 + self._lines_before(int(self._offsets[position]))}"
+        return str(self.path)
+
+    def _lines_before(self, offset: int) -> int:
+        blocks = range(0, offset, _BLOCK)
+        return sum(os.pread(self._file, min(_BLOCK, offset - at), at).count(b"\n") for at in blocks)
 
     def missing(self, ids: Iterable[str]) -> Iterator[str]:
         """Those of `ids` the corpus does not have, decided by their hashes alone (no text is read)."""

@@ -12,7 +12,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, BinaryIO
 
 from drtk.errors import DrtkError, OutputClosed, RecordError
@@ -56,6 +56,17 @@ class DigestingReader(io.RawIOBase):
 def name_of(source: str) -> str:
     """How complaints call a source: `<stdin>` for "-"."""
     return "<stdin>" if source == STANDARD else source
+
+
+def is_stream(source: str) -> bool:
+    """Whether a source gives its bytes once and no more: stdin, or a pipe, terminal or socket that goes by a name."""
+    if source == STANDARD:
+        return True
+    try:
+        mode = os.stat(source).st_mode
+    except (OSError, ValueError):
+        return False
+    return not (S_ISREG(mode) or S_ISDIR(mode))
 
 
 def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:

@@ -10,7 +10,7 @@ from drtk.errors import DrtkError, MissingDependency, pip_install
 from drtk.io.intake import Intake
 from drtk.io.manifest import folder_entry
 from drtk.io.rows import Row
-from drtk.io.streams import STANDARD, digest_file
+from drtk.io.streams import digest_file, is_stream
 
 HUB = "hf:"
 _BATCH = 1024  # rows turned into Python objects at once
@@ -18,10 +18,10 @@ _BATCH = 1024  # rows turned into Python objects at once
 
 def is_table(source: str) -> bool:
     """Whether `source` is a Parquet file, a folder of them, a saved data set, or `hf:NAME`."""
-    if source == STANDARD:
-        return False
     if source.startswith(HUB):
         return True
+    if is_stream(source):  # a look at its beginning would take that away
+        return False
     path = Path(source)
     if path.is_dir():
         return _is_saved(path) or bool(_parquet_files(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -189,17 +190,28 @@ def save_encoder(model: TextEncoder, folder: Path) -> None:
 
 @contextmanager
 def writing_weights(folder: Path) -> Iterator[None]:
-    """A disk that fills up is a DrtkError with its place: safetensors and torch have errors of their own for it."""
+    """A disk that fills up is a DrtkError with its place: safetensors and torch have errors of their own for it.
+
+    Weights may be read by whoever may read the folder's other files, which safetensors would not have.
+    """
     from safetensors import SafetensorError
 
     try:
         yield
+        for path in folder.glob("*.safetensors") if folder.is_dir() else ():
+            path.chmod(0o666 & ~_umask())
     except SafetensorError as error:
         raise DrtkError(f"{folder}: {error}") from error
     except RuntimeError as error:
         if "PytorchStreamWriter" not in str(error):
             raise
         raise DrtkError(f"{folder}: cannot be written, perhaps the disk is full: {error}") from error
+
+
+def _umask() -> int:
+    found = os.umask(0o077)  # it can only be read by setting it
+    os.umask(found)
+    return found
 
 
 def weights_digest(folder: Path) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from drtk.models.generation_wishes import alone
 from drtk.models.sampling import drawn, filtered, uniforms
 from drtk.models.seq2seq import Decoding, Writer
 from drtk.settings.generation import GenerationSettings
@@ -76,15 +77,18 @@ def _chosen(logits: Tensor, uniform: Tensor | None, settings: GenerationSettings
 def _beams(writer: Writer, ids: Tensor, mask: Tensor, settings: GenerationSettings) -> list[list[list[int]]]:
     """The n best of `settings.beams` beams, by transformers' own search."""
     model: Any = writer.model
-    found = model.generate(
-        input_ids=ids,
-        attention_mask=mask,
-        do_sample=False,
-        num_beams=max(settings.beams, settings.n),
-        num_return_sequences=settings.n,
-        max_new_tokens=settings.max_new_tokens,
-        pad_token_id=writer.pad,
-    )
+    choices = {
+        "do_sample": False,
+        "num_beams": max(settings.beams, settings.n),
+        "num_return_sequences": settings.n,
+        "max_new_tokens": settings.max_new_tokens,
+        "pad_token_id": writer.pad,
+        "eos_token_id": list(writer.ends),
+    }
+    if writer.two_sided:
+        choices |= {"decoder_start_token_id": writer.start, "forced_bos_token_id": writer.first}
+    with alone(model, **choices) as config:
+        found = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
     begin = 1 if writer.two_sided else ids.shape[1]  # the start token, or the input itself
     lists = [_until_end(row[begin:].tolist(), writer) for row in found]
     return [lists[at : at + settings.n] for at in range(0, len(lists), settings.n)]

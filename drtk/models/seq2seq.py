@@ -20,6 +20,8 @@ class Writer:
     """A model that writes, its tokenizer, and the tokens it begins and ends with.
 
     two_sided: whether an encoder reads the input (T5, BART), or the text goes on where the input ends (GPT-2)
+    start: what the decoder of a two-sided model is given first, and is no part of the text
+    first: the token that every text of a two-sided model has to begin with (published BART: <s>), if there is one
     """
 
     model: nn.Module
@@ -28,6 +30,7 @@ class Writer:
     start: int
     ends: tuple[int, ...]
     longest: int
+    first: int | None = None
 
     @property
     def pad(self) -> int:
@@ -70,6 +73,7 @@ def load_writer(folder: Path) -> Writer:
         int(start if start is not None else (generation.bos_token_id or 0)),
         tuple(ends) if isinstance(ends, list | tuple) else (int(ends),),
         _longest(tokenizer, config),
+        generation.forced_bos_token_id,
     )
 
 
@@ -112,6 +116,9 @@ class Decoding:
             self._cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
             begin = torch.full((len(ids), 1), writer.start, device=ids.device)
             self.logits = self._forward(begin)
+            if writer.first is not None:
+                self.logits = torch.full_like(self.logits, -torch.inf)
+                self.logits[:, writer.first] = 0.0
         else:
             self._cache = DynamicCache()
             self.logits = self._forward(ids)

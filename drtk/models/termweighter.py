@@ -86,7 +86,9 @@ class Weigher:
     def room(self, length: int) -> int:
         """Word pieces that an input of so many tokens holds. Raises MismatchError where the model reads less."""
         if length > self.longest:
-            raise MismatchError(f"the model reads at most {self.longest} tokens; {length} were asked for")
+            raise MismatchError(
+                f"{self.folder}: the model reads at most {self.longest} tokens; {length} were asked for"
+            )
         return length - len(self.first) - len(self.last)
 
     @property
@@ -111,10 +113,10 @@ def start_weigher(model: Path, method: str, *, seed: int) -> Weigher:
     return weigher
 
 
-def load_weigher(folder: Path, method: str) -> Weigher:
-    """What `save_weigher` wrote and meta.json describes.
+def facts_of(folder: Path, method: str) -> dict[str, Any]:
+    """What training settled, as meta.json of a folder says.
 
-    Raises MismatchError for a folder that holds no such model, or one of another method.
+    Raises MismatchError for a folder that holds no model that weighs words, or one of another method.
     """
     manifest = read_json(folder / FOLDER_MANIFEST) if (folder / FOLDER_MANIFEST).exists() else {}
     facts = manifest.get("term_weights") if isinstance(manifest, dict) else None
@@ -124,6 +126,15 @@ def load_weigher(folder: Path, method: str) -> Weigher:
         )
     if facts.get("method") != method:
         raise MismatchError(f"{folder}: was trained with --method {facts.get('method')}, not {method}")
+    return facts
+
+
+def load_weigher(folder: Path, method: str) -> Weigher:
+    """What `save_weigher` wrote and meta.json describes.
+
+    Raises MismatchError for a folder that holds no such model, or one of another method.
+    """
+    facts = facts_of(folder, method)
     encoder = load_encoder(folder, sealed=False)
     head = new_head(method, encoder.encoder.hidden)
     path = folder / HEADS / f"{method}.safetensors"

@@ -12,7 +12,7 @@ from drtk.errors import MismatchError
 from drtk.io.manifest import Manifest, read_manifest
 from drtk.io.progress import warn
 from drtk.io.shards import KIND, read_shards
-from drtk.io.streams import STANDARD
+from drtk.io.streams import is_stream
 from drtk.retrieval import FACTORY, INDEXES
 from drtk.retrieval.vectors import Vectors
 
@@ -73,7 +73,7 @@ def _check_parts(folders: Sequence[str], manifests: Sequence[Manifest]) -> None:
 
 
 def lasting_path(source: str | None) -> str | None:
-    """A file as it can be found from another folder; None for stdin, or where it is not there."""
-    if not source or source == STANDARD or not Path(source).exists():
+    """A file as it can be found from another folder; None for stdin and pipes, or where it is not there."""
+    if not source or is_stream(source) or not Path(source).exists():
         return None
     return os.path.abspath(source)

@@ -16,12 +16,21 @@ from drtk.text.added_texts import added_texts
 
 
 def check_text(settings: IndexSettings, kind: str) -> None:
-    """Raise UsageError for --expand and --weights where an index of type `kind` cannot take them."""
+    """Raise UsageError for --expand and --weights where an index of type `kind` cannot take them, and for what goes with
+    --weights alone.
+    """
     given = [flag for flag, value in (("--expand", settings.expand), ("--weights", settings.weights)) if value]
     if given and kind not in ("bm25", "bm25s"):
         raise UsageError(f"{given[0]}: only for --type bm25 and bm25s")
     if len(given) > 1:
         raise UsageError("--expand and --weights: words that are added have no weights; choose one")
+    further = (
+        ("--weight-scale", settings.weight_scale != IndexSettings.weight_scale),
+        ("--tokenizer", settings.tokenizer),
+    )
+    for flag, value in further:
+        if value and not settings.weights:
+            raise UsageError(f"{flag}: only with --weights")
 
 
 class IndexedText:
@@ -61,7 +70,12 @@ class IndexedText:
                 untold += bool(passage.title.strip()) and "title_weights" not in passage.extra
                 yield passage, self._intake.line
 
-        yield from weighted_passages(located(), scale, forgive=lambda item, problem: self._forgive(*item, problem))
+        yield from weighted_passages(
+            located(),
+            scale,
+            forgive=lambda item, problem: self._forgive(*item, problem),
+            tokenizer=self._settings.tokenizer,
+        )
         if untold:
             warn(f"{untold:,} passages have no 'title_weights': their titles are not indexed")
             self.counts["titles without weights"] = untold

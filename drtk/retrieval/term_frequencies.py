@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 from itertools import islice
 from math import isfinite, sqrt
 from typing import Any, Literal
 
 from drtk.records import Passage
-from drtk.text.word_pieces import Pieces, WordPieceTokenizer
+from drtk.text.recorded_tokenizers import RecordedTokenizers, recorded_name
+from drtk.text.word_pieces import Pieces
 
 Scale = Literal["linear", "sqrt"]
 # What BM25 must be searched with on such frequencies, which reach 100 where those of texts seldom reach 5.
@@ -45,37 +45,27 @@ def word_frequencies(text: str, pieces: Pieces, weights: Sequence[float], *, sca
 
 
 def weighted_passages(
-    located: Iterable[Located], scale: Scale, *, forgive: Callable[[Located, str], None]
+    located: Iterable[Located], scale: Scale, *, forgive: Callable[[Located, str], None], tokenizer: str = ""
 ) -> Iterator[Passage]:
     """Passages whose text is every word as often as its frequency, and who have no title.
 
-    Title and text are read with the tokenizer that `metadata.weights_tokenizer` names; a word's largest frequency of
-    both counts, and a title without `title_weights` is left out. `forgive` takes the passages that cannot be read, and
-    what is wrong with them. Raises DrtkError for a tokenizer that cannot be loaded.
+    Title and text are read with the tokenizer that `metadata.weights_tokenizer` names, or `tokenizer`; a word's largest
+    frequency of both counts, and a title without `title_weights` is left out. `forgive` takes the passages that cannot be
+    read, and what is wrong with them. Raises what `RecordedTokenizers` raises.
     """
     stream = iter(located)
-    pieces_of = _Tokenizers()
+    tokenizers = RecordedTokenizers(tokenizer)
     while batch := list(islice(stream, _AT_ONCE)):
-        yield from _weighted(batch, scale, pieces_of, forgive)
-
-
-class _Tokenizers:
-    """Texts to pieces by tokenizer names, each loaded once."""
-
-    def __init__(self) -> None:
-        self._named = cache(WordPieceTokenizer)
-
-    def __call__(self, name: str, texts: Sequence[str]) -> list[Pieces]:
-        return self._named(name)(texts)
+        yield from _weighted(batch, scale, tokenizers, forgive)
 
 
 def _weighted(
-    batch: list[Located], scale: Scale, pieces_of: _Tokenizers, forgive: Callable[[Located, str], None]
+    batch: list[Located], scale: Scale, tokenizers: RecordedTokenizers, forgive: Callable[[Located, str], None]
 ) -> Iterator[Passage]:
     sound: list[tuple[Located, str]] = []
     for item in batch:
         try:
-            sound.append((item, _tokenizer_of(item[0])))
+            sound.append((item, _tokenizer_of(item[0], known=tokenizers.named is not None)))
         except ValueError as error:
             forgive(item, str(error))
     begin = 0
@@ -84,8 +74,8 @@ def _weighted(
         while end < len(sound) and sound[end][1] == name:
             end += 1
         part = [item for item, _ in sound[begin:end]]
-        texts = pieces_of(name, [passage.text for passage, _ in part])
-        titles = pieces_of(name, [passage.title for passage, _ in part])
+        texts = tokenizers(name)([passage.text for passage, _ in part])
+        titles = tokenizers(name)([passage.title for passage, _ in part])
         for item, text, title in zip(part, texts, titles, strict=True):
             try:
                 yield _repeated(item[0], text, title, scale)
@@ -94,11 +84,11 @@ def _weighted(
         begin = end
 
 
-def _tokenizer_of(passage: Passage) -> str:
+def _tokenizer_of(passage: Passage, *, known: bool) -> str:
     if "weights" not in passage.extra:
         raise ValueError("has no 'weights'; drtk termweight makes them")
-    name = (passage.metadata or {}).get("weights_tokenizer")
-    if not isinstance(name, str) or not name:
+    name = recorded_name(passage)
+    if not name and not known:
         raise ValueError("does not say in 'metadata.weights_tokenizer' which tokenizer its weights are for")
     return name
 

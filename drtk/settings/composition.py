@@ -409,7 +409,7 @@ def _check_reference(name: str, slot: Slot, other: Slot, place: str) -> None:
     def reading(each: Slot) -> tuple[Any, ...]:
         return each.view, each.draw, each.view_options, each.max_length
 
-    if reading(slot) != reading(other) or other.corruption in ("inserted", "deleted"):
+    if reading(slot) != reading(other) or other.corruption in ("inserted", "deleted", "any"):
         raise UsageError(f"{place}: [slots.{name}] refers to '{slot.of}', which reads another view")
     if slot.masking == "extension" and slot.rate < other.rate:
         raise UsageError(

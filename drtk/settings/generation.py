@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from drtk.errors import UsageError
 from drtk.settings.core import knob
 
 
@@ -17,7 +18,9 @@ class GenerationSettings:
         "sample", "How tokens are chosen: sample, greedy (one text), or beam (the n best)."
     )
     top_k: int = knob(25, "Draw among the so many most likely tokens; 0: among all.", at_least=0)
-    top_p: float = knob(0.95, "Of these, draw among the most likely that together have this probability.", at_least=0)
+    top_p: float = knob(
+        0.95, "Of these, draw among the most likely that together have this probability.", at_least=0, at_most=1
+    )
     temperature: float = knob(1.0, "Divides the logits: below 1 the likely become likelier.", at_least=1e-6)
     beams: int = knob(4, "Beams of --decode beam; at least --n.", at_least=1)
     max_new_tokens: int = knob(64, "Longest text to write, in tokens.", at_least=1)
@@ -40,6 +43,20 @@ class GenerationSettings:
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = knob(
         "auto", "Numbers the model computes with: auto is float32 on a CPU, bfloat16 on a GPU."
     )
+
+    def check(self) -> None:
+        """Raise UsageError for a choice other than its default that --decode does not look at."""
+        usual = type(self)
+        if self.decode == "greedy" and self.n not in (1, usual.n):
+            raise UsageError(f"--n {self.n}: --decode greedy writes one text")
+        for flag, changed, decode in (
+            ("--top-k", self.top_k != usual.top_k, "sample"),
+            ("--top-p", self.top_p != usual.top_p, "sample"),
+            ("--temperature", self.temperature != usual.temperature, "sample"),
+            ("--beams", self.beams != usual.beams, "beam"),
+        ):
+            if changed and self.decode != decode:
+                raise UsageError(f"{flag}: only with --decode {decode}")
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,9 @@ class IndexedTextSettings:
     weight_scale: Literal["linear", "sqrt"] = knob(
         "linear", "weights: a frequency is 100 times the weight, or 100 times its square root."
     )
+    tokenizer: str = knob(
+        "", "weights: whose word pieces they are, where that is no longer found by the name that the passages hold."
+    )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drtk.errors import MismatchError, UsageError
+from drtk.errors import UsageError
 from drtk.settings.composition import EDITS, Composition, Slot
 from drtk.text.corruption import Vocabulary, corrupted, deleted, inserted
 from drtk.text.draws import generator, uniform
@@ -67,8 +67,7 @@ class SlotBuilder:
     """Examples to slots. The same (seed, epoch, id) gives the same slots in every batch, worker and process.
 
     ids: the id of a row of the corpus (a passage, or a document); max_length: tokens of a slot that names no length
-    Raises UsageError, when made, for a masking, view or option that does not exist; MismatchError for a text that a masking
-    cannot serve.
+    Raises UsageError, when made, for a masking, view or option that does not exist; later for a view without what its masking needs.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class SlotBuilder:
             try:
                 hidden = masking(text, slot.rate, rng=rng, counted=counted, other=other, **slot.masking_options)
             except ValueError as error:  # a view that has no weights, say
-                raise MismatchError(f"[slots.{name}]: passage '{key[2]}': {error}") from error
+                raise UsageError(f"[slots.{name}]: {error}") from error
         shown, proposing = corruption, self._composition.generator
         if shown == "replaced" and proposing is not None:  # the generator looks first
             shown = proposing.reads

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from drtk.errors import RecordError
 from drtk.records import Passage
 from drtk.text.added_texts import added_texts
 from drtk.text.basic_words import basic_form
@@ -59,7 +60,7 @@ def passage_places(
 ) -> list[WordPlaces]:
     """Titles ("join"; "none" leaves them out), texts and the texts in the fields `expand`, one after the other.
 
-    Raises ValueError for a field that holds no texts.
+    Raises RecordError naming the passage for a field that holds no texts.
     """
     titles = word_places([passage.title if title == "join" else "" for passage in passages], tokenizer, split)
     texts = word_places([passage.text for passage in passages], tokenizer, split)
@@ -75,9 +76,19 @@ def expanded(
     *,
     expand: Sequence[str],
 ) -> list[WordPlaces]:
-    """The places of each passage and, after them, those of the texts in its fields `expand`, joined by spaces."""
-    added = [" ".join(text for name in expand for text in added_texts(passage, name)) for passage in passages]
+    """The places of each passage and, after them, those of the texts in its fields `expand`, joined by spaces.
+
+    Raises RecordError naming the passage for a field that holds no texts.
+    """
+    added = [_joined(passage, expand) for passage in passages]
     return [
         one.joined(other) if other.ids else one
         for one, other in zip(places, word_places(added, tokenizer, split), strict=True)
     ]
+
+
+def _joined(passage: Passage, fields: Sequence[str]) -> str:
+    try:
+        return " ".join(text for name in fields for text in added_texts(passage, name))
+    except ValueError as error:
+        raise RecordError(f"passage '{passage.id}'", str(error)) from error

@@ -29,6 +29,7 @@ def measured(network: Network, batches: Sequence[Batch], device: torch.device) -
     sums: dict[str, float] = {}
     counts: dict[str, float] = {}
     vectors: dict[str, list[Tensor]] = {}
+    there: dict[str, list[Tensor]] = {}
 
     def add(name: str, value: Tensor, count: Tensor | float) -> None:
         sums[name] = sums.get(name, 0.0) + float(value)
@@ -51,13 +52,16 @@ def measured(network: Network, batches: Sequence[Batch], device: torch.device) -
             for name, value in compared_terms(network.composition, compared, present).items():
                 add(f"held_out_{name}", value * rows, rows)
             for name in bottlenecks(network):
-                vectors.setdefault(name, []).append(
-                    F.normalize(views.vector(name)[batch[name].present].float(), dim=-1)
-                )
+                vectors.setdefault(name, []).append(F.normalize(views.vector(name).float(), dim=-1))
+                there.setdefault(name, []).append(present[name])
     finally:
         network.train(was)
     found = {name: total / max(counts[name], 1.0) for name, total in sums.items()}
-    return found | _spread(network, {name: torch.cat(rows)[:_ROWS_AT_MOST] for name, rows in vectors.items()})
+    return found | _spread(
+        network,
+        {name: torch.cat(rows)[:_ROWS_AT_MOST] for name, rows in vectors.items()},
+        {name: torch.cat(rows)[:_ROWS_AT_MOST] for name, rows in there.items()},
+    )
 
 
 def bottlenecks(network: Network) -> list[str]:
@@ -69,14 +73,17 @@ def bottlenecks(network: Network) -> list[str]:
     return found or [next(iter(network.composition.slots))]
 
 
-def _spread(network: Network, vectors: dict[str, Tensor]) -> dict[str, float]:
+def _spread(network: Network, vectors: dict[str, Tensor], there: dict[str, Tensor]) -> dict[str, float]:
     found: dict[str, float] = {}
-    first = next(iter(vectors.values()))
+    name, rows = next(iter(vectors.items()))
+    first = rows[there[name]]
     if len(first) > 1:
         found["uniformity"] = float(torch.pdist(first).pow(2).mul(-2).exp().mean().log())
     for objective in network.composition.objectives:
-        if isinstance(objective, Contrast) and len(vectors[objective.a]) == len(vectors[objective.b]):
-            apart = vectors[objective.a] - vectors[objective.b]
-            found["alignment"] = float(apart.pow(2).sum(dim=1).mean())
+        if isinstance(objective, Contrast):
+            both = there[objective.a] & there[objective.b]
+            if bool(both.any()):
+                apart = vectors[objective.a][both] - vectors[objective.b][both]
+                found["alignment"] = float(apart.pow(2).sum(dim=1).mean())
             break
     return found

@@ -47,17 +47,10 @@ METHODS = {
 }
 
 
-def check_method(method: str, settings: WeightingSettings) -> Defaults:
-    """The defaults of a method that learns. Raises UsageError for one that does not, and for choices it does not have."""
+def check_method(method: str) -> Defaults:
+    """The defaults of a method that learns. Raises UsageError for one that does not."""
     if method not in METHODS:
         raise UsageError(f"--train: --method {method} learns nothing; {' and '.join(METHODS)} do")
-    for flag, value in (
-        ("--words", settings.words),
-        ("--stemmer", settings.stemmer),
-        ("--stopwords", settings.stopwords),
-    ):
-        if value not in (None, "none"):
-            raise UsageError(f"{flag}: --method {method} has its own")
     return METHODS[method]
 
 

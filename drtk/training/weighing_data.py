@@ -11,8 +11,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from drtk.errors import RecordError
+from drtk.io.store import CorpusStore
 from drtk.models.termweighter import Weigher
 from drtk.records import Passage
+from drtk.text.added_texts import added_texts
 from drtk.text.basic_words import function_words, question_words
 from drtk.text.word_pieces import WordPieceTokenizer
 from drtk.text.word_places import WordPlaces, passage_places
@@ -20,6 +22,8 @@ from drtk.text.words import stem_with
 from drtk.training.examples import PackedExamples
 from drtk.training.retriever import Drawn, Texts
 from drtk.training.sampling import order_of_epoch
+
+_LOOKED_UP = 1000  # passages at once
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,11 @@ class Pairing:
 
     def __call__(self, drawn: Sequence[Drawn]) -> dict[str, Tensor]:
         """The inputs of a step; a positive's row is followed by its negative's."""
-        places = [each for item in drawn for each in self._places(item.passages)]
+        places = [
+            each
+            for item in drawn
+            for each in passage_places(item.passages, self._tokenizer, "basic", title=self._title, expand=self._expand)
+        ]
         batch = _inputs(self._weigher, places, self._room)
         asked = np.zeros(batch["input_ids"].shape, dtype=np.float32)
         before = len(self._weigher.first)
@@ -121,11 +129,16 @@ class Pairing:
                     asked[row, before + head] = 1
         return _tensors(batch | {"asked": asked})
 
-    def _places(self, passages: Sequence[Passage]) -> list[WordPlaces]:
-        try:
-            return passage_places(passages, self._tokenizer, "basic", title=self._title, expand=self._expand)
-        except ValueError as error:
-            raise RecordError(f"a passage among {', '.join(repr(item.id) for item in passages)}", str(error)) from error
+
+def check_added_texts(ids: Sequence[str], corpus: CorpusStore, fields: Sequence[str]) -> None:
+    """Raise RecordError (file:line) for the first passage of whose `fields` one holds no texts: before hours of training."""
+    for begin in range(0, len(ids) if fields else 0, _LOOKED_UP):
+        for passage in corpus.many(ids[begin : begin + _LOOKED_UP]):
+            try:
+                for name in fields:
+                    added_texts(passage, name)
+            except ValueError as error:
+                raise RecordError(corpus.place(passage.id), f"passage '{passage.id}': {error}") from error
 
 
 def _inputs(weigher: Weigher, places: Sequence[WordPlaces], room: int) -> dict[str, np.ndarray]:

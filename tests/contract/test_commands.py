@@ -18,6 +18,7 @@ from drtk.io.streams import open_input, read_lines
 from tests.contract.calls import CALLS, FUNCTIONS, of_shape, takes
 from tests.contract.collection import Collection
 from tests.contract.running import Outcome, command, done, environment, here
+from tests.running import piped
 
 FILTERS = of_shape("filter")
 STREAMS = [name for name in FILTERS if CALLS[name].streams]
@@ -197,6 +198,17 @@ def test_stdin_and_stdout_give_the_same_as_files(name: str, collection: Collecti
     done(*arguments(name, collection, source, "out"))
     outcome = done(*arguments(name, collection, "-", "-"), stdin=source.read_bytes())
     assert outcome.out == Path("out").read_bytes()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_pipe_that_goes_by_a_name_gives_the_same_as_a_file(name: str, collection: Collection) -> None:
+    source = collection[CALLS[name].input]
+    done(*arguments(name, collection, source, "out"))
+    with piped(source.read_bytes()) as pipe:
+        done(*arguments(name, collection, pipe, "piped"))
+    assert result(name, Path("out"))
+    if CALLS[name].streams:  # a table may name its source
+        assert result(name, Path("piped")) == result(name, Path("out"))
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])

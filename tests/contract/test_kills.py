@@ -1,6 +1,6 @@
 """Killed at random points and resumed, a command over records makes what it would have made undisturbed.
 
-A new one owes a line in KILLED.
+A new one owes a line in KILLED: its name, and after a space what tells several calls of one command apart.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import random
 import re
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.contract.collection import Collection, documents
+from tests.contract.collection import Collection, documents, queried
 from tests.contract.forkserver import Forkserver, Running
 from tests.contract.test_commands import files_of
 
@@ -27,17 +28,21 @@ SIGKILLED = 128 + 9
 class Killed:
     """A call that takes a second or two. {NAME} is a part of the collection; the input has so many documents.
 
+    input: makes so many documents
     journal: the file in or beside the output, after its name, that is there once something is finished
     """
 
     arguments: str
     documents: int
     journal: str = ".part.json"
+    input: Callable[[int], bytes] = documents
 
 
 KILLED = {
     "chunk": Killed("--max-words 12 --punkt-mb 0.05 --workers 2", 2500),
     "doc2query": Killed("--model {writer} --n 1 --max-new-tokens 4", 2000),
+    "doc2query --keep": Killed("--model {writer} --n 2 --max-new-tokens 4 --scorer {crossencoder} --keep 0.5", 1200),
+    "keep-queries": Killed("--keep 0.5", 60_000, input=queried),
     "continue-text": Killed("--model {gpt2} --max-new-tokens 4", 2000),
     "termweight": Killed("--method bprop --model {model} --min-words 0", 3000),
     "encode": Killed("--model {model} --shard-size 100", 3000, journal="/shards.json.part"),
@@ -54,9 +59,13 @@ def test_killed_at_random_points_and_resumed_nothing_is_lost_or_doubled(
     name: str, collection: Collection, forkserver: Forkserver, tmp_path: Path
 ) -> None:
     call = KILLED[name]
-    (tmp_path / "in").write_bytes(documents(call.documents))
+    (tmp_path / "in").write_bytes(call.input(call.documents))
     told = tmp_path / "told"
-    arguments = [name, "in", *re.sub(r"\{(.+?)\}", lambda part: str(collection[part[1]]), call.arguments).split()]
+    arguments = [
+        name.split()[0],
+        "in",
+        *re.sub(r"\{(.+?)\}", lambda part: str(collection[part[1]]), call.arguments).split(),
+    ]
 
     def begun(output: str) -> Running:
         again = ["--resume", "--skip-done", "--force"]  # what recipes pass: bring it up to date

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
+from pathlib import Path
 from typing import Any, ClassVar
 
 from drtk.enrichment.termweights.base import Needs
@@ -11,8 +12,13 @@ from drtk.enrichment.termweights.learned import weighing
 from drtk.enrichment.termweights.reading import Reading
 from drtk.enrichment.termweights.statistics import Statistics
 from drtk.errors import MismatchError, RecordError
+from drtk.io.intake import Intake
+from drtk.io.streams import name_of
 from drtk.models.hub import locate
+from drtk.models.termweighter import facts_of
+from drtk.records import Passage
 from drtk.settings.weighting import WeightingSettings
+from drtk.text.added_texts import added_texts
 from drtk.text.basic_words import basic_form, function_words
 from drtk.text.word_pieces import WordPieceTokenizer
 from drtk.text.word_places import WordPlaces, expanded
@@ -25,6 +31,30 @@ def quantised(impact: float, largest: float) -> int:
     """ceil(256 impact / largest), at most 255; 0 for an impact of 0."""
     steps = round(impact * STEPS / largest, 6)  # 3.65 of 7.3 is 128 steps, whatever the last bit says
     return min(ceil(steps), LARGEST) if impact > 0 else 0
+
+
+def fields_read(settings: WeightingSettings, facts: Mapping[str, Any]) -> list[str]:
+    """The fields whose texts are read after a passage: those of --expand, or those that training read."""
+    return list(settings.expand or facts.get("expand") or ())
+
+
+def with_added_texts(
+    passages: Iterable[Passage], model: str, settings: WeightingSettings, *, source: str, intake: Intake
+) -> Iterator[Passage]:
+    """The passages whose added texts can be read, for a model and its settings.
+
+    Raises RecordError (file:line) for others, unless `intake` forgives it.
+    """
+    fields = fields_read(settings, facts_of(Path(locate(model)), "deepimpact"))
+    for passage in passages:
+        try:
+            for name in fields:
+                added_texts(passage, name)
+        except ValueError as error:
+            place = f"{name_of(source)}:{intake.line}" if intake.line else name_of(source)
+            intake.forgive(RecordError(place, f"passage '{passage.id}': {error}"))
+            continue
+        yield passage
 
 
 class DeepImpact:
@@ -43,7 +73,7 @@ class DeepImpact:
     ) -> None:
         weigher, self._weigh = weighing(model, "deepimpact", settings, device)
         self._tokenizer = WordPieceTokenizer(str(locate(model or "")))
-        self._expand = list(settings.expand or weigher.facts.get("expand") or ())
+        self._expand = fields_read(settings, weigher.facts)
         self._largest = settings.impact_max or float(weigher.facts.get("largest") or 0)
         if self._largest <= 0:
             raise MismatchError(f"{model}: does not say what the largest impact is; --impact-max does")
@@ -73,13 +103,8 @@ class DeepImpact:
         ]
         if not self._expand:
             return own
-        found = []
-        for reading, places in zip(readings, own, strict=True):
-            try:
-                found += expanded([places], [reading.passage], self._tokenizer, self.split, expand=self._expand)
-            except ValueError as error:
-                raise RecordError(f"passage '{reading.passage.id}'", str(error)) from error
-        return found
+        passages = [reading.passage for reading in readings]
+        return expanded(own, passages, self._tokenizer, self.split, expand=self._expand)
 
     def fields(self, reading: Reading, weights: Sequence[float]) -> dict[str, Any]:
         """The passage's impacts as whole numbers, those of added words too."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from drtk.enrichment.termweights.choices import check_settings
 from drtk.errors import UsageError
 from drtk.models.hub import locate
 from drtk.models.termweighter import Weigher, Weighing, load_weigher
@@ -18,13 +19,7 @@ def weighing(model: str | None, method: str, settings: WeightingSettings, device
     """
     if model is None:
         raise UsageError(f"--method {method} needs --model: a folder that --train made")
-    for flag, value in (
-        ("--words", settings.words),
-        ("--stemmer", settings.stemmer),
-        ("--stopwords", settings.stopwords),
-    ):
-        if value not in (None, "none"):
-            raise UsageError(f"{flag}: --method {method} weighs words as it learned to")
+    check_settings(method, settings, "weigh")
     weigher = load_weigher(Path(locate(model)), method)
     run = Weighing(
         weigher,

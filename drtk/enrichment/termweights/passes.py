@@ -22,7 +22,7 @@ from drtk.io.jsonl import read_passages
 from drtk.io.manifest import FOLDER_MANIFEST, is_done, read_json
 from drtk.io.progress import log
 from drtk.io.spool import spooled
-from drtk.io.streams import STANDARD, is_replaceable
+from drtk.io.streams import is_replaceable, is_stream
 from drtk.models.hub import locate
 from drtk.records import Passage
 from drtk.runners.base import run_filter
@@ -152,11 +152,17 @@ def weigh(
         raise UsageError("--collection: this method looks at no collection")
     if kind is None or collections:
         statistics = _read(collections, kind, plan, job.intake) if kind is not None else None
-        _weigh(
-            read_passages(source, intake=job.intake, side_files=job.side_files), plan, statistics, report, running, job
-        )
+        passages = read_passages(source, intake=job.intake, side_files=job.side_files)
+        if plan.method == "deepimpact":
+            from drtk.enrichment.termweights.deepimpact import with_added_texts
+
+            passages = with_added_texts(passages, plan.model or "", plan.settings, source=source, intake=job.intake)
+        _weigh(passages, plan, statistics, report, running, job)
         return
-    with spooled(source, job.intake) as stored, _collected(stored, plan, running, job) as made:
+    with (
+        spooled(source, job.intake, job.side_files) as stored,
+        _collected(stored, plan, running, job) as made,
+    ):
         statistics = _read([made], kind, plan, Intake()) if Path(made).stat().st_size else Statistics(kind, {})
         passages = read_passages(stored, intake=job.intake, side_files=job.side_files)
         _weigh(passages, plan, statistics, report, running, job)
@@ -208,7 +214,7 @@ def _collected(source: str, plan: Plan, running: RunnerSettings, job: FilterJob)
         intake=Intake(job.intake.skip_bad, stand_ins=job.intake.stand_ins),
         told=False,
     )
-    if source == STANDARD or not is_replaceable(job.output):
+    if any(map(is_stream, (source, *job.side_files))) or not is_replaceable(job.output):
         log("no --collection: the words of the input itself are counted first")
         with tempfile.TemporaryDirectory(prefix="drtk-") as folder:
             made = first(str(Path(folder) / "collection.jsonl"))

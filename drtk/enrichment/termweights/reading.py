@@ -54,7 +54,7 @@ class Reader:
         self._split: Splitter = splitter(split)
         self._stem: Callable[[str], str] = stem_with(settings.stemmer)
         self._stopped = _stopwords(settings.stopwords)
-        self._with_title = settings.title == "join"
+        self._with_title = settings.title != "none"
 
     def __call__(self, passages: Sequence[Passage]) -> list[Reading]:
         """The passages' readings, in order."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from drtk.errors import MismatchError
 from drtk.records import Passage
+from drtk.text.recorded_tokenizers import RecordedTokenizers, recorded_name
 from drtk.text.word_pieces import WordPieceTokenizer
 from drtk.text.word_spans import of_pieces
 
@@ -30,22 +31,24 @@ class Weighted(NamedTuple):
         return max((weight for _, weight in self.title + self.text), default=0.0) or 1.0
 
 
-def weighted(passages: Iterable[Passage], *, top: int) -> Iterator[Weighted]:
+def weighted(passages: Iterable[Passage], *, top: int, tokenizer: str = "") -> Iterator[Weighted]:
     """The passages in parts; `top` heaviest words of each.
 
-    Raises MismatchError for a passage without weights, or with another number of them than its text has word pieces.
+    tokenizer: whose word pieces the weights are for, in place of what the passages say
+    Raises MismatchError for a passage without weights, or with another number of them than its text has word pieces,
+    and what `RecordedTokenizers` raises.
     """
-    tokenizers: dict[str, WordPieceTokenizer] = {}
+    tokenizers = RecordedTokenizers(tokenizer)
     for passage in passages:
-        name = (passage.metadata or {}).get("weights_tokenizer")
+        name = recorded_name(passage)
         weights = passage.extra.get("weights")
-        if not isinstance(name, str) or not isinstance(weights, list):
+        if not isinstance(weights, list) or not (name or tokenizers.named):
             raise MismatchError(f"passage '{passage.id}' has no weights; drtk termweight makes them")
-        tokenizer = tokenizers.get(name) or tokenizers.setdefault(name, WordPieceTokenizer(name))
+        pieces_of = tokenizers(name)
         title: list[Word] = [(passage.title, 0.0)] if passage.title else []
         if "title_weights" in passage.extra:
-            title = _parts(passage.title, passage.extra["title_weights"], tokenizer, passage.id)
-        text = _parts(passage.text, weights, tokenizer, passage.id)
+            title = _parts(passage.title, passage.extra["title_weights"], pieces_of, passage.id)
+        text = _parts(passage.text, weights, pieces_of, passage.id)
         yield Weighted(passage, title, text, _top(title + text, top))
 
 

@@ -14,7 +14,7 @@ from drtk.evaluation.plots.style import COLOURS, SIZE, plain, shortened
 from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import pair_cosines, spearman
 from drtk.io.rows import Row, parse_row
-from drtk.io.streams import name_of
+from drtk.io.streams import is_stream, name_of
 from drtk.settings.plotting import COMMON, PlotSettings
 
 MOST_SYSTEMS = 4
@@ -96,7 +96,7 @@ def _violin(axis: Any, cosines: np.ndarray, x: float, width: float, colour: str)
 
 
 def _is_file(source: str) -> bool:
-    return source == "-" or Path(source).is_file()
+    return is_stream(source) or Path(source).is_file()
 
 
 def _from_file(source: str, request: Request) -> dict[str, tuple[np.ndarray, np.ndarray]]:

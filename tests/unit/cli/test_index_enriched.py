@@ -168,7 +168,7 @@ def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(engine
             ("q2", "p2"): bm25(common, 3, 3, 4, k1=k1, b=b),
         }
 
-    assert "i advises k1 10, b 0.9" in told(capfd, "search", "i", "queries.jsonl")
+    assert "taking k1 10, b 0.9, as i advises" in told(capfd, "search", "i", "queries.jsonl")
     found = columns(command(capfd, "search", "i", "queries.jsonl"))
     # .693147 * 4 / (4 + 10 (.1 + .9 * 5/4)) = .170621
     assert found["q1", "p1"] == pytest.approx(0.170621, abs=1e-5)
@@ -294,3 +294,38 @@ def test_what_does_not_go_together_is_wrong_usage(arguments: list[str], complain
     with pytest.raises(UsageError, match=complaint):
         command(capfd, "index", "corpus.jsonl", *arguments, "-o", "i")
     assert not (place / "i").exists()
+
+
+def test_weights_whose_tokenizer_has_moved_are_read_with_the_one_that_is_named(place: Path, capfd) -> None:
+    tiny_model(place / "there")
+    tiny_model(place / "other", vocab_size=100)
+    rows(place / "c", [{"_id": "p1", "text": "rivers castles"}, {"_id": "p2", "text": "planets"}])
+    command(capfd, "termweight", "c", "--method", "idf", "--tokenizer", "there", "-o", "w")
+    index = ("index", "w", "--type", "bm25s", "--weights")
+    command(capfd, *index, "-o", "before")
+    shown = command(capfd, "show", "--weights", "w")
+    with pytest.raises(
+        MismatchError, match=r"weights were made for the word pieces of .*there, not for those of other"
+    ):
+        command(capfd, *index, "--tokenizer", "other", "-o", "i")
+    with pytest.raises(MismatchError, match="not for those of other"):
+        command(capfd, "show", "--weights", "w", "--tokenizer", "other")
+    (place / "there").rename(place / "moved")
+    for call in ((*index, "-o", "i"), ("show", "--weights", "w")):
+        with pytest.raises(DrtkError, match="there: no such folder; --tokenizer NAME says where it is now"):
+            command(capfd, *call)
+    assert command(capfd, "show", "--weights", "w", "--tokenizer", "moved") == shown
+    command(capfd, *index, "--tokenizer", "moved", "-o", "after")
+    rows(place / "q", [{"_id": "q1", "text": "rivers planets"}])
+    found = [command(capfd, "search", folder, "q") for folder in ("before", "after")]
+    assert len(columns(found[0])) == 2
+    assert found[0] == found[1]
+    with pytest.raises(RecordError, match=r"w:1: passage 'p1': has \d+ 'weights' for \d+ word pieces"):
+        command(capfd, *index, "--tokenizer", "other", "-o", "i")
+
+
+@pytest.mark.parametrize("more", [["--weight-scale", "sqrt"], ["--tokenizer", "m"]])
+def test_what_goes_with_weights_is_refused_without(place: Path, capfd, more: list[str]) -> None:
+    rows(place / "c", [{"_id": "p1", "text": "rivers"}])
+    with pytest.raises(UsageError, match=f"{more[0]}: only with --weights"):
+        command(capfd, "index", "c", "--type", "bm25s", "-o", "i", *more)

@@ -149,3 +149,62 @@ def test_texts_are_counted(here: Path, models: Path, capfd: pytest.CaptureFixtur
     capfd.readouterr()
     app(["doc2query", "c.jsonl", "--model", str(models / "t5"), *SHORT, "-o", "x.jsonl"], standalone_mode=False)
     assert "30 in, 30 out, 60 texts" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["doc2query", "continue-text"])
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        (["--decode", "greedy", "--n", "3"], "--n 3: --decode greedy writes one text"),
+        (["--decode", "greedy", "--top-k", "3"], "--top-k: only with --decode sample"),
+        (["--decode", "beam", "--top-p", "0.5"], "--top-p: only with --decode sample"),
+        (["--decode", "beam", "--temperature", "2"], "--temperature: only with --decode sample"),
+        (["--decode", "greedy", "--beams", "2"], "--beams: only with --decode beam"),
+        (["--beams", "2"], "--beams: only with --decode beam"),
+    ],
+)
+def test_what_decoding_does_not_look_at_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, more: list[str], complaint: str
+) -> None:
+    source = write(tmp_path / "c", '{"_id": "a", "text": "rivers"}\n')
+    with pytest.raises(UsageError, match=complaint):
+        command(capfd, name, source, "--model", "m", *more)
+
+
+def test_what_a_checkpoint_wishes_and_does_not_get_is_told_once(
+    here: Path, models: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny_writer(here / "wishing", "t5")
+    config = json.loads((folder / "generation_config.json").read_text())
+    write(folder / "generation_config.json", json.dumps(config | {"no_repeat_ngram_size": 3, "early_stopping": True}))
+    for decode, named in (
+        ("greedy", "no_repeat_ngram_size 3"),
+        ("beam", "no_repeat_ngram_size 3, early_stopping True"),
+    ):
+        call = ["doc2query", "c.jsonl", "--n", "1", "--max-new-tokens", "4", "--decode", decode, "-q", "-o"]
+        capfd.readouterr()
+        app([*call, f"{decode}.jsonl", "--model", "wishing", "--batch-tokens", "60"], standalone_mode=False)
+        told = capfd.readouterr().err
+        assert told.count("generation_config.json") == 1
+        assert f"wishing: its generation_config.json has {named}; texts are written without\n" in told
+        app([*call, f"{decode}.plain", "--model", str(models / "t5")], standalone_mode=False)
+        assert "generation_config" not in capfd.readouterr().err
+        assert (here / f"{decode}.jsonl").read_bytes() == (here / f"{decode}.plain").read_bytes()
+
+
+def test_a_model_that_writes_in_the_other_way_is_refused(
+    here: Path, models: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(MismatchError, match="goes on with a text; a model that reads one and writes another is needed"):
+        command(capfd, "doc2query", "c.jsonl", "--model", models / "gpt2")
+    with pytest.raises(
+        MismatchError, match="reads one text and writes another; one that goes on with a text is needed"
+    ):
+        command(capfd, "continue-text", "c.jsonl", "--model", models / "t5")
+
+
+def test_a_part_without_records_is_told(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    call = ["doc2query", "c.jsonl", "--model", str(models / "t5"), "--n", "1", "--shard", "2/2", "-o", "part"]
+    app(call, standalone_mode=False)
+    told = "part 2 of 2 is empty: the input fills fewer than 2 windows of 256 records"
+    assert told in capfd.readouterr().err

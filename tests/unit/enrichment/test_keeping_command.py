@@ -435,3 +435,15 @@ def test_a_part_cannot_know_the_share_of_all(here: Path, models: Path, capfd: py
     call = ["c.jsonl", "--model", models / "t5", "--scorer", models / "judge", "--keep", "0.5", "--shard", "1/2"]
     with pytest.raises(UsageError, match="--keep takes a share of all queries, and a part does not know the others'"):
         command(capfd, "doc2query", *call)
+
+
+@pytest.mark.parametrize("more", [["--scorer-batch-tokens", "64"], ["--scorer-dtype", "float32"]])
+def test_what_the_scorer_alone_looks_at_is_refused_without_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    source = write(tmp_path / "c", '{"_id": "a", "text": "t", "queries": ["q"], "query_scores": [1]}\n')
+    for call in (["doc2query", "--model", "m"], ["keep-queries", "--keep", "0.5"]):
+        with pytest.raises(UsageError, match=f"{more[0]}: only with --scorer"):
+            command(capfd, *call, source, *more)
+    with pytest.raises(UsageError, match="--title: only with --scorer"):
+        command(capfd, "keep-queries", "--keep", "0.5", source, "--title", "none")

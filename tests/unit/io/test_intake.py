@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import sys
 from pathlib import Path
@@ -11,7 +12,10 @@ import zstandard
 
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.io.intake import Intake
+from drtk.io.manifest import inputs_named, unchanged
+from drtk.io.spool import spooled
 from drtk.io.streams import digest_file
+from tests.running import piped
 
 
 class Stdin:
@@ -77,6 +81,31 @@ def test_stdin_cannot_be_two_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     list(intake.lines("-"))
     with pytest.raises(UsageError, match="stdin can be read only once"):
         next(intake.lines("-"))
+
+
+def test_a_pipe_is_noted_as_stdin_is_and_cannot_be_two_inputs() -> None:
+    intake = Intake()
+    with piped(b"one\ntwo\n") as pipe:
+        assert intake.peek(pipe).startswith(b"one\n")
+        assert [line for _, line in intake.lines(pipe)] == [b"one", b"two"]
+        digest = hashlib.blake2b(b"one\ntwo\n", digest_size=16).hexdigest()
+        assert intake.inputs == [{"path": pipe, "bytes": 8, "digest": digest}]
+        assert not unchanged(intake.inputs[0])
+        assert inputs_named({"with": [pipe]}) == []
+        with pytest.raises(UsageError, match=f"{pipe} can be read only once"):
+            next(intake.lines(pipe))
+
+
+def test_what_is_spooled_can_be_read_again_and_no_stream_is_two_inputs() -> None:
+    with piped(b"one\n") as pipe:
+        intake = Intake()
+        with pytest.raises(UsageError, match=f"{pipe} can be only one of the inputs"), spooled(pipe, intake, [pipe]):
+            pass
+        with spooled("a file", intake, [pipe]) as source:
+            assert source == "a file"
+            assert list(intake.lines(pipe)) == list(intake.lines(pipe)) == [(1, b"one")]
+            copy = Path(intake.stand_ins[pipe])
+        assert not copy.exists()
 
 
 def test_a_closed_stdin_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:

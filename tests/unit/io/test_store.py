@@ -9,6 +9,7 @@ import pytest
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.io import store as store_module
 from drtk.io.store import CorpusStore, hash_of
+from tests.running import piped
 
 
 @pytest.fixture(autouse=True)
@@ -116,8 +117,10 @@ def test_an_empty_corpus_has_nothing_and_stdin_cannot_be_looked_up(tmp_path):
     assert store.get("a") is None
     with pytest.raises(MismatchError):
         store.many(["a"])
-    with pytest.raises(DrtkError, match="not stdin"):
+    with pytest.raises(DrtkError, match="<stdin>: a corpus to look texts up in must be a file, not a stream"):
         CorpusStore.open("-")
+    with piped(b'{"_id": "a", "text": "t"}\n') as pipe, pytest.raises(DrtkError, match=f"{pipe}: .* not a stream"):
+        CorpusStore.open(pipe)
     with pytest.raises(DrtkError, match="No such file"):
         CorpusStore.open(tmp_path / "nowhere.jsonl")
 
@@ -128,3 +131,12 @@ def test_ids_whose_hashes_collide_are_told_apart(tmp_path, monkeypatch):
     store = CorpusStore.open(path)
     assert [passage.id for passage in store.many(["d4", "d0", "d2"])] == ["d4", "d0", "d2"]
     assert store.get("d9") is None
+
+
+def test_the_place_of_a_passage_is_its_line_or_the_file_where_that_was_unpacked(tmp_path):
+    lines = b'{"_id": "a", "text": "t"}\n\n{"_id": "b", "text": "t"}\n'
+    (tmp_path / "c.jsonl").write_bytes(lines)
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines))
+    assert CorpusStore.open(tmp_path / "c.jsonl").place("a") == f"{tmp_path}/c.jsonl:1"
+    assert CorpusStore.open(tmp_path / "c.jsonl").place("b") == f"{tmp_path}/c.jsonl:3"
+    assert CorpusStore.open(tmp_path / "c.jsonl.gz").place("b") == f"{tmp_path}/c.jsonl.gz"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,9 +18,12 @@ from transformers import (
 )
 
 from drtk.models.decoding import answers
+from drtk.models.generation_wishes import unheard
 from drtk.models.sampling import filtered
-from drtk.models.seq2seq import Decoding, Writer
+from drtk.models.scratch import train_tokenizer
+from drtk.models.seq2seq import Decoding, Writer, load_writer, save_writer
 from drtk.settings.generation import GenerationSettings
+from drtk.settings.scratch import ScratchSettings
 
 LENGTHS = (5, 9, 12, 3, 7)
 
@@ -131,3 +136,68 @@ def test_finished_rows_leave_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert widths[0] == 40
     assert widths == sorted(widths, reverse=True)
     assert widths[-1] < 40
+
+
+WAYS = [GenerationSettings(n=1, decode="greedy"), GenerationSettings(n=3), GenerationSettings(n=1, decode="beam", beams=1),
+        GenerationSettings(n=2, decode="beam", beams=3)]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", WAYS, ids=["greedy", "sample", "one-beam", "beams"])
+def test_every_way_of_decoding_begins_with_the_token_that_the_checkpoint_forces(settings: GenerationSettings) -> None:
+    settings = replace(settings, max_new_tokens=10)
+    writer = tiny("bart")
+    ids, mask = batch(writer, [0, 1, 2, 3])
+    free = answers(writer, ids, mask, list("abcd"), settings, seed=1)
+    assert any(text[:1] != [7] for found in free for text in found)
+    writer.first = 7
+    forced = answers(writer, ids, mask, list("abcd"), settings, seed=1)
+    assert all(text[0] == 7 for found in forced for text in found)
+    if settings.decode != "sample":
+        writer.model.generation_config.forced_bos_token_id = 7
+        beams = settings.beams if settings.decode == "beam" else 1
+        theirs = writer.model.generate(
+            input_ids=ids, attention_mask=mask, do_sample=False, num_beams=beams, num_return_sequences=settings.n,
+            max_new_tokens=10, pad_token_id=0,
+        )  # fmt: skip
+        rows = [row[1:].tolist() for row in theirs]
+        cut = [row[: next((at for at, token in enumerate(row) if token in writer.ends), len(row))] for row in rows]
+        assert [text for found in forced for text in found] == cut
+
+
+def test_a_folder_names_the_token_that_texts_begin_with(tmp_path: Path) -> None:
+    model = tiny("bart").model
+    model.generation_config.forced_bos_token_id = 7
+    tokenizer = train_tokenizer(["some words for a tokenizer"], ScratchSettings(vocab_size=50, min_frequency=1))
+    save_writer(model, tokenizer, tmp_path)
+    writer = load_writer(tmp_path)
+    assert (writer.start, writer.first, writer.ends) == (2, 7, (2,))
+    save_writer(writer.model, tokenizer, tmp_path / "again")
+    assert load_writer(tmp_path / "again").first == 7  # training passes on what it was given
+
+
+@pytest.mark.parametrize("kind", ["bart", "gpt2"])
+def test_beams_do_not_hear_what_greedy_and_sampling_do_not_hear(kind: str) -> None:
+    writer = tiny(kind)
+    ids, mask = batch(writer, [0, 1, 2, 3])
+    settings = GenerationSettings(n=2, decode="beam", beams=3, max_new_tokens=12)
+    before = answers(writer, ids, mask, list("abcd"), settings, seed=1)
+    wishes = {"no_repeat_ngram_size": 1, "min_length": 11, "repetition_penalty": 3.0, "num_beams": 7, "max_length": 4}
+    for name, value in wishes.items():
+        setattr(writer.model.generation_config, name, value)
+    obeyed = writer.model.generate(
+        input_ids=ids, attention_mask=mask, do_sample=False, num_beams=3, num_return_sequences=2, max_new_tokens=12,
+        pad_token_id=0,
+    )  # fmt: skip
+    begin = 1 if writer.two_sided else ids.shape[1]
+    assert [row[begin:].tolist() for row in obeyed] != [text for found in before for text in found]  # they do matter
+    assert answers(writer, ids, mask, list("abcd"), settings, seed=1) == before
+    assert writer.model.generation_config.no_repeat_ngram_size == 1
+
+
+def test_what_is_not_heard_is_told_for_the_way_of_decoding_that_it_is_for() -> None:
+    model = tiny("bart").model
+    assert unheard(model, "beam") == {}
+    for name, value in {"no_repeat_ngram_size": 3, "min_length": 0, "early_stopping": True, "top_k": 4}.items():
+        setattr(model.generation_config, name, value)
+    assert unheard(model, "greedy") == unheard(model, "sample") == {"no_repeat_ngram_size": 3}
+    assert unheard(model, "beam") == {"no_repeat_ngram_size": 3, "early_stopping": True}

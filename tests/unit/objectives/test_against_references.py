@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +31,7 @@ from tests.reference.text import Text
 
 Terms = dict[str, Tensor]
 ROWS = 8
+CHANGED = ("changed_one", "changed_two")
 
 
 class Scene:
@@ -208,15 +209,17 @@ def ids_of(scene: Scene, *slots: str) -> Any:
     return tuple([text.inputs for text in scene.texts(name)] for name in slots)
 
 
-def of_diffcse(scene: Scene, **options: Any) -> Terms:
+def of_diffcse(scene: Scene, *, slots: Sequence[str] = CHANGED, **options: Any) -> Terms:
     """The discriminator's texts as they came out, with the labels that follow from them."""
     edited = []
-    for view, name in enumerate(("changed_one", "changed_two")):
-        labels = scene.batch[name].edited
+    for number, name in enumerate(slots):
+        labels, view = scene.batch[name].edited, number % 2
         for row, text in zip(scene.rows(name), scene.texts(name), strict=True):
             size = len(text.original)
             found = [int(a != b) for a, b in zip(text.original, text.inputs, strict=True)]
-            if labels is not None:
+            if (
+                labels is not None and int(labels[row, 0]) >= 0
+            ):  # where one of three edits is drawn, replaced rows have none
                 found = labels[row, :size].tolist()
             edited.append(Edited(text.inputs, found, row, view))
     return diffcse(
@@ -281,10 +284,14 @@ def summed(terms: Terms, more: Terms) -> Terms:
     return with_total({name: value for name, value in terms.items() if name != "total"} | more)
 
 
-CHANGED = ("changed_one", "changed_two")
 INSERTED = tuple(f"slots.{slot}.{change}" for slot in CHANGED for change in ("corruption=inserted", "rate=0.15"))
 DELETED = tuple(change.replace("inserted", "deleted") for change in INSERTED)
 OTHERS = ('slots.other={view="passage", corruption="deleted", rate=0.3}', 'projectors.head.slots=["one","two","other"]')
+ANY = tuple(f"slots.{slot}.corruption=any" for slot in CHANGED)
+BOTH = tuple(
+    f'slots.{slot}={{view="next", masking="bernoulli", rate=0.3, corruption="replaced"}}' for slot in ("n1", "n2")
+)
+BOTH += ('objective.2.slot=["changed_one","changed_two","n1","n2"]', 'objective.2.source=["one","two","one","two"]')
 NEXT = tuple(f"slots.{slot}.view=next" for slot in CHANGED)
 JOINT = ("generator.mode=joint", "generator.slot=encoder")
 MASKED = (
@@ -333,6 +340,12 @@ CASES: dict[str, tuple[str, tuple[str, ...], Callable[[Scene], Terms]]] = {
     "diffcse, corrective": ("diffcse-sts-bert", CORRECTED, lambda scene: of_words(scene, corrected=True)),
     "diffcse, no batch norm": ("diffcse-sts-bert", ("projectors.head.kind=tanh",), of_diffcse),
     "diffcse, next sentence": ("diffcse-sts-bert", NEXT, of_diffcse),
+    "diffcse, same and next sentence": (
+        "diffcse-sts-bert",
+        BOTH,
+        lambda scene: of_diffcse(scene, slots=(*CHANGED, "n1", "n2")),
+    ),
+    "diffcse, all": ("diffcse-sts-bert", ANY, of_diffcse),
     "diffcse, as negative": (
         "diffcse-sts-bert",
         (*OTHERS, 'objective.1.extra_negatives=["other"]'),
@@ -350,6 +363,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], Callable[[Scene], Terms]]] = {
 DROPPED = {"cpr": {"mlm", "mlm_npr", "npr", "dor", "gor"}, "por": {"mlm", "mlm_cmp", "mlm_npr", "mkp", "cmp", "npr"}}
 WITH_GAPS = {"qac-cocondenser": "b", "cotmae": "context", "qac-cotmae": "context", "qac-cotmae-released": "context"}
 WITH_GAPS |= {"master": "next", "mixture-example": "query", "ict": "query", "diffcse, next sentence": "changed_one"}
+WITH_GAPS |= {"diffcse, same and next sentence": "n1"}
 
 
 def agree(found: Terms, expected: Terms) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drtk.enrichment.termweights import passes
 from drtk.errors import RecordError, UsageError
 from drtk.io.filtering import Done
 from drtk.io.jsonl import dump
@@ -105,6 +107,46 @@ def test_queries_written_on_ray_are_those_written_here(
     (here / "c.jsonl").write_bytes(b"".join(map(dump, passages(30))))
     call = ["doc2query", "c.jsonl", "--model", "t5", "--n", "2", "--max-new-tokens", "6"]
     assert command(capfd, *call, *RAY) == command(capfd, *call, "-q")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("termweight", "--method", "tfidf", "--tokenizer", "model", "--collection", "counts.jsonl"),
+        ("termweight", "--method", "bprop", "--model", "model", "--emit", "attention", "--min-words", "0"),
+        ("continue-text", "--model", "gpt2", "--max-new-tokens", "6"),
+    ],
+    ids=lambda call: call[2] if call[0] == "termweight" else call[0],
+)
+def test_windows_made_on_two_workers_are_those_made_here(
+    here: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    ray: object,
+    call: tuple[str, ...],
+) -> None:
+    for name in ("_PLAIN", "_READ_BY_MODEL"):
+        monkeypatch.setattr(passes, name, 8)
+    monkeypatch.setattr("drtk.cli.continue_text.WINDOW", 8)
+    tiny_model(here / "model") if call[0] == "termweight" else tiny_writer(here / "gpt2", "gpt2")
+    (here / "c.jsonl").write_bytes(b"".join(map(dump, passages(44))))  # 6 windows
+    if "--collection" in call:
+        command(capfd, *call[:-2], "c.jsonl", "--collect", "-o", call[-1], "-q")
+    command(capfd, *call, "c.jsonl", "-o", "local", "-q")
+    command(capfd, *call, "c.jsonl", "-o", "ray", *RAY)
+    found, expected = (
+        [json.loads(line) for line in (here / name).read_text().splitlines()] for name in ("ray", "local")
+    )
+    assert len(expected) == 44
+    for one, other in zip(found, expected, strict=True):
+        for row in (one, other):
+            row["numbers"] = row.pop("weights", []) + row.pop("title_weights", [])
+        # this process may add up on several cores
+        assert one.pop("numbers") == pytest.approx(other.pop("numbers"), abs=1e-6)
+        assert one == other
+    counts = [read_json(here / f"{name}.meta.json")["counts"] for name in ("local", "ray")]
+    assert counts[0] == counts[1]
+    assert counts[0]["in"] == 44
 
 
 def test_processes_of_ones_own_do_not_go_with_ray(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from drtk.errors import RecordError
 from drtk.records import Passage
 from drtk.text.word_pieces import WordPieceTokenizer
 from drtk.text.word_places import WordPlaces, passage_places, word_places
@@ -40,5 +41,5 @@ def test_title_text_and_added_texts_follow_each_other(tokenizer: WordPieceTokeni
     assert found.words == ["engines", "rivers", "violins", "planets", "gardens"]
     (found,) = passage_places([passage], tokenizer, "basic", title="none")
     assert found.words == ["rivers"]
-    with pytest.raises(ValueError, match="'queries' must be a string or a list of strings"):
+    with pytest.raises(RecordError, match="passage 'p': 'queries' must be a string or a list of strings"):
         passage_places([Passage("p", "x", extra={"queries": [1]})], tokenizer, "basic", expand=("queries",))

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from drtk.enrichment.termweights.deepimpact import DeepImpact, impacts_of, quantised
 from drtk.enrichment.termweights.reading import Reader
-from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.io.manifest import read_json
 from drtk.records import Passage
 from drtk.settings.weighting import WeightingSettings
@@ -264,8 +264,19 @@ def without(arguments: list[str], flag: str) -> list[str]:
     [
         (["--bare"], "--bare and --with are for passages"),
         (["--report"], "--report is for weighing"),
-        (["--stemmer", "porter"], "--stemmer: --method deepct has its own"),
+        (["--stemmer", "porter"], "--stemmer: only for --method bprop, tfidf, inv-freq, idf and bm25"),
         (["--expand", "queries"], "--expand: only for --method deepimpact"),
+        (["--shard", "1/2"], "--train makes a model; --shard is for passages"),
+        (["--collection", "x"], "--train makes a model; --collection is for weighing"),
+        (["--tokenizer", "x"], "--train makes a model; --tokenizer is for weighing"),
+        (["--runner", "ray"], "--train makes a model; --runner is for weighing"),
+        (["--ray-workers", "2"], "--train makes a model; --ray-workers is for weighing"),
+        (["--normalize", "max"], "--train makes a model; --normalize is for weighing"),
+        (["--spread", "first"], "--train makes a model; --spread is for weighing"),
+        (["--dtype", "float32"], "--train makes a model; --dtype is for weighing"),
+        (["--batch-tokens", "64"], "--train makes a model; --batch-tokens is for weighing"),
+        (["--k1", "1"], "--k1: only for --method bm25"),
+        (["--emit", "softmax"], "--emit: only for --method bprop"),
         (["--device", "cuda:1"], "training takes auto, cpu or cuda"),
     ],
 )
@@ -274,6 +285,11 @@ def test_what_training_cannot_mean_is_wrong_usage(
 ) -> None:
     with pytest.raises(UsageError, match=complaint):
         command(capfd, *train(place, "deepct", tmp_path / "m", *more))
+
+
+def test_the_largest_impact_is_not_for_training(place: Path, tmp_path: Path, capfd) -> None:
+    with pytest.raises(UsageError, match="--train makes a model; --impact-max is for weighing"):
+        command(capfd, *train(place, "deepimpact", tmp_path / "m", "--impact-max", "3"))
 
 
 def test_training_wants_its_files_and_a_method_that_learns(place: Path, tmp_path: Path, capfd) -> None:
@@ -321,10 +337,29 @@ def test_models_that_were_not_trained_to_weigh_are_refused(place: Path, models: 
         command(capfd, "termweight", corpus, "--method", "deepct", "--model", place / "model")
     with pytest.raises(MismatchError, match="was trained with --method deepimpact, not deepct"):
         command(capfd, "termweight", corpus, "--method", "deepct", "--model", models["deepimpact"])
-    with pytest.raises(UsageError, match="--stemmer: --method deepct weighs words as it learned to"):
+    with pytest.raises(UsageError, match="--stemmer: only for --method bprop, tfidf, inv-freq, idf and bm25"):
         command(capfd, "termweight", corpus, "--method", "deepct", "--model", models["deepct"], "--stemmer", "porter")
-    bad = write(place / "added.jsonl", '{"_id":"p9","text":"rivers","queries":7}\n')
-    with pytest.raises(DrtkError, match="passage 'p9': 'queries' must be a string"):
-        command(
-            capfd, "termweight", bad, "--method", "deepimpact", "--model", models["deepimpact"], "--expand", "queries"
-        )
+    with pytest.raises(MismatchError, match=r"deepct: the model reads at most 64 tokens; 65 were asked for"):
+        command(capfd, "termweight", corpus, "--method", "deepct", "--model", models["deepct"], "--max-length", "65")
+
+
+def test_added_texts_that_are_none_are_told_with_their_line(place: Path, models: dict[str, Path], capfd) -> None:
+    bad = write(
+        place / "added.jsonl",
+        '{"_id":"p8","text":"rivers","queries":["q"]}\n{"_id":"p9","text":"rivers","queries":7}\n',
+    )
+    call = [bad, "--method", "deepimpact", "--model", models["deepimpact"], "--expand", "queries"]
+    with pytest.raises(RecordError, match=r"added\.jsonl:2: passage 'p9': 'queries' must be a string"):
+        command(capfd, "termweight", *call)
+    assert [row["_id"] for row in rows(capfd, *call, "--skip-bad", "1")] == ["p8"]
+
+
+def test_added_texts_that_are_none_end_training_before_it_begins(place: Path, tmp_path: Path, capfd) -> None:
+    lines = (place / "corpus.jsonl").read_text().splitlines()
+    lines[4] = json.dumps(json.loads(lines[4]) | {"queries": {}})
+    bad = write(tmp_path / "bad.jsonl", "\n".join([lines[0], "", *lines[1:]]) + "\n")  # its fifth is line 6
+    arguments = train(place, "deepimpact", tmp_path / "m", "--expand", "queries")
+    arguments[arguments.index("--corpus") + 1] = str(bad)
+    with pytest.raises(RecordError, match=r"bad\.jsonl:6: passage 'p2': 'queries' must be a string or a list"):
+        command(capfd, *arguments)
+    assert not (tmp_path / "m").exists()

@@ -11,7 +11,7 @@ import pytest
 
 from drtk.enrichment.termweights.pages import as_page, in_terminal
 from drtk.enrichment.termweights.shown import weighted
-from drtk.errors import MismatchError, UsageError
+from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.records import Passage
 from tests.running import command, write
 from tests.tiny import minilm
@@ -92,7 +92,10 @@ def test_the_command_shows_passages_and_writes_a_page(
     )  # ln(1 + 1.5 / 1.5); the others ln(1 + .5 / 2.5)
     assert command(capfd, "show", "c", "--with", "w", "--html", "w.html") == ""
     assert (tmp_path / "w.html").read_text().count("<section>") == 2
-    for wrong in (["--html", "c"], ["--with", "w"]):
+    for more in ([], ["-n", "1"]):
+        with pytest.raises(RecordError, match=r"w:1: 'text' is missing; .* joined to their corpus: CORPUS --with FILE"):
+            command(capfd, "show", "--weights", "w", *more)
+    for wrong in (["--html", "c"], ["--with", "w"], ["--top", "3"], ["--tokenizer", "x"], ["--json", "--weights"]):
         with pytest.raises(UsageError):
             command(capfd, "show", "c", *wrong)
     assert len(json.loads((tmp_path / "w").read_text().splitlines()[0])["weights"]) == 3

@@ -13,7 +13,7 @@ import pytest
 from drtk.enrichment.termweights import TERM_WEIGHTS, bprop
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.text.word_pieces import WordPieceTokenizer
-from tests.running import command, write
+from tests.running import command, piped, write
 from tests.tiny import minilm, passages, tiny_model
 
 CATS = ["the cat sat", "the dog sat", "the perveance beam"]
@@ -73,7 +73,8 @@ BPROP = {
 @pytest.mark.parametrize("emit", BPROP)
 def test_bprop_weighs_the_worked_example(here: Path, capfd: pytest.CaptureFixture[str], emit: str) -> None:
     corpus(here / "c", HEARTS)
-    found = rows(capfd, "c", "--method", "bprop", "--model", minilm(), "--emit", emit, "--min-words", "0")
+    short = [] if emit == "attention" else ["--min-words", "0"]  # attention alone weighs short passages as any
+    found = rows(capfd, "c", "--method", "bprop", "--model", minilm(), "--emit", emit, *short)
     assert found[0]["weights"] == pytest.approx(BPROP[emit], abs=1.01e-6)
     if emit == "score":
         assert found[1]["weights"] == pytest.approx([0.509740, 0.778330, 0.951673, 0.387328], abs=1.01e-6)
@@ -223,6 +224,24 @@ def test_the_input_is_its_own_collection_and_what_was_counted_is_found_again(
     assert (here / "out.collection.jsonl").stat().st_mtime_ns != made
 
 
+def test_pipes_are_kept_while_they_are_read_twice_and_side_files_too(
+    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = corpus(here / "c", CATS)
+    side = write(here / "s", "".join(f'{{"_id": "d{number}", "colour": "red"}}\n' for number in range(3)))
+    expected = rows(capfd, "c", *arguments("tfidf", tiny), "--with", "s")
+    assert {row["colour"] for row in expected} == {"red"}
+    with piped(source.read_bytes()) as one, piped(side.read_bytes()) as other:
+        assert rows(capfd, one, *arguments("tfidf", tiny), "--with", other) == expected
+    with piped(side.read_bytes()) as other:
+        command(capfd, "termweight", "c", *arguments("tfidf", tiny), "--with", other, "-o", "out")
+    assert [json.loads(line) for line in (here / "out").read_text().splitlines()] == expected
+    shown = command(capfd, "show", "--weights", "out")
+    with piped((here / "out").read_bytes()) as pipe:
+        assert command(capfd, "show", "--weights", pipe) == shown
+    assert shown.startswith("d0\nthe cat sat\n")
+
+
 def test_statistics_of_other_choices_are_refused(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
     corpus(here / "c", CATS)
     call = arguments("idf", tiny)
@@ -270,14 +289,17 @@ def test_hidden_continuations_change_attention_but_not_its_place(
     assert 0 not in first  # a word has its first piece's
 
 
-@pytest.mark.parametrize("more", [["attention"], ["score"], ["softmax"], ["score", "--min-words", "99"]])
+@pytest.mark.parametrize(
+    "more",
+    [["attention"], ["score", "--min-words", "0"], ["softmax", "--min-words", "0"], ["score", "--min-words", "99"]],
+)
 def test_words_after_the_longest_input_weigh_nothing(
     here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], more: list[str]
 ) -> None:
     corpus(
         here / "c", ["rivers castles planets gardens markets winters violins engines coppers sailors", "other words"]
     )
-    call = ["c", *arguments("bprop", tiny), "--max-length", "5", "--min-words", "0", "--emit", *more]
+    call = ["c", *arguments("bprop", tiny), "--max-length", "5", "--emit", *more]
     weights = rows(capfd, *call)[0]["weights"]
     assert weights[0] > 0
     assert weights[-1] == 0
