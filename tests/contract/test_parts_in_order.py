@@ -42,7 +42,7 @@ def test_parts_are_put_back_into_order_by_the_function_of_the_cookbook(
     assert (parts == whole) == (count == 300)  # two windows in parts of one each are in order as they are
 
 
-WEIGHED = {"tfidf --tokenizer": 1000, "bprop --min-words 0 --model": 512}  # windows, as the page has them
+WEIGHED = {"tfidf --tokenizer": 1000, "bprop --model": 512}  # windows, as the page has them
 
 
 @pytest.mark.parametrize("method", WEIGHED)

@@ -113,7 +113,7 @@ def test_queries_written_on_ray_are_those_written_here(
     "call",
     [
         ("termweight", "--method", "tfidf", "--tokenizer", "model", "--collection", "counts.jsonl"),
-        ("termweight", "--method", "bprop", "--model", "model", "--emit", "attention", "--min-words", "0"),
+        ("termweight", "--method", "bprop", "--model", "model", "--emit", "attention"),
         ("continue-text", "--model", "gpt2", "--max-new-tokens", "6"),
     ],
     ids=lambda call: call[2] if call[0] == "termweight" else call[0],
