@@ -14,16 +14,8 @@ import pytest
 
 import drtk.settings.composition as module
 from drtk.errors import UsageError
-from drtk.settings.composition import (
-    Composition,
-    Contrast,
-    Generator,
-    Projector,
-    Reader,
-    Recover,
-    composition,
-    with_changes,
-)
+from drtk.settings.composing import composition, with_changes
+from drtk.settings.composition import Composition, Contrast, Generator, Projector, Reader, Recover
 from drtk.settings.core import load_preset, preset_names
 
 PRETRAINING = [name for name in preset_names() if load_preset(name).command == "pretrain"]
