@@ -36,7 +36,10 @@ awk 'NR > 1 { split($1, part, "-"); if (part[2] % 40 == 0) printf "{\"query_id\"
   "$data/squad/qrels/train.tsv" > "$out/train.jsonl"
 
 # The common start: masked language modelling, which gives the model a head too. It is also SimLM's generator.
-pretrain() { drtk pretrain "$out/weighted.jsonl" --batch "$batch" --max-length "$length" --lr 1e-4 --held-out 256 "$@" $again; }
+# Presets differ in rate, warm-up and weight decay; arms do not.
+pretrain() {
+  drtk pretrain "$out/weighted.jsonl" --batch "$batch" --max-length "$length" --lr 1e-4 --warmup 0.1 --weight-decay 0.01 --held-out 256 "$@" $again
+}
 pretrain --preset mlm --model "$model" --steps "$steps" --eval-every "$steps" --seed 0 -o "$out/start"
 
 # One arm with one seed: pre-trained, fine-tuned, the three pools searched.
