@@ -4,14 +4,14 @@
 #
 #   sh docs/cookbook/pretraining.sh runs/pretraining MODEL      MODEL: a BERT-type encoder, MiniLM say
 #
-#   STEPS=150 BATCH=32 LENGTH=64 PASSAGES=8000 SEEDS="1 2 3" ARMS="mlm simlm-mlm simlm cotmae rom condenser"
+#   WARM=150 STEPS=150 BATCH=32 LENGTH=64 PASSAGES=8000 SEEDS="1 2 3" ARMS="mlm simlm-mlm simlm cotmae rom condenser"
 #
 # The data is in BEIR layout; its folder is $DRTK_TEST_DATA, by default ../shared/data.
 set -eu
 out=${1:-runs/pretraining}
 model=${2:?name an encoder to start from}
 data=${DRTK_TEST_DATA:-../shared/data}
-steps=${STEPS:-150} batch=${BATCH:-32} length=${LENGTH:-64} passages=${PASSAGES:-8000}
+warm=${WARM:-150} steps=${STEPS:-150} batch=${BATCH:-32} length=${LENGTH:-64} passages=${PASSAGES:-8000}
 arms=${ARMS:-mlm simlm-mlm simlm cotmae rom condenser}
 again="--skip-done --resume --force"
 made="--skip-done --force"
@@ -40,7 +40,7 @@ awk 'NR > 1 { split($1, part, "-"); if (part[2] % 40 == 0) printf "{\"query_id\"
 pretrain() {
   drtk pretrain "$out/weighted.jsonl" --batch "$batch" --max-length "$length" --lr 1e-4 --warmup 0.1 --weight-decay 0.01 --held-out 256 "$@" $again
 }
-pretrain --preset mlm --model "$model" --steps "$steps" --eval-every "$steps" --seed 0 -o "$out/start"
+pretrain --preset mlm --model "$model" --steps "$warm" --eval-every "$warm" --seed 0 -o "$out/start"
 
 # One arm with one seed: pre-trained, fine-tuned, the three pools searched.
 once() {
