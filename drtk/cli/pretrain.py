@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from drtk.cli.jobs import folder_maker
+from drtk.cli.jobs import OF_TRAINING, folder_maker
 from drtk.cli.options import Device, Seed, with_settings
 from drtk.io.folders import FolderJob
 from drtk.settings.pretraining import PretrainSettings
 
+MAY_DIFFER = (*OF_TRAINING, "micro_batch", "compile", "checkpoint_every", "eval_every")
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Change the preset: slots.encoder.rate=0.4; repeatable."),
@@ -22,7 +23,7 @@ Dropped = Annotated[
 
 
 @with_settings(PretrainSettings, preset=True, recipe="recipe")
-@folder_maker("model", resume=True, passages=True)
+@folder_maker("model", resume=True, passages=True, may_differ=MAY_DIFFER)
 def pretrain(
     passages: Annotated[
         list[str], typer.Argument(metavar="PASSAGES", help="Files of passages, in any format drtk reads.")

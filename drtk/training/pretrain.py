@@ -179,6 +179,7 @@ def pretrain(
             *([SaveEncoders(store, every=settings.save_every)] if settings.save_every else []),
         ],
     )
+    trainer.relief = relief(settings, network, micro=micro)
     if watch is not None:
         trainer.add_callback(MeasureTheStart(trainer))
     facts: dict[str, Any] = {"steps": trainer.go_on(), "epochs": round(material.steps / material.steps_per_epoch, 4)}
@@ -203,10 +204,25 @@ def shares(settings: PretrainSettings, network: Network) -> tuple[int, int]:
     micro = min(settings.micro_batch or share, share)
     if network.contrasted and settings.batch < 2:
         raise DrtkError("--batch 1 leaves nothing to tell a text's partner from")
-    projected = any(getattr(objective, "projector", "") for objective in network.composition.objectives)
-    if projected and micro < share:
+    if projected(network) and micro < share:
         raise DrtkError(f"a projector needs its batch in one part: --micro-batch {share} or a smaller --batch")
     return share, micro
+
+
+def relief(settings: PretrainSettings, network: Network, *, micro: int) -> str:
+    """What makes a step smaller: first what a run can go on with, then what it must begin anew with."""
+    ways = []
+    if micro > 1 and not projected(network):
+        ways.append(f"a smaller --micro-batch (it is {micro})")
+    if not settings.gradient_checkpointing:
+        ways.append("--gradient-checkpointing")
+    anew = "a smaller --batch or --max-length" if projected(network) else "a shorter --max-length"
+    return ", ".join(ways) + (" or, begun anew, " if ways else "beginning anew with ") + anew
+
+
+def projected(network: Network) -> bool:
+    """Whether vectors go through a projector, whose batch norm wants a device's whole share of the batch at once."""
+    return any(getattr(objective, "projector", "") for objective in network.composition.objectives)
 
 
 class Keeper:

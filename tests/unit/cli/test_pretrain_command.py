@@ -66,8 +66,8 @@ def test_a_killed_pre_training_resumes_to_the_weights_of_an_uninterrupted_one(wo
         running.kill()
         running.wait()
     assert not (output / "meta.json").exists()
-    with pytest.raises(MismatchError, match=r"other settings .*\(lr\)"):
-        pretrain(world, output, "mixture-example", *SCHEDULE, "--resume", "--lr", "2e-3")
+    with pytest.raises(MismatchError, match=r"other settings .*\(weight_decay\)"):
+        pretrain(world, output, "mixture-example", *SCHEDULE, "--resume", "--weight-decay", "0.5", "--lr", "2e-3")
     with open(output / "log.jsonl", "a") as log:
         log.write('{"step": 36')  # as a crash in the midst of writing would leave it
     pretrain(world, output, "mixture-example", *SCHEDULE, "--resume")
