@@ -84,6 +84,14 @@ def test_a_killed_pre_training_resumes_to_the_weights_of_an_uninterrupted_one(wo
     assert not (output / "checkpoints").exists()
 
 
+def test_epochs_on_the_command_line_replace_the_steps_of_a_preset(world: World, tmp_path: Path):
+    rows = len(world.corpus.read_text().splitlines())
+    pretrain(world, tmp_path / "m", "retromae", "--epochs", "0.5")  # the preset has 80,000 steps
+    assert read_json(tmp_path / "m" / "meta.json")["counts"]["steps"] == round(0.5 * (rows // 6))
+    with pytest.raises(UsageError, match="--steps and --epochs: choose one"):
+        pretrain(world, tmp_path / "n", "retromae", "--epochs", "0.5", "--steps", "3")
+
+
 def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(world: World, tmp_path: Path):
     pretrain(world, tmp_path / "m", "simlm-mlm", "--steps", "3", "--save-every", "1")
     from transformers import AutoModel, AutoTokenizer

@@ -152,7 +152,7 @@ def test_a_checkpoint_of_a_loss_that_exploded_is_not_kept(
     with monkeypatch.context() as patch:
         patch.setattr(Pretrainer, "training_step", spoiled(8, full))
         patch.setattr(Pretrainer, "training_step", spoiled(5, thrown))
-        with pytest.raises(DrtkError, match="out of memory at step 8; .*goes on from the checkpoint of step 4"):
+        with pytest.raises(DrtkError, match=r"out of memory at step 8; .*goes on from the checkpoint of step 4"):
             pretrain(world, tmp_path / "m", "mlm", *SCHEDULE)
     said = capsys.readouterr().err
     assert "step 6: the loss, " in said
