@@ -28,7 +28,7 @@ from drtk.text.draws import uniform
 from drtk.text.slots import SlotBuilder, frame_of
 from drtk.text.token_corpus import TokenCorpus
 from drtk.training.distributed import share_batch_norm, wait_for_all, world_size
-from drtk.training.measuring import measured
+from drtk.training.measuring import AT_ONCE, measured
 from drtk.training.pretrainer import Pretrainer
 from drtk.training.rows import Parts, Rows
 from drtk.training.selection import Selection
@@ -41,21 +41,35 @@ Probe = Callable[[TextEncoder], float]
 class Material:
     """The rows of a corpus that a composition is trained on, and those held out.
 
+    spared: the largest share of them that is held out, whatever the settings ask for
     Raises DrtkError where so few are left that they fill no batch.
     """
 
     def __init__(
-        self, corpus: TokenCorpus, composition: Composition, settings: PretrainSettings, tokenizer: Any, seed: int
+        self,
+        corpus: TokenCorpus,
+        composition: Composition,
+        settings: PretrainSettings,
+        tokenizer: Any,
+        seed: int,
+        *,
+        spared: float = 0.5,
     ) -> None:
         self.corpus, self.composition, self.settings, self.seed = corpus, composition, settings, seed
         by_document = composition.example == "document"
         rows = corpus.shared_documents if by_document else np.arange(len(corpus))
         self._first = partial(_first_id if by_document else _own_id, corpus)  # travels to workers that are spawned
-        held = min(settings.held_out, len(rows) // 2)
+        held = min(settings.held_out, int(len(rows) * spared))
         order = sorted(range(len(rows)), key=lambda at: uniform(seed, "held-out", self._first(int(rows[at]))))
         self.held_out, self.rows = rows[order[:held]], rows[sorted(order[held:])]
+        what = "documents of several passages" if by_document else "passages"
+        if settings.held_out:
+            fewer = f" ({settings.held_out:,} were asked for)" if held < settings.held_out else ""
+            log(
+                f"pretrain: {len(self.held_out):,} of {len(rows):,} {what} are held out{fewer}, "
+                f"{len(self.rows):,} remain to train on"
+            )
         if len(self.rows) < settings.batch:
-            what = "documents of several passages" if by_document else "passages"
             raise DrtkError(
                 f"{len(self.rows):,} {what} do not fill one batch; --batch {max(1, len(self.rows))} or less would do"
             )
@@ -151,7 +165,7 @@ def pretrain(
     if network.generator is not None:
         network.generator.to(arguments.device)
     store = Keeper(folder, network, tokenizer, composition, settings)
-    batches = material.held_out_batches(max(2, min(micro, 64))) if len(material.held_out) > 1 else []
+    batches = material.held_out_batches(AT_ONCE) if len(material.held_out) > 1 else []
 
     def look() -> dict[str, float]:
         found = measured(network, batches, arguments.device) if batches else {}

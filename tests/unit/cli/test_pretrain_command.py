@@ -92,6 +92,19 @@ def test_epochs_on_the_command_line_replace_the_steps_of_a_preset(world: World, 
         pretrain(world, tmp_path / "n", "retromae", "--epochs", "0.5", "--steps", "3")
 
 
+@pytest.mark.parametrize(("more", "held", "asked"), [([], 0.1, 4096), (["--held-out", "4000"], 0.5, 4000)])
+def test_a_preset_holds_out_a_tenth_at_most_and_an_option_half(
+    more: list[str], held: float, asked: int, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    rows = len(world.corpus.read_text().splitlines())
+    out = int(held * rows)
+    assert out > 1
+    app(arguments(world, tmp_path / "m", "simlm-mlm", "--steps", "1", *more), standalone_mode=False)
+    said = f"{out} of {rows} passages are held out ({asked:,} were asked for), {rows - out} remain to train on"
+    assert said in capsys.readouterr().err
+    assert "gain_decoder" in entries(tmp_path / "m")[0]
+
+
 def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(world: World, tmp_path: Path):
     pretrain(world, tmp_path / "m", "simlm-mlm", "--steps", "3", "--save-every", "1")
     from transformers import AutoModel, AutoTokenizer
@@ -115,6 +128,16 @@ def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(w
     for folder, expected in zip(folders, states, strict=True):
         model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
         torch.testing.assert_close(torch.tensor(model.encode([text])), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_measured_does_not_depend_on_the_micro_batch(world: World, tmp_path: Path):
+    more = ["--steps", "1", "--held-out", "9"]
+    found = []
+    for micro in ("6", "2"):
+        pretrain(world, tmp_path / micro, "qac-cocondenser", *more, "--micro-batch", micro)
+        found.append(entries(tmp_path / micro)[0])
+    assert found[0]["held_out_contrast"] > 0.1
+    assert found[0] == found[1]
 
 
 def test_the_masked_language_model_comes_out_whole(world: World, tmp_path: Path):
