@@ -66,6 +66,13 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
     "quiet": (Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings and errors.")], False),
     "verbose": (Annotated[bool, typer.Option("--verbose", "-v", help="Say more; a fault shows its traceback.")], False),
 }
+OF_TRAINING = (
+    "lr",
+    "precision",
+    "gradient_checkpointing",
+    "log_every",
+    "save_every",
+)  # what --resume may have otherwise
 _NOT_RECORDED = {  # how it was run, not what was made: a run begun on one machine may go on on a cluster
     *("resume", "force", "skip_done", "dry_run", "quiet", "verbose"),
     *("runner", "ray_workers", "ray_address"),
@@ -101,7 +108,7 @@ def record_filter(
                 raise UsageError(f"--{flag} makes a model; --bare and --with are for passages")
             if parse_part(given.get("shard", "1/1")) != WHOLE:
                 raise UsageError(f"--{flag} makes a model; --shard is for passages")
-            return _folder_job(name, "model", output, settings, given)
+            return _folder_job(name, "model", output, settings, given, OF_TRAINING)
         return FilterJob(
             name,
             kind,
@@ -118,21 +125,31 @@ def record_filter(
     return lambda function: _common(function, tuple(flags), make, shape="filter")
 
 
-def folder_maker(kind: str, *, resume: bool = False, passages: bool = False) -> Callable[..., Any]:
+def folder_maker(
+    kind: str, *, resume: bool = False, passages: bool = False, may_differ: tuple[str, ...] = ()
+) -> Callable[..., Any]:
     """A command that makes a folder; it receives a FolderJob as `job`.
 
     resume: it can go on with unfinished work, and notices itself where its `source` is not what that was made from.
+    may_differ: settings that --resume may have otherwise: those of memory and speed, and what helps a run that failed
     A command with a parameter `dry_run` writes nothing where that is given, and needs no output then.
     """
     flags = ["resume"] * resume + ["force", "skip_done", "skip_bad"] + ["with_files"] * passages + ["quiet", "verbose"]
 
     def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:
-        return _folder_job(name, kind, output, settings, given)
+        return _folder_job(name, kind, output, settings, given, may_differ)
 
     return lambda function: _common(function, tuple(flags), make, shape="folder")
 
 
-def _folder_job(name: str, kind: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:
+def _folder_job(
+    name: str,
+    kind: str,
+    output: str,
+    settings: dict[str, Any],
+    given: dict[str, Any],
+    may_differ: tuple[str, ...] = (),
+) -> FolderJob:
     if output == STANDARD:
         raise UsageError("--output must name a folder")
     return FolderJob(
@@ -145,6 +162,7 @@ def _folder_job(name: str, kind: str, output: str, settings: dict[str, Any], giv
         force=given["force"],
         intake=Intake(skip_bad=given["skip_bad"]),
         side_files=tuple(given.get("with_files") or ()),
+        may_differ=may_differ,
     )
 
 

@@ -6,11 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from drtk.cli.jobs import folder_maker
+from drtk.cli.jobs import OF_TRAINING, folder_maker
 from drtk.cli.options import Device, Seed, with_settings
 from drtk.io.folders import FolderJob
 from drtk.settings.pretraining import PretrainSettings
 
+MAY_DIFFER = (*OF_TRAINING, "micro_batch", "compile", "checkpoint_every", "eval_every")
+SPARED = 0.1  # of a corpus, at most, where a preset says how much to hold out: presets are for millions of passages
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Change the preset: slots.encoder.rate=0.4; repeatable."),
@@ -22,7 +24,7 @@ Dropped = Annotated[
 
 
 @with_settings(PretrainSettings, preset=True, recipe="recipe")
-@folder_maker("model", resume=True, passages=True)
+@folder_maker("model", resume=True, passages=True, may_differ=MAY_DIFFER)
 def pretrain(
     passages: Annotated[
         list[str], typer.Argument(metavar="PASSAGES", help="Files of passages, in any format drtk reads.")
@@ -87,7 +89,8 @@ def pretrain(
     shares(settings, network)  # complains before anything is written
     fitted = take_up(network, folder)
     corpus = TokenCorpus.open(passages, model, wants=wants, side_files=job.side_files, intake=job.intake)
-    material = Material(corpus, plan, settings, tokenizer, seed)
+    by_preset = settings.held_out == recipe.get("settings", {}).get("held_out")
+    material = Material(corpus, plan, settings, tokenizer, seed, spared=SPARED if by_preset else 0.5)
     material.dataset()[0]  # what a view or masking cannot do with this corpus is said before anything begins
     if dry_run:
         from drtk.cli.explaining import explained

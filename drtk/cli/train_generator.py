@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from drtk.cli.jobs import folder_maker
+from drtk.cli.jobs import OF_TRAINING, folder_maker
 from drtk.cli.options import Device, Folder, Seed, with_settings
 from drtk.errors import DrtkError, UsageError
 from drtk.io.folders import FolderJob
@@ -14,7 +14,7 @@ from drtk.settings.writing import GeneratorSettings
 
 
 @with_settings(GeneratorSettings, preset=True)
-@folder_maker("model", resume=True)
+@folder_maker("model", resume=True, may_differ=OF_TRAINING)
 def train_generator(
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="Training examples; or, without --corpus, passages with queries.")

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from drtk.cli.jobs import folder_maker
+from drtk.cli.jobs import OF_TRAINING, folder_maker
 from drtk.cli.options import Corpus, Device, Folder, Queries, Seed, with_settings
 from drtk.io.folders import FolderJob
 from drtk.settings.finetuning import RetrieverSettings
 
 
 @with_settings(RetrieverSettings, preset=True)
-@folder_maker("model", resume=True)
+@folder_maker("model", resume=True, may_differ=OF_TRAINING)
 def train_retriever(
     examples: Annotated[str, typer.Argument(metavar="EXAMPLES", help="Training examples; - is stdin.")],
     corpus: Corpus,

@@ -8,6 +8,7 @@ import fcntl
 import os
 import shutil
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from drtk.io.streams import is_writable
 class FolderJob:
     """One run of a command that makes a folder. `begin` opens it, `finish` writes meta.json, last.
 
+    may_differ: settings that a resumed run may have otherwise than the run it goes on with; it says so, and records it
     Where several processes run one command together (torchrun), the one of rank 0 alone looks after the folder.
     """
 
@@ -46,6 +48,7 @@ class FolderJob:
     resume: bool = False
     force: bool = False
     side_files: tuple[str, ...] = ()
+    may_differ: tuple[str, ...] = ()
     intake: Intake = field(default_factory=Intake)
     counts: dict[str, Any] = field(default_factory=dict)
 
@@ -128,11 +131,27 @@ class FolderJob:
         if not is_manifest(found):
             raise DrtkError(f"{self._unfinished}: is not drtk's; choose another folder")
         before, now = found["settings"], plain(self.settings)
-        changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in SOURCES)
+        free = {*SOURCES, *self.may_differ}
+        changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in free)
         sources = {entry["path"] for entry in inputs_named({key: before.get(key) for key in SOURCES})}
         return changed + [
             entry["path"] for entry in found["inputs"] if entry["path"] not in sources and not unchanged(entry)
         ]
+
+    def _take_up(self) -> None:
+        """Go on with the manifest of the run before; settings that differ from its own are said and noted there."""
+        found = read_json(self._unfinished)
+        self._manifest["started"] = found["started"]
+        before, now = found["settings"], plain(self.settings)
+        other = {key: [before.get(key), now[key]] for key in self.may_differ if before.get(key) != now.get(key)}
+        changes = found.get("changes", [])
+        if other:
+            said = ", ".join(f"{key} {_said(new)}, which was {_said(old)}" for key, (old, new) in other.items())
+            log(f"{self.path}: going on with other settings: {said}")
+            changes = [*changes, {"at": datetime.now(UTC).isoformat(timespec="seconds"), "settings": other}]
+            write_json(self._unfinished, found | {"settings": before | now, "changes": changes})
+        if changes:
+            self._manifest["changes"] = changes
 
     def begin(self) -> Path:
         """The folder, ready to be written into: as it was left where a run is resumed, otherwise empty.
@@ -148,7 +167,7 @@ class FolderJob:
                 log(f"resuming {self.path}")
                 for torn in self.path.glob("*.tmp"):  # small files that a kill caught between writing and renaming
                     torn.unlink()
-                self._manifest["started"] = read_json(self._unfinished)["started"]
+                self._take_up()
                 return self.path
             # Unfinished first, empty later: a half-emptied folder must not pass for a finished one.
             write_json(self._unfinished, self._manifest | {"inputs": inputs_named(self.settings)})
@@ -200,3 +219,10 @@ class FolderJob:
         self.release()
         summary = ", ".join(f"{value:,} {name}" for name, value in self.counts.items() if isinstance(value, int))
         log(f"{self.command}: {summary + ', ' if summary else ''}{self._clock.seconds:,.1f} s -> {self.path}")
+
+
+def _said(value: Any) -> str:
+    """A setting as a person would write it."""
+    if value is None:
+        return "not given"
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)

@@ -16,10 +16,19 @@ Settings = TypeVar("Settings")
 
 
 def knob(
-    default: Any, help: str, *, at_least: float | None = None, at_most: float | None = None, flag: str | None = None
+    default: Any,
+    help: str,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    flag: str | None = None,
+    instead_of: str | None = None,
 ) -> Any:
-    """A dataclass field that is also an option: default, help, bounds, and (where it differs from the name) its flag."""
-    metadata = {"help": help, "at_least": at_least, "at_most": at_most, "flag": flag}
+    """A dataclass field that is also an option: default, help, bounds, and (where it differs from the name) its flag.
+
+    instead_of: the knob that says the same in another way: one of the two is given, and takes a preset's other away
+    """
+    metadata = {"help": help, "at_least": at_least, "at_most": at_most, "flag": flag, "instead_of": instead_of}
     return field(default=default, metadata=metadata)
 
 
@@ -28,22 +37,38 @@ def merge(
 ) -> Settings:
     """Settings from default < preset < option; None in `given` means "not given".
 
-    Raises UsageError for a name the class does not declare, a value of another type, or one out of its bounds.
+    Raises UsageError for a name the class does not declare, a value of another type, one out of its bounds, or two values of
+    which one stands instead of the other.
     """
     declared = {item.name: item for item in fields(settings)}  # type: ignore[arg-type]
     unknown = [name for name in preset if name not in declared]
     if unknown:
         raise UsageError(f"{preset_name}: unknown setting '{unknown[0]}'; choose from {', '.join(declared)}")
+    chosen = {name: value for name, value in given.items() if value is not None}
     values = dict(preset)
-    values.update({name: value for name, value in given.items() if value is not None})
+    for name, item in declared.items():
+        if (other := item.metadata.get("instead_of")) is not None:
+            pair = {name, other}
+            for place, held in (("", chosen), (f"{preset_name}: ", preset)):
+                if pair <= held.keys():
+                    raise UsageError(
+                        f"{place}{_flag(name, item.metadata)} and {_flag(other, declared[other].metadata)}: choose one"
+                    )
+            if pair & chosen.keys():
+                values = {key: value for key, value in values.items() if key not in pair}
+    values.update(chosen)
     hints = get_type_hints(settings)
     for name, value in values.items():
         values[name] = _checked(name, value, hints[name], declared[name].metadata)
     return settings(**values)
 
 
+def _flag(name: str, metadata: Mapping[str, Any]) -> str:
+    return metadata.get("flag") or "--" + name.replace("_", "-")
+
+
 def _checked(name: str, value: Any, kind: Any, metadata: Mapping[str, Any]) -> Any:
-    flag = metadata.get("flag") or "--" + name.replace("_", "-")
+    flag = _flag(name, metadata)
     if value is None:
         return value
     plain = plain_type(kind)

@@ -21,7 +21,7 @@ class RetrieverSettings:
     negatives: int = knob(15, "Hard negatives of each query; the rest of the batch is added to them.", at_least=0)
     batch: int = knob(64, "Examples in one step, over all devices together.", at_least=1)
     epochs: float = knob(3.0, "Passes over the examples.", at_least=0)
-    steps: int | None = knob(None, "Steps to train for, in place of --epochs.", at_least=1)
+    steps: int | None = knob(None, "Steps to train for, in place of --epochs.", at_least=1, instead_of="epochs")
     lr: float = knob(2e-5, "Highest learning rate.", at_least=0)
     warmup: float = knob(0.1, "Steps in which the learning rate rises; below 1, a share of all steps.", at_least=0)
     weight_decay: float = knob(0.01, "Weight decay, biases and norms left out.", at_least=0)

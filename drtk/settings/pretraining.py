@@ -16,7 +16,7 @@ class PretrainSettings:
     micro_batch: int | None = knob(
         None, "Examples in memory at once on one device; by default all of its share of the batch.", at_least=1
     )
-    steps: int | None = knob(None, "Steps to train for, in place of --epochs.", at_least=1)
+    steps: int | None = knob(None, "Steps to train for, in place of --epochs.", at_least=1, instead_of="epochs")
     epochs: float = knob(8.0, "Passes over the passages.", at_least=0)
     lr: float = knob(1e-4, "Highest learning rate.", at_least=0)
     warmup: float = knob(0.1, "Steps in which the learning rate rises; below 1, a share of all steps.", at_least=0)

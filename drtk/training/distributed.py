@@ -106,6 +106,11 @@ def summed(value: Tensor) -> Tensor:
     return total
 
 
+def mean_of_processes(value: Tensor) -> Tensor:
+    """The mean of a number over all processes; no gradient passes through it."""
+    return summed(value) / world_size()
+
+
 def collected(items: list[Any]) -> list[Any]:
     """The items of all processes, those of process r of n at places r, r + n, r + 2n, …: what `items[rank::size]` took apart."""
     if _alone():

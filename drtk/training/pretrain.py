@@ -28,7 +28,7 @@ from drtk.text.draws import uniform
 from drtk.text.slots import SlotBuilder, frame_of
 from drtk.text.token_corpus import TokenCorpus
 from drtk.training.distributed import share_batch_norm, wait_for_all, world_size
-from drtk.training.measuring import measured
+from drtk.training.measuring import AT_ONCE, measured
 from drtk.training.pretrainer import Pretrainer
 from drtk.training.rows import Parts, Rows
 from drtk.training.selection import Selection
@@ -41,19 +41,34 @@ Probe = Callable[[TextEncoder], float]
 class Material:
     """The rows of a corpus that a composition is trained on, and those held out.
 
+    spared: the largest share of them that is held out, whatever the settings ask for
     Raises DrtkError where so few are left that they fill no batch.
     """
 
     def __init__(
-        self, corpus: TokenCorpus, composition: Composition, settings: PretrainSettings, tokenizer: Any, seed: int
+        self,
+        corpus: TokenCorpus,
+        composition: Composition,
+        settings: PretrainSettings,
+        tokenizer: Any,
+        seed: int,
+        *,
+        spared: float = 0.5,
     ) -> None:
         self.corpus, self.composition, self.settings, self.seed = corpus, composition, settings, seed
         by_document = composition.example == "document"
         rows = corpus.shared_documents if by_document else np.arange(len(corpus))
         self._first = partial(_first_id if by_document else _own_id, corpus)  # travels to workers that are spawned
-        self.held_out, self.rows = self._parted(rows, min(settings.held_out, len(rows) // 2))
+        held = min(settings.held_out, int(len(rows) * spared))
+        self.held_out, self.rows = self._parted(rows, held)
+        what = "documents of several passages" if by_document else "passages"
+        if settings.held_out:
+            fewer = f" ({settings.held_out:,} were asked for)" if len(self.held_out) < settings.held_out else ""
+            log(
+                f"pretrain: {len(self.held_out):,} of {len(rows):,} {what} are held out{fewer}, "
+                f"{len(self.rows):,} remain to train on"
+            )
         if len(self.rows) < settings.batch:
-            what = "documents of several passages" if by_document else "passages"
             raise DrtkError(
                 f"{len(self.rows):,} {what} do not fill one batch; --batch {max(1, len(self.rows))} or less would do"
             )
@@ -178,7 +193,7 @@ def pretrain(
     if network.generator is not None:
         network.generator.to(arguments.device)
     store = Keeper(folder, network, tokenizer, composition, settings)
-    batches = material.held_out_batches(max(2, min(micro, 64))) if len(material.held_out) > 1 else []
+    batches = material.held_out_batches(AT_ONCE) if len(material.held_out) > 1 else []
 
     def look() -> dict[str, float]:
         found = measured(network, batches, arguments.device) if batches else {}
@@ -206,6 +221,7 @@ def pretrain(
             *([SaveEncoders(store, every=settings.save_every)] if settings.save_every else []),
         ],
     )
+    trainer.relief = relief(settings, network, micro=micro)
     if watch is not None:
         trainer.add_callback(MeasureTheStart(trainer))
     facts: dict[str, Any] = {"steps": trainer.go_on(), "epochs": round(material.steps / material.steps_per_epoch, 4)}
@@ -230,10 +246,25 @@ def shares(settings: PretrainSettings, network: Network) -> tuple[int, int]:
     micro = min(settings.micro_batch or share, share)
     if network.contrasted and settings.batch < 2:
         raise DrtkError("--batch 1 leaves nothing to tell a text's partner from")
-    projected = any(getattr(objective, "projector", "") for objective in network.composition.objectives)
-    if projected and micro < share:
+    if projected(network) and micro < share:
         raise DrtkError(f"a projector needs its batch in one part: --micro-batch {share} or a smaller --batch")
     return share, micro
+
+
+def relief(settings: PretrainSettings, network: Network, *, micro: int) -> str:
+    """What makes a step smaller: first what a run can go on with, then what it must begin anew with."""
+    ways = []
+    if micro > 1 and not projected(network):
+        ways.append(f"a smaller --micro-batch (it is {micro})")
+    if not settings.gradient_checkpointing:
+        ways.append("--gradient-checkpointing")
+    anew = "a smaller --batch or --max-length" if projected(network) else "a shorter --max-length"
+    return ", ".join(ways) + (" or, begun anew, " if ways else "beginning anew with ") + anew
+
+
+def projected(network: Network) -> bool:
+    """Whether vectors go through a projector, whose batch norm wants a device's whole share of the batch at once."""
+    return any(getattr(objective, "projector", "") for objective in network.composition.objectives)
 
 
 class Keeper:

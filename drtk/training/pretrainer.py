@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from drtk.errors import DrtkError
 from drtk.objectives.batch import Batch
 from drtk.objectives.network import Network, Outcome, Sums, compared_terms
 from drtk.objectives.views import moved
-from drtk.training.distributed import gather, rank, world_size
+from drtk.training.distributed import gather, mean_of_processes, rank, world_size
 from drtk.training.sampling import seed_of_step
+from drtk.training.soundness import Ruined
 from drtk.training.trainer import DrtkTrainer
 
 _PARTS = 1 << 20  # more than there ever are of one step
@@ -107,10 +107,9 @@ class Pretrainer(DrtkTrainer):
         if bool(torch.isfinite(loss)):
             return
         bad = [name for name, value in terms.items() if not bool(torch.isfinite(value))]
-        raise DrtkError(
+        raise Ruined(
             f"the loss ({', '.join(bad)}) is {loss.item()} at step {self.state.global_step + 1}, on passages "
-            f"{', '.join(ids[:3])}{' …' if len(ids) > 3 else ''}; the last checkpoint is kept: "
-            "a lower --lr or --precision float32 may help"
+            f"{', '.join(ids[:3])}{' …' if len(ids) > 3 else ''}; a lower --lr or --precision float32 may help"
         )
 
     def _note(self, terms: Sums, outcome: Outcome) -> None:
@@ -123,7 +122,7 @@ class Pretrainer(DrtkTrainer):
         """Add what all processes found: terms are means of theirs, facts are shares over all."""
         if "loss" in logs:
             for name in self._terms:
-                self._terms[name] = _mean_of_processes(self._terms[name])
+                self._terms[name] = mean_of_processes(self._terms[name])
             shares = {name: _summed(value) for name, value in self._facts.items()}
             logs |= {name: (value[0] / value[1].clamp(min=1)).item() for name, value in shares.items()}
             self._facts.clear()
@@ -147,7 +146,3 @@ def _summed(value: Tensor) -> Tensor:
         value = value.clone()
         dist.all_reduce(value)
     return value
-
-
-def _mean_of_processes(value: Tensor) -> Tensor:
-    return _summed(value) / world_size()

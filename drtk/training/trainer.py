@@ -19,13 +19,14 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from drtk.errors import DrtkError, UsageError
 from drtk.io.progress import Progress, detail, warn
 from drtk.io.progress import log as say
-from drtk.models.checkpoint import writing_weights
-from drtk.training.distributed import rank, wait_for_all
+from drtk.models.checkpoint import quiet_transformers, writing_weights
+from drtk.training.distributed import mean_of_processes, rank, wait_for_all
 from drtk.training.sampling import seed_of_step
+from drtk.training.soundness import Ruined, exploded, finite, first_loss, short_of_memory
 
 Objective = Callable[[nn.Module, dict[str, Any]], dict[str, Tensor]]
 WEIGHTS, COMPLETE = "model.safetensors", "complete"
-KEPT = 2  # checkpoints: the newest may be the one that a crash left half written
+KEPT = 2  # checkpoints: the newest may be half written by a crash, or ruined, which only the step after it shows
 
 
 class Probe(Protocol):
@@ -69,15 +70,20 @@ class DrtkTrainer(Trainer):
         self.objective, self._log_path, self._steps_per_epoch = objective, log, steps_per_epoch
         self._terms: dict[str, Tensor] = {}
         self._steps_of_terms = 0
+        self._first_loss: float | None = None
+        self._last_loss = 0.0
+        self.relief = "--gradient-checkpointing, a smaller --batch or more devices"
         self.model_accepts_loss_kwargs = False
 
     def go_on(self) -> int:
         """Train to the end, from the last whole checkpoint where there is one; returns the number of the last step.
 
-        Raises DrtkError where memory is too small, or the loss ceases to be a number.
+        Raises DrtkError where memory is too small, or the loss or a weight ceases to be a number; it tells which checkpoint
+        is left. That of the step before such a loss is not: it would give the same loss at once.
         """
         start = last_checkpoint(Path(self.args.output_dir))
-        step = 0 if start is None else int(start.name.rpartition("-")[2])
+        step = step_of(start)
+        self._first_loss = None if start is None else first_loss(start / COMPLETE)
         if self.is_world_process_zero():
             cut_log(self._log_path, step=step)
             if start is not None:
@@ -88,11 +94,33 @@ class DrtkTrainer(Trainer):
                 return step
         wait_for_all()
         try:
-            return int(self.train(resume_from_checkpoint=str(start) if start else None).global_step)
-        except torch.OutOfMemoryError as error:
+            steps = int(self.train(resume_from_checkpoint=str(start) if start else None).global_step)
+            if not finite(self.model):
+                raise Ruined(f"a weight is no number after step {steps}; a lower --lr or --precision float32 may help")
+            return steps
+        except Ruined as error:
+            raise DrtkError(f"{error}; {self._way_back(ruined=True)}") from error
+        except RuntimeError as error:
+            if not short_of_memory(error):
+                raise
             raise DrtkError(
-                f"{self.args.device}: out of memory; --gradient-checkpointing, a smaller --batch or more devices may help"
+                f"{self.args.device}: out of memory at step {self.state.global_step + 1}; {self.relief} may help; "
+                f"{self._way_back(ruined=False)}"
             ) from error
+
+    def _way_back(self, *, ruined: bool) -> str:
+        """What --resume would do now; ruined: a checkpoint of the weights as they are is taken away first."""
+        folder = Path(self.args.output_dir)
+        newest = folder / f"checkpoint-{self.state.global_step}"
+        why = ""
+        if ruined and (newest / COMPLETE).exists():
+            (newest / COMPLETE).unlink()
+            shutil.rmtree(newest, ignore_errors=True)
+            why = f" (that of step {step_of(newest):,} is taken away: it gives this loss at once)"
+        left = whole_checkpoints(folder)
+        if not left:
+            return f"--resume begins anew, for there is no checkpoint{why}"
+        return f"--resume goes on from the checkpoint of step {step_of(left[0]):,}{why}"
 
     def evaluate(self, *given: Any, **named: Any) -> dict[str, float]:
         """The probe's numbers, which also go to the log file; ends training where the probe has seen enough."""
@@ -128,7 +156,7 @@ class DrtkTrainer(Trainer):
                 self._terms[name] = self._terms.get(name, torch.zeros_like(value)) + value.detach()
         total = torch.stack(list(terms.values())).sum()
         if not torch.isfinite(total):
-            raise DrtkError(
+            raise Ruined(
                 f"the loss is {total.item()} at step {self.state.global_step + 1}; a lower --lr or --precision float32 may help"
             )
         return total
@@ -137,6 +165,7 @@ class DrtkTrainer(Trainer):
         """Add a line to the log file; the Trainer's closing summary is not one of them."""
         step = self.state.global_step
         if "loss" in logs:
+            self._last_loss = logs["loss"]
             logs |= {name: value.item() / self._steps_of_terms for name, value in self._terms.items()}
             self._terms.clear()
             self._steps_of_terms = 0
@@ -159,14 +188,55 @@ class DrtkTrainer(Trainer):
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Nothing: draws are functions of the step."""
 
+    def _init_training_state(self, max_steps: int, *given: Any, **named: Any) -> Any:
+        """As it was saved, but for how often is logged and saved: that may be another now, and is no cause for a remark."""
+        with quiet_transformers():
+            found = super()._init_training_state(max_steps, *given, **named)
+        self.state.compute_steps(self.args, max_steps)
+        return found
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """As they were saved, but for the highest learning rate: that of this run holds from here on."""
+        scheduler: Any = self.lr_scheduler
+        wanted = [*getattr(scheduler, "base_lrs", ())]
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None or wanted == [*getattr(scheduler, "base_lrs", ())]:
+            return
+        assert self.optimizer is not None
+        for group, highest, factor in zip(self.optimizer.param_groups, wanted, scheduler.lr_lambdas, strict=True):
+            group["initial_lr"], group["lr"] = highest, highest * factor(scheduler.last_epoch)
+        scheduler.base_lrs = wanted
+        scheduler._last_lr = [group["lr"] for group in self.optimizer.param_groups]
+
+    def _maybe_log_save_evaluate(self, tr_loss: Tensor, *given: Any, **named: Any) -> None:
+        if self.state.global_step == 1 and self._first_loss is None:
+            self._first_loss = mean_of_processes(tr_loss.detach()).item()
+        super()._maybe_log_save_evaluate(tr_loss, *given, **named)
+
+    def _sound(self) -> bool:
+        """Whether the weights are worth going on from, which is said where they are not."""
+        step = self.state.global_step
+        if not finite(self.model):
+            warn(f"step {step:,}: a weight is no number; no checkpoint is kept of it")
+            return False
+        if exploded(self._last_loss, self._first_loss):
+            warn(
+                f"step {step:,}: the loss, {self._last_loss:.4g}, is far above the {self._first_loss:.4g} of the first "
+                "step; no checkpoint is kept of it, and a lower --lr may help"
+            )
+            return False
+        return True
+
     def _save_checkpoint(self, *given: Any, **named: Any) -> None:
-        with writing_weights(Path(self.args.output_dir)):
+        if not self._sound():
+            return
+        with writing_weights(Path(self.args.output_dir)), quiet_transformers():
             super()._save_checkpoint(*given, **named)
         if self.args.should_save:
             folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
             if self.probe is not None:
                 self.probe.save(folder)
-            (folder / COMPLETE).touch()
+            (folder / COMPLETE).write_text("" if self._first_loss is None else repr(self._first_loss), encoding="utf-8")
 
 
 class MeasureNowAndThen(TrainerCallback):
@@ -231,14 +301,24 @@ def load_weights(model: nn.Module, path: Path) -> None:
 def last_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint that was written to its end, None where there is none. Half written ones are taken away."""
     wait_for_all()  # rank zero may have emptied the folder
-    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
-    whole = next((path for path in found if (path / COMPLETE).exists()), None)
+    whole = whole_checkpoints(folder)
     wait_for_all()
     if rank() == 0:
-        for path in found:
-            if path != whole and not (path / COMPLETE).exists():
+        for path in folder.glob("checkpoint-*"):
+            if path not in whole:
                 shutil.rmtree(path)
-    return whole
+    return whole[0] if whole else None
+
+
+def whole_checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints that were written to their end, the newest first."""
+    found = sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True)
+    return [path for path in found if (path / COMPLETE).exists()]
+
+
+def step_of(checkpoint: Path | None) -> int:
+    """The step after which a checkpoint was made; 0 for none."""
+    return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 
 
 def cut_log(log: Path, *, step: int) -> None:

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from drtk.errors import DrtkError, UsageError
-from drtk.io.progress import log
 from drtk.losses.weighting import pair_loss, recall_loss
 from drtk.models.termweighter import Weigher, Weighing, save_weigher
 from drtk.settings.weighting import WeightingSettings, WeightTrainingSettings
@@ -24,7 +22,7 @@ from drtk.training.distributed import wait_for_all
 from drtk.training.examples import PackedExamples
 from drtk.training.retriever import Draws, Texts
 from drtk.training.schedule import Plan, planned
-from drtk.training.trainer import DrtkTrainer, ShowProgress, cut_log, last_checkpoint, training_arguments
+from drtk.training.trainer import DrtkTrainer, ShowProgress, training_arguments
 from drtk.training.weighing_data import AskedPassages, Pairing, Recalling
 
 LOG = "log.jsonl"
@@ -144,7 +142,8 @@ def train_weigher(
         data_collator=collate,
         callbacks=[ShowProgress("termweight", schedule.steps)],
     )
-    steps = _run(trainer, checkpoints, folder / LOG, schedule.steps)
+    trainer.relief = "a smaller --batch or more devices"
+    steps = trainer.go_on()
     facts: dict[str, Any] = {"method": method, "title": settings.title or "join", "trained_length": length}
     if method == "deepimpact":
         facts |= {"expand": list(settings.expand)}
@@ -158,21 +157,6 @@ def train_weigher(
         shutil.rmtree(checkpoints, ignore_errors=True)
     wait_for_all()
     return {"steps": steps, "epochs": round(schedule.steps / schedule.steps_per_epoch, 4)}, facts
-
-
-def _run(trainer: DrtkTrainer, checkpoints: Path, log_file: Path, steps: int) -> int:
-    """Train from the last whole checkpoint on; the number of steps."""
-    start = last_checkpoint(checkpoints)
-    if trainer.is_world_process_zero():
-        step = 0 if start is None else int(start.name.rpartition("-")[2])
-        cut_log(log_file, step=step)
-        if start is not None:
-            log(f"going on after step {step:,} of {steps:,}")
-    wait_for_all()
-    try:
-        return int(trainer.train(resume_from_checkpoint=str(start) if start else None).global_step)
-    except torch.OutOfMemoryError as error:
-        raise DrtkError(f"{trainer.args.device}: out of memory; a smaller --batch or more devices may help") from error
 
 
 def largest_impact(

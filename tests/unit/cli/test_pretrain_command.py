@@ -66,8 +66,8 @@ def test_a_killed_pre_training_resumes_to_the_weights_of_an_uninterrupted_one(wo
         running.kill()
         running.wait()
     assert not (output / "meta.json").exists()
-    with pytest.raises(MismatchError, match=r"other settings .*\(lr\)"):
-        pretrain(world, output, "mixture-example", *SCHEDULE, "--resume", "--lr", "2e-3")
+    with pytest.raises(MismatchError, match=r"other settings .*\(weight_decay\)"):
+        pretrain(world, output, "mixture-example", *SCHEDULE, "--resume", "--weight-decay", "0.5", "--lr", "2e-3")
     with open(output / "log.jsonl", "a") as log:
         log.write('{"step": 36')  # as a crash in the midst of writing would leave it
     pretrain(world, output, "mixture-example", *SCHEDULE, "--resume")
@@ -82,6 +82,27 @@ def test_a_killed_pre_training_resumes_to_the_weights_of_an_uninterrupted_one(wo
     assert [entry["step"] for entry in found if "loss" in entry] == list(range(5, 61, 5))
     assert [entry["step"] for entry in found if "held_out_mlm" in entry] == [0, 20, 40, 60]
     assert not (output / "checkpoints").exists()
+
+
+def test_epochs_on_the_command_line_replace_the_steps_of_a_preset(world: World, tmp_path: Path):
+    rows = len(world.corpus.read_text().splitlines())
+    pretrain(world, tmp_path / "m", "retromae", "--epochs", "0.5")  # the preset has 80,000 steps
+    assert read_json(tmp_path / "m" / "meta.json")["counts"]["steps"] == round(0.5 * (rows // 6))
+    with pytest.raises(UsageError, match="--steps and --epochs: choose one"):
+        pretrain(world, tmp_path / "n", "retromae", "--epochs", "0.5", "--steps", "3")
+
+
+@pytest.mark.parametrize(("more", "held", "asked"), [([], 0.1, 4096), (["--held-out", "4000"], 0.5, 4000)])
+def test_a_preset_holds_out_a_tenth_at_most_and_an_option_half(
+    more: list[str], held: float, asked: int, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    rows = len(world.corpus.read_text().splitlines())
+    out = int(held * rows)
+    assert out > 1
+    app(arguments(world, tmp_path / "m", "simlm-mlm", "--steps", "1", *more), standalone_mode=False)
+    said = f"{out} of {rows} passages are held out ({asked:,} were asked for), {rows - out} remain to train on"
+    assert said in capsys.readouterr().err
+    assert "gain_decoder" in entries(tmp_path / "m")[0]
 
 
 def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(world: World, tmp_path: Path):
@@ -107,6 +128,16 @@ def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(w
     for folder, expected in zip(folders, states, strict=True):
         model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
         torch.testing.assert_close(torch.tensor(model.encode([text])), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_measured_does_not_depend_on_the_micro_batch(world: World, tmp_path: Path):
+    more = ["--steps", "1", "--held-out", "9"]
+    found = []
+    for micro in ("6", "2"):
+        pretrain(world, tmp_path / micro, "qac-cocondenser", *more, "--micro-batch", micro)
+        found.append(entries(tmp_path / micro)[0])
+    assert found[0]["held_out_contrast"] > 0.1
+    assert found[0] == found[1]
 
 
 def test_the_masked_language_model_comes_out_whole(world: World, tmp_path: Path):

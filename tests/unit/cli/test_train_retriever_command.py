@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from drtk.cli.main import app
@@ -59,8 +60,8 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place:
         running.kill()
         running.wait()
     assert not (output / "meta.json").exists()
-    with pytest.raises(MismatchError, match=r"other settings .*\(lr\)"):
-        train(place, output, *schedule, "--resume", "--lr", "2e-3")
+    with pytest.raises(MismatchError, match=r"other settings .*\(temperature\)"):
+        train(place, output, *schedule, "--resume", "--temperature", "0.2", "--lr", "2e-3")
     with open(output / "log.jsonl", "a") as log:
         log.write('{"step": 11')  # as a crash in the midst of writing would leave it
     train(place, output, *schedule, "--resume")
@@ -145,6 +146,36 @@ def test_a_loss_that_is_no_number_ends_training(place: Path, tmp_path: Path):
     with pytest.raises(DrtkError, match=r"the loss is nan at step \d+; a lower --lr"):
         train(place, tmp_path / "m", "--steps", "20", "--lr", "1e38", "--warmup", "0", "--trainer", "max_grad_norm=0")
     assert not (tmp_path / "m" / "meta.json").exists()
+
+
+def test_a_training_that_ran_out_of_memory_goes_on_with_what_the_message_names(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    from drtk.training.trainer import DrtkTrainer
+
+    schedule = ["--steps", "6", "--log-every", "1", "--save-every", "2"]
+    with monkeypatch.context() as patch:
+        patch.setattr(DrtkTrainer, "training_step", short_of_memory_at(5, DrtkTrainer.training_step))
+        told = r"cpu: out of memory at step 5; --gradient-checkpointing, .* may help; --resume goes on from .* step 4"
+        with pytest.raises(DrtkError, match=told):
+            train(place, tmp_path / "m", *schedule)
+    app([*arguments(place, tmp_path / "m", *schedule, "--resume"), "--gradient-checkpointing"], standalone_mode=False)
+    assert "going on with other settings: gradient_checkpointing on, which was off" in capsys.readouterr().err
+    assert [entry["step"] for entry in entries(tmp_path / "m")] == [1, 2, 3, 4, 5, 6]
+    assert read_json(tmp_path / "m" / "meta.json")["changes"][0]["settings"] == {
+        "gradient_checkpointing": [False, True]
+    }
+
+
+def short_of_memory_at(step: int, method):
+    """A training step that fails at one step as a GPU that is full does."""
+
+    def failing(self, *given, **named):
+        if self.state.global_step + 1 == step:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return method(self, *given, **named)
+
+    return failing
 
 
 def test_too_few_examples_for_a_batch(place: Path, tmp_path: Path):

@@ -98,6 +98,26 @@ def test_resuming_with_other_settings_is_refused_and_force_begins_again(tmp_path
     assert files(anew.begin()) == ["meta.json.part"]
 
 
+def test_settings_that_may_differ_are_taken_and_noted_and_the_first_ones_stay_on_record(tmp_path: Path) -> None:
+    begun = {"depth": 3, "lr": 0.3, "micro": None, "log": True}
+    leave_unfinished(tmp_path / "out", settings=begun)
+    free = ("lr", "micro", "log")
+    with pytest.raises(MismatchError, match=r"other settings or files \(depth\)"):
+        job(tmp_path / "out", resume=True, settings=begun | {"depth": 4, "lr": 0.1}, may_differ=free).check()
+    leave_unfinished(tmp_path / "out", resume=True, settings=begun | {"lr": 0.1, "micro": 2}, may_differ=free)
+    leave_unfinished(tmp_path / "out", resume=True, settings=begun | {"lr": 0.1, "micro": 2}, may_differ=free)
+    last = job(tmp_path / "out", resume=True, settings=begun | {"lr": 0.1, "micro": 1}, may_differ=free)
+    last.check()
+    last.begin()
+    last.finish()
+    manifest = read_manifest(tmp_path / "out")
+    assert [change["settings"] for change in manifest["changes"]] == [
+        {"lr": [0.3, 0.1], "micro": [None, 2]},
+        {"micro": [2, 1]},
+    ]
+    assert (manifest["settings"]["lr"], manifest["settings"]["micro"]) == (0.1, 1)
+
+
 def test_resuming_with_a_changed_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "qrels.tsv").write_bytes(b"1")
     settings = {"qrels": str(tmp_path / "qrels.tsv")}

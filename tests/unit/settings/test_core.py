@@ -56,6 +56,39 @@ def test_a_value_that_cannot_be_meant_is_refused_by_its_flag(preset: dict[str, A
     assert complaint in str(caught.value)
 
 
+@dataclass(frozen=True)
+class Walk:
+    laps: float = knob(8.0, "Times around.", at_least=0)
+    metres: int | None = knob(None, "How far, in place of laps.", instead_of="laps", flag="--far")
+
+
+@pytest.mark.parametrize(
+    ("preset", "given", "expected"),
+    [
+        ({"metres": 500}, {}, Walk(8.0, 500)),
+        ({"metres": 500}, {"laps": 2.0}, Walk(2.0, None)),
+        ({"laps": 3.0}, {"metres": 70}, Walk(8.0, 70)),
+        ({"metres": 500}, {"metres": 70}, Walk(8.0, 70)),
+        ({"metres": 500}, {"laps": None}, Walk(8.0, 500)),
+    ],
+)
+def test_an_option_takes_away_what_a_preset_says_instead(preset: dict, given: dict, expected: Walk) -> None:
+    assert merge(Walk, preset, given) == expected
+
+
+@pytest.mark.parametrize(
+    ("preset", "given", "complaint"),
+    [
+        ({}, {"laps": 2.0, "metres": 500}, "--far and --laps: choose one"),
+        ({"laps": 2.0, "metres": 500}, {}, "preset: --far and --laps: choose one"),
+    ],
+)
+def test_two_ways_to_say_one_thing_are_refused_together(preset: dict, given: dict, complaint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        merge(Walk, preset, given)
+    assert str(caught.value) == complaint
+
+
 def test_a_whole_number_serves_where_a_fraction_is_asked_for() -> None:
     made = merge(Oven, {"hours": 2}, {})
     assert (made.hours, type(made.hours)) == (2.0, float)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from drtk.training.measuring import measured
+from drtk.training.measuring import grouped, measured
 from tests.pretraining import World
 
 CPU = torch.device("cpu")
@@ -49,6 +49,30 @@ def test_alignment_is_of_the_pairs_that_are_there(world: World):
         one, two = (F.normalize(stage.views(batch).vector(name), dim=-1)[both] for name in "ab")
     found = measured(stage.network, [batch], CPU)
     assert found["alignment"] == pytest.approx((one - two).pow(2).sum(dim=1).mean().item(), abs=1e-5)
+
+
+def test_a_contrast_is_measured_in_groups_of_one_size_whatever_the_batches_were(world: World):
+    stage = world.stage("qac-cocondenser").redrawn()
+    whole = measured(stage.network, [stage.batch(*range(8))], CPU)
+    parts = measured(stage.network, [stage.batch(0, 1, 2), stage.batch(3, 4), stage.batch(5, 6, 7)], CPU)
+    assert whole["held_out_contrast"] > 0.1
+    assert parts["held_out_contrast"] == pytest.approx(whole["held_out_contrast"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("counts", "groups"), [([32, 32, 32, 32, 2], [64, 64, 2]), ([100, 29], [64, 64]), ([5], [5]), ([1], []), ([], [])]
+)
+def test_what_is_left_of_the_groups_is_one_of_its_own_unless_it_is_alone(counts: list[int], groups: list[int]):
+    batches, first = [], 0
+    for count in counts:
+        rows = torch.arange(first, first + count)
+        batches.append(({"(a)": rows[:, None].float()}, {"a": rows % 2 == 0}))
+        first += count
+    found = list(grouped(batches))
+    assert [len(present["a"]) for _, present in found] == groups
+    numbers = [number for vectors, _ in found for number in vectors["(a)"][:, 0].tolist()]
+    assert numbers == list(range(sum(groups)))
+    assert all(torch.equal(vectors["(a)"][:, 0] % 2 == 0, present["a"]) for vectors, present in found)
 
 
 def test_measuring_leaves_the_mode_and_the_weights_as_they_were(world: World):
