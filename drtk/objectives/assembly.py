@@ -139,11 +139,13 @@ def _generator(composition: Composition, backbone: nn.Module, head: Any, tokeniz
     wanted = composition.generator
     if wanted is None:
         return None
-    if wanted.mode == "joint":
+    if wanted.init == "copy" or (wanted.init == "random" and not wanted.model):
         return Generator.beside(backbone, head, init=wanted.init)
     if not wanted.model:
-        raise UsageError("[generator] names no model; --generator DIR names one")
-    return Generator.of_folder(locate(wanted.model), tokenizer)
+        others = '; init = "copy" or "random" begins one without' if wanted.mode == "joint" else ""
+        raise UsageError(f"[generator] names no model; --generator DIR names one{others}")
+    frozen = wanted.mode == "frozen"
+    return Generator.of_folder(locate(wanted.model), tokenizer, frozen=frozen, redrawn=wanted.init == "random")
 
 
 def _dull(tokenizer: Any) -> Tensor:

@@ -14,7 +14,7 @@ def checked(composition: Composition, *, place: str) -> set[str]:
     """What a corpus must hold beside texts and titles, for a composition of which everything exists.
 
     Nothing is loaded but code. Raises UsageError, beginning with `place`, for a view, masking or reader that does not exist,
-    an option it lacks, and a reader without the source it starts from.
+    an option it lacks, a reader without the source it starts from, and a source nobody looks at.
     """
     try:
         _check_readers(composition)
@@ -32,5 +32,8 @@ def _check_readers(composition: Composition) -> None:
             raise UsageError(f"objective '{objective.name}': {error}") from error
         what = f"objective '{objective.name}': reader '{reader.use}'"
         check_options(what, kind.__init__, reader.options, given=("self", "anatomy"))
-        if getattr(kind, "needs_source", False) and not objective.source:
+        needs_source = getattr(kind, "needs_source", False)
+        if needs_source and not objective.source:
             raise UsageError(f"{what} needs 'source': the slot whose vector it starts from")
+        if objective.source and not needs_source:
+            raise UsageError(f"{what} looks at no other slot's vector: there can be no 'source'")

@@ -53,14 +53,14 @@ class Generator:
     """Who proposes replacement tokens.
 
     mode: frozen, or trained jointly with weight `weight` on the masked positions of slot `slot`
-    init: joint: copy of the encoder's start, or random weights
+    init: joint: the model as it is, a copy of the encoder's start, or random weights (of the model's size where one is named)
     reads: what it sees at masked positions: [MASK], or BERT's 80/10/10
     scope: masked positions are replaced, or all but the first
     """
 
     model: str = ""
     mode: Literal["frozen", "joint"] = "frozen"
-    init: Literal["copy", "random"] = "copy"
+    init: Literal["model", "copy", "random"] = "model"
     weight: float = 0.2
     slot: str = ""
     reads: Literal["mask", "bert"] = "mask"
