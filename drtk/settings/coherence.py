@@ -47,8 +47,8 @@ def check_coherence(found: Composition, place: str) -> None:
             _check_projected(found, objective, place)
         if isinstance(objective, Recover):
             _check_recover(found, objective, place)
-        else:
-            _check_contrast(found, objective, place)
+        if isinstance(objective, Contrast):
+            _check_contrast(objective, place)
     for name, projector in found.projectors.items():
         for slot_name in projector.slots:
             known(slot_name, f"[projectors.{name}]")
@@ -76,8 +76,7 @@ def _check_projected(found: Composition, objective: Objective, place: str) -> No
             f"{place}: objective '{objective.name}': there is no projector '{objective.projector}'; "
             f"{choices(found.projectors)}"
         )
-    vectors = objective.source if isinstance(objective, Recover) else found.slots_of(objective)
-    for name in vectors:
+    for name in objective.vectors_of:
         if name not in found.projectors[objective.projector].slots:
             raise UsageError(
                 f"{place}: objective '{objective.name}': projector '{objective.projector}' leaves out slot '{name}'"
@@ -92,10 +91,10 @@ def _check_cycle(found: Composition, name: str, place: str) -> None:
         seen.append(name)
 
 
-def _check_contrast(found: Composition, objective: Contrast, place: str) -> None:
+def _check_contrast(objective: Contrast, place: str) -> None:
     if objective.temperature <= 0:
         raise UsageError(f"{place}: objective '{objective.name}': temperature {objective.temperature} is not above 0")
-    names = found.slots_of(objective)
+    names = objective.vectors_of
     for name in names:
         if names.count(name) > 1:  # it is encoded once, so not even dropout would tell its two vectors apart
             raise UsageError(

@@ -229,7 +229,7 @@ def test_a_joint_generator_is_the_model_that_is_named_and_goes_on_from_it(world:
     moved = load_file(tmp_path / "trained" / "heads" / "readers.safetensors")
     layer = "generator.backbone.encoder.layer.0.output.dense.weight"
     assert not torch.equal(moved[layer], found[layer])
-    assert [entry["generator"] for entry in entries(tmp_path / "trained") if "loss" in entry][0] > 1
+    assert next(entry["generator"] for entry in entries(tmp_path / "trained") if "loss" in entry) > 1
     pretrain(world, tmp_path / "drawn", "simlm", *joint, "--set", "generator.init=random", "--lr", "0")
     drawn = load_file(tmp_path / "drawn" / "heads" / "readers.safetensors")
     assert drawn[layer].shape == found[layer].shape
