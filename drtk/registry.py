@@ -36,5 +36,10 @@ class Registry(Mapping[str, str]):
 
     def load(self, name: str) -> Any:
         """The attribute registered under `name`."""
-        module, _, attribute = self._entries[self.check(name)][0].partition(":")
-        return getattr(import_module(module), attribute)
+        return placed(self._entries[self.check(name)][0])
+
+
+def placed(place: str) -> Any:
+    """What stands at a place, "module:attribute"; its module is imported."""
+    module, _, attribute = place.partition(":")
+    return getattr(import_module(module), attribute)

@@ -44,7 +44,7 @@ def _terms(plan: Composition, network: Network) -> Iterator[str]:
     if plan.generator is not None and plan.generator.mode == "joint":
         wanted = plan.generator
         said = f"the generator predicts the hidden tokens of '{wanted.slot}'; it begins as "
-        said += "a copy of the encoder" if wanted.init == "copy" else "random weights"
+        said += {"model": wanted.model, "copy": "a copy of the encoder", "random": "random weights"}[wanted.init]
         rows.append(("generator", f"{wanted.weight:g} x", "", said))
     yield from _table(rows)
 

@@ -9,6 +9,7 @@ import typer
 from drtk.cli.jobs import OF_TRAINING, folder_maker
 from drtk.cli.options import Device, Seed, with_settings
 from drtk.io.folders import FolderJob
+from drtk.settings.composition import Generator
 from drtk.settings.pretraining import PretrainSettings
 
 MAY_DIFFER = (*OF_TRAINING, "micro_batch", "compile", "checkpoint_every", "eval_every")
@@ -82,6 +83,8 @@ def pretrain(
     plan = composition(content, place)
     if drop:
         plan = plan.without(drop)
+    if generator is not None:
+        _check_asked(plan.generator, place)
     wants = checked(plan, place=place)
     folder = locate(model)
     network, tokenizer = assembled(plan, folder, seed=seed, place=place)
@@ -105,6 +108,18 @@ def pretrain(
     if fitted:
         job.counts["tensors taken up"] = fitted
     job.finish(encoding=None, preset=place)
+
+
+def _check_asked(wanted: Generator | None, place: str) -> None:
+    """Raise UsageError where the model that --generator names would not be looked at."""
+    from drtk.errors import UsageError
+
+    if wanted is None:
+        raise UsageError(f"--generator: nothing in preset '{place}', as it is changed here, asks a generator")
+    if wanted.init == "copy":
+        raise UsageError(
+            '--generator: generator.init = "copy" begins with a copy of the encoder; leave one of them out'
+        )
 
 
 def _probe(folder: str | None, pairs: str | None, job: FolderJob) -> Any:

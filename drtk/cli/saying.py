@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from drtk.objectives import TARGETS
 from drtk.settings.composition import Composition, Contrast, Objective, Recover, Slot
+from drtk.settings.objectives import OBJECTIVES
 
 _TARGETS = {
     "masked": "the hidden tokens of",
@@ -27,12 +29,14 @@ def said_term(plan: Composition, objective: Objective) -> str:
     projected = f", through projector '{objective.projector}'" if objective.projector else ""
     if isinstance(objective, Contrast):
         return _said_contrast(objective) + projected
+    if not isinstance(objective, Recover):
+        return f"{OBJECTIVES[objective.use]}: {_names((*objective.tokens_of, *objective.vectors_of))}{projected}"
     reader = plan.readers[objective.reader]
     own = objective.reader.partition(" ")[0] == "reader"  # made for this objective alone: no name a person gave
     who = "the encoder" if reader.use == "encoder" else _with_options(reader.use, reader.options)
     if not own and objective.reader in plan.readers and objective.reader != reader.use:
         who = f"'{objective.reader}', {who},"
-    target = _TARGETS[objective.target]
+    target = _TARGETS.get(objective.target) or f"{TARGETS[objective.target]}, of"
     if reader.use == "causal":
         target = "each next token of"
     given = f", given the vector of {_names(objective.source)}" if objective.source else ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drtk.cli.saying import read_by, said_slot
 from drtk.settings.composition import Composition, Contrast, Recover
+from drtk.settings.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
     from drtk.text.slots import Slotted
@@ -112,6 +113,8 @@ def asked_of(plan: Composition, name: str, slot: Slotted, given: Sequence[int], 
             )
         elif isinstance(each, Contrast) and name in (*each.extra_negatives, *each.extra_positives):
             yield f"{each.name}: its vector is {'a negative' if name in each.extra_negatives else 'a positive too'}"
+        elif not isinstance(each, Recover) and name in (*each.tokens_of, *each.vectors_of):
+            yield f"{each.name}: {OBJECTIVES[each.use]}"
 
 
 def _labelled(plan: Composition, term: Recover, slot: Slotted, given: Sequence[int], spell: Speller) -> str:

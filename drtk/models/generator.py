@@ -32,18 +32,20 @@ class Generator(nn.Module):
         self.train(not frozen)
 
     @classmethod
-    def of_folder(cls, folder: Path, tokenizer: Any) -> Generator:
-        """The frozen generator of a model folder (SimLM, DiffCSE).
+    def of_folder(cls, folder: Path, tokenizer: Any, *, frozen: bool = True, redrawn: bool = False) -> Generator:
+        """The generator of a model folder (SimLM, DiffCSE), frozen or to be trained.
 
-        tokenizer: that of the encoder. Raises MismatchError where the folder's numbers its word pieces otherwise, or has no trained head.
+        redrawn: its shape alone, with weights drawn from torch's generator, to be trained
+        tokenizer: that of the encoder. Raises MismatchError where the folder's numbers its word pieces otherwise, or has no
+        trained head and needs one.
         """
         backbone, head, own = load_masked_lm(folder)
-        if head.fresh:
+        if head.fresh and not redrawn:
             raise MismatchError(
                 f"{folder}: has no language-model head, so it proposes no tokens; name a masked language model"
             )
         check_vocabulary(folder, own.get_vocab(), tokenizer.get_vocab())
-        return cls(backbone, head, frozen=True)
+        return cls.beside(backbone, head, init="random") if redrawn else cls(backbone, head, frozen=frozen)
 
     @classmethod
     def beside(cls, backbone: nn.Module, head: LMHead, *, init: Literal["copy", "random"]) -> Generator:
@@ -52,7 +54,7 @@ class Generator(nn.Module):
         own, own_head = deepcopy(
             (backbone, head)
         )  # in one go: the copied head takes its embeddings from the copied encoder
-        if init == "random":
+        if init == "random":  # of the copies, since transformers draws no weight anew that it has loaded itself
             with torch.no_grad():
                 own.apply(own._init_weights)
                 own_head.apply(own._init_weights)

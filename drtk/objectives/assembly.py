@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +15,10 @@ from drtk.models.hub import locate
 from drtk.models.lm_head import load_masked_lm
 from drtk.models.projector import Projector
 from drtk.models.readers import READERS
-from drtk.objectives.network import Network, recovering
-from drtk.objectives.recover import Recovery
-from drtk.objectives.targets import Corrected, Edited, NextTokens, Tokens
-from drtk.settings.composition import Composition, Recover
+from drtk.objectives.network import Network
+from drtk.objectives.parts import Parts
+from drtk.registry import placed
+from drtk.settings.composition import Composition
 from drtk.text.words import stop_words
 
 
@@ -39,19 +38,17 @@ def assembled(composition: Composition, model: Path, *, seed: int, place: str = 
         raise MismatchError(f"{model}: its tokenizer has no mask token")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        used = {getattr(objective, "reader", "") for objective in composition.objectives}
         readers = {
             name: _reader(reader.use, anatomy, reader.options, f"{place}: reader '{reader.use}'")
             for name, reader in composition.readers.items()
-            if any(name == objective.reader for objective in recovering(composition))
+            if name in used
         }
-        heads: dict[str, Any] = {}
-        recoveries = {
-            objective.name: Recovery(
-                objective,
-                readers[objective.reader],
-                _target(objective, composition, readers[objective.reader], head, anatomy, heads),
-            )
-            for objective in recovering(composition)
+        parts = Parts(anatomy, head, readers)
+        recoveries: dict[str, Any] = {
+            objective.name: placed(objective.computed_by)(objective, parts)
+            for objective in composition.objectives
+            if not objective.compares
         }
         projectors = {
             name: Projector(anatomy.hidden_size, kind=each.kind)
@@ -59,7 +56,7 @@ def assembled(composition: Composition, model: Path, *, seed: int, place: str = 
             if any(name == objective.projector for objective in composition.objectives)
         }
         generator = _generator(composition, backbone, head, tokenizer)
-    if not any(getattr(each.target, "head", None) is head for each in recoveries.values()):
+    if not any(part is head for each in recoveries.values() for part in each.modules()):
         head.requires_grad_(False)  # as the pooler: several processes would wait for its gradient
     network = Network(
         composition,
@@ -104,46 +101,17 @@ def _reader(use: str, anatomy: Anatomy, options: dict[str, Any], place: str) -> 
     return made
 
 
-def _target(
-    objective: Recover,
-    composition: Composition,
-    reader: nn.Module,
-    head: Any,
-    anatomy: Anatomy,
-    heads: dict[str, Any],
-) -> nn.Module:
-    """What the reader predicts. Readers share the encoder's head, but a discriminator shares nothing (methods: section 5.0)."""
-    use = composition.readers[objective.reader].use
-    if objective.target == "edited":
-        scale = float(getattr(anatomy.config, "initializer_range", 0.02))
-        if objective.reduction == "mean_all":
-            return Edited(anatomy.hidden_size, classes=objective.classes, over="length", scale=scale)
-        over: Literal["content", "tokens"] = "content" if objective.classes == 1 else "tokens"
-        return Edited(anatomy.hidden_size, classes=objective.classes, over=over, scale=scale)
-    if use == "discriminator":
-        if objective.reader not in heads:
-            own = deepcopy((anatomy.backbone, head))[1]
-            own._encoder = (reader.encoder,)
-            heads[objective.reader] = own
-        head = heads[objective.reader]
-    if objective.target == "corrected":
-        return Corrected(head, anatomy.hidden_size)
-    if use == "causal":
-        if objective.target != "all":
-            raise UsageError(f"objective '{objective.name}': a causal reader writes the next token: target = \"all\"")
-        return NextTokens(head)
-    return Tokens(head, everywhere=objective.target == "all")
-
-
 def _generator(composition: Composition, backbone: nn.Module, head: Any, tokenizer: Any) -> Generator | None:
     wanted = composition.generator
     if wanted is None:
         return None
-    if wanted.mode == "joint":
+    if wanted.init == "copy" or (wanted.init == "random" and not wanted.model):
         return Generator.beside(backbone, head, init=wanted.init)
     if not wanted.model:
-        raise UsageError("[generator] names no model; --generator DIR names one")
-    return Generator.of_folder(locate(wanted.model), tokenizer)
+        others = '; init = "copy" or "random" begins one without' if wanted.mode == "joint" else ""
+        raise UsageError(f"[generator] names no model; --generator DIR names one{others}")
+    frozen = wanted.mode == "frozen"
+    return Generator.of_folder(locate(wanted.model), tokenizer, frozen=frozen, redrawn=wanted.init == "random")
 
 
 def _dull(tokenizer: Any) -> Tensor:

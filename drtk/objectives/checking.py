@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from drtk.errors import UsageError
 from drtk.models.readers import READERS
+from drtk.objectives import TARGETS
 from drtk.objectives.network import recovering
 from drtk.settings.composition import Composition
 from drtk.text.slots import fields_of
@@ -13,8 +14,8 @@ from drtk.text.views.base import check_options
 def checked(composition: Composition, *, place: str) -> set[str]:
     """What a corpus must hold beside texts and titles, for a composition of which everything exists.
 
-    Nothing is loaded but code. Raises UsageError, beginning with `place`, for a view, masking or reader that does not exist,
-    an option it lacks, and a reader without the source it starts from.
+    Nothing is loaded but code. Raises UsageError, beginning with `place`, for a view, masking, reader or target that does not exist,
+    an option it lacks, a reader without the source it starts from, and a source nobody looks at.
     """
     try:
         _check_readers(composition)
@@ -26,11 +27,17 @@ def checked(composition: Composition, *, place: str) -> set[str]:
 def _check_readers(composition: Composition) -> None:
     for objective in recovering(composition):
         reader = composition.readers[objective.reader]
+        what = f"objective '{objective.name}': reader '{reader.use}'"
         try:
             kind = READERS.load(reader.use)
+            TARGETS.check(objective.target)
         except UsageError as error:
             raise UsageError(f"objective '{objective.name}': {error}") from error
-        what = f"objective '{objective.name}': reader '{reader.use}'"
+        if getattr(kind, "says_next", False) and objective.target != "all":
+            raise UsageError(f'{what} writes the next token: target = "all"')
         check_options(what, kind.__init__, reader.options, given=("self", "anatomy"))
-        if getattr(kind, "needs_source", False) and not objective.source:
+        needs_source = getattr(kind, "needs_source", False)
+        if needs_source and not objective.source:
             raise UsageError(f"{what} needs 'source': the slot whose vector it starts from")
+        if objective.source and not needs_source:
+            raise UsageError(f"{what} looks at no other slot's vector: there can be no 'source'")

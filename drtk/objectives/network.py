@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from drtk.losses.language import token_losses_sum
 from drtk.models.pooling import pool
 from drtk.objectives.batch import Batch, SlotBatch
-from drtk.objectives.contrast import contrast_loss
 from drtk.objectives.filling import filled
-from drtk.objectives.recover import Recovery
 from drtk.objectives.views import Views
-from drtk.settings.composition import Composition, Contrast, Recover
+from drtk.registry import placed
+from drtk.settings.composition import Composition, Objective, Recover
 
 GENERATOR_TERM = "generator"
 Sums = dict[str, Tensor]
@@ -46,7 +45,7 @@ class Network(nn.Module):
         backbone: nn.Module,
         anatomy: Any,
         head: nn.Module,
-        recoveries: Mapping[str, Recovery],
+        recoveries: Mapping[str, nn.Module],
         projectors: Mapping[str, nn.Module],
         generator: Any = None,
         dull: Tensor | None = None,
@@ -82,7 +81,8 @@ class Network(nn.Module):
             self.generator.eval()
         return self
 
-    def _recoveries(self) -> Iterator[tuple[str, Any]]:
+    def summed(self) -> Iterator[tuple[str, Any]]:
+        """The terms that are sums over tokens, by name."""
         yield from self.recoveries.items()
 
     @property
@@ -90,13 +90,13 @@ class Network(nn.Module):
         """Slots whose vectors are compared over the batch, in the order they are encoded in."""
         found: list[str] = []
         for objective in self.composition.objectives:
-            if isinstance(objective, Contrast):
-                found += [name for name in self.composition.slots_of(objective) if name not in found]
+            if objective.compares:
+                found += [name for name in objective.vectors_of if name not in found]
         return found
 
     def counts(self, batch: Batch) -> Sums:
         """Labelled positions of each recovering term in a batch, ()."""
-        found = {name: recovery.count(batch) for name, recovery in self._recoveries()}
+        found = {name: recovery.count(batch) for name, recovery in self.summed()}
         if self._joint and self.composition.generator is not None:
             slot = batch[self.composition.generator.slot]
             found[GENERATOR_TERM] = (slot.hidden & slot.present[:, None]).sum().float()
@@ -122,8 +122,8 @@ class Network(nn.Module):
     def _compared(self, views: Views) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         for objective in self.composition.objectives:
-            if isinstance(objective, Contrast):
-                for name in self.composition.slots_of(objective):
+            if objective.compares:
+                for name in objective.vectors_of:
                     found[compared_as(objective, name)] = views.source(objective.projector, name)
         return found
 
@@ -138,7 +138,7 @@ class Network(nn.Module):
         if compared:
             return vectors
         terms: Sums = {}
-        for name, recovery in self._recoveries():
+        for name, recovery in self.summed():
             total = recovery(views)
             terms[name] = total if counts is None else recovery.reduced(total, counts[name])
         if self._joint and self.composition.generator is not None:
@@ -170,20 +170,20 @@ class Network(nn.Module):
 
 
 def compared_terms(composition: Composition, vectors: dict[str, Tensor], present: dict[str, Tensor]) -> Sums:
-    """The contrastive terms of a whole batch, () each; vectors (by `compared_as`) and present (by slot) of all processes."""
+    """The terms that compare vectors, of a whole batch, () each; vectors (by `compared_as`) and present (by slot) of all processes."""
     terms: Sums = {}
     for objective in composition.objectives:
-        if isinstance(objective, Contrast):
-            own = {name: vectors[compared_as(objective, name)] for name in composition.slots_of(objective)}
-            terms[objective.name] = contrast_loss(objective, own, present)
+        if objective.compares:
+            own = {name: vectors[compared_as(objective, name)] for name in objective.vectors_of}
+            terms[objective.name] = placed(objective.computed_by)(objective, own, present)
     return terms
 
 
-def compared_as(objective: Contrast, slot: str) -> str:
+def compared_as(objective: Objective, slot: str) -> str:
     """The name of a slot's vector as an objective compares it: two may compare one slot's with and without a projector."""
     return f"{objective.projector}({slot})" if objective.projector else slot
 
 
 def recovering(composition: Composition) -> list[Recover]:
-    """The objectives that are no contrast."""
+    """The objectives that have a reader and a target."""
     return [objective for objective in composition.objectives if isinstance(objective, Recover)]

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from drtk.objectives import TARGETS
 from drtk.objectives.batch import Batch
+from drtk.objectives.parts import Parts
 from drtk.objectives.views import Views
 from drtk.settings.composition import Recover
 
@@ -15,9 +17,10 @@ from drtk.settings.composition import Recover
 class Recovery(nn.Module):
     """The term of one [[objective]] of kind recover."""
 
-    def __init__(self, wanted: Recover, reader: nn.Module, target: Any) -> None:
+    def __init__(self, wanted: Recover, parts: Parts) -> None:
         super().__init__()
-        self.wanted, self.reader, self.target = wanted, reader, target
+        self.wanted, self.reader = wanted, parts.readers[wanted.reader]
+        self.target: Any = TARGETS.load(wanted.target)(wanted, parts)
 
     @property
     def bottlenecked(self) -> bool:

@@ -10,6 +10,35 @@ from torch import Tensor, nn
 
 from drtk.losses.language import token_losses_sum
 from drtk.objectives.batch import SlotBatch
+from drtk.objectives.parts import Parts
+from drtk.settings.composition import Recover
+
+
+def masked(wanted: Recover, parts: Parts) -> nn.Module:
+    """The tokens that are hidden."""
+    return Tokens(parts.head_of(wanted.reader), everywhere=False)
+
+
+def every(wanted: Recover, parts: Parts) -> nn.Module:
+    """All tokens; of a reader that says the next one, those."""
+    head = parts.head_of(wanted.reader)
+    return (
+        NextTokens(head) if getattr(parts.readers[wanted.reader], "says_next", False) else Tokens(head, everywhere=True)
+    )
+
+
+def edited(wanted: Recover, parts: Parts) -> nn.Module:
+    """SimLM's question of one logit, or DiffCSE's of two, which is asked of special tokens too and of padding in `mean_all`."""
+    scale = float(getattr(parts.anatomy.config, "initializer_range", 0.02))
+    over: Literal["content", "tokens", "length"] = "content" if wanted.classes == 1 else "tokens"
+    if wanted.reduction == "mean_all":
+        over = "length"
+    return Edited(parts.anatomy.hidden_size, classes=wanted.classes, over=over, scale=scale)
+
+
+def corrected(wanted: Recover, parts: Parts) -> nn.Module:
+    """All tokens, through the gate."""
+    return Corrected(parts.head_of(wanted.reader), parts.anatomy.hidden_size)
 
 
 class Tokens(nn.Module):
@@ -108,7 +137,7 @@ class Corrected(nn.Module):
         where = self.positions(slot)
         rows, originals, copied = hidden[where], slot.clean[where], given[where] == slot.clean[where]
         total = hidden.new_zeros((), dtype=torch.float32)
-        for start in range(0, len(rows), self.chunk):
+        for start in range(0, max(1, len(rows)), self.chunk):  # once at least, so that nobody waits for a gradient
             part = slice(start, start + self.chunk)
             total = total + torch.utils.checkpoint.checkpoint(
                 self._part, rows[part], originals[part], copied[part], use_reentrant=False

@@ -5,9 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from drtk.errors import UsageError
-from drtk.settings.composition import EDITS, GENERATED, Composition, Objective, Recover, Slot, choices
+from drtk.settings.composition import (
+    EDITS,
+    GENERATED,
+    Composition,
+    Contrast,
+    Generator,
+    Objective,
+    Recover,
+    Slot,
+    choices,
+)
 
 _EDITED = (*EDITS, "any")
+_COVERED = ("mask", "bert", "replaced")  # what a masked language model can learn from
 _REFERRING = ("extension", "complement")
 
 
@@ -36,15 +47,15 @@ def check_coherence(found: Composition, place: str) -> None:
             _check_projected(found, objective, place)
         if isinstance(objective, Recover):
             _check_recover(found, objective, place)
-        elif objective.temperature <= 0:
-            raise UsageError(
-                f"{place}: objective '{objective.name}': temperature {objective.temperature} is not above 0"
-            )
+        if isinstance(objective, Contrast):
+            _check_contrast(objective, place)
     for name, projector in found.projectors.items():
         for slot_name in projector.slots:
             known(slot_name, f"[projectors.{name}]")
-    if found.generator is not None and found.generator.mode == "joint":
-        known(found.generator.slot, "[generator] slot")
+    if found.generator is not None:
+        if found.generator.slot:
+            known(found.generator.slot, "[generator] slot")
+        _check_generator(found, found.generator, place)
 
 
 def _check_reference(name: str, slot: Slot, other: Slot, place: str) -> None:
@@ -65,8 +76,7 @@ def _check_projected(found: Composition, objective: Objective, place: str) -> No
             f"{place}: objective '{objective.name}': there is no projector '{objective.projector}'; "
             f"{choices(found.projectors)}"
         )
-    vectors = objective.source if isinstance(objective, Recover) else found.slots_of(objective)
-    for name in vectors:
+    for name in objective.vectors_of:
         if name not in found.projectors[objective.projector].slots:
             raise UsageError(
                 f"{place}: objective '{objective.name}': projector '{objective.projector}' leaves out slot '{name}'"
@@ -81,9 +91,42 @@ def _check_cycle(found: Composition, name: str, place: str) -> None:
         seen.append(name)
 
 
+def _check_contrast(objective: Contrast, place: str) -> None:
+    if objective.temperature <= 0:
+        raise UsageError(f"{place}: objective '{objective.name}': temperature {objective.temperature} is not above 0")
+    names = objective.vectors_of
+    for name in names:
+        if names.count(name) > 1:  # it is encoded once, so not even dropout would tell its two vectors apart
+            raise UsageError(
+                f"{place}: objective '{objective.name}': slot '{name}' is compared with itself; two readings are two slots"
+            )
+
+
+def _check_generator(found: Composition, wanted: Generator, place: str) -> None:
+    if wanted.mode == "frozen":
+        if wanted.init != "model":
+            raise UsageError(
+                f"{place}: [generator] init: '{wanted.init}' is how one of mode \"joint\" begins; a frozen one is its model"
+            )
+        return
+    if not wanted.slot:
+        raise UsageError(f"{place}: [generator] of mode \"joint\" lacks 'slot': the one whose hidden tokens it learns")
+    if found.slots[wanted.slot].corruption not in _COVERED:
+        raise UsageError(f"{place}: [generator] slot: nothing in slot '{wanted.slot}' is covered, so nothing is learnt")
+
+
 def _check_recover(found: Composition, objective: Recover, place: str) -> None:
     if objective.source and len(objective.source) not in (1, len(objective.slot)):
         raise UsageError(f"{place}: objective '{objective.name}': as many sources as slots are wanted, or one")
+    if objective.projector and not objective.source:
+        raise UsageError(f"{place}: objective '{objective.name}': a projector is for the vector of a 'source'")
+    if objective.target != "edited":
+        if objective.classes != 1:
+            raise UsageError(f"{place}: objective '{objective.name}': 'classes' are of target \"edited\" alone")
+        if objective.reduction == "mean_all":
+            raise UsageError(
+                f"{place}: objective '{objective.name}': reduction 'mean_all' is of target \"edited\" alone"
+            )
     for name in objective.slot:
         corruption = found.slots[name].corruption
         if objective.target == "edited" and corruption not in _EDITED:

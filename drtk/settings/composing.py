@@ -11,16 +11,15 @@ from drtk.errors import UsageError
 from drtk.settings.coherence import check_coherence
 from drtk.settings.composition import (
     Composition,
-    Contrast,
     Generator,
     Objective,
     Projector,
     Reader,
-    Recover,
     Slot,
     choices,
 )
 from drtk.settings.core import plain_type
+from drtk.settings.objectives import OBJECTIVES
 
 Part = TypeVar("Part")
 SHORTEST_SLOT = 3  # tokens, the two special ones among them
@@ -136,20 +135,18 @@ def _objective(
     table: Mapping[str, Any], place: str, readers: Mapping[str, Reader]
 ) -> tuple[Objective, dict[str, Reader]]:
     given = dict(table)
-    use = given.pop("use", None)
-    if use == "contrast":
-        return _built(Contrast, given, place), {}
-    if use != "recover":
-        raise UsageError(f"{place}: unknown objective '{use}'; choose from recover, contrast")
+    use = str(given.pop("use", None))
+    try:
+        kind = OBJECTIVES.load(use)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error}") from error
     made: dict[str, Reader] = {}
-    if "reader" not in given:
-        raise UsageError(f"{place}: lacks 'reader'")
-    reader = given["reader"]
-    if not (isinstance(reader, str) and reader in readers):  # its own, under a name nobody else can use
-        name = f"reader {place.rpartition(' ')[2]}"
-        made[name] = _reader(reader, place)
+    reader = given.get("reader")
+    if "reader" in given and not (isinstance(reader, str) and reader in readers):
+        name = f"reader {place.rpartition(' ')[2]}"  # its own, under a name nobody else can use
+        made[name] = _reader(given["reader"], place)
         given["reader"] = name
-    return _built(Recover, given, place), made
+    return _built(kind, given, place, made={"use": use}), made
 
 
 def _built(kind: type[Part], table: Mapping[str, Any], place: str, *, made: Mapping[str, Any] | None = None) -> Part:
@@ -203,7 +200,7 @@ def _named(objectives: Sequence[Objective], place: str) -> tuple[Objective, ...]
     for objective in objectives:
         name = objective.name
         if not name:
-            name = "contrast" if isinstance(objective, Contrast) else f"{objective.slot[0]}_{objective.target}"
+            name = objective.plain_name
             taken = {other.name for other in found}
             name = next(each for each in (name, *(f"{name}_{number}" for number in range(2, 99))) if each not in taken)
         elif not _NAME.fullmatch(name):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from drtk.errors import UsageError
 
@@ -53,14 +53,14 @@ class Generator:
     """Who proposes replacement tokens.
 
     mode: frozen, or trained jointly with weight `weight` on the masked positions of slot `slot`
-    init: joint: copy of the encoder's start, or random weights
+    init: joint: the model as it is, a copy of the encoder's start, or random weights (of the model's size where one is named)
     reads: what it sees at masked positions: [MASK], or BERT's 80/10/10
     scope: masked positions are replaced, or all but the first
     """
 
     model: str = ""
     mode: Literal["frozen", "joint"] = "frozen"
-    init: Literal["copy", "random"] = "copy"
+    init: Literal["model", "copy", "random"] = "model"
     weight: float = 0.2
     slot: str = ""
     reads: Literal["mask", "bert"] = "mask"
@@ -76,29 +76,79 @@ class Projector:
     kind: Literal["bn", "tanh", "none"] = "bn"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """What every [[objective]] says. A kind of objective is a subclass with what it alone needs, named in OBJECTIVES.
+
+    computed_by: the place of what computes it (drtk/settings/objectives.py has the contract)
+    compares: it is of the vectors of a whole batch together; else of tokens, and can be had in parts
+    use: its name in OBJECTIVES
+    """
+
+    computed_by: ClassVar[str]
+    compares: ClassVar[bool] = False
+
+    projector: str = ""
+    weight: float = 1.0
+    use: str = ""
+    name: str = ""
+    group: str = ""
+
+    @property
+    def tokens_of(self) -> tuple[str, ...]:
+        """Slots whose tokens it looks at."""
+        return ()
+
+    @property
+    def vectors_of(self) -> tuple[str, ...]:
+        """Slots whose vectors it looks at."""
+        return ()
+
+    @property
+    def plain_name(self) -> str:
+        """What it is called where nobody gave it a name."""
+        return type(self).__name__.lower()
+
+
 @dataclass(frozen=True)
-class Recover:
-    """A reader predicts a target at every position of its slots, helped by the vectors of the sources."""
+class Recover(Objective):
+    """A reader predicts a target, an entry of TARGETS, at every position of its slots, helped by the vectors of the sources."""
+
+    computed_by: ClassVar[str] = "drtk.objectives.recover:Recovery"
 
     reader: str
     slot: tuple[str, ...]
     source: tuple[str, ...] = ()
-    target: Literal["masked", "all", "edited", "corrected"] = "masked"
+    target: str = "masked"
     reduction: Literal["mean", "mean_all", "sum"] = "mean"
     classes: Literal[1, 2] = 1
-    projector: str = ""
-    weight: float = 1.0
-    name: str = ""
-    group: str = ""
+
+    @property
+    def tokens_of(self) -> tuple[str, ...]:
+        """The slots."""
+        return self.slot
+
+    @property
+    def vectors_of(self) -> tuple[str, ...]:
+        """The sources."""
+        return self.source
+
+    @property
+    def plain_name(self) -> str:
+        """Of its first slot and its target."""
+        return f"{self.slot[0]}_{self.target}"
 
 
 @dataclass(frozen=True)
-class Contrast:
+class Contrast(Objective):
     """Two slots' vectors find each other among those of the batch.
 
     candidates: the `other` side alone, or `all` vectors but one's own; symmetric: both sides ask
     extra_negatives, extra_positives: further slots
     """
+
+    computed_by: ClassVar[str] = "drtk.objectives.contrast:contrast_loss"
+    compares: ClassVar[bool] = True
 
     a: str
     b: str
@@ -108,13 +158,11 @@ class Contrast:
     symmetric: bool = False
     extra_negatives: tuple[str, ...] = ()
     extra_positives: tuple[str, ...] = ()
-    projector: str = ""
-    weight: float = 1.0
-    name: str = ""
-    group: str = ""
 
-
-Objective = Recover | Contrast
+    @property
+    def vectors_of(self) -> tuple[str, ...]:
+        """Both sides, and what is added to them."""
+        return self.a, self.b, *self.extra_negatives, *self.extra_positives
 
 
 @dataclass(frozen=True)
@@ -137,9 +185,7 @@ class Composition:
 
     def slots_of(self, objective: Objective) -> list[str]:
         """Slots an objective looks at."""
-        if isinstance(objective, Recover):
-            return [*objective.slot, *objective.source]
-        return [objective.a, objective.b, *objective.extra_negatives, *objective.extra_positives]
+        return [*objective.tokens_of, *objective.vectors_of]
 
     def without(self, names: Iterable[str]) -> Composition:
         """Without some objectives, by their names or groups, and whatever nobody asks for then.

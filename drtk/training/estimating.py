@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from drtk.objectives.network import Network, recovering
-from drtk.settings.composition import Contrast
 from drtk.settings.pretraining import PretrainSettings
 from drtk.training.pretrain import Material
 
@@ -85,12 +84,10 @@ def encoded_slots(network: Network) -> list[str]:
     plan = network.composition
     found: list[str] = []
     for objective in plan.objectives:
-        if isinstance(objective, Contrast):
-            found += plan.slots_of(objective)
-            continue
-        found += objective.source
-        if not getattr(network.recoveries[objective.name].reader, "needs_source", False):
-            found += objective.slot
+        found += objective.vectors_of
+        reader = getattr(network.recoveries[objective.name], "reader", None) if not objective.compares else None
+        if not getattr(reader, "needs_source", False):
+            found += objective.tokens_of
     return [name for name in plan.slots if name in found]
 
 

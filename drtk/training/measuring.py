@@ -10,7 +10,6 @@ from torch import Tensor
 
 from drtk.objectives.batch import Batch
 from drtk.objectives.network import Network, compared_terms
-from drtk.objectives.recover import Recovery
 from drtk.objectives.views import Views, moved
 from drtk.settings.composition import Contrast
 
@@ -43,12 +42,11 @@ def measured(network: Network, batches: Sequence[Batch], device: torch.device) -
         for held in batches:
             batch = moved(held, device)
             views = Views(batch, network)
-            for name, recovery in network.recoveries.items():
-                assert isinstance(recovery, Recovery)
+            for name, recovery in network.summed():
                 count = recovery.count(batch)
                 loss = recovery(views)
                 add(f"held_out_{name}", loss, count)
-                if recovery.bottlenecked:
+                if getattr(recovery, "bottlenecked", bool(recovery.wanted.vectors_of)):
                     add(f"gain_{name}", recovery(views, other_sources=True) - loss, count)
             present = {name: slot.present for name, slot in batch.items()}
             if network.contrasted:
@@ -96,8 +94,7 @@ def bottlenecks(network: Network) -> list[str]:
     """Slots whose vectors something is asked of; else the first slot there is."""
     found: list[str] = []
     for objective in network.composition.objectives:
-        names = [objective.a, objective.b] if isinstance(objective, Contrast) else [*objective.source]
-        found += [name for name in names if name not in found]
+        found += [name for name in objective.vectors_of if name not in found]
     return found or [next(iter(network.composition.slots))]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import shutil
@@ -22,6 +24,7 @@ def blocks(mark: str) -> list[tuple[str, str]]:
 
 EXAMPLES = [  # mark of the file, mark of the line, and the registry the line goes into
     ("python file=", "python line=", 'FUSIONS = Registry(\n    "fusion method",\n    {\n'),
+    ("python objective=", "python objective-line=", 'OBJECTIVES = Registry(\n    "objective",\n    {\n'),
     ("python masking=", "python masking-line=", 'MASKING = Registry(\n    "masking strategy",\n    {\n'),
 ]
 
@@ -84,6 +87,28 @@ def test_a_masking_of_ones_own_is_checked_shown_and_trained(extended: Path) -> N
         2,
         f"drtk: {name}: [slots.passage]: masking 'stretch' has no option 'early'; choose from late\n",
     )
+
+
+def test_an_objective_of_ones_own_is_checked_told_and_trained(extended: Path) -> None:
+    for kind in ("masking", "objective"):
+        ((name, preset),) = blocks(f"toml {kind}=")
+        (extended / name).write_text(preset, encoding="utf-8")
+    ((_, before),) = blocks("sh masking")
+    needed = [line for line in before.splitlines() if "corpus.jsonl" in line and "mine.toml" not in line]
+    ((_, script),) = blocks("sh objective")
+    ((_, expected),) = blocks("text objective")
+    found = shell("\n".join([*needed, script]).replace("-o model", "--force -o model"), extended)
+    assert (found.returncode, found.stdout) == (0, expected), found.stderr
+    log = [json.loads(line) for line in (extended / "apart" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    steps = [entry for entry in log if "loss" in entry]
+    assert len(steps) == 3
+    for entry in steps:  # two vectors at a distance d: log(1 + exp(-2 d^2)), at most log 2
+        assert 0 < entry["uniformity"] <= math.log(2)
+        assert entry["loss"] == pytest.approx(entry["mlm"] + 0.5 * entry["uniformity"], abs=1e-3)
+    (extended / name).write_text(preset.replace("weight = 0.5", "sharpnes = 4"), encoding="utf-8")
+    found = shell(f"drtk presets {name} --check", extended)
+    told = f"drtk: {name}: objective 2: unknown key 'sharpnes'; choose from group, name, projector, sharpness, slot, weight\n"
+    assert (found.returncode, found.stderr) == (2, told)
 
 
 @pytest.mark.parametrize("mark", [mark for mark, _, _ in EXAMPLES])

@@ -3,7 +3,8 @@
 from drtk.registry import Registry
 
 # A class made as Reader(anatomy, **options), called as reader(view, source) -> (B, L, H); see drtk/models/readers/base.py.
-# `needs_source = True` says that it cannot do without the vector.
+# `needs_source = True` says that it cannot do without the vector, `says_next = True` that its state at a token is about the next
+# one, `own_head = True` that it shares no head: it has an `encoder`, and its copy of the head takes the embeddings of that.
 READERS = Registry(
     "reader",
     {

@@ -24,6 +24,7 @@ class CausalReader(nn.Module):
     """
 
     needs_source = True
+    says_next = True
 
     def __init__(self, anatomy: Anatomy, *, layers: int = 1, window: int = 3) -> None:
         super().__init__()

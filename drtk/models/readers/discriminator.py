@@ -17,6 +17,7 @@ class Discriminator(nn.Module):
     """
 
     needs_source = True
+    own_head = True
 
     def __init__(self, anatomy: Anatomy) -> None:
         super().__init__()

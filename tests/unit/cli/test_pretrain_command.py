@@ -244,6 +244,29 @@ def test_what_passages_lack_is_said_with_the_command_that_adds_it(
     assert "\n" not in str(caught.value)
 
 
+JOINT = ["--set", "generator.mode=joint", "--set", "generator.slot=encoder"]
+
+
+def test_a_joint_generator_is_the_model_that_is_named_and_goes_on_from_it(world: World, tmp_path: Path):
+    """At a rate of 0 it comes out as it went in; SimLM's Table 13 trains the pre-trained one, and one of its shape."""
+    joint = ["--generator", str(world.generator), *JOINT, "--steps", "1"]
+    pretrain(world, tmp_path / "still", "simlm", *joint, "--lr", "0")
+    before = load_file(world.generator / "model.safetensors")
+    found = load_file(tmp_path / "still" / "heads" / "readers.safetensors")
+    mine = {name.partition("backbone.")[2]: value for name, value in found.items() if name.startswith("generator.back")}
+    assert sum("encoder.layer" in name for name in mine) == 16  # one layer; the encoder has four
+    assert all(torch.equal(value, before[name]) for name, value in mine.items())
+    pretrain(world, tmp_path / "trained", "simlm", *joint, "--lr", "1e-2")
+    moved = load_file(tmp_path / "trained" / "heads" / "readers.safetensors")
+    layer = "generator.backbone.encoder.layer.0.output.dense.weight"
+    assert not torch.equal(moved[layer], found[layer])
+    assert next(entry["generator"] for entry in entries(tmp_path / "trained") if "loss" in entry) > 1
+    pretrain(world, tmp_path / "drawn", "simlm", *joint, "--set", "generator.init=random", "--lr", "0")
+    drawn = load_file(tmp_path / "drawn" / "heads" / "readers.safetensors")
+    assert drawn[layer].shape == found[layer].shape
+    assert not torch.equal(drawn[layer], found[layer])
+
+
 @pytest.mark.parametrize(
     ("preset", "more", "told"),
     [
@@ -272,6 +295,17 @@ def test_what_passages_lack_is_said_with_the_command_that_adds_it(
         ("simlm-mlm", ["--set", "objective.2.reader.layer=3"], "layer"),
         ("mlm", ["--drop", "cpr"], "--drop cpr: no objective or group is called that"),
         ("mlm", ["--generator", "x"], "preset 'mlm' has no generator"),
+        (
+            "simlm",
+            ["--generator", "x", *JOINT, "--set", "generator.init=copy"],
+            "begins with a copy of the encoder; leave",
+        ),
+        ("diffcse-sts-bert", ["--generator", "x", "--drop", "difference"], "as it is changed here, asks a generator"),
+        (
+            "simlm",
+            [*JOINT, "--set", "generator.model="],
+            '--generator DIR names one; init = "copy" or "random" begins one',
+        ),
         ("simcse", ["--set", 'projectors.head.slots=["one"]'], "projector 'head' leaves out slot 'two'"),
         ("simcse", ["--micro-batch", "2"], "a projector needs its batch in one part"),
         ("mlm", ["--batch", "500"], "do not fill one batch"),

@@ -205,6 +205,29 @@ def test_a_folder_with_another_vocabulary_or_without_a_head_is_refused(tmp_path:
         Generator.of_folder(tmp_path / "e", other)
 
 
+def test_a_model_may_be_trained_on_as_it_is_or_with_weights_drawn_anew(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    model = saved_masked_lm("electra", tmp_path / "g")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "g")
+    trained = Generator.of_folder(tmp_path / "g", tokenizer, frozen=False).train()
+    assert trained.backbone.training
+    assert all(parameter.requires_grad for parameter in trained.parameters())
+    own = trained.backbone.encoder.layer[0].intermediate.dense.weight
+    assert torch.equal(own, model.electra.encoder.layer[0].intermediate.dense.weight)
+    drawn_anew = Generator.of_folder(tmp_path / "g", tokenizer, frozen=False, redrawn=True)
+    assert type(drawn_anew.backbone) is type(trained.backbone)
+    assert {name: each.shape for name, each in drawn_anew.named_parameters()} == {
+        name: each.shape for name, each in trained.named_parameters()
+    }
+    assert not torch.equal(drawn_anew.backbone.encoder.layer[0].intermediate.dense.weight, own)
+    assert bool((drawn_anew.head.norm.weight == 1).all())
+    bare = tiny_model(tmp_path / "e")  # without a head there is nothing to train on, but something to draw
+    assert not Generator.of_folder(bare, AutoTokenizer.from_pretrained(bare), frozen=False, redrawn=True).frozen
+    with pytest.raises(MismatchError, match="has no language-model head"):
+        Generator.of_folder(bare, AutoTokenizer.from_pretrained(bare), frozen=False)
+
+
 def test_the_longest_input_leaves_out_the_places_roberta_does_not_use() -> None:
     assert frozen(masked_lm("roberta")).longest == 62  # positions 0 and 1 belong to padding
     assert frozen(masked_lm("bert")).longest == 64

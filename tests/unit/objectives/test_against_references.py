@@ -297,9 +297,10 @@ JOINT = ("generator.mode=joint", "generator.slot=encoder")
 MASKED = (
     *(f"slots.{slot}.corruption=bert" for slot in CHANGED),
     "objective.2.target=masked",
+    "objective.2.classes=1",
     "objective.2.reduction=mean",
 )
-CORRECTED = ("objective.2.target=corrected", "objective.2.reduction=mean")
+CORRECTED = ("objective.2.target=corrected", "objective.2.classes=1", "objective.2.reduction=mean")
 SHARED = ('readers.one={use="decoder"}', *(f"objective.{number}.reader=one" for number in range(4, 9)))
 
 CASES: dict[str, tuple[str, tuple[str, ...], Callable[[Scene], Terms]]] = {

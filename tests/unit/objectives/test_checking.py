@@ -49,6 +49,7 @@ WRONG = [
     ("simlm", "objective.decoder.reader.init=zero", "objective 'decoder': reader 'decoder': init = 'zero' is not one of random, copy"),
     ("simlm", "objective.decoder.source=[]", None),
     ("mlm", "objective.mlm.reader=decoder", "objective 'mlm': reader 'decoder' needs 'source': the slot whose vector it starts from"),
+    ("simlm", "objective.encoder.source=decoder", "objective 'encoder': reader 'encoder' looks at no other slot's vector: there can be no 'source'"),
     ("mlm", "example=document", '[slots.passage]: example = "document" and view = "pair.a" or "pair.b" with distinct spans go together'),
     ("cocondenser", "slots.b.spans=random", '[slots.b]: example = "document" and view'),
     ("cotmae", "slots.context.spans=distinct", '[slots.context]: example = "document" and view'),

@@ -225,10 +225,10 @@ def test_the_generators_of_simlm() -> None:
     frozen, joint, drawn = (
         of_page("simlm", name).plan.generator for name in ("frozen", "joint", "joint, from random weights")
     )
-    assert [each and (each.mode, each.init) for each in (frozen, joint, drawn)] == [
-        ("frozen", "copy"),
-        ("joint", "copy"),
-        ("joint", "random"),
+    assert [each and (each.mode, each.init, each.model) for each in (frozen, joint, drawn)] == [
+        ("frozen", "model", "google/electra-base-generator"),
+        ("joint", "model", "google/electra-base-generator"),
+        ("joint", "random", "google/electra-base-generator"),  # its shape
     ]
     assert joint is not None
     assert (joint.slot, joint.weight) == ("encoder", 0.2)
