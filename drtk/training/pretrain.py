@@ -35,6 +35,7 @@ from drtk.training.selection import Selection
 from drtk.training.trainer import ShowProgress, allow_checkpointing, save_weights, training_arguments
 
 LOG, READERS_FILE, BEST = "log.jsonl", "readers", "best"
+WAITED_LONG = 0.1  # of the time: making batches holds training up
 Probe = Callable[[TextEncoder], float]
 
 
@@ -140,6 +141,8 @@ def pretrain(
         log_every=settings.log_every,
         save_every=settings.checkpoint_every,
         others=settings.trainer,
+        fused=settings.fused,
+        report_to=settings.report_to,
     )
     if settings.gradient_checkpointing:
         allow_checkpointing(network.backbone)
@@ -182,6 +185,11 @@ def pretrain(
     if watch is not None:
         trainer.add_callback(MeasureTheStart(trainer))
     facts: dict[str, Any] = {"steps": trainer.go_on(), "epochs": round(material.steps / material.steps_per_epoch, 4)}
+    facts["waiting_for_data"] = round(waited := trainer.waiting.share(), 4)
+    if waited > WAITED_LONG:
+        log(
+            f"pretrain: {waited:.0%} of the time was spent waiting for data; --trainer dataloader_num_workers=4 may help"
+        )
     if trainer.is_world_process_zero():
         if isinstance(watch, Selection):
             best = watch.put_back(network)

@@ -21,6 +21,7 @@ from drtk.io.progress import Progress, detail
 from drtk.io.progress import log as say
 from drtk.models.checkpoint import writing_weights
 from drtk.training.distributed import rank, wait_for_all
+from drtk.training.reporting import beside_the_log, check_reporting
 from drtk.training.sampling import seed_of_step
 
 Objective = Callable[[nn.Module, dict[str, Any]], dict[str, Tensor]]
@@ -63,6 +64,7 @@ class DrtkTrainer(Trainer):
     ) -> None:
         super().__init__(**given)
         self.remove_callback(PrinterCallback)
+        self.callback_handler.callbacks = [beside_the_log(each, log) for each in self.callback_handler.callbacks]
         self.probe = probe
         if probe is not None:
             self.add_callback(MeasureNowAndThen(probe.every))
@@ -102,6 +104,7 @@ class DrtkTrainer(Trainer):
         with self.accelerator.autocast():
             found = self.probe.measure(step)
         self._write({"step": step} | found)
+        self.callback_handler.on_log(self.args, self.state, self.control, dict(found))
         self.control.should_training_stop |= self.probe.enough
         return found
 
@@ -317,6 +320,25 @@ def passed_through(items: Sequence[str]) -> dict[str, Any]:
     return chosen
 
 
+def trains_on_gpu(device: str) -> bool:
+    """Whether `--device` means a GPU. Raises UsageError for what training does not take, DrtkError where there is no GPU."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise UsageError(
+            f"--device {device}: training takes auto, cpu or cuda; CUDA_VISIBLE_DEVICES chooses among GPUs"
+        )
+    on_gpu = torch.cuda.is_available() and device != "cpu"
+    if device == "cuda" and not on_gpu:
+        raise DrtkError("--device cuda: not available")
+    return on_gpu
+
+
+def precision_of(name: str, *, on_gpu: bool) -> str:
+    """The numbers of `--precision`; "auto" is bfloat16 on a GPU that has it, float32 elsewhere."""
+    if name != "auto":
+        return name
+    return "bfloat16" if on_gpu and torch.cuda.is_bf16_supported() else "float32"
+
+
 def training_arguments(
     folder: Path,
     *,
@@ -332,22 +354,18 @@ def training_arguments(
     save_every: int,
     others: Sequence[str],
     schedule: str = "linear",
+    fused: bool = True,
+    report_to: Sequence[str] = (),
 ) -> TrainingArguments:
     """The Trainer's arguments; `batch` is that of one device, `folder` takes the checkpoints.
 
     schedule: of the learning rate after its warm-up, by transformers' name (constant, linear, cosine, …)
+    fused: AdamW as one kernel; report_to: who is told, by transformers' name (tensorboard, wandb)
 
-    Raises UsageError for what TrainingArguments refuse.
+    Raises UsageError for what TrainingArguments refuse, MissingDependency where whom to tell is not installed.
     """
-    if device not in ("auto", "cpu", "cuda"):
-        raise UsageError(
-            f"--device {device}: training takes auto, cpu or cuda; CUDA_VISIBLE_DEVICES chooses among GPUs"
-        )
-    on_gpu = torch.cuda.is_available() and device != "cpu"
-    if device == "cuda" and not on_gpu:
-        raise DrtkError("--device cuda: not available")
-    if precision == "auto":
-        precision = "bfloat16" if on_gpu and torch.cuda.is_bf16_supported() else "float32"
+    on_gpu = trains_on_gpu(device)
+    precision = precision_of(precision, on_gpu=on_gpu)
     chosen: dict[str, Any] = {
         "output_dir": str(folder),
         "max_steps": steps,
@@ -355,6 +373,7 @@ def training_arguments(
         "learning_rate": lr,
         "warmup_steps": round(warmup * steps) if warmup < 1 else round(warmup),
         "weight_decay": weight_decay,
+        "optim": "adamw_torch_fused" if fused else "adamw_torch",
         "lr_scheduler_type": "constant_with_warmup" if schedule == "constant" and warmup else schedule,
         "seed": seed,
         "use_cpu": not on_gpu,
@@ -368,13 +387,17 @@ def training_arguments(
         "remove_unused_columns": False,
         "logging_nan_inf_filter": False,
         "disable_tqdm": True,
-        "report_to": "none",
+        "report_to": [*report_to] or "none",
+        "run_name": folder.parent.name,
         "ddp_find_unused_parameters": False,
         "dataloader_num_workers": 2 if on_gpu else 0,
         "dataloader_pin_memory": on_gpu,
     }
+    chosen |= passed_through(others)
+    named = chosen["report_to"]
+    check_reporting([named] if isinstance(named, str) else named or ())
     try:
-        arguments = TrainingArguments(**chosen | passed_through(others))
+        arguments = TrainingArguments(**chosen)
     except (ValueError, TypeError, ImportError) as error:
         raise UsageError(f"--trainer: {str(error).splitlines()[0]}") from error
     if arguments.n_gpu > 1:  # DataParallel would cut the batch apart within one process; torchrun is the way to several
