@@ -117,21 +117,26 @@ def record_filter(
     return lambda function: _common(function, tuple(flags), make, shape="filter")
 
 
-def folder_maker(kind: str, *, resume: bool = False, passages: bool = False) -> Callable[..., Any]:
+def folder_maker(
+    kind: str, *, resume: bool = False, passages: bool = False, free: tuple[str, ...] = ()
+) -> Callable[..., Any]:
     """A command that makes a folder; it receives a FolderJob as `job`.
 
     resume: it can go on with unfinished work, and notices itself where its `source` is not what that was made from.
+    free: settings that a run which goes on may have otherwise: they say how the work is done, not what is made.
     A command with a parameter `dry_run` writes nothing where that is given, and needs no output then.
     """
     flags = ["resume"] * resume + ["force", "skip_done", "skip_bad"] + ["with_files"] * passages + ["quiet", "verbose"]
 
     def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:
-        return _folder_job(name, kind, output, settings, given)
+        return _folder_job(name, kind, output, settings, given, free)
 
     return lambda function: _common(function, tuple(flags), make, shape="folder")
 
 
-def _folder_job(name: str, kind: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:
+def _folder_job(
+    name: str, kind: str, output: str, settings: dict[str, Any], given: dict[str, Any], free: tuple[str, ...] = ()
+) -> FolderJob:
     if output == STANDARD:
         raise UsageError("--output must name a folder")
     return FolderJob(
@@ -140,6 +145,7 @@ def _folder_job(name: str, kind: str, output: str, settings: dict[str, Any], giv
         output,
         settings,
         resumable="resume" in given,
+        free=free,
         resume=given.get("resume", False),
         force=given["force"],
         intake=Intake(skip_bad=given["skip_bad"]),

@@ -19,10 +19,12 @@ Dropped = Annotated[
     list[str] | None,
     typer.Option("--drop", metavar="NAME", help="Leave out an objective, or all of a group; repeatable."),
 ]
+# A run may go on with these lowered, where memory was too small.
+HOW = ("micro_batch", "gradient_checkpointing", "attention", "compile", "report_to")
 
 
 @with_settings(PretrainSettings, preset=True, recipe="recipe")
-@folder_maker("model", resume=True, passages=True)
+@folder_maker("model", resume=True, passages=True, free=HOW)
 def pretrain(
     passages: Annotated[
         list[str], typer.Argument(metavar="PASSAGES", help="Files of passages, in any format drtk reads.")

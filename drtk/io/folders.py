@@ -35,6 +35,7 @@ from drtk.io.streams import is_writable
 class FolderJob:
     """One run of a command that makes a folder. `begin` opens it, `finish` writes meta.json, last.
 
+    `free`: settings of which an unfinished folder may have been begun with others.
     Where several processes run one command together (torchrun), the one of rank 0 alone looks after the folder.
     """
 
@@ -43,6 +44,7 @@ class FolderJob:
     output: str
     settings: dict[str, Any] = field(default_factory=dict)
     resumable: bool = False
+    free: tuple[str, ...] = ()
     resume: bool = False
     force: bool = False
     side_files: tuple[str, ...] = ()
@@ -128,7 +130,8 @@ class FolderJob:
         if not is_manifest(found):
             raise DrtkError(f"{self._unfinished}: is not drtk's; choose another folder")
         before, now = found["settings"], plain(self.settings)
-        changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in SOURCES)
+        passed_over = {*SOURCES, *self.free}
+        changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in passed_over)
         sources = {entry["path"] for entry in inputs_named({key: before.get(key) for key in SOURCES})}
         return changed + [
             entry["path"] for entry in found["inputs"] if entry["path"] not in sources and not unchanged(entry)

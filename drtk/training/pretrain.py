@@ -32,7 +32,13 @@ from drtk.training.measuring import measured
 from drtk.training.pretrainer import Pretrainer
 from drtk.training.rows import Parts, Rows
 from drtk.training.selection import Selection
-from drtk.training.trainer import ShowProgress, allow_checkpointing, save_weights, training_arguments
+from drtk.training.trainer import (
+    ShowProgress,
+    allow_checkpointing,
+    save_weights,
+    training_arguments,
+    within_memory,
+)
 
 LOG, READERS_FILE, BEST = "log.jsonl", "readers", "best"
 WAITED_LONG = 0.1  # of the time: making batches holds training up
@@ -127,6 +133,7 @@ def pretrain(
     """
     settings, composition = material.settings, material.composition
     share, micro = shares(settings, network)
+    advice = less_memory(settings, network, micro)
     checkpoints = folder / "checkpoints"
     arguments = training_arguments(
         checkpoints,
@@ -152,7 +159,8 @@ def pretrain(
     if world_size() > 1:
         share_batch_norm(network)
     if network.generator is not None:
-        network.generator.to(arguments.device)
+        with within_memory(arguments.device, advice):
+            network.generator.to(arguments.device)
     store = Keeper(folder, network, tokenizer, composition, settings)
     batches = material.held_out_batches(max(2, min(micro, 64))) if len(material.held_out) > 1 else []
 
@@ -169,19 +177,21 @@ def pretrain(
         watch = Selection(network, look, folder / BEST, by="probe", every=settings.eval_every)
     elif batches:
         watch = Measuring(look, every=settings.eval_every)
-    trainer = Pretrainer(
-        log=folder / LOG,
-        steps_per_epoch=material.steps_per_epoch,
-        probe=watch,
-        model=network,
-        args=arguments,
-        train_dataset=material.dataset(),
-        data_collator=material.parts(micro),
-        callbacks=[
-            ShowProgress("pretrain", material.steps),
-            *([SaveEncoders(store, every=settings.save_every)] if settings.save_every else []),
-        ],
-    )
+    with within_memory(arguments.device, advice):
+        trainer = Pretrainer(
+            log=folder / LOG,
+            steps_per_epoch=material.steps_per_epoch,
+            probe=watch,
+            advice=advice,
+            model=network,
+            args=arguments,
+            train_dataset=material.dataset(),
+            data_collator=material.parts(micro),
+            callbacks=[
+                ShowProgress("pretrain", material.steps),
+                *([SaveEncoders(store, every=settings.save_every)] if settings.save_every else []),
+            ],
+        )
     if watch is not None:
         trainer.add_callback(MeasureTheStart(trainer))
     facts: dict[str, Any] = {"steps": trainer.go_on(), "epochs": round(material.steps / material.steps_per_epoch, 4)}
@@ -211,10 +221,27 @@ def shares(settings: PretrainSettings, network: Network) -> tuple[int, int]:
     micro = min(settings.micro_batch or share, share)
     if network.contrasted and settings.batch < 2:
         raise DrtkError("--batch 1 leaves nothing to tell a text's partner from")
-    projected = any(getattr(objective, "projector", "") for objective in network.composition.objectives)
-    if projected and micro < share:
+    if _in_one_part(network) and micro < share:
         raise DrtkError(f"a projector needs its batch in one part: --micro-batch {share} or a smaller --batch")
     return share, micro
+
+
+def _in_one_part(network: Network) -> bool:
+    """Whether a projector's norm has to see the whole batch at once."""
+    return any(objective.projector for objective in network.composition.objectives)
+
+
+def less_memory(settings: PretrainSettings, network: Network, micro: int) -> str:
+    """Which settings to lower where memory is too small, the one that costs least first."""
+    found = []
+    if micro > 1:
+        found.append(f"--{'batch' if _in_one_part(network) else 'micro-batch'} {micro // 2}")
+    if not settings.gradient_checkpointing:
+        found.append("--gradient-checkpointing")
+    found.append(f"a --max-length below {settings.max_length}")
+    return (
+        f"{' or '.join([', '.join(found[:-1]), found[-1]]) if len(found) > 1 else found[0]} may help; --resume goes on"
+    )
 
 
 class Keeper:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -55,17 +56,25 @@ class DrtkTrainer(Trainer):
 
     The data set holds the examples of all steps in order: it knows epochs and shuffling, the Trainer does not.
     objective: (model, inputs) -> named scalar terms, whose sum is minimised; all of them are logged
+    advice: what may help where memory is too small
     log: file that gets a line per `logging_steps`; steps_per_epoch: for the "epoch" written there
     probe: measures the model meanwhile, and may end training
     """
 
     def __init__(
-        self, *, objective: Objective, log: Path, steps_per_epoch: float, probe: Probe | None = None, **given: Any
+        self,
+        *,
+        objective: Objective,
+        log: Path,
+        steps_per_epoch: float,
+        probe: Probe | None = None,
+        advice: str = "--gradient-checkpointing, a smaller --batch or more devices may help",
+        **given: Any,
     ) -> None:
         super().__init__(**given)
         self.remove_callback(PrinterCallback)
         self.callback_handler.callbacks = [beside_the_log(each, log) for each in self.callback_handler.callbacks]
-        self.probe = probe
+        self.probe, self.advice = probe, advice
         if probe is not None:
             self.add_callback(MeasureNowAndThen(probe.every))
         self.objective, self._log_path, self._steps_per_epoch = objective, log, steps_per_epoch
@@ -89,12 +98,8 @@ class DrtkTrainer(Trainer):
             if self.probe.enough:
                 return step
         wait_for_all()
-        try:
+        with within_memory(self.args.device, self.advice):
             return int(self.train(resume_from_checkpoint=str(start) if start else None).global_step)
-        except torch.OutOfMemoryError as error:
-            raise DrtkError(
-                f"{self.args.device}: out of memory; --gradient-checkpointing, a smaller --batch or more devices may help"
-            ) from error
 
     def evaluate(self, *given: Any, **named: Any) -> dict[str, float]:
         """The probe's numbers, which also go to the log file; ends training where the probe has seen enough."""
@@ -163,6 +168,7 @@ class DrtkTrainer(Trainer):
         """Nothing: draws are functions of the step."""
 
     def _save_checkpoint(self, *given: Any, **named: Any) -> None:
+        self._check_weights()
         with writing_weights(Path(self.args.output_dir)):
             super()._save_checkpoint(*given, **named)
         if self.args.should_save:
@@ -170,6 +176,26 @@ class DrtkTrainer(Trainer):
             if self.probe is not None:
                 self.probe.save(folder)
             (folder / COMPLETE).touch()
+
+    def _check_weights(self) -> None:
+        """Raise DrtkError where weights are no numbers any more: a checkpoint of them would push out one that is good."""
+        for name, weight in self.model.named_parameters():
+            if not bool(torch.isfinite(weight).all()):
+                raise DrtkError(
+                    f"'{name}' is no number any more at step {self.state.global_step}; the last checkpoint is kept: "
+                    "a lower --lr or --precision float32 may help"
+                )
+
+
+@contextmanager
+def within_memory(device: torch.device | str, advice: str) -> Iterator[None]:
+    """Tell in one line that memory was too small, and what may help."""
+    try:
+        yield
+    except RuntimeError as error:  # of which torch's own kind is one; a CPU has none of its own
+        if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
+            raise DrtkError(f"{device}: out of memory; {advice}") from error
+        raise
 
 
 class MeasureNowAndThen(TrainerCallback):
