@@ -12,7 +12,7 @@ from drtk.io.folders import FolderJob
 from drtk.settings.composition import Generator
 from drtk.settings.pretraining import PretrainSettings
 
-MAY_DIFFER = (*OF_TRAINING, "micro_batch", "compile", "checkpoint_every", "eval_every")
+MAY_DIFFER = (*OF_TRAINING, "micro_batch", "attention", "compile", "report_to", "checkpoint_every", "eval_every")
 SPARED = 0.1  # of a corpus, at most, where a preset says how much to hold out: presets are for millions of passages
 Changes = Annotated[
     list[str] | None,
@@ -66,6 +66,8 @@ def pretrain(
     """
     from drtk.errors import UsageError
     from drtk.io.manifest import inputs_named
+    from drtk.models.attending import Attention
+    from drtk.models.device import choose_device
     from drtk.models.hub import locate
     from drtk.objectives.assembly import assembled, check_lengths
     from drtk.objectives.checking import checked
@@ -73,6 +75,8 @@ def pretrain(
     from drtk.text.token_corpus import TokenCorpus
     from drtk.training.pretrain import Material, shares, take_up
     from drtk.training.pretrain import pretrain as train
+    from drtk.training.reporting import check_reporting
+    from drtk.training.trainer import precision_of, trains_on_gpu
 
     place = str(recipe["name"])
     content = with_changes(recipe, changes or [])
@@ -86,8 +90,13 @@ def pretrain(
     if generator is not None:
         _check_asked(plan.generator, place)
     wants = checked(plan, place=place)
+    check_reporting(settings.report_to)
+    on_gpu = trains_on_gpu(device)
+    half = precision_of(settings.precision, on_gpu=on_gpu) != "float32"
+    attention = Attention(settings.attention, choose_device("cuda" if on_gpu else "cpu"), half)
+    attention.check()
     folder = locate(model)
-    network, tokenizer = assembled(plan, folder, seed=seed, place=place)
+    network, tokenizer = assembled(plan, folder, seed=seed, place=place, attention=attention)
     check_lengths(network, settings.max_length)
     shares(settings, network)  # complains before anything is written
     fitted = take_up(network, folder)

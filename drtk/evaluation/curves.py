@@ -84,6 +84,50 @@ def read_loss(source: str, *, intake: Intake | None = None) -> LossCurve:
     return LossCurve(*read_log(source, "loss", intake=intake))
 
 
+@dataclass(frozen=True)
+class Curve:
+    """A number of a training log by step."""
+
+    steps: list[int]
+    values: list[float]
+
+    def beside(self, other: Curve) -> bool:
+        """Whether it was logged along with another number, at the same steps."""
+        return self.steps == other.steps
+
+
+def read_curves(source: str, *, intake: Intake | None = None) -> dict[str, Curve]:
+    """Every number of a log of JSON lines with `step`, by its name, in the order of their first appearance.
+
+    Values without end are passed over. Raises RecordError (file:line) for a line that is no such row, or whose loss is no
+    number, DrtkError for an empty log.
+    """
+    intake = intake or Intake()
+    found: dict[str, Curve] = {}
+    for number, line in intake.lines(source):
+        if not line.strip():
+            continue
+        try:
+            row = parse_row(line)
+            step = row.get("step")
+            if isinstance(step, bool) or not isinstance(step, int):
+                raise ValueError("expected a whole 'step'")
+            if not isinstance(row.get("loss", 0.0), int | float):
+                raise ValueError("expected a whole 'step' and a number as 'loss'")
+        except ValueError as error:
+            intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
+            continue
+        for name, value in row.items():
+            if name == "step" or isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+                continue
+            curve = found.setdefault(name, Curve([], []))
+            curve.steps.append(step)
+            curve.values.append(float(value))
+    if not found:
+        raise DrtkError(f"{name_of(source)}: holds no numbers")
+    return found
+
+
 def read_log(source: str, field: str, *, intake: Intake | None = None) -> tuple[list[int], list[float]]:
     """(steps, values of `field`) of a log of JSON lines with `step`; rows without the field, and values without end, are passed over.
 

@@ -14,6 +14,7 @@ from drtk.io.trec import Judgements
 ROLES = {
     "bm25": ("bm25", "lucene", "sparse"),
     "untrained": ("off-the-shelf", "untrained", "zero-shot", "base"),
+    "pretrained": ("pretrained", "pre-trained"),
     "trained": ("trained", "fine-tuned", "finetuned", "retriever"),
     "fused": ("fused", "fusion", "hybrid", "rrf"),
 }
@@ -111,12 +112,18 @@ def compare(first: Evaluation, second: Evaluation, measure: str) -> Claim:
 
 
 def claims(results: Sequence[Evaluation], main: str, deep: str) -> list[Claim]:
-    """What a report should answer: does training beat BM25 and no training (on `main`), does fusion beat both (`deep`)?"""
+    """What a report should answer, on `main`: does training beat BM25 and no training, and does pre-training before it help?
+
+    And does fusion beat both of what it joins (`deep`)?
+    """
     trained, bm25 = with_role(results, "trained"), with_role(results, "bm25")
     untrained, fused = with_role(results, "untrained"), with_role(results, "fused")
     found = []
     if trained is not None:
         found += [compare(trained, other, main) for other in (bm25, untrained) if other is not None]
+    pretrained = with_role(results, "pretrained")
+    if trained is not None and pretrained is not None:
+        found.append(compare(pretrained, trained, main))
     if fused is not None:
         found += [compare(fused, other, deep) for other in (bm25, trained or untrained) if other is not None]
     return found

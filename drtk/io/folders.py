@@ -45,6 +45,7 @@ class FolderJob:
     output: str
     settings: dict[str, Any] = field(default_factory=dict)
     resumable: bool = False
+    free: tuple[str, ...] = ()
     resume: bool = False
     force: bool = False
     side_files: tuple[str, ...] = ()

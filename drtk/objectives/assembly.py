@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError, UsageError
 from drtk.models.anatomy import Anatomy
+from drtk.models.attending import Attention
 from drtk.models.generator import Generator
 from drtk.models.hub import locate
 from drtk.models.lm_head import load_masked_lm
@@ -22,14 +23,20 @@ from drtk.settings.composition import Composition
 from drtk.text.words import stop_words
 
 
-def assembled(composition: Composition, model: Path, *, seed: int, place: str = "preset") -> tuple[Network, Any]:
+def assembled(
+    composition: Composition, model: Path, *, seed: int, place: str = "preset", attention: Attention | None = None
+) -> tuple[Network, Any]:
     """The network, on the CPU in float32, and the tokenizer; new weights are drawn from `seed`.
+
+    attention: how encoder, readers of its kind and generator attend; None: as they were loaded
 
     Raises MismatchError for an encoder that a reader or the generator cannot serve, UsageError for options a reader lacks.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # a head that the folder lacks is drawn
         backbone, head, tokenizer = load_masked_lm(model)
+    if attention is not None:  # before layers are copied, for a copy has a configuration of its own
+        attention.given_to(backbone)
     for name, parameter in backbone.named_parameters():
         if "pooler" in name.split("."):  # nothing reads it, so it would wait for a gradient for ever
             parameter.requires_grad_(False)
@@ -56,6 +63,8 @@ def assembled(composition: Composition, model: Path, *, seed: int, place: str = 
             if any(name == objective.projector for objective in composition.objectives)
         }
         generator = _generator(composition, backbone, head, tokenizer)
+    if attention is not None and generator is not None:
+        attention.given_to(generator.backbone)
     if not any(part is head for each in recoveries.values() for part in each.modules()):
         head.requires_grad_(False)  # as the pooler: several processes would wait for its gradient
     network = Network(

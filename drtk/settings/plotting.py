@@ -19,7 +19,9 @@ class PlotSettings:
     by: By | None = knob(None, "What is scored: passage, or source: a document by its best passage. [default: passage]")
     drop_same_id: bool | None = knob(None, "Take a query's own document out of its ranking (BEIR).")
     depth: int | None = knob(None, "Look at the first N of each ranking.", at_least=1)
-    field: str | None = knob(None, "training: the number of the log that is drawn. [default: loss]")
+    field: tuple[str, ...] | None = knob(
+        None, "training: a number of the log that is drawn; repeatable. [default: loss, or all terms and measurements]"
+    )
     positive: float | None = knob(None, "space: pairs rated above this belong together. [default: 4]")
     points: int | None = knob(None, "space: vectors drawn of each group, chosen by a hash. [default: 1500]", at_least=2)
     format: Literal["png", "svg", "pdf", "json"] | None = knob(

@@ -32,9 +32,18 @@ class PretrainSettings:
         "auto", "Numbers of the forward pass; auto is bfloat16 on a GPU that has it, float32 elsewhere."
     )
     gradient_checkpointing: bool = knob(False, "Compute activations twice and keep fewer of them in memory.")
-    compile: bool = knob(False, "Compile the network with torch.compile.")
+    compile: bool = knob(False, "Compile the encoder's layers with torch.compile.")
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"] = knob(
+        "auto",
+        "Implementation of attention, by transformers' name; auto is flash attention, which skips padding, on a GPU with "
+        "16-bit numbers where it is installed, sdpa elsewhere.",
+    )
+    fused: bool = knob(True, "AdamW as one kernel, where torch has it for the device (CPU, CUDA).")
     log_every: int = knob(10, "Steps between entries of log.jsonl.", at_least=1)
     save_every: int = knob(0, "Steps between encoders kept as OUT/step-N; 0: the last one alone.", at_least=0)
+    report_to: tuple[str, ...] = knob(
+        (), "Whom to tell what log.jsonl holds: tensorboard (files in OUT/tensorboard), wandb, …; repeatable."
+    )
     checkpoint_every: int = knob(500, "Steps between checkpoints that --resume can go on from.", at_least=1)
     trainer: tuple[str, ...] = knob(
         (), "KEY=VALUE for an argument of transformers' TrainingArguments without an option here; repeatable."

@@ -32,9 +32,16 @@ from drtk.training.measuring import AT_ONCE, measured
 from drtk.training.pretrainer import Pretrainer
 from drtk.training.rows import Parts, Rows
 from drtk.training.selection import Selection
-from drtk.training.trainer import ShowProgress, allow_checkpointing, save_weights, training_arguments
+from drtk.training.trainer import (
+    ShowProgress,
+    allow_checkpointing,
+    save_weights,
+    training_arguments,
+    within_memory,
+)
 
 LOG, READERS_FILE, BEST = "log.jsonl", "readers", "best"
+WAITED_LONG = 0.1  # of the time: making batches holds training up
 Probe = Callable[[TextEncoder], float]
 
 
@@ -168,6 +175,7 @@ def pretrain(
     """
     settings, composition = material.settings, material.composition
     share, micro = shares(settings, network)
+    advice = relief(settings, network, micro=micro)
     checkpoints = folder / "checkpoints"
     arguments = training_arguments(
         checkpoints,
@@ -182,6 +190,8 @@ def pretrain(
         log_every=settings.log_every,
         save_every=settings.checkpoint_every,
         others=settings.trainer,
+        fused=settings.fused,
+        report_to=settings.report_to,
     )
     if settings.gradient_checkpointing:
         allow_checkpointing(network.backbone)
@@ -191,7 +201,8 @@ def pretrain(
     if world_size() > 1:
         share_batch_norm(network)
     if network.generator is not None:
-        network.generator.to(arguments.device)
+        with within_memory(arguments.device, advice):
+            network.generator.to(arguments.device)
     store = Keeper(folder, network, tokenizer, composition, settings)
     batches = material.held_out_batches(AT_ONCE) if len(material.held_out) > 1 else []
 
@@ -208,23 +219,29 @@ def pretrain(
         watch = Selection(network, look, folder / BEST, by="probe", every=settings.eval_every)
     elif batches:
         watch = Measuring(look, every=settings.eval_every)
-    trainer = Pretrainer(
-        log=folder / LOG,
-        steps_per_epoch=material.steps_per_epoch,
-        probe=watch,
-        model=network,
-        args=arguments,
-        train_dataset=material.dataset(),
-        data_collator=material.parts(micro),
-        callbacks=[
-            ShowProgress("pretrain", material.steps),
-            *([SaveEncoders(store, every=settings.save_every)] if settings.save_every else []),
-        ],
-    )
-    trainer.relief = relief(settings, network, micro=micro)
+    with within_memory(arguments.device, advice):
+        trainer = Pretrainer(
+            log=folder / LOG,
+            steps_per_epoch=material.steps_per_epoch,
+            probe=watch,
+            model=network,
+            args=arguments,
+            train_dataset=material.dataset(),
+            data_collator=material.parts(micro),
+            callbacks=[
+                ShowProgress("pretrain", material.steps),
+                *([SaveEncoders(store, every=settings.save_every)] if settings.save_every else []),
+            ],
+        )
+    trainer.relief = advice
     if watch is not None:
         trainer.add_callback(MeasureTheStart(trainer))
     facts: dict[str, Any] = {"steps": trainer.go_on(), "epochs": round(material.steps / material.steps_per_epoch, 4)}
+    facts["waiting_for_data"] = round(waited := trainer.waiting.share(), 4)
+    if waited > WAITED_LONG:
+        log(
+            f"pretrain: {waited:.0%} of the time was spent waiting for data; --trainer dataloader_num_workers=4 may help"
+        )
     if trainer.is_world_process_zero():
         if isinstance(watch, Selection):
             best = watch.put_back(network)

@@ -17,6 +17,7 @@ from drtk.training.distributed import gather, mean_of_processes, rank, world_siz
 from drtk.training.sampling import seed_of_step
 from drtk.training.soundness import Ruined
 from drtk.training.trainer import DrtkTrainer
+from drtk.training.waiting import Waiting
 
 _PARTS = 1 << 20  # more than there ever are of one step
 
@@ -32,6 +33,12 @@ class Pretrainer(DrtkTrainer):
     def __init__(self, **given: Any) -> None:
         super().__init__(objective=_unused, **given)
         self._facts: Sums = {}
+        self.waiting = Waiting()
+
+    def get_batch_samples(self, *given: Any, **named: Any) -> Any:
+        """The parts of the next step; the time until they are there is noted."""
+        with self.waiting:
+            return super().get_batch_samples(*given, **named)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *given: Any, **named: Any) -> Tensor:
         """One step; the weighted sum of the terms, for the log."""
@@ -126,6 +133,7 @@ class Pretrainer(DrtkTrainer):
             shares = {name: _summed(value) for name, value in self._facts.items()}
             logs |= {name: (value[0] / value[1].clamp(min=1)).item() for name, value in shares.items()}
             self._facts.clear()
+            logs["waiting"] = round(self.waiting.share_since_last(), 4)
         super().log(logs, *given, **named)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ from drtk.io.progress import Progress, detail, warn
 from drtk.io.progress import log as say
 from drtk.models.checkpoint import quiet_transformers, writing_weights
 from drtk.training.distributed import mean_of_processes, rank, wait_for_all
+from drtk.training.reporting import beside_the_log, check_reporting
 from drtk.training.sampling import seed_of_step
 from drtk.training.soundness import Ruined, exploded, finite, first_loss, short_of_memory
 
@@ -60,10 +62,17 @@ class DrtkTrainer(Trainer):
     """
 
     def __init__(
-        self, *, objective: Objective, log: Path, steps_per_epoch: float, probe: Probe | None = None, **given: Any
+        self,
+        *,
+        objective: Objective,
+        log: Path,
+        steps_per_epoch: float,
+        probe: Probe | None = None,
+        **given: Any,
     ) -> None:
         super().__init__(**given)
         self.remove_callback(PrinterCallback)
+        self.callback_handler.callbacks = [beside_the_log(each, log) for each in self.callback_handler.callbacks]
         self.probe = probe
         if probe is not None:
             self.add_callback(MeasureNowAndThen(probe.every))
@@ -130,6 +139,7 @@ class DrtkTrainer(Trainer):
         with self.accelerator.autocast():
             found = self.probe.measure(step)
         self._write({"step": step} | found)
+        self.callback_handler.on_log(self.args, self.state, self.control, dict(found))
         self.control.should_training_stop |= self.probe.enough
         return found
 
@@ -237,6 +247,17 @@ class DrtkTrainer(Trainer):
             if self.probe is not None:
                 self.probe.save(folder)
             (folder / COMPLETE).write_text("" if self._first_loss is None else repr(self._first_loss), encoding="utf-8")
+
+
+@contextmanager
+def within_memory(device: torch.device | str, advice: str) -> Iterator[None]:
+    """Tell in one line that memory was too small, and what may help."""
+    try:
+        yield
+    except RuntimeError as error:  # of which torch's own kind is one
+        if short_of_memory(error):
+            raise DrtkError(f"{device}: out of memory; {advice} may help") from error
+        raise
 
 
 class MeasureNowAndThen(TrainerCallback):
@@ -397,6 +418,25 @@ def passed_through(items: Sequence[str]) -> dict[str, Any]:
     return chosen
 
 
+def trains_on_gpu(device: str) -> bool:
+    """Whether `--device` means a GPU. Raises UsageError for what training does not take, DrtkError where there is no GPU."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise UsageError(
+            f"--device {device}: training takes auto, cpu or cuda; CUDA_VISIBLE_DEVICES chooses among GPUs"
+        )
+    on_gpu = torch.cuda.is_available() and device != "cpu"
+    if device == "cuda" and not on_gpu:
+        raise DrtkError("--device cuda: not available")
+    return on_gpu
+
+
+def precision_of(name: str, *, on_gpu: bool) -> str:
+    """The numbers of `--precision`; "auto" is bfloat16 on a GPU that has it, float32 elsewhere."""
+    if name != "auto":
+        return name
+    return "bfloat16" if on_gpu and torch.cuda.is_bf16_supported() else "float32"
+
+
 def training_arguments(
     folder: Path,
     *,
@@ -412,22 +452,18 @@ def training_arguments(
     save_every: int,
     others: Sequence[str],
     schedule: str = "linear",
+    fused: bool = True,
+    report_to: Sequence[str] = (),
 ) -> TrainingArguments:
     """The Trainer's arguments; `batch` is that of one device, `folder` takes the checkpoints.
 
     schedule: of the learning rate after its warm-up, by transformers' name (constant, linear, cosine, …)
+    fused: AdamW as one kernel; report_to: who is told, by transformers' name (tensorboard, wandb)
 
-    Raises UsageError for what TrainingArguments refuse.
+    Raises UsageError for what TrainingArguments refuse, MissingDependency where whom to tell is not installed.
     """
-    if device not in ("auto", "cpu", "cuda"):
-        raise UsageError(
-            f"--device {device}: training takes auto, cpu or cuda; CUDA_VISIBLE_DEVICES chooses among GPUs"
-        )
-    on_gpu = torch.cuda.is_available() and device != "cpu"
-    if device == "cuda" and not on_gpu:
-        raise DrtkError("--device cuda: not available")
-    if precision == "auto":
-        precision = "bfloat16" if on_gpu and torch.cuda.is_bf16_supported() else "float32"
+    on_gpu = trains_on_gpu(device)
+    precision = precision_of(precision, on_gpu=on_gpu)
     rising = round(warmup * steps) if warmup < 1 else round(warmup)
     if rising >= steps:
         warn(
@@ -440,6 +476,7 @@ def training_arguments(
         "learning_rate": lr,
         "warmup_steps": rising,
         "weight_decay": weight_decay,
+        "optim": "adamw_torch_fused" if fused else "adamw_torch",
         "lr_scheduler_type": "constant_with_warmup" if schedule == "constant" and warmup else schedule,
         "seed": seed,
         "use_cpu": not on_gpu,
@@ -453,13 +490,17 @@ def training_arguments(
         "remove_unused_columns": False,
         "logging_nan_inf_filter": False,
         "disable_tqdm": True,
-        "report_to": "none",
+        "report_to": [*report_to] or "none",
+        "run_name": folder.parent.name,
         "ddp_find_unused_parameters": False,
         "dataloader_num_workers": 2 if on_gpu else 0,
         "dataloader_pin_memory": on_gpu,
     }
+    chosen |= passed_through(others)
+    named = chosen["report_to"]
+    check_reporting([named] if isinstance(named, str) else named or ())
     try:
-        arguments = TrainingArguments(**chosen | passed_through(others))
+        arguments = TrainingArguments(**chosen)
     except (ValueError, TypeError, ImportError) as error:
         raise UsageError(f"--trainer: {str(error).splitlines()[0]}") from error
     if arguments.n_gpu > 1:  # DataParallel would cut the batch apart within one process; torchrun is the way to several

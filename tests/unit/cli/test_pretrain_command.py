@@ -35,7 +35,10 @@ def pretrain(world: World, output: Path, preset: str, *more: str, corpus: Path |
 
 
 def entries(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    """The log, less what the clock says."""
+    found = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert all(0 <= entry.pop("waiting") <= 1 for entry in found if "loss" in entry)
+    return found
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -121,6 +124,7 @@ def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(w
     assert not (tmp_path / "m" / "step-3").exists()  # the last one is the folder itself
     manifest = read_json(tmp_path / "m" / "meta.json")
     assert (manifest["kind"], manifest["counts"]["steps"]) == ("model", 3)
+    assert 0 < manifest["counts"]["waiting_for_data"] < 1
     assert read_layout(tmp_path / "m").recipe.pooling == ("cls",)  # whatever the encoder it started from did
     suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
     assert suffixes <= {".json", ".jsonl", ".safetensors"}

@@ -59,6 +59,79 @@ def test_a_number_of_the_log_by_step(here: Path, capfd: pytest.CaptureFixture[st
         numbers(capfd, "training", "log.jsonl", "--field", "accuracy")
 
 
+PRETRAINED = [
+    {"step": 0, "held_out_mlm": 9.0, "held_out_decoder": 8.0, "gain_decoder": 0.0, "uniformity": -0.5},
+    {
+        "step": 1,
+        "loss": 16.0,
+        "mlm": 9.0,
+        "decoder": 7.0,
+        "passage_stop_words": 0.4,
+        "learning_rate": 0.1,
+        "waiting": 0.01,
+    },
+    {
+        "step": 2,
+        "loss": 12.0,
+        "mlm": 7.0,
+        "decoder": 5.0,
+        "passage_stop_words": 0.5,
+        "learning_rate": 0.2,
+        "waiting": 0.02,
+    },
+    {"step": 2, "held_out_mlm": 8.0, "held_out_decoder": 6.0, "gain_decoder": 0.3, "uniformity": -0.7},
+]
+WARM = [{"step": 1, "loss": 9.5, "mlm": 9.5}, {"step": 2, "loss": 8.5, "mlm": 8.5}, {"step": 2, "probe": 0.2}]
+
+
+@pytest.fixture
+def pretrained(here: Path) -> Path:
+    write(here / "simlm.jsonl", "".join(json.dumps(row) + "\n" for row in PRETRAINED))
+    write(here / "warm.jsonl", "".join(json.dumps(row) + "\n" for row in WARM))
+    return here
+
+
+def test_logs_of_pre_training_are_drawn_term_by_term_with_what_was_measured(
+    pretrained: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = {panel["field"]: panel for panel in numbers(capfd, "training", "simlm.jsonl", "warm.jsonl")["panels"]}
+    assert [*found] == ["loss", "mlm", "decoder", "gain_decoder", "uniformity", "probe"]
+    assert found["mlm"] == {
+        "field": "mlm",
+        "curves": {"simlm": {"steps": [1, 2], "values": [9.0, 7.0]}, "warm": {"steps": [1, 2], "values": [9.5, 8.5]}},
+        "held_out": {"simlm": {"steps": [0, 2], "values": [9.0, 8.0]}},
+    }
+    assert found["gain_decoder"]["curves"] == {"simlm": {"steps": [0, 2], "values": [0.0, 0.3]}}
+    assert found["probe"]["curves"] == {"warm": {"steps": [2], "values": [0.2]}}
+
+
+def test_fields_that_were_asked_for_are_panels_in_their_order(
+    pretrained: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["training", "simlm.jsonl", "warm.jsonl", "--field", "probe", "--field", "passage_stop_words"]
+    panels = numbers(capfd, *asked)["panels"]
+    assert [(panel["field"], [*panel["curves"]]) for panel in panels] == [
+        ("probe", ["warm"]),
+        ("passage_stop_words", ["simlm"]),
+    ]
+    with pytest.raises(DrtkError, match="no log holds gain_mlm; there are held_out_mlm, "):
+        numbers(capfd, "training", "simlm.jsonl", "--field", "loss", "--field", "gain_mlm")
+
+
+def test_one_term_and_no_measurement_is_a_loss(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(here / "warm.jsonl", "".join(json.dumps(row) + "\n" for row in WARM[:2]))
+    found = numbers(capfd, "training", "warm.jsonl")
+    assert found == {"field": "loss", "curves": {"warm": {"steps": [1, 2], "values": [9.5, 8.5]}}}
+
+
+def test_panels_are_drawn_with_a_legend_of_runs(pretrained: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    command(capfd, "plot", "-q", "training", "simlm.jsonl", "warm.jsonl", "-o", "x.svg")
+    texts = "".join(ElementTree.fromstring((pretrained / "x.svg").read_text()).itertext())
+    for said in ("simlm", "warm", "on held-out passages", "gain_decoder", "probe"):
+        assert said in texts
+
+
 def test_differences_query_by_query(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # RR: a .5 and 1, b 1 and 0: differences -.5 (q1) and 1 (q2), mean .25
     found = numbers(capfd, "differences", "a.run", "b.run", "--qrels", "qrels", "--measure", "RR")

@@ -57,8 +57,9 @@ def test_a_claim_that_does_not_hold_is_not_made_to_look_as_if_it_did() -> None:
 
 
 def test_systems_are_known_by_their_names() -> None:
-    names = ["bm25", "BM25 tuned", "off-the-shelf", "trained", "trained-2", "fused", "other"]
-    assert [role_of(name) for name in names] == ["bm25", "bm25", "untrained", "trained", "trained", "fused", None]
+    names = ["bm25", "BM25 tuned", "off-the-shelf", "trained", "trained-2", "fused", "other", "pretrained"]
+    roles = ["bm25", "bm25", "untrained", "trained", "trained", "fused", None, "pretrained"]
+    assert [role_of(name) for name in names] == roles
 
 
 def test_the_questions_of_a_pipeline_are_asked() -> None:
@@ -70,6 +71,9 @@ def test_the_questions_of_a_pipeline_are_asked() -> None:
         ("fused", "bm25", "R@1"),
         ("fused", "trained", "R@1"),
     ]
+    results = [system("pre-trained", 1, 0, 0, 0), system("trained", 1, 1, 0, 0)]
+    (asked_of_both,) = claims(results, "RR", "R@1")
+    assert (asked_of_both.first, asked_of_both.second, asked_of_both.holds) == ("pre-trained", "trained", False)
     assert claims([system("one", 1, 1, 1, 1), system("two", 1, 1, 1, 1)], "RR", "R@1") == []
 
 
