@@ -85,7 +85,6 @@ def mine_negatives(
     filtered and shuffled, as negatives. Ids only; texts are looked up.
     """
     from drtk.cli.mining import Told, side_files
-    from drtk.io.jsonl import dump
     from drtk.io.progress import log
     from drtk.retrieval.mining.setup import Inputs, set_up
 
@@ -104,8 +103,7 @@ def mine_negatives(
     mining = set_up(inputs, settings, job, seed=seed)
     job.window = settings.batch if mining.sources.indexes else WINDOW
     with Told(told, report, corpus=corpus, queries=queries) as tell:
-        job.run(mining.queries(), lambda window: map(dump, tell.window(mining, window)), unit="queries")
-        tell.report()
+        job.run_windows(mining.queries(), lambda windows: tell.windows(mining, windows), unit="queries")
     dropped = job.counts.get("dropped")
     if dropped:
         log("dropped: " + ", ".join(f"{number:,} by {name}" for name, number in dropped.items()))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from drtk.errors import UsageError
-from drtk.io.filtering import FilterJob
+from drtk.io.filtering import Done, FilterJob
 from drtk.io.streams import STANDARD, Output, is_stream
 
 if TYPE_CHECKING:
-    from drtk.records import Example
+    from drtk.records import Example, Query
     from drtk.retrieval.mining.audit import Audit
     from drtk.retrieval.mining.figures import Figures
     from drtk.retrieval.mining.pool import Asked
@@ -34,7 +34,7 @@ def side_files(audit: str | None, report: str | None, job: FilterJob) -> Audit |
         raise UsageError("examples, --audit and --report are different files")
     for path in (audit, None if report == STANDARD else report):
         if path is not None:
-            check_target(path, force=job.force)
+            check_target(path, job)
     if audit is not None:
         return Audit(audit, job, scratch=False)
     if report is None:
@@ -58,16 +58,24 @@ class Told:
     def __exit__(self, *fault: Any) -> None:
         self._stack.__exit__(*fault)
 
-    def window(self, mining: Mining, window: list[Asked]) -> list[Example]:
-        """The examples of a window, whose rows are written before."""
+    def windows(self, mining: Mining, windows: Iterable[list[Asked]]) -> Generator[Done, None, None]:
+        """The examples of each window, whose rows are written before; after the last, all else is finished."""
+        from drtk.io.jsonl import dump
+
+        for window in windows:
+            yield Done(map(dump, self._window(mining, window)))
+        if self._audit is not None:
+            self._write_report()
+            self._audit.commit()
+
+    def _window(self, mining: Mining, window: list[Asked]) -> list[Example]:
         if self._audit is None:
             return mining.examples(window)
         found = mining.examples(window, tell=self._audit.add)
         self._audit.end_window()
         return found
 
-    def report(self) -> None:
-        """Make the report of all rows."""
+    def _write_report(self) -> None:
         from drtk.io.progress import log
         from drtk.retrieval.mining.figures import figures_of
         from drtk.retrieval.mining.page import report_page
@@ -91,16 +99,20 @@ class Told:
         from drtk.retrieval.snippets import matched_stems, snippet
 
         wanted = {row["query_id"] for row in figures.shown}
-        texts: dict[str, str] = {}
+        queries: dict[str, Query] = {}
         if self._queries is not None and not is_stream(self._queries):
-            texts = {query.id: query.text for query in read_queries(self._queries) if query.id in wanted}
+            queries = {query.id: query for query in read_queries(self._queries) if query.id in wanted}
         store = None if self._corpus is None or is_stream(self._corpus) else CorpusStore.open(self._corpus)
 
-        def show(question: str, id: str) -> tuple[str, str]:
+        def question(query_id: str) -> str:
+            return queries[query_id].text if query_id in queries else ""
+
+        def show(query_id: str, id: str) -> tuple[str, str]:
             passage = None if store is None else store.get(id)
             if passage is None:
                 return "", ""
-            mark = "{}".join(MARK).format
-            return passage.title, snippet(passage.text, matched_stems(question), words=SNIPPET_WORDS, mark=mark)
+            answers = (queries[query_id].answers if query_id in queries else None) or ()
+            stems = matched_stems(" ".join((question(query_id), *answers)))
+            return passage.title, snippet(passage.text, stems, words=SNIPPET_WORDS, mark="{}".join(MARK).format)
 
-        return page(figures, title="Mined negatives", questions=lambda query_id: texts.get(query_id, ""), show=show)  # type: ignore[no-any-return]
+        return page(figures, title="Mined negatives", questions=question, show=show)  # type: ignore[no-any-return]

@@ -34,9 +34,11 @@ class MinedFilterSettings:
     from_rank: int = knob(1, "Leave out the ranks before this one in each source.", at_least=1)
     max_score: tuple[str, ...] = knob((), "Drop what has more than this score: X, or of one source NAME=X; repeatable.")
     min_score: tuple[str, ...] = knob((), "Drop what has less than this score: X, or of one source NAME=X; repeatable.")
-    margin: float | None = knob(None, "Drop what does not score at least this much below the positive, in its source.")
-    max_share: float | None = knob(
-        None, "Drop what has more than this share of the positive's score, in its source (0.95: 95%).", at_least=0
+    margin: tuple[str, ...] = knob(
+        (), "Drop what does not score at least this much below the positive: X, or of one source NAME=X; repeatable."
+    )
+    max_share: tuple[str, ...] = knob(
+        (), "Drop what has more than this share of the positive's score (0.95: 95%): X or NAME=X; repeatable."
     )
     unretrieved: Literal["drop", "keep"] = knob(
         "drop",

@@ -117,10 +117,19 @@ class Audit:
             for _, line in read_lines(stream, str(output.part)):
                 yield orjson.loads(line)
 
+    def commit(self) -> None:
+        """Put the rows in their place, before the job's own output is; those of a report stay till the end."""
+        output = self._opened()
+        if not self._scratch:
+            output.commit()
+
     def _opened(self) -> Output:
         if self._output is None:  # the job knows by the first window whether it is going on
             at = self._job.counts.get("audit", {}).get("bytes", 0)
             suffix = ".rows.part" if self._scratch else ".part"
+            part, final = Path(self._target + suffix), Path(self._target)
+            if at and not self._scratch and not part.exists() and final.exists():
+                final.rename(part)  # the job was killed between this file's last step and its own
             self._output = Output(self._target, append_at=at, suffix=suffix, scratch=self._scratch)
             self._output.keep_part = at > 0
         return self._output
@@ -129,20 +138,19 @@ class Audit:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if kind is None:
-            self._opened()
-        if self._output is not None:
+        if self._output is not None and (kind is not None or self._scratch):
             self._output.__exit__(kind, error, trace)
 
 
-def check_target(path: str, *, force: bool) -> None:
+def check_target(path: str, job: FilterJob) -> None:
     """Raises DrtkError for a side file that cannot be made: there already, a folder, or without one."""
     place = Path(path)
     if place.is_dir():
         raise DrtkError(f"{path}: is a folder; expected a file")
     if not is_replaceable(path):
         raise DrtkError(f"{path}: must be a file, which can be read again")
-    if place.exists() and not force:
+    goes_on = job.resume and Path(f"{job.output}.part.json").exists()
+    if place.exists() and not job.force and not goes_on:
         raise DrtkError(f"{path}: exists already; --force replaces it")
     if not place.parent.is_dir():
         raise DrtkError(f"{path}: there is no folder {place.parent}")

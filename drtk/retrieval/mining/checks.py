@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from drtk.errors import UsageError
 from drtk.retrieval.mining.pool import Drop, Pool, Sighting
@@ -26,8 +26,11 @@ def place_filters(settings: MineSettings, sources: Sequence[str] | None) -> list
         found.append(_scores("max-score", limits_of(settings.max_score, "--max-score", sources)))
     if settings.min_score:
         found.append(_scores("min-score", limits_of(settings.min_score, "--min-score", sources)))
-    for name, wanted in (("margin", settings.margin), ("max-share", settings.max_share)):
-        if wanted is not None:
+    for name, given in (("margin", settings.margin), ("max-share", settings.max_share)):
+        if given:
+            wanted = limits_of(given, f"--{name}", sources)
+            if name == "max-share" and min(wanted.values()) < 0:
+                raise UsageError("--max-share: must be at least 0")
             found.append(_beside_the_positive(name, wanted, keep=settings.unretrieved == "keep"))
     return found
 
@@ -66,7 +69,7 @@ def _ranks(first: int) -> Filter:
     return drop
 
 
-def _scores(name: str, limits: dict[str, float]) -> Filter:
+def _scores(name: str, limits: Mapping[str, float]) -> Filter:
     """Above a limit in one source is out for all; below a limit is out only where no source has better to say."""
     low = name == "min-score"
 
@@ -88,16 +91,19 @@ def _scores(name: str, limits: dict[str, float]) -> Filter:
     return drop
 
 
-def _beside_the_positive(name: str, wanted: float, *, keep: bool) -> Filter:
+def _beside_the_positive(name: str, wanted: Mapping[str, float], *, keep: bool) -> Filter:
     limit_of = margin_limit if name == "margin" else share_limit
 
     def drop(pools: Sequence[Pool]) -> None:
         for pool in pools:
             drops: list[Drop] = []
             for source, found in pool.candidates.items():
+                asked = wanted.get(source, wanted.get(""))
+                if asked is None:
+                    continue
                 reference = pool.reference_score(source)
                 if reference is not None:
-                    limit = limit_of(reference, wanted)
+                    limit = limit_of(reference, asked)
                     drops += [
                         Drop(one, name, one.score, limit)
                         for one in found

@@ -12,7 +12,7 @@ import numpy as np
 
 from drtk.retrieval.mining.audit import Row
 
-RANKS = (1, 10, 20, 50, 100, 200, 1000)  # lower ends of the groups that ranks are counted in
+RANKS = (1, 11, 21, 51, 101, 201, 1001)  # lower ends of the groups that ranks are counted in
 STEPS = 4000  # bins of a measure's histogram
 
 
@@ -99,14 +99,13 @@ _MEASURES = ("gap", "ce", "ce_gap", "overlap", "cosine")
 def figures_of(rows: Iterable[Row], *, show: int = 20) -> Figures:
     """The figures of an audit, and up to `show` rows to look at."""
     found = Figures()
-    worst: list[tuple[int, int, str, Row]] = []
-    drawn: list[tuple[int, int, str, Row]] = []
+    worst: list[tuple[float, int, str, Row]] = []
+    drawn: list[tuple[float, int, str, Row]] = []
     for number, row in enumerate(rows):
         _add(found, row)
         query_id = row["query_id"]
         if row.get("kept"):
-            suspects = sum("suspicious" in one for one in row["kept"])
-            for held, order in ((worst, suspects), (drawn, -_hash(query_id))):
+            for held, order in ((worst, _weight(row)), (drawn, -_hash(query_id))):
                 item = (order, -number, query_id, row)
                 if len(held) < show:
                     heappush(held, item)
@@ -144,6 +143,11 @@ def _add(found: Figures, row: Row) -> None:
         found.suspicious.update(one.get("suspicious", ()))
         found.suspects += "suspicious" in one
         found.checked.update(name for name, value in _TESTED.items() if value in one)
+
+
+def _weight(row: Row) -> float:
+    """How suspicious a query's negatives are: the higher they rank, the more they weigh."""
+    return sum(1 / one.get("rank", 1000) for one in row["kept"] if "suspicious" in one)
 
 
 def _hash(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from html import escape
+from math import inf
 
 from drtk.retrieval.mining.audit import SUSPICIONS, Row
 from drtk.retrieval.mining.figures import Figures, Spread
@@ -31,7 +32,7 @@ li { margin: .5rem 0; } mark { background: var(--mark); color: inherit; }
 .bad { color: var(--bad); } .good { color: var(--good); }
 """
 
-Show = Callable[[str, str], tuple[str, str]]  # question and passage's id to its title and the words around the match
+Show = Callable[[str, str], tuple[str, str]]  # ids of query and passage to the title and the words around the match
 
 
 def report_page(figures: Figures, *, title: str, questions: Callable[[str], str], show: Show) -> Iterator[str]:
@@ -93,7 +94,7 @@ def _query(row: Row, question: str, show: Show) -> Iterator[str]:
         found = ", ".join(f"{source} {rank}" for source, (rank, _) in one["found"].items())
         where = f"at rank: {found}" if found else "not found by any source"
         kind = "became a positive: holds an answer" if "promoted" in one else "positive"
-        yield _item(f'<b class="good">{kind}</b>, {escape(where)}{_values(one)}', one["id"], question, show)
+        yield _item(f'<b class="good">{kind}</b>, {escape(where)}{_values(one)}', one["id"], row["query_id"], show)
     hardest = sorted(row["kept"], key=_hardness)[:HARDEST]
     for one in hardest:
         why = "; ".join(SUSPICIONS[name] for name in one.get("suspicious", ()))
@@ -101,14 +102,17 @@ def _query(row: Row, question: str, show: Show) -> Iterator[str]:
             f"negative, {escape(_place(one))}{_values(one)}"
             + (f' <span class="bad">{escape(why)}</span>' if why else ""),
             one["id"],
-            question,
+            row["query_id"],
             show,
         )
     for one in row["dropped"][:LOST]:
         limit = f", limit {one['limit']:.4g}" if "limit" in one else ""
         why = f"dropped: {FILTERS.get(one['by'], one['by'])}{limit}"
         yield _item(
-            f'{escape(_place(one))}{_values(one)} <span class="dim">{escape(why)}</span>', one["id"], question, show
+            f'{escape(_place(one))}{_values(one)} <span class="dim">{escape(why)}</span>',
+            one["id"],
+            row["query_id"],
+            show,
         )
     if len(row["dropped"]) > LOST:
         yield f'<li class="dim">{len(row["dropped"]) - LOST:,} more were dropped</li>'
@@ -118,7 +122,8 @@ def _query(row: Row, question: str, show: Show) -> Iterator[str]:
 def _hardness(one: Row) -> tuple[bool, int, float, int]:
     """The suspicious first, then those a cross-encoder, or the source, puts nearest the positive."""
     suspicions = len(one.get("suspicious", ()))
-    return not suspicions, -suspicions, float(one.get("ce_gap", one.get("gap", 0.0)) or 0), int(one.get("rank", 1 << 30))
+    nearness = one.get("ce_gap", one.get("gap"))
+    return not suspicions, -suspicions, inf if nearness is None else nearness, int(one.get("rank", 1 << 30))
 
 
 def _place(one: Row) -> str:
@@ -130,8 +135,8 @@ def _values(one: Row) -> str:
     return "".join(f", {name} {one[name]:.4g}" for name in names if name in one)
 
 
-def _item(what: str, id: str, question: str, show: Show) -> str:
-    title, words = show(question, id)
+def _item(what: str, id: str, query_id: str, show: Show) -> str:
+    title, words = show(query_id, id)
     body = escape(words).replace(MARK[0], "<mark>").replace(MARK[1], "</mark>")
     head = f"<b>{escape(title)}</b> " if title else ""
     return f"<li>{what}: {head}<code>{escape(id)}</code><br>{body}</li>"

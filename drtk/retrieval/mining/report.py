@@ -95,7 +95,7 @@ def _ranks(figures: Figures) -> Table:
     for lower, upper in zip(RANKS, [*RANKS[1:], None], strict=True):
         count = figures.ranks[lower]
         if count:
-            name = f"{lower} to {upper - 1}" if upper else f"{lower} and more"
+            name = f"{lower} to {upper - 1}" if upper else f"{lower} and deeper"
             rows.append((name, f"{count:,}", _share(count, total)))
     return Table("How hard: their ranks", ("rank", "negatives", "share"), rows)
 
