@@ -119,7 +119,7 @@ class Mining:
         unjudged = 0
         told = False
         for asked in self._all():
-            if not (self._answers or asked.positives or asked.query_id in (self.judgements or {})):
+            if not (self.judgements is None or self._answers or asked.positives or asked.query_id in self.judgements):
                 unjudged += 1
                 continue
             seen.add(asked.query_id)
