@@ -13,6 +13,7 @@ from drtk.retrieval.mining.policies import Policy
 from drtk.retrieval.mining.pool import Asked, Pool, Ranked, Sighting
 
 RANDOM = "random"  # the source of negatives that no source gave
+WITHOUT_NEGATIVES = "without_negatives"
 CE = "ce"  # the mark that becomes an example's score
 
 
@@ -97,7 +98,7 @@ class Miner:
     def example(self, pool: Pool) -> Example | None:
         """The example of a pool, or None, counted, where it is left out or has no negatives."""
         if not pool.left_out and not pool.kept:
-            pool.left_out = "without_negatives"
+            pool.left_out = WITHOUT_NEGATIVES
         if pool.left_out:
             self.counts[pool.left_out] = self.counts.get(pool.left_out, 0) + 1
             return None

@@ -18,6 +18,7 @@ from drtk.records import Example, Query
 from drtk.retrieval.asking import StoredQuery
 from drtk.retrieval.mining import MINING
 from drtk.retrieval.mining.asking import Indexes
+from drtk.retrieval.mining.miner import WITHOUT_NEGATIVES
 from drtk.retrieval.mining.policies import Policy
 from drtk.retrieval.mining.pool import Asked, Pool, Ranked
 from drtk.retrieval.mining.sources import Aligned, Remined, Sources, Unknown, example_items, run_items
@@ -230,8 +231,8 @@ class Mining:
         return found
 
     def _count(self, pool: Pool) -> None:
-        if pool.left_out:
-            return
+        if pool.left_out and pool.left_out != WITHOUT_NEGATIVES:
+            return  # it came to no filter
         dropped = self.counts.setdefault("dropped", {})
         for drop in pool.dropped.values():
             dropped[drop.by] = dropped.get(drop.by, 0) + 1

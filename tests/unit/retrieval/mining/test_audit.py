@@ -79,6 +79,9 @@ def test_queries_that_make_no_example_are_in_the_audit_too(world: Path, capfd: p
         "without_negatives",
         "without_negatives",
     ]
+    counts = json.loads((world / "out.jsonl.meta.json").read_text())["counts"]
+    assert counts["dropped"] == {"max-score": 18}  # 9 candidates of each of two queries
+    assert (counts["passages"]["candidates"], counts["passages"]["dropped"]) == (18, 18)
 
 
 def test_the_report_says_how_many_how_hard_and_how_suspicious(world: Path, capfd: pytest.CaptureFixture[str]) -> None:

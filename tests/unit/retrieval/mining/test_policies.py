@@ -68,7 +68,7 @@ def test_answers_make_positives_the_gold_passage_first_and_the_rest_negatives(
         "without_negatives": 1,  # q3
         "without_answers": 1,  # q4
     }
-    assert counts["passages"]["became_positives"] == 2
+    assert counts["passages"]["became_positives"] == 2 + 6  # of q1, and all of q3
 
 
 def test_without_judgements_answers_alone_make_positives(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
