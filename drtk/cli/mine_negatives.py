@@ -63,7 +63,7 @@ WINDOW = 100  # queries between two flushes: each may have thousands of hits in 
 @with_settings(MineSettings)
 @record_filter("examples")
 def mine_negatives(
-    sources: MinedSources = None,
+    candidates: MinedSources = None,
     output: Output = "-",
     *,
     qrels: MinedQrels = None,
@@ -90,7 +90,7 @@ def mine_negatives(
 
     told = side_files(audit, report, job)
     inputs = Inputs(
-        sources or ["-"],
+        candidates or ["-"],
         qrels,
         corpus,
         queries,

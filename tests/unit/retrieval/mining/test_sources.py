@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -238,3 +239,31 @@ def test_scores_that_are_no_numbers_are_refused(world: Path, capfd: pytest.Captu
     write(tmp_path / "old.jsonl", '{"qid": 1, "pos": [{"pid": 1, "ce-score": NaN}], "neg": {}}\n')
     with pytest.raises(RecordError, match=r"old\.jsonl:1: not JSON"):
         command(capfd, "mine-negatives", tmp_path / "old.jsonl", "--policy", "sbert")
+
+
+def test_a_run_that_was_begun_with_another_index_is_not_gone_on_with(
+    world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from drtk.retrieval.mining.walk import Mining
+
+    class KilledError(BaseException):
+        pass
+
+    mine = Mining.examples
+    windows: list[int] = []
+
+    def twice(self: Mining, window: Any, **options: Any) -> Any:
+        windows.append(len(window))
+        if len(windows) == 3:
+            raise KilledError
+        return mine(self, window, **options)
+
+    call = ["--queries", "queries.jsonl", *COMMON, "--batch", "10", "-o", str(tmp_path / "out.jsonl")]
+    with monkeypatch.context() as patch:
+        patch.setattr(Mining, "examples", twice)
+        with pytest.raises(KilledError):
+            command(capfd, "mine-negatives", "x=exact", *call)
+    with pytest.raises(MismatchError, match=r"was begun with other settings or files \(candidates\)"):
+        command(capfd, "mine-negatives", "x=bm25", *call, "--resume")
+    command(capfd, "mine-negatives", "x=exact", *call, "--resume")
+    assert (tmp_path / "out.jsonl").read_text() == mined(capfd, "x=exact", "--queries", "queries.jsonl")
