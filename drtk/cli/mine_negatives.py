@@ -1,4 +1,4 @@
-"""drtk mine-negatives: runs and judgements to training examples."""
+"""drtk mine-negatives: runs, indexes or examples, and judgements, to training examples."""
 
 from __future__ import annotations
 
@@ -7,17 +7,55 @@ from typing import Annotated
 import typer
 
 from drtk.cli.jobs import record_filter
-from drtk.cli.options import Output, Qrels, Seed, with_settings
+from drtk.cli.options import Output, Seed, with_settings
 from drtk.io.filtering import FilterJob
 from drtk.settings.mining import MineSettings
 
-MinedRuns = Annotated[
+MinedSources = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME=]RUN…", help="TREC runs of training queries; - is stdin.", show_default=False),
+    typer.Argument(
+        metavar="[NAME=]SOURCE…",
+        help="TREC runs of training queries, index folders, or examples to mine anew; - is stdin.",
+        show_default=False,
+    ),
+]
+MinedQrels = Annotated[
+    str | None, typer.Option("--qrels", metavar="FILE", help="Judgements: BEIR TSV or TREC qrels.", show_default=False)
 ]
 MinedCorpus = Annotated[
     str | None,
-    typer.Option("--corpus", metavar="FILE", help="Passages: where random negatives come from; checks every id."),
+    typer.Option("--corpus", metavar="FILE", help="Passages: random negatives, texts; checks every id."),
+]
+MinedQueries = Annotated[
+    str | None,
+    typer.Option("--queries", metavar="FILE", help="Training queries: for indexes, --policy nq, --scorer, --report."),
+]
+QueryVectors = Annotated[
+    str | None,
+    typer.Option("--query-vectors", metavar="DIR", help="Index: ask it with a folder of drtk encode --role query."),
+]
+MinedVectors = Annotated[
+    str | None, typer.Option("--vectors", metavar="DIR", help="Vectors of the passages, for --max-cosine, --report.")
+]
+IndexModel = Annotated[
+    str | None,
+    typer.Option("--model", metavar="MODEL", help="Index: where the encoder is; by default as the index says."),
+]
+AuditFile = Annotated[
+    str | None,
+    typer.Option("--audit", metavar="FILE", help="Write what became of each candidate, and why: a JSON line a query."),
+]
+ReportFile = Annotated[
+    str | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="How many, how hard, how suspicious: a page (FILE.html) with examples, or text; - is stdout.",
+    ),
+]
+AnotherCorpus = Annotated[
+    bool,
+    typer.Option("--another-corpus", help="Take sources that were made from another corpus than --corpus; ids agree."),
 ]
 WINDOW = 100  # queries between two flushes: each may have thousands of hits in every run
 
@@ -25,28 +63,47 @@ WINDOW = 100  # queries between two flushes: each may have thousands of hits in 
 @with_settings(MineSettings)
 @record_filter("examples")
 def mine_negatives(
-    runs: MinedRuns = None,
+    candidates: MinedSources = None,
     output: Output = "-",
     *,
-    qrels: Qrels,
+    qrels: MinedQrels = None,
     corpus: MinedCorpus = None,
+    queries: MinedQueries = None,
+    query_vectors: QueryVectors = None,
+    model: IndexModel = None,
+    vectors: MinedVectors = None,
+    audit: AuditFile = None,
+    report: ReportFile = None,
+    another_corpus: AnotherCorpus = False,
     seed: Seed = 42,
     settings: MineSettings,
     job: FilterJob,
 ) -> None:
-    """Make training examples out of runs and judgements.
+    """Make training examples out of what was retrieved, and judgements.
 
-    Reads TREC runs of the training queries and writes an example for each query that has judgements: its judged
-    passages as positives, and what was retrieved besides them, shuffled, as negatives. Ids only; texts are looked up.
+    Writes an example for each training query: its judged passages as positives, and what was retrieved besides them,
+    filtered and shuffled, as negatives. Ids only; texts are looked up.
     """
-    from drtk.io.corpus_ids import CorpusIds
-    from drtk.io.jsonl import dump
-    from drtk.io.runs import named_runs
-    from drtk.retrieval.mining import Mining, policy_of
+    from drtk.cli.mining import Told, side_files
+    from drtk.io.progress import log
+    from drtk.retrieval.mining.setup import Inputs, set_up
 
-    named = named_runs(runs or ["-"], name=settings.source_name)
-    policy = policy_of(settings, has_corpus=corpus is not None)
-    known = None if corpus is None else CorpusIds.read(corpus, job.intake)
-    mining = Mining(named, qrels, policy, settings, seed=seed, corpus=known, intake=job.intake, counts=job.counts)
-    job.window = WINDOW
-    job.run(mining.queries(), lambda window: map(dump, mining.examples(window)), unit="queries")
+    told = side_files(audit, report, job)
+    inputs = Inputs(
+        candidates or ["-"],
+        qrels,
+        corpus,
+        queries,
+        query_vectors,
+        vectors,
+        model,
+        another_corpus=another_corpus,
+        looks=report is not None,
+    )
+    mining = set_up(inputs, settings, job, seed=seed)
+    job.window = settings.batch if mining.sources.indexes else WINDOW
+    with Told(told, report, corpus=corpus, queries=queries) as tell:
+        job.run_windows(mining.queries(), lambda windows: tell.windows(mining, windows), unit="queries")
+    dropped = job.counts.get("dropped")
+    if dropped:
+        log("dropped: " + ", ".join(f"{number:,} by {name}" for name, number in dropped.items()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from drtk.io.rows import (
@@ -31,12 +32,14 @@ class FoundExample:
     """An example, which may lack positives, and the texts that came with it, in the order of its ids.
 
     minted: some passage had no id and got one made from its text, so ids alone do not lead to a corpus.
+    systems: what each system found, with scores where they are known, where the file lists several (sentence-transformers).
     """
 
     example: Example
     query: Query | None = None
     passages: tuple[Passage, ...] = ()
     minted: bool = False
+    systems: dict[str, dict[str, float | None]] | None = None
 
 
 def is_example(row: Row) -> bool:
@@ -143,8 +146,10 @@ def _sbert(row: Row) -> FoundExample:
     given = row.pop("neg", [])
     negatives: dict[str, float | None] = {}
     sources: list[str] = []
+    systems: dict[str, dict[str, float | None]] = {}
     for system, items in given.items() if isinstance(given, dict) else [("", given)]:
-        for id, score in _scored(items, f"neg.{system}" if system else "neg").items():
+        systems[system] = _scored(items, f"neg.{system}" if system else "neg")
+        for id, score in systems[system].items():
             if id not in negatives:  # systems agree often; the first to find a passage is its source
                 negatives[id] = score
                 sources.append(system)
@@ -161,7 +166,7 @@ def _sbert(row: Row) -> FoundExample:
         {"negatives": sources} if isinstance(given, dict) and sources else None,
         row,
     )
-    return FoundExample(example)
+    return FoundExample(example, systems=systems)
 
 
 def _scored(items: Any, field: str) -> dict[str, float | None]:
@@ -242,6 +247,8 @@ def _numbers(value: Any, field: str, count: int) -> list[float]:
         raise ValueError(f"'{field}' must be a list of numbers")
     if len(value) != count:
         raise ValueError(f"'{field}' has {len(value)} entries for {count} ids")
+    if not all(map(isfinite, value)):  # JSON has none, tables may
+        raise ValueError(f"'{field}' holds a number that is not finite")
     return [float(item) for item in value]
 
 

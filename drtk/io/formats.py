@@ -41,10 +41,10 @@ def queries(source: str, intake: Intake) -> Found[Query]:
         yield number, query
 
 
-def examples(source: str, intake: Intake) -> Found[FoundExample]:
-    """Training data of any shape; an example without a positive is a fault."""
+def examples(source: str, intake: Intake, *, complete: bool = True) -> Found[FoundExample]:
+    """Training data of any shape; an example without a positive is a fault where they are to be `complete`."""
     for number, found in _examples_of(json_rows(source, intake)):
-        if isinstance(found, FoundExample) and not found.example.positives:
+        if complete and isinstance(found, FoundExample) and not found.example.positives:
             yield number, ValueError("has no positives")
         else:
             yield number, found

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.collection import Collection, documents, queried
+from tests.contract.collection import Collection, documents, queried, run
 from tests.contract.forkserver import Forkserver, Running
 from tests.contract.test_commands import files_of
 
@@ -45,6 +45,7 @@ KILLED = {
     "keep-queries": Killed("--keep 0.5", 60_000, input=queried),
     "continue-text": Killed("--model {gpt2} --max-new-tokens 4", 2000),
     "termweight": Killed("--method bprop --model {model} --min-words 0", 3000),
+    "mine-negatives": Killed("--qrels {many.tsv} --corpus {documents.jsonl} --keep 5 --floor 9", 8000, input=run),
     "encode": Killed("--model {model} --shard-size 100", 3000, journal="/shards.json.part"),
 }
 

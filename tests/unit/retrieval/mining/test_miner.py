@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +12,36 @@ import pytest
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.io.corpus_ids import CorpusIds
 from drtk.records import Example, Passage
-from drtk.retrieval.negatives import MINING, MSMARCO, RANDOM, TEVATRON, Miner, Policy
+from drtk.retrieval.mining import MINING
+from drtk.retrieval.mining.miner import RANDOM, Miner
+from drtk.retrieval.mining.policies import MSMARCO, TEVATRON, Policy
+from drtk.retrieval.mining.pool import Asked, Ranked
+from drtk.retrieval.mining.stages import Stages
 from tests.running import command, write
 
-EVERYTHING = Policy(keep=1000, floor=0)
+EVERYTHING = Policy(keep=1000)
 
 
 def corpus_of(*ids: str) -> CorpusIds:
     return CorpusIds(Passage(id, "text") for id in ids)
 
 
+def example_of(
+    miner: Miner, rankings: dict[str, list[str]], grades: dict[str, int], query: str = "q"
+) -> Example | None:
+    pool = miner.pool(Asked(query, {name: Ranked(ids) for name, ids in rankings.items()}), grades)
+    Stages(miner)([pool], lambda _: grades)
+    return miner.example(pool)
+
+
 def mined(miner: Miner, ranking: list[str], grades: dict[str, int], query: str = "q") -> Example:
-    example = miner(query, {"run": ranking}, grades)
+    example = example_of(miner, {"run": ranking}, grades, query)
     assert example is not None
     return example
 
 
-def miner(policy: Policy = EVERYTHING, **options: Any) -> Miner:
-    return Miner(policy, options.pop("seed", 1), options.pop("depth", 200), **options)
+def miner(policy: Policy = EVERYTHING, *, depth: int | None = 200, **options: Any) -> Miner:
+    return Miner(replace(policy, depth=depth), options.pop("seed", 1), **options)
 
 
 def test_every_labelled_positive_is_kept_out_of_the_negatives() -> None:
@@ -45,10 +58,10 @@ def test_only_the_first_ranks_are_looked_at() -> None:
 
 def test_draws_depend_on_seed_and_query_alone() -> None:
     ranking = [f"d{at}" for at in range(50)]
-    first = mined(miner(Policy(10, 0)), ranking, {"p": 1})
-    assert mined(miner(Policy(10, 0)), ranking, {"p": 1}) == first
-    assert mined(miner(Policy(10, 0), seed=2), ranking, {"p": 1}).negatives != first.negatives
-    assert mined(miner(Policy(10, 0)), ranking, {"p": 1}, query="other").negatives != first.negatives
+    first = mined(miner(Policy(10)), ranking, {"p": 1})
+    assert mined(miner(Policy(10)), ranking, {"p": 1}) == first
+    assert mined(miner(Policy(10), seed=2), ranking, {"p": 1}).negatives != first.negatives
+    assert mined(miner(Policy(10)), ranking, {"p": 1}, query="other").negatives != first.negatives
 
 
 def test_the_shuffle_favours_no_rank() -> None:
@@ -56,7 +69,7 @@ def test_the_shuffle_favours_no_rank() -> None:
     ranking = [f"d{at}" for at in range(20)]
     kept = dict.fromkeys(ranking, 0)
     for query in range(400):
-        for id in mined(miner(Policy(10, 0)), ranking, {"p": 1}, query=f"q{query}").negatives:
+        for id in mined(miner(Policy(10)), ranking, {"p": 1}, query=f"q{query}").negatives:
             kept[id] += 1
     assert all(150 < count < 250 for count in kept.values())
 
@@ -103,13 +116,13 @@ def test_a_judged_document_that_was_not_retrieved_is_positive_where_it_is_one_pa
 
 def test_queries_that_make_no_example_are_counted() -> None:
     made = miner()
-    assert made("q", {"run": ["d1"]}, {"d1": 0}) is None
-    assert made("q", {"run": ["d1"]}, {"d1": 1}) is None
+    assert example_of(made, {"run": ["d1"]}, {"d1": 0}) is None
+    assert example_of(made, {"run": ["d1"]}, {"d1": 1}) is None
     assert made.counts == {"without_positives": 1, "without_negatives": 1}
 
 
 def test_several_runs_are_mixed_and_each_negative_says_which_it_is_from() -> None:
-    example = miner()("q", {"bm25": ["d1", "d2"], "dense": ["d2", "d3"]}, {"p": 1})
+    example = example_of(miner(), {"bm25": ["d1", "d2"], "dense": ["d2", "d3"]}, {"p": 1})
     assert example is not None
     assert example.sources is not None
     assert dict(zip(example.negatives, example.sources["negatives"], strict=True)) == {

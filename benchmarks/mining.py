@@ -1,0 +1,184 @@
+"""Mining straight from an index, beside raw faiss and a plain loop that makes the same examples.
+
+python benchmarks/mining.py [--passages N] [--queries N] [--dimension N] [--depth N] [--batch N] [--rounds N] [--out FILE]
+
+Every way runs in a process of its own, from vectors on disk to a file of examples; they take turns, and the quickest
+round of each counts. Writes JSON: seconds, processor seconds of all threads, queries a second, peak memory (of which the
+vectors themselves are a part), and whether each query got the same negatives as by raw faiss. Vectors are random, of
+length 1, float32; each query lies near one passage, which is its positive.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from drtk.io.folders import FolderJob
+from drtk.io.progress import set_verbosity
+from drtk.io.shards import ShardWriter
+
+ROWS = 50_000  # passages of a shard
+NOISE = 0.05
+
+
+def embeddings(folder: Path, names: str, count: int, dimension: int, role: str, near: np.ndarray | None = None) -> None:
+    """Random vectors of length 1 as an embeddings folder; of queries, each near a row of `near` (count, dimension)."""
+    draw = np.random.default_rng(0 if near is None else 1)
+    job = FolderJob("encode", "embeddings", str(folder))
+    writer = ShardWriter(job.begin(), dimension=dimension, dtype="float32")
+    for first in range(0, count, ROWS):
+        rows = min(ROWS, count - first)
+        vectors = draw.standard_normal((rows, dimension), dtype=np.float32)
+        if near is not None:
+            vectors = near[first : first + rows] + NOISE * vectors
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        writer.write([f"{names}{first + row}" for row in range(rows)], vectors, digest=str(first))
+    job.finish(encoder=None, dimension=dimension, dtype="float32", role=role, shards=writer.entries)
+    writer.close()
+
+
+def matrix(folder: Path) -> np.ndarray:
+    """All vectors of an embeddings folder, (rows, dimension)."""
+    return np.concatenate([np.load(path) for path in sorted(folder.glob("*.npy"))])
+
+
+def raw(folder: Path, output: str, depth: int, batch: int) -> None:
+    """What one would write with faiss at hand: search, leave the positive out, shuffle, write."""
+    import faiss
+
+    passages, queries = matrix(folder / "passages"), matrix(folder / "queries")
+    index = faiss.IndexFlatIP(passages.shape[1])
+    index.add(passages)
+    del passages
+    draw = random.Random(0)
+    with open(output, "w") as file:
+        for first in range(0, len(queries), batch):
+            _, found = index.search(queries[first : first + batch], depth)
+            for at, row in enumerate(found.tolist(), start=first):
+                negatives = [f"p{passage}" for passage in row if passage != at]
+                draw.shuffle(negatives)
+                file.write(json.dumps({"query_id": f"q{at}", "positives": [f"p{at}"], "negatives": negatives}) + "\n")
+
+
+def make(folder: Path, passages: int, queries: int, dimension: int) -> None:
+    """The vectors of passages and queries; query i lies near passage i."""
+    set_verbosity(quiet=True, verbose=False)
+    embeddings(folder / "passages", "p", passages, dimension, "passage")
+    near = np.load(folder / "passages" / "00000.npy")[:queries]
+    embeddings(folder / "queries", "q", queries, dimension, "query", near)
+
+
+def measured(arguments: list[str]) -> dict[str, float]:
+    """Seconds, processor seconds and peak memory (MiB) of a process."""
+    start = time.perf_counter()
+    process = os.spawnve(os.P_NOWAIT, sys.executable, [sys.executable, *arguments], os.environ)
+    _, status, used = os.wait4(process, 0)
+    if status:
+        raise SystemExit(f"failed: {' '.join(arguments)}")
+    return {
+        "seconds": time.perf_counter() - start,
+        "processor_s": used.ru_utime + used.ru_stime,
+        "peak_mib": used.ru_maxrss / 1024,
+    }
+
+
+def negatives(path: Path) -> dict[str, frozenset[str]]:
+    """The negatives of each query of a file of examples."""
+    with open(path) as file:
+        return {row["query_id"]: frozenset(row["negatives"]) for row in map(json.loads, file)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--passages", type=int, default=200_000)
+    parser.add_argument("--queries", type=int, default=1000)
+    parser.add_argument("--dimension", type=int, default=384)
+    parser.add_argument("--depth", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--out", default="-", help="- is stdout")
+    parser.add_argument("--raw", metavar="DIR", help=argparse.SUPPRESS)
+    parser.add_argument("--make", metavar="DIR", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.queries > min(ROWS, given.passages):
+        parser.error(f"--queries: at most {min(ROWS, given.passages):,}, as each lies near a passage")
+    if given.make:
+        make(Path(given.make), given.passages, given.queries, given.dimension)
+        return
+    if given.raw:
+        raw(Path(given.raw), given.out, given.depth, given.batch)
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        # In a process of its own: the peak of one that starts others is counted as theirs.
+        size = ["--passages", str(given.passages), "--queries", str(given.queries), "--dimension", str(given.dimension)]
+        measured([__file__, "--make", name, *size])
+        qrels = folder / "qrels.tsv"
+        qrels.write_text("".join(f"q{at}\tp{at}\t1\n" for at in range(given.queries)))
+        built = {}
+        for kind in ("exact", "flat"):
+            index = ["-m", "drtk", "index", str(folder / "passages"), "--type", kind, "-o", str(folder / kind), "-q"]
+            built[kind] = measured(index)["seconds"]
+        size = ["--depth", str(given.depth), "--batch", str(given.batch)]
+        out = {way: folder / f"{way}.jsonl" for way in ("raw faiss", "flat", "exact")}
+        drtk = [
+            "--query-vectors",
+            str(folder / "queries"),
+            "--qrels",
+            str(qrels),
+            "--policy",
+            "tevatron",
+            "-q",
+            "--force",
+        ]
+        calls = {"raw faiss": [__file__, "--raw", name, *size, "--out", str(out["raw faiss"])]}
+        for kind in ("flat", "exact"):
+            keep = ["--keep", str(given.depth), "-o", str(out[kind])]
+            calls[kind] = ["-m", "drtk", "mine-negatives", str(folder / kind), *drtk, *size, *keep]
+        rounds = [{way: measured(call) for way, call in calls.items()} for _ in range(given.rounds)]
+        results: dict[str, dict[str, Any]] = {}
+        wanted = negatives(out["raw faiss"])
+        for way in calls:
+            best = min((one[way] for one in rounds), key=lambda one: one["seconds"])
+            found = negatives(out[way])
+            same = [len(found[query] & wanted[query]) / len(wanted[query]) for query in wanted]
+            results[way] = {key: round(value, 2) for key, value in best.items()} | {
+                "queries_per_s": round(given.queries / best["seconds"], 1),
+                "agrees": round(sum(same) / len(same), 6),
+                "build_s": round(built.get(way, 0), 2),
+            }
+    report = {
+        "benchmark": "mining",
+        "settings": {key: value for key, value in vars(given).items() if key not in ("out", "raw", "make")},
+        "machine": {
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "load_1min": round(os.getloadavg()[0], 1),
+            "threads": os.environ.get("OMP_NUM_THREADS", "all"),
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "torch": version("torch"),
+            "faiss": version("faiss-cpu"),
+        },
+        "results": results,
+    }
+    text = json.dumps(report, indent=2) + "\n"
+    if given.out == "-":
+        print(text, end="")
+    else:
+        Path(given.out).write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Which corpus an output was made from, as far as manifests tell: runs lead to indexes, indexes to embeddings or a corpus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.io.manifest import SOURCES, folder_digest, is_manifest, manifest_path, read_json
+
+_MAKERS = ("encode", "index")  # commands whose `source` is a corpus, or leads to one
+
+
+class Origin(NamedTuple):
+    """A corpus by the name it had, and its digest."""
+
+    path: str
+    digest: str
+
+
+def origin_of(path: str) -> Origin | None:
+    """The corpus that a run, examples, an index or embeddings were made from; None where no manifest tells."""
+    manifest = _manifest(path)
+    if manifest is None:
+        return None
+    named = manifest["settings"].get("corpus")
+    if not named and manifest.get("program") in _MAKERS:
+        sources = [manifest["settings"].get(name) for name in SOURCES]
+        named = next((source[0] if isinstance(source, list) else source for source in sources if source), None)
+    for entry in manifest["inputs"]:
+        if entry["path"] == named and not Path(str(named)).is_dir() and entry.get("digest"):
+            return Origin(entry["path"], entry["digest"])
+    for entry in manifest["inputs"]:
+        folder = Path(entry["path"])
+        if folder.is_dir() and folder_digest(folder) == entry.get("digest") and (found := origin_of(entry["path"])):
+            return found
+    return None
+
+
+def check_origin(path: str, corpus: Origin, *, override: str) -> None:
+    """Raises MismatchError where `path` is known to be made from another corpus. override: the option that lets it pass."""
+    found = origin_of(path)
+    if found is not None and found.digest != corpus.digest:
+        raise MismatchError(
+            f"{path}: was made from another corpus ({found.path}, digest {found.digest[:8]}) than {corpus.path} "
+            f"(digest {corpus.digest[:8]}); where ids mean the same in both: {override}"
+        )
+
+
+def _manifest(path: str) -> dict[str, Any] | None:
+    place = manifest_path(path)
+    if not place.exists():
+        return None
+    try:
+        content = read_json(place)
+    except DrtkError:
+        return None
+    return content if is_manifest(content) else None

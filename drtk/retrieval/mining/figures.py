@@ -1,0 +1,154 @@
+"""A report in figures: how many negatives, how hard, how many suspicious, and which queries are worth a look."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from heapq import heappush, heappushpop
+
+import numpy as np
+
+from drtk.retrieval.mining.audit import Row
+
+RANKS = (1, 11, 21, 51, 101, 201, 1001)  # lower ends of the groups that ranks are counted in
+STEPS = 4000  # bins of a measure's histogram
+
+
+@dataclass
+class Spread:
+    """Numbers in little memory: their count and sum, and as many of them, drawn by hash, as quantiles need.
+
+    Beyond STEPS numbers, quantiles are those of a sample.
+    """
+
+    count: int = 0
+    total: float = 0.0
+    least: float = float("inf")
+    most: float = float("-inf")
+    _sample: list[tuple[int, float]] = field(default_factory=list)
+
+    def add(self, value: float, key: str) -> None:
+        """One more number; `key` decides whether it is of the sample."""
+        self.count += 1
+        self.total += value
+        self.least, self.most = min(self.least, value), max(self.most, value)
+        item = (-_hash(key), value)  # the heap's first is the largest hash
+        if len(self._sample) < STEPS:
+            heappush(self._sample, item)
+        elif item > self._sample[0]:
+            heappushpop(self._sample, item)
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+    def quantiles(self, *shares: float) -> list[float]:
+        """The values below which these shares of the numbers lie."""
+        found: list[float] = np.quantile([value for _, value in self._sample], shares).tolist()
+        return found
+
+    def histogram(self, bins: int) -> tuple[list[float], list[float]]:
+        """(shares of the numbers, edges) of equal bins over the sample."""
+        counts, edges = np.histogram([value for _, value in self._sample], bins=bins)
+        return (counts / max(1, counts.sum())).tolist(), edges.tolist()
+
+
+@dataclass
+class Figures:
+    """What the rows of an audit add up to.
+
+    measures: of the kept negatives by name: gap, ce, ce_gap, overlap, cosine. shown: rows for a person to judge, the most
+    suspicious and as many drawn by hash.
+    """
+
+    queries: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    positives: int = 0
+    promoted: int = 0
+    retrieved: Counter[str] = field(default_factory=Counter)  # queries with a positive found, by source
+    sources: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    losing: Counter[str] = field(default_factory=Counter)  # queries that lost a candidate, by filter
+    not_drawn: int = 0
+    negatives: Spread = field(default_factory=Spread)  # of a query
+    ranks: Counter[int] = field(default_factory=Counter)  # by the lower ends of RANKS
+    rank: Spread = field(default_factory=Spread)
+    measures: dict[str, Spread] = field(default_factory=dict)
+    suspicious: Counter[str] = field(default_factory=Counter)
+    suspects: int = 0  # negatives with a suspicion of any kind
+    checked: Counter[str] = field(default_factory=Counter)  # negatives for which a suspicion could be tested
+    shown: list[Row] = field(default_factory=list)
+
+    @property
+    def examples(self) -> int:
+        """Queries that made an example."""
+        return self.negatives.count
+
+    @property
+    def kept(self) -> int:
+        """Negatives of all examples."""
+        return int(self.negatives.total)
+
+
+_TESTED = {"above": "gap", "ce": "ce_gap", "answer": "answer", "overlap": "overlap", "cosine": "cosine"}
+_MEASURES = ("gap", "ce", "ce_gap", "overlap", "cosine")
+
+
+def figures_of(rows: Iterable[Row], *, show: int = 20) -> Figures:
+    """The figures of an audit, and up to `show` rows to look at."""
+    found = Figures()
+    worst: list[tuple[float, int, str, Row]] = []
+    drawn: list[tuple[float, int, str, Row]] = []
+    for number, row in enumerate(rows):
+        _add(found, row)
+        query_id = row["query_id"]
+        if row.get("kept"):
+            for held, order in ((worst, _weight(row)), (drawn, -_hash(query_id))):
+                item = (order, -number, query_id, row)
+                if len(held) < show:
+                    heappush(held, item)
+                elif item[:3] > held[0][:3]:
+                    heappushpop(held, item)
+    best = [row for order, _, _, row in sorted(worst, key=lambda item: item[:2], reverse=True) if order][: show // 2]
+    taken = {row["query_id"] for row in best}
+    others = [row for _, _, _, row in sorted(drawn, key=lambda item: item[:2], reverse=True)]
+    found.shown = best + [row for row in others if row["query_id"] not in taken][: show - len(best)]
+    return found
+
+
+def _add(found: Figures, row: Row) -> None:
+    query_id = row["query_id"]
+    found.queries += 1
+    found.promoted += sum("promoted" in one for one in row["positives"])
+    found.dropped.update(one["by"] for one in row["dropped"])
+    found.losing.update({one["by"] for one in row["dropped"]})
+    if "left_out" in row:
+        found.left_out[row["left_out"]] += 1
+        return
+    found.positives += len(row["positives"])
+    found.retrieved.update({source for one in row["positives"] for source in one["found"]})
+    found.not_drawn += row["not_drawn"]
+    found.negatives.add(len(row["kept"]), query_id)
+    for one in row["kept"]:
+        key = f"{query_id}\0{one['id']}"
+        found.sources[one["source"]] += 1
+        if "rank" in one:
+            found.rank.add(one["rank"], key)
+            found.ranks[max(lower for lower in RANKS if lower <= one["rank"])] += 1
+        for name in _MEASURES:
+            if name in one:
+                found.measures.setdefault(name, Spread()).add(one[name], key)
+        found.suspicious.update(one.get("suspicious", ()))
+        found.suspects += "suspicious" in one
+        found.checked.update(name for name, value in _TESTED.items() if value in one)
+
+
+def _weight(row: Row) -> float:
+    """How suspicious a query's negatives are: the higher they rank, the more they weigh."""
+    return sum(1 / one.get("rank", 1000) for one in row["kept"] if "suspicious" in one)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

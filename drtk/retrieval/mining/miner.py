@@ -1,0 +1,137 @@
+"""Pools of candidates to training examples: who is a positive, what is drawn, what is filled up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from drtk.io.corpus_ids import CorpusIds
+from drtk.io.sources import source_of
+from drtk.records import Example
+from drtk.retrieval.mining.policies import Policy
+from drtk.retrieval.mining.pool import Asked, Pool, Ranked, Sighting
+
+RANDOM = "random"  # the source of negatives that no source gave
+WITHOUT_NEGATIVES = "without_negatives"
+CE = "ce"  # the mark that becomes an example's score
+
+
+@dataclass(frozen=True)
+class Miner:
+    """Makes pools, draws from them, and makes examples. Draws depend on the seed and the query's id alone.
+
+    corpus: where random passages come from; without it none are added. by_source: judgements name documents.
+    counts: what was left out, and how often. rescored: scores that examples bring along are not taken, others are made.
+    """
+
+    policy: Policy
+    seed: int
+    rel: int = 1
+    by_source: bool = False
+    corpus: CorpusIds | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    rescored: bool = False
+
+    def pool(self, asked: Asked, grades: Mapping[str, int]) -> Pool:
+        """A query's positives, and everything else within the policy's depth as candidates."""
+        relevant = self.relevant(grades)
+        named = self._passages_of(relevant, asked.found.values()) if self.by_source else relevant
+        positives = list(dict.fromkeys((*named, *asked.positives)))
+        wanted, of = self._excluded(relevant, positives)
+        candidates = {
+            source: [
+                Sighting(id, source, rank, score)
+                for rank, (id, score) in enumerate(
+                    zip(
+                        ranked.ids[: self.policy.depth],
+                        ranked.scores[: self.policy.depth] or (None,) * len(ranked.ids[: self.policy.depth]),
+                        strict=True,
+                    ),
+                    start=1,
+                )
+                if of(id) not in wanted and id not in wanted
+            ]
+            for source, ranked in asked.found.items()
+        }
+        pool = Pool(asked, positives, len(positives), candidates)
+        if not self.rescored:
+            for id, score in asked.ce.items():
+                pool.mark(id, CE, score)
+        pool.seen = len({one.id for found in candidates.values() for one in found})
+        return pool
+
+    def relevant(self, grades: Mapping[str, int]) -> list[str]:
+        """What judgements call relevant, the highest grade first."""
+        return sorted((id for id in grades if grades[id] >= self.rel), key=grades.__getitem__, reverse=True)
+
+    def _excluded(self, relevant: Iterable[str], positives: Iterable[str]) -> tuple[set[str], Callable[[str], str]]:
+        """What no negative may be, and what a passage's id is looked up by: itself, or its document."""
+        of: Callable[[str], str] = (self.corpus or source_of) if self.by_source else _itself
+        return {*relevant, *positives}, of
+
+    def draw(self, pool: Pool) -> None:
+        """Choose the negatives among the candidates that are left."""
+        pool.kept = self.policy.choose(pool.candidates, self.policy.keep, Random(f"{self.seed}\0{pool.query_id}"))
+
+    def fill(
+        self, pool: Pool, grades: Mapping[str, int], refused: Iterable[str] = (), *, round: int = 0
+    ) -> list[Sighting]:
+        """Random passages that a query is short of, none of them positive, taken or `refused`; fewer where the corpus ends."""
+        number = self.policy.floor - len(pool.kept)
+        if number <= 0 or self.corpus is None:
+            return []
+        wanted, of = self._excluded(self.relevant(grades), pool.positives)
+        taken = {one.id for one in pool.kept} | set(refused) | pool.dropped.keys() | wanted
+        rng = Random(f"{self.seed}\0{pool.query_id}\0fill" + (f"\0{round}" if round else ""))
+        ids = self.corpus.ids
+        found: dict[str, Sighting] = {}
+        if len(ids) < 4 * (number + len(taken)):  # drawing one by one would mostly hit what is taken
+            free = [id for id in ids if id not in taken and of(id) not in wanted]
+            return [Sighting(id, RANDOM, 0, None) for id in rng.sample(free, min(number, len(free)))]
+        while len(found) < number:
+            id = ids[rng.randrange(len(ids))]
+            if id not in taken and of(id) not in wanted:
+                found[id] = Sighting(id, RANDOM, 0, None)
+        return list(found.values())
+
+    def example(self, pool: Pool) -> Example | None:
+        """The example of a pool, or None, counted, where it is left out or has no negatives."""
+        if not pool.left_out and not pool.kept:
+            pool.left_out = WITHOUT_NEGATIVES
+        if pool.left_out:
+            self.counts[pool.left_out] = self.counts.get(pool.left_out, 0) + 1
+            return None
+        ids, sources = tuple(one.id for one in pool.kept), [one.source for one in pool.kept]
+        scores = None
+        if all(CE in pool.marks.get(id, {}) for id in (*pool.positives, *ids)):
+            scores = {
+                "positives": [pool.marks[id][CE] for id in pool.positives],
+                "negatives": [pool.marks[id][CE] for id in ids],
+            }
+        return Example(
+            pool.query_id, tuple(pool.positives), ids, scores, {"negatives": sources}, dict(pool.asked.extra)
+        )
+
+    def _passages_of(self, documents: Sequence[str], rankings: Iterable[Ranked]) -> list[str]:
+        """The best-ranked passage of each document, in the first source that has one; where none has, its only one."""
+        of = self.corpus or source_of
+        best: dict[str, str] = {}
+        wanted = set(documents)
+        for ranking in rankings:
+            for id in ranking.ids:
+                document = of(id)
+                if document in wanted:
+                    best.setdefault(document, id)
+        positives = []
+        for document in documents:
+            passage = best.get(document) or (self.corpus.only_passage(document) if self.corpus else None)
+            if passage is None:
+                self.counts["positives_not_found"] = self.counts.get("positives_not_found", 0) + 1
+            else:
+                positives.append(passage)
+        return positives
+
+
+def _itself(id: str) -> str:
+    return id

@@ -1,0 +1,142 @@
+"""A report as one HTML page that needs nothing but itself: tables, pictures, and examples that a person can judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from html import escape
+from math import inf
+
+from drtk.retrieval.mining.audit import SUSPICIONS, Row
+from drtk.retrieval.mining.figures import Figures, Spread
+from drtk.retrieval.mining.report import FILTERS, MEASURES, Table, tables
+
+MARK = ("\x02", "\x03")  # around the words of a snippet that are in the question; escaping leaves them alone
+HARDEST, LOST = 6, 4  # negatives and dropped candidates shown of a query
+_WIDTH, _HEIGHT, _BINS = 460, 120, 40  # of a picture, in pixels
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1c1c1c; --dim: #666; --line: #d8d8d8; --page: #fff; --bar: #0072b2; --bad: #b3400a;
+  --good: #00735c; --mark: #fff0a8; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e6; --dim: #a0a0a0; --line: #3a3a3a; --page: #161616;
+  --bar: #56b4e9; --bad: #e69f00; --good: #4fc3a1; --mark: #5a4e00; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); max-width: 62rem; margin: 2rem auto;
+  padding: 0 1rem; }
+h1 { font-size: 1.6rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
+.dim, code { color: var(--dim); font-size: .9rem; } .scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .8rem .3rem 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th { font-weight: 600; } th:first-child, td:first-child { text-align: left; }
+figure { display: inline-block; margin: 1rem 1rem 0 0; max-width: 100%; } figcaption { font-size: .9rem; color: var(--dim); }
+svg { width: 100%; height: auto; } rect { fill: var(--bar); } svg text { fill: var(--dim); font-size: 12px; }
+details { border-bottom: 1px solid var(--line); padding: .5rem 0; } summary { cursor: pointer; }
+li { margin: .5rem 0; } mark { background: var(--mark); color: inherit; }
+.bad { color: var(--bad); } .good { color: var(--good); }
+"""
+
+Show = Callable[[str, str], tuple[str, str]]  # ids of query and passage to the title and the words around the match
+
+
+def report_page(figures: Figures, *, title: str, questions: Callable[[str], str], show: Show) -> Iterator[str]:
+    """Lines of the page; nothing in it is fetched from elsewhere, and it can be read without JavaScript.
+
+    questions: the text of a query, "" where it is not at hand. show: title and snippet of a passage, "" likewise.
+    """
+    yield "<!DOCTYPE html>"
+    yield f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+    yield f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
+    yield f'<h1>{escape(title)}</h1><p class="dim">{_summary(figures)}</p>'
+    for table in tables(figures):
+        yield from _table(table)
+    pictures = {"rank": figures.rank, **figures.measures}
+    for name, spread in pictures.items():
+        if spread.count > 1:
+            yield from _histogram(MEASURES.get(name, "rank in its source"), spread)
+    if figures.shown:
+        yield "<h2>Judge for yourself</h2>"
+        yield '<p class="dim">The queries with the most suspicious negatives, then queries drawn at random. Is a negative an answer?</p>'
+    for row in figures.shown:
+        yield from _query(row, questions(row["query_id"]), show)
+    yield "</body></html>"
+
+
+def _summary(figures: Figures) -> str:
+    suspects = f", {figures.suspects:,} of them suspicious" if figures.checked else ""
+    return f"{figures.examples:,} examples of {figures.queries:,} queries, {figures.kept:,} negatives{suspects}"
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield f'<h2>{escape(table.title)}</h2><div class="scroll"><table>'
+    if any(table.header):
+        yield "<tr>" + "".join(f"<th>{escape(name)}</th>" for name in table.header) + "</tr>"
+    for row in table.rows:
+        yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+    yield "</table></div>"
+
+
+def _histogram(caption: str, spread: Spread) -> Iterator[str]:
+    shares, edges = spread.histogram(_BINS)
+    tallest, width = max(shares), _WIDTH / _BINS
+    yield f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT + 16}" role="img" aria-label="{escape(caption)}">'
+    for at, share in enumerate(shares):
+        if share:
+            tall = share / tallest * _HEIGHT
+            yield f'<rect x="{at * width:.2f}" y="{_HEIGHT - tall:.2f}" width="{width * 0.9:.2f}" height="{tall:.2f}"/>'
+    yield f'<text x="0" y="{_HEIGHT + 14}">{edges[0]:.4g}</text>'
+    yield f'<text x="{_WIDTH}" y="{_HEIGHT + 14}" text-anchor="end">{edges[-1]:.4g}</text></svg>'
+    yield f"<figcaption>{escape(caption)}; mean {spread.mean:.4g}</figcaption></figure>"
+
+
+def _query(row: Row, question: str, show: Show) -> Iterator[str]:
+    suspects = sum("suspicious" in one for one in row["kept"])
+    told = f' <span class="bad">{suspects:,} suspicious</span>' if suspects else ""
+    yield f"<details><summary>{escape(question or row['query_id'])} <code>{escape(row['query_id'])}</code>"
+    yield f'<br><span class="dim">{len(row["kept"]):,} negatives</span>{told}</summary><ul>'
+    for one in row["positives"][:HARDEST]:
+        found = ", ".join(f"{source} {rank}" for source, (rank, _) in one["found"].items())
+        where = f"at rank: {found}" if found else "not found by any source"
+        kind = "became a positive: holds an answer" if "promoted" in one else "positive"
+        yield _item(f'<b class="good">{kind}</b>, {escape(where)}{_values(one)}', one["id"], row["query_id"], show)
+    hardest = sorted(row["kept"], key=_hardness)[:HARDEST]
+    for one in hardest:
+        why = "; ".join(SUSPICIONS[name] for name in one.get("suspicious", ()))
+        yield _item(
+            f"negative, {escape(_place(one))}{_values(one)}"
+            + (f' <span class="bad">{escape(why)}</span>' if why else ""),
+            one["id"],
+            row["query_id"],
+            show,
+        )
+    for one in row["dropped"][:LOST]:
+        limit = f", limit {one['limit']:.4g}" if "limit" in one else ""
+        why = f"dropped: {FILTERS.get(one['by'], one['by'])}{limit}"
+        yield _item(
+            f'{escape(_place(one))}{_values(one)} <span class="dim">{escape(why)}</span>',
+            one["id"],
+            row["query_id"],
+            show,
+        )
+    if len(row["dropped"]) > LOST:
+        yield f'<li class="dim">{len(row["dropped"]) - LOST:,} more were dropped</li>'
+    yield "</ul></details>"
+
+
+def _hardness(one: Row) -> tuple[bool, int, float, int]:
+    """The suspicious first, then those a cross-encoder, or the source, puts nearest the positive."""
+    suspicions = len(one.get("suspicious", ()))
+    nearness = one.get("ce_gap", one.get("gap"))
+    return not suspicions, -suspicions, inf if nearness is None else nearness, int(one.get("rank", 1 << 30))
+
+
+def _place(one: Row) -> str:
+    return f"{one['source']} {one['rank']}" if "rank" in one else one["source"]
+
+
+def _values(one: Row) -> str:
+    names = ("score", "gap", "ce", "overlap", "cosine")
+    return "".join(f", {name} {one[name]:.4g}" for name in names if name in one)
+
+
+def _item(what: str, id: str, query_id: str, show: Show) -> str:
+    title, words = show(query_id, id)
+    body = escape(words).replace(MARK[0], "<mark>").replace(MARK[1], "</mark>")
+    head = f"<b>{escape(title)}</b> " if title else ""
+    return f"<li>{what}: {head}<code>{escape(id)}</code><br>{body}</li>"

@@ -1,0 +1,256 @@
+"""Where candidates come from: TREC runs, training examples that are mined anew, and indexes that are searched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from drtk.errors import DrtkError, RecordError, UsageError
+from drtk.io import formats
+from drtk.io.corpus_ids import CorpusIds
+from drtk.io.examples import FoundExample
+from drtk.io.intake import Intake
+from drtk.io.jsonl import admitted
+from drtk.io.manifest import folder_entry, read_manifest
+from drtk.io.runs import grouped_runs, is_named
+from drtk.io.streams import STANDARD, name_of
+from drtk.io.trec import QueryHits, grouped_hits
+from drtk.retrieval.mining.pool import Ranked
+
+Item = TypeVar("Item")
+INDEX = "index"  # the kind in its manifest
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The arguments of mine-negatives, by what they are: name and file, or name and folders. names: in their order."""
+
+    names: list[str]
+    runs: dict[str, str]
+    examples: dict[str, str]
+    indexes: dict[str, list[str]]
+
+    @property
+    def paths(self) -> list[str]:
+        """All files and folders, in their order."""
+        of = {name: [path] for name, path in (self.runs | self.examples).items()} | self.indexes
+        return [path for name in self.names for path in of[name]]
+
+
+def sources_of(arguments: Sequence[str], intake: Intake, *, name: str = "") -> Sources:
+    """Sort arguments, `NAME=PATH` or `PATH`; index folders of one name are parts of one collection.
+
+    name: what a single source is called. Raises UsageError for names that clash, MismatchError for a folder of another kind.
+    """
+    if name and len(arguments) > 1:
+        raise UsageError("one name for several runs; name each of them: NAME=FILE")
+    if name and not is_named(arguments[0]):
+        arguments = [f"{name}={arguments[0]}"]
+        grouped = {name: [arguments[0].partition("=")[2]]}
+    else:
+        grouped = {called: [run.source for run in runs] for called, runs in grouped_runs(arguments).items()}
+    found = Sources(list(grouped), {}, {}, {})
+    for called, paths in grouped.items():
+        folders = [path for path in paths if path != STANDARD and Path(path).is_dir()]
+        for folder in folders:
+            read_manifest(folder, kind=INDEX)
+            intake.inputs.append(folder_entry(folder))
+        if folders and len(folders) == len(paths):
+            found.indexes[called] = folders
+        elif len(paths) > 1:
+            raise UsageError(f"two runs are called '{called}'; name them: NAME=FILE")
+        elif intake.peek(paths[0]).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
+            found.examples[called] = paths[0]
+        else:
+            found.runs[called] = paths[0]
+    return found
+
+
+class Aligned(Generic[Item]):
+    """Items by query in file order, taken in another file's order: only what was read too early is held.
+
+    only: the queries worth holding.
+    """
+
+    def __init__(self, items: Iterable[tuple[str, Item]], *, only: Container[str] | None = None) -> None:
+        self._items, self._only = iter(items), only
+        self._held: dict[str, Item] = {}
+
+    def take(self, query_id: str) -> Item | None:
+        """What there is for a query, which is then gone; None where there is nothing."""
+        if query_id in self._held:
+            return self._held.pop(query_id)
+        for found, item in self._items:
+            if found == query_id:
+                return item
+            if self._only is None or found in self._only:
+                self._held[found] = item
+        return None
+
+    def rest(self) -> Iterator[str]:
+        """The queries that nobody took yet; they stay to be taken."""
+        for found, item in self._items:
+            if self._only is None or found in self._only:
+                self._held[found] = item
+        yield from list(self._held)
+
+
+@dataclass
+class Unknown:
+    """Ids of one file that another lacks: the first is the complaint, all are counted."""
+
+    intake: Intake
+    what: str = "passage"
+    where: str = "the corpus"
+    first: RecordError | None = None
+    count: int = 0
+    ids: set[str] = field(default_factory=set)
+
+    def note(self, place: str, id: str) -> None:
+        """One more, at `file:line`; forgiven while --skip-bad allows it."""
+        if self.first is None:
+            try:
+                self.intake.forgive(RecordError(place, f"{self.what} '{id}' is not in {self.where}"))
+            except RecordError as error:
+                self.first = error
+            else:
+                return
+        self.count += 1
+        self.ids.add(id)
+
+    def check(self) -> None:
+        """Raise the complaint, with how many there are. Call where the file was read to its end."""
+        if self.first is None:
+            return
+        more = f"; {self.count:,} places of this file name {len(self.ids):,} such ids" if self.count > 1 else ""
+        raise RecordError(self.first.place, self.first.problem + more)
+
+
+class _Checked:
+    """What a source names, held against the corpus and the queries; complaints come when the source was read to its end."""
+
+    def __init__(self, source: str, known: CorpusIds | None, lacks: Callable[[str], bool], intake: Intake) -> None:
+        self._name, self._known, self._lacks = name_of(source), known, lacks
+        self._passages = Unknown(intake)
+        self._queries = Unknown(intake, "query", "the queries")
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing was found yet that is not forgiven."""
+        return self._passages.first is None and self._queries.first is None
+
+    def has_query(self, query_id: str, line: int) -> bool:
+        """Whether a query is there as far as it needs to be."""
+        if self._lacks(query_id):
+            self._queries.note(f"{self._name}:{line}", query_id)
+            return False
+        return True
+
+    def unknown(self, ids: Iterable[str], lines: Iterable[int]) -> set[str]:
+        """Those of `ids`, at `lines`, that the corpus lacks."""
+        if self._known is None:
+            return set()
+        lacking = set()
+        for id, line in zip(ids, lines, strict=False):
+            if id not in self._known:
+                self._passages.note(f"{self._name}:{line}", id)
+                lacking.add(id)
+        return lacking
+
+    def check(self) -> None:
+        """Raise what is not forgiven."""
+        self._queries.check()
+        self._passages.check()
+
+
+def run_items(
+    source: str, known: CorpusIds | None, intake: Intake, *, lacks: Callable[[str], bool] = lambda query_id: False
+) -> Iterator[tuple[str, Ranked]]:
+    """(query, its passages) of a TREC run.
+
+    known: the passages there are. lacks: whether a query needs a text and has none.
+    Raises RecordError for ids that are not there, when all of them were counted.
+    """
+    checked = _Checked(source, known, lacks, intake)
+    for hits in grouped_hits(source, intake=intake):
+        has_query = checked.has_query(hits.query_id, hits.lines[0])
+        lacking = checked.unknown(hits.doc_ids, hits.lines)
+        if has_query and checked.is_good:
+            yield hits.query_id, _ranked(hits, lacking)
+    checked.check()
+
+
+def _ranked(hits: QueryHits, lacking: set[str]) -> Ranked:
+    ranking = [hit for hit in hits.ranking() if hit[0] not in lacking]
+    return Ranked([id for id, _ in ranking], [score for _, score in ranking])
+
+
+@dataclass(frozen=True, slots=True)
+class Remined:
+    """An example to be mined anew: its candidates by system, its positives, and the cross-encoder scores it holds."""
+
+    found: dict[str, Ranked]
+    positives: tuple[str, ...]
+    ce: dict[str, float]
+    extra: dict[str, object]
+
+
+def example_items(
+    name: str,
+    source: str,
+    known: CorpusIds | None,
+    intake: Intake,
+    *,
+    lacks: Callable[[str], bool] = lambda query_id: False,
+) -> Iterator[tuple[str, Remined]]:
+    """(query, example) of training data. Faults as in `run_items`; DrtkError for texts without ids."""
+    checked = _Checked(source, known, lacks, intake)
+    for found in admitted(formats.examples(source, intake, complete=False), source, intake):
+        if found.minted:
+            raise DrtkError(
+                f"{name_of(source)}: holds texts, not ids; make a corpus and queries of them first: "
+                f"drtk convert {source} --as examples --corpus-out FILE --queries-out FILE -o FILE"
+            )
+        example = _remined(name, found)
+        has_query = checked.has_query(found.example.query_id, intake.line)
+        ids = dict.fromkeys((*example.positives, *(id for one in example.found.values() for id in one.ids)))
+        lacking = checked.unknown(ids, repeat(intake.line))
+        if has_query and checked.is_good:
+            yield found.example.query_id, _without(example, lacking) if lacking else example
+    checked.check()
+
+
+def _remined(name: str, found: FoundExample) -> Remined:
+    example = found.example
+    scores = example.scores or {}
+    ce = dict(zip(example.positives, scores.get("positives", ()), strict=False))
+    ce |= zip(example.negatives, scores.get("negatives", ()), strict=False)
+    systems: dict[str, list[str]] = {}
+    if found.systems is not None:
+        for system, items in found.systems.items():
+            systems[system or name] = list(items)
+            for id, score in items.items():
+                if score is not None:
+                    ce.setdefault(id, score)
+    else:
+        sources = (example.sources or {}).get("negatives") or [name] * len(example.negatives)
+        for id, system in zip(example.negatives, sources, strict=False):
+            systems.setdefault(system, []).append(id)
+    return Remined({system: Ranked(ids) for system, ids in systems.items()}, example.positives, ce, example.extra)
+
+
+def _without(example: Remined, lacking: set[str]) -> Remined:
+    found = {system: Ranked([id for id in one.ids if id not in lacking]) for system, one in example.found.items()}
+    return Remined(found, tuple(id for id in example.positives if id not in lacking), example.ce, example.extra)
+
+
+def check_indexes(indexes: dict[str, list[str]], queries: str | None, query_vectors: str | None) -> None:
+    """Raises UsageError where there is an index and nothing to ask it, or queries as vectors and no index."""
+    if indexes and not queries and not query_vectors:
+        name = next(iter(indexes))
+        raise UsageError(f"{indexes[name][0]}: an index is asked with --queries FILE or --query-vectors DIR")
+    if query_vectors and not indexes:
+        raise UsageError("--query-vectors asks an index; there is none among the sources")

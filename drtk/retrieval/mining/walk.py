@@ -1,0 +1,254 @@
+"""Mining over files: sources walked query by query, judgements checked, and what was left out counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.io.corpus_ids import CorpusIds
+from drtk.io.intake import Intake
+from drtk.io.jsonl import read_queries
+from drtk.io.progress import log, warn
+from drtk.io.sources import source_of
+from drtk.io.streams import name_of
+from drtk.io.trec import Judgements, read_qrels
+from drtk.records import Example, Query
+from drtk.retrieval.asking import StoredQuery
+from drtk.retrieval.mining import MINING
+from drtk.retrieval.mining.asking import Indexes
+from drtk.retrieval.mining.miner import WITHOUT_NEGATIVES
+from drtk.retrieval.mining.policies import Policy
+from drtk.retrieval.mining.pool import Asked, Pool, Ranked
+from drtk.retrieval.mining.sources import Aligned, Remined, Sources, Unknown, example_items, run_items
+from drtk.retrieval.mining.stages import Stages
+from drtk.settings.mining import MineSettings
+
+NO_GRADES: Mapping[str, int] = {}
+
+
+def policy_of(settings: MineSettings, *, has_corpus: bool) -> Policy:
+    """The policy that settings name, with what they say otherwise.
+
+    Raises UsageError where random passages are asked for and there is no corpus to draw them from.
+    """
+    policy: Policy = MINING.load(settings.policy)
+    if settings.floor and not has_corpus:
+        raise UsageError("--floor fills up with random passages: name their --corpus")
+    if policy.floor and settings.floor is None and not has_corpus:
+        log(f"mine-negatives: no --corpus, so nothing is filled up to {policy.floor} negatives")
+    own = {name: getattr(settings, name) for name in ("keep", "floor", "depth", "ce_margin")}
+    return replace(policy, **{name: value for name, value in own.items() if value is not None})
+
+
+def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, intake: Intake) -> Judgements:
+    """Grades by query. Raises RecordError for a pair judged twice and ids the corpus lacks, DrtkError for an empty file."""
+    judgements: Judgements = {}
+    unknown = Unknown(intake, "document" if by_source else "passage")
+    for number, qrel in read_qrels(qrels, intake=intake):
+        place = f"{name_of(qrels)}:{number}"
+        grades = judgements.setdefault(qrel.query_id, {})
+        known = corpus is None or (corpus.has_document(qrel.doc_id) if by_source else qrel.doc_id in corpus)
+        if qrel.doc_id in grades:
+            problem = f"document '{qrel.doc_id}' is judged a second time for query '{qrel.query_id}'"
+            intake.forgive(RecordError(place, problem))
+        elif not known:
+            unknown.note(place, qrel.doc_id)
+        else:
+            grades[qrel.doc_id] = qrel.grade
+    unknown.check()
+    if not judgements:
+        raise DrtkError(f"{name_of(qrels)}: holds no judgements")
+    return judgements
+
+
+class Mining:
+    """One run of mine-negatives: `queries` walks the sources, `pools` brings a window of them to their negatives.
+
+    The first source (or the queries, where indexes are asked) sets the order; the others are read beside it, and held only
+    as far as their order differs. judgements: None where examples or answers say what is positive.
+    texts: queries by id, where texts are needed and no index is asked. `counts` is told what was left out.
+    Raises RecordError (file:line) for an id the corpus or the queries do not have, MismatchError where no query is judged.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        stages: Stages,
+        *,
+        judgements: Judgements | None,
+        intake: Intake,
+        counts: dict[str, Any],
+        corpus: CorpusIds | None = None,
+        indexes: Indexes | None = None,
+        queries: str | None = None,
+        needs_text: bool = False,
+    ) -> None:
+        self.sources, self.stages, self.counts = sources, stages, counts
+        self.judgements = judgements
+        self._indexes = indexes
+        self._intake, self._corpus = intake, corpus
+        self._queries_file = queries
+        self._answers = stages.promote is not None
+        self._by_source = stages.miner.by_source
+        self._texts: dict[str, Query] | None = None
+        if needs_text and queries is not None and (indexes is None or indexes.stored is not None):
+            texts = read_queries(queries, intake=intake)
+            self._texts = {query.id: query for query in texts if self._may_have_positives(query.id)}
+
+    def _may_have_positives(self, query_id: str) -> bool:
+        return self.judgements is None or self._answers or bool(self.sources.examples) or query_id in self.judgements
+
+    def _streams(self) -> dict[str, Iterator[tuple[str, Any]]]:
+        runs, examples = self.sources.runs, self.sources.examples
+        found: dict[str, Iterator[tuple[str, Any]]] = {}
+        for name in self.sources.names:
+            if name in runs:
+                found[name] = run_items(runs[name], self._corpus, self._intake, lacks=self._lacks)
+            elif name in examples:
+                found[name] = example_items(name, examples[name], self._corpus, self._intake, lacks=self._lacks)
+        return found
+
+    def _lacks(self, query_id: str) -> bool:
+        """Whether a query of a source has no text, though one is needed."""
+        return self._texts is not None and query_id not in self._texts and self._may_have_positives(query_id)
+
+    def queries(self) -> Iterator[Asked]:
+        """The queries that may have positives, with what runs and examples have for them; others are counted."""
+        seen: set[str] = set()
+        unjudged = 0
+        told = False
+        for asked in self._all():
+            if not (self.judgements is None or self._answers or asked.positives or asked.query_id in self.judgements):
+                unjudged += 1
+                continue
+            seen.add(asked.query_id)
+            if not self._by_source and not told and self._name_documents(asked):
+                warn(f"query '{asked.query_id}': judgements name documents, not passages: --positives source")
+                told = True
+            yield asked
+        if unjudged and not seen:
+            raise MismatchError(f"{name_of(self._first)}: no query of the runs has judgements")
+        # Told once, at the end: these are counts of what was read, which a resumed run reads again.
+        missing = len(self.judgements.keys() - seen) if self.judgements is not None else 0
+        for what, number in (("without_judgements", unjudged), ("not_retrieved", missing)):
+            if number:
+                self.counts[what] = number
+
+    @property
+    def _first(self) -> str:
+        return self.sources.paths[0]
+
+    def _all(self) -> Iterator[Asked]:
+        streams = self._streams()
+        only = None if self._answers or self.judgements is None or self.sources.examples else self.judgements
+        if self._indexes is None:
+            name, driver = next(iter(streams.items()))
+            others = {other: Aligned(items, only=only) for other, items in streams.items() if other != name}
+            for query_id, item in driver:
+                yield self._asked(query_id, {name: item} | _taken(others, query_id))
+            for query_id in dict.fromkeys(one for aligned in others.values() for one in aligned.rest()):
+                yield self._asked(query_id, _taken(others, query_id))
+            return
+        others = {other: Aligned(items, only=only) for other, items in streams.items()}
+        for query_id, query, stored in self._asked_first():
+            row = None if stored is None else (stored.shard, stored.row)
+            yield self._asked(query_id, _taken(others, query_id), query, row)
+        lost = len({one for aligned in others.values() for one in aligned.rest()})
+        if lost:
+            self.counts["not_in_queries"] = lost
+
+    def _asked_first(self) -> Iterator[tuple[str, Query | None, StoredQuery | None]]:
+        """The queries that indexes are asked, as texts, as vectors, or as both."""
+        assert self._indexes is not None
+        stored = self._indexes.stored
+        if stored is None:
+            assert self._queries_file is not None
+            for query in read_queries(self._queries_file, intake=self._intake):
+                yield query.id, query, None
+            return
+        for one in stored:
+            if self._lacks(one.id):
+                raise MismatchError(
+                    f"{name_of(str(self._queries_file))}: has no query '{one.id}', whose vector there is"
+                )
+            yield one.id, None, one
+
+    def _asked(
+        self, query_id: str, items: dict[str, Any], query: Query | None = None, row: tuple[int, int] | None = None
+    ) -> Asked:
+        found: dict[str, Ranked] = {}
+        positives: tuple[str, ...] = ()
+        ce: dict[str, float] = {}
+        extra: dict[str, Any] = {}
+        for name, item in items.items():
+            if isinstance(item, Remined):
+                found |= {system: ranked for system, ranked in item.found.items() if system not in found}
+                positives, ce, extra = positives + item.positives, ce | item.ce, extra | item.extra
+            else:
+                found[name] = item
+        if query is None and self._texts is not None:
+            query = self._texts.get(query_id)
+        return Asked(query_id, found, query, tuple(dict.fromkeys(positives)), ce, extra, row)
+
+    def _name_documents(self, asked: Asked) -> bool:
+        """Whether a chunk of a judged document would become a negative of its own document's query."""
+        grades = self.grades_of(asked.query_id)
+        return any(source_of(id) in grades and id not in grades for one in asked.found.values() for id in one.ids)
+
+    def grades_of(self, query_id: str) -> Mapping[str, int]:
+        """A query's judgements; none where it has none."""
+        return (self.judgements or {}).get(query_id, NO_GRADES)
+
+    def pools(self, window: Iterable[Asked]) -> list[Pool]:
+        """The pools of a window of queries, in order, brought to their negatives."""
+        asked = list(window)
+        if self._indexes is not None:
+            found = self._indexes(asked)
+            asked = [replace(one, found=self._in_order(its | one.found)) for one, its in zip(asked, found, strict=True)]
+        pools = [self.stages.miner.pool(one, self.grades_of(one.query_id)) for one in asked]
+        if self._answers:
+            for pool in pools:
+                if not (pool.asked.query and any(pool.asked.query.answers or ())):
+                    pool.left_out = "without_answers"
+        self.stages(pools, self.grades_of)
+        return pools
+
+    def _in_order(self, found: dict[str, Ranked]) -> dict[str, Ranked]:
+        """In the order in which sources were named: a passage of several counts for the first."""
+        return {name: found[name] for name in self.sources.names if name in found} | found
+
+    def examples(self, window: Iterable[Asked], *, tell: Callable[[Pool], None] = lambda pool: None) -> list[Example]:
+        """The examples of a window of queries, in order; `tell` hears of each pool."""
+        found = []
+        for pool in self.pools(window):
+            example = self.stages.miner.example(pool)
+            self._count(pool)
+            tell(pool)
+            if example is not None:
+                found.append(example)
+        return found
+
+    def _count(self, pool: Pool) -> None:
+        if pool.left_out and pool.left_out != WITHOUT_NEGATIVES:
+            return  # it came to no filter
+        dropped = self.counts.setdefault("dropped", {})
+        for drop in pool.dropped.values():
+            dropped[drop.by] = dropped.get(drop.by, 0) + 1
+        mined = self.counts.setdefault("passages", {})
+        from_sources = sum(one.rank > 0 for one in pool.kept)
+        for what, number in (
+            ("candidates", pool.seen),
+            ("kept", from_sources),
+            ("dropped", len(pool.dropped)),
+            ("not_drawn", pool.seen - from_sources - len(pool.dropped) - len(pool.promoted)),
+            ("became_positives", len(pool.promoted)),
+            ("random", len(pool.kept) - from_sources),
+        ):
+            mined[what] = mined.get(what, 0) + number
+
+
+def _taken(others: Mapping[str, Aligned[Any]], query_id: str) -> dict[str, Any]:
+    found = {name: aligned.take(query_id) for name, aligned in others.items()}
+    return {name: item for name, item in found.items() if item is not None}

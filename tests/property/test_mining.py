@@ -1,0 +1,134 @@
+"""Whatever was retrieved and judged: no positive is a negative, every candidate is accounted for, and batches change nothing."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drtk.io.corpus_ids import CorpusIds
+from drtk.io.sources import source_of
+from drtk.records import Passage
+from drtk.retrieval.mining.audit import audit_row
+from drtk.retrieval.mining.checks import place_filters
+from drtk.retrieval.mining.figures import figures_of
+from drtk.retrieval.mining.miner import RANDOM, Miner
+from drtk.retrieval.mining.policies import MSMARCO, SBERT, TEVATRON
+from drtk.retrieval.mining.pool import Asked, Pool, Ranked
+from drtk.retrieval.mining.stages import Stages
+from drtk.settings.mining import MineSettings
+
+IDS = [f"d{document}#{chunk}" for document in range(10) for chunk in range(3)]
+CORPUS = CorpusIds(Passage(id, "") for id in IDS)
+
+
+class Parity:
+    """A check that measures the number of a chunk and takes those beyond a limit out."""
+
+    name = "parity"
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def measure(self, pools, wanted):
+        for pool, ids in zip(pools, wanted, strict=True):
+            for id in ids:
+                pool.mark(id, self.name, float(id[-1]))
+
+    def limit(self, pool):
+        return self.most
+
+    def is_beyond(self, value, limit):
+        return value > limit
+
+
+@st.composite
+def rankings(draw):
+    """Up to three sources with up to thirty passages each, and scores that fall."""
+    found = {}
+    for name in draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True)):
+        ids = draw(st.lists(st.sampled_from(IDS), max_size=30, unique=True))
+        scores = sorted(draw(st.lists(st.integers(0, 9), min_size=len(ids), max_size=len(ids))), reverse=True)
+        found[name] = Ranked(ids, [float(score) for score in scores])
+    return found
+
+
+QUERIES = st.lists(
+    st.tuples(rankings(), st.dictionaries(st.sampled_from(IDS), st.integers(0, 2), max_size=6)), min_size=1, max_size=6
+)
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "from_rank": st.integers(1, 5),
+        "margin": st.sampled_from([("1",), ("a=2",), ("b=0", "c=3")]),
+        "max_share": st.sampled_from([("0.9",), ("a=0.5",)]),
+        "max_score": st.sampled_from([("6",), ("b=3",)]),
+        "min_score": st.sampled_from([("2",), ("c=5",)]),
+        "unretrieved": st.sampled_from(["drop", "keep"]),
+    },
+)
+POLICIES = st.builds(
+    lambda policy, keep, floor, depth: replace(policy, keep=keep, floor=floor, depth=depth),
+    st.sampled_from([MSMARCO, TEVATRON, SBERT]),
+    st.none() | st.integers(0, 12),
+    st.integers(0, 40),
+    st.none() | st.integers(1, 30),
+)
+
+
+def mined(queries, policy, options, most, by_source, promote, *, window: int) -> list[Pool]:
+    """The pools of the queries, `window` of them at a time."""
+    miner = Miner(policy, 7, by_source=by_source, corpus=CORPUS)
+    filters = place_filters(MineSettings(**options), None)
+    check = Parity(most)
+    stages = Stages(miner, filters, check if promote else None, () if promote else (check,))
+    grades = {f"q{at}": judged for at, (_, judged) in enumerate(queries)}
+    if by_source:
+        grades = {
+            id: {
+                source_of(one): max(grade for two, grade in some.items() if source_of(two) == source_of(one))
+                for one in some
+            }
+            for id, some in grades.items()
+        }
+    pools = [miner.pool(Asked(f"q{at}", found), grades[f"q{at}"]) for at, (found, _) in enumerate(queries)]
+    for start in range(0, len(pools), window):
+        stages(pools[start : start + window], grades.__getitem__)
+    return pools
+
+
+@settings(max_examples=120, deadline=None)
+@given(QUERIES, POLICIES, OPTIONS, st.integers(-1, 2), st.booleans(), st.booleans())
+def test_no_positive_is_a_negative_and_every_candidate_is_accounted_for(
+    queries, policy, options, most, by_source, promote
+):
+    pools = mined(queries, policy, options, most, by_source, promote, window=3)
+    rows = []
+    for pool, (_, judged) in zip(pools, queries, strict=True):
+        rows.append(row := audit_row(pool))
+        negatives = [one.id for one in pool.kept]
+        relevant = {id for id, grade in judged.items() if grade >= 1}
+        assert not set(negatives) & set(pool.positives)
+        assert not set(negatives) & relevant
+        if by_source:
+            assert not {source_of(id) for id in negatives} & {source_of(id) for id in relevant}
+        assert len(set(negatives)) == len(negatives)
+        assert not set(negatives) & (pool.dropped.keys() | set(pool.promoted))
+        assert not set(pool.promoted) & pool.dropped.keys()
+        assert all(int(id[-1]) <= most for id in negatives)  # the random ones too
+        if not pool.left_out:
+            mine = [one for one in pool.kept if one.source != RANDOM]
+            assert pool.seen == len(mine) + len(pool.dropped) + len(pool.promoted) + row["not_drawn"]
+            assert row["not_drawn"] >= 0
+            assert len(pool.kept) <= max(len(mine), policy.floor)
+    figures = figures_of(rows)
+    assert figures.kept == sum(len(pool.kept) for pool in pools if not pool.left_out)
+    assert sum(figures.dropped.values()) == sum(len(pool.dropped) for pool in pools)
+    assert figures.queries == figures.examples + sum(figures.left_out.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(QUERIES, POLICIES, OPTIONS, st.integers(0, 2), st.integers(1, 6))
+def test_windows_change_nothing(queries, policy, options, most, window):
+    parts = mined(queries, policy, options, most, False, False, window=window)
+    whole = mined(queries, policy, options, most, False, False, window=len(queries))
+    assert [audit_row(pool) for pool in parts] == [audit_row(pool) for pool in whole]

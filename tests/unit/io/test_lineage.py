@@ -1,0 +1,58 @@
+"""From an output back to its corpus, by manifests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from drtk.errors import MismatchError
+from drtk.io.lineage import Origin, check_origin, origin_of
+from drtk.io.streams import digest_file
+from tests.running import command, write
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Origin:
+    """A corpus with an index, a run and examples made of it."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"_id": f"d{at}", "text": f"wing lift {at}"} for at in range(9)]
+    write(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write(tmp_path / "queries.jsonl", '{"_id": "q1", "text": "wing 3"}\n')
+    write(tmp_path / "qrels.tsv", "q1\td3\t1\n")
+    for call in (
+        "index corpus.jsonl --type bm25s -o index",
+        "search index queries.jsonl -k 5 -o a.run",
+        "mine-negatives a.run --qrels qrels.tsv --corpus corpus.jsonl -o examples.jsonl",
+        "mine-negatives a.run --qrels qrels.tsv -o others.jsonl",
+    ):
+        command(capfd, *call.split())
+    return Origin("corpus.jsonl", digest_file("corpus.jsonl"))
+
+
+def test_an_index_a_run_and_examples_lead_to_their_corpus(corpus: Origin) -> None:
+    for name in ("index", "a.run", "examples.jsonl"):
+        assert origin_of(name) == corpus, name
+
+
+def test_what_cannot_be_known_is_not_guessed(corpus: Origin, tmp_path: Path) -> None:
+    assert origin_of("corpus.jsonl") is None
+    assert origin_of("others.jsonl") is None  # their run is a file, which is not followed
+    (tmp_path / "a.run.meta.json").write_text("torn")
+    assert origin_of("a.run") is None
+
+
+def test_an_index_that_was_made_again_no_longer_tells(corpus: Origin, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("corpus.jsonl").write_text('{"_id": "d3", "text": "other"}\n')
+    command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "index", "--force")
+    assert origin_of("a.run") is None
+
+
+def test_another_corpus_is_refused(corpus: Origin) -> None:
+    check_origin("index", corpus, override="--x")
+    problem = (
+        r"index: was made from another corpus \(corpus\.jsonl, digest [0-9a-f]{8}\) than new \(digest 0000\); .*: --x$"
+    )
+    with pytest.raises(MismatchError, match=problem):
+        check_origin("index", Origin("new", "0000"), override="--x")

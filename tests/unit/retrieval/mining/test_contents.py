@@ -1,0 +1,173 @@
+"""Checks by content: overlap, vectors and cross-encoders, alone and through the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from drtk.errors import MismatchError, UsageError
+from drtk.records import Query
+from drtk.retrieval.mining.crossencoder import CrossEncoderCheck
+from drtk.retrieval.mining.miner import Miner
+from drtk.retrieval.mining.policies import Policy
+from drtk.retrieval.mining.pool import Asked, Pool, Ranked
+from drtk.retrieval.mining.texts import Texts, overlap, shingles
+from drtk.retrieval.mining.vectors import CosineCheck, VectorsById
+from tests.running import command, write
+from tests.tiny import collection, tiny_crossencoder, write_collection
+from tests.vectors import embeddings
+
+
+def test_overlap_counts_shared_runs_of_three_words() -> None:
+    # "a b c d" has abc and bcd, "b c d e" has bcd and cde: one of three
+    assert overlap(shingles("a b c d"), shingles("B, c. D e!")) == pytest.approx(1 / 3)
+    assert overlap(shingles("The same  words"), shingles("the SAME words.")) == 1.0
+    assert overlap(shingles("short"), shingles("short")) == 1.0
+    assert overlap(shingles("one two"), shingles("one three")) == 0.0
+    assert overlap(shingles(""), shingles("!")) == 1.0
+
+
+def pool_of(*ids: str, positives: Sequence[str] = ("p",), text: str = "what") -> Pool:
+    asked = Asked("q", {"run": Ranked(ids)}, Query("q", text))
+    return Miner(Policy(keep=None), 1).pool(asked, dict.fromkeys(positives, 1))
+
+
+def test_the_nearest_positive_counts_and_vectors_need_not_be_of_length_one(tmp_path: Path) -> None:
+    # cosines of a: 4/5 with p (the same as (.8, .6)), 0 with r (0, -.5)...: (4, 3) . (0, -1) / 5 = -.6
+    vectors = [[2, 0], [0, -0.5], [4, 3], [0, -7]]
+    folder = embeddings(tmp_path / "v", vectors, ["p", "r", "a", "b"], shard_size=3)
+    check = CosineCheck(VectorsById(folder), 0.9)
+    pool = pool_of("a", "b", positives=["p", "r"])
+    check.measure([pool], [["a", "b"]])
+    assert pool.marks == {"a": {"cosine": pytest.approx(0.8)}, "b": {"cosine": pytest.approx(1.0)}}
+    assert [check.is_beyond(pool.marks[id]["cosine"], 0.9) for id in "ab"] == [False, True]
+
+
+def test_vectors_that_lack_are_counted(tmp_path: Path) -> None:
+    found = VectorsById(embeddings(tmp_path / "v", [[1, 0], [0, 1]], ["a", "b"]))
+    assert found.take(["b", "a", "b"]).tolist() == [[0, 1], [1, 0], [0, 1]]
+    with pytest.raises(MismatchError, match="v: has no vector of 'x' and 1 more"):
+        found.take(["a", "x", "y"])
+    with pytest.raises(MismatchError, match="holds vectors of queries"):
+        VectorsById(embeddings(tmp_path / "q", [[1, 0]], ["a"], role="query"))
+
+
+class Judge:
+    """Scores a pair by a table of texts, and remembers what it was asked."""
+
+    model = "judge"
+
+    def __init__(self, scores: dict[str, float]) -> None:
+        self.scores, self.asked = scores, list[tuple[str, str]]()
+
+    def __call__(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        self.asked += pairs
+        return np.array([self.scores[text] for _, text in pairs], dtype=np.float32)
+
+
+def texts_of(tmp_path: Path, **texts: str) -> Texts:
+    rows = [{"_id": id, "title": "T" if id == "a" else "", "text": text} for id, text in texts.items()]
+    return Texts(str(write(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))))
+
+
+def test_a_cross_encoder_reads_title_and_text_and_the_lowest_positive_sets_the_limit(tmp_path: Path) -> None:
+    judge = Judge({"T ta": 4.5, "tb": 4.25, "tp": 8.0, "tr": 7.5})
+    check = CrossEncoderCheck(judge, texts_of(tmp_path, a="ta", b="tb", p="tp", r="tr"), margin=3.25)
+    pool = pool_of("a", "b", positives=["p", "r"])
+    check.measure([pool], [["a", "b"]])
+    assert check.limit(pool) == 4.25  # 7.5 - 3.25
+    assert [check.is_beyond(pool.marks[id]["ce"], 4.25) for id in "ab"] == [True, False]
+    check.measure([pool], [["a", "b"]])
+    assert len(judge.asked) == 4  # what was scored once is not scored again
+
+
+def test_a_margin_that_no_score_between_0_and_1_can_have_is_refused(tmp_path: Path) -> None:
+    check = CrossEncoderCheck(Judge({"T ta": 0.9, "tp": 1.0}), texts_of(tmp_path, a="ta", p="tp"), margin=3)
+    with pytest.raises(MismatchError, match="judge: gives scores between 0 and 1, so that nothing can lie 3 below"):
+        check.measure([pool_of("a")], [["a"]])
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Forty passages; every query finds ten, its own third. d7 is a copy of d3 but for case and commas."""
+    write_collection(tmp_path, 40)
+    passages = collection(40)[0]
+    passages[7]["text"] = passages[3]["text"].upper().replace(" ", ", ")
+    write(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in passages))
+    order = {q: [(q + 1) % 40, (q + 2) % 40, q, *((q + step) % 40 for step in range(3, 10))] for q in range(40)}
+    lines = [
+        f"q{q} Q0 d{d} {rank} {20 - rank} t\n" for q, found in order.items() for rank, d in enumerate(found, start=1)
+    ]
+    write(tmp_path / "bm25.run", "".join(lines))
+    write(tmp_path / "qrels.tsv", "".join(f"q{q}\td{q}\t1\n" for q in range(40)))
+    monkeypatch.chdir(tmp_path)
+    call = ["mine-negatives", "bm25.run", "--qrels", "qrels.tsv", "--corpus", "corpus.jsonl", "--policy", "tevatron"]
+    return SimpleNamespace(folder=tmp_path, call=call, passages=passages)
+
+
+def rows_of(path: Path) -> dict[str, dict]:
+    return {row["query_id"]: row for row in map(json.loads, path.read_text().splitlines())}
+
+
+def test_a_copy_of_a_positive_is_dropped_and_the_audit_says_why(
+    world: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command(capfd, *world.call, "--max-overlap", "1", "--audit", "audit.jsonl", "-o", "out.jsonl")
+    mined, audit = rows_of(world.folder / "out.jsonl"), rows_of(world.folder / "audit.jsonl")
+    assert "d7" not in mined["q3"]["negatives"]
+    (drop,) = audit["q3"]["dropped"]
+    assert (drop["id"], drop["by"], drop["value"], drop["limit"]) == ("d7", "overlap", 1.0, 1.0)
+    counts = json.loads((world.folder / "out.jsonl.meta.json").read_text())["counts"]
+    assert counts["dropped"] == {"overlap": sum(len(row["dropped"]) for row in audit.values())}
+
+
+def test_near_vectors_are_dropped_by_the_command(world: SimpleNamespace, capfd: pytest.CaptureFixture[str]) -> None:
+    angles = np.arange(40) * 0.1  # cos(.1) = .995, cos(.2) = .980, cos(.3) = .955, cos(.4) = .921
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    embeddings(world.folder / "vectors", vectors, [f"d{at}" for at in range(40)])
+    printed = command(capfd, *world.call, "-q", "--vectors", "vectors", "--max-cosine", "0.95").splitlines()
+    row = {row["query_id"]: row for row in map(json.loads, printed)}["q5"]
+    assert sorted(row["negatives"]) == sorted(f"d{at}" for at in range(9, 15))  # d6, d7 and d8 are within .3
+
+
+def test_scores_of_a_cross_encoder_filter_and_go_into_the_examples(
+    world: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from drtk.models.crossencoder import Scorer
+
+    model = tiny_crossencoder(world.folder / "ce")
+    scoring = ["--queries", "queries.jsonl", "--scorer", str(model)]
+    command(capfd, *world.call, *scoring, "-o", "all.jsonl")
+    whole = rows_of(world.folder / "all.jsonl")
+    texts = {row["_id"]: f"{row['title']} {row['text']}" for row in world.passages}
+    question = collection(40)[1][5]["text"]
+    row = whole["q5"]
+    ids = [*row["positives"], *row["negatives"]]
+    wanted = Scorer(str(model), device="cpu")([(question, texts[id]) for id in ids])
+    assert [*row["scores"]["positives"], *row["scores"]["negatives"]] == pytest.approx(wanted.tolist(), abs=1e-5)
+    command(capfd, *world.call, *scoring, "--ce-margin", "0.01", "-o", "some.jsonl")
+    some = rows_of(world.folder / "some.jsonl")
+    for query_id, row in whole.items():
+        limit = row["scores"]["positives"][0] - 0.01
+        below = {id for id, score in zip(row["negatives"], row["scores"]["negatives"], strict=True) if score <= limit}
+        assert set(some.get(query_id, {"negatives": []})["negatives"]) == below
+    assert (
+        0 < sum(len(row["negatives"]) for row in some.values()) < sum(len(row["negatives"]) for row in whole.values())
+    )
+
+
+def test_what_a_check_needs_is_named(world: SimpleNamespace, capfd: pytest.CaptureFixture[str]) -> None:
+    plain = ["mine-negatives", "bm25.run", "--qrels", "qrels.tsv"]
+    for options, problem in (
+        (["--max-overlap", "0.9"], "--max-overlap compares texts: name their --corpus FILE"),
+        (["--max-cosine", "0.9"], "--max-cosine compares vectors: name a folder"),
+        (["--scorer", "x"], "--scorer reads texts: name --queries FILE and --corpus FILE"),
+        (["--ce-max", "1"], "--ce-max goes by scores of a cross-encoder"),
+    ):
+        with pytest.raises(UsageError, match=problem):
+            command(capfd, *plain, *options)
