@@ -69,6 +69,7 @@ class DrtkTrainer(Trainer):
         self.objective, self._log_path, self._steps_per_epoch = objective, log, steps_per_epoch
         self._terms: dict[str, Tensor] = {}
         self._steps_of_terms = 0
+        self._drawn_for = -1  # the step whose random draws have begun
         self.model_accepts_loss_kwargs = False
 
     def go_on(self) -> int:
@@ -115,8 +116,10 @@ class DrtkTrainer(Trainer):
         return SequentialSampler(given[0] if given else self.train_dataset)
 
     def training_step(self, *given: Any, **named: Any) -> Tensor:
-        """One step, its random draws (dropout) taken from seed, step and rank."""
-        torch.manual_seed(seed_of_step(self.args.seed, self.state.global_step, rank()))
+        """One step, or a part of it, its random draws (dropout) taken from seed, step and rank."""
+        if self._drawn_for != self.state.global_step:
+            self._drawn_for = self.state.global_step
+            torch.manual_seed(seed_of_step(self.args.seed, self.state.global_step, rank()))
         return super().training_step(*given, **named)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *given: Any, **named: Any) -> Any:
@@ -332,10 +335,12 @@ def training_arguments(
     save_every: int,
     others: Sequence[str],
     schedule: str = "linear",
+    parts: int = 1,
 ) -> TrainingArguments:
     """The Trainer's arguments; `batch` is that of one device, `folder` takes the checkpoints.
 
     schedule: of the learning rate after its warm-up, by transformers' name (constant, linear, cosine, …)
+    parts: so many equal parts of the batch go through the model one after the other; for losses that are means over it
 
     Raises UsageError for what TrainingArguments refuse.
     """
@@ -351,7 +356,8 @@ def training_arguments(
     chosen: dict[str, Any] = {
         "output_dir": str(folder),
         "max_steps": steps,
-        "per_device_train_batch_size": batch,
+        "per_device_train_batch_size": batch // parts,
+        "gradient_accumulation_steps": parts,
         "learning_rate": lr,
         "warmup_steps": round(warmup * steps) if warmup < 1 else round(warmup),
         "weight_decay": weight_decay,
