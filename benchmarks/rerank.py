@@ -120,7 +120,7 @@ def main() -> None:
         lengths = work._scorer.prepare(task.pairs).tokens.lengths
         report = {
             "benchmark": "rerank",
-            "model": Path(chosen.model).name,
+            "model": chosen.model if len(Path(chosen.model).parts) < 4 else Path(chosen.model).parent.name,
             "pairs": len(task.pairs),
             "queries": chosen.queries,
             "depth": chosen.depth,
@@ -134,6 +134,7 @@ def main() -> None:
                 }
                 for name, (wall, processor) in best.items()
             },
+            "deviation_of_scores": float(theirs.std()),
             "largest_difference": float(np.abs(mine - theirs).max()),
             "versions": versions(),
         }

@@ -284,10 +284,10 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
 def test_a_killed_list_training_resumes_to_the_same_weights(here: Path) -> None:
     run("rerank", "run", *TEXTS, "--depth", "10", "--vectors", "v", "-o", "out")
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
-    call += ["--depth", "10", "--batch", "20", "--steps", "300", "--layers", "1", "--save-every", "20"]
+    call += ["--depth", "10", "--batch", "20", "--steps", "120", "--layers", "1", "--save-every", "10"]
     running = subprocess.Popen([sys.executable, "-m", "drtk", *call, "-o", "h"], stderr=subprocess.DEVNULL)
     try:
-        wait_for((here / "h" / "checkpoints" / "checkpoint-40" / "complete").exists, running)
+        wait_for((here / "h" / "checkpoints" / "checkpoint-20" / "complete").exists, running)
         os.kill(running.pid, signal.SIGKILL)
     finally:
         running.kill()
