@@ -82,12 +82,14 @@ def _by_pairs(
 ) -> None:
     from drtk.io.jsonl import read_queries
     from drtk.io.store import CorpusStore
+    from drtk.models.hub import locate
     from drtk.models.reranker import title_of
     from drtk.retrieval.rescoring import Rerank, candidates
     from drtk.runners.base import Recipe, mapped
 
     corpus, queries = files
     title = title_of(model, settings.title, sealed=True)
+    job.looked_up = (corpus, str(locate(model)))
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}
     depth = settings.depth or DEPTH
     found = candidates(run, queries=texts, corpus=CorpusStore.open(corpus), depth=depth, title=title, intake=job.intake)
@@ -132,6 +134,7 @@ def _by_lists(
     if depth > longest:
         raise UsageError(f"--depth {depth}: {model} was trained on lists of {longest}")
     opened = PairVectors(vectors)
+    job.looked_up = (vectors, model)
     manifest = Path(model) / "meta.json"
     trained = (read_json(manifest).get("scorer") or {}) if manifest.exists() else {}
     check_same_scorer(model, trained, vectors, opened.scorer)

@@ -41,11 +41,13 @@ def score(
     """
     from drtk.io.jsonl import read_examples, read_queries
     from drtk.io.store import CorpusStore
+    from drtk.models.hub import locate
     from drtk.models.reranker import title_of
     from drtk.retrieval.rescoring import Score, asked
     from drtk.runners.base import run_filter
 
     title = title_of(model, settings.title, sealed=True)
+    job.looked_up = (corpus, str(locate(model)))
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}
     found = asked(
         read_examples(source, intake=job.intake),

@@ -157,6 +157,16 @@ def test_what_cannot_be_meant_is_refused(here: Path) -> None:
         run("rerank", "run", *TEXTS, "--max-length", "65", "-o", "out")
 
 
+def test_another_corpus_or_model_makes_an_output_outdated(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "own.jsonl").write_bytes((here / "corpus.jsonl").read_bytes())
+    call = ["score", "examples.jsonl", "--corpus", "own.jsonl", *TEXTS[2:], "-o", "out", "--skip-done", "--force"]
+    run(*call)
+    assert "out is up to date" in told(capfd, *call)
+    with open(here / "own.jsonl", "a") as corpus:
+        corpus.write('{"_id": "more", "text": "rivers"}\n')
+    assert "out is up to date" not in told(capfd, *call)
+
+
 def test_a_score_that_is_no_number_ends_the_work(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         Scorer, "scores", lambda *_: (_ for _ in ()).throw(DrtkError("model: gave a score that is NaN"))
