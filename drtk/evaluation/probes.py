@@ -16,7 +16,7 @@ from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import pair_cosines, spearman
 from drtk.io.intake import Intake
 from drtk.io.jsonl import read_passages, read_queries
-from drtk.io.trec import load_qrels
+from drtk.io.trec import Judgements, load_qrels, load_run
 
 DEPTH = 10
 Encode = Callable[
@@ -53,6 +53,36 @@ class RankingProbe:
             ranked = sorted(((float(row[at]), self._passages[at].id) for at in best), reverse=True)
             rankings[query.id] = [id for _, id in ranked]
         return float(self._evaluator("probe", rankings).overall[self.name])
+
+
+class RerankingProbe:
+    """RR@10 and nDCG@10 of a run whose first documents are put into another order by scores.
+
+    candidates: of each measured query its id and those of its first documents, in the order of the run
+    Measured are `limit` queries at most, evenly spread over those of the run that have judgements.
+    Raises MismatchError where there is none.
+    """
+
+    names = ("RR@10", "nDCG@10")
+
+    def __init__(self, run: str, judgements: Judgements, *, depth: int, limit: int, intake: Intake) -> None:
+        found = [item for item in load_run(run, intake=intake).items() if item[0] in judgements]
+        if not found:
+            raise MismatchError(f"{run}: no query of it has a judgement")
+        chosen = found[:: max(1, -(-len(found) // limit))]
+        self.candidates = [(query, [id for id, _ in ranking[:depth]]) for query, ranking in chosen]
+        kept = {query: judgements[query] for query, _ in chosen}
+        self._evaluator = Evaluator(kept, parse_measures(" ".join(self.names)))
+
+    def __call__(self, scores: np.ndarray) -> dict[str, float]:
+        """The means over the queries; scores: of all candidates, one query after the other, (candidates,)."""
+        rankings, at = {}, 0
+        for query, ids in self.candidates:
+            own = scores[at : at + len(ids)].tolist()
+            at += len(ids)
+            rankings[query] = [id for _, id in sorted(zip(own, ids, strict=True), reverse=True)]
+        overall = self._evaluator("probe", rankings).overall
+        return {name: float(overall[name]) for name in self.names}
 
 
 class RatingProbe:

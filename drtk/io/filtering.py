@@ -16,7 +16,7 @@ import orjson
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.intake import Intake
 from drtk.io.journal import Journal
-from drtk.io.manifest import Clock, Manifest, completed, manifest_path, new_manifest, write_json
+from drtk.io.manifest import Clock, Manifest, completed, inputs_named, manifest_path, new_manifest, write_json
 from drtk.io.parts import WHOLE, Part, of_part
 from drtk.io.progress import Progress, detail, log, warn
 from drtk.io.revising import first_pass_at, lines_of
@@ -54,6 +54,7 @@ class FilterJob:
     side_files: tuple[str, ...] = ()
     window: int = WINDOW
     part: Part = WHOLE
+    looked_up: tuple[str, ...] = ()  # files and folders, apart from the inputs, that decide what comes out
     told: bool = True  # whether the closing counts are worth a line without -v
     intake: Intake = field(default_factory=Intake)
     counts: dict[str, Any] = field(default_factory=dict)
@@ -218,9 +219,10 @@ class FilterJob:
             counts["skipped"] = self.intake.bad
         if is_replaceable(self.output):
             size = {"bytes": Path(self.output).stat().st_size}
+            inputs = self.intake.inputs + inputs_named({"looked_up": self.looked_up})
             write_json(
                 manifest_path(self.output),
-                completed(manifest, inputs=self.intake.inputs, counts=counts, seconds=clock.seconds) | size,
+                completed(manifest, inputs=inputs, counts=counts, seconds=clock.seconds) | size,
             )
             self._journal.unlink(missing_ok=True)
         if self.part != WHOLE and not journal.records:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +17,13 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.io.ahead import read_ahead
 from drtk.io.manifest import read_json
 from drtk.io.progress import warn
+from drtk.io.streams import digest_file
 from drtk.models.checkpoint import activation_named, longest_input, lower_cased, quiet_transformers
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.hub import locate
 from drtk.models.layout import MODULES, SHARED, module_settings
 from drtk.settings.scoring import ScoringSettings
-from drtk.text.batching import Tokens, batches_by_length
+from drtk.text.batching import PairTokenizing, Tokens, batches_by_length
 
 Pair = tuple[str, str]
 WINDOW = 16384  # pairs tokenised together by `Scorer.__call__`
@@ -137,16 +140,19 @@ class Scorer:
     """Pairs of texts to scores with one cross-encoder; the higher, the better the texts go together.
 
     model: a folder or a hub name
+    logits: give the model's logits, without the activation function that its folder asks for
     Equal pairs are scored once, so that they have equal scores whatever the batches.
     Raises what `load_crossencoder` raises, MismatchError where `settings` ask for more tokens than the model reads.
     """
 
-    def __init__(self, model: str, *, device: str = "auto", settings: ScoringSettings | None = None) -> None:
+    def __init__(
+        self, model: str, *, device: str = "auto", settings: ScoringSettings | None = None, logits: bool = False
+    ) -> None:
         settings = settings or ScoringSettings()
         self.model = model
         self.device = choose_device(device)
         loaded = load_crossencoder(locate(model))
-        self._tokenizer, self._activation, self._prompt = loaded.tokenizer, loaded.activation, loaded.prompt
+        self._activation = nn.Identity() if logits else loaded.activation
         if settings.max_length is not None and settings.max_length > loaded.max_length:
             raise MismatchError(
                 f"{model}: reads at most {loaded.max_length} tokens; {settings.max_length} were asked for"
@@ -156,7 +162,13 @@ class Scorer:
         self.dtype = choose_dtype(settings.dtype, self.device, kind=config.model_type)
         self._model = loaded.model.to(self.device, self.dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
-        self._with_types = "token_type_ids" in self._tokenizer.model_input_names
+        self._tokenizing = PairTokenizing(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)
+
+    @property
+    def dimension(self) -> int:
+        """Width of the vectors."""
+        config: Any = self._model.config
+        return int(config.get_text_config().hidden_size)
 
     def __call__(self, pairs: Sequence[Pair]) -> np.ndarray:
         """The scores of the pairs in their order, (len(pairs),), float32."""
@@ -168,36 +180,70 @@ class Scorer:
         """The pairs as tokens, what exceeds the longest input cut off the longer text."""
         places = {pair: row for row, pair in enumerate(dict.fromkeys(pairs))}
         rows = np.fromiter((places[pair] for pair in pairs), dtype=np.int64, count=len(pairs))
-        if not places:
-            return Prepared(Tokens.of([], None), rows)
-        found = self._tokenizer(
-            [self._prompt + first for first, _ in places],
-            [second for _, second in places],
-            truncation="longest_first",
-            max_length=self.max_length,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=self._with_types,
-        )
-        return Prepared(Tokens.of(found["input_ids"], found["token_type_ids"] if self._with_types else None), rows)
+        return Prepared(self._tokenizing(places), rows)
 
-    @torch.inference_mode()
     def scores(self, prepared: Prepared) -> np.ndarray:
         """The scores of prepared pairs, (pairs,), float32. Raises DrtkError where one is not finite, or memory is too small."""
+        return self._run(prepared, None)
+
+    def scores_and_vectors(self, prepared: Prepared) -> tuple[np.ndarray, np.ndarray]:
+        """The scores, (pairs,), and the last layer's vectors at the first position, (pairs, dimension), float32.
+
+        Raises MismatchError for a model that has no body apart from its head, and what `scores` raises.
+        """
+        body = self._model.base_model  # type: ignore[union-attr]
+        if body is self._model:
+            raise MismatchError(f"{self.model}: has no body whose vectors could be told from its head")
+        vectors = torch.empty((len(prepared.tokens), self.dimension), dtype=torch.float32, device=self.device)
+        return self._run(prepared, vectors), vectors.cpu().numpy()[prepared.rows]
+
+    @torch.inference_mode()
+    def _run(self, prepared: Prepared, vectors: torch.Tensor | None) -> np.ndarray:
+        """The scores; `vectors` (different pairs, dimension) is filled where it is given."""
         tokens, rows = prepared
         out = torch.empty(len(tokens), dtype=torch.float32, device=self.device)
-        pad, left = int(self._tokenizer.pad_token_id or 0), self._tokenizer.padding_side == "left"
-        for chosen in batches_by_length(tokens.lengths, budget=self._budget):
-            batch = tokens.padded(chosen, pad=pad, left=left)
-            inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
-            try:
-                logits = self._model(**inputs).logits
-            except torch.OutOfMemoryError as error:
-                raise DrtkError(
-                    f"{self.device}: out of memory at {batch['input_ids'].size:,} tokens of pairs; score fewer at once"
-                ) from error
-            out[torch.from_numpy(chosen).to(self.device)] = self._activation(logits.float()).squeeze(-1)  # (batch,)
+        seen: list[torch.Tensor] = []
+        watch = None
+        if vectors is not None:  # the head sees the same states: one pass through the model gives both
+            body: Any = self._model.base_model
+            watch = body.register_forward_hook(lambda _module, _given, made: seen.append(made[0]))
+        try:
+            for chosen in batches_by_length(tokens.lengths, budget=self._budget):
+                batch = tokens.padded(chosen, pad=self._tokenizing.pad, left=self._tokenizing.left)
+                inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
+                places = torch.from_numpy(chosen).to(self.device)
+                try:
+                    logits = self._model(**inputs).logits
+                except torch.OutOfMemoryError as error:
+                    raise DrtkError(
+                        f"{self.device}: out of memory at {batch['input_ids'].size:,} tokens of pairs; score fewer at once"
+                    ) from error
+                out[places] = self._activation(logits.float()).squeeze(-1)  # (batch,)
+                if vectors is not None:
+                    hidden = seen.pop()  # (batch, tokens, dimension)
+                    first = inputs["attention_mask"].argmax(dim=1)  # padding may be on the left
+                    vectors[places] = hidden[torch.arange(len(hidden), device=self.device), first].float()
+        finally:
+            if watch is not None:
+                watch.remove()
         found: np.ndarray = out.cpu().numpy()
         if not np.isfinite(found).all():
             raise DrtkError(f"{self.model}: gave a score that is no finite number, computing in {self.dtype}")
         return found[rows]
+
+
+def scorer_identity(model: str) -> dict[str, Any]:
+    """{"model", "digest", "dimension"}: what vectors of pairs are noted with; equal digests mean comparable vectors."""
+    from transformers import AutoConfig
+
+    folder = locate(model)
+    path, _ = _layout(folder)
+    digest = hashlib.blake2b(digest_size=16)
+    for file in sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin")):
+        digest.update(digest_file(file).encode())
+    config: Any = AutoConfig.from_pretrained(path)
+    return {
+        "model": os.path.abspath(model) if os.path.isdir(model) else model,
+        "digest": digest.hexdigest(),
+        "dimension": int(config.get_text_config().hidden_size),
+    }

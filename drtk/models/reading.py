@@ -38,8 +38,10 @@ class Reading:
 
 
 def text_of(passage: Passage, title: str) -> str:
-    """What is read of a passage: its title ("join") or not ("none"), and its text."""
-    return f"{passage.title} {passage.text}" if passage.title and title == "join" else passage.text
+    """What is read of a passage: its title before its text ("join", or "colon": `title: text`), or its text alone ("none")."""
+    if not passage.title or title == "none":
+        return passage.text
+    return f"{passage.title}: {passage.text}" if title == "colon" else f"{passage.title} {passage.text}"
 
 
 def reading_of(folder: Path, wishes: Mapping[str, Any], *, sealed: bool) -> Reading:

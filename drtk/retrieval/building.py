@@ -46,7 +46,8 @@ def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
     manifests = [read_manifest(folder, kind=KIND) for folder in folders]
     for folder, manifest in zip(folders, manifests, strict=True):
         if manifest.get("role", "passage") != "passage":
-            raise MismatchError(f"{folder}: holds vectors of queries; an index is made of passages")
+            held = {"pair": "pairs"}.get(manifest["role"], "queries")
+            raise MismatchError(f"{folder}: holds vectors of {held}; an index is made of passages")
         if not same_encoder(manifest, manifests[0]):
             raise MismatchError(f"{folder}: was made by another encoder than {folders[0]}")
     _check_parts(folders, manifests)

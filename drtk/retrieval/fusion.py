@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from statistics import fmean, pstdev
 from typing import Protocol
@@ -23,6 +24,7 @@ FUSIONS = Registry(
     {
         "rrf": ("drtk.retrieval.fusion:reciprocal_rank", "sum of 1 / (k + rank) over the runs (Cormack 2009)"),
         "weighted": ("drtk.retrieval.fusion:weighted_sum", "weighted sum of scores, a missing one being the least"),
+        "zscore": ("drtk.retrieval.fusion:zscore_sum", "weighted sum of scores in standard deviations from their mean"),
         "round-robin": ("drtk.retrieval.fusion:round_robin", "one of each run in turn, in the order of the runs (GAR)"),
     },
 )
@@ -59,6 +61,11 @@ def weighted_sum(rankings: Sequence[Ranking], weights: Sequence[float], *, setti
         for id in scores:
             scores[id] += weight * normal.get(id, least)
     return list(scores.items())
+
+
+def zscore_sum(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
+    """`weighted_sum` of z-normalised scores, each query by itself: how ensembles of re-rankers are joined (methods, section 6.9)."""
+    return weighted_sum(rankings, weights, settings=replace(settings, normalize="zscore"))
 
 
 def round_robin(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:

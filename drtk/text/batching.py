@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -102,6 +102,31 @@ class Tokenizing:
             return_token_type_ids=self.with_types,
         )
         return Tokens.of(found["input_ids"], found.get("token_type_ids") if self.with_types else None)
+
+
+class PairTokenizing:
+    """How pairs of texts become tokens: both with their special tokens, what exceeds the longest input cut off the longer text."""
+
+    def __init__(self, tokenizer: Any, *, max_length: int, prompt: str = "") -> None:
+        self.tokenizer, self.max_length, self.prompt = tokenizer, max_length, prompt
+        self.with_types = "token_type_ids" in tokenizer.model_input_names
+        self.pad, self.left = int(tokenizer.pad_token_id or 0), tokenizer.padding_side == "left"
+
+    def __call__(self, pairs: Iterable[tuple[str, str]]) -> Tokens:
+        """The tokens of the pairs, in their order."""
+        pairs = list(pairs)
+        if not pairs:
+            return Tokens.of([], [] if self.with_types else None)
+        found = self.tokenizer(
+            [self.prompt + first for first, _ in pairs],
+            [second for _, second in pairs],
+            truncation="longest_first",
+            max_length=self.max_length,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=self.with_types,
+        )
+        return Tokens.of(found["input_ids"], found["token_type_ids"] if self.with_types else None)
 
 
 def _merged(is_first: np.ndarray, first: Tokens, second: Tokens) -> Tokens:

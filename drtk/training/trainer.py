@@ -82,6 +82,7 @@ class DrtkTrainer(Trainer):
         self._first_loss: float | None = None
         self._last_loss = 0.0
         self.relief = "--gradient-checkpointing, a smaller --batch or more devices"
+        self._drawn_for = -1  # the step whose random draws have begun
         self.model_accepts_loss_kwargs = False
 
     def go_on(self) -> int:
@@ -153,8 +154,10 @@ class DrtkTrainer(Trainer):
         return SequentialSampler(given[0] if given else self.train_dataset)
 
     def training_step(self, *given: Any, **named: Any) -> Tensor:
-        """One step, its random draws (dropout) taken from seed, step and rank."""
-        torch.manual_seed(seed_of_step(self.args.seed, self.state.global_step, rank()))
+        """One step, or a part of it, its random draws (dropout) taken from seed, step and rank."""
+        if self._drawn_for != self.state.global_step:
+            self._drawn_for = self.state.global_step
+            torch.manual_seed(seed_of_step(self.args.seed, self.state.global_step, rank()))
         return super().training_step(*given, **named)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *given: Any, **named: Any) -> Any:
@@ -454,11 +457,13 @@ def training_arguments(
     schedule: str = "linear",
     fused: bool = True,
     report_to: Sequence[str] = (),
+    parts: int = 1,
 ) -> TrainingArguments:
     """The Trainer's arguments; `batch` is that of one device, `folder` takes the checkpoints.
 
     schedule: of the learning rate after its warm-up, by transformers' name (constant, linear, cosine, …)
     fused: AdamW as one kernel; report_to: who is told, by transformers' name (tensorboard, wandb)
+    parts: so many equal parts of the batch go through the model one after the other; for losses that are means over it
 
     Raises UsageError for what TrainingArguments refuse, MissingDependency where whom to tell is not installed.
     """
@@ -472,7 +477,8 @@ def training_arguments(
     chosen: dict[str, Any] = {
         "output_dir": str(folder),
         "max_steps": steps,
-        "per_device_train_batch_size": batch,
+        "per_device_train_batch_size": batch // parts,
+        "gradient_accumulation_steps": parts,
         "learning_rate": lr,
         "warmup_steps": rising,
         "weight_decay": weight_decay,

@@ -67,6 +67,13 @@ CALLS = {
     "encode": Call("{input} -o {output} --model {model}", "documents.jsonl", collection.documents),
     "index": Call("{input} -o {output} --type bm25s", "documents.jsonl", collection.documents),
     "search": Call("{bm25s} {input} -o {output} -k 20", "queries.jsonl", collection.queries),
+    "rerank": Call(
+        "{input} -o {output} --corpus {documents.jsonl} --queries {many.jsonl} --model {crossencoder} --depth 2 "
+        "--max-length 16",
+        "first.run",
+        collection.run,
+        torn=b"q1 Q0 d1 one\n",
+    ),
     "fuse": Call("{input} {second.run} -o {output}", "first.run", collection.run, torn=b"q1 Q0 d1 one\n"),
     "mine-negatives": Call(
         "run={input} -o {output} --qrels {many.tsv} --policy tevatron",
@@ -87,6 +94,20 @@ CALLS = {
         collection.examples,
         torn=b'{"query_id": "q1"}',
         compares="*.safetensors",
+    ),
+    "train-reranker": Call(
+        "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {model} --steps 2 --batch 4 "
+        "--negatives 1 --device cpu",
+        "examples.jsonl",
+        collection.examples,
+        torn=b'{"query_id": "q1"}',
+        compares="*.safetensors",
+    ),
+    "score": Call(
+        "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {crossencoder} --max-length 16",
+        "examples.jsonl",
+        collection.examples,
+        torn=b'{"query_id": "q1"}',
     ),
     "eval": Call(
         "run={input} -o {output} --qrels {qrels.tsv}",

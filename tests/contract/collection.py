@@ -150,6 +150,7 @@ class Collection:
             "documents.jsonl": documents(40),
             "queried.jsonl": queried(40),
             "queries.jsonl": queries(20),
+            "many.jsonl": queries(8000),
             "first.run": run(20),
             "second.run": run(20, shift=-2),
             "qrels.tsv": qrels(20),

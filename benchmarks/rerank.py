@@ -1,0 +1,145 @@
+"""Pairs per second of `drtk rerank`, beside sentence-transformers' CrossEncoder.predict with the same weights on the same pairs.
+
+    python benchmarks/rerank.py [CORPUS] [--model MODEL] [--queries 20] [--depth 30] [--repeats 2] [--device auto] [--threads N]
+
+A cross-encoder is made of the model's weights with a new head, so that any encoder will do: what it costs does not
+depend on how good it is. Queries are first sentences of passages, their candidates are passages drawn at random. drtk
+does all that the command does: it reads the run and looks texts up, tokenises, scores, sorts and writes; loading the
+model apart. The two take turns; the best of the repeats counts. JSON on stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from sentence_transformers import CrossEncoder
+
+from drtk.io.filtering import FilterJob
+from drtk.io.intake import Intake
+from drtk.io.jsonl import dump, read_passages
+from drtk.io.manifest import versions
+from drtk.io.progress import set_verbosity
+from drtk.io.store import CorpusStore
+from drtk.io.trec import run_lines
+from drtk.models.reading import text_of
+from drtk.models.reranker import save_crossencoder, start_crossencoder
+from drtk.records import Passage
+from drtk.retrieval.rescoring import Rerank, candidates
+from drtk.runners.base import run_filter
+from drtk.settings.running import RunnerSettings
+from drtk.settings.scoring import ScoringSettings
+
+
+class Task:
+    """A run over a corpus, as files, and its pairs as texts."""
+
+    def __init__(self, folder: Path, passages: list[Passage], queries: int, depth: int) -> None:
+        draw = random.Random(0)
+        self.corpus, self.run, self.depth = folder / "corpus.jsonl", folder / "run", depth
+        self.corpus.write_bytes(b"".join(map(dump, passages)))
+        self.queries = {
+            f"q{at}": each.text.split(". ")[0][:120] for at, each in enumerate(draw.sample(passages, queries))
+        }
+        self.pairs: list[tuple[str, str]] = []
+        with open(self.run, "wb") as file:
+            for query, text in self.queries.items():
+                chosen = draw.sample(passages, depth)
+                file.writelines(run_lines(query, [(each.id, float(-at)) for at, each in enumerate(chosen)]))
+                self.pairs += [(text, text_of(each, "join")) for each in chosen]
+
+
+def rerank(task: Task, work: Rerank, output: Path) -> np.ndarray:
+    """What the command does once its model is loaded; the scores in the order of the task's pairs."""
+    intake = Intake()
+    found = candidates(
+        str(task.run),
+        queries=task.queries,
+        corpus=CorpusStore.open(task.corpus),
+        depth=task.depth,
+        title="join",
+        intake=intake,
+    )
+    job = FilterJob("rerank", "run", str(output), force=True, intake=intake)
+    run_filter(found, job, lambda: work, running=RunnerSettings(), window=16, unit="queries")
+    scores = {tuple(line.split()[0:3:2]): float(line.split()[4]) for line in output.read_text().splitlines()}
+    order = [tuple(line.split()[0:3:2]) for line in task.run.read_text().splitlines()]
+    return np.array([scores[key] for key in order])
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("corpus", nargs="?", default="runs/quickstart/passages.jsonl")
+    options.add_argument("--model", default="runs/quickstart/minilm")
+    options.add_argument("--passages", type=int, default=2000)
+    options.add_argument("--queries", type=int, default=20)
+    options.add_argument("--depth", type=int, default=30)
+    options.add_argument("--repeats", type=int, default=2)
+    options.add_argument("--max-length", type=int, default=192)
+    options.add_argument("--device", default="auto")
+    options.add_argument("--threads", type=int)
+    options.add_argument("--st-batch", type=int, default=32, help="batch size of sentence-transformers")
+    chosen = options.parse_args()
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
+    set_verbosity(quiet=True, verbose=False)
+    on_gpu = torch.cuda.is_available() and chosen.device != "cpu"
+    device = "cuda" if on_gpu else "cpu"
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        model = str(folder / "model")
+        made = start_crossencoder(chosen.model, max_length=chosen.max_length, seed=1, default=chosen.max_length)
+        save_crossencoder(made, Path(model))
+        task = Task(folder, list(islice(read_passages(chosen.corpus), chosen.passages)), chosen.queries, chosen.depth)
+        work = Rerank(model, ScoringSettings(dtype="float32"), device, False, "drtk", False)
+        peer = CrossEncoder(model, device=device)
+        systems = {
+            "drtk rerank": lambda: rerank(task, work, folder / "out"),
+            f"sentence-transformers predict, batch {chosen.st_batch}": lambda: peer.predict(
+                task.pairs, batch_size=chosen.st_batch, show_progress_bar=False
+            ),
+        }
+        best: dict[str, tuple[float, float]] = {}
+        scores = {}
+        for _ in range(chosen.repeats):
+            for name, system in systems.items():
+                start, processor = time.perf_counter(), time.process_time()
+                scores[name] = np.asarray(system())
+                wall, processor = time.perf_counter() - start, time.process_time() - processor
+                before = best.get(name, (np.inf, np.inf))
+                best[name] = min(before[0], wall), min(before[1], processor)
+        mine, theirs = scores.values()
+        lengths = work._scorer.prepare(task.pairs).tokens.lengths
+        report = {
+            "benchmark": "rerank",
+            "model": chosen.model if len(Path(chosen.model).parts) < 4 else Path(chosen.model).parent.name,
+            "pairs": len(task.pairs),
+            "queries": chosen.queries,
+            "depth": chosen.depth,
+            "max_length": chosen.max_length,
+            "tokens": int(lengths.sum()),
+            "device": torch.cuda.get_device_name() if on_gpu else f"cpu, {torch.get_num_threads()} threads",
+            "systems": {
+                name: {
+                    "pairs_per_second": round(len(task.pairs) / wall, 1),
+                    "pairs_per_processor_second": round(len(task.pairs) / processor, 1),
+                }
+                for name, (wall, processor) in best.items()
+            },
+            "deviation_of_scores": float(theirs.std()),
+            "largest_difference": float(np.abs(mine - theirs).max()),
+            "versions": versions(),
+        }
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()

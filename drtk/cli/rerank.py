@@ -1,0 +1,201 @@
+"""drtk rerank: the head of a ranking in a better order."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from drtk.cli.jobs import record_filter
+from drtk.cli.options import Device, Output, with_settings
+from drtk.errors import UsageError
+from drtk.io.filtering import Done, FilterJob
+from drtk.io.folders import FolderJob
+from drtk.settings.reranking import RerankSettings
+from drtk.settings.running import RunnerSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEPTH = 200  # documents scored (methods, section 6.7)
+WINDOW = 16  # queries between two places to go on from: each has hundreds of documents
+WINDOW_WITH_VECTORS = 64  # each window is a shard
+WINDOW_OF_LISTS = 512
+
+
+@with_settings(RerankSettings)
+@with_settings(RunnerSettings, name="running")
+@record_filter("run", parts=True)
+def rerank(
+    model: Annotated[
+        str, typer.Option("--model", metavar="MODEL", help="Folder or hub name of a cross-encoder, or an HLATR folder.")
+    ],
+    source: Annotated[str, typer.Argument(metavar="RUN", help="TREC run; - is stdin.", show_default=False)] = "-",
+    output: Output = "-",
+    corpus: Annotated[
+        str | None, typer.Option("--corpus", metavar="FILE", help="Passages, in any format drtk reads.")
+    ] = None,
+    queries: Annotated[
+        str | None, typer.Option("--queries", metavar="FILE", help="Queries, in any format drtk reads.")
+    ] = None,
+    vectors: Annotated[
+        str | None,
+        typer.Option(
+            "--vectors", metavar="DIR", help="Write the vector of each scored pair into DIR; an HLATR model reads them."
+        ),
+    ] = None,
+    device: Device = "auto",
+    *,
+    settings: RerankSettings,
+    running: RunnerSettings,
+    job: FilterJob,
+) -> None:
+    """Put the first documents of each query into the order of a model's scores.
+
+    Reads a TREC run and writes one: the documents that were scored, best first, the others below them in the order they had.
+    """
+    from drtk.models.hub import locate
+    from drtk.models.listreranker import is_list_reranker
+
+    folder = locate(model)
+    if is_list_reranker(folder):
+        if vectors is None or corpus is not None or queries is not None:
+            raise UsageError(f"{model}: reads vectors, not texts: --vectors DIR, without --corpus and --queries")
+        _by_lists(source, str(folder), vectors, device, settings, running, job)
+        return
+    if corpus is None or queries is None:
+        raise UsageError(f"{'--corpus' if corpus is None else '--queries'}: a cross-encoder reads texts; name the file")
+    _by_pairs(source, model, (corpus, queries), vectors, device, settings, running, job)
+
+
+def _by_pairs(
+    run: str,
+    model: str,
+    files: tuple[str, str],
+    vectors: str | None,
+    device: str,
+    settings: RerankSettings,
+    running: RunnerSettings,
+    job: FilterJob,
+) -> None:
+    from drtk.io.jsonl import read_queries
+    from drtk.io.store import CorpusStore
+    from drtk.models.hub import locate
+    from drtk.models.reranker import title_of
+    from drtk.retrieval.rescoring import Rerank, candidates
+    from drtk.runners.base import Recipe, mapped
+
+    corpus, queries = files
+    title = title_of(model, settings.title, sealed=True)
+    job.looked_up = (corpus, str(locate(model)))
+    texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}
+    depth = settings.depth or DEPTH
+    found = candidates(run, queries=texts, corpus=CorpusStore.open(corpus), depth=depth, title=title, intake=job.intake)
+    recipe = Recipe(Rerank, (model, settings, device, settings.logits, settings.tag, vectors is not None))
+    beside = None if vectors is None else _Beside(vectors, model, settings.store, job)
+    job.window = WINDOW if beside is None else WINDOW_WITH_VECTORS
+
+    def pump(windows: Iterator[list[Any]]) -> Generator[Done, None, None]:
+        made = mapped(windows, recipe, running)
+        return made if beside is None else beside.taken(made)
+
+    try:
+        job.run_windows(found, pump, unit="queries")
+    except BaseException:
+        if beside is not None:
+            beside.job.abandon()
+            beside.job.release()
+        raise
+    if beside is not None:
+        beside.finish()
+
+
+def _by_lists(
+    run: str,
+    model: str,
+    vectors: str,
+    device: str,
+    settings: RerankSettings,
+    running: RunnerSettings,
+    job: FilterJob,
+) -> None:
+    from pathlib import Path
+
+    from drtk.io.manifest import read_json
+    from drtk.io.pair_vectors import PairVectors
+    from drtk.models.listreranker import shape_of
+    from drtk.retrieval.list_rescoring import RerankLists, list_candidates
+    from drtk.runners.base import run_filter
+
+    longest = shape_of(Path(model)).depth
+    depth = settings.depth or longest
+    if depth > longest:
+        raise UsageError(f"--depth {depth}: {model} was trained on lists of {longest}")
+    opened = PairVectors(vectors)
+    job.looked_up = (vectors, model)
+    manifest = Path(model) / "meta.json"
+    trained = (read_json(manifest).get("scorer") or {}) if manifest.exists() else {}
+    check_same_scorer(model, trained, vectors, opened.scorer)
+    found = list_candidates(run, vectors=opened, depth=depth, intake=job.intake)
+    run_filter(
+        found, job, RerankLists, model, vectors, device, settings.tag,
+        running=running, window=WINDOW_OF_LISTS, unit="queries",
+    )  # fmt: skip
+
+
+def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, made: dict[str, Any]) -> None:
+    """Raises MismatchError where vectors are of another cross-encoder than those that a list re-ranker knows."""
+    from drtk.errors import MismatchError
+
+    if trained.get("digest") and made.get("digest") and trained["digest"] != made["digest"]:
+        raise MismatchError(
+            f"{vectors}: holds vectors of {made.get('model')}; {model} was trained on those of {trained.get('model')}"
+        )
+
+
+class _Beside:
+    """The folder of vectors that is made beside the run."""
+
+    def __init__(self, folder: str, model: str, dtype: str, job: FilterJob) -> None:
+        from drtk.io.pair_vectors import PairWriter
+        from drtk.io.shards import ShardWriter
+        from drtk.models.crossencoder import scorer_identity
+
+        settings = {name: value for name, value in job.settings.items() if name not in ("vectors", "output", "source")}
+        self.job = FolderJob(
+            job.command, "embeddings", folder, settings, resumable=True, resume=job.resume, force=job.force
+        )
+        self.job.check()
+        self._filter, self._dtype = job, dtype
+        self._identity = scorer_identity(model)
+        self._path: Path = self.job.begin()
+        self._writer = ShardWriter(self._path, dimension=int(self._identity["dimension"]), dtype=dtype)
+        self._pairs = PairWriter(self._writer)
+        # While it grows it is no input that must stay as it is: what is being read counts as that, and --resume minds it not.
+        self._entry: dict[str, Any] = {"path": folder, "digest": None}
+        job.intake.inputs.append(self._entry)
+
+    def taken(self, made: Generator[Any, None, None]) -> Generator[Done, None, None]:
+        """The lines of each window, once its vectors are on disk."""
+        with closing(made):
+            for each in made:
+                self._pairs.write(each.ids, each.vectors, before=int(self._filter.counts.get("pairs", 0)))
+                yield each.done
+        self._filter.intake.inputs.remove(self._entry)
+
+    def finish(self) -> None:
+        """Write its manifest."""
+        from drtk.io.pair_vectors import ROLE
+
+        self.job.counts["pairs"] = self._writer.rows
+        self.job.intake.inputs += self._filter.intake.inputs
+        self._writer.close()
+        self.job.finish(
+            role=ROLE,
+            scorer=self._identity,
+            dimension=self._writer.dimension,
+            dtype=self._dtype,
+            shards=self._writer.entries,
+        )

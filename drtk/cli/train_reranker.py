@@ -1,0 +1,251 @@
+"""drtk train-reranker: a model learns to put the head of a ranking into order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from drtk.cli.jobs import folder_maker
+from drtk.cli.options import Device, Folder, Seed, with_settings
+from drtk.errors import DrtkError, RecordError, UsageError
+from drtk.io.folders import FolderJob
+from drtk.settings.reranking import RerankerSettings
+
+if TYPE_CHECKING:
+    from drtk.evaluation.probes import RerankingProbe
+    from drtk.records import Example
+
+
+@with_settings(RerankerSettings, preset=True)
+@folder_maker("model", resume=True)
+def train_reranker(
+    examples: Annotated[
+        str, typer.Argument(metavar="EXAMPLES", help="Training examples, or for hlatr a TREC run; - is stdin.")
+    ],
+    output: Folder,
+    corpus: Annotated[
+        str | None, typer.Option("--corpus", metavar="FILE", help="Passages, in any format drtk reads.")
+    ] = None,
+    queries: Annotated[
+        str | None, typer.Option("--queries", metavar="FILE", help="Queries, in any format drtk reads.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="MODEL", help="Encoder or cross-encoder to start from: a folder, or hub name."),
+    ] = None,
+    vectors: Annotated[
+        str | None, typer.Option("--vectors", metavar="DIR", help="hlatr: vectors of the run's pairs, by drtk rerank.")
+    ] = None,
+    qrels: Annotated[
+        str | None, typer.Option("--qrels", metavar="FILE", help="hlatr: judgements, BEIR TSV or TREC qrels.")
+    ] = None,
+    dev: Annotated[
+        str | None,
+        typer.Option("--dev", metavar="DIR", help="Measure with this BEIR folder, and keep the best weights."),
+    ] = None,
+    dev_run: Annotated[
+        str | None, typer.Option("--dev-run", metavar="RUN", help="--dev: the run whose head is put into order.")
+    ] = None,
+    dev_split: Annotated[
+        str, typer.Option("--dev-split", metavar="NAME", help="--dev: its judgements, qrels/NAME.tsv.")
+    ] = "dev",
+    dev_vectors: Annotated[
+        str | None,
+        typer.Option("--dev-vectors", metavar="DIR", help="hlatr: vectors of the dev run, if not --vectors."),
+    ] = None,
+    seed: Seed = 42,
+    device: Device = "auto",
+    *,
+    settings: RerankerSettings,
+    job: FolderJob,
+) -> None:
+    """Train a re-ranker from queries, their passages and hard negatives.
+
+    Makes a folder that rerank, score and sentence-transformers' CrossEncoder load; log.jsonl in it is the loss.
+    """
+    texts = {"--corpus": corpus, "--queries": queries, "--model": model}
+    lists = {"--vectors": vectors, "--qrels": qrels}
+    hlatr = settings.kind == "hlatr"
+    for flag, value in (texts if hlatr else lists | {"--dev-vectors": dev_vectors}).items():
+        if value is not None:
+            raise UsageError(f"{flag}: is not for --kind {settings.kind}")
+    for flag, value in (lists if hlatr else texts).items():
+        if value is None:
+            raise UsageError(f"{flag}: --kind {settings.kind} needs it")
+    if (dev is None) != (dev_run is None):
+        raise UsageError("--dev and --dev-run go together: the judgements, and the run that is measured")
+    if dev is None and settings.patience is not None:
+        raise UsageError("--patience: needs something to measure with: --dev and --dev-run")
+    probe = None if dev is None or dev_run is None else _probe(dev, dev_run, dev_split, settings, job)
+    if hlatr:
+        _lists(examples, str(vectors), str(qrels), dev_vectors, probe, seed, device, settings, job)
+    else:
+        _pairs(examples, str(corpus), str(queries), str(model), dev, probe, seed, device, settings, job)
+
+
+def _probe(dev: str, run: str, split: str, settings: RerankerSettings, job: FolderJob) -> RerankingProbe:
+    from drtk.evaluation.collections import judgements_path
+    from drtk.evaluation.probes import RerankingProbe
+    from drtk.io.trec import load_qrels
+
+    judgements = load_qrels(str(judgements_path(Path(dev), split)), intake=job.intake)
+    depth = min(settings.dev_depth, settings.depth) if settings.kind == "hlatr" else settings.dev_depth
+    return RerankingProbe(run, judgements, depth=depth, limit=settings.dev_queries, intake=job.intake)
+
+
+def _pairs(
+    source: str,
+    corpus: str,
+    queries: str,
+    model: str,
+    dev: str | None,
+    probe: RerankingProbe | None,
+    seed: int,
+    device: str,
+    settings: RerankerSettings,
+    job: FolderJob,
+) -> None:
+    from drtk.io.jsonl import read_examples, read_queries
+    from drtk.io.manifest import inputs_named
+    from drtk.io.store import CorpusStore
+    from drtk.io.streams import name_of
+    from drtk.models.hub import locate
+    from drtk.models.reranker import PAIRING, start_crossencoder, title_of
+    from drtk.training.examples import PackedExamples
+    from drtk.training.reranker import (
+        GPU_TOKENS,
+        GROUP_TOKENS,
+        LENGTH,
+        Measuring,
+        check_settings,
+        negatives_of,
+        plan,
+        train_reranker,
+    )
+
+    check_settings(settings)
+    needed = negatives_of(settings)
+
+    def found() -> Iterator[Example]:
+        for example in read_examples(source, intake=job.intake):
+            if needed and not example.negatives:
+                problem = f"'{example.query_id}' has no negatives to be told from; --loss bce does without"
+                job.intake.forgive(RecordError(f"{name_of(source)}:{job.intake.line}", problem))
+                continue
+            yield replace(example, positives=example.positives[:1]) if settings.first_positive else example
+
+    packed = PackedExamples(found(), line=lambda: job.intake.line)
+    plan(packed, settings)
+    wanted = set(packed.query_ids)
+    texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}
+    store = CorpusStore.open(corpus)
+    packed.check(source, queries=texts, corpus=store, negatives=0)
+    title = title_of(model, settings.title, sealed=False, default="colon")
+    start = start_crossencoder(model, max_length=settings.max_length, seed=seed, default=LENGTH)
+    measuring = None
+    if probe is not None and dev is not None:
+        asked, passages = _dev_texts(dev, probe, corpus, job)
+
+        def measuring(scorer: Any, tokenizing: Any) -> Measuring:
+            on_cpu = next(scorer.parameters()).device.type == "cpu"
+            return Measuring(
+                scorer,
+                probe,
+                queries=asked,
+                corpus=passages,
+                tokenizing=tokenizing,
+                title=title,
+                budget=GROUP_TOKENS if on_cpu else GPU_TOKENS,
+            )
+
+    facts = train_reranker(
+        packed,
+        job.begin(),
+        start=start,
+        title=title,
+        queries=texts,
+        corpus=store,
+        settings=settings,
+        measuring=measuring,
+        seed=seed,
+        device=device,
+    )
+    best = facts.pop("best", None)
+    job.intake.inputs += inputs_named({"corpus": corpus, "model": str(locate(model))})
+    job.counts |= {"examples": len(packed), **facts}
+    job.finish(**{PAIRING: {"title": title, "max_length": start.max_length}, "best": best})
+
+
+def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> tuple[dict[str, str], Any]:
+    """The texts of the measured queries, and where their candidates are looked up: the folder's corpus, or --corpus."""
+    from drtk.errors import MismatchError
+    from drtk.io.jsonl import read_queries
+    from drtk.io.store import CorpusStore
+
+    folder = Path(dev)
+    wanted = {query for query, _ in probe.candidates}
+    queries = _there(folder, "queries.jsonl")
+    if queries is None:
+        raise DrtkError(f"{dev}: has no queries.jsonl")
+    texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}
+    for query in wanted - texts.keys():
+        raise MismatchError(f"{queries}: has no '{query}', which the dev run and its judgements name")
+    place = _there(folder, "corpus.jsonl") or corpus
+    store = CorpusStore.open(place)
+    for id in store.missing(id for _, ids in probe.candidates for id in ids):
+        raise MismatchError(f"{place}: has no '{id}', which the dev run names")
+    return texts, store
+
+
+def _there(folder: Path, name: str) -> str | None:
+    paths = (folder / f"{name}{suffix}" for suffix in ("", ".gz", ".zst"))
+    return next((str(path) for path in paths if path.exists()), None)
+
+
+def _lists(
+    source: str,
+    vectors: str,
+    qrels: str,
+    dev_vectors: str | None,
+    probe: RerankingProbe | None,
+    seed: int,
+    device: str,
+    settings: RerankerSettings,
+    job: FolderJob,
+) -> None:
+    from drtk.cli.rerank import check_same_scorer
+    from drtk.io.manifest import inputs_named
+    from drtk.io.pair_vectors import PairVectors
+    from drtk.io.progress import log
+    from drtk.io.trec import load_qrels
+    from drtk.training.list_reranker import plan, read_lists, train_list_reranker
+
+    if settings.hidden % settings.heads:
+        raise UsageError(f"--heads {settings.heads} does not divide --hidden {settings.hidden}")
+    opened = PairVectors(vectors)
+    others = None if dev_vectors is None else PairVectors(dev_vectors)
+    if others is not None:
+        check_same_scorer(vectors, opened.scorer, str(dev_vectors), others.scorer)
+    judgements = load_qrels(qrels, intake=job.intake)
+    lists = read_lists(source, vectors=opened, judgements=judgements, depth=settings.depth, intake=job.intake)
+    if lists.without:
+        log(f"{lists.without:,} queries have no positive among their first {settings.depth} documents: left out")
+    plan(lists, settings)
+    facts = train_list_reranker(
+        lists,
+        job.begin(),
+        vectors=opened,
+        settings=settings,
+        probe=probe,
+        dev_vectors=others,
+        seed=seed,
+        device=device,
+    )
+    best = facts.pop("best", None)
+    job.intake.inputs += inputs_named({"vectors": vectors, "dev_vectors": dev_vectors})
+    job.counts |= {"lists": len(lists.found), "without a positive": lists.without, **facts}
+    job.finish(scorer=opened.scorer, best=best)

@@ -1,0 +1,107 @@
+"""HLATR: a small transformer over the list of a query's candidates, fed with a cross-encoder's vectors (methods, section 6.9)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.io.manifest import read_json, write_json
+from drtk.models.checkpoint import writing_weights
+
+CONFIG, WEIGHTS = "listreranker.json", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class ListShape:
+    """The sizes of a list re-ranker. width: of the vectors it reads; depth: the longest list."""
+
+    width: int
+    depth: int = 100
+    hidden: int = 128
+    layers: int = 4
+    heads: int = 2
+    feedforward: int = 768
+    dropout: float = 0.1
+
+
+class ListReranker(nn.Module):
+    """A logit for each candidate, which depends on all candidates of its query.
+
+    Item i is Linear(v_i) + P_i, with v_i the cross-encoder's vector and P_i learned for the rank in retrieval; then layer
+    norm, dropout, a bidirectional transformer, and a linear layer to one number.
+    """
+
+    def __init__(self, shape: ListShape) -> None:
+        super().__init__()
+        if shape.hidden % shape.heads:
+            raise UsageError(f"--heads {shape.heads} does not divide --hidden {shape.hidden}")
+        self.shape = shape
+        self.project = nn.Linear(shape.width, shape.hidden)
+        self.ranks = nn.Embedding(shape.depth, shape.hidden)
+        nn.init.normal_(self.ranks.weight, std=0.02)  # torch's own, of deviation 1, would drown the vectors
+        self.norm = nn.LayerNorm(shape.hidden)
+        self.dropout = nn.Dropout(shape.dropout)
+        layer = nn.TransformerEncoderLayer(
+            shape.hidden, shape.heads, shape.feedforward, shape.dropout, activation="gelu", batch_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, shape.layers, enable_nested_tensor=False)
+        self.head = nn.Linear(shape.hidden, 1)
+
+    def forward(self, vectors: Tensor, ranks: Tensor, present: Tensor) -> Tensor:
+        """The logits, (queries, n), float32; what stands at padding means nothing.
+
+        vectors: (queries, n, width)    ranks: (queries, n), in retrieval, from 0    present: (queries, n), False at padding
+        """
+        items = self.dropout(self.norm(self.project(vectors) + self.ranks(ranks)))  # (queries, n, hidden)
+        logits: Tensor = self.head(self.layers(items, src_key_padding_mask=~present)).squeeze(-1)
+        return logits.float()
+
+
+def new_list_reranker(shape: ListShape, *, seed: int) -> ListReranker:
+    """One with weights drawn from `seed`; the global generator is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return ListReranker(shape)
+
+
+def is_list_reranker(folder: Path) -> bool:
+    """Whether a model folder holds a list re-ranker, and not a cross-encoder."""
+    return (folder / CONFIG).exists()
+
+
+def load_list_reranker(folder: Path) -> ListReranker:
+    """The list re-ranker of a folder, in float32 on the CPU. Raises DrtkError for a folder that is damaged."""
+    from safetensors.torch import load_file
+
+    shape = shape_of(folder)
+    try:
+        model = ListReranker(shape)
+        model.load_state_dict(load_file(folder / WEIGHTS))
+    except DrtkError:
+        raise
+    except Exception as error:
+        raise DrtkError(f"{folder}: cannot be loaded as a list re-ranker: {str(error).splitlines()[0]}") from error
+    return model.eval()
+
+
+def shape_of(folder: Path) -> ListShape:
+    """The sizes of the list re-ranker in a folder. Raises MismatchError where they cannot be told."""
+    content = read_json(folder / CONFIG)
+    try:
+        return ListShape(**content)
+    except TypeError as error:
+        raise MismatchError(f"{folder / CONFIG}: does not say the sizes of a list re-ranker") from error
+
+
+def save_list_reranker(model: ListReranker, folder: Path) -> None:
+    """Write its folder: sizes and weights."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / CONFIG, asdict(model.shape))
+    with writing_weights(folder):
+        save_file({name: each.contiguous() for name, each in model.state_dict().items()}, folder / WEIGHTS)

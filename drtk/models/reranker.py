@@ -1,0 +1,157 @@
+"""Cross-encoders in training: what they start from, how they read a pair, and the folder they end in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.io.manifest import FOLDER_MANIFEST, is_manifest, read_json
+from drtk.models.checkpoint import longest_input, lower_cased, quiet_transformers, writing_weights
+from drtk.models.crossencoder import CrossEncoder, load_crossencoder
+from drtk.models.hub import locate, tower
+from drtk.models.layout import read_layout
+from drtk.text.batching import batches_by_length
+
+PAIRING = "pairing"  # the entry of meta.json: how a passage is put before the model
+IDENTITY = "torch.nn.modules.linear.Identity"
+_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert")  # their positions begin after the padding's own
+
+
+class PairScorer(nn.Module):
+    """A classifier as a function of padded pairs; on a CPU, pairs of like length go through it together.
+
+    group_tokens: tokens of such a group; None: all pairs at once
+    """
+
+    def __init__(self, classifier: nn.Module, *, group_tokens: int | None = None) -> None:
+        super().__init__()
+        self.classifier, self.group_tokens = classifier, group_tokens
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        """The logits, float32. Each input: (pairs, tokens); returns: (pairs,)"""
+        given = {"input_ids": input_ids, "attention_mask": attention_mask}
+        given |= {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        if self.group_tokens is None or not bool(attention_mask[:, 0].all()):  # padding on the left cannot be cut off
+            return self._logits(given)
+        lengths = attention_mask.sum(dim=1)
+        groups = [torch.from_numpy(rows) for rows in batches_by_length(lengths.numpy(), budget=self.group_tokens)]
+        found = [
+            self._logits({name: inputs[rows, : int(lengths[rows[0]])] for name, inputs in given.items()})
+            for rows in groups
+        ]
+        return torch.cat(found)[torch.cat(groups).argsort()]
+
+    def _logits(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        logits: Tensor = self.classifier(**inputs).logits
+        return logits.float().squeeze(-1)
+
+
+def start_crossencoder(model: str, *, max_length: int | None, seed: int, default: int) -> CrossEncoder:
+    """The cross-encoder that training starts with: one there is, or any encoder with a new head drawn from `seed`.
+
+    model: a folder or hub name; of a pair of towers, that of passages
+    max_length: longest pair in tokens; None: `default`, or what the model can read where that is less
+    Its scores are logits, whatever activation function the folder names; it reads no prompt.
+    Raises MismatchError for a folder that is no encoder, or a length that it cannot read, DrtkError for a damaged one.
+    """
+    from transformers import AutoConfig
+
+    folder = tower(locate(model), "passage")
+    if not (folder / "config.json").exists() and not (folder / "modules.json").exists():
+        raise MismatchError(f"{model}: is no model folder: it has neither modules.json nor config.json")
+    if _is_classifier(folder):
+        found = load_crossencoder(folder)
+        classifier, tokenizer = found.model, found.tokenizer
+    else:
+        classifier, tokenizer = _with_new_head(folder, seed=seed)
+    config: Any = classifier.config
+    if tokenizer.pad_token_id is None:
+        raise MismatchError(f"{model}: its tokenizer has no padding; an encoder such as BERT or ELECTRA is needed")
+    longest = _positions(config) or longest_input(tokenizer, AutoConfig.from_pretrained(_backbone(folder)))
+    if max_length is not None and max_length > longest:
+        raise MismatchError(f"{model}: reads at most {longest} tokens; {max_length} were asked for")
+    return CrossEncoder(classifier, tokenizer, max_length or min(default, longest), nn.Identity())
+
+
+def _is_classifier(folder: Path) -> bool:
+    """Whether a folder claims to be a classifier, so that its head is to be kept; an encoder gets a new one."""
+    path = _backbone(folder)
+    names = read_json(path / "config.json").get("architectures") if (path / "config.json").exists() else None
+    return any(str(name).endswith("ForSequenceClassification") for name in names or ())
+
+
+def _backbone(folder: Path) -> Path:
+    """Where the weights of the transformer lie: deeper than `folder` in some folders of sentence-transformers."""
+    if not (folder / "modules.json").exists():
+        return folder
+    first: Path = folder / read_json(folder / "modules.json")[0]["path"]
+    return first
+
+
+def _with_new_head(folder: Path, *, seed: int) -> tuple[nn.Module, Any]:
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+    layout = read_layout(folder)
+    path = layout.backbone
+    try:
+        with quiet_transformers(), torch.random.fork_rng(devices=[]):
+            config = AutoConfig.from_pretrained(path)
+            if config.is_encoder_decoder:
+                raise MismatchError(f"{folder}: writes ({config.model_type}); an encoder such as BERT is needed")
+            torch.manual_seed(seed)
+            model, found = AutoModelForSequenceClassification.from_pretrained(
+                path, num_labels=1, dtype=torch.float32, output_loading_info=True
+            )
+            tokenizer = AutoTokenizer.from_pretrained(path)
+    except DrtkError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        raise DrtkError(f"{folder}: cannot be loaded as an encoder: {reason[0] if reason else error!r}") from error
+    body = model.base_model_prefix + "."
+    lost = sorted(name for name in found["missing_keys"] if name.startswith(body) and "pooler" not in name.split("."))
+    if lost:
+        raise DrtkError(f"{folder}: has no weights for {lost[0]}")
+    if layout.recipe.lowercase:
+        lower_cased(tokenizer)
+    return model, tokenizer
+
+
+def _positions(config: Any) -> int:
+    """The most tokens a model has positions for; 0 where it does not say."""
+    found = int(getattr(config, "max_position_embeddings", None) or 0)
+    return found - config.pad_token_id - 1 if found and config.model_type in _AFTER_PADDING else max(found, 0)
+
+
+def save_crossencoder(model: CrossEncoder, folder: Path) -> None:
+    """Write the folder of a cross-encoder; sentence-transformers' CrossEncoder gives its logits.
+
+    How passages are put before it is for the caller to write into `meta.json`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    classifier: Any = model.model
+    classifier.config.sentence_transformers = {"activation_fn": IDENTITY}
+    if hasattr(classifier.config, "sbert_ce_default_activation_function"):  # the older name would contradict it
+        classifier.config.sbert_ce_default_activation_function = IDENTITY
+    model.tokenizer.model_max_length = model.max_length
+    with quiet_transformers(), writing_weights(folder):
+        classifier.save_pretrained(folder)
+        model.tokenizer.save_pretrained(folder)
+
+
+def title_of(model: str, wish: str | None, *, sealed: bool, default: str = "join") -> str:
+    """How a passage's title is put before a cross-encoder: as it was trained, or as wished for, or `default`.
+
+    Raises MismatchError where the folder says so, is `sealed`, and something else is wished for.
+    """
+    folder = locate(model)
+    content = read_json(folder / FOLDER_MANIFEST) if (folder / FOLDER_MANIFEST).exists() else {}
+    stated = (content.get(PAIRING) or {}).get("title") if is_manifest(content) else None
+    if sealed and stated and wish and wish != stated:
+        raise MismatchError(f"{model}: was trained with --title {stated}; {wish} contradicts it")
+    return str(wish or stated or default)

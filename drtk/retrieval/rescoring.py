@@ -1,0 +1,214 @@
+"""Runs and training examples scored by a cross-encoder: the batch functions behind `drtk rerank` and `drtk score`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from drtk.errors import RecordError
+from drtk.io.filtering import Done
+from drtk.io.intake import Intake
+from drtk.io.jsonl import dump
+from drtk.io.pair_vectors import pair_id
+from drtk.io.streams import is_stream, name_of
+from drtk.io.trec import QueryHits, Ranking, grouped_hits, run_lines
+from drtk.models.crossencoder import Prepared, Scorer
+from drtk.models.reading import text_of
+from drtk.records import Example, Passage
+from drtk.retrieval.fusion import strictly_falling
+from drtk.runners.base import BatchFunction
+from drtk.settings.scoring import ScoringSettings
+
+Item = TypeVar("Item")
+Faulty = tuple[Item | None, list[RecordError]]  # a record, and what is wrong with its ids
+
+
+class Texts(Protocol):
+    """Where passages are looked up; io.store.CorpusStore is one."""
+
+    def many(self, ids: Sequence[str]) -> list[Passage]: ...
+
+    def missing(self, ids: Iterable[str]) -> Iterator[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """A query with its ranking, best first, and the texts of the documents at its head that are to be scored."""
+
+    query_id: str
+    query: str
+    ranking: Ranking
+    texts: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An example with its query and the texts of its positives, then its negatives."""
+
+    example: Example
+    query: str
+    texts: list[str]
+
+
+def candidates(
+    run: str, *, queries: Mapping[str, str], corpus: Texts, depth: int, title: str, intake: Intake
+) -> Iterator[Candidates]:
+    """The queries of a run in its order, with the texts of their first `depth` documents; one in memory at a time.
+
+    Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `intake` forgives them.
+    """
+    for hits in forgiven(_known_hits(run, queries, corpus, depth, intake), run, intake):
+        ranking = hits.ranking()
+        passages = corpus.many([id for id, _ in ranking[:depth]])
+        yield Candidates(hits.query_id, queries[hits.query_id], ranking, [text_of(each, title) for each in passages])
+
+
+def _known_hits(
+    run: str, queries: Mapping[str, str], corpus: Texts, depth: int, intake: Intake
+) -> Iterator[Faulty[QueryHits]]:
+    for hits in grouped_hits(run, intake=intake):
+        if hits.query_id not in queries:
+            place = f"{name_of(run)}:{hits.lines[0]}"
+            yield None, [RecordError(place, f"the queries have no '{hits.query_id}'")]
+            continue
+        absent = set(corpus.missing(hits.ranked_ids()[:depth]))
+        faults = [
+            RecordError(f"{name_of(run)}:{line}", f"the corpus has no '{id}'")
+            for id, line in zip(hits.doc_ids, hits.lines, strict=True)
+            if id in absent
+        ]
+        if absent:
+            hits.keep([at for at, id in enumerate(hits.doc_ids) if id not in absent])
+        yield (hits if hits.doc_ids else None), faults
+
+
+def asked(
+    examples: Iterable[Example],
+    source: str,
+    *,
+    queries: Mapping[str, str],
+    corpus: Texts,
+    title: str,
+    intake: Intake,
+) -> Iterator[Asked]:
+    """Examples with their texts. Raises RecordError (file:line, and how many more) for ids that queries or corpus lack."""
+    for example in forgiven(_known_examples(examples, source, queries, corpus, intake), source, intake):
+        passages = corpus.many([*example.positives, *example.negatives])
+        yield Asked(example, queries[example.query_id], [text_of(each, title) for each in passages])
+
+
+def _known_examples(
+    examples: Iterable[Example], source: str, queries: Mapping[str, str], corpus: Texts, intake: Intake
+) -> Iterator[Faulty[Example]]:
+    for example in examples:
+        place = f"{name_of(source)}:{intake.line}"
+        faults = [RecordError(place, f"the queries have no '{example.query_id}'")] * (example.query_id not in queries)
+        absent = corpus.missing((*example.positives, *example.negatives))
+        faults += [RecordError(place, f"the corpus has no '{id}'") for id in absent]
+        yield (None if faults else example), faults
+
+
+def forgiven(found: Iterator[Faulty[Item]], source: str, intake: Intake) -> Iterator[Item]:
+    """The records, once `intake` has forgiven their faults; the first that it does not is raised with the number of others."""
+    for item, faults in found:
+        for at, fault in enumerate(faults):
+            try:
+                intake.forgive(fault)
+            except RecordError as error:
+                more = len(faults) - at - 1
+                with suppress(RecordError):  # a line further on that is no record
+                    more += 0 if is_stream(source) else sum(len(others) for _, others in found)
+                told = f"{error.problem} ({more:,} more ids are unknown)" if more else error.problem
+                raise RecordError(error.place, told) from None
+        if item is not None:
+            yield item
+
+
+def reordered(ranking: Ranking, scores: Sequence[float]) -> Ranking:
+    """A ranking whose first len(scores) documents are in the order of their scores, and whose others follow as they were.
+
+    Ties go by descending id. Scores fall strictly, in single precision too: those of the others are 1 lower from one to
+    the next, beginning below the least of the first.
+    """
+    head = strictly_falling([(id, score) for (id, _), score in zip(ranking, scores, strict=False)])
+    floor = head[-1][1] if head else 0.0
+    rest = [(id, floor - place) for place, (id, _) in enumerate(ranking[len(scores) :], start=1)]
+    return strictly_falling(head + rest) if rest else head
+
+
+class Scored(NamedTuple):
+    """What a window of a run became, and the vectors of its pairs, (pairs, dimension), under their ids."""
+
+    done: Done
+    ids: list[str]
+    vectors: np.ndarray
+
+
+class Rerank(BatchFunction):
+    """Candidates to lines of a run: the scored ones in the order of their scores, the others below them.
+
+    vectors: give `Scored`, not `Done`
+    """
+
+    def __init__(
+        self, model: str, settings: ScoringSettings, device: str, logits: bool, tag: str, vectors: bool
+    ) -> None:
+        self._scorer = Scorer(model, device=device, settings=settings, logits=logits)
+        self._tag, self._vectors = tag, vectors
+
+    def prepare(self, records: list[Candidates]) -> tuple[list[Candidates], Prepared]:
+        """The candidates, and their pairs as tokens."""
+        return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])
+
+    def __call__(self, prepared: tuple[list[Candidates], Prepared]) -> Done | Scored:
+        """The window's lines, query by query."""
+        records, pairs = prepared
+        vectors = np.empty((0, 0), dtype=np.float32)
+        if self._vectors:
+            scores, vectors = self._scorer.scores_and_vectors(pairs)
+        else:
+            scores = self._scorer.scores(pairs)
+        lines: list[bytes] = []
+        at = 0
+        for each in records:
+            own = _digits(scores[at : at + len(each.texts)])
+            at += len(each.texts)
+            lines += run_lines(each.query_id, reordered(each.ranking, own), self._tag)
+        done = Done(lines, {"pairs": len(scores)})
+        if not self._vectors:
+            return done
+        ids = [pair_id(each.query_id, id) for each in records for id, _ in each.ranking[: len(each.texts)]]
+        return Scored(done, ids, vectors)
+
+
+class Score(BatchFunction):
+    """Examples to the same examples with a score for each positive and negative."""
+
+    def __init__(self, model: str, settings: ScoringSettings, device: str, logits: bool) -> None:
+        self._scorer = Scorer(model, device=device, settings=settings, logits=logits)
+
+    def prepare(self, records: list[Asked]) -> tuple[list[Asked], Prepared]:
+        """The examples, and their pairs as tokens."""
+        return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])
+
+    def __call__(self, prepared: tuple[list[Asked], Prepared]) -> Done:
+        """The window's examples, in order, as JSON lines; scores they had are replaced."""
+        records, pairs = prepared
+        scores = _digits(self._scorer.scores(pairs))
+        lines, at = [], 0
+        for each in records:
+            split = at + len(each.example.positives)
+            end = at + len(each.texts)
+            made: dict[str, Any] = {"positives": scores[at:split], "negatives": scores[split:end]}
+            lines.append(dump(replace(each.example, scores=made)))
+            at = end
+        return Done(lines, {"pairs": len(scores)})
+
+
+def _digits(scores: np.ndarray) -> list[float]:
+    """Numbers of float32 as the shortest decimals that tell them apart."""
+    return [float(str(score)) for score in scores]

@@ -1,0 +1,265 @@
+"""Training of a cross-encoder that re-ranks, from examples (methods, sections 6.7 and 7.10)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from drtk.errors import DrtkError, UsageError
+from drtk.losses.ranking import binary, hardest, listwise, r_drop
+from drtk.models.crossencoder import CrossEncoder
+from drtk.models.reading import text_of
+from drtk.models.reranker import PairScorer, save_crossencoder
+from drtk.settings.reranking import RerankerSettings
+from drtk.text.batching import PairTokenizing, Tokens, batches_by_length
+from drtk.training.distributed import collected, rank, wait_for_all, world_size
+from drtk.training.examples import PackedExamples
+from drtk.training.judged_pairs import JudgedPair, JudgedPairs, pair_count
+from drtk.training.retriever import Drawn, Draws, Texts
+from drtk.training.schedule import Plan, planned
+from drtk.training.selection import Selection
+from drtk.training.trainer import DrtkTrainer, Objective, ShowProgress, allow_checkpointing, training_arguments
+
+LENGTH = 192  # tokens of a pair (methods, section 6.7)
+NEGATIVES = 63  # of a query (methods, section 6.4)
+GROUP_TOKENS = 2048  # on a CPU: pairs of like length go through the model together, which spares it the padding
+GPU_TOKENS = 65536  # of pairs measured at once
+LOG = "log.jsonl"
+
+
+class Probe(Protocol):
+    """Candidates to measure with, and what their scores say; evaluation.probes.RerankingProbe is one."""
+
+    candidates: list[tuple[str, list[str]]]
+
+    def __call__(self, scores: np.ndarray) -> dict[str, float]: ...
+
+
+def negatives_of(settings: RerankerSettings) -> int:
+    """Negatives of a query in a step; 0 where pairs are trained by themselves."""
+    return 0 if settings.loss == "bce" else NEGATIVES if settings.negatives is None else settings.negatives
+
+
+def check_settings(settings: RerankerSettings) -> None:
+    """Raises UsageError for wishes that contradict each other."""
+    for flag, given in (
+        ("--negatives", settings.negatives is not None),
+        ("--r-drop", settings.r_drop),
+        ("--backward", settings.backward is not None),
+    ):
+        if given and settings.loss == "bce":
+            raise UsageError(f"{flag}: is for --loss listwise; bce takes each pair by itself")
+    if settings.backward is not None and settings.backward > negatives_of(settings) + 1:
+        raise UsageError(f"--backward {settings.backward}: a query has {negatives_of(settings) + 1} passages in a step")
+
+
+def plan(examples: PackedExamples, settings: RerankerSettings) -> Plan:
+    """The plan for these examples. Raises DrtkError where they fill no batch, or a batch cannot be shared out."""
+    pairs = settings.loss == "bce"
+    count = pair_count(examples) if pairs else len(examples)
+    found = planned(
+        count,
+        batch=settings.batch,
+        epochs=settings.epochs,
+        steps=settings.steps,
+        what="pairs" if pairs else "examples",
+    )
+    if found.batch % (settings.micro_batch or found.batch):
+        raise DrtkError(f"--micro-batch {settings.micro_batch}: does not divide the {found.batch} of a device")
+    return found
+
+
+def collate_lists(drawn: Sequence[Drawn], *, tokenizing: PairTokenizing, title: str) -> dict[str, Tensor]:
+    """The model's inputs, (queries * n, tokens) each: in blocks of n passages of a query, the positive first."""
+    pairs = ((item.query, text_of(passage, title)) for item in drawn for passage in item.passages)
+    return _padded(tokenizing(pairs), tokenizing)
+
+
+def collate_pairs(drawn: Sequence[JudgedPair], *, tokenizing: PairTokenizing, title: str) -> dict[str, Tensor]:
+    """The model's inputs, (pairs, tokens) each, and `labels` (pairs,), 1 where the passage is a positive."""
+    tokens = tokenizing((item.query, text_of(item.passage, title)) for item in drawn)
+    return _padded(tokens, tokenizing) | {"labels": torch.tensor([float(item.right) for item in drawn])}
+
+
+def _padded(tokens: Tokens, tokenizing: PairTokenizing) -> dict[str, Tensor]:
+    found = tokens.padded(np.arange(len(tokens)), pad=tokenizing.pad, left=tokenizing.left)
+    return {name: torch.from_numpy(array) for name, array in found.items()}
+
+
+def listwise_terms(
+    model: nn.Module, inputs: Mapping[str, Tensor], *, passages: int, backward: int | None, twice: bool
+) -> dict[str, Tensor]:
+    """{"cross_entropy": ()} of a batch of lists, and with `twice` {"r_drop": ()}; together what SimLM minimises.
+
+    inputs: (queries * passages, tokens) each
+    backward: passages of a query that are trained on, chosen by scores without dropout and gradients
+    """
+    if backward is not None and backward < passages:
+        inputs = _cut(inputs, hardest(_as_it_is(model, inputs).view(-1, passages), backward), passages)
+        passages = backward
+    if not twice:
+        return {"cross_entropy": listwise(model(**inputs).view(-1, passages))}
+    both = model(**{name: torch.cat([each, each]) for name, each in inputs.items()})  # dropout differs in the halves
+    first, second = both.view(2, -1, passages)
+    cross_entropy, apart = r_drop(first, second)
+    return {"cross_entropy": cross_entropy, "r_drop": apart}
+
+
+@torch.no_grad()
+def _as_it_is(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
+    """The logits without dropout, (pairs,); the model is left as it was."""
+    bare: nn.Module = getattr(model, "module", model)  # type: ignore[assignment]  # as within DistributedDataParallel
+    training = bare.training
+    bare.eval()
+    try:
+        logits: Tensor = bare(**inputs)
+        return logits
+    finally:
+        bare.train(training)
+
+
+def _cut(inputs: Mapping[str, Tensor], columns: Tensor, passages: int) -> dict[str, Tensor]:
+    """The inputs of some passages of each query; columns: (queries, kept)."""
+    starts = torch.arange(len(columns), device=columns.device).unsqueeze(1) * passages
+    rows = (columns + starts).flatten()  # (queries * kept,)
+    return {name: each[rows] for name, each in inputs.items()}
+
+
+def binary_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """{"cross_entropy": ()} of a batch of pairs that are right or wrong."""
+    given = dict(inputs)
+    labels = given.pop("labels")
+    return {"cross_entropy": binary(model(**given), labels)}
+
+
+def reranker_objective(settings: RerankerSettings) -> Objective:
+    """What training with these settings minimises: (model, inputs of a step) -> named terms."""
+    if settings.loss == "bce":
+        return binary_terms
+    return partial(
+        listwise_terms, passages=negatives_of(settings) + 1, backward=settings.backward, twice=settings.r_drop
+    )
+
+
+class Measuring:
+    """A model in training, measured with the candidates of a probe; each process scores its share of them."""
+
+    def __init__(
+        self,
+        model: PairScorer,
+        probe: Probe,
+        *,
+        queries: Mapping[str, str],
+        corpus: Texts,
+        tokenizing: PairTokenizing,
+        title: str,
+        budget: int,
+    ) -> None:
+        """budget: tokens of pairs at once, padding included"""
+        self._model, self._probe, self._tokenizing, self._budget = model, probe, tokenizing, budget
+        pairs = [(query, id) for query, ids in probe.candidates for id in ids]
+        mine = pairs[rank() :: world_size()]
+        passages = corpus.many([id for _, id in mine])
+        self._tokens = tokenizing(
+            (queries[query], text_of(passage, title)) for (query, _), passage in zip(mine, passages, strict=True)
+        )
+
+    def __call__(self) -> dict[str, float]:
+        """The numbers now; the model is left as it was."""
+        scores = np.empty(len(self._tokens), dtype=np.float32)
+        device = next(self._model.parameters()).device
+        for rows in batches_by_length(self._tokens.lengths, budget=self._budget):
+            batch = self._tokens.padded(rows, pad=self._tokenizing.pad, left=self._tokenizing.left)
+            inputs = {name: torch.from_numpy(array).to(device) for name, array in batch.items()}
+            scores[rows] = _as_it_is(self._model, inputs).cpu().numpy()
+        return self._probe(np.array(collected(scores.tolist()), dtype=np.float32))
+
+
+def train_reranker(
+    examples: PackedExamples,
+    folder: Path,
+    *,
+    start: CrossEncoder,
+    title: str,
+    queries: Mapping[str, str],
+    corpus: Texts,
+    settings: RerankerSettings,
+    measuring: Callable[[PairScorer, PairTokenizing], Measuring] | None = None,
+    seed: int = 42,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, where it is measured, "best".
+
+    folder: where checkpoints (taken away at the end), log.jsonl and the model go; where it holds a whole checkpoint,
+            training goes on from there
+    measuring: makes what measures the model now and then; the best weights are the result. Without: the last ones
+    Raises DrtkError where the loss ceases to be a number, or memory is too small.
+    """
+    schedule = plan(examples, settings)
+    checkpoints = folder / "checkpoints"
+    arguments = training_arguments(
+        checkpoints,
+        steps=schedule.steps,
+        batch=schedule.batch,
+        lr=settings.lr,
+        warmup=settings.warmup,
+        weight_decay=settings.weight_decay,
+        seed=seed,
+        device=device,
+        precision=settings.precision,
+        log_every=settings.log_every,
+        save_every=settings.save_every,
+        others=settings.trainer,
+        parts=schedule.batch // (settings.micro_batch or schedule.batch),
+    )
+    if settings.gradient_checkpointing:
+        allow_checkpointing(start.model)
+    model = PairScorer(start.model, group_tokens=GROUP_TOKENS if arguments.device.type == "cpu" else None)
+    tokenizing = PairTokenizing(start.tokenizer, max_length=start.max_length)
+    selection = None
+    if measuring is not None:
+        selection = Selection(
+            model,
+            measuring(model.to(arguments.device), tokenizing),
+            checkpoints,
+            by=settings.select,
+            every=settings.eval_every,
+            patience=settings.patience,
+        )
+    given: dict[str, Any] = {"queries": queries, "corpus": corpus, "batch": settings.batch, "steps": schedule.steps}
+    draws: Dataset[Any]
+    if settings.loss == "bce":
+        draws, collate = JudgedPairs(examples, seed=seed, **given), collate_pairs
+    else:
+        draws = Draws(examples, seed=seed, negatives=negatives_of(settings), **given)
+        collate = collate_lists  # type: ignore[assignment]
+    trainer = DrtkTrainer(
+        objective=reranker_objective(settings),
+        log=folder / LOG,
+        steps_per_epoch=schedule.steps_per_epoch,
+        probe=selection,
+        model=model,
+        args=arguments,
+        train_dataset=draws,
+        data_collator=partial(collate, tokenizing=tokenizing, title=title),
+        callbacks=[ShowProgress("train-reranker", schedule.steps)],
+    )
+    steps = trainer.go_on()
+    facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / schedule.steps_per_epoch, 4)}
+    if trainer.is_world_process_zero():
+        if selection is not None:
+            best = selection.put_back(model)
+            facts["best"] = {"step": best.step, settings.select: best.value}
+        start.model.cpu().eval()
+        save_crossencoder(start, folder)
+        shutil.rmtree(checkpoints, ignore_errors=True)
+    wait_for_all()
+    return facts

@@ -1,0 +1,353 @@
+"""drtk rerank, score and HLATR as users run them: order, what stays below, vectors beside, crashes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drtk.cli import rerank as command_file
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.io.manifest import read_json
+from drtk.io.pair_vectors import PairVectors
+from drtk.io.shards import read_shards
+from drtk.models.crossencoder import Scorer
+from drtk.retrieval.rescoring import reordered
+from drtk.settings.fusion import FuseSettings
+from drtk.settings.scoring import ScoringSettings
+from tests.running import command
+from tests.tiny import collection, tiny_crossencoder, write_collection
+
+TEXTS = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--model", "model"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    write_collection(folder, 60)
+    tiny_crossencoder(folder / "model")
+    tiny_crossencoder(folder / "other", seed=2)
+    lines = [
+        f"q{query} Q0 d{(query * 7 + at * 11) % 60} {at + 1} {30 - at} bm25\n"
+        for query in range(60)
+        for at in range(12)
+    ]
+    (folder / "run").write_text("".join(lines))
+    judged = "".join(f"q{query}\td{(query * 7 + (query % 5) * 11) % 60}\t1\n" for query in range(60))
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    return folder
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for path in made.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    return tmp_path
+
+
+def rankings(path: str) -> dict[str, list[tuple[str, float]]]:
+    found: dict[str, list[tuple[str, float]]] = {}
+    for line in Path(path).read_text().splitlines():
+        query, _, id, _, score, _ = line.split()
+        found.setdefault(query, []).append((id, float(score)))
+    return found
+
+
+def run(*arguments: str) -> None:
+    app([*arguments, "-q"], standalone_mode=False)
+
+
+def test_the_head_is_in_the_order_of_the_scores_and_the_rest_follows(here: Path) -> None:
+    run("rerank", "run", *TEXTS, "--depth", "5", "-o", "out")
+    before, after = rankings("run"), rankings("out")
+    assert list(after) == list(before)
+    passages, queries, _ = collection(60)
+    for query in ("q0", "q17", "q59"):
+        head = [id for id, _ in before[query][:5]]
+        pairs = [
+            (queries[int(query[1:])]["text"], f"{passages[int(id[1:])]['title']} {passages[int(id[1:])]['text']}")
+            for id in head
+        ]
+        scores = dict(zip(head, Scorer("model")(pairs).tolist(), strict=True))
+        assert [id for id, _ in after[query][:5]] == sorted(head, key=scores.__getitem__, reverse=True)
+        for id, score in after[query][:5]:
+            assert score == pytest.approx(scores[id], abs=1e-5)
+        assert [id for id, _ in after[query][5:]] == [id for id, _ in before[query][5:]]
+        single = np.array([score for _, score in after[query]], dtype=np.float32)
+        assert (np.diff(single) < 0).all()
+
+
+def test_the_rest_stands_below_whatever_the_scores_are() -> None:
+    # ties go by descending id; the least of the head is -7, so the rest begins at -8
+    ranking = [("a", 9.0), ("b", 8.0), ("c", 7.0), ("d", 6.0), ("e", 5.0)]
+    found = reordered(ranking, [-7.0, 3.0, 3.0])
+    assert [id for id, _ in found] == ["c", "b", "a", "d", "e"]
+    assert [score for _, score in found[2:]] == [-7.0, -8.0, -9.0]
+    assert found[0][1] == 3.0 > found[1][1]
+    assert reordered(ranking[:2], [1.0, 2.0]) == [("b", 2.0), ("a", 1.0)]
+
+
+def test_scores_stand_beside_positives_and_negatives_and_all_else_passes_through(here: Path) -> None:
+    rows = [
+        {"query_id": "q3", "positives": ["d3", "d4"], "negatives": ["d7", "d9"], "sources": {"negatives": ["x", "y"]}},
+        {
+            "query_id": "q5",
+            "positives": ["d5"],
+            "negatives": [],
+            "scores": {"positives": [9.0], "negatives": []},
+            "a": 1,
+        },
+    ]
+    (here / "e.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run("score", "e.jsonl", *TEXTS, "--title", "none", "-o", "scored.jsonl")
+    found = [json.loads(line) for line in (here / "scored.jsonl").read_text().splitlines()]
+    assert [{**row, "scores": None} for row in found] == [{**row, "scores": None} for row in rows]
+    passages, queries, _ = collection(60)
+    pairs = [(queries[3]["text"], passages[at]["text"]) for at in (3, 4, 7, 9)]
+    expected = Scorer("model", settings=ScoringSettings())(pairs)
+    assert [*found[0]["scores"]["positives"], *found[0]["scores"]["negatives"]] == pytest.approx(
+        expected.tolist(), abs=1e-6
+    )
+    assert found[1]["scores"]["negatives"] == []
+    assert found[1]["scores"]["positives"] != [9.0]
+    run("score", "e.jsonl", *TEXTS, "--title", "none", "--logits", "-o", "logits.jsonl")
+    logit = json.loads((here / "logits.jsonl").read_text().splitlines()[0])["scores"]["positives"][0]
+    assert 1 / (1 + np.exp(-logit)) == pytest.approx(expected[0], abs=1e-6)
+
+
+def test_unknown_ids_are_told_with_file_line_and_number(here: Path) -> None:
+    lines = (here / "run").read_text().splitlines(keepends=True)[:24]
+    bad = [*lines[:3], "q0 Q0 nowhere 4 26.5 t\n", *lines[3:], "q99 Q0 d1 1 1.0 t\n", "q98 Q0 d1 1 1.0 t\n"]
+    (here / "bad").write_text("".join(bad))
+    with pytest.raises(RecordError, match=r"^bad:4: the corpus has no 'nowhere' \(2 more ids are unknown\)$"):
+        run("rerank", "bad", *TEXTS, "-o", "out")
+    assert not (here / "out").exists()
+    run("rerank", "bad", *TEXTS, "--depth", "3", "-o", "shallow", "--skip-bad", "2")  # not among the first three
+    assert list(rankings("shallow")) == ["q0", "q1"]
+    run("rerank", "bad", *TEXTS, "-o", "out", "--skip-bad", "3")
+    (here / "good").write_text("".join(lines))
+    run("rerank", "good", *TEXTS, "-o", "expected")
+    assert (here / "out").read_bytes() == (here / "expected").read_bytes()
+    examples = [
+        {"query_id": "q1", "positives": ["d1"], "negatives": ["d2"]},
+        {"query_id": "q99", "positives": ["d1"], "negatives": ["d98", "d97"]},
+    ]
+    (here / "e.jsonl").write_text("".join(json.dumps(row) + "\n" for row in examples))
+    with pytest.raises(RecordError, match=r"^e\.jsonl:2: the queries have no 'q99' \(2 more ids are unknown\)$"):
+        run("score", "e.jsonl", *TEXTS, "-o", "scored")
+
+
+def test_what_cannot_be_meant_is_refused(here: Path) -> None:
+    for more, told in (
+        (["--queries", "queries.jsonl", "--model", "model"], "--corpus: a cross-encoder reads texts"),
+        (["--corpus", "corpus.jsonl", "--model", "model"], "--queries: a cross-encoder reads texts"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            run("rerank", "run", *more, "-o", "out")
+    with pytest.raises(MismatchError, match="model: reads at most 64 tokens; 65 were asked for"):
+        run("rerank", "run", *TEXTS, "--max-length", "65", "-o", "out")
+
+
+def test_another_corpus_or_model_makes_an_output_outdated(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "own.jsonl").write_bytes((here / "corpus.jsonl").read_bytes())
+    call = ["score", "examples.jsonl", "--corpus", "own.jsonl", *TEXTS[2:], "-o", "out", "--skip-done", "--force"]
+    run(*call)
+    assert "out is up to date" in told(capfd, *call)
+    with open(here / "own.jsonl", "a") as corpus:
+        corpus.write('{"_id": "more", "text": "rivers"}\n')
+    assert "out is up to date" not in told(capfd, *call)
+
+
+def test_a_score_that_is_no_number_ends_the_work(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Scorer, "scores", lambda *_: (_ for _ in ()).throw(DrtkError("model: gave a score that is NaN"))
+    )
+    with pytest.raises(DrtkError, match="model: gave a score"):
+        run("score", "examples.jsonl", *TEXTS, "-o", "out")
+    assert not (here / "out").exists()
+
+
+def test_vectors_of_the_pairs_are_written_beside_the_run(here: Path) -> None:
+    run("rerank", "run", *TEXTS, "--depth", "4", "--vectors", "v", "--store", "float32", "-o", "out")
+    run("rerank", "run", *TEXTS, "--depth", "4", "-o", "plain")
+    assert rankings("out").keys() == rankings("plain").keys()
+    assert (here / "v" / "00000.ids").read_text().splitlines()[:2] == ["q0\td0", "q0\td11"]
+    meta = read_json(here / "v" / "meta.json")
+    assert (meta["role"], meta["dimension"], meta["counts"]["pairs"]) == ("pair", 32, 240)
+    found = PairVectors("v")
+    scorer = Scorer("model")
+    passages, queries, _ = collection(60)
+    pair = (queries[20]["text"], f"{passages[31]['title']} {passages[31]['text']}")  # 20 * 7 + 11 = 151 = 31 of 60
+    [expected] = scorer.scores_and_vectors(scorer.prepare([pair]))[1]
+    np.testing.assert_allclose(found.vectors(found.rows("q20", ["d31"]))[0], expected, atol=1e-5)
+    with pytest.raises(MismatchError, match="v: holds vectors of pairs; an index is made of passages"):
+        run("index", "v", "--type", "exact", "-o", "index")
+
+
+def wait_for(there, running: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while not there():
+        assert running.poll() is None, "ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # so many queries that a kill meets the midst of them: windows are of 64
+    lines = (here / "run").read_text().splitlines()
+    again = [line.replace("q", f"r{copy}q", 1) for copy in range(15) for line in lines]
+    (here / "long").write_text("\n".join(again) + "\n")
+    asked = [json.loads(line) for line in (here / "queries.jsonl").read_text().splitlines()]
+    rows = [row | {"_id": f"r{copy}{row['_id']}"} for copy in range(15) for row in asked]
+    (here / "many.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    call = ["rerank", "long", "--corpus", "corpus.jsonl", "--queries", "many.jsonl", "--model", "model", "--depth", "8"]
+    call += ["--max-length", "32"]
+    mine = ["-o", "out", "--vectors", "v"]
+    running = subprocess.Popen([sys.executable, "-m", "drtk", *call, *mine], stderr=subprocess.DEVNULL)
+    try:
+        wait_for((here / "v" / "00002.npy").exists, running)
+        os.kill(running.pid, signal.SIGKILL)
+    finally:
+        running.kill()
+        running.wait()
+    assert not (here / "out").exists()
+    with pytest.raises(DrtkError, match="--resume goes on from there"):
+        run(*call, *mine)
+    assert "resuming out after" in told(capfd, *call, *mine, "--resume")
+    run(*call, "-o", "whole", "--vectors", "w")
+    assert (here / "out").read_bytes() == (here / "whole").read_bytes()
+    assert len(read_shards("v")) == len(read_shards("w")) == 15  # 900 queries in windows of 64
+    for one, other in zip(read_shards("v"), read_shards("w"), strict=True):
+        assert one.ids == other.ids
+        assert (one.vectors == other.vectors).all()
+    manifests = [read_json(here / name / "meta.json") for name in "vw"]
+    for fact in ("scorer", "dimension", "shards", "role"):
+        assert manifests[0][fact] == manifests[1][fact]
+    assert "is up to date" in told(capfd, *call, *mine, "--skip-done")
+
+
+def told(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    capfd.readouterr()
+    app([*arguments], standalone_mode=False)
+    return capfd.readouterr().err
+
+
+def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run("rerank", "run", *TEXTS, "--depth", "10", "--vectors", "v", "-o", "out")
+    (here / "dev" / "qrels").mkdir(parents=True)
+    (here / "dev" / "qrels" / "dev.tsv").symlink_to(here / "qrels.tsv")
+    call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
+    call += [
+        "--depth",
+        "10",
+        "--batch",
+        "20",
+        "--steps",
+        "60",
+        "--layers",
+        "1",
+        "--eval-every",
+        "20",
+        "--log-every",
+        "10",
+    ]
+    call += ["--dev", "dev", "--dev-run", "run"]
+    run(*call, "-o", "h")
+    log = [json.loads(line) for line in (here / "h" / "log.jsonl").read_text().splitlines()]
+    losses = [entry["loss"] for entry in log if "loss" in entry]
+    # The judged document stands at rank 1 to 5 of 10: log 10 = 2.30 where nothing is known, log 5 = 1.61 where that is.
+    assert losses[0] > losses[-1]
+    assert losses[-1] < 1.75
+    run("rerank", "run", "--vectors", "v", "--model", "h", "-o", "listed")
+    before, after = rankings("run"), rankings("listed")
+    assert {query: {id for id, _ in found[:10]} for query, found in after.items()} == {
+        query: {id for id, _ in found[:10]} for query, found in before.items()
+    }
+    assert all([id for id, _ in after[query][10:]] == [id for id, _ in before[query][10:]] for query in before)
+    best = read_json(here / "h" / "meta.json")["best"]
+    assert f"{best['RR@10']:.4f}" in command(capfd, "eval", "listed", "--qrels", "qrels.tsv", "--measures", "RR@10")
+    for more, fault, said in (
+        ([*TEXTS[:2]], UsageError, "h: reads vectors, not texts"),
+        (["--depth", "11"], UsageError, "--depth 11: .*h was trained on lists of 10"),
+    ):
+        with pytest.raises(fault, match=said):
+            run("rerank", "run", "--vectors", "v", "--model", "h", *more, "-o", "x")
+    (here / "deeper").write_text("q0 Q0 d0 1 3.0 t\nq0 Q0 d59 2 2.0 t\n")
+    with pytest.raises(RecordError, match="deeper:2: v has no vector of 'd59' for 'q0'"):
+        run("rerank", "deeper", "--vectors", "v", "--model", "h", "-o", "x")
+    run("rerank", "run", *TEXTS[:4], "--model", "other", "--depth", "10", "--vectors", "w", "-o", "second")
+    with pytest.raises(MismatchError, match=r"w: holds vectors of .*other; .*h was trained on those of .*model"):
+        run("rerank", "run", "--vectors", "w", "--model", "h", "-o", "x")
+
+
+def test_a_killed_list_training_resumes_to_the_same_weights(here: Path) -> None:
+    run("rerank", "run", *TEXTS, "--depth", "10", "--vectors", "v", "-o", "out")
+    call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
+    call += ["--depth", "10", "--batch", "20", "--steps", "120", "--layers", "1", "--save-every", "10"]
+    running = subprocess.Popen([sys.executable, "-m", "drtk", *call, "-o", "h"], stderr=subprocess.DEVNULL)
+    try:
+        wait_for((here / "h" / "checkpoints" / "checkpoint-20" / "complete").exists, running)
+        os.kill(running.pid, signal.SIGKILL)
+    finally:
+        running.kill()
+        running.wait()
+    run(*call, "-o", "h", "--resume")
+    run(*call, "-o", "whole")
+    assert (here / "h" / "model.safetensors").read_bytes() == (here / "whole" / "model.safetensors").read_bytes()
+
+
+def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run("rerank", "run", *TEXTS, "--depth", "3", "--vectors", "v", "-o", "out")
+    call = [
+        "train-reranker",
+        "run",
+        "--vectors",
+        "v",
+        "--kind",
+        "hlatr",
+        "--depth",
+        "3",
+        "--device",
+        "cpu",
+        "--steps",
+        "1",
+    ]
+    # the judged one stands at rank 1 + query % 5: for 24 of 60 queries that is rank 4 or 5
+    assert "24 queries have no positive among their first 3 documents: left out" in told(
+        capfd, *call, "--qrels", "qrels.tsv", "--batch", "8", "-o", "h"
+    )
+    assert read_json(here / "h" / "meta.json")["counts"]["lists"] == 36
+    (here / "none.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tz\t1\n")
+    with pytest.raises(DrtkError, match="0 lists with a positive do not fill one batch"):
+        run(*call, "--qrels", "none.tsv", "--batch", "8", "-o", "g")
+
+
+def test_an_ensemble_is_the_sum_of_z_normalised_scores(here: Path) -> None:
+    # 1 2 6: mean 3, deviation sqrt(14/3) = 2.160247; z = -.925820 -.462910 1.388730. 10 20 0: mean 10, deviation 8.164966;
+    # z = 0 1.224745 -1.224745. Sums: a -.925820, b .761835, c .163985
+    (here / "one").write_text("q Q0 c 1 6 t\nq Q0 b 2 2 t\nq Q0 a 3 1 t\n")
+    (here / "two").write_text("q Q0 b 1 20 t\nq Q0 a 2 10 t\nq Q0 c 3 0 t\n")
+    run("fuse", "one", "two", "--method", "zscore", "-o", "both")
+    assert rankings("both")["q"] == [
+        ("b", pytest.approx(0.761835, abs=1e-6)),
+        ("c", pytest.approx(0.163985, abs=1e-6)),
+        ("a", pytest.approx(-0.925820, abs=1e-6)),
+    ]
+    assert FuseSettings(method="zscore").normalize == "minmax"  # which the method overrules
+
+
+def test_windows_are_small_enough_to_lose_little() -> None:
+    assert command_file.WINDOW * command_file.DEPTH <= 4000

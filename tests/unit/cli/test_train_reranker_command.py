@@ -1,0 +1,257 @@
+"""drtk train-reranker as users run it: a kill and a resumption, what is kept, what loads elsewhere, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.io.manifest import read_json
+from tests.running import command
+from tests.tiny import collection, tiny_crossencoder, tiny_model, write_collection
+
+QUICK = ["--batch", "8", "--negatives", "3", "--lr", "1e-3", "--max-length", "32", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 queries with examples, a run of ten documents each, judgements, and a BEIR folder of them."""
+    folder = tmp_path_factory.mktemp("rerank")
+    write_collection(folder, 60)
+    tiny_crossencoder(folder / "model")
+    draw = random.Random(0)
+    with open(folder / "run", "w") as run:
+        for query in range(60):
+            others = draw.sample([number for number in range(60) if number != query], 9)
+            ranked = draw.sample([query, *others], 10)
+            run.writelines(f"q{query} Q0 d{id} {at} {20 - at} t\n" for at, id in enumerate(ranked, start=1))
+    (folder / "dev" / "qrels").mkdir(parents=True)
+    judged = "".join(f"q{query}\td{query}\t1\n" for query in range(60))
+    for name in ("qrels.tsv", "dev/qrels/dev.tsv"):
+        (folder / name).write_text("query-id\tcorpus-id\tscore\n" + judged)
+    shutil.copy(folder / "queries.jsonl", folder / "dev")
+    return folder
+
+
+def arguments(place: Path, output: Path, *more: str, examples: str = "examples.jsonl") -> list[str]:
+    named = ["--corpus", str(place / "corpus.jsonl"), "--queries", str(place / "queries.jsonl")]
+    named += ["--model", str(place / "model"), "-o", str(output), *QUICK, *more]
+    return ["train-reranker", str(place / examples), *named]
+
+
+def train(place: Path, output: Path, *more: str, examples: str = "examples.jsonl") -> dict:
+    app([*arguments(place, output, *more, examples=examples), "-q"], standalone_mode=False)
+    return load_file(output / "model.safetensors")
+
+
+def measured(place: Path, *more: str) -> list[str]:
+    return ["--dev", str(place / "dev"), "--dev-run", str(place / "run"), "--dev-queries", "20", *more]
+
+
+def entries(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def distance(mine: dict, theirs: dict) -> float:
+    assert mine.keys() == theirs.keys()
+    return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
+
+
+def killed(arguments: list[str], output: Path, step: int) -> None:
+    """Run a command, and kill it once the checkpoint of a step is whole."""
+    running = subprocess.Popen([sys.executable, "-m", "drtk", *arguments], stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 180
+        while not (output / "checkpoints" / f"checkpoint-{step}" / "complete").exists():
+            assert running.poll() is None, "ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        os.kill(running.pid, signal.SIGKILL)
+    finally:
+        running.kill()
+        running.wait()
+
+
+def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place: Path, tmp_path: Path) -> None:
+    more = [
+        "--steps",
+        "60",
+        "--log-every",
+        "5",
+        "--save-every",
+        "10",
+        "--r-drop",
+        "--backward",
+        "3",
+        "--micro-batch",
+        "4",
+    ]
+    more += measured(place, "--eval-every", "10")
+    output = tmp_path / "killed"
+    killed(arguments(place, output, *more), output, 20)
+    assert not (output / "meta.json").exists()
+    with pytest.raises(MismatchError, match=r"other settings .*\(lr\)"):
+        train(place, output, *more, "--resume", "--lr", "2e-3")
+    with pytest.raises(MismatchError, match=r"other settings .*\(.*batch, .*r_drop"):  # of another preset
+        train(place, output, *more, "--resume", "--no-r-drop", "--batch", "16")
+    assert distance(train(place, output, *more, "--resume"), train(place, tmp_path / "whole", *more)) == 0.0
+    assert entries(output) == entries(tmp_path / "whole")
+    assert not (output / "checkpoints").exists()
+
+
+def test_the_best_measured_weights_are_kept_and_score_what_was_measured(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train(place, tmp_path / "m", "--steps", "40", *measured(place, "--eval-every", "10", "--dev-queries", "60"))
+    found = [entry for entry in entries(tmp_path / "m") if "RR@10" in entry]
+    best = read_json(tmp_path / "m" / "meta.json")["best"]
+    assert best == max(
+        ({"step": entry["step"], "RR@10": entry["RR@10"]} for entry in found), key=lambda entry: entry["RR@10"]
+    )
+    files = ["--corpus", str(place / "corpus.jsonl"), "--queries", str(place / "queries.jsonl")]
+    call = ["rerank", str(place / "run"), "--model", str(tmp_path / "m"), *files, "-o", str(tmp_path / "out.run"), "-q"]
+    app(call, standalone_mode=False)
+    shown = command(capfd, "eval", tmp_path / "out.run", "--qrels", place / "qrels.tsv", "--measures", "RR@10")
+    assert f"{best['RR@10']:.4f}" in shown
+
+
+def test_an_encoder_of_drtks_own_learns_to_tell_the_positive(place: Path, tmp_path: Path) -> None:
+    # ln 4 = 1.386 where nothing is known of four passages
+    encoder = ["--model", str(tiny_model(tmp_path / "encoder")), "--steps", "100", "--lr", "4e-3", "--log-every", "20"]
+    train(place, tmp_path / "m", *encoder)
+    losses = [entry["loss"] for entry in entries(tmp_path / "m")]
+    assert losses[0] == pytest.approx(1.386, abs=0.01)
+    assert losses[-1] < 1.2
+
+
+def test_micro_batches_take_the_same_steps(place: Path, tmp_path: Path) -> None:
+    # Without dropout the mean of two halves is the mean of the whole.
+    shutil.copytree(place / "model", tmp_path / "dry")
+    config = read_json(tmp_path / "dry" / "config.json")
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (tmp_path / "dry" / "config.json").write_text(json.dumps(config))
+    # Plain gradient descent: Adam would make as large a step of a difference by rounding as of a gradient.
+    more = ["--steps", "3", "--lr", "0.01", "--model", str(tmp_path / "dry"), "--warmup", "0", "--trainer", "optim=sgd"]
+    whole = train(place, tmp_path / "whole", *more)
+    parts = train(place, tmp_path / "parts", *more, "--micro-batch", "2")
+    assert distance(whole, parts) < 2e-5
+    assert distance(whole, load_file(tmp_path / "dry" / "model.safetensors")) > 1e-4
+
+
+def test_the_folder_loads_in_sentence_transformers_with_equal_scores(place: Path, tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    train(place, tmp_path / "m", "--steps", "5")
+    meta = read_json(tmp_path / "m" / "meta.json")
+    assert (meta["kind"], meta["pairing"]) == ("model", {"title": "colon", "max_length": 32})
+    passages, queries, _ = collection(60)
+    pairs = [
+        (query["text"], f"{passage['title']}: {passage['text']}")
+        for query, passage in zip(queries, reversed(passages), strict=True)
+    ]
+    theirs = library.CrossEncoder(str(tmp_path / "m"), device="cpu").predict(pairs, batch_size=7)
+    run = tmp_path / "run"
+    run.write_text("".join(f"q{at} Q0 d{59 - at} 1 1.0 t\n" for at in range(60)))
+    files = ["--corpus", str(place / "corpus.jsonl"), "--queries", str(place / "queries.jsonl")]
+    app(["rerank", str(run), "--model", str(tmp_path / "m"), *files, "-o", str(tmp_path / "out"), "-q"],
+        standalone_mode=False)  # fmt: skip
+    mine = [float(line.split()[4]) for line in (tmp_path / "out").read_text().splitlines()]
+    np.testing.assert_allclose(mine, theirs, atol=1e-5)
+    suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
+    assert suffixes <= {".json", ".jsonl", ".safetensors"}
+
+
+def test_pairs_by_themselves_and_the_first_positive_alone_are_trained_on(place: Path, tmp_path: Path) -> None:
+    named = ["train-reranker", str(place / "examples.jsonl"), "--corpus", str(place / "corpus.jsonl")]
+    named += ["--queries", str(place / "queries.jsonl"), "--model", str(place / "model"), "-q", "--device", "cpu"]
+    app([*named, "-o", str(tmp_path / "m"), "--loss", "bce", "--batch", "16", "--epochs", "1"], standalone_mode=False)
+    # 60 examples of a positive and three negatives: 240 pairs, 15 steps of 16
+    assert read_json(tmp_path / "m" / "meta.json")["counts"]["steps"] == 15
+    rows = [json.loads(line) for line in (place / "examples.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["positives"] = [*row["positives"], "d999"]  # which the corpus lacks
+    (place / "two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(MismatchError, match=r"two\.jsonl:1: the corpus has no 'd999'"):
+        train(place, tmp_path / "n", "--steps", "1", examples="two.jsonl")
+    train(place, tmp_path / "n", "--steps", "1", "--first-positive", examples="two.jsonl")
+
+
+def test_early_stopping_ends_training(place: Path, tmp_path: Path) -> None:
+    more = measured(place, "--eval-every", "2", "--patience", "2")
+    train(place, tmp_path / "m", "--steps", "200", "--lr", "0", *more)  # nothing is learned: nothing gets better
+    counts = read_json(tmp_path / "m" / "meta.json")["counts"]
+    assert counts["steps"] == 6  # the first is the best, two more are not
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"query_id": "q99", "positives": ["d1"], "negatives": ["d2"]}, "bad.jsonl:9: the queries have no 'q99'"),
+        ({"query_id": "q1", "positives": ["d1"], "negatives": ["d99"]}, "bad.jsonl:9: the corpus has no 'd99'"),
+        (
+            {"query_id": "q1", "positives": ["d1"], "negatives": []},
+            "bad.jsonl:9: 'q1' has no negatives to be told from",
+        ),
+        ({"query_id": "q1", "positives": [], "negatives": ["d2"]}, "bad.jsonl:9: 'positives' is empty"),
+    ],
+)
+def test_examples_that_lead_nowhere_are_named(place: Path, tmp_path: Path, row: dict, told: str) -> None:
+    good = (place / "examples.jsonl").read_text().splitlines()[:8]
+    (place / "bad.jsonl").write_text("\n".join([*good, json.dumps(row)]) + "\n")
+    with pytest.raises(DrtkError, match=told) as fault:
+        train(place, tmp_path / "m", examples="bad.jsonl")
+    assert "\n" not in str(fault.value)
+    assert not (tmp_path / "m").exists()
+
+
+def test_one_negative_is_repeated_to_fill_the_list(place: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (place / "examples.jsonl").read_text().splitlines()]
+    one = [row | {"negatives": row["negatives"][:1]} for row in rows]
+    (place / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in one))
+    train(place, tmp_path / "m", "--steps", "2", examples="one.jsonl")
+    assert read_json(tmp_path / "m" / "meta.json")["counts"]["examples"] == 60
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--vectors", "v"], "--vectors: is not for --kind crossencoder"),
+        (["--kind", "hlatr"], "--corpus: is not for --kind hlatr"),
+        (["--preset", "quickstart"], "preset 'quickstart' is for drtk train-retriever"),
+        (["--dev", "dev"], "--dev and --dev-run go together"),
+        (["--patience", "2"], "--patience: needs something to measure with"),
+        (["--backward", "5"], "--backward 5: a query has 4 passages in a step"),
+        (["--trainer", "gradient_accumulation_steps=2"], "gradient_accumulation_steps: cannot be chosen"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(place: Path, tmp_path: Path, more: list[str], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        train(place, tmp_path / "m", *more)
+    assert not (tmp_path / "m").exists()
+
+
+def test_faults_of_data_are_told_in_one_line(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(DrtkError, match="60 examples do not fill one batch; --batch 60 or less would do"):
+        train(place, tmp_path / "m", "--batch", "64")
+    with pytest.raises(MismatchError, match="model: reads at most 64 tokens; 65 were asked for"):
+        train(place, tmp_path / "m", "--max-length", "65")
+    with pytest.raises(DrtkError, match=r"the loss is nan at step \d+; a lower --lr"):
+        train(place, tmp_path / "m", "--steps", "20", "--lr", "1e38", "--warmup", "0", "--trainer", "max_grad_norm=0")
+    other = tmp_path / "other.run"
+    other.write_text("x1 Q0 d1 1 1.0 t\n")
+    with pytest.raises(MismatchError, match=r"other\.run: no query of it has a judgement"):
+        train(place, tmp_path / "n", *measured(place), "--dev-run", str(other))
+    other.write_text("q1 Q0 d99 1 1.0 t\n")
+    with pytest.raises(MismatchError, match=r"corpus\.jsonl: has no 'd99', which the dev run names"):
+        train(place, tmp_path / "n", *measured(place), "--dev-run", str(other))

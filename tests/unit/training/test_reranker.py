@@ -1,0 +1,202 @@
+"""What a step of a re-ranker minimises: the known answers through the shipped presets, and which passages are trained on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from drtk.errors import DrtkError, UsageError
+from drtk.records import Example, Passage
+from drtk.settings.core import load_preset, merge
+from drtk.settings.reranking import RerankerSettings
+from drtk.training.examples import PackedExamples
+from drtk.training.judged_pairs import JudgedPairs, pair_count
+from drtk.training.reranker import binary_terms, check_settings, listwise_terms, plan, reranker_objective
+
+FIRST, SECOND = [2.0, 1.0, 0.5, -1.0], [1.5, 1.2, 0.5, -0.5]
+HOPELESS = -1e4  # a logit with no share of any softmax
+
+
+class Planted(nn.Module):
+    """Gives the logit that stands for the number in a pair's first token; the second half of a doubled batch gets others."""
+
+    def __init__(self, first: list[float], second: list[float] | None = None) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.tensor(first))
+        self.second = nn.Parameter(torch.tensor(second or first))
+        self.calls: list[tuple[int, bool, bool]] = []
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        numbers = input_ids[:, 0]
+        self.calls.append((len(numbers), self.training, torch.is_grad_enabled()))
+        half = len(numbers) // 2
+        doubled = len(numbers) > 1 and bool((numbers[:half] == numbers[half:]).all())
+        if not doubled:
+            return self.first[numbers]
+        return torch.cat([self.first[numbers[:half]], self.second[numbers[half:]]])
+
+
+def batch(passages: int) -> dict[str, Tensor]:
+    """One query with so many passages: the first token of passage i is i."""
+    ids = torch.arange(passages).unsqueeze(1)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def preset(name: str) -> RerankerSettings:
+    return merge(RerankerSettings, load_preset(name).settings, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "passages"), [("simlm-reranker", 64), ("simlm-nq-reranker", 64), ("master-official-reranker", 64)]
+)
+def test_the_listwise_presets_give_the_known_answer(name: str, passages: int) -> None:
+    # softmax over 2 1 .5 -1 and passages without a share: ln(e^2 + e + e^.5 + e^-1) - 2 = .495182
+    model = Planted(FIRST + [HOPELESS] * (passages - 4))
+    terms = reranker_objective(preset(name))(model, batch(passages))
+    assert {key: value.item() for key, value in terms.items()} == {"cross_entropy": pytest.approx(0.495182, abs=1e-6)}
+    assert model.calls == [(passages, True, True)]
+
+
+@pytest.mark.parametrize(("name", "passages"), [("simlm-reranker-official", 64), ("simlm-nq-reranker-official", 32)])
+def test_the_official_presets_give_the_known_answer_of_r_drop(name: str, passages: int) -> None:
+    # .5 * .495182 + .5 * .808275 = .651728, R-Drop .059042, together .710770
+    rest = [HOPELESS - step for step in range(passages - 4)]
+    model = Planted(FIRST + rest, SECOND + rest)
+    terms = reranker_objective(preset(name))(model, batch(passages))
+    assert terms["cross_entropy"].item() == pytest.approx(0.651728, abs=1e-6)
+    assert terms["r_drop"].item() == pytest.approx(0.059042, abs=1e-6)
+    assert sum(value.item() for value in terms.values()) == pytest.approx(0.710770, abs=1e-6)
+    # All are scored without dropout and gradients; then 16 go through twice, with both.
+    assert model.calls == [(passages, False, False), (32, True, True)]
+    assert model.training
+
+
+def test_gradients_reach_the_positive_and_the_best_negatives_alone() -> None:
+    # two queries of five; the positive is the worst of the first, and kept all the same
+    model = Planted([-3.0, 1.0, 4.0, 2.0, 3.0, 0.5, 0.1, 0.4, 0.2, 0.3])
+    listwise_terms(model, batch(10), passages=5, backward=3, twice=False)["cross_entropy"].backward()
+    assert (model.first.grad != 0).nonzero().flatten().tolist() == [0, 2, 4, 5, 7, 9]
+
+
+def test_the_loss_after_selection_is_over_the_selected_alone() -> None:
+    # kept: 2, 1 and .5: ln(e^2 + e + e^.5) - 2 = ln 11.756060 - 2 = .464369
+    model = Planted(FIRST)
+    found = listwise_terms(model, batch(4), passages=4, backward=3, twice=False)["cross_entropy"]
+    assert found.item() == pytest.approx(np.log(np.exp(2) + np.exp(1) + np.exp(0.5)) - 2, abs=1e-6)
+    assert found.item() == pytest.approx(0.464369, abs=1e-6)
+
+
+def test_the_preset_of_the_passage_re_ranker_takes_each_pair_by_itself() -> None:
+    # right 2, wrong 1: (ln(1 + e^-2) + ln(1 + e)) / 2 = (.126928 + 1.313262) / 2 = .720095
+    objective = reranker_objective(preset("bert-passage-reranker"))
+    assert objective is binary_terms
+    found = objective(Planted([2.0, 1.0]), batch(2) | {"labels": torch.tensor([1.0, 0.0])})
+    assert found["cross_entropy"].item() == pytest.approx(0.720095, abs=1e-6)
+
+
+def test_dropout_differs_between_the_two_passes() -> None:
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dropout = nn.Dropout(0.5)
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            return self.dropout(input_ids[:, 0].float() + 1)
+
+    torch.manual_seed(0)
+    terms = listwise_terms(Dropping(), batch(8), passages=8, backward=None, twice=True)
+    assert terms["r_drop"].item() > 1e-3  # exactly 0 where both passes drop alike
+
+
+def examples(count: int = 5) -> PackedExamples:
+    return PackedExamples(
+        Example(f"q{at}", (f"d{at}", f"p{at}"), tuple(f"n{at}-{place}" for place in range(at))) for at in range(count)
+    )
+
+
+class Echo:
+    """A corpus whose passages say their ids."""
+
+    def many(self, ids: Any) -> list[Passage]:
+        return [Passage(id, f"text {id}") for id in ids]
+
+
+def test_an_epoch_takes_every_pair_once_with_its_label() -> None:
+    # 5 examples of 2 positives and 0 + 1 + 2 + 3 + 4 negatives: 20 pairs, 5 steps of 4
+    packed = examples()
+    assert pair_count(packed) == 20
+    queries = {f"q{at}": f"query {at}" for at in range(5)}
+    draws = JudgedPairs(packed, queries=queries, corpus=Echo(), batch=4, steps=10, seed=1)
+    assert len(draws) == 40
+    epochs = [[draws[at] for at in range(start, start + 20)] for start in (0, 20)]
+    expected = {(f"query {at}", f"{kind}{at}", True) for at in range(5) for kind in "dp"}
+    expected |= {(f"query {at}", f"n{at}-{place}", False) for at in range(5) for place in range(at)}
+    for epoch in epochs:
+        assert {(item.query, item.passage.id, item.right) for item in epoch} == expected
+    assert [item.passage.id for item in epochs[0]] != [item.passage.id for item in epochs[1]]
+    assert draws[7] == JudgedPairs(packed, queries=queries, corpus=Echo(), batch=4, steps=2, seed=1)[7]
+
+
+def test_plans_count_queries_or_pairs() -> None:
+    assert plan(examples(), RerankerSettings(batch=2, epochs=2)).steps == 4  # 5 queries: 2 steps an epoch
+    assert plan(examples(), RerankerSettings(loss="bce", batch=4, epochs=2)).steps == 10  # 20 pairs: 5
+    with pytest.raises(DrtkError, match="5 examples do not fill one batch; --batch 5 or less would do"):
+        plan(examples(), RerankerSettings())
+    with pytest.raises(DrtkError, match="20 pairs do not fill one batch"):
+        plan(examples(), RerankerSettings(loss="bce"))
+    with pytest.raises(DrtkError, match="--micro-batch 3: does not divide the 4 of a device"):
+        plan(examples(), RerankerSettings(batch=4, micro_batch=3))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"loss": "bce", "r_drop": True}, "--r-drop: is for --loss listwise"),
+        ({"loss": "bce", "backward": 4}, "--backward: is for --loss listwise"),
+        ({"loss": "bce", "negatives": 4}, "--negatives: is for --loss listwise"),
+        ({"negatives": 7, "backward": 16}, "--backward 16: a query has 8 passages in a step"),
+    ],
+)
+def test_wishes_that_contradict_each_other_are_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        check_settings(RerankerSettings(**given))
+
+
+def test_presets_say_what_their_sources_say() -> None:
+    said = {name: preset(name) for name in ("simlm-reranker-official", "simlm-nq-reranker-official", "hlatr")}
+    official, nq, lists = said.values()
+    assert (official.negatives, official.backward, official.r_drop, official.max_length) == (63, 16, True, 192)
+    assert (nq.negatives, nq.backward, nq.max_length, nq.steps, nq.first_positive) == (31, 16, 224, 20000, True)
+    assert (lists.kind, lists.batch, lists.lr, lists.layers, lists.hidden, lists.depth) == (
+        "hlatr", 256, 1e-3, 4, 128, 100,
+    )  # fmt: skip
+
+
+def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
+    from drtk.errors import RecordError
+    from drtk.io.intake import Intake
+    from drtk.io.pair_vectors import PairVectors
+    from drtk.training.list_reranker import Collate, read_lists
+    from tests.unit.io.test_pair_vectors import pair_folder
+
+    folder = pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["c"], "q3": ["a"]})
+    vectors = PairVectors(str(folder))
+    run = tmp_path / "run"
+    run.write_text("q1 Q0 b 1 2.0 t\nq1 Q0 a 2 1.0 t\nq3 Q0 a 1 1.0 t\nq2 Q0 c 1 3.0 t\nq2 Q0 d 2 2.0 t\n")
+    judged = {"q1": {"a": 1}, "q2": {"c": 1}, "q3": {"z": 1}}
+    with pytest.raises(RecordError, match=r"run:5: .*v has no vector of 'd' for 'q2'"):
+        read_lists(str(run), vectors=vectors, judgements=judged, depth=5, intake=Intake())
+    lists = read_lists(str(run), vectors=vectors, judgements=judged, depth=1, intake=Intake())
+    assert (len(lists.found), lists.without) == (1, 2)  # at depth 1 only q2 has its positive
+    lists = read_lists(str(run), vectors=vectors, judgements=judged, depth=5, intake=Intake(skip_bad=1))
+    made = Collate(vectors)(lists.found)
+    assert made["present"].tolist() == [[True, True], [True, False]]
+    assert made["labels"].tolist() == [[0, 1], [1, 0]]
+    assert made["vectors"][:, 0, 0].tolist() == [1.0, 2.0]  # the rows of b and c
+    assert json.dumps(made["ranks"].tolist()) == "[[0, 1], [0, 1]]"
