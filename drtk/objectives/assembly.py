@@ -13,7 +13,7 @@ from drtk.errors import MismatchError, UsageError
 from drtk.models.anatomy import Anatomy
 from drtk.models.generator import Generator
 from drtk.models.hub import locate
-from drtk.models.lm_head import load_masked_lm
+from drtk.models.lm_head import announce_fresh, load_masked_lm
 from drtk.models.projector import Projector
 from drtk.models.readers import READERS
 from drtk.objectives.network import Network, recovering
@@ -30,7 +30,7 @@ def assembled(composition: Composition, model: Path, *, seed: int, place: str = 
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # a head that the folder lacks is drawn
-        backbone, head, tokenizer = load_masked_lm(model)
+        backbone, head, tokenizer = load_masked_lm(model, announce=False)
     for name, parameter in backbone.named_parameters():
         if "pooler" in name.split("."):  # nothing reads it, so it would wait for a gradient for ever
             parameter.requires_grad_(False)
@@ -59,6 +59,8 @@ def assembled(composition: Composition, model: Path, *, seed: int, place: str = 
             if any(name == objective.projector for objective in composition.objectives)
         }
         generator = _generator(composition, backbone, head, tokenizer)
+    if head.fresh:  # said now, so that what is refused is not announced first
+        announce_fresh(model)
     if not any(getattr(each.target, "head", None) is head for each in recoveries.values()):
         head.requires_grad_(False)  # as the pooler: several processes would wait for its gradient
     network = Network(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,10 @@ from drtk.objectives.network import Network
 from drtk.settings.composition import Composition
 from drtk.settings.pretraining import PretrainSettings
 from drtk.text.draws import uniform
-from drtk.text.slots import SlotBuilder, frame_of
+from drtk.text.slots import SlotBuilder, Slotted, frame_of
 from drtk.text.token_corpus import TokenCorpus
 from drtk.training.distributed import share_batch_norm, wait_for_all, world_size
+from drtk.training.fitting import fitted
 from drtk.training.measuring import AT_ONCE, measured
 from drtk.training.pretrainer import Pretrainer
 from drtk.training.rows import Parts, Rows
@@ -35,6 +36,7 @@ from drtk.training.selection import Selection
 from drtk.training.trainer import ShowProgress, allow_checkpointing, save_weights, training_arguments
 
 LOG, READERS_FILE, BEST = "log.jsonl", "readers", "best"
+MICRO_FILE = "micro_batch"  # among the checkpoints: what was chosen
 Probe = Callable[[TextEncoder], float]
 
 
@@ -98,6 +100,12 @@ class Material:
             self._builder(self.seed), self.rows, self._first, batch=settings.batch, steps=self.steps, seed=self.seed
         )
 
+    def glance(self, count: int) -> list[Mapping[str, Slotted]]:
+        """The slots of up to `count` of the rows, evenly spread, each as another step would see it."""
+        builder = self._builder(self.seed)
+        chosen = self.rows[np.linspace(0, len(self.rows) - 1, min(count, len(self.rows))).astype(int)]
+        return [builder(int(row), epoch=0, step=step) for step, row in enumerate(chosen)]
+
     def parts(self, micro: int) -> Parts:
         """What makes batches of them."""
         collator = collator_of(self.composition, pad=self._pad, max_length=self.settings.max_length, seed=self.seed)
@@ -136,6 +144,7 @@ def pretrain(
     folder: where checkpoints (taken away at the end), log.jsonl and the model go; where it holds a whole checkpoint,
             training goes on from there
     probe: a figure of the encoder, higher is better, taken every --eval-every steps; the best encoder is kept
+    The counts hold `micro_batch`, the examples in memory at once: as the settings say, or what fits.
     Raises DrtkError where the loss ceases to be a number or memory is too small.
     """
     settings, composition = material.settings, material.composition
@@ -155,6 +164,16 @@ def pretrain(
         save_every=settings.checkpoint_every,
         others=settings.trainer,
     )
+    if settings.micro_batch is None:
+        micro = fitted(
+            material,
+            network,
+            arguments.device,
+            share=share,
+            half=arguments.bf16 or arguments.fp16,
+            whole=projected(network),
+            memory=checkpoints / MICRO_FILE,
+        )
     if settings.gradient_checkpointing:
         allow_checkpointing(network.backbone)
     if settings.compile:
@@ -197,6 +216,7 @@ def pretrain(
     if watch is not None:
         trainer.add_callback(MeasureTheStart(trainer))
     facts: dict[str, Any] = {"steps": trainer.go_on(), "epochs": round(material.steps / material.steps_per_epoch, 4)}
+    facts["micro_batch"] = micro
     if trainer.is_world_process_zero():
         if isinstance(watch, Selection):
             best = watch.put_back(network)
