@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from drtk.training.pretrain import Material
 
 
-def explained(plan: Composition, material: Material, network: Network) -> Iterator[str]:
-    """Lines of text about a training that is about to begin. Examples are drawn for their lengths; nothing is written."""
+def explained(plan: Composition, material: Material, network: Network, *, at_once: int | None = None) -> Iterator[str]:
+    """Lines of text about a training that is about to begin. Examples are drawn for their lengths; nothing is written.
+
+    at_once: examples in memory together, where the settings do not say
+    """
     from drtk.training.estimating import estimated
     from drtk.training.pretrain import trainable
 
-    found = estimated(material, network)
+    found = estimated(material, network, at_once=at_once)
     yield from _terms(plan, network)
     yield ""
     yield from _slots(plan, found)

@@ -73,6 +73,7 @@ def pretrain(
     from drtk.objectives.checking import checked
     from drtk.settings.composing import composition, with_changes
     from drtk.text.token_corpus import TokenCorpus
+    from drtk.training.noticing import notice
     from drtk.training.pretrain import Material, shares, take_up
     from drtk.training.pretrain import pretrain as train
     from drtk.training.reporting import check_reporting
@@ -103,20 +104,36 @@ def pretrain(
     corpus = TokenCorpus.open(passages, model, wants=wants, side_files=job.side_files, intake=job.intake)
     by_preset = settings.held_out == recipe.get("settings", {}).get("held_out")
     material = Material(corpus, plan, settings, tokenizer, seed, spared=SPARED if by_preset else 0.5)
-    material.dataset()[0]  # what a view or masking cannot do with this corpus is said before anything begins
+    noticed = notice(material)  # what a view or masking cannot do with this corpus is said before anything begins
     if dry_run:
         from drtk.cli.explaining import explained
 
-        for line in explained(plan, material, network):
+        for line in explained(plan, material, network, at_once=_at_once(material, network, device)):
             typer.echo(line)
         return
     look = _probe(probe, probe_sts, job)
     facts = train(material, job.begin(), network=network, tokenizer=tokenizer, device=device, probe=look)
     job.intake.inputs += inputs_named({"model": str(folder)})
-    job.counts |= {"passages": len(corpus), **facts}
+    at_once = facts.pop("micro_batch")
+    job.counts |= {"passages": len(corpus), **noticed, **facts}
     if fitted:
         job.counts["tensors taken up"] = fitted
-    job.finish(encoding=None, preset=place)
+    job.finish(encoding=None, preset=place, micro_batch=at_once)
+
+
+def _at_once(material: Any, network: Any, device: str) -> int:
+    """Examples that a training on this machine would have in memory together."""
+    from drtk.models.device import choose_device
+    from drtk.training.fitting import fitted
+    from drtk.training.pretrain import projected, shares
+
+    settings = material.settings
+    share, micro = shares(settings, network)
+    if settings.micro_batch is not None:
+        return micro
+    place = choose_device(device)
+    half = settings.precision in ("float16", "bfloat16") or (settings.precision == "auto" and place.type == "cuda")
+    return fitted(material, network, place, share=share, half=half, whole=projected(network))
 
 
 def _check_asked(wanted: Generator | None, place: str) -> None:
@@ -136,7 +153,7 @@ def _probe(folder: str | None, pairs: str | None, job: FolderJob) -> Any:
     from pathlib import Path
 
     from drtk.errors import UsageError
-    from drtk.evaluation.probes import RankingProbe, RatingProbe
+    from drtk.evaluation.probes import RankingProbe, RatingProbe, split_to_choose_by
     from drtk.models.embedding import embedded
 
     if folder is None and pairs is None:
@@ -145,7 +162,7 @@ def _probe(folder: str | None, pairs: str | None, job: FolderJob) -> Any:
         raise UsageError("--probe and --probe-sts choose the best encoder, each by another figure: one of them")
     probe: Any
     if folder is not None:
-        probe = RankingProbe(Path(folder), split="dev", intake=job.intake)
+        probe = RankingProbe(Path(folder), split=split_to_choose_by(Path(folder)), intake=job.intake)
     else:
         probe = RatingProbe(str(pairs), intake=job.intake)
     return lambda model: probe(lambda items, role: embedded(model, items, role=role))

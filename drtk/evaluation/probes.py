@@ -16,6 +16,7 @@ from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import pair_cosines, spearman
 from drtk.io.intake import Intake
 from drtk.io.jsonl import read_passages, read_queries
+from drtk.io.progress import log
 from drtk.io.trec import Judgements, load_qrels, load_run
 
 DEPTH = 10
@@ -100,6 +101,21 @@ class RatingProbe:
         first = encode([pair.first for pair in self._pairs], "passage")
         second = encode([pair.second for pair in self._pairs], "passage")
         return float(spearman(pair_cosines(first, second), [pair.score for pair in self._pairs]))
+
+
+def split_to_choose_by(folder: Path) -> str:
+    """The split of a BEIR folder by which an encoder may be chosen: dev, or else train, which is said.
+
+    Raises DrtkError where there is neither: what is chosen by the test queries cannot be judged by them any more.
+    """
+    there = sorted(path.name.removesuffix(".tsv") for path in (folder / "qrels").glob("*.tsv"))
+    for split in ("dev", "train"):
+        if split in there:
+            if split != "dev":
+                log(f"{folder}: has no qrels/dev.tsv; choosing by qrels/{split}.tsv")
+            return split
+    found = f", only {', '.join(there)}" if there else ""
+    raise DrtkError(f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to choose an encoder by{found}")
 
 
 def _there(folder: Path, name: str) -> str:

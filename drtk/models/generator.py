@@ -39,7 +39,7 @@ class Generator(nn.Module):
         tokenizer: that of the encoder. Raises MismatchError where the folder's numbers its word pieces otherwise, or has no
         trained head and needs one.
         """
-        backbone, head, own = load_masked_lm(folder)
+        backbone, head, own = load_masked_lm(folder, announce=False)
         if head.fresh and not redrawn:
             raise MismatchError(
                 f"{folder}: has no language-model head, so it proposes no tokens; name a masked language model"

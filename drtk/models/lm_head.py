@@ -86,18 +86,18 @@ class LMHead(nn.Module):
         return F.linear(self.features(hidden), self.weight, self.bias)
 
 
-def load_masked_lm(folder: Path) -> tuple[Any, LMHead, Any]:
+def load_masked_lm(folder: Path, *, announce: bool = True) -> tuple[Any, LMHead, Any]:
     """Encoder, head and tokenizer of a model folder, in float32 on the CPU, in evaluation mode.
 
-    A folder without a head gets one whose weights are drawn from torch's generator, and that is said.
+    A folder without a head gets one whose weights are drawn from torch's generator; `announce`: and that is said.
     Raises what `load_encoder` raises, and MismatchError for a family whose head is not known.
     """
     loaded = load_encoder(folder)
     backbone = loaded.encoder.backbone
-    return backbone, lm_head_of(folder, backbone), loaded.tokenizer
+    return backbone, lm_head_of(folder, backbone, announce=announce), loaded.tokenizer
 
 
-def lm_head_of(folder: Path, backbone: nn.Module) -> LMHead:
+def lm_head_of(folder: Path, backbone: nn.Module, *, announce: bool = True) -> LMHead:
     """The head of the model in `folder` for its encoder `backbone`: what drtk kept in `heads`, or the checkpoint's own."""
     if head_file(folder, NAME).exists():
         head = LMHead(_untrained(backbone), backbone)
@@ -119,9 +119,14 @@ def lm_head_of(folder: Path, backbone: nn.Module) -> LMHead:
             f"{folder}: its language-model head cannot be loaded: {reason[0] if reason else error!r}"
         ) from error
     fresh = f"{_PARTS[config.model_type].dense}.weight" in found["missing_keys"]
-    if fresh:
-        warn(f"{folder}: has no language-model head; an untrained one begins in its place, tied to the word embeddings")
+    if fresh and announce:
+        announce_fresh(folder)
     return LMHead(model, backbone, fresh=fresh).eval()
+
+
+def announce_fresh(folder: Path) -> None:
+    """Say that a head begins untrained."""
+    warn(f"{folder}: has no language-model head; an untrained one begins in its place, tied to the word embeddings")
 
 
 def _untrained(backbone: nn.Module) -> Any:
@@ -142,7 +147,7 @@ def trained_masked_lm(folder: Path) -> tuple[Any, Any]:
 
     Raises MismatchError where the folder has no trained head.
     """
-    backbone, head, tokenizer = load_masked_lm(folder)
+    backbone, head, tokenizer = load_masked_lm(folder, announce=False)
     if head.fresh:
         raise MismatchError(f"{folder}: has no language-model head; `drtk pretrain` writes one")
     return assembled(backbone, head), tokenizer

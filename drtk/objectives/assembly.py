@@ -13,7 +13,7 @@ from drtk.models.anatomy import Anatomy
 from drtk.models.attending import Attention
 from drtk.models.generator import Generator
 from drtk.models.hub import locate
-from drtk.models.lm_head import load_masked_lm
+from drtk.models.lm_head import announce_fresh, load_masked_lm
 from drtk.models.projector import Projector
 from drtk.models.readers import READERS
 from drtk.objectives.network import Network
@@ -34,7 +34,7 @@ def assembled(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # a head that the folder lacks is drawn
-        backbone, head, tokenizer = load_masked_lm(model)
+        backbone, head, tokenizer = load_masked_lm(model, announce=False)
     if attention is not None:  # before layers are copied, for a copy has a configuration of its own
         attention.given_to(backbone)
     for name, parameter in backbone.named_parameters():
@@ -65,6 +65,8 @@ def assembled(
         generator = _generator(composition, backbone, head, tokenizer)
     if attention is not None and generator is not None:
         attention.given_to(generator.backbone)
+    if head.fresh:  # said now, so that what is refused is not announced first
+        announce_fresh(model)
     if not any(part is head for each in recoveries.values() for part in each.modules()):
         head.requires_grad_(False)  # as the pooler: several processes would wait for its gradient
     network = Network(

@@ -14,7 +14,9 @@ class PretrainSettings:
 
     batch: int = knob(2048, "Examples in one step, over all devices together.", at_least=1)
     micro_batch: int | None = knob(
-        None, "Examples in memory at once on one device; by default all of its share of the batch.", at_least=1
+        None,
+        "Examples in memory at once on one device; by default all of its share of the batch, or as many of it as fit.",
+        at_least=1,
     )
     steps: int | None = knob(None, "Steps to train for, in place of --epochs.", at_least=1, instead_of="epochs")
     epochs: float = knob(8.0, "Passes over the passages.", at_least=0)

@@ -71,7 +71,7 @@ class TokenCorpus:
         wants: fields to take beside text and title, of `token_fields.FIELDS`
         shortest: passages with fewer word pieces are left out, and counted as `short`
         Raises RecordError (file:line) for a record that cannot be read unless `intake` forgives it; MismatchError where a passage
-        lacks a wanted field or has weights of another tokenizer, where no document has two passages or no passage two sentences
+        lacks a wanted field, all have an empty one, or weights are of another tokenizer, where no document has two passages or no passage two sentences
         and those are wanted, and where no passage is left.
         """
         names = [sources] if isinstance(sources, str) else list(sources)
@@ -92,6 +92,9 @@ class TokenCorpus:
             raise MismatchError(
                 f"{self.sources}: no document has two passages, so none has a neighbour; {FIELDS['documents']}"
             )
+        for name in self._lists:
+            if not self.counts[name]:
+                raise MismatchError(f"{self.sources}: '{name}' is empty in every passage; {FIELDS[name]}")
         if self.counts.get("sentences") == len(self):
             raise MismatchError(f"{self.sources}: no passage has two sentences; {FIELDS['sentences']}")
 
@@ -105,6 +108,11 @@ class TokenCorpus:
     def lengths(self) -> np.ndarray:
         """(passages,) int64: word pieces of each text."""
         return self._texts.lengths
+
+    @property
+    def title_lengths(self) -> np.ndarray:
+        """(passages,) int64: word pieces of each title."""
+        return self._titles.lengths
 
     def id(self, row: int) -> str:
         """The id of a passage."""

@@ -106,6 +106,15 @@ def summed(value: Tensor) -> Tensor:
     return total
 
 
+def least(value: int, device: torch.device) -> int:
+    """The smallest of a number over all processes; `device`: where they exchange it."""
+    if _alone():
+        return value
+    found = torch.tensor(value, device=device)
+    dist.all_reduce(found, op=dist.ReduceOp.MIN)
+    return int(found)
+
+
 def mean_of_processes(value: Tensor) -> Tensor:
     """The mean of a number over all processes; no gradient passes through it."""
     return summed(value) / world_size()

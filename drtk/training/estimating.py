@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 
 from drtk.objectives.network import Network, recovering
 from drtk.settings.pretraining import PretrainSettings
-from drtk.training.pretrain import Material
+
+if TYPE_CHECKING:
+    from drtk.training.pretrain import Material
 
 DRAWN = 64  # examples that means are taken over
 STATE_BYTES = 16  # of a trained parameter: weight, gradient, and the two moments of Adam, in float32
@@ -51,8 +53,7 @@ class Estimate(NamedTuple):
 
 def loads_of(material: Material, *, count: int = DRAWN) -> dict[str, Load]:
     """Means over the first `count` examples that training will see."""
-    rows = material.dataset()
-    seen = [rows[number].slots for number in range(min(count, len(rows)))]
+    seen = _seen(material, count)
     found = {}
     for name in seen[0]:
         slots = [each[name] for each in seen]
@@ -66,11 +67,21 @@ def loads_of(material: Material, *, count: int = DRAWN) -> dict[str, Load]:
     return found
 
 
-def estimated(material: Material, network: Network) -> Estimate:
-    """The tokens, work and memory of a step."""
+def longest_of(material: Material, *, count: int = DRAWN) -> int:
+    """Tokens of the longest of the first `count` examples, all slots together."""
+    return max(sum(len(slot.given) for slot in slots.values()) for slots in _seen(material, count))
+
+
+def _seen(material: Material, count: int) -> list[Any]:
+    rows = material.dataset()
+    return [rows[number].slots for number in range(min(count, len(rows)))]
+
+
+def estimated(material: Material, network: Network, *, at_once: int | None = None) -> Estimate:
+    """The tokens, work and memory of a step; `at_once`, of the batch, are in memory together, all where the settings do not say."""
     settings = material.settings
     loads = loads_of(material)
-    at_once = min(settings.micro_batch or settings.batch, settings.batch)
+    at_once = at_once or min(settings.micro_batch or settings.batch, settings.batch)
     return Estimate(
         loads,
         _work(network, loads, settings, at_once=at_once),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,10 @@ from drtk.objectives.network import Network
 from drtk.settings.composition import Composition
 from drtk.settings.pretraining import PretrainSettings
 from drtk.text.draws import uniform
-from drtk.text.slots import SlotBuilder, frame_of
+from drtk.text.slots import SlotBuilder, Slotted, frame_of
 from drtk.text.token_corpus import TokenCorpus
 from drtk.training.distributed import share_batch_norm, wait_for_all, world_size
+from drtk.training.fitting import fitted
 from drtk.training.measuring import AT_ONCE, measured
 from drtk.training.pretrainer import Pretrainer
 from drtk.training.rows import Parts, Rows
@@ -42,6 +43,7 @@ from drtk.training.trainer import (
 
 LOG, READERS_FILE, BEST = "log.jsonl", "readers", "best"
 WAITED_LONG = 0.1  # of the time: making batches holds training up
+MICRO_FILE = "micro_batch"  # among the checkpoints: what was chosen
 Probe = Callable[[TextEncoder], float]
 
 
@@ -133,6 +135,12 @@ class Material:
             self._builder(self.seed), self.rows, self._first, batch=settings.batch, steps=self.steps, seed=self.seed
         )
 
+    def glance(self, count: int) -> list[Mapping[str, Slotted]]:
+        """The slots of up to `count` of the rows, evenly spread, each as another step would see it."""
+        builder = self._builder(self.seed)
+        chosen = self.rows[np.linspace(0, len(self.rows) - 1, min(count, len(self.rows))).astype(int)]
+        return [builder(int(row), epoch=0, step=step) for step, row in enumerate(chosen)]
+
     def parts(self, micro: int) -> Parts:
         """What makes batches of them."""
         collator = collator_of(self.composition, pad=self._pad, max_length=self.settings.max_length, seed=self.seed)
@@ -171,11 +179,11 @@ def pretrain(
     folder: where checkpoints (taken away at the end), log.jsonl and the model go; where it holds a whole checkpoint,
             training goes on from there
     probe: a figure of the encoder, higher is better, taken every --eval-every steps; the best encoder is kept
+    The counts hold `micro_batch`, the examples in memory at once: as the settings say, or what fits.
     Raises DrtkError where the loss ceases to be a number or memory is too small.
     """
     settings, composition = material.settings, material.composition
     share, micro = shares(settings, network)
-    advice = relief(settings, network, micro=micro)
     checkpoints = folder / "checkpoints"
     arguments = training_arguments(
         checkpoints,
@@ -193,6 +201,17 @@ def pretrain(
         fused=settings.fused,
         report_to=settings.report_to,
     )
+    if settings.micro_batch is None:
+        micro = fitted(
+            material,
+            network,
+            arguments.device,
+            share=share,
+            half=arguments.bf16 or arguments.fp16,
+            whole=projected(network),
+            memory=checkpoints / MICRO_FILE,
+        )
+    advice = relief(settings, network, micro=micro)
     if settings.gradient_checkpointing:
         allow_checkpointing(network.backbone)
     if settings.compile:
@@ -242,6 +261,7 @@ def pretrain(
         log(
             f"pretrain: {waited:.0%} of the time was spent waiting for data; --trainer dataloader_num_workers=4 may help"
         )
+    facts["micro_batch"] = micro
     if trainer.is_world_process_zero():
         if isinstance(watch, Selection):
             best = watch.put_back(network)

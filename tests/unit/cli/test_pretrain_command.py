@@ -21,6 +21,7 @@ from drtk.io.manifest import read_json
 from drtk.models.layout import read_layout
 from tests.families import FAMILIES, saved_masked_lm
 from tests.pretraining import World
+from tests.tiny import tiny_model
 
 QUICK = ["--batch", "6", "--max-length", "24", "--warmup", "0", "--log-every", "1"]
 
@@ -269,6 +270,37 @@ def test_a_joint_generator_is_the_model_that_is_named_and_goes_on_from_it(world:
     drawn = load_file(tmp_path / "drawn" / "heads" / "readers.safetensors")
     assert drawn[layer].shape == found[layer].shape
     assert not torch.equal(drawn[layer], found[layer])
+
+
+def test_queries_that_are_empty_everywhere_are_refused(world: World, tmp_path: Path):
+    rows = [json.loads(line) | {"queries": []} for line in world.corpus.read_text().splitlines()]
+    path = tmp_path / "asked.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(MismatchError, match="'queries' is empty in every passage; drtk doc2query adds them"):
+        pretrain(world, tmp_path / "m", "qac-cotmae", "--steps", "1", corpus=path)
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_generator_without_a_head_is_refused_and_not_announced_first(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    headless = tiny_model(tmp_path / "headless", layers=1, hidden=16, heads=2)
+    more = ["--steps", "1", "--generator", str(headless)]
+    with pytest.raises(MismatchError, match="has no language-model head, so it proposes no tokens"):
+        pretrain(world, tmp_path / "m", "simlm", *more, "--model", str(headless))
+    assert "untrained" not in capsys.readouterr().err
+    pretrain(world, tmp_path / "m", "mlm", "--steps", "1", "--model", str(headless))
+    assert capsys.readouterr().err.count("an untrained one begins in its place") == 1
+
+
+def test_a_probe_that_has_test_queries_alone_is_refused(world: World, tmp_path: Path):
+    (tmp_path / "probe" / "qrels").mkdir(parents=True)
+    (tmp_path / "probe" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tab\t1\n")
+    with pytest.raises(
+        DrtkError, match=r"has no qrels/dev\.tsv or qrels/train\.tsv to choose an encoder by, only test$"
+    ):
+        pretrain(world, tmp_path / "m", "mlm", "--steps", "1", "--probe", str(tmp_path / "probe"))
+    assert not (tmp_path / "m").exists()
 
 
 @pytest.mark.parametrize(

@@ -338,6 +338,18 @@ def test_a_corpus_without_neighbours_sentences_or_passages_says_what_makes_them(
             TokenCorpus.open(write(tmp_path / "e.jsonl", *rows), pieces)
 
 
+@pytest.mark.parametrize(("field", "command"), [("queries", "drtk doc2query"), ("continuations", "drtk continue-text")])
+def test_a_field_that_is_empty_in_every_passage_is_refused_and_one_that_is_filled_once_is_not(
+    tmp_path, pieces, field, command
+):
+    path = write(tmp_path / "c.jsonl", *(passage(str(number), **{field: []}) for number in range(3)))
+    for _ in range(2):  # tokenised, and found tokenised
+        with pytest.raises(MismatchError, match=f"'{field}' is empty in every passage; {command} adds them"):
+            TokenCorpus.open(path, pieces, wants=[field])
+    more = write(tmp_path / "d.jsonl", passage("0", **{field: []}), passage("1", **{field: ["a b c"]}))
+    assert len(TokenCorpus.open(more, pieces, wants=[field])) == 2
+
+
 def test_what_is_no_file_is_refused(tmp_path, pieces):
     with pytest.raises(DrtkError, match="must be a file, not stdin"):
         TokenCorpus.open("-", pieces)
