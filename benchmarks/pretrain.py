@@ -116,7 +116,7 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     from drtk.io.intake import Intake
     from drtk.io.progress import set_verbosity
     from drtk.objectives.assembly import assembled
-    from drtk.settings.composition import composition
+    from drtk.settings.composing import composition
     from drtk.settings.core import load_preset, merge
     from drtk.settings.pretraining import PretrainSettings
     from drtk.text.slots import fields_of

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 
 def pip_install(*packages: str) -> str:
-    """The command that installs packages for the Python that runs. It names packages, not extras of drtk, which is not on PyPI."""
-    return " ".join([sys.executable or "python", "-m pip install", *packages])
+    """The command that installs packages for the Python that runs. It names packages, not extras of drtk, which is not on PyPI;
+    what a shell would read is quoted.
+    """
+    return " ".join([sys.executable or "python", "-m pip install", *map(shlex.quote, packages)])
 
 
 class DrtkError(Exception):

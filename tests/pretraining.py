@@ -18,7 +18,7 @@ from drtk.objectives.assembly import assembled
 from drtk.objectives.batch import Batch, SlotBatch
 from drtk.objectives.network import Network, compared_terms
 from drtk.objectives.views import Views
-from drtk.settings.composition import composition, with_changes
+from drtk.settings.composing import composition, with_changes
 from drtk.settings.core import load_preset
 from drtk.settings.pretraining import PretrainSettings
 from drtk.text.slots import fields_of

@@ -1,17 +1,17 @@
 #!/bin/sh
 # Pre-training objectives side by side: a common warm-up, one arm an objective, the same short fine-tuning, evaluation on SQuAD's dev
-# questions and Cranfield. Sizes are for two CPU cores and some hours; everything goes on where it stopped.
+# questions, Cranfield and the sample's test queries. Sizes are for two CPU cores and some hours; everything goes on where it stopped.
 #
 #   sh docs/cookbook/pretraining.sh runs/pretraining MODEL      MODEL: a BERT-type encoder, MiniLM say
 #
-#   STEPS=150 BATCH=32 LENGTH=64 PASSAGES=8000 SEEDS="1 2 3" ARMS="mlm simlm-mlm simlm cotmae rom condenser"
+#   WARM=150 STEPS=150 BATCH=32 LENGTH=64 PASSAGES=8000 SEEDS="1 2 3" ARMS="mlm simlm-mlm simlm cotmae rom condenser"
 #
 # The data is in BEIR layout; its folder is $DRTK_TEST_DATA, by default ../shared/data.
 set -eu
 out=${1:-runs/pretraining}
 model=${2:?name an encoder to start from}
 data=${DRTK_TEST_DATA:-../shared/data}
-steps=${STEPS:-150} batch=${BATCH:-32} length=${LENGTH:-64} passages=${PASSAGES:-8000}
+warm=${WARM:-150} steps=${STEPS:-150} batch=${BATCH:-32} length=${LENGTH:-64} passages=${PASSAGES:-8000}
 arms=${ARMS:-mlm simlm-mlm simlm cotmae rom condenser}
 again="--skip-done --resume --force"
 made="--skip-done --force"
@@ -29,42 +29,58 @@ if [ ! -s "$out/squad/queries.jsonl" ]; then
   gzip -cd "$data/squad/queries.jsonl.gz" | grep '"_id": *"dev-' | awk 'NR % 21 == 0' > "$out/squad/queries.jsonl"
   cp "$data/squad/qrels/dev.tsv" "$out/squad/qrels/dev.tsv"
 fi
+drtk sample "$out/sample" --limit 2000 $made
+cut -f 1 "$out/sample/qrels/test.tsv" | sed 's/.*/"_id":"&"/' | grep -F -f - "$out/sample/queries.jsonl" > "$out/sample.test.jsonl"
 gzip -cd "$data/squad/queries.jsonl.gz" | grep '"_id": *"train-' | awk 'NR % 40 == 0' > "$out/questions.jsonl"
 awk 'NR > 1 { split($1, part, "-"); if (part[2] % 40 == 0) printf "{\"query_id\":\"%s\",\"positives\":[\"%s\"],\"negatives\":[]}\n", $1, $2 }' \
   "$data/squad/qrels/train.tsv" > "$out/train.jsonl"
 
 # The common start: masked language modelling, which gives the model a head too. It is also SimLM's generator.
-pretrain() { drtk pretrain "$out/weighted.jsonl" --batch "$batch" --max-length "$length" --lr 1e-4 --held-out 256 "$@" $again; }
-pretrain --preset mlm --model "$model" --steps "$steps" --eval-every "$steps" --seed 0 -o "$out/start"
+# Presets differ in rate, warm-up and weight decay; arms do not.
+pretrain() {
+  drtk pretrain "$out/weighted.jsonl" --batch "$batch" --max-length "$length" --lr 1e-4 --warmup 0.1 --weight-decay 0.01 --held-out 256 "$@" $again
+}
+pretrain --preset mlm --model "$model" --steps "$warm" --eval-every "$warm" --seed 0 -o "$out/start"
 
-for arm in start $arms; do
-  seeds=1
-  case $arm in mlm | simlm | cotmae) seeds=${SEEDS:-1 2 3} ;; esac
-  for seed in $seeds; do
-    name=$arm.$seed
-    if [ "$arm" = start ]; then
-      encoder=$out/start
-    else
-      encoder=$out/$name.encoder
-      generator=""
-      case $arm in simlm) generator="--generator $out/start" ;; esac
-      pretrain --preset "$arm" --model "$out/start" $generator --steps "$steps" --eval-every "$steps" --seed "$seed" -o "$encoder"
-    fi
-    drtk train-retriever "$out/train.jsonl" --corpus "$data/squad/corpus.jsonl.gz" --queries "$out/questions.jsonl" --model "$encoder" \
-      --negatives 0 --batch 16 --steps 60 --temperature 0.05 --query-length 32 --passage-length "$length" --seed "$seed" -o "$out/$name.retriever" $again
-    for pool in squad cranfield; do
-      corpus=$out/squad/corpus.jsonl queries=$out/squad/queries.jsonl
-      [ $pool = cranfield ] && corpus=$data/cranfield/corpus.jsonl.gz queries=$data/cranfield/queries.jsonl.gz
-      drtk encode "$corpus" --model "$out/$name.retriever" -o "$out/$name.$pool.vectors" $again
-      drtk index "$out/$name.$pool.vectors" --type exact -o "$out/$name.$pool.index" $made
-      drtk search "$out/$name.$pool.index" "$queries" -k 100 -o "$out/$pool.$name.run" $again
-    done
+# One arm with one seed: pre-trained, fine-tuned, the three pools searched.
+once() {
+  arm=$1 seed=$2 name=$1.$2
+  if [ "$arm" = start ]; then
+    encoder=$out/start
+  else
+    encoder=$out/$name.encoder
+    generator=""
+    case $arm in simlm) generator="--generator $out/start" ;; esac
+    pretrain --preset "$arm" --model "$out/start" $generator --steps "$steps" --eval-every "$steps" --seed "$seed" -o "$encoder"
+  fi
+  drtk train-retriever "$out/train.jsonl" --corpus "$data/squad/corpus.jsonl.gz" --queries "$out/questions.jsonl" --model "$encoder" \
+    --negatives 0 --batch 16 --steps 60 --temperature 0.05 --query-length 32 --passage-length "$length" --seed "$seed" -o "$out/$name.retriever" $again
+  for pool in squad cranfield sample; do
+    place $pool
+    drtk encode "$corpus" --model "$out/$name.retriever" -o "$out/$name.$pool.vectors" $again
+    drtk index "$out/$name.$pool.vectors" --type exact -o "$out/$name.$pool.index" $made
+    drtk search "$out/$name.$pool.index" "$queries" -k 100 -o "$out/$pool.$name.run" $again
+  done
+}
+
+place() {
+  case $1 in
+    squad) corpus=$out/squad/corpus.jsonl queries=$out/squad/queries.jsonl qrels=$out/squad/qrels/dev.tsv ;;
+    cranfield) corpus=$data/cranfield/corpus.jsonl.gz queries=$data/cranfield/queries.jsonl.gz qrels=$data/cranfield/qrels/test.tsv ;;
+    sample) corpus=$out/sample/documents.jsonl queries=$out/sample.test.jsonl qrels=$out/sample/qrels/test.tsv ;;
+  esac
+}
+
+# All arms with the first seed, then the seeds that are left: whatever is there may be compared at any time.
+once start 1
+for seed in ${SEEDS:-1 2 3}; do
+  for arm in $arms; do
+    case $seed.$arm in 1.* | *.mlm | *.simlm | *.cotmae) once "$arm" "$seed" ;; esac
   done
 done
 
-for pool in squad cranfield; do
-  qrels=$out/squad/qrels/dev.tsv
-  [ $pool = cranfield ] && qrels=$data/cranfield/qrels/test.tsv
+for pool in squad cranfield sample; do
+  place $pool
   runs=""
   for arm in start $arms; do for run in "$out/$pool.$arm".*.run; do runs="$runs $arm=$run"; done; done
   drtk compare $runs --qrels "$qrels" --measures "nDCG@10 R@100" --baseline mlm | tee "$out/$pool.txt"

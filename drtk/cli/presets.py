@@ -45,7 +45,7 @@ def _checked(preset: Preset) -> str:
     if preset.command != "pretrain":
         return f"{preset.name}: good, for drtk {preset.command}"
     from drtk.objectives.checking import checked
-    from drtk.settings.composition import composition
+    from drtk.settings.composing import composition
 
     plan = composition(preset.content | {"name": preset.name}, preset.name)
     needs = sorted(checked(plan, place=preset.name))

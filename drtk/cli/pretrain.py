@@ -70,7 +70,7 @@ def pretrain(
     from drtk.models.hub import locate
     from drtk.objectives.assembly import assembled, check_lengths
     from drtk.objectives.checking import checked
-    from drtk.settings.composition import composition, with_changes
+    from drtk.settings.composing import composition, with_changes
     from drtk.text.token_corpus import TokenCorpus
     from drtk.training.pretrain import Material, shares, take_up
     from drtk.training.pretrain import pretrain as train

@@ -179,7 +179,7 @@ def slots_shown(
     """
     import shutil
 
-    from drtk.settings.composition import composition, with_changes
+    from drtk.settings.composing import composition, with_changes
     from drtk.settings.core import merge
     from drtk.settings.pretraining import PretrainSettings
     from drtk.text.slots import SlotBuilder, fields_of, frame_of

@@ -19,6 +19,15 @@ class Recovery(nn.Module):
         super().__init__()
         self.wanted, self.reader, self.target = wanted, reader, target
 
+    @property
+    def bottlenecked(self) -> bool:
+        """Whether the reader is helped by a vector: of another slot, or late in the encoder of its own."""
+        return bool(self.wanted.source) or self._own_vector
+
+    @property
+    def _own_vector(self) -> bool:
+        return getattr(self.reader, "own_vector", False)
+
     def count(self, batch: Batch) -> Tensor:
         """How many positions of a batch have a label, ()."""
         return torch.stack([self.target.positions(batch[name]).sum() for name in self.wanted.slot]).sum().float()
@@ -40,6 +49,8 @@ class Recovery(nn.Module):
             if sources:
                 vector = views.source(wanted.projector, sources[number])
                 vector = vector.roll(1, dims=0) if other_sources else vector
+            elif other_sources and self._own_vector:
+                vector = views.states(name)[-1][:, 0].roll(1, dims=0)
             hidden = self.reader(views.view(name), vector)
             losses = self.target.losses(hidden, views.batch[name], views.ids(name))
             total = losses if total is None else total + losses

@@ -22,7 +22,11 @@ class PretrainSettings:
     warmup: float = knob(0.1, "Steps in which the learning rate rises; below 1, a share of all steps.", at_least=0)
     weight_decay: float = knob(0.01, "Weight decay, biases and norms left out.", at_least=0)
     max_length: int = knob(144, "Longest text of a slot that names no length, in tokens, special ones too.", at_least=5)
-    held_out: int = knob(0, "Passages kept out of training, on which the losses are measured.", at_least=0)
+    held_out: int = knob(
+        0,
+        "Passages kept out of training, on which the losses are measured; whole documents of them where neighbours are read.",
+        at_least=0,
+    )
     eval_every: int = knob(1000, "Steps between measurements on what was held out, and of a probe.", at_least=1)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = knob(
         "auto", "Numbers of the forward pass; auto is bfloat16 on a GPU that has it, float32 elsewhere."

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drtk.errors import UsageError
+from drtk.errors import MismatchError, UsageError
 from drtk.settings.composition import EDITS, Composition, Slot
 from drtk.text.corruption import Vocabulary, corrupted, deleted, inserted
 from drtk.text.draws import generator, uniform
@@ -123,7 +123,7 @@ class SlotBuilder:
             try:
                 hidden = masking(text, slot.rate, rng=rng, counted=counted, other=other, **slot.masking_options)
             except ValueError as error:  # a view that has no weights, say
-                raise UsageError(f"[slots.{name}]: {error}") from error
+                raise MismatchError(f"[slots.{name}]: passage {self._ids(row)!r}: {error}") from error
         shown, proposing = corruption, self._composition.generator
         if shown == "replaced" and proposing is not None:  # the generator looks first
             shown = proposing.reads

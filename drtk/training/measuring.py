@@ -44,7 +44,7 @@ def measured(network: Network, batches: Sequence[Batch], device: torch.device) -
                 count = recovery.count(batch)
                 loss = recovery(views)
                 add(f"held_out_{name}", loss, count)
-                if recovery.wanted.source:
+                if recovery.bottlenecked:
                     add(f"gain_{name}", recovery(views, other_sources=True) - loss, count)
             rows = len(next(iter(batch.values())).present)
             present = {name: slot.present for name, slot in batch.items()}

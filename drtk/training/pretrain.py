@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from drtk.errors import DrtkError
-from drtk.io.progress import log
+from drtk.io.progress import log, warn
 from drtk.models.checkpoint import TextEncoder, save_encoder
 from drtk.models.encoder import Encoder
 from drtk.models.heads import HEADS, head_file
@@ -58,9 +58,7 @@ class Material:
         by_document = composition.example == "document"
         rows = corpus.shared_documents if by_document else np.arange(len(corpus))
         self._first = partial(_first_id if by_document else _own_id, corpus)  # travels to workers that are spawned
-        held = min(settings.held_out, len(rows) // 2)
-        order = sorted(range(len(rows)), key=lambda at: uniform(seed, "held-out", self._first(int(rows[at]))))
-        self.held_out, self.rows = rows[order[:held]], rows[sorted(order[held:])]
+        self.held_out, self.rows = self._parted(rows, min(settings.held_out, len(rows) // 2))
         if len(self.rows) < settings.batch:
             what = "documents of several passages" if by_document else "passages"
             raise DrtkError(
@@ -73,6 +71,35 @@ class Material:
         examples = self.dataset()
         for number in range(min(16, len(examples))):  # what cannot be made is said before anything is written
             examples[number]
+
+    def _parted(self, rows: np.ndarray, held: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows that are held out, drawn by their ids, and those to train on.
+
+        Where views read neighbours, passages are held out with the whole of their document; what the last of these
+        documents has too many is in neither. At least half of all passages stay in training.
+        """
+        if not held:
+            return rows[:0], rows
+        if self.composition.example == "document" or "documents" not in self.corpus.wants:
+            order = sorted(rows.tolist(), key=lambda row: uniform(self.seed, "held-out", self._first(row)))
+            return np.array(order[:held]), np.array(sorted(order[held:]))
+        taken: list[np.ndarray] = []
+        room = len(rows) // 2
+        first = partial(_first_id, self.corpus)
+        for document in sorted(
+            range(self.corpus.documents), key=lambda each: uniform(self.seed, "held-out", first(each))
+        ):
+            span = self.corpus.span(document)
+            if len(span) <= room:
+                taken.append(span)
+                room -= len(span)
+            if len(rows) // 2 - room >= held:
+                break
+        if not taken:
+            warn(f"{self.corpus.sources}: nothing is held out: no document is small enough to be spared whole")
+            return rows[:0], rows
+        away = np.concatenate(taken)
+        return away[:held], rows[~np.isin(rows, away)]
 
     def _builder(self, seed: int) -> SlotBuilder:
         return SlotBuilder(

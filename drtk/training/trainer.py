@@ -18,7 +18,7 @@ from torch.utils.data import SequentialSampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from drtk.errors import DrtkError, UsageError
-from drtk.io.progress import Progress, detail
+from drtk.io.progress import Progress, detail, warn
 from drtk.io.progress import log as say
 from drtk.models.checkpoint import writing_weights
 from drtk.training.distributed import rank, wait_for_all
@@ -392,12 +392,17 @@ def training_arguments(
     """
     on_gpu = trains_on_gpu(device)
     precision = precision_of(precision, on_gpu=on_gpu)
+    rising = round(warmup * steps) if warmup < 1 else round(warmup)
+    if rising >= steps:
+        warn(
+            f"the learning rate would rise for {rising:,} steps; after {steps:,} it is at {lr * steps / rising:.1e}: --warmup 0.1"
+        )
     chosen: dict[str, Any] = {
         "output_dir": str(folder),
         "max_steps": steps,
         "per_device_train_batch_size": batch,
         "learning_rate": lr,
-        "warmup_steps": round(warmup * steps) if warmup < 1 else round(warmup),
+        "warmup_steps": rising,
         "weight_decay": weight_decay,
         "optim": "adamw_torch_fused" if fused else "adamw_torch",
         "lr_scheduler_type": "constant_with_warmup" if schedule == "constant" and warmup else schedule,

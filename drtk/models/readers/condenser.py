@@ -15,9 +15,13 @@ from drtk.models.readers.base import View
 class Condenser(nn.Module):
     """[states[-1][:, 0] ; states[skip][:, 1:]] through `layers` layers of the encoder's kind.
 
+    own_vector: its bottleneck is the late first token of the slot itself; a composition names no source for it
+
     skip: the layer whose output the other tokens take, 0 for the embeddings; "half" is half the depth (6 of 12).
     Raises MismatchError where the encoder has no such layer.
     """
+
+    own_vector = True
 
     def __init__(
         self,
@@ -34,7 +38,11 @@ class Condenser(nn.Module):
         self.layers = anatomy.new_layers(layers, init)
 
     def forward(self, view: View, source: Tensor | None = None) -> Tensor:
-        """(B, L, H); the vector is the slot's own, so `source` is not looked at"""
+        """(B, L, H)
+
+        source: (B, H), to stand in place of the slot's own vector: another passage's shows what the own one is worth
+        """
         states, anatomy = view.states(), view.anatomy
-        hidden = torch.cat([states[-1][:, :1], states[self.skip][:, 1:]], dim=1)
+        first = states[-1][:, :1] if source is None else source.unsqueeze(1)
+        hidden = torch.cat([first, states[self.skip][:, 1:]], dim=1)
         return anatomy.finish(anatomy.run(self.layers, hidden, anatomy.mask(view.attention))[-1])

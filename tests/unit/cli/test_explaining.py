@@ -11,7 +11,7 @@ import torch
 from drtk.errors import UsageError
 from drtk.models.hub import locate
 from drtk.objectives.assembly import assembled
-from drtk.settings.composition import composition, with_changes
+from drtk.settings.composing import composition, with_changes
 from drtk.settings.core import load_preset, merge
 from drtk.settings.pretraining import PretrainSettings
 from drtk.text.token_corpus import TokenCorpus

@@ -241,7 +241,7 @@ def test_what_passages_lack_is_said_with_the_command_that_adds_it(
         ),
         ("simlm-mlm", ["--set", "slots.decoder.of=''"], "is masked by 'extension' of another slot"),
         ("simlm-mlm", ["--set", "slots.decoder.max_length=12"], "refers to 'encoder', which reads another view"),
-        ("qac-cotmae", ["--set", "slots.context.masking=rom"], "[slots.context]: masking by 'rom' needs weights"),
+        ("qac-cotmae", ["--set", "slots.context.masking=rom"], ": masking by 'rom' needs weights"),
         ("simlm-mlm", ["--set", "objective.2.reader.layer=3"], "layer"),
         ("mlm", ["--drop", "cpr"], "--drop cpr: no objective or group is called that"),
         ("mlm", ["--generator", "x"], "preset 'mlm' has no generator"),

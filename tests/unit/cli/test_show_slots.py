@@ -11,7 +11,7 @@ import pytest
 
 from drtk.cli.slot_lines import LEGEND, Piece, Speller, pieces_of
 from drtk.errors import UsageError
-from drtk.settings.composition import composition
+from drtk.settings.composing import composition
 from drtk.settings.core import load_preset, merge
 from drtk.settings.pretraining import PretrainSettings
 from drtk.text.slots import Slotted

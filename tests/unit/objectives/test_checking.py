@@ -6,7 +6,7 @@ import pytest
 
 from drtk.errors import UsageError
 from drtk.objectives.checking import checked
-from drtk.settings.composition import composition, with_changes
+from drtk.settings.composing import composition, with_changes
 from drtk.settings.core import load_preset
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.objectives.network import compared_terms
-from drtk.settings.composition import composition
+from drtk.settings.composing import composition
 from tests.pretraining import Stage, World, gradients, planted, slot_of
 
 LN_V = math.log(30522)  # 10.326203

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from drtk.objectives.checking import checked
-from drtk.settings.composition import Composition, Contrast, Recover, composition, with_changes
+from drtk.settings.composing import composition, with_changes
+from drtk.settings.composition import Composition, Contrast, Recover
 from drtk.settings.core import load_preset, merge, preset_names
 from drtk.settings.pretraining import PretrainSettings
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from drtk.errors import MismatchError, UsageError
-from drtk.settings.composition import composition, with_changes
+from drtk.settings.composing import composition, with_changes
 from drtk.settings.core import load_preset
 from drtk.text.slots import SlotBuilder, Slotted, fields_of, frame_of
 from drtk.text.token_corpus import TokenCorpus

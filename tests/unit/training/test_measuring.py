@@ -60,3 +60,22 @@ def test_measuring_leaves_the_mode_and_the_weights_as_they_were(world: World):
     assert stage.network.training
     assert not stage.network.generator.training
     assert all(torch.equal(value, before[name]) for name, value in stage.network.state_dict().items())
+
+
+def test_the_gain_of_condenser_is_that_of_its_late_first_token(world: World):
+    stage = world.stage("condenser").redrawn()
+    batch = stage.batch()
+    views = stage.views(batch)
+    recovery = stage.network.recoveries["head"]
+    with torch.no_grad():
+        late = views.states("passage")[-1]
+        own, other = recovery(views), recovery(views, other_sources=True)
+        swapped = stage.views(batch)
+        states = list(views.states("passage"))
+        states[-1] = torch.cat([late[:, :1].roll(1, dims=0), late[:, 1:]], dim=1)
+        swapped._states["passage"] = states
+        assert other.item() == pytest.approx(recovery(swapped).item(), abs=1e-4)
+    found = measured(stage.network, [batch], CPU)
+    assert found["gain_head"] == pytest.approx(((other - own) / recovery.count(batch)).item(), abs=1e-5)
+    assert abs(found["gain_head"]) > 1e-3
+    assert "gain_mlm" not in found

@@ -82,3 +82,12 @@ def test_a_batch_must_divide_among_processes(monkeypatch: pytest.MonkeyPatch):
     assert plan(70, RetrieverSettings(batch=16)).batch == 4
     with pytest.raises(DrtkError, match="--batch 18 cannot be shared by 4"):
         plan(70, RetrieverSettings(batch=18))
+
+
+def test_a_warm_up_that_outlasts_training_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    told: list[str] = []
+    monkeypatch.setattr("drtk.training.trainer.warn", told.append)
+    training_arguments(tmp_path, **GIVEN | {"warmup": 0.1})
+    assert told == []
+    training_arguments(tmp_path, **GIVEN | {"warmup": 200.0})
+    assert told == ["the learning rate would rise for 200 steps; after 50 it is at 2.5e-05: --warmup 0.1"]

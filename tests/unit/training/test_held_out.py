@@ -1,0 +1,47 @@
+"""What is held out is seen in training by no view, neighbours of a passage included."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.pretraining import World
+
+
+@pytest.mark.parametrize("preset", ["cotmae", "master", "qac-cotmae-mixed"])
+def test_passages_are_held_out_with_their_whole_document(preset: str, world: World) -> None:
+    material = world.stage(preset, held_out=6).material
+    held, trained = ({material.corpus.document(row) for row in rows} for rows in (material.held_out, material.rows))
+    assert len(material.held_out) == 6
+    assert held
+    assert trained
+    assert not held & trained
+    assert len(material.rows) >= len(material.corpus) // 2
+
+
+def test_no_token_of_a_passage_held_out_is_in_what_is_trained_on(world: World) -> None:
+    material = world.stage("cotmae", held_out=6).material
+    away = {tuple(material.corpus.text(row).ids.tolist()) for row in material.held_out}
+    rows = material.dataset()
+    seen = {tuple(slot.clean[1:-1].tolist()) for at in range(len(rows)) for slot in rows[at].slots.values()}
+    assert len(seen) > 10
+    assert not {text for text in away for other in seen if text[:5] == other[:5]}
+
+
+def test_documents_are_held_out_where_a_row_is_a_document(world: World) -> None:
+    material = world.stage("cocondenser", batch=2, held_out=3).material
+    assert len(material.held_out) == 3
+    assert not {*material.held_out.tolist()} & {*material.rows.tolist()}
+
+
+def test_one_document_alone_stays_in_training(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = world.corpus.read_text().splitlines()
+    one = world.corpus.with_name("one.jsonl")
+    first = json.loads(lines[0])["_id"].partition("#")[0]
+    one.write_text("\n".join(line for line in lines if json.loads(line)["_id"].startswith(f"{first}#")))
+    told: list[str] = []
+    monkeypatch.setattr("drtk.training.pretrain.warn", told.append)
+    material = World(world.model, world.generator, one).stage("cotmae", batch=1, held_out=2).material
+    assert len(material.held_out) == 0
+    assert told == [f"{one}: nothing is held out: no document is small enough to be spared whole"]
