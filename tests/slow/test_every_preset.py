@@ -23,10 +23,16 @@ PRESETS = [name for name in preset_names() if load_preset(name).command == "pret
 LENGTH = PIECES + 2
 SCHEDULE = ["--steps", "100", "--batch", "16", "--max-length", str(LENGTH), "--warmup", "0.1", "--log-every", "1"]
 SCHEDULE += ["--held-out", "96", "--eval-every", "100"]
+WITHOUT_BOTTLENECK = {"mlm", "rom", "corom", "simcse", "crop", "ict"}
 ENDS = 10  # entries that are averaged at either end
-LR = "3e-4"
-# Other learning rates, each with its reason.
-RATES: dict[str, str] = {}
+LR = "3e-4"  # SimLM's, which all presets get that are not named here
+RATES = {
+    # A decoder drawn at random has a hundred steps to learn what a copy of MiniLM's layers can do already.
+    **dict.fromkeys(("cotmae", "qac-cotmae", "qac-cotmae-mixed", "qac-cotmae-released", "retromae", "master"), "6e-4"),
+    # Vectors that are compared begin as MiniLM's, which are good at it: larger steps undo that.
+    **dict.fromkeys(("cocondenser", "qac-cocondenser", "corom", "mixture-example"), "1e-4"),
+    **dict.fromkeys((name for name in PRESETS if name.startswith(("simcse", "diffcse", "crop", "ict"))), "5e-5"),
+}
 
 
 @dataclass(frozen=True)
@@ -71,9 +77,8 @@ def test_all_terms_fall_and_the_bottleneck_is_read(
     gains = {name: after[name] for name in after if name.startswith("gain_")}
     with capfd.disabled():
         print(f"\n{preset}: {told(ends, before, after)}; waited {steps[-1]['waiting']:.1%}")
-    assert {name.removeprefix("gain_") for name in gains} == {
-        objective["name"] for objective in content["objective"] if "source" in objective
-    }
+    assert {f"gain_{each['name']}" for each in content["objective"] if "source" in each} <= gains.keys()
+    assert bool(gains) == (preset not in WITHOUT_BOTTLENECK)
     for term, (first, last) in ends.items():
         assert last < first, f"{term} did not fall"
     for name, gain in gains.items():

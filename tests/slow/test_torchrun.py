@@ -31,6 +31,8 @@ SCHEDULE = [
     "--log-every",
     "1",
 ]
+# Adam makes a step of full size of any gradient, be it rounding alone; with this it does not.
+SCHEDULE += ["--trainer", "adam_epsilon=1e-4"]
 SCHEDULE += ["--held-out", "8", "--eval-every", "5", "--checkpoint-every", "2", "--save-every", "3", "--device", "cpu"]
 # Token means, a contrast of cached gradients, a generator with a contrast through a batch norm, and one that is trained.
 RUNS = {
@@ -85,7 +87,7 @@ def test_two_processes_make_the_encoder_that_one_makes(preset: str, world: World
     before = load_file(world.model / "model.safetensors")
     after = load_file(tmp_path / "one" / "model.safetensors")
     moved = max(float((after[name] - before[name]).abs().max()) for name in after if name in before)
-    assert moved > 3e-3  # five steps of a rate of 1e-3, falling to 0: those below are rounding
+    assert moved > 1e-3  # five steps of up to 1e-3, falling to 0
     assert max(apart) < 2e-5
     one, two = logged(tmp_path / "one"), logged(tmp_path / "two")
     assert [row["step"] for row in two] == [row["step"] for row in one]
