@@ -22,7 +22,7 @@ from drtk.text.word_pieces import WordPieceTokenizer
 from drtk.text.word_places import passage_places
 from drtk.training.distributed import wait_for_all
 from drtk.training.examples import PackedExamples
-from drtk.training.retriever import Draws, Texts
+from drtk.training.draws import Draws, Texts
 from drtk.training.schedule import Plan, planned
 from drtk.training.trainer import DrtkTrainer, ShowProgress, cut_log, last_checkpoint, training_arguments
 from drtk.training.weighing_data import AskedPassages, Pairing, Recalling
