@@ -50,10 +50,10 @@ def train_retriever(
     from drtk.io.store import CorpusStore
     from drtk.models.hub import locate
     from drtk.training.examples import PackedExamples
-    from drtk.training.goal import Goal, learns_from_teacher
-    from drtk.training.retriever import plan, start_towers, train_retriever
+    from drtk.training.goal import learns_from_teacher
+    from drtk.training.retriever import check, plan, start_towers, train_retriever
 
-    Goal.of(settings, similarity="cosine")  # complains before anything is read
+    check(settings)
     packed = PackedExamples(
         read_examples(examples, intake=job.intake),
         line=lambda: job.intake.line,

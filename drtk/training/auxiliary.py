@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drtk.errors import MismatchError, UsageError
+from drtk.errors import MismatchError
 from drtk.models.anatomy import Anatomy
 from drtk.models.biencoder import BiEncoder
 from drtk.models.checkpoint import TextEncoder
@@ -67,10 +67,8 @@ def diffcse_plan(settings: RetrieverSettings) -> Composition:
 def diffcse_network(towers: Mapping[str, TextEncoder], settings: RetrieverSettings, *, seed: int) -> Network:
     """Discriminator, its head and the frozen generator of `--aux diffcse`; the encoders are others' and stay out of it.
 
-    Raises UsageError where no generator is named, MismatchError for towers or a generator it cannot work with.
+    Raises MismatchError for towers or a generator it cannot work with.
     """
-    if not settings.aux_generator:
-        raise UsageError("--aux diffcse needs --aux-generator: a masked language model that proposes tokens")
     plan = diffcse_plan(settings)
     tower = towers["passage"]
     for role, each in towers.items():

@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import nn
 
-from drtk.errors import DrtkError, MismatchError
+from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.progress import warn
 from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from drtk.models.checkpoint import TextEncoder
-from drtk.models.lora import add_adapters, merge_adapters
+from drtk.models.lora import add_adapters, merge_adapters, need_peft
 from drtk.settings.finetuning import RetrieverSettings
 from drtk.training.auxiliary import Corrupting, WithAuxiliary, diffcse_network
 from drtk.training.caching import RetrieverTrainer
@@ -39,6 +39,15 @@ def plan(examples: int, settings: RetrieverSettings) -> Plan:
     if settings.batch < 2 and settings.negatives == 0:
         raise DrtkError("--batch 1 with --negatives 0 leaves nothing to tell the positive from")
     return planned(examples, batch=settings.batch, epochs=settings.epochs, steps=settings.steps)
+
+
+def check(settings: RetrieverSettings) -> None:
+    """Raise UsageError for settings that cannot be meant together, MissingDependency for what is not installed."""
+    Goal.of(settings, similarity="cosine")
+    if settings.aux != "none" and not settings.aux_generator:
+        raise UsageError("--aux diffcse needs --aux-generator: a masked language model that proposes tokens")
+    if settings.lora is not None:
+        need_peft()
 
 
 def start_towers(model: str, settings: RetrieverSettings) -> dict[str, TextEncoder]:

@@ -27,14 +27,13 @@ def test_scores_belong_to_the_passages_drawn():
     known = {}
     for example in examples(COUNT):
         for side, ids in (("positives", example.positives), ("negatives", example.negatives)):
-            known |= {(example.query_id, id): score for id, score in zip(ids, example.scores[side], strict=True)}
+            known |= {(example.query_id, side, id): score for id, score in zip(ids, example.scores[side], strict=True)}
     for number in range(40):
         drawn = draws()[number]
         query_id = drawn.key[2]
-        assert [passage.id for passage in drawn.passages][0] in {"q1": ("d1", "d7"), "q5": ("d0", "d5")}.get(
-            query_id, ("d" + query_id[1:],)
-        )
-        wanted = [known[query_id, passage.id] for passage in drawn.passages]
+        assert drawn.passages[0].id in {"q1": ("d1", "d7"), "q5": ("d0", "d5")}.get(query_id, ("d" + query_id[1:],))
+        first, *others = [passage.id for passage in drawn.passages]
+        wanted = [known[query_id, "positives", first], *(known[query_id, "negatives", id] for id in others)]
         assert list(drawn.scores) == pytest.approx(wanted, abs=1e-6)  # kept in single precision
 
 

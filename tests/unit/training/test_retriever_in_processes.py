@@ -20,7 +20,9 @@ def check(rank: int, folder: str, store: str, path: list[str]) -> None:
     sys.path[:] = path
     torch.set_num_threads(1)
     stages = {name: stage_of(Path(folder), name) for name in GOALS}
-    batches = {name: [stage.inputs(range(BATCH)), *halves(stage.inputs(range(BATCH)))] for name, stage in stages.items()}
+    batches = {
+        name: [stage.inputs(range(BATCH)), *halves(stage.inputs(range(BATCH)))] for name, stage in stages.items()
+    }
     trainers = {
         (name, chunk): stage.trainer(Path(folder) / f"{name}-{rank}-{chunk}", cache_chunk=chunk)
         for name, stage in stages.items()
