@@ -76,7 +76,7 @@ def start_towers(model: str, settings: RetrieverSettings) -> dict[str, TextEncod
         for size in settings.matryoshka:
             if size >= tower.encoder.dimension:
                 raise MismatchError(
-                    f"--matryoshka {size}: {model} gives vectors of {tower.encoder.dimension} numbers, all of them trained"
+                    f"--matryoshka {size}: {model} gives vectors of {tower.encoder.dimension} numbers, which are trained anyway"
                 )
     return towers
 
