@@ -35,7 +35,7 @@ def encode(place: Path, output: Path, *more: str, source: str = "corpus.jsonl") 
 
 
 def run(*given: object) -> None:
-    app([*map(str, given), "-q"], standalone_mode=False)
+    app([*map(str, given), "--quiet"], standalone_mode=False)
 
 
 def vectors(folder: Path) -> dict[str, np.ndarray]:
