@@ -84,7 +84,7 @@ class Stage:
         """That of a model folder on the first examples of the collection."""
         towers = start_towers(str(folder), settings)
         passage, query = towers["passage"], towers.get("query")
-        model: nn.Module = BiEncoder(passage.encoder, query.encoder if query else None, group_tokens=64)
+        model: nn.Module = BiEncoder(passage.encoder, query.encoder if query else None, group_overhead=4)
         aux = None
         if settings.aux == "diffcse":
             network = diffcse_network(towers, settings, seed=3)

@@ -15,14 +15,14 @@ from drtk.errors import MismatchError
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
 from drtk.models.encoder import Encoder
 from drtk.models.hub import locate, tower
-from drtk.text.batching import batches_by_length
+from drtk.text.batching import groups_by_length
 
 
 class BiEncoder(nn.Module):
     """Vectors of queries and of passages. With `query` None both come from one encoder.
 
-    group_tokens: texts go through the encoder in groups of like length of so many tokens, which spares the padding;
-                  None: all at once
+    group_overhead: texts go through the encoder in groups of like length, which spares the padding: as many as pay when it
+                    costs so many tokens to begin one; None: all at once
     """
 
     def __init__(
@@ -31,12 +31,12 @@ class BiEncoder(nn.Module):
         query: Encoder | None = None,
         *,
         prompt_lengths: tuple[int, int] = (0, 0),
-        group_tokens: int | None = None,
+        group_overhead: float | None = None,
     ) -> None:
         super().__init__()
         self.passage = passage
         self.query = query
-        self.prompt_lengths, self.group_tokens = prompt_lengths, group_tokens
+        self.prompt_lengths, self.group_overhead = prompt_lengths, group_overhead
 
     def forward(
         self,
@@ -62,9 +62,9 @@ class BiEncoder(nn.Module):
         encoder = self.query if is_query and self.query is not None else self.passage
         skip = self.prompt_lengths[0 if is_query else 1]
         lengths = mask.sum(dim=1)
-        if self.group_tokens is None or not bool(mask[:, 0].all()):  # padding on the left cannot be cut off
+        if self.group_overhead is None or not bool(mask[:, 0].all()):  # padding on the left cannot be cut off
             return encoder(ids, mask, types, skip)
-        groups = list(batches_by_length(lengths.numpy(force=True), budget=self.group_tokens))
+        groups = groups_by_length(lengths.numpy(force=True), overhead=self.group_overhead)
         if len(groups) == 1:
             return encoder(ids, mask, types, skip)
         found = []

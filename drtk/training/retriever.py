@@ -28,8 +28,9 @@ from drtk.training.selection import Selection
 from drtk.training.trainer import ShowProgress, allow_checkpointing, training_arguments
 
 QUERY_LENGTH, PASSAGE_LENGTH = 32, 144  # methods, section 6.2
-# Texts of like length go through the encoder together, which spares it the padding: so many tokens at a time.
-GROUP_TOKENS = {"cpu": 2048, "cuda": 32768}
+# Texts of like length go through the encoder together. What beginning another group costs, in tokens: the gradient of all
+# word embeddings and the start of every operation; a GPU has done thousands of tokens meanwhile.
+GROUP_OVERHEAD = {"cpu": 64.0, "cuda": 4096.0}
 LOG, BEST, CHOSEN_BY = "log.jsonl", "best", "dev_nDCG@10"
 Look = Callable[[], dict[str, float]]
 
@@ -125,7 +126,7 @@ def train_retriever(
         passage.encoder,
         query.encoder if "query" in towers else None,
         prompt_lengths=(query.prompt_length("query"), passage.prompt_length("passage")),
-        group_tokens=GROUP_TOKENS.get(arguments.device.type),
+        group_overhead=GROUP_OVERHEAD.get(arguments.device.type),
     )
     model: nn.Module = pair
     corrupting = None
