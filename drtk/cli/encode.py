@@ -38,6 +38,7 @@ def encode(
 
     Reads a corpus (or, with --role query, queries) and makes a folder of embeddings: 00000.npy, 00000.ids, … meta.json.
     """
+    from drtk.errors import MismatchError
     from drtk.io.jsonl import read_passages, read_queries
     from drtk.io.manifest import folder_entry
     from drtk.io.parts import parse_part
@@ -47,6 +48,10 @@ def encode(
 
     part = parse_part(shard)
     embedder = Embedder(model, role=role, settings=settings, device=device, weights=running.runner == "local")
+    if settings.dimensions is not None and settings.dimensions > embedder.dimension:
+        raise MismatchError(
+            f"--dimensions {settings.dimensions}: {model} gives vectors of {embedder.dimension} numbers"
+        )
     records: Iterable[Passage] | Iterable[Query]
     if role == "query":
         records = read_queries(source, intake=job.intake)

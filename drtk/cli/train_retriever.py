@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +13,7 @@ from drtk.settings.finetuning import RetrieverSettings
 
 
 @with_settings(RetrieverSettings, preset=True)
-@folder_maker("model", resume=True, may_differ=OF_TRAINING)
+@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "cache_chunk"))
 def train_retriever(
     examples: Annotated[str, typer.Argument(metavar="EXAMPLES", help="Training examples; - is stdin.")],
     corpus: Corpus,
@@ -22,6 +22,12 @@ def train_retriever(
         str, typer.Option("--model", metavar="MODEL", help="Model to start from: a folder, or hub name[@revision].")
     ],
     output: Folder,
+    dev: Annotated[
+        str | None,
+        typer.Option(
+            "--dev", metavar="DIR", help="Keep the weights with the best nDCG@10 on a BEIR folder with qrels/dev.tsv."
+        ),
+    ] = None,
     seed: Seed = 42,
     device: Device = "auto",
     *,
@@ -32,23 +38,36 @@ def train_retriever(
 
     Makes a model folder that encode, search, transformers and sentence-transformers load; log.jsonl in it is the loss.
     """
+    from drtk.errors import UsageError
     from drtk.losses import RETRIEVER_LOSSES
 
-    RETRIEVER_LOSSES.check(settings.loss)
+    for name in (settings.loss, settings.contrastive):
+        RETRIEVER_LOSSES.check(name)
+    if settings.patience is not None and dev is None:
+        raise UsageError("--patience needs something to measure with: --dev")
     from drtk.io.jsonl import read_examples, read_queries
     from drtk.io.manifest import inputs_named
     from drtk.io.store import CorpusStore
     from drtk.models.hub import locate
     from drtk.training.examples import PackedExamples
-    from drtk.training.retriever import plan, start_towers, train_retriever
+    from drtk.training.goal import learns_from_teacher
+    from drtk.training.retriever import check, plan, start_towers, train_retriever
 
-    packed = PackedExamples(read_examples(examples, intake=job.intake), line=lambda: job.intake.line)
+    check(settings)
+    packed = PackedExamples(
+        read_examples(examples, intake=job.intake),
+        line=lambda: job.intake.line,
+        scored=learns_from_teacher(settings.loss),
+    )
+    if settings.train_fraction < 1:
+        packed.thinned(settings.train_fraction, seed=seed)
     plan(len(packed), settings)
     wanted = set(packed.query_ids)
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}
     store = CorpusStore.open(corpus)
     packed.check(examples, queries=texts, corpus=store, negatives=settings.negatives)
     towers = start_towers(model, settings)
+    look = _look(dev, towers, settings, seed, job) if dev is not None else None
     facts = train_retriever(
         packed,
         job.begin(),
@@ -58,8 +77,35 @@ def train_retriever(
         settings=settings,
         seed=seed,
         device=device,
+        dev=look,
     )
-    job.intake.inputs += inputs_named({"corpus": corpus, "model": str(locate(model))})
+    named = {"corpus": corpus, "model": str(locate(model)), "generator": settings.aux_generator}
+    job.intake.inputs += inputs_named(named)
     job.counts |= {"examples": len(packed), **facts}
     passage = towers["passage"].recipe
     job.finish(encoding=passage.to_dict(), towers=sorted(towers) if len(towers) > 1 else None)
+
+
+def _look(folder: str, towers: dict[str, Any], settings: RetrieverSettings, seed: int, job: FolderJob) -> Any:
+    """What is asked of the towers now and then: {"dev_nDCG@10", "dev_accuracy"}."""
+    from functools import partial
+    from pathlib import Path
+
+    from drtk.evaluation.probes import RankingProbe
+    from drtk.models.embedding import compared
+    from drtk.text.draws import uniform
+
+    probe = RankingProbe(
+        Path(folder),
+        split="dev",
+        intake=job.intake,
+        queries=settings.dev_queries,
+        pool=settings.dev_pool,
+        lot=partial(uniform, seed, "dev"),
+    )
+
+    def look() -> dict[str, float]:
+        found = probe.figures(partial(compared, towers), batch=settings.batch)
+        return {f"dev_{name}": round(value, 6) for name, value in found.items()}
+
+    return look

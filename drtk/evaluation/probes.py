@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappush, heapreplace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from drtk.io.intake import Intake
 from drtk.io.jsonl import read_passages, read_queries
 from drtk.io.progress import log
 from drtk.io.trec import Judgements, load_qrels, load_run
+from drtk.records import Passage
 
 DEPTH = 10
 Encode = Callable[
@@ -28,24 +30,63 @@ Encode = Callable[
 class RankingProbe:
     """nDCG@10 of the inner products over a collection in BEIR's layout; as large a one as can be encoded now and then.
 
-    Raises MismatchError where no judged query is among the queries, DrtkError for files that are missing.
+    queries, pool: at most so many judged queries, and of the passages all that are relevant to them and others up to so many
+    lot: a number for an id; those with the smallest are taken. Raises MismatchError where no judged query is among the
+    queries, DrtkError for files that are missing.
     """
 
     name = f"nDCG@{DEPTH}"
 
-    def __init__(self, folder: Path, *, split: str, intake: Intake) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        split: str,
+        intake: Intake,
+        queries: int | None = None,
+        pool: int | None = None,
+        lot: Callable[[str], float] | None = None,
+    ) -> None:
         judgements = load_qrels(str(judgements_path(folder, split)), intake=intake)
-        self._passages = list(read_passages(_there(folder, "corpus.jsonl"), intake=intake))
-        found = read_queries(_there(folder, "queries.jsonl"), intake=intake)
-        self._queries = [query for query in found if query.id in judgements]
+        corpus = _there(folder, "corpus.jsonl")
+        found = [q for q in read_queries(_there(folder, "queries.jsonl"), intake=intake) if q.id in judgements]
+        if queries is not None and lot is not None and queries < len(found):
+            chosen = set(sorted((query.id for query in found), key=lambda each: (lot(each), each))[:queries])
+            found = [query for query in found if query.id in chosen]
+        self._queries = found
         if not self._queries:
             raise MismatchError(f"{folder}: no query of {split} has a judgement")
+        relevant = {id for query in found for id, grade in judgements[query.id].items() if grade > 0}
+        passages = read_passages(corpus, intake=intake)
+        self._passages = (
+            list(passages) if pool is None or lot is None else sampled(passages, relevant, count=pool, lot=lot)
+        )
+        self._relevant = {query.id: _best(judgements[query.id]) for query in found}
         kept = {query.id: judgements[query.id] for query in self._queries}
         self._evaluator = Evaluator(kept, parse_measures(self.name))
 
     def __call__(self, encode: Encode) -> float:
         """The mean over the judged queries."""
+        return self._ranked(encode(self._passages, "passage"), encode(self._queries, "query"))
+
+    def figures(self, encode: Encode, *, batch: int) -> dict[str, float]:
+        """{"nDCG@10", "accuracy"}: the latter is the share of queries whose positive beats those of `batch` queries together."""
         passages, queries = encode(self._passages, "passage"), encode(self._queries, "query")
+        rows = {passage.id: row for row, passage in enumerate(self._passages)}
+        asked = [
+            (at, rows[self._relevant[query.id]])
+            for at, query in enumerate(self._queries)
+            if self._relevant[query.id] in rows
+        ]
+        right = 0
+        for start in range(0, len(asked), batch):
+            ours, theirs = (np.array(part) for part in zip(*asked[start : start + batch], strict=True))
+            scores = queries[ours] @ passages[theirs].T  # (b, b)
+            # One passage may be the positive of two queries: the score decides, so that it does not count against itself.
+            right += int((scores >= scores.max(axis=1, keepdims=True)).diagonal().sum())
+        return {self.name: self._ranked(passages, queries), "accuracy": right / len(asked) if asked else 0.0}
+
+    def _ranked(self, passages: np.ndarray, queries: np.ndarray) -> float:
         scores = queries @ passages.T  # (queries, passages)
         count = min(DEPTH, scores.shape[1])
         rankings = {}
@@ -116,6 +157,33 @@ def split_to_choose_by(folder: Path) -> str:
             return split
     found = f", only {', '.join(there)}" if there else ""
     raise DrtkError(f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to choose an encoder by{found}")
+
+
+def sampled(passages: Iterable[Passage], wanted: set[str], *, count: int, lot: Callable[[str], float]) -> list[Passage]:
+    """All passages that are wanted, and of the others those with the smallest lots, up to `count` of all; in their order.
+
+    Memory is that of the result.
+    """
+    kept: list[tuple[int, Passage]] = []
+    others: list[tuple[float, str, int, Passage]] = []  # the largest lot first
+    room = max(0, count - len(wanted))
+    for place, passage in enumerate(passages):
+        if passage.id in wanted:
+            kept.append((place, passage))
+        elif room:
+            entry = (-lot(passage.id), passage.id, place, passage)
+            if len(others) < room:
+                heappush(others, entry)
+            elif entry > others[0]:
+                heapreplace(others, entry)
+    kept += [(place, passage) for _, _, place, passage in others]
+    return [passage for _, passage in sorted(kept, key=lambda pair: pair[0])]
+
+
+def _best(judged: dict[str, int]) -> str:
+    """The id with the highest grade, of several the first; "" where none is relevant."""
+    grade = max(judged.values(), default=0)
+    return next((id for id, value in judged.items() if value == grade), "") if grade > 0 else ""
 
 
 def _there(folder: Path, name: str) -> str:

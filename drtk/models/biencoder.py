@@ -15,14 +15,14 @@ from drtk.errors import MismatchError
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
 from drtk.models.encoder import Encoder
 from drtk.models.hub import locate, tower
-from drtk.text.batching import batches_by_length
+from drtk.text.batching import groups_by_length
 
 
 class BiEncoder(nn.Module):
     """Vectors of queries and of passages. With `query` None both come from one encoder.
 
-    group_tokens: texts go through the encoder in groups of like length of so many tokens, which spares a CPU the padding;
-                  None: all at once
+    group_overhead: texts go through the encoder in groups of like length, which spares the padding: as many as pay when it
+                    costs so many tokens to begin one; None: all at once
     """
 
     def __init__(
@@ -31,12 +31,12 @@ class BiEncoder(nn.Module):
         query: Encoder | None = None,
         *,
         prompt_lengths: tuple[int, int] = (0, 0),
-        group_tokens: int | None = None,
+        group_overhead: float | None = None,
     ) -> None:
         super().__init__()
         self.passage = passage
         self.query = query
-        self.prompt_lengths, self.group_tokens = prompt_lengths, group_tokens
+        self.prompt_lengths, self.group_overhead = prompt_lengths, group_overhead
 
     def forward(
         self,
@@ -51,27 +51,29 @@ class BiEncoder(nn.Module):
 
         Each input: (texts, tokens)
         """
-        query = self.passage if self.query is None else self.query
-        ours, theirs = self.prompt_lengths
         return (
-            self._encode(query, query_input_ids, query_attention_mask, query_token_type_ids, ours),
-            self._encode(self.passage, passage_input_ids, passage_attention_mask, passage_token_type_ids, theirs),
+            self.encode("query", query_input_ids, query_attention_mask, query_token_type_ids),
+            self.encode("passage", passage_input_ids, passage_attention_mask, passage_token_type_ids),
         )
 
-    def _encode(self, encoder: Encoder, ids: Tensor, mask: Tensor, types: Tensor | None, skip: int) -> Tensor:
+    def encode(self, role: str, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
+        """Vectors of texts of a role, (texts, dimension), float32. Each input: (texts, tokens)"""
+        is_query = role == "query"
+        encoder = self.query if is_query and self.query is not None else self.passage
+        skip = self.prompt_lengths[0 if is_query else 1]
         lengths = mask.sum(dim=1)
-        if self.group_tokens is None or not bool(mask[:, 0].all()):  # padding on the left cannot be cut off
+        if self.group_overhead is None or not bool(mask[:, 0].all()):  # padding on the left cannot be cut off
             return encoder(ids, mask, types, skip)
-        groups = list(batches_by_length(lengths.numpy(force=True), budget=self.group_tokens))
+        groups = groups_by_length(lengths.numpy(force=True), overhead=self.group_overhead)
         if len(groups) == 1:
             return encoder(ids, mask, types, skip)
         found = []
         for rows in groups:
-            chosen, width = torch.from_numpy(rows), int(lengths[rows[0]])
+            chosen, width = torch.from_numpy(rows).to(ids.device), int(lengths[rows[0]])
             part = [None if inputs is None else inputs[chosen, :width] for inputs in (ids, mask, types)]
             found.append(encoder(*part, skip))
         order = torch.cat([torch.from_numpy(rows) for rows in groups]).argsort()
-        return torch.cat(found)[order]
+        return torch.cat(found)[order.to(ids.device)]
 
 
 def load_towers(model: str, *, wishes: Mapping[str, Any], untied: bool) -> dict[str, TextEncoder]:

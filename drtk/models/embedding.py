@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,3 +33,12 @@ def embedded(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.ndar
     finally:
         encoder.train(was)
     return found
+
+
+def compared(towers: Mapping[str, TextEncoder], items: Sequence[Any], role: Role) -> np.ndarray:
+    """`embedded` by the tower of a role, of length 1 where vectors are compared by cosine: inner products then do."""
+    tower = towers.get(role, towers["passage"])
+    rows = embedded(tower, items, role=role)
+    if tower.recipe.similarity == "cosine":
+        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return rows

@@ -83,6 +83,5 @@ class Encoder(nn.Module):
             vectors = pool(hidden, attention_mask, self.pooling, skip=prompt_length)
             for layer in self.dense:
                 vectors = layer(vectors)
-            if self.normalize:
-                vectors = F.normalize(vectors, dim=-1)
-            return vectors[:, : self.truncate]
+            vectors = vectors[:, : self.truncate]
+            return F.normalize(vectors, dim=-1) if self.normalize else vectors  # what was cut must be of length 1, too

@@ -140,6 +140,7 @@ class QueryEncoder:
             similarity=encoder.get("similarity"),
             prompt=self.settings.prompt,
             max_length=self.settings.max_length,
+            dimensions=encoder.get("dimension"),  # vectors may have been cut when they were made
         )
         embedder = Embedder(place, role="query", settings=as_indexed, device=self.settings.device)
         if not same_encoder({"encoder": embedder.identity}, self.collection.manifest):

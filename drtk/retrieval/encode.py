@@ -143,4 +143,5 @@ def _wishes(settings: EncodeSettings, role: str) -> dict[str, Any]:
         f"{role}_length": settings.max_length,
         f"{role}_prompt": settings.prompt,
         "title": settings.title,
+        "truncate": settings.dimensions,
     }

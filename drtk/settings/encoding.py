@@ -25,6 +25,11 @@ class EncodeSettings:
     title: Title | None = knob(
         None, "Passage titles: join (title, space, text), segment (a pair) or none; by default the model's, or join."
     )
+    dimensions: int | None = knob(
+        None,
+        "Keep the first N numbers of each vector, for a model trained so (train-retriever --matryoshka).",
+        at_least=1,
+    )
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = knob(
         "auto", "Numbers to compute with; auto is float32 on a CPU, half precision on a GPU."
     )

@@ -11,17 +11,40 @@ from drtk.settings.encoding import Similarity, Title
 
 @dataclass(frozen=True)
 class RetrieverSettings:
-    """drtk train-retriever (methods: sections 6.2 to 6.5). The defaults are those of SimLM's Table 12."""
+    """drtk train-retriever (methods: sections 5.11 and 6.2 to 6.8). The defaults are those of SimLM's Table 12."""
 
-    loss: str = knob("infonce", "What is minimised; infonce is the contrastive loss.")
+    loss: str = knob(
+        "infonce",
+        "What is minimised: infonce, simlm-paper or simlm-full; kl or margin-mse learn from the scores in the examples.",
+    )
+    contrastive: str = knob("infonce", "The contrastive loss beside kl or margin-mse.")
+    alpha: float | None = knob(
+        None, "Weight of the contrastive loss beside kl (by default 0.2) or margin-mse (by default 0).", at_least=0
+    )
     similarity: Similarity | None = knob(
         None, "How vectors are compared; by default as the start model says, or cosine."
     )
     temperature: float = knob(0.02, "Scores are divided by this before the softmax.", at_least=1e-6)
+    temperature_warmup: bool = knob(
+        False, "Begin at temperature 1: its inverse rises in a line while the learning rate rises."
+    )
+    teacher_temperature: float = knob(1.0, "A teacher's scores are divided by this.", at_least=1e-6)
     negatives: int = knob(15, "Hard negatives of each query; the rest of the batch is added to them.", at_least=0)
+    draw: Literal["window", "replacement", "shuffle"] = knob(
+        "window",
+        "How an epoch takes negatives from a list: a window that slides and wraps; the same, but with replacement "
+        "from lists that are too short; or the list shuffled.",
+    )
+    positive: Literal["rotate", "first"] = knob("rotate", "The positive of an epoch: they take turns, or the first.")
     batch: int = knob(64, "Examples in one step, over all devices together.", at_least=1)
+    cache_chunk: int | None = knob(
+        None, "Texts in memory at once (gradient caching): memory no longer grows with the batch.", at_least=1
+    )
     epochs: float = knob(3.0, "Passes over the examples.", at_least=0)
     steps: int | None = knob(None, "Steps to train for, in place of --epochs.", at_least=1, instead_of="epochs")
+    train_fraction: float = knob(
+        1.0, "Train on this share of the queries; a smaller share is part of a larger one.", at_least=0, at_most=1
+    )
     lr: float = knob(2e-5, "Highest learning rate.", at_least=0)
     warmup: float = knob(0.1, "Steps in which the learning rate rises; below 1, a share of all steps.", at_least=0)
     weight_decay: float = knob(0.01, "Weight decay, biases and norms left out.", at_least=0)
@@ -40,6 +63,31 @@ class RetrieverSettings:
     mask_duplicate_positives: bool = knob(
         False, "Leave a query's own positive out of its negatives where another example of the batch brings it too."
     )
+    mask_false_negatives: bool = knob(
+        False, "Leave every passage labelled as a positive of a query out of its negatives, by id."
+    )
+    matryoshka: tuple[int, ...] = knob(
+        (), "Train the first N numbers of the vectors to serve alone, too; repeatable.", at_least=1
+    )
+    lora: int | None = knob(None, "Train adapters of this rank alone (LoRA); they are merged in the end.", at_least=1)
+    lora_alpha: float | None = knob(None, "What adapters are scaled by, over their rank; by default twice it.")
+    lora_dropout: float = knob(0.0, "Dropout before the adapters.", at_least=0, at_most=1)
+    lora_target: tuple[str, ...] = knob((), "Layers with adapters, by name; by default all linear ones; repeatable.")
+    aux: Literal["none", "diffcse"] = knob(
+        "none", "A further task: diffcse has a discriminator find replaced tokens, told the text by its vector."
+    )
+    aux_weight: float = knob(0.005, "Weight of --aux, once for queries and once for passages.", at_least=0)
+    aux_rate: float = knob(0.3, "Share of tokens masked for --aux.", at_least=0, at_most=1)
+    aux_generator: str = knob("", "Masked language model that proposes tokens for --aux.")
+    aux_decode: Literal["sample", "argmax"] = knob("argmax", "How the generator of --aux chooses.")
+    aux_scope: Literal["masked", "all"] = knob("all", "Which tokens the generator of --aux replaces.")
+    aux_reduction: Literal["mean", "mean_all", "sum"] = knob(
+        "mean_all", "Loss of --aux: mean over tokens, mean over padding too, or sum."
+    )
+    eval_every: int = knob(500, "Steps between measurements on --dev.", at_least=1)
+    patience: int | None = knob(None, "End training after so many measurements without a better one.", at_least=1)
+    dev_queries: int = knob(300, "Judged queries of --dev that are asked, by lot.", at_least=1)
+    dev_pool: int = knob(3000, "Passages of --dev that are ranked: all that are relevant, others by lot.", at_least=1)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = knob(
         "auto", "Numbers of the forward pass; auto is bfloat16 on a GPU that has it, float32 elsewhere."
     )

@@ -152,3 +152,24 @@ def batches_by_length(lengths: np.ndarray, *, budget: int, most: int = 4096) -> 
         rows = max(1, min(most, budget // max(1, int(lengths[order[start]]))))
         yield order[start : start + rows]
         start += rows
+
+
+def groups_by_length(lengths: np.ndarray, *, overhead: float) -> list[np.ndarray]:
+    """Row numbers in groups of like length, longest first, that cost least: tokens, padding included, and `overhead` a group.
+
+    lengths: (texts,); overhead: what it costs to begin a group, in tokens
+    """
+    order = np.argsort(-lengths, kind="stable")
+    widths, starts = np.unique(-lengths[order], return_index=True)  # groups part where the length changes
+    widths, bounds = -widths, np.append(starts, len(order))
+    best, begins = np.zeros(len(widths) + 1), np.zeros(len(widths) + 1, dtype=np.int64)
+    for end in range(1, len(widths) + 1):  # best[end]: the least cost of all texts before bounds[end]
+        costs = best[:end] + widths[:end] * (bounds[end] - bounds[:end]) + overhead
+        begins[end] = costs.argmin()
+        best[end] = costs[begins[end]]
+    groups = []
+    end = len(widths)
+    while end:
+        groups.append(order[bounds[begins[end]] : bounds[end]])
+        end = begins[end]
+    return groups[::-1]

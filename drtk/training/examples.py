@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping
+from math import isfinite, nan
 from typing import Protocol
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.records import Example
+from drtk.text.draws import uniform
 
 
 class Passages(Protocol):
@@ -22,8 +24,13 @@ class PackedExamples:
     500,000 examples with 200 negatives take 400 MB and the ids themselves, where tuples of strings would take 10 GB.
     """
 
-    def __init__(self, examples: Iterable[Example], *, line: Callable[[], int] | None = None) -> None:
-        """line: tells the line of the example that was taken last; without it examples are counted instead."""
+    def __init__(
+        self, examples: Iterable[Example], *, line: Callable[[], int] | None = None, scored: bool = False
+    ) -> None:
+        """line: tells the line of the example that was taken last; without it examples are counted instead
+        scored: keep a teacher's scores, another 4 bytes a reference
+        """
+        self._scores = array("f") if scored else None
         self._lines = array("q")
         self._numbers: dict[str, int] = {}
         self.query_ids: list[str] = []
@@ -37,6 +44,10 @@ class PackedExamples:
             self._splits.append(len(self._references))
             self._references.extend(map(self._number, example.negatives))
             self._starts.append(len(self._references))
+            if self._scores is not None:
+                given = example.scores or {}
+                for side, ids in (("positives", example.positives), ("negatives", example.negatives)):
+                    self._scores.extend(given.get(side) or [nan] * len(ids))
         self.passage_ids = list(self._numbers)
 
     def _number(self, id: str) -> int:
@@ -51,8 +62,54 @@ class PackedExamples:
     def negatives(self, example: int) -> array[int]:
         return self._references[self._splits[example] : self._starts[example + 1]]
 
+    def positive_scores(self, example: int) -> array[float]:
+        """A teacher's scores of the positives. Raises ValueError where none were kept."""
+        if self._scores is None:
+            raise ValueError("no scores were kept")
+        return self._scores[self._starts[example] : self._splits[example]]
+
+    def negative_scores(self, example: int) -> array[float]:
+        """A teacher's scores of the negatives. Raises ValueError where none were kept."""
+        if self._scores is None:
+            raise ValueError("no scores were kept")
+        return self._scores[self._splits[example] : self._starts[example + 1]]
+
+    def thinned(self, share: float, *, seed: int) -> None:
+        """Keep the examples of that share of the queries: a lot that falls on a query whatever the share, so shares nest."""
+        lots = {id: uniform(seed, "fraction", id) for id in self.query_ids}
+        kept = set(sorted(lots, key=lambda each: (lots[each], each))[: max(1, round(share * len(lots)))])
+        chosen = [number for number, id in enumerate(self.query_ids) if id in kept]
+        numbers: dict[int, int] = {}
+        references, starts, splits, scores = array("i"), array("q", [0]), array("q"), array("f")
+        for example in chosen:
+            for side in (self.positives(example), self.negatives(example)):
+                references.extend(numbers.setdefault(number, len(numbers)) for number in side)
+                splits.append(len(references))
+            starts.append(splits.pop())
+            if self._scores is not None:
+                scores.extend(self._scores[self._starts[example] : self._starts[example + 1]])
+        self._lines = array("q", [self._lines[example] for example in chosen])
+        self.query_ids = [self.query_ids[example] for example in chosen]
+        self.passage_ids = [self.passage_ids[number] for number in numbers]
+        self._references, self._starts, self._splits, self._numbers = references, starts, splits, {}
+        self._scores = scores if self._scores is not None else None
+
+    def answers(self) -> dict[str, array[int]]:
+        """Numbers of all passages labelled as positives of a query, by the query's id, over all its examples."""
+        found: dict[str, array[int]] = {}
+        for number, id in enumerate(self.query_ids):
+            found.setdefault(id, array("i")).extend(self.positives(number))
+        return found
+
+    def short_of(self, count: int) -> int:
+        """How many examples have fewer negatives than `count`."""
+        return sum(0 < len(self.negatives(number)) < count for number in range(len(self)))
+
     def check(self, source: str, *, queries: Mapping[str, str], corpus: Passages, negatives: int) -> None:
-        """Raises MismatchError for the first id that queries or corpus lack, DrtkError where negatives are wanted of none."""
+        """Raises MismatchError for the first id that queries or corpus lack, DrtkError where negatives are wanted of none.
+
+        Where scores are kept, DrtkError for the first that is missing or no number.
+        """
         absent = set(corpus.missing(self.passage_ids))
         for number, query_id in enumerate(self.query_ids):
             place = f"{source}:{self._lines[number]}"
@@ -66,4 +123,18 @@ class PackedExamples:
                 for reference in self._references[self._starts[number] : self._starts[number + 1]]:
                     if self.passage_ids[reference] in absent:
                         raise MismatchError(f"{place}: the corpus has no '{self.passage_ids[reference]}'")
+            if self._scores is not None:
+                self._check_scores(number, f"{place}: '{query_id}'")
         self._numbers = {}  # was needed for packing alone
+
+    def _check_scores(self, number: int, place: str) -> None:
+        assert self._scores is not None
+        start, stop = self._starts[number], self._starts[number + 1]
+        given = self._scores[start:stop]
+        if all(map(isfinite, given)):
+            return
+        at = next(at for at, score in enumerate(given) if not isfinite(score))
+        id = self.passage_ids[self._references[start + at]]
+        if given[at] != given[at]:  # what is missing was packed so; a file of records holds no such number
+            raise DrtkError(f"{place} has no score for '{id}'; drtk score EXAMPLES adds a teacher's")
+        raise DrtkError(f"{place}: the score of '{id}' is {given[at]}, which is no number to learn from")

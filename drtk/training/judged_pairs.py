@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from drtk.records import Passage
+from drtk.training.draws import Texts
 from drtk.training.examples import PackedExamples
-from drtk.training.retriever import Texts
 from drtk.training.sampling import order_of_epoch
 
 

@@ -34,6 +34,7 @@ from drtk.training.pretrainer import Pretrainer
 from drtk.training.rows import Parts, Rows
 from drtk.training.selection import Selection
 from drtk.training.trainer import (
+    DrtkTrainer,
     ShowProgress,
     allow_checkpointing,
     save_weights,
@@ -375,7 +376,7 @@ class Measuring:
 class MeasureTheStart(TrainerCallback):
     """Measures before the first step, so that a log tells what training changed."""
 
-    def __init__(self, trainer: Pretrainer) -> None:
+    def __init__(self, trainer: DrtkTrainer) -> None:
         self._trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:

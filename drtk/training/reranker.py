@@ -21,9 +21,9 @@ from drtk.models.reranker import PairScorer, save_crossencoder
 from drtk.settings.reranking import RerankerSettings
 from drtk.text.batching import PairTokenizing, Tokens, batches_by_length
 from drtk.training.distributed import collected, rank, wait_for_all, world_size
+from drtk.training.draws import Drawn, Draws, Texts
 from drtk.training.examples import PackedExamples
 from drtk.training.judged_pairs import JudgedPair, JudgedPairs, pair_count
-from drtk.training.retriever import Drawn, Draws, Texts
 from drtk.training.schedule import Plan, planned
 from drtk.training.selection import Selection
 from drtk.training.trainer import DrtkTrainer, Objective, ShowProgress, allow_checkpointing, training_arguments

@@ -3,135 +3,36 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from drtk.errors import DrtkError
-from drtk.losses import RETRIEVER_LOSSES
-from drtk.losses.contrastive import same_as_positive
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.io.progress import warn
 from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from drtk.models.checkpoint import TextEncoder
-from drtk.records import Passage
+from drtk.models.lora import add_adapters, merge_adapters, need_peft
 from drtk.settings.finetuning import RetrieverSettings
-from drtk.text.batching import Tokenizing
-from drtk.training.distributed import gather, wait_for_all
+from drtk.training.auxiliary import Corrupting, WithAuxiliary, diffcse_network
+from drtk.training.caching import RetrieverTrainer
+from drtk.training.distributed import wait_for_all
+from drtk.training.draws import Draws, Texts, collate
 from drtk.training.examples import PackedExamples
-from drtk.training.sampling import negatives_of_epoch, order_of_epoch, positive_of_epoch
+from drtk.training.goal import Goal
+from drtk.training.pretrain import MeasureTheStart
 from drtk.training.schedule import Plan, planned
-from drtk.training.trainer import (
-    DrtkTrainer,
-    Objective,
-    ShowProgress,
-    allow_checkpointing,
-    training_arguments,
-)
+from drtk.training.selection import Selection
+from drtk.training.trainer import ShowProgress, allow_checkpointing, training_arguments
 
 QUERY_LENGTH, PASSAGE_LENGTH = 32, 144  # methods, section 6.2
-GROUP_TOKENS = 2048  # on a CPU: texts of like length go through the encoder together, which spares it the padding
-LOG = "log.jsonl"
-
-
-class Texts(Protocol):
-    """Where passages are looked up; io.store.CorpusStore is one."""
-
-    def many(self, ids: Sequence[str]) -> list[Passage]: ...
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """An example as one step sees it: the query, and numbers and texts of a positive and the negatives after it."""
-
-    query: str
-    numbers: list[int]
-    passages: list[Passage]
-
-
-class Draws(torch.utils.data.Dataset[Drawn]):
-    """The examples of every step, in the order in which they are seen: item k is of step k // batch.
-
-    Each epoch takes the examples in an order of its own and leaves out those that fill no batch.
-    """
-
-    def __init__(
-        self,
-        examples: PackedExamples,
-        *,
-        queries: dict[str, str],
-        corpus: Texts,
-        batch: int,
-        steps: int,
-        negatives: int,
-        seed: int,
-    ) -> None:
-        self._examples, self._queries, self._corpus = examples, queries, corpus
-        self._length, self._negatives, self._seed = steps * batch, negatives, seed
-        self.epoch_length = len(examples) // batch * batch
-        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, dtype=np.int64))
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: int) -> Drawn:
-        epoch, place = divmod(index, self.epoch_length)
-        if self._order[0] != epoch:
-            self._order = (epoch, order_of_epoch(len(self._examples), epoch=epoch, seed=self._seed))
-        example = int(self._order[1][place])
-        numbers = [positive_of_epoch(self._examples.positives(example), epoch=epoch, seed=self._seed)]
-        negatives = self._examples.negatives(example)
-        numbers += negatives_of_epoch(negatives, self._negatives, epoch=epoch, seed=self._seed)
-        passages = self._corpus.many([self._examples.passage_ids[number] for number in numbers])
-        return Drawn(self._queries[self._examples.query_ids[example]], numbers, passages)
-
-
-def collate(drawn: Sequence[Drawn], *, query: Tokenizing, passage: Tokenizing) -> dict[str, Tensor]:
-    """The inputs of a step: those of BiEncoder, and `passage_numbers` (queries * n,)."""
-    texts: dict[str, tuple[Tokenizing, list[Any]]] = {
-        "query": (query, [item.query for item in drawn]),
-        "passage": (passage, [text for item in drawn for text in item.passages]),
-    }
-    batch = {"passage_numbers": torch.tensor([number for item in drawn for number in item.numbers])}
-    for role, (tokenizing, items) in texts.items():
-        padded = tokenizing(items).padded(np.arange(len(items)), pad=tokenizing.pad, left=tokenizing.left)
-        batch |= {f"{role}_{name}": torch.from_numpy(array) for name, array in padded.items()}
-    return batch
-
-
-def contrastive_terms(
-    model: nn.Module,
-    inputs: dict[str, Tensor],
-    *,
-    loss: Callable[..., Tensor],
-    similarity: str,
-    temperature: float,
-    mask_duplicates: bool,
-) -> dict[str, Tensor]:
-    """{"contrastive": ()} of the batch of all processes together, in float32 whatever the model's precision."""
-    inputs = dict(inputs)
-    numbers = gather(inputs.pop("passage_numbers"))
-    queries, passages = model(**inputs)
-    with torch.autocast(queries.device.type, enabled=False):
-        queries, passages = gather(queries.float()), gather(passages.float())
-        barred = same_as_positive(numbers, len(queries)) if mask_duplicates else None
-        value = loss(queries, passages, similarity=similarity, temperature=temperature, barred=barred)
-    return {"contrastive": value}
-
-
-def retriever_objective(settings: RetrieverSettings, *, similarity: str) -> Objective:
-    """What training with these settings minimises: (model, inputs of a step) -> named terms."""
-    return partial(
-        contrastive_terms,
-        loss=RETRIEVER_LOSSES.load(settings.loss),
-        similarity=similarity,
-        temperature=settings.temperature,
-        mask_duplicates=settings.mask_duplicate_positives,
-    )
+# Texts of like length go through the encoder together. What beginning another group costs, in tokens: the gradient of all
+# word embeddings and the start of every operation; a GPU has done thousands of tokens meanwhile.
+GROUP_OVERHEAD = {"cpu": 64.0, "cuda": 4096.0}
+LOG, BEST, CHOSEN_BY = "log.jsonl", "best", "dev_nDCG@10"
+Look = Callable[[], dict[str, float]]
 
 
 def plan(examples: int, settings: RetrieverSettings) -> Plan:
@@ -141,8 +42,20 @@ def plan(examples: int, settings: RetrieverSettings) -> Plan:
     return planned(examples, batch=settings.batch, epochs=settings.epochs, steps=settings.steps)
 
 
+def check(settings: RetrieverSettings) -> None:
+    """Raise UsageError for settings that cannot be meant together, MissingDependency for what is not installed."""
+    Goal.of(settings, similarity="cosine")
+    if settings.aux != "none" and not settings.aux_generator:
+        raise UsageError("--aux diffcse needs --aux-generator: a masked language model that proposes tokens")
+    if settings.lora is not None:
+        need_peft()
+
+
 def start_towers(model: str, settings: RetrieverSettings) -> dict[str, TextEncoder]:
-    """The towers to start from, their recipes as they shall be used and saved."""
+    """The towers to start from, their recipes as they shall be used and saved.
+
+    Raises MismatchError where --matryoshka wants more numbers than vectors have.
+    """
     wishes = {
         "pooling": settings.pooling,
         "normalize": settings.normalize,
@@ -161,6 +74,11 @@ def start_towers(model: str, settings: RetrieverSettings) -> dict[str, TextEncod
         if settings.passage_length is None:
             settled["passage_length"] = min(PASSAGE_LENGTH, tower.recipe.passage_length)
         tower.recipe = tower.recipe.changed(settled, sealed=False, folder=model)
+        for size in settings.matryoshka:
+            if size >= tower.encoder.dimension:
+                raise MismatchError(
+                    f"--matryoshka {size}: {model} gives vectors of {tower.encoder.dimension} numbers, which are trained anyway"
+                )
     return towers
 
 
@@ -174,14 +92,21 @@ def train_retriever(
     settings: RetrieverSettings,
     seed: int = 42,
     device: str = "auto",
+    dev: Look | None = None,
 ) -> dict[str, Any]:
-    """Train, write the model into `folder` (rank zero), and return {"steps", "epochs"} of the run.
+    """Train, write the model into `folder` (rank zero), and return {"steps", "epochs", …} of the run.
 
     folder: where checkpoints (taken away at the end), log.jsonl and the model go; where it holds a whole checkpoint,
             training goes on from there
-    Raises DrtkError where the loss ceases to be a number.
+    dev: figures of the towers as they are, CHOSEN_BY among them, taken every --eval-every steps; the best weights are kept
+    Raises DrtkError where the loss ceases to be a number or memory is too small.
     """
     schedule = plan(len(examples), settings)
+    passage, query = towers["passage"], towers.get("query", towers["passage"])
+    goal = Goal.of(settings, similarity=str(passage.recipe.similarity))
+    short = examples.short_of(settings.negatives)
+    if short and settings.draw != "replacement":
+        warn(f"train-retriever: {short:,} examples have fewer than {settings.negatives} negatives; theirs repeat")
     checkpoints = folder / "checkpoints"
     arguments = training_arguments(
         checkpoints,
@@ -197,13 +122,31 @@ def train_retriever(
         save_every=settings.save_every,
         others=settings.trainer,
     )
-    passage, query = towers["passage"], towers.get("query", towers["passage"])
-    model = BiEncoder(
+    pair = BiEncoder(
         passage.encoder,
         query.encoder if "query" in towers else None,
         prompt_lengths=(query.prompt_length("query"), passage.prompt_length("passage")),
-        group_tokens=GROUP_TOKENS if arguments.device.type == "cpu" else None,
+        group_overhead=GROUP_OVERHEAD.get(arguments.device.type),
     )
+    model: nn.Module = pair
+    corrupting = None
+    weights = dict(goal.weights or {})
+    if settings.aux == "diffcse":
+        network = diffcse_network(towers, settings, seed=seed)
+        network.generator.to(arguments.device)
+        corrupting = Corrupting.of(network.composition, passage.tokenizer)
+        weights |= network.weights
+        model = WithAuxiliary(pair, network)
+    if settings.lora is not None:
+        for number, tower in enumerate(towers.values()):
+            add_adapters(
+                tower.encoder,
+                rank=settings.lora,
+                alpha=settings.lora_alpha,
+                dropout=settings.lora_dropout,
+                targets=settings.lora_target,
+                seed=seed + number,
+            )
     if settings.gradient_checkpointing:
         for tower in towers.values():
             allow_checkpointing(tower.encoder.backbone)
@@ -215,23 +158,46 @@ def train_retriever(
         steps=schedule.steps,
         negatives=settings.negatives,
         seed=seed,
+        draw=settings.draw,
+        positive=settings.positive,
+        answers=goal.masked == "answers",
+        scores=goal.distilling is not None,
     )
-    trainer = DrtkTrainer(
-        objective=retriever_objective(settings, similarity=str(passage.recipe.similarity)),
+    watch: Selection | None = None
+    if dev is not None:
+        watch = Selection(
+            model, dev, folder / BEST, by=CHOSEN_BY, every=settings.eval_every, patience=settings.patience
+        )
+    trainer = RetrieverTrainer(
+        goal=goal,
+        cache_chunk=settings.cache_chunk,
+        warm_temperature=settings.temperature_warmup,
+        weights=weights,
+        probe=watch,
         log=folder / LOG,
         steps_per_epoch=schedule.steps_per_epoch,
         model=model,
         args=arguments,
         train_dataset=draws,
-        data_collator=partial(collate, query=query.tokenizing("query"), passage=passage.tokenizing("passage")),
+        data_collator=partial(
+            collate, query=query.tokenizing("query"), passage=passage.tokenizing("passage"), aux=corrupting
+        ),
         callbacks=[ShowProgress("train-retriever", schedule.steps)],
     )
+    if watch is not None:
+        trainer.add_callback(MeasureTheStart(trainer))
     steps = trainer.go_on()
+    facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / schedule.steps_per_epoch, 4)}
     if trainer.is_world_process_zero():
+        if watch is not None:
+            best = watch.put_back(model)
+            facts |= {"best_step": best.step, f"best_{CHOSEN_BY}": best.value}
         for tower in towers.values():
+            if settings.lora is not None:
+                merge_adapters(tower.encoder)
             tower.encoder.cpu().eval()
         save_towers(towers, folder)
-        shutil.rmtree(checkpoints, ignore_errors=True)
+        for passing in (checkpoints, folder / BEST):
+            shutil.rmtree(passing, ignore_errors=True)
     wait_for_all()
-    epochs = round(schedule.steps / schedule.steps_per_epoch, 4)
-    return {"steps": steps, "epochs": epochs}
+    return facts

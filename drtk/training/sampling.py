@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
+
+from drtk.text.draws import generator
 
 Item = TypeVar("Item")
 
@@ -21,6 +23,33 @@ def negatives_of_epoch(negatives: Sequence[Item], count: int, *, epoch: int, see
         raise ValueError("there are no negatives to draw from")
     offset = (epoch + seed) * count % len(negatives)
     return [negatives[(offset + step) % len(negatives)] for step in range(count)]
+
+
+def drawn_negatives(
+    negatives: Sequence[Item],
+    count: int,
+    *,
+    how: Literal["window", "replacement", "shuffle"],
+    epoch: int,
+    seed: int,
+    key: str,
+) -> list[Item]:
+    """`count` negatives for an epoch (methods, section 6.5); `key` tells the example apart, for what is drawn.
+
+    window: `negatives_of_epoch`, whose window goes round a list that is too short (SimLM)
+    replacement: the same, but a list that is too short is drawn from with replacement (Tevatron)
+    shuffle: the first of the list in an order of the epoch's own, which goes on from the start where it is too short (DPR)
+    Raises ValueError for an empty list.
+    """
+    if how == "window" or count == 0 or (how == "replacement" and len(negatives) >= count):
+        return negatives_of_epoch(negatives, count, epoch=epoch, seed=seed)
+    if not negatives:
+        raise ValueError("there are no negatives to draw from")
+    rng = generator(seed, epoch, key, "negatives")
+    if how == "replacement":
+        return [negatives[int(place)] for place in rng.integers(len(negatives), size=count)]
+    order = rng.permutation(len(negatives))
+    return [negatives[int(order[place % len(order)])] for place in range(count)]
 
 
 def positive_of_epoch(positives: Sequence[Item], *, epoch: int, seed: int) -> Item:

@@ -57,6 +57,7 @@ class DrtkTrainer(Trainer):
 
     The data set holds the examples of all steps in order: it knows epochs and shuffling, the Trainer does not.
     objective: (model, inputs) -> named scalar terms, whose sum is minimised; all of them are logged
+    weights: what a term counts in the sum, 1 where nothing is said
     log: file that gets a line per `logging_steps`; steps_per_epoch: for the "epoch" written there
     probe: measures the model meanwhile, and may end training
     """
@@ -68,9 +69,11 @@ class DrtkTrainer(Trainer):
         log: Path,
         steps_per_epoch: float,
         probe: Probe | None = None,
+        weights: Mapping[str, float] | None = None,
         **given: Any,
     ) -> None:
         super().__init__(**given)
+        self._weights = weights or {}
         self.remove_callback(PrinterCallback)
         self.callback_handler.callbacks = [beside_the_log(each, log) for each in self.callback_handler.callbacks]
         self.probe = probe
@@ -161,13 +164,20 @@ class DrtkTrainer(Trainer):
         return super().training_step(*given, **named)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *given: Any, **named: Any) -> Any:
-        """The sum of the objective's terms, ()."""
-        terms = self.objective(model, inputs)
+        """The weighted sum of the objective's terms, ()."""
+        return self.noted(self.objective(model, inputs))
+
+    def weighed(self, terms: Mapping[str, Tensor]) -> Tensor:
+        """The weighted sum of terms, ()."""
+        return torch.stack([self._weights.get(name, 1.0) * value for name, value in terms.items()]).sum()
+
+    def noted(self, terms: Mapping[str, Tensor]) -> Tensor:
+        """`weighed`, and the terms kept for the log. Raises DrtkError where the sum is no number."""
         if len(terms) > 1:
             self._steps_of_terms += 1
             for name, value in terms.items():
                 self._terms[name] = self._terms.get(name, torch.zeros_like(value)) + value.detach()
-        total = torch.stack(list(terms.values())).sum()
+        total = self.weighed(terms)
         if not torch.isfinite(total):
             raise Ruined(
                 f"the loss is {total.item()} at step {self.state.global_step + 1}; a lower --lr or --precision float32 may help"

@@ -19,8 +19,8 @@ from drtk.text.basic_words import function_words, question_words
 from drtk.text.word_pieces import WordPieceTokenizer
 from drtk.text.word_places import WordPlaces, passage_places
 from drtk.text.words import stem_with
+from drtk.training.draws import Drawn, Texts
 from drtk.training.examples import PackedExamples
-from drtk.training.retriever import Drawn, Texts
 from drtk.training.sampling import order_of_epoch
 
 _LOOKED_UP = 1000  # passages at once

@@ -34,6 +34,10 @@ def encode(place: Path, output: Path, *more: str, source: str = "corpus.jsonl") 
     app(given, standalone_mode=False)
 
 
+def run(*given: object) -> None:
+    app([*map(str, given), "--quiet"], standalone_mode=False)
+
+
 def vectors(folder: Path) -> dict[str, np.ndarray]:
     return {id: row for shard in read_shards(folder) for id, row in zip(shard.ids, shard.vectors, strict=True)}
 
@@ -128,3 +132,21 @@ def test_what_cannot_be_meant_is_refused_before_work(place: Path, tmp_path: Path
     with pytest.raises(UsageError, match="unknown pooling 'median'"):
         encode(place, tmp_path / "v", "--pooling", "median")
     assert not (tmp_path / "v").exists()
+
+
+def test_vectors_may_be_cut_and_questions_are_cut_as_they_are(place: Path, tmp_path: Path) -> None:
+    for name, more in (("whole", []), ("cut", ["--dimensions", "5"])):
+        run("encode", place / "corpus.jsonl", "--model", place / "model", "-o", tmp_path / name, *more)
+    whole, cut = (np.load(tmp_path / name / "00000.npy") for name in ("whole", "cut"))
+    np.testing.assert_allclose(cut, whole[:, :5], atol=1e-6)
+    run("index", tmp_path / "cut", "--type", "exact", "-o", tmp_path / "index")
+    run("search", tmp_path / "index", place / "queries.jsonl", "-k", "3", "-o", tmp_path / "run")
+    run("encode", place / "queries.jsonl", "--role", "query", "--model", place / "model", "-o", tmp_path / "asked")
+    asked = np.load(tmp_path / "asked" / "00000.npy")[:, :5]
+    left, right = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (asked, cut))  # by cosine
+    best = (left @ right.T).max(axis=1)
+    rows = [line.split() for line in (tmp_path / "run").read_text().splitlines()]
+    first = [float(row[4]) for row in rows if row[3] == "1"]
+    np.testing.assert_allclose(first, best, atol=1e-5)
+    with pytest.raises(MismatchError, match=r"--dimensions 500: .* gives vectors of 32 numbers"):
+        run("encode", place / "corpus.jsonl", "--model", place / "model", "-o", tmp_path / "x", "--dimensions", "500")

@@ -132,6 +132,12 @@ def test_examples_that_lead_nowhere_are_named(place: Path, tmp_path: Path, row: 
     ("more", "told"),
     [
         (["--loss", "hinge"], "unknown retriever loss 'hinge'; choose from infonce"),
+        (["--contrastive", "hinge"], "unknown retriever loss 'hinge'; choose from infonce"),
+        (["--loss", "kl", "--contrastive", "kl"], "--contrastive kl: learns from a teacher"),
+        (["--alpha", "0.5"], "--alpha weighs the contrastive loss beside kl"),
+        (["--patience", "2"], "--patience needs something to measure with: --dev"),
+        (["--aux", "diffcse"], "--aux diffcse needs --aux-generator"),
+        (["--preset", "simlm"], "preset 'simlm' is for drtk pretrain"),
         (["--trainer", "max_steps=3"], "max_steps: use --steps"),
         (["--preset", "nothing"], "unknown preset 'nothing'"),
         (["--temperature", "0"], "--temperature: must be at least"),
@@ -176,6 +182,154 @@ def short_of_memory_at(step: int, method):
         return method(self, *given, **named)
 
     return failing
+
+
+def scored(place: Path, name: str) -> str:
+    """The examples with a teacher's scores that prefer every passage to the one after it."""
+    rows = [json.loads(line) for line in (place / "examples.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["scores"] = {"positives": [4.0], "negatives": [2.0 - number for number in range(len(row["negatives"]))]}
+    (place / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return name
+
+
+def test_a_student_learns_what_its_teacher_says(place: Path, tmp_path: Path):
+    more = ("--preset", "simlm-distill", "--steps", "20", "--warmup", "0", "--log-every", "5")
+    train(
+        place,
+        tmp_path / "m",
+        *more,
+        "--query-length",
+        "16",
+        "--passage-length",
+        "40",
+        examples=scored(place, "s.jsonl"),
+    )
+    log = entries(tmp_path / "m")
+    assert all(set(entry) >= {"loss", "distillation", "contrastive"} for entry in log)
+    assert log[0]["loss"] == pytest.approx(log[0]["distillation"] + 0.2 * log[0]["contrastive"], rel=1e-3)
+    assert log[-1]["distillation"] < 0.8 * log[0]["distillation"]
+
+
+@pytest.mark.parametrize("loss", ["kl", "margin-mse"])
+def test_examples_without_scores_name_the_command_that_adds_them(place: Path, tmp_path: Path, loss: str):
+    told = r"examples.jsonl:1: 'q0' has no score for 'd0'; drtk score EXAMPLES adds a teacher's$"
+    with pytest.raises(DrtkError, match=told):
+        train(place, tmp_path / "m", "--loss", loss)
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_score_that_is_no_number_is_told_with_its_line(place: Path, tmp_path: Path):
+    (place / "nan.jsonl").write_text(
+        '{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"], "scores": {"positives": [NaN], "negatives": [1]}}\n'
+    )
+    with pytest.raises(DrtkError, match=r"nan.jsonl:1: .*NaN"):
+        train(place, tmp_path / "m", "--loss", "kl", examples="nan.jsonl")
+
+
+def test_one_negative_is_used_again_and_that_is_said(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    rows = [json.loads(line) for line in (place / "examples.jsonl").read_text().splitlines()]
+    for row in rows[:7]:
+        del row["negatives"][1:]
+    (place / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    train(place, tmp_path / "m", "--steps", "2", examples="one.jsonl")
+    assert "7 examples have fewer than 2 negatives; theirs repeat" in capsys.readouterr().err
+    train(place, tmp_path / "n", "--steps", "2", "--draw", "replacement", examples="one.jsonl")
+    assert "fewer than" not in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_preset_is_not_gone_on_from(place: Path, tmp_path: Path):
+    size = ("--query-length", "16", "--passage-length", "40", "--steps", "4", "--save-every", "2", "--log-every", "1")
+    with pytest.raises(DrtkError, match="the loss is nan at step"):
+        train(place, tmp_path / "m", "--preset", "simlm-r1", *size, "--lr", "1e38", "--trainer", "max_grad_norm=0")
+    assert (tmp_path / "m" / "meta.json.part").exists()
+    with pytest.raises(MismatchError, match=r"was begun with other settings or files \(.*loss") as told:
+        train(place, tmp_path / "m", "--preset", "qac-r1", *size, "--resume")
+    assert "\n" not in str(told.value)
+
+
+def test_a_fraction_of_the_queries_is_trained_on(place: Path, tmp_path: Path):
+    train(place, tmp_path / "m", "--steps", "2", "--train-fraction", "0.2")
+    assert read_json(tmp_path / "m" / "meta.json")["counts"]["examples"] == 12
+    with pytest.raises(DrtkError, match="3 examples do not fill one batch"):
+        train(place, tmp_path / "n", "--train-fraction", "0.05")
+
+
+def beir(place: Path) -> Path:
+    """A BEIR folder of the same collection, in which each query's passage is judged."""
+    folder = place / "beir"
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    for name in ("corpus", "queries"):
+        (folder / f"{name}.jsonl").write_text((place / f"{name}.jsonl").read_text())
+    rows = "".join(f"q{number}\td{number}\t1\n" for number in range(60))
+    (folder / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    return folder
+
+
+def test_the_best_weights_on_dev_are_kept(place: Path, tmp_path: Path):
+    dev = ["--dev", str(beir(place)), "--dev-queries", "20", "--dev-pool", "50", "--eval-every", "10"]
+    train(place, tmp_path / "m", "--steps", "40", "--log-every", "10", "--lr", "5e-3", *dev)
+    log = entries(tmp_path / "m")
+    seen = {entry["step"]: entry["dev_nDCG@10"] for entry in log if "dev_nDCG@10" in entry}
+    assert sorted(seen) == [0, 10, 20, 30, 40]
+    assert all(0 <= entry["dev_accuracy"] <= 1 for entry in log if "dev_accuracy" in entry)
+    counts = read_json(tmp_path / "m" / "meta.json")["counts"]
+    best = max(seen.values())
+    assert counts["best_dev_nDCG@10"] == pytest.approx(best)
+    assert counts["best_step"] == min(step for step, value in seen.items() if value == best)
+    assert best > seen[0] + 0.05
+    assert not (tmp_path / "m" / "best").exists()
+
+
+def test_training_ends_when_nothing_gets_better(place: Path, tmp_path: Path):
+    dev = ["--dev", str(beir(place)), "--eval-every", "2", "--patience", "2", "--dev-queries", "10"]
+    train(place, tmp_path / "m", "--steps", "40", "--lr", "0", *dev)
+    manifest = read_json(tmp_path / "m" / "meta.json")
+    assert (manifest["counts"]["steps"], manifest["counts"]["best_step"]) == (4, 0)
+    start, ended = (load_file(folder / "model.safetensors") for folder in (place / "model", tmp_path / "m"))
+    assert all(bool((start[name] == ended[name]).all()) for name in start)
+
+
+def test_cached_training_that_was_stopped_resumes_to_the_same_weights(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from drtk.training.caching import RetrieverTrainer
+
+    more = ["--steps", "8", "--save-every", "2", "--log-every", "2", "--cache-chunk", "5", "--temperature-warmup"]
+    more += ["--dev", str(beir(place)), "--eval-every", "4", "--dev-queries", "10", "--mask-false-negatives"]
+    train(place, tmp_path / "whole", *more)
+    usual = RetrieverTrainer.training_step
+
+    def stopped(self: RetrieverTrainer, *given: object) -> object:
+        if self.state.global_step == 5:
+            raise KeyboardInterrupt
+        return usual(self, *given)
+
+    output = tmp_path / "stopped"
+    with monkeypatch.context() as patched:
+        patched.setattr(RetrieverTrainer, "training_step", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            train(place, output, *more)
+    train(place, output, *more, "--resume")
+    mine, theirs = (load_file(folder / "model.safetensors") for folder in (output, tmp_path / "whole"))
+    assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)
+    assert entries(output) == entries(tmp_path / "whole")
+
+
+def test_diffcse_is_trained_beside_and_leaves_no_trace_in_the_folder(place: Path, tmp_path: Path):
+    from drtk.models.lm_head import load_masked_lm, save_lm_head
+
+    generator = tiny_model(tmp_path / "g", seed=4, layers=1)
+    save_lm_head(load_masked_lm(generator)[1], generator)
+    size = ("--query-length", "16", "--passage-length", "40", "--steps", "3", "--log-every", "1")
+    more = ("--preset", "dpr-nq-roberta-shared", "--aux", "diffcse", "--aux-generator", str(generator))
+    train(place, tmp_path / "m", *more, *size)
+    log = entries(tmp_path / "m")
+    for entry in log:
+        parts = entry["diffcse_query"] + entry["diffcse_passage"]
+        assert entry["loss"] == pytest.approx(entry["contrastive"] + 0.005 * parts, rel=1e-4)
+    names = set(load_file(tmp_path / "m" / "model.safetensors"))
+    assert names == set(load_file(place / "model" / "model.safetensors"))
 
 
 def test_too_few_examples_for_a_batch(place: Path, tmp_path: Path):

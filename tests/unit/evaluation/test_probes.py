@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.evaluation.probes import RankingProbe, RatingProbe, split_to_choose_by
+from drtk.evaluation.probes import RankingProbe, RatingProbe, sampled, split_to_choose_by
 from drtk.io.intake import Intake
+from drtk.records import Passage
 from tests.running import write
 
 LETTERS = "abcd"
@@ -38,6 +39,38 @@ def test_ranking_is_nDCG_of_the_inner_products(tmp_path: Path) -> None:
     # q1: aa (2), ab (1): ab at rank 2 gives 1 / log2(3) = .6309; q2: ab and b tie at 1, "b" > "ab" comes first: 1
     probe = RankingProbe(collection(tmp_path / "c"), split="dev", intake=Intake())
     assert probe(encode) == pytest.approx((0.6309298 + 1) / 2)
+
+
+def test_accuracy_is_among_the_positives_of_a_batch(tmp_path: Path) -> None:
+    # q1 "a" wants ab, q2 "b" wants b. ab . a = 1 > b . a = 0: right; b . b = 1 = ab . b: a tie is no loss
+    probe = RankingProbe(collection(tmp_path / "c"), split="dev", intake=Intake())
+    assert probe.figures(encode, batch=2) == {"nDCG@10": pytest.approx((0.6309298 + 1) / 2), "accuracy": 1.0}
+    write(
+        tmp_path / "c" / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq1\tb\t1\nq1\taa\t0\nq2\taa\t2\nq2\tb\t1\n"
+    )
+    wrong = RankingProbe(tmp_path / "c", split="dev", intake=Intake())
+    # q1 wants b: aa . a = 2 > b . a = 0; q2's best grade is aa: b . b = 1 > aa . b = 0. Alone, each is first
+    assert wrong.figures(encode, batch=2)["accuracy"] == 0.0
+    assert wrong.figures(encode, batch=1)["accuracy"] == 1.0
+
+
+def test_a_pool_holds_what_is_relevant_and_others_by_lot(tmp_path: Path) -> None:
+    folder = collection(tmp_path / "c")
+    lots = {"q1": 0.9, "q2": 0.1, "aa": 0.5, "b": 0.9, "ab": 0.1, "c": 0.2}
+    probe = RankingProbe(folder, split="dev", intake=Intake(), queries=1, pool=2, lot=lots.__getitem__)
+    assert [query.id for query in probe._queries] == ["q2"]
+    assert [passage.id for passage in probe._passages] == [
+        "b",
+        "ab",
+    ]  # relevant; and the smallest lot, in the file's order
+    assert probe(encode) == 1.0
+    texts = [Passage(str(number), "") for number in range(100)]
+    found = sampled(texts, {"7", "93"}, count=10, lot=lambda each: (int(each) * 37) % 100)
+    by_lot = sorted(
+        (id for id in map(str, range(100)) if id not in ("7", "93")), key=lambda each: (int(each) * 37) % 100
+    )
+    assert {passage.id for passage in found} == {"7", "93", *by_lot[:8]}
+    assert [int(passage.id) for passage in found] == sorted(int(passage.id) for passage in found)
 
 
 def test_ratings_are_correlated_by_rank(tmp_path: Path) -> None:

@@ -8,13 +8,18 @@ import pytest
 import torch
 
 from drtk.losses import RETRIEVER_LOSSES
-from drtk.losses.contrastive import infonce, infonce_rows, same_as_positive
-from drtk.settings.core import load_preset, merge
-from drtk.settings.finetuning import RetrieverSettings
-from drtk.training.retriever import retriever_objective
-
-Q = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-P = torch.tensor([[0.8, 0.6], [0.6, -0.8], [0.28, 0.96], [-0.6, 0.8]])  # d1+, n1, d2+, n2
+from drtk.losses.contrastive import (
+    infonce,
+    infonce_rows,
+    known_positives,
+    same_as_positive,
+    simlm_full,
+    simlm_full_rows,
+    simlm_paper,
+    simlm_paper_rows,
+)
+from drtk.training.goal import learns_from_teacher
+from tests.finetuning import P, Q
 
 
 def test_cosine_at_temperature_one_half():
@@ -49,47 +54,76 @@ def test_identical_vectors_give_the_logarithm_of_the_columns(batch: int, n: int,
     assert value.item() == pytest.approx(expected, abs=1e-5)
 
 
-def test_half_precision_vectors_are_compared_in_float32():
-    value = infonce(Q.bfloat16(), P.bfloat16(), similarity="cosine", temperature=0.02)
+LOSSES = {"infonce": infonce, "simlm-paper": simlm_paper, "simlm-full": simlm_full}
+
+
+def test_simlm_as_printed_puts_the_positive_against_all_others_as_well():
+    # row 1, tau .5: q.m 1.2 .56 -1.2 and d+.m = 0 1.6 0, of (.6,-.8) (.28,.96) (-.6,.8): 0, .8 / .5 = 1.6, 0
+    # log(e^1.6 + e^1.2 + e^.56 + e^-1.2 + e^0 + e^1.6 + e^0) - 1.6 = 1.249437
+    first = math.log(sum(map(math.exp, (1.6, 1.2, 0.56, -1.2, 0, 1.6, 0)))) - 1.6
+    rows = simlm_paper_rows(Q, P, similarity="cosine", temperature=0.5)
+    assert rows.tolist() == pytest.approx([1.249437, 1.252637], abs=1e-6)
+    assert first == pytest.approx(1.249437, abs=1e-6)
+    assert simlm_paper(Q, P, similarity="cosine", temperature=0.5).item() == pytest.approx(1.251037, abs=1e-6)
+    assert simlm_paper(Q, P, similarity="cosine", temperature=0.02).item() == pytest.approx(0.346920, abs=2e-6)
+
+
+def test_simlm_as_released_has_four_blocks():
+    # row 1, tau .5: q with passages 1.6 1.2 .56 -1.2; d+ with q2 1.2; q with q2 0; d+ with d2+ 1.6
+    first = math.log(sum(map(math.exp, (1.6, 1.2, 0.56, -1.2, 1.2, 0, 1.6)))) - 1.6
+    rows = simlm_full_rows(Q, P, similarity="cosine", temperature=0.5)
+    assert first == pytest.approx(1.375436, abs=1e-6)
+    assert rows.tolist() == pytest.approx([1.375436, 1.215482], abs=1e-6)
+    assert simlm_full(Q, P, similarity="cosine", temperature=0.5).item() == pytest.approx(1.295459, abs=1e-6)
+    assert simlm_full(Q, P, similarity="cosine", temperature=0.02).item() == pytest.approx(0.346932, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "n", "expected"),
+    # ln(2 * 1024 - 1); ln(1024 + 3 * 63) = ln 1213; ln(64 * 24 + 3 * 63) = ln 1725
+    [("simlm-paper", 16, 7.624131), ("simlm-full", 16, 7.100852), ("simlm-full", 24, 7.452982)],
+)
+def test_identical_vectors_count_simlms_columns(loss: str, n: int, expected: float):
+    value = LOSSES[loss](torch.ones(64, 4), torch.ones(64 * n, 4), similarity="cosine", temperature=0.02)
+    assert value.item() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_half_precision_vectors_are_compared_in_float32(loss: str):
+    value = LOSSES[loss](Q.bfloat16(), P.bfloat16(), similarity="cosine", temperature=0.02)
     assert value.dtype == torch.float32
+    assert value.item() == pytest.approx({"infonce": 0.0, "simlm-paper": 0.347, "simlm-full": 0.347}[loss], abs=0.05)
 
 
 def test_a_shared_positive_is_barred_everywhere_but_at_home():
-    # passages 7 1 | 7 2 | 9 7: query 1 finds its positive 7 again in columns 2 and 5, query 2 in 0 and 5, query 3 has 9
-    barred = same_as_positive(torch.tensor([7, 1, 7, 2, 9, 7]), 3)
+    # three queries, n = 2; passage 7 is the positive of queries 0 and 1, and a negative of query 2
+    barred = same_as_positive(torch.tensor([7, 1, 7, 2, 3, 7]), 3)
     assert barred.int().tolist() == [[0, 0, 1, 0, 0, 1], [1, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0]]
 
 
-def test_barred_columns_leave_the_sum():
-    # two queries with one positive, n = 1, dot product 0 everywhere: ln 2 with the duplicate, ln 1 = 0 without
+def test_every_answer_of_a_query_is_barred_wherever_it_comes_from():
+    # n = 2: query 0 answers 7 and 2 (its own negative is 2, from another line); query 1 answers 1; query 2 has 3
+    passages, answers = torch.tensor([7, 2, 1, 7, 3, 2]), torch.tensor([[7, 2], [1, -1], [3, -1]])
+    barred = known_positives(passages, answers, own=torch.tensor([0, 2, 4]))
+    assert barred.int().tolist() == [[0, 1, 0, 1, 0, 1], [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize(("loss", "columns"), [("infonce", 2), ("simlm-paper", 3), ("simlm-full", 5)])
+def test_barred_columns_leave_every_sum(loss: str, columns: int):
+    # two queries with one positive, n = 1, all scores 0: ln of the columns with the duplicate, ln 1 = 0 without
     queries, found = torch.zeros(2, 3), torch.zeros(2, 3)
-    assert infonce(queries, found, similarity="dot", temperature=1.0).item() == pytest.approx(math.log(2))
+    value = LOSSES[loss](queries, found, similarity="dot", temperature=1.0)
+    assert value.item() == pytest.approx(math.log(columns), abs=1e-6)
     barred = same_as_positive(torch.tensor([4, 4]), 2)
-    assert infonce(queries, found, similarity="dot", temperature=1.0, barred=barred).item() == 0.0
+    assert LOSSES[loss](queries, found, similarity="dot", temperature=1.0, barred=barred).item() == 0.0
 
 
-class Fixed(torch.nn.Module):
-    """A model that gives the vectors of the known answers."""
-
-    def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return Q, P
-
-
-def test_the_known_answer_comes_out_of_the_shipped_preset():
-    preset = load_preset("quickstart")
-    settings = merge(RetrieverSettings, preset.settings, {"temperature": 0.5})
-    objective = retriever_objective(settings, similarity=str(settings.similarity))
-    terms = objective(Fixed(), {"passage_numbers": torch.arange(4)})
-    assert {name: round(value.item(), 6) for name, value in terms.items()} == {"contrastive": 0.771081}
-
-
-def test_the_shipped_preset_divides_by_its_own_temperature():
-    settings = merge(RetrieverSettings, load_preset("quickstart").settings, {})
-    terms = retriever_objective(settings, similarity="cosine")(Fixed(), {"passage_numbers": torch.arange(4)})
-    # scores / .05; row 1: 16 12 5.6 -12, row 2: 12 -16 19.2 16
-    first = math.log(sum(map(math.exp, (16, 12, 5.6, -12)))) - 16
-    second = math.log(sum(map(math.exp, (12, -16, 19.2, 16)))) - 19.2
-    assert terms["contrastive"].item() == pytest.approx((first + second) / 2, abs=1e-5)
+def test_an_answer_of_one_query_alone_is_barred_in_the_blocks_where_it_would_be_false():
+    # d2 answers both queries, d1 the first alone; n = 1, all scores 0
+    # q1: q1.d1, d1.q2 (d1 is no answer of q2) are left: ln 2; q2: q2.d1, q2.d2, d2.d1 are left: ln 3
+    barred = torch.tensor([[False, True], [False, False]])
+    rows = simlm_full_rows(torch.zeros(2, 3), torch.zeros(2, 3), similarity="dot", temperature=1.0, barred=barred)
+    assert rows.tolist() == pytest.approx([math.log(2), math.log(3)])
 
 
 @pytest.mark.parametrize("name", list(RETRIEVER_LOSSES))
@@ -97,10 +131,13 @@ def test_every_retriever_loss_is_finite_and_has_gradients(name: str):
     generator = torch.Generator().manual_seed(0)
     queries = torch.randn(3, 8, generator=generator, requires_grad=True)
     found = torch.randn(6, 8, generator=generator, requires_grad=True)
-    value = RETRIEVER_LOSSES.load(name)(queries, found, similarity="cosine", temperature=0.1, barred=None)
+    loss = RETRIEVER_LOSSES.load(name)
+    more = {"teacher": torch.randn(3, 2, generator=generator)} if learns_from_teacher(name) else {"barred": None}
+    value = loss(queries, found, similarity="cosine", temperature=0.1, **more)
     value.backward()
     assert value.shape == ()
     assert torch.isfinite(value)
     assert queries.grad is not None
     assert queries.grad.abs().sum() > 0
+    assert found.grad is not None
     assert found.grad.abs().sum() > 0

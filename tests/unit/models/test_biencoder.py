@@ -24,8 +24,8 @@ def inputs(towers, count: int = 12) -> dict[str, torch.Tensor]:
 def test_groups_of_like_length_give_the_vectors_and_gradients_of_one_batch(tmp_path: Path):
     towers = load_towers(str(tiny_model(tmp_path / "m")), wishes={}, untied=False)
     results = []
-    for tokens in (None, 64):
-        model = BiEncoder(towers["passage"].encoder, group_tokens=tokens)
+    for tokens in (None, 4):
+        model = BiEncoder(towers["passage"].encoder, group_overhead=tokens)
         model.zero_grad()
         queries, found = model(**inputs(towers))
         infonce(queries, found, similarity="cosine", temperature=0.05).backward()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from drtk.models.checkpoint import load_encoder
 from drtk.records import Passage, Query
-from drtk.text.batching import Tokenizing, Tokens, batches_by_length
+from drtk.text.batching import Tokenizing, Tokens, batches_by_length, groups_by_length
 from tests.tiny import tiny_model
 
 TOKENS = Tokens.of([[5, 6, 7], [8], [9, 4]], [[0, 0, 1], [0], [0, 1]])
@@ -92,3 +94,27 @@ def test_nothing_gives_nothing(tokenizer):
     tokens = Tokenizing(tokenizer, prompt="", max_length=7, title="join", with_types=True)([])
     assert len(tokens) == 0
     assert tokens.padded([], pad=0)["input_ids"].shape == (0, 0)
+
+
+def test_groups_part_where_padding_would_cost_more_than_another_group():
+    # lengths 10 10 9 2 2: one group costs 5 * 10 = 50; parted before the 2s 3 * 10 + 2 * 2 = 34 and another group
+    lengths = np.array([2, 10, 9, 2, 10])
+    assert [rows.tolist() for rows in groups_by_length(lengths, overhead=15)] == [[1, 4, 2], [0, 3]]
+    assert [rows.tolist() for rows in groups_by_length(lengths, overhead=17)] == [[1, 4, 2, 0, 3]]
+    assert [rows.tolist() for rows in groups_by_length(lengths, overhead=0.5)] == [[1, 4], [2], [0, 3]]
+    assert groups_by_length(np.array([], dtype=np.int64), overhead=1) == []
+
+
+@given(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=8), overhead=st.integers(0, 20))
+def test_no_other_way_to_part_them_costs_less(lengths: list[int], overhead: int):
+    def cost(groups: list[list[int]]) -> int:
+        return sum(max(group) * len(group) + overhead for group in groups)
+
+    found = groups_by_length(np.array(lengths), overhead=overhead)
+    assert sorted(np.concatenate(found).tolist()) == list(range(len(lengths)))
+    ordered = sorted(lengths, reverse=True)
+    ways = []
+    for mask in range(1 << (len(lengths) - 1)):  # every way to cut the sorted list
+        cuts = [0, *(at + 1 for at in range(len(lengths) - 1) if mask >> at & 1), len(lengths)]
+        ways.append(cost([ordered[a:b] for a, b in pairwise(cuts)]))
+    assert cost([[lengths[row] for row in rows] for rows in found]) == min(ways)

@@ -17,10 +17,11 @@ from drtk.models.biencoder import BiEncoder, load_towers
 from drtk.models.seq2seq import Writer, load_writer
 from drtk.records import Passage
 from drtk.training.distributed import collected, gather
+from drtk.training.draws import Drawn, collate
 from drtk.training.generator import collate as collate_pairs
 from drtk.training.generator import teacher_forced
+from drtk.training.goal import OF_GOAL, Goal
 from drtk.training.pairs import Pair
-from drtk.training.retriever import Drawn, collate, contrastive_terms
 from drtk.training.trainer import Objective
 from drtk.training.writing import WritingTest
 from tests.tiny import collection, tiny_model, tiny_writer
@@ -31,7 +32,14 @@ PAIRS = [
     Pair("violins", "violiner " * 6),
     Pair("a", "b c"),
 ]
-OBJECTIVE = partial(contrastive_terms, loss=infonce, similarity="cosine", temperature=0.05, mask_duplicates=True)
+GOAL = Goal("cosine", 0.05, infonce, masked="duplicates")
+
+
+def contrastive(model: torch.nn.Module, inputs: dict[str, torch.Tensor], goal: Goal = GOAL) -> dict[str, torch.Tensor]:
+    mine = {name: value for name, value in inputs.items() if name not in OF_GOAL}
+    return goal.terms(*model(**mine), inputs)
+
+
 TEACHING = partial(teacher_forced, smoothing=0.1)
 
 
@@ -49,7 +57,7 @@ def batch(towers, start: int, stop: int) -> dict[str, torch.Tensor]:
 
 
 def loss_and_gradients(
-    model: torch.nn.Module, inputs: dict[str, torch.Tensor], objective: Objective = OBJECTIVE
+    model: torch.nn.Module, inputs: dict[str, torch.Tensor], objective: Objective = contrastive
 ) -> tuple[float, list[torch.Tensor]]:
     model.zero_grad()
     (loss,) = objective(model, inputs).values()
@@ -76,7 +84,7 @@ def check(rank: int, folder: str, writing: str, store: str, path: list[str]) -> 
     sys.path[:] = path
     torch.set_num_threads(1)
     towers = load_towers(folder, wishes={}, untied=False)  # in eval mode: no dropout
-    model = BiEncoder(towers["passage"].encoder, group_tokens=64)
+    model = BiEncoder(towers["passage"].encoder, group_overhead=4)
     alone, expected = loss_and_gradients(model, batch(towers, 0, 8))
     expected = [gradient.clone() for gradient in expected]
     assert sum(float(gradient.abs().sum()) for gradient in expected) > 0

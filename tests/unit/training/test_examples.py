@@ -52,3 +52,65 @@ def test_what_is_absent_is_named(queries: str, ids: str, negatives: int, told: s
 def test_what_is_there_passes():
     texts = dict.fromkeys(("q1", "q2", "q3"), "text")
     PackedExamples(EXAMPLES).check("ex.jsonl", queries=texts, corpus=Corpus("abcde"), negatives=0)
+
+
+SCORED = [
+    Example("q1", ("a", "b"), ("c",), {"positives": [1.5, 2.5], "negatives": [-3.5]}),
+    Example("q2", ("c",), ("a", "d"), {"positives": [4.0], "negatives": [0.25, 0.5]}),
+]
+
+
+def test_scores_are_kept_beside_their_passages():
+    packed = PackedExamples(SCORED, scored=True)
+    assert [list(packed.positive_scores(number)) for number in range(2)] == [[1.5, 2.5], [4.0]]
+    assert [list(packed.negative_scores(number)) for number in range(2)] == [[-3.5], [0.25, 0.5]]
+    with pytest.raises(ValueError, match="no scores were kept"):
+        PackedExamples(SCORED).positive_scores(0)
+
+
+@pytest.mark.parametrize(
+    ("scores", "told"),
+    [
+        (None, r"ex\.jsonl:3: 'q3' has no score for 'e'; drtk score EXAMPLES adds"),
+        ({"positives": [1.0]}, r"ex\.jsonl:3: 'q3' has no score for 'a'; drtk score"),
+        ({"positives": [1.0], "negatives": [1e300]}, r"ex\.jsonl:3: 'q3': the score of 'a' is inf"),
+    ],
+)
+def test_missing_scores_are_named_where_a_teacher_is_wanted(scores: dict | None, told: str):
+    packed = PackedExamples([*SCORED, Example("q3", ("e",), ("a",), scores)], scored=True)
+    texts = dict.fromkeys(("q1", "q2", "q3"), "text")
+    with pytest.raises(DrtkError, match=told):
+        packed.check("ex.jsonl", queries=texts, corpus=Corpus("abcde"), negatives=1)
+
+
+def test_a_share_of_the_queries_is_part_of_a_larger_share():
+    lines = [
+        Example(f"q{n // 2}", (f"p{n}", "shared"), (f"n{n}",), {"positives": [n, 1], "negatives": [-n]})
+        for n in range(40)
+    ]
+    kept = []
+    for share in (0.05, 0.2, 0.5, 1.0):
+        packed = PackedExamples(lines, scored=True)
+        packed.thinned(share, seed=3)
+        kept.append(set(packed.query_ids))
+        assert len(packed) == 2 * round(share * 20)  # two lines a query
+        for number in range(len(packed)):
+            first, shared = packed.positives(number)
+            own = packed.passage_ids[first]
+            assert packed.passage_ids[shared] == "shared"
+            assert names(packed, packed.negatives(number)) == "n" + own[1:]
+            assert list(packed.positive_scores(number)) == [float(own[1:]), 1.0]
+            assert list(packed.negative_scores(number)) == [-float(own[1:])]
+        assert len(packed.passage_ids) == 2 * len(packed) + 1  # nothing is looked up for those left out
+    assert kept[0] < kept[1] < kept[2] < kept[3]
+    other = PackedExamples(lines)
+    other.thinned(0.2, seed=4)
+    assert set(other.query_ids) != kept[1]
+    tiny = PackedExamples(lines)
+    tiny.thinned(0.001, seed=4)
+    assert len(set(tiny.query_ids)) == 1
+
+
+def test_lists_that_are_too_short_are_counted():
+    packed = PackedExamples(EXAMPLES)
+    assert [packed.short_of(count) for count in (0, 1, 2, 4)] == [0, 0, 1, 2]  # lists of 1, 3 and none

@@ -8,7 +8,8 @@ import pytest
 
 from drtk.errors import DrtkError, UsageError
 from drtk.settings.finetuning import RetrieverSettings
-from drtk.training.retriever import Plan, plan
+from drtk.training.retriever import plan
+from drtk.training.schedule import Plan
 from drtk.training.trainer import cut_log, last_checkpoint, passed_through, training_arguments
 
 GIVEN = {

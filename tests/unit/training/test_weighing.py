@@ -10,8 +10,8 @@ from drtk.models.termweighter import Weigher, start_weigher
 from drtk.records import Example, Passage
 from drtk.text.word_pieces import WordPieceTokenizer
 from drtk.text.words import stem_with
+from drtk.training.draws import Drawn
 from drtk.training.examples import PackedExamples
-from drtk.training.retriever import Drawn
 from drtk.training.weighing import pair_objective, recall_objective
 from drtk.training.weighing_data import Asked, AskedPassages, Pairing, Recalling, recall_of
 from tests.tiny import tiny_model

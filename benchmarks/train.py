@@ -1,0 +1,282 @@
+"""Training of a retriever: drtk beside sentence-transformers' trainer, with the same model, examples, batches and precision.
+
+python benchmarks/train.py EXAMPLES --corpus FILE --queries FILE --model DIR [--batch N] [--negatives N] [--chunk N] [--steps N] [--rounds N] [--out FILE]
+
+InfoNCE at temperature .05 by cosine over the positives and hard negatives of the batch: sentence-transformers'
+MultipleNegativesRankingLoss, and with --chunk its cached form beside --cache-chunk. Both see the same texts in the same order, each in a
+process of its own, and take turns; samples a second are of the steps after the first two. Processor seconds are given too: on a
+machine shared with others they are the steadier figure. Memory is the peak of the process (of the GPU where there is one), less
+what it has before the first step. Writes JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+WARM, TEMPERATURE, LENGTH = 2, 0.05, 144
+PEER = "sentence-transformers"
+
+
+def main() -> None:
+    options = _options()
+    if options.run:
+        print(json.dumps({"drtk": ours, PEER: theirs}[options.run](options)))
+        return
+    rounds: dict[str, list[dict[str, float]]] = {PEER: [], "drtk": []}
+    for _ in range(options.rounds):
+        for name, found in rounds.items():
+            call = [sys.executable, __file__, *sys.argv[1:], "--run", name]
+            done = subprocess.run(call, capture_output=True, text=True, check=False)
+            if done.returncode:
+                sys.exit(f"{name}: {done.stderr}")
+            found.append(json.loads(done.stdout.splitlines()[-1]))
+            print(name, found[-1], file=sys.stderr)
+    best = {
+        name: {
+            "samples_per_second": max(each["samples_per_second"] for each in found),
+            "samples_per_processor_second": max(each["samples_per_processor_second"] for each in found),
+            "peak_mib": min(each["peak_mib"] for each in found),
+        }
+        for name, found in rounds.items()
+    }
+    report = {
+        "benchmark": "train",
+        "command": " ".join(["python", "benchmarks/train.py", *map(_plain, sys.argv[1:])]),
+        "best": best,
+        "ratios": {name: best["drtk"][name] / best[PEER][name] for name in best["drtk"]},
+        "rounds": rounds,
+        "device": torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"cpu, {torch.get_num_threads()} threads",
+        "versions": {name: version(name) for name in ("torch", "transformers", PEER)}
+        | {"python": platform.python_version()},
+    }
+    text = json.dumps(report, indent=2) + "\n"
+    Path(options.out).write_text(text, encoding="utf-8") if options.out else print(text)
+
+
+def ours(options: argparse.Namespace) -> dict[str, float]:
+    """drtk train-retriever as the command runs it, with a clock on its steps."""
+    from drtk.io.progress import set_verbosity
+    from drtk.training.caching import RetrieverTrainer
+    from drtk.training.retriever import start_towers, train_retriever
+
+    set_verbosity(quiet=True, verbose=False)
+    settings = _settings(options)
+    packed, texts, store = _data(options)
+    clock = Clock(options.steps)
+    usual = RetrieverTrainer.training_step
+
+    def timed(self: Any, *given: Any, **named: Any) -> torch.Tensor:
+        clock.before(self.state.global_step)
+        loss = usual(self, *given, **named)
+        clock.after(self.state.global_step, loss)
+        return loss
+
+    RetrieverTrainer.training_step = timed  # type: ignore[method-assign]
+    towers = start_towers(options.model, settings)
+    with tempfile.TemporaryDirectory() as folder:
+        train_retriever(packed, Path(folder), towers=towers, queries=texts, corpus=store, settings=settings)
+    return clock.result(options.batch)
+
+
+def theirs(options: argparse.Namespace) -> dict[str, float]:
+    """SentenceTransformerTrainer on the texts that drtk's own order gives."""
+    from datasets import Dataset
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
+    from sentence_transformers.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
+    from torch.utils.data import BatchSampler, SequentialSampler
+    from transformers.utils import logging
+
+    from drtk.training.draws import Draws
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    packed, texts, store = _data(options)
+    draws = Draws(
+        packed,
+        queries=texts,
+        corpus=store,
+        batch=options.batch,
+        steps=options.steps,
+        negatives=options.negatives,
+        seed=42,
+    )
+    rows = []
+    for number in range(options.steps * options.batch):
+        drawn = draws[number]
+        passages = [f"{each.title} {each.text}" if each.title else each.text for each in drawn.passages]
+        names = ["positive", *(f"negative_{place}" for place in range(1, len(passages)))]
+        rows.append({"anchor": drawn.query} | dict(zip(names, passages, strict=True)))
+    model = SentenceTransformer(options.model)
+    model.max_seq_length = LENGTH
+    kind, more = MultipleNegativesRankingLoss, {}
+    if options.chunk:
+        kind, more = CachedMultipleNegativesRankingLoss, {"mini_batch_size": options.chunk}
+    clock = Clock(options.steps)
+
+    class Timed(SentenceTransformerTrainer):
+        def get_batch_sampler(self, dataset: Any, batch_size: int, drop_last: bool, **given: Any) -> Any:
+            return BatchSampler(SequentialSampler(dataset), batch_size, drop_last)
+
+        def training_step(self, *given: Any, **named: Any) -> torch.Tensor:
+            clock.before(self.state.global_step)
+            loss = super().training_step(*given, **named)
+            clock.after(self.state.global_step, loss)
+            return loss
+
+    on_gpu = torch.cuda.is_available()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = SentenceTransformerTrainingArguments(
+            output_dir=folder,
+            max_steps=options.steps,
+            per_device_train_batch_size=options.batch,
+            learning_rate=2e-5,
+            warmup_steps=0,
+            weight_decay=0.01,
+            bf16=on_gpu,
+            dataloader_num_workers=2 if on_gpu else 0,
+            save_strategy="no",
+            logging_steps=1000,
+            report_to="none",
+            disable_tqdm=True,
+        )
+        trainer = Timed(
+            model=model,
+            args=arguments,
+            train_dataset=Dataset.from_list(rows),
+            loss=kind(model, scale=1 / TEMPERATURE, **more),
+        )
+        trainer.train()
+    return clock.result(options.batch)
+
+
+class Clock:
+    """Seconds from the end of the warm-up to the end of the last step, and the memory it took."""
+
+    def __init__(self, steps: int) -> None:
+        self._last = steps - 1
+        self._steps = steps - WARM
+        self._losses: list[float] = []
+
+    def before(self, step: int) -> None:
+        """Before a step."""
+        if step == 0:
+            self._memory = _memory()
+        if step == WARM:
+            _wait()
+            self._start, self._processor = time.perf_counter(), time.process_time()
+
+    def after(self, step: int, loss: torch.Tensor) -> None:
+        """After a step's backward pass."""
+        if step in (0, self._last):
+            self._losses.append(float(loss))
+        if step == self._last:
+            _wait()
+            self._seconds, self._spent = time.perf_counter() - self._start, time.process_time() - self._processor
+
+    def result(self, batch: int) -> dict[str, float]:
+        """What was found."""
+        samples = self._steps * batch
+        return {
+            "samples_per_second": samples / self._seconds,
+            "samples_per_processor_second": samples / self._spent,
+            "peak_mib": _peak() - self._memory,
+            "first_loss": self._losses[0],
+            "last_loss": self._losses[-1],
+        }
+
+
+def _settings(options: argparse.Namespace) -> Any:
+    from drtk.settings.core import merge
+    from drtk.settings.finetuning import RetrieverSettings
+
+    chosen = {
+        "loss": "infonce",
+        "similarity": "cosine",
+        "temperature": TEMPERATURE,
+        "negatives": options.negatives,
+        "batch": options.batch,
+        "cache_chunk": options.chunk,
+        "steps": options.steps,
+        "warmup": 0.0,
+        "query_length": LENGTH,  # as the peer, which has one length for both
+        "passage_length": LENGTH,
+        "title": "join",
+        "log_every": 1000,
+        "save_every": 100_000,
+    }
+    return merge(RetrieverSettings, {}, chosen)
+
+
+def _data(options: argparse.Namespace) -> tuple[Any, dict[str, str], Any]:
+    from drtk.io.jsonl import read_examples, read_queries
+    from drtk.io.store import CorpusStore
+    from drtk.training.examples import PackedExamples
+
+    packed = PackedExamples(read_examples(options.examples))
+    texts = {query.id: query.text for query in read_queries(options.queries)}
+    return packed, texts, CorpusStore.open(options.corpus)
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _memory() -> float:
+    """MiB held now: of the GPU, or of the process."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        return 0.0
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+
+
+def _peak() -> float:
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def _plain(word: str) -> str:
+    """A path as others have it."""
+    return Path(word).name if "/" in word else word
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("examples", nargs="?", default="runs/quickstart/train.jsonl")
+    parser.add_argument("--corpus", default="runs/quickstart/passages.jsonl")
+    parser.add_argument("--queries", default="runs/quickstart/data/queries.jsonl")
+    parser.add_argument("--model", default="runs/quickstart/minilm")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--negatives", type=int, default=1)
+    parser.add_argument("--chunk", type=int, help="gradient caching with so many texts at once, on both sides")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--out")
+    parser.add_argument("--run", choices=["drtk", PEER], help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything lies on this disk
+    main()

@@ -1,0 +1,164 @@
+"""A retriever's training steps to try: a made-up collection with answers and scores, shipped presets, a trainer for one step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from drtk.models.biencoder import BiEncoder
+from drtk.models.checkpoint import TextEncoder
+from drtk.records import Example, Passage
+from drtk.settings.core import load_preset, merge
+from drtk.settings.finetuning import RetrieverSettings
+from drtk.training.auxiliary import Corrupting, WithAuxiliary, diffcse_network
+from drtk.training.caching import RetrieverTrainer
+from drtk.training.draws import Draws, collate
+from drtk.training.examples import PackedExamples
+from drtk.training.goal import Goal
+from drtk.training.retriever import start_towers
+from drtk.training.trainer import training_arguments
+from tests.tiny import collection
+
+Q = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+P = torch.tensor([[0.8, 0.6], [0.6, -0.8], [0.28, 0.96], [-0.6, 0.8]])  # d1+, n1, d2+, n2 (methods, section 6.3)
+
+
+def settings_of(preset: str | None = None, **changes: Any) -> RetrieverSettings:
+    """The settings of a shipped preset, or the defaults, changed."""
+    return merge(RetrieverSettings, load_preset(preset).settings if preset else {}, changes)
+
+
+def terms_of(settings: RetrieverSettings, queries: Tensor, passages: Tensor, **facts: Tensor) -> dict[str, float]:
+    """Every term of the goal of some settings on planted vectors, and "loss", their weighted sum."""
+    goal = Goal.of(settings, similarity=str(settings.similarity))
+    terms = goal.terms(queries, passages, {"passage_numbers": torch.arange(len(passages))} | facts)
+    found = {name: float(value) for name, value in terms.items()}
+    return found | {"loss": sum((goal.weights or {}).get(name, 1.0) * value for name, value in found.items())}
+
+
+class Corpus:
+    """The passages of the made-up collection."""
+
+    def __init__(self, count: int) -> None:
+        self._rows = {row["_id"]: row for row in collection(count)[0]}
+
+    def many(self, ids: Sequence[str]) -> list[Passage]:
+        return [Passage(id, self._rows[id]["text"], self._rows[id]["title"]) for id in ids]
+
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        return [id for id in ids if id not in self._rows]
+
+
+def examples(count: int = 12, *, seed: int = 0) -> list[Example]:
+    """Examples of three negatives with a teacher's scores; that of q0 also answers q5, and q1 has two positives."""
+    draw = random.Random(seed)
+    found = []
+    for row in collection(count)[2]:
+        number = int(row["query_id"][1:])
+        positives = {1: ("d1", "d7"), 5: ("d0", "d5")}.get(number, (f"d{number}",))
+        scores = {
+            side: [draw.gauss(0, 2) for _ in range(n)] for side, n in (("positives", len(positives)), ("negatives", 3))
+        }
+        found.append(Example(row["query_id"], positives, tuple(row["negatives"]), scores))
+    return found
+
+
+@dataclass
+class Stage:
+    """A model with what its steps need."""
+
+    model: nn.Module
+    towers: dict[str, TextEncoder]
+    settings: RetrieverSettings
+    draws: Draws
+    aux: Corrupting | None
+
+    @classmethod
+    def of(cls, folder: Path, settings: RetrieverSettings, *, count: int = 12, dropout: bool = False) -> Stage:
+        """That of a model folder on the first examples of the collection."""
+        towers = start_towers(str(folder), settings)
+        passage, query = towers["passage"], towers.get("query")
+        model: nn.Module = BiEncoder(passage.encoder, query.encoder if query else None, group_overhead=4)
+        aux = None
+        if settings.aux == "diffcse":
+            network = diffcse_network(towers, settings, seed=3)
+            aux = Corrupting.of(network.composition, passage.tokenizer)
+            model = WithAuxiliary(model, network)
+        for part in model.modules():
+            if isinstance(part, nn.Dropout) and not dropout:
+                part.p = 0.0
+        goal = Goal.of(settings, similarity=str(passage.recipe.similarity))
+        draws = Draws(
+            PackedExamples(examples(count), scored=True),
+            queries={row["_id"]: row["text"] for row in collection(count)[1]},
+            corpus=Corpus(count),
+            batch=settings.batch,
+            steps=4,
+            negatives=settings.negatives,
+            seed=7,
+            draw=settings.draw,
+            positive=settings.positive,
+            answers=goal.masked == "answers",
+            scores=goal.distilling is not None,
+        )
+        return cls(model, towers, settings, draws, aux)
+
+    def inputs(self, numbers: Sequence[int]) -> dict[str, Tensor]:
+        """A batch of some examples, by their place in the order of training."""
+        passage = self.towers["passage"]
+        query = self.towers.get("query", passage)
+        return collate(
+            [self.draws[number] for number in numbers],
+            query=query.tokenizing("query"),
+            passage=passage.tokenizing("passage"),
+            aux=self.aux,
+        )
+
+    def trainer(self, folder: Path, *, cache_chunk: int | None = None, **more: Any) -> RetrieverTrainer:
+        """What trains it, on the CPU."""
+        settings = self.settings
+        arguments = training_arguments(
+            folder / "checkpoints",
+            steps=4,
+            batch=settings.batch,
+            lr=1e-3,
+            warmup=2,
+            weight_decay=0.0,
+            seed=7,
+            device="cpu",
+            precision="float32",
+            log_every=1,
+            save_every=1000,
+            others=(),
+        )
+        goal = Goal.of(settings, similarity=str(self.towers["passage"].recipe.similarity))
+        weights = dict(goal.weights or {})
+        if isinstance(self.model, WithAuxiliary):
+            weights |= self.model.network.weights
+        trainer = RetrieverTrainer(
+            goal=goal,
+            cache_chunk=cache_chunk,
+            weights=weights,
+            log=folder / "log.jsonl",
+            steps_per_epoch=1,
+            model=self.model,
+            args=arguments,
+            **more,
+        )
+        trainer.current_gradient_accumulation_steps = 1  # its loop would say so
+        return trainer
+
+    def step(
+        self, trainer: RetrieverTrainer, inputs: dict[str, Tensor], model: nn.Module | None = None
+    ) -> tuple[float, dict[str, Tensor]]:
+        """Loss and gradients of one training step."""
+        self.model.zero_grad()
+        loss = trainer.training_step(model or self.model, dict(inputs))
+        found = {name: weight.grad.clone() for name, weight in self.model.named_parameters() if weight.grad is not None}
+        return float(loss), found

@@ -1,0 +1,71 @@
+"""Adapters alone are trained, and merged in the end."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from drtk.errors import MismatchError, MissingDependency
+from drtk.models.checkpoint import load_encoder, save_encoder
+from drtk.models.embedding import embedded
+from drtk.models.lora import add_adapters, merge_adapters
+from tests.tiny import passages, tiny_model
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Any:
+    return load_encoder(tiny_model(tmp_path / "m"), sealed=False)
+
+
+def test_adapters_begin_as_nothing_and_their_work_outlives_them(model: Any, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    before = embedded(model, passages(6), role="passage")
+    names = set(model.encoder.backbone.state_dict())
+    add_adapters(model.encoder, rank=2)
+    assert abs(embedded(model, passages(6), role="passage") - before).max() < 1e-6
+    trained = [name for name, weight in model.encoder.named_parameters() if weight.requires_grad]
+    assert trained
+    assert all("lora_" in name and "pooler" not in name for name in trained)
+    assert (
+        len(trained) == 2 * 2 * 6
+    )  # A and B of six linear layers (query, key, value, output, two of the MLP) in two layers
+    with torch.no_grad():
+        for name, weight in model.encoder.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(generator=torch.Generator().manual_seed(0))
+    changed = embedded(model, passages(6), role="passage")
+    assert abs(changed - before).max() > 1e-3
+    merge_adapters(model.encoder)
+    assert set(model.encoder.backbone.state_dict()) == names
+    save_encoder(model, tmp_path / "merged")
+    found = embedded(load_encoder(tmp_path / "merged", sealed=False), passages(6), role="passage")
+    assert abs(found - changed).max() < 1e-5
+
+
+def test_layers_may_be_chosen_and_unknown_ones_are_told(model: Any) -> None:
+    pytest.importorskip("peft")
+    with pytest.raises(
+        MismatchError, match="--lora-target nothing: no layer is called so; there are dense, key, query, value"
+    ):
+        add_adapters(model.encoder, rank=2, targets=["nothing"])
+    add_adapters(model.encoder, rank=3, targets=["query", "value"])
+    trained = {name for name, weight in model.encoder.named_parameters() if weight.requires_grad}
+    assert len(trained) == 2 * 2 * 2
+    assert all(".query." in name or ".value." in name for name in trained)
+
+
+def test_a_missing_library_is_told_with_the_command_that_installs_it(model: Any, monkeypatch: Any) -> None:
+    usual = builtins.__import__
+
+    def without(name: str, *given: Any, **named: Any) -> Any:
+        if name == "peft":
+            raise ImportError(name)
+        return usual(name, *given, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingDependency, match=r"--lora needs peft.* -m pip install peft"):
+        add_adapters(model.encoder, rank=2)

@@ -1,0 +1,165 @@
+"""Gradient caching: the gradients of the whole batch, in the memory of a chunk (methods, section 5.3)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from drtk.errors import DrtkError
+from drtk.training import caching
+from tests.finetuning import Stage, settings_of
+from tests.pretraining import widely
+from tests.tiny import tiny_model
+
+SIZE = {"batch": 8, "negatives": 2, "query_length": 16, "passage_length": 24}
+GOALS: dict[str, dict[str, Any]] = {
+    "simlm": {"preset": "simlm-r1", "mask_false_negatives": True},
+    "distill": {"preset": "simlm-distill", "contrastive": "infonce", "mask_duplicate_positives": True},
+    "untied": {"preset": "dpr-nq", "matryoshka": (8,)},
+    "diffcse": {"preset": "dpr-nq-roberta-shared", "aux": "diffcse", "aux_weight": 0.5},
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from drtk.models.lm_head import load_masked_lm, save_lm_head
+
+    folder = tmp_path_factory.mktemp("caching")
+    tiny_model(folder / "model", pooling="cls")
+    generator = tiny_model(folder / "generator", seed=5, layers=1)
+    _, head, _ = load_masked_lm(generator)
+    widely(head, seed=4)  # an untrained head says the same of every token
+    save_lm_head(head, generator)
+    return folder
+
+
+def stage_of(place: Path, name: str, **changes: Any) -> Stage:
+    given = dict(GOALS[name])
+    preset = given.pop("preset")
+    if "aux" in given:
+        given["aux_generator"] = str(place / "generator")
+    dropout = changes.pop("dropout", False)
+    return Stage.of(place / "model", settings_of(preset, **SIZE | given | changes), dropout=dropout)
+
+
+@pytest.mark.parametrize("name", GOALS)
+@pytest.mark.parametrize("chunk", [3, 100])
+def test_gradients_are_those_of_the_whole_batch(place: Path, tmp_path: Path, name: str, chunk: int):
+    stage = stage_of(place, name)
+    inputs = stage.inputs(range(8))
+    loss, expected = stage.step(stage.trainer(tmp_path / "a"), inputs)
+    cached, found = stage.step(stage.trainer(tmp_path / "b", cache_chunk=chunk), inputs)
+    assert cached == pytest.approx(loss, rel=1e-5)
+    assert found.keys() == expected.keys()
+    assert sum(float(slope.abs().sum()) for slope in expected.values()) > 1e-3
+    for weight, slope in expected.items():
+        largest = max(1e-3, float(slope.abs().max()))
+        assert float((found[weight] - slope).abs().max()) < 1e-4 * largest, weight
+
+
+def test_both_passes_see_the_same_dropout_and_steps_see_others(place: Path, tmp_path: Path, monkeypatch: Any):
+    stage = stage_of(place, "simlm", dropout=True)
+    seen: list[Tensor] = []
+    usual = caching.encoded
+
+    def watched(*given: Any) -> Tensor:
+        seen.append(usual(*given))
+        return seen[-1]
+
+    monkeypatch.setattr(caching, "encoded", watched)
+    trainer = stage.trainer(tmp_path, cache_chunk=4)
+    stage.step(trainer, stage.inputs(range(8)))
+    chunks = len(seen) // 2
+    assert chunks == 2 + 6  # 8 queries and 24 passages, 4 at a time
+    for first, second in zip(seen[:chunks], seen[chunks:], strict=True):
+        assert not first.requires_grad
+        assert second.requires_grad
+        torch.testing.assert_close(first, second.detach(), rtol=0, atol=0)
+    before = seen[0]
+    seen.clear()
+    trainer.state.global_step = 1
+    stage.step(trainer, stage.inputs(range(8)))
+    assert float((seen[0] - before).abs().max()) > 1e-3
+
+
+def held(stage: Stage, trainer: Any, inputs: dict[str, Tensor]) -> int:
+    """The most bytes that the graph of a step keeps at one time."""
+    now = most = 0
+
+    class Kept:
+        def __init__(self, tensor: Tensor) -> None:
+            nonlocal now, most
+            self.tensor = tensor.detach()  # or it would keep itself alive
+            self.size = tensor.numel() * tensor.element_size()
+            now += self.size
+            most = max(most, now)
+
+        def __del__(self) -> None:
+            nonlocal now
+            now -= self.size
+
+    with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
+        stage.step(trainer, inputs)
+    return most
+
+
+def test_memory_is_that_of_a_chunk_whatever_the_batch(place: Path, tmp_path: Path):
+    kept: dict[tuple[int, int | None], int] = {}
+    for batch in (4, 32):
+        stage = Stage.of(place / "model", settings_of("qac-r1", **SIZE | {"batch": batch}), count=40)
+        inputs = stage.inputs(range(batch))
+        for chunk in (None, 8):
+            kept[batch, chunk] = held(stage, stage.trainer(tmp_path / f"{batch}", cache_chunk=chunk), inputs)
+    assert kept[32, None] > 4 * kept[4, None]
+    # a chunk of eight may be of longer texts in a larger batch; the vectors themselves are 32 wide
+    assert kept[32, 8] < 1.5 * kept[4, 8]
+    assert kept[32, 8] < kept[32, None] / 6
+
+
+def test_terms_are_logged_and_weighed(place: Path, tmp_path: Path):
+    stage = stage_of(place, "diffcse")
+    trainer = stage.trainer(tmp_path, cache_chunk=5)
+    loss, _ = stage.step(trainer, stage.inputs(range(8)))
+    terms = {name: float(value) for name, value in trainer._terms.items()}
+    assert set(terms) == {"contrastive", "diffcse_query", "diffcse_passage"}
+    assert loss == pytest.approx(
+        terms["contrastive"] + 0.5 * (terms["diffcse_query"] + terms["diffcse_passage"]), rel=1e-5
+    )
+
+
+def test_the_temperature_of_a_step_warms_up(place: Path, tmp_path: Path):
+    stage = stage_of(place, "simlm")
+    trainer = stage.trainer(tmp_path, warm_temperature=True)  # warm-up of two steps
+    found = []
+    for step in range(3):
+        trainer.state.global_step = step
+        found.append(trainer.temperature)
+    assert found == pytest.approx([1.0, 1 / 25, 0.02])
+
+
+@pytest.mark.parametrize("chunk", [None, 4])
+def test_a_loss_that_is_no_number_ends_the_step(place: Path, tmp_path: Path, chunk: int | None):
+    stage = stage_of(place, "simlm")
+    with torch.no_grad():
+        next(stage.model.parameters())[:] = float("nan")
+    with pytest.raises(DrtkError, match="the loss is nan at step 1; a lower --lr"):
+        stage.step(stage.trainer(tmp_path, cache_chunk=chunk), stage.inputs(range(8)))
+
+
+def test_out_of_memory_names_what_helps(place: Path, tmp_path: Path, monkeypatch: Any):
+    stage = stage_of(place, "simlm")
+    trainer = stage.trainer(tmp_path)
+
+    def full(**given: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has …")
+
+    monkeypatch.setattr(trainer, "train", full)
+    with pytest.raises(
+        DrtkError, match="out of memory; --cache-chunk, --gradient-checkpointing, a smaller --batch"
+    ) as told:
+        trainer.go_on()
+    assert "\n" not in str(told.value)

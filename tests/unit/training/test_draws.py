@@ -1,0 +1,70 @@
+"""What each step sees: positives, negatives, labels and scores that belong together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drtk.models.biencoder import load_towers
+from drtk.training.draws import Draws, collate
+from drtk.training.examples import PackedExamples
+from tests.finetuning import Corpus, examples
+from tests.tiny import collection, tiny_model
+
+COUNT = 12
+
+
+def draws(**changes: Any) -> Draws:
+    packed = PackedExamples(examples(COUNT), scored=True)
+    queries = {row["_id"]: row["text"] for row in collection(COUNT)[1]}
+    given = {"batch": 4, "steps": 30, "negatives": 2, "seed": 5, "scores": True, "answers": True}
+    return Draws(packed, queries=queries, corpus=Corpus(COUNT), **given | changes)
+
+
+def test_scores_belong_to_the_passages_drawn():
+    known = {}
+    for example in examples(COUNT):
+        for side, ids in (("positives", example.positives), ("negatives", example.negatives)):
+            known |= {(example.query_id, side, id): score for id, score in zip(ids, example.scores[side], strict=True)}
+    for number in range(40):
+        drawn = draws()[number]
+        query_id = drawn.key[2]
+        assert drawn.passages[0].id in {"q1": ("d1", "d7"), "q5": ("d0", "d5")}.get(query_id, ("d" + query_id[1:],))
+        first, *others = [passage.id for passage in drawn.passages]
+        wanted = [known[query_id, "positives", first], *(known[query_id, "negatives", id] for id in others)]
+        assert list(drawn.scores) == pytest.approx(wanted, abs=1e-6)  # kept in single precision
+
+
+def positives_of(query_id: str, **changes: Any) -> list[str]:
+    """The positive of a query in each of ten epochs."""
+    seen = (draws(**changes)[number] for number in range(30 * 4))
+    return [each.passages[0].id for each in seen if each.key[2] == query_id]
+
+
+def test_positives_take_turns_or_the_first_is_the_one():
+    assert positives_of("q1") == ["d7", "d1"] * 5  # seed 5: (0 + 5) mod 2 = 1 comes first
+    assert positives_of("q1", positive="first") == ["d1"] * 10
+
+
+def test_tensors_are_as_long_as_they_need_be(tmp_path: Path):
+    tower = load_towers(str(tiny_model(tmp_path / "m")), wishes={}, untied=False)["passage"]
+    found = draws()
+    chosen = [next(n for n in range(COUNT) if found[n].key[2] == id) for id in ("q1", "q2")]
+    batch = collate(
+        [found[number] for number in chosen], query=tower.tokenizing("query"), passage=tower.tokenizing("passage")
+    )
+    assert batch["answers"].shape == (2, 2)  # q1 has two answers
+    assert int(batch["answers"][1, 1]) == -1  # q2 one
+    assert int(batch["answers"][1, 0]) == int(batch["passage_numbers"][3])  # its positive
+    assert batch["teacher"].shape == (2, 3)
+    plain = draws(scores=False, answers=False)
+    batch = collate([plain[0]], query=tower.tokenizing("query"), passage=tower.tokenizing("passage"))
+    assert not {"answers", "teacher"} & set(batch)
+
+
+def test_answers_are_those_of_all_lines_of_a_query():
+    lines = [*examples(COUNT), examples(COUNT)[3].__class__("q3", ("d9",), ("d1", "d2"))]
+    packed = PackedExamples(lines)
+    assert [packed.passage_ids[number] for number in packed.answers()["q3"]] == ["d3", "d9"]
