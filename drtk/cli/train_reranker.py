@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from drtk.cli.jobs import folder_maker
+from drtk.cli.jobs import OF_TRAINING, folder_maker
 from drtk.cli.options import Device, Folder, Seed, with_settings
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.io.folders import FolderJob
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @with_settings(RerankerSettings, preset=True)
-@folder_maker("model", resume=True)
+@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "micro_batch"))
 def train_reranker(
     examples: Annotated[
         str, typer.Argument(metavar="EXAMPLES", help="Training examples, or for hlatr a TREC run; - is stdin.")
