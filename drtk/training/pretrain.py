@@ -203,9 +203,11 @@ def shares(settings: PretrainSettings, network: Network) -> tuple[int, int]:
     micro = min(settings.micro_batch or share, share)
     if network.contrasted and settings.batch < 2:
         raise DrtkError("--batch 1 leaves nothing to tell a text's partner from")
-    projected = any(getattr(objective, "projector", "") for objective in network.composition.objectives)
-    if projected and micro < share:
-        raise DrtkError(f"a projector needs its batch in one part: --micro-batch {share} or a smaller --batch")
+    projectors = network.composition.projectors
+    if micro < share and any(projectors[name].of_the_batch for name in network.projectors):
+        raise DrtkError(
+            f"a projector with batch norm needs its batch in one part: --micro-batch {share} or a smaller --batch"
+        )
     return share, micro
 
 
