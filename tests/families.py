@@ -63,18 +63,42 @@ def masked_lm(family: str, *, attention: str = "sdpa", vocabulary: int = VOCABUL
 
 
 def saved_masked_lm(family: str, folder: Path, **changes: Any) -> Any:
-    """The same in a folder, with the tokenizer of the made-up collection; returns the model."""
+    """The same in a folder, with a tokenizer of the made-up collection: byte-level for RoBERTa; returns the model."""
     from transformers import AutoTokenizer
 
     from drtk.models.checkpoint import quiet_transformers
     from tests.tiny import tiny_model
 
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model(folder.parent / f"{folder.name}-tokenizer"))
+    if family == "roberta":
+        tokenizer = byte_level()
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(tiny_model(folder.parent / f"{folder.name}-tokenizer"))
     model = masked_lm(family, vocabulary=len(tokenizer), **changes)
     with quiet_transformers():
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     return model
+
+
+def byte_level() -> Any:
+    """RoBERTa's kind of tokenizer, over the made-up collection: byte-level BPE, <s> and </s> around, the space in the piece."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    from tests.tiny import collection
+
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=alphabet, special_tokens=specials, show_progress=False
+    )
+    made.train_from_iterator((f"{row['title']} {row['text']}, ({row['title']})." for row in collection()[0]), trainer)
+    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    names = ("bos_token", "pad_token", "eos_token", "unk_token", "mask_token")
+    named = dict(zip(names, specials, strict=True)) | {"cls_token": "<s>", "sep_token": "</s>"}
+    return PreTrainedTokenizerFast(tokenizer_object=made, **named)
 
 
 def padded(model: Any, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -> tuple[Tensor, Tensor]:

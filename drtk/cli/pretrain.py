@@ -69,7 +69,7 @@ def pretrain(
     from drtk.models.attending import Attention
     from drtk.models.device import choose_device
     from drtk.models.hub import locate
-    from drtk.objectives.assembly import assembled, check_lengths
+    from drtk.objectives.assembly import assembled, check_lengths, warn_of_twins
     from drtk.objectives.checking import checked
     from drtk.settings.composing import composition, with_changes
     from drtk.text.token_corpus import TokenCorpus
@@ -99,6 +99,7 @@ def pretrain(
     folder = locate(model)
     network, tokenizer = assembled(plan, folder, seed=seed, place=place, attention=attention)
     check_lengths(network, settings.max_length)
+    warn_of_twins(network)
     shares(settings, network)  # complains before anything is written
     fitted = take_up(network, folder)
     corpus = TokenCorpus.open(passages, model, wants=wants, side_files=job.side_files, intake=job.intake)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError, UsageError
+from drtk.io.progress import warn
 from drtk.models.anatomy import Anatomy
 from drtk.models.attending import Attention
 from drtk.models.generator import Generator
@@ -19,8 +20,18 @@ from drtk.models.readers import READERS
 from drtk.objectives.network import Network
 from drtk.objectives.parts import Parts
 from drtk.registry import placed
-from drtk.settings.composition import Composition
+from drtk.settings.composition import Composition, Contrast
 from drtk.text.words import stop_words
+
+# What families call the dropout that is at work in the encoder itself.
+_DROPOUTS = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "dropout",
+    "attention_dropout",
+    "embedding_dropout",
+    "mlp_dropout",
+)
 
 
 def assembled(
@@ -102,6 +113,23 @@ def check_lengths(network: Network, max_length: int) -> None:
         if wanted > room:
             how = f"--set slots.{name}.max_length={room}" if slot.max_length else f"--max-length {room}"
             raise UsageError(f"slot '{name}' is up to {wanted} tokens long, but the models read {room}: {how}")
+
+
+def warn_of_twins(network: Network) -> None:
+    """Say so where two slots of a contrast are one text as it stands, and no dropout of the encoder tells their vectors apart."""
+    plan = network.composition
+    said = network.anatomy.config.to_dict()
+    if any(said.get(name) for name in _DROPOUTS):
+        return
+    for objective in plan.objectives:
+        if not isinstance(objective, Contrast):
+            continue
+        one, two = plan.slots[objective.a], plan.slots[objective.b]
+        if one == two and one.corruption == "none":
+            warn(
+                f"objective '{objective.name}': '{objective.a}' and '{objective.b}' are the same text, and dropout alone would "
+                "tell them apart, of which the encoder's configuration has none: nothing is learnt from finding oneself"
+            )
 
 
 def _reader(use: str, anatomy: Anatomy, options: dict[str, Any], place: str) -> nn.Module:

@@ -75,6 +75,11 @@ class Projector:
     slots: tuple[str, ...]
     kind: Literal["bn", "tanh", "none"] = "bn"
 
+    @property
+    def of_the_batch(self) -> bool:
+        """Whether what becomes of a row depends on the others."""
+        return self.kind == "bn"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:

@@ -46,6 +46,9 @@ class Building:
         self._documents, self._positions = array("Q"), array("i")
         self._trusted: set[str | None] = {None, tokenizer.name}
         self._specials = np.array(sorted(tokenizer.specials), np.int64)
+        self._spaced: np.ndarray | None = None  # (vocabulary,) bool: pieces that begin a word wherever they stand
+        if (spaced := tokenizer.spaced) is not None:
+            self._spaced = np.isin(np.arange(tokenizer.largest + 1), [*spaced])
         self.has_specials = False  # whether a special token stands in a text, as "[SEP]" does in some
         self.counts = {"passages": 0, "short": 0, "tokens": 0}
         self.counts |= {name: 0 for name in ("queries", "continuations", "sentences") if name in wants}
@@ -108,12 +111,16 @@ class Building:
         lengths = np.array([len(each) for each in encoded], np.int64)
         total = int(lengths.sum())
         ids = np.fromiter(chain.from_iterable(each.ids for each in encoded), np.int64, total)
-        words = np.fromiter(chain.from_iterable(each.word_ids for each in encoded), np.int64, total)
+        special = np.isin(ids, self._specials)
         begins = np.ones(total, bool)
-        begins[1:] = words[1:] != words[:-1]
+        if self._spaced is not None:
+            begins[1:] = self._spaced[ids[1:]] | special[1:] | special[:-1]
+        else:
+            words = np.fromiter(chain.from_iterable(each.word_ids for each in encoded), np.int64, total)
+            begins[1:] = words[1:] != words[:-1]
         stops = np.cumsum(lengths)
         begins[(stops - lengths)[lengths > 0]] = True
-        self.has_specials = self.has_specials or bool(np.isin(ids, self._specials).any())
+        self.has_specials = self.has_specials or bool(special.any())
         return np.split(ids | (begins.astype(np.int64) << self._bit), stops[:-1]) if len(lengths) else []
 
     def _check_weights(self, each: Fields, pieces: int, title: int) -> None:

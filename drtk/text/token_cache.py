@@ -32,7 +32,7 @@ from drtk.text.token_building import Building
 from drtk.text.token_fields import fields_of
 from drtk.text.word_pieces import WordPieceTokenizer
 
-VERSION = 1  # of the files; another number means another folder
+VERSION = 2  # of the files; another number means another folder
 META = "meta.json"
 
 

@@ -10,6 +10,7 @@ from drtk.errors import MismatchError
 from drtk.text.tokens import load_tokenizer, portable
 
 Span = tuple[int, int]
+_SPACES = tuple(chr(256 + byte) for byte in b" \t\n\v\f\r")  # as byte-level vocabularies write them: a space is Ġ
 
 
 class Pieces(NamedTuple):
@@ -57,6 +58,21 @@ class WordPieceTokenizer:
     def largest(self) -> int:
         """The largest id a piece can have."""
         return max(self._pieces.get_vocab(with_added_tokens=True).values())
+
+    @property
+    def spaced(self) -> frozenset[int] | None:
+        """Pieces of a byte-level vocabulary that begin with white space, and with that a word; None for another kind.
+
+        There the tokenizer's own words are of no use to whole-word masking: they part a full stop from the word it is
+        written to, which the space marker does not (methods: section 4.1).
+        """
+        import orjson
+
+        kinds = orjson.loads(self._definition).get("pre_tokenizer") or {}
+        if not any(each.get("type") == "ByteLevel" for each in (kinds, *kinds.get("pretokenizers", ()))):
+            return None
+        vocabulary = self._pieces.get_vocab(with_added_tokens=False)
+        return frozenset(number for piece, number in vocabulary.items() if piece.startswith(_SPACES))
 
     def check(self, name: str) -> None:
         """Raise MismatchError unless pieces of the tokenizer `name` are pieces of this one, whatever the two are called."""

@@ -285,7 +285,9 @@ def shares(settings: PretrainSettings, network: Network) -> tuple[int, int]:
     if network.contrasted and settings.batch < 2:
         raise DrtkError("--batch 1 leaves nothing to tell a text's partner from")
     if projected(network) and micro < share:
-        raise DrtkError(f"a projector needs its batch in one part: --micro-batch {share} or a smaller --batch")
+        raise DrtkError(
+            f"a projector with batch norm needs its batch in one part: --micro-batch {share} or a smaller --batch"
+        )
     return share, micro
 
 
@@ -301,8 +303,9 @@ def relief(settings: PretrainSettings, network: Network, *, micro: int) -> str:
 
 
 def projected(network: Network) -> bool:
-    """Whether vectors go through a projector, whose batch norm wants a device's whole share of the batch at once."""
-    return any(getattr(objective, "projector", "") for objective in network.composition.objectives)
+    """Whether vectors go through a projector with batch norm, which wants a device's whole share of the batch at once."""
+    projectors = network.composition.projectors
+    return any(projectors[name].of_the_batch for name in network.projectors)
 
 
 class Keeper:

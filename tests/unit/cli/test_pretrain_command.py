@@ -23,6 +23,7 @@ from tests.families import FAMILIES, saved_masked_lm
 from tests.pretraining import World
 from tests.tiny import tiny_model
 
+JOINT = ["--set", "generator.mode=joint", "--set", "generator.slot=encoder"]
 QUICK = ["--batch", "6", "--max-length", "24", "--warmup", "0", "--log-every", "1"]
 
 
@@ -55,13 +56,13 @@ SCHEDULE = ["--steps", "60", "--log-every", "5", "--checkpoint-every", "10", "--
 SCHEDULE += ["--save-every", "40", "--micro-batch", "4", "--warmup", "10", "--trainer", "lr_scheduler_type=cosine"]
 
 
-def test_a_killed_pre_training_resumes_to_the_weights_of_an_uninterrupted_one(world: World, tmp_path: Path):
-    output = tmp_path / "killed"
-    command = [sys.executable, "-m", "drtk", *arguments(world, output, "mixture-example", *SCHEDULE)]
+def killed_at(checkpoint: int, world: World, output: Path, preset: str, *more: str) -> None:
+    """Pre-train in a process of its own, and kill that once a checkpoint is whole."""
+    command = [sys.executable, "-m", "drtk", *arguments(world, output, preset, *more)]
     running = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 180
-        while not (output / "checkpoints" / "checkpoint-30" / "complete").exists():
+        while not (output / "checkpoints" / f"checkpoint-{checkpoint}" / "complete").exists():
             assert running.poll() is None, "ended before it could be killed"
             assert time.monotonic() < deadline
             time.sleep(0.001)
@@ -70,6 +71,23 @@ def test_a_killed_pre_training_resumes_to_the_weights_of_an_uninterrupted_one(wo
         running.kill()
         running.wait()
     assert not (output / "meta.json").exists()
+
+
+def test_a_killed_simlm_resumes_to_the_same_weights_those_of_its_generator_too(world: World, tmp_path: Path):
+    schedule = ["--steps", "20", "--checkpoint-every", "4", "--generator", str(world.generator), *JOINT, "--lr", "1e-3"]
+    killed_at(8, world, tmp_path / "killed", "simlm", *schedule)
+    pretrain(world, tmp_path / "killed", "simlm", *schedule, "--resume")
+    pretrain(world, tmp_path / "whole", "simlm", *schedule)
+    mine, theirs = weights_of(tmp_path / "killed"), weights_of(tmp_path / "whole")
+    assert mine.keys() == theirs.keys()
+    assert any(":generator." in name for name in mine)
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    assert entries(tmp_path / "killed") == entries(tmp_path / "whole")
+
+
+def test_a_killed_pre_training_resumes_to_the_weights_of_an_uninterrupted_one(world: World, tmp_path: Path):
+    output = tmp_path / "killed"
+    killed_at(30, world, output, "mixture-example", *SCHEDULE)
     with pytest.raises(MismatchError, match=r"other settings .*\(weight_decay\)"):
         pretrain(world, output, "mixture-example", *SCHEDULE, "--resume", "--weight-decay", "0.5", "--lr", "2e-3")
     with open(output / "log.jsonl", "a") as log:
@@ -203,6 +221,27 @@ def test_encoders_of_every_family_are_trained(family: str, preset: str, families
 
 
 @pytest.mark.parametrize(
+    ("family", "preset", "more", "told"),
+    [
+        ("modernbert", "simcse", [], True),
+        ("modernbert", "crop", [], False),  # two texts
+        ("modernbert", "simcse", ["--set", "slots.two.view=crop"], False),
+        ("bert", "simcse", [], False),  # dropout of .1
+    ],
+)
+def test_a_text_that_is_to_find_itself_without_dropout_is_told(
+    family: str, preset: str, more: list[str], told: bool, families: Path, world: World, tmp_path: Path, caplog
+):
+    model = ["--model", str(families / family), "--dry-run", *more]
+    pretrain(world, tmp_path / "m", preset, *model)
+    found = [record.message for record in caplog.records if "dropout" in record.message]
+    assert len(found) == told
+    if told:
+        assert found[0].startswith("objective 'contrast': 'one' and 'two' are the same text, and dropout alone would")
+        assert "\n" not in found[0]
+
+
+@pytest.mark.parametrize(
     ("preset", "told"),
     [
         ("retromae", "the reader 'two-stream' needs position vectors; an encoder of type modernbert has none"),
@@ -247,9 +286,6 @@ def test_what_passages_lack_is_said_with_the_command_that_adds_it(
         pretrain(world, tmp_path / "m", preset, "--steps", "1", corpus=without(world, tmp_path, lacking))
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-JOINT = ["--set", "generator.mode=joint", "--set", "generator.slot=encoder"]
 
 
 def test_a_joint_generator_is_the_model_that_is_named_and_goes_on_from_it(world: World, tmp_path: Path):
@@ -343,7 +379,7 @@ def test_a_probe_that_has_test_queries_alone_is_refused(world: World, tmp_path: 
             '--generator DIR names one; init = "copy" or "random" begins one',
         ),
         ("simcse", ["--set", 'projectors.head.slots=["one"]'], "projector 'head' leaves out slot 'two'"),
-        ("simcse", ["--micro-batch", "2"], "a projector needs its batch in one part"),
+        ("simcse", ["--micro-batch", "2", "--set", "projectors.head.kind=bn"], "a projector with batch norm needs"),
         ("mlm", ["--batch", "500"], "do not fill one batch"),
         ("mlm", ["--max-length", "100"], "the models read 64"),
         ("condenser", ["--set", "objective.2.reader.skip=9"], "has 4 layers"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +15,14 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
 from drtk.objectives.batch import Batch
 from drtk.objectives.views import Views
+from drtk.text import corruption
+from drtk.text.corruption import without
 from tests.pretraining import MAX_LENGTH, Stage, World, gradients
 from tests.reference.bert import hidden_states
 from tests.reference.cocondenser import cocondenser
 from tests.reference.condenser import condenser
 from tests.reference.cotmae import cotmae, cotmae_causal
-from tests.reference.diffcse import Edited, diffcse
+from tests.reference.diffcse import Edited, deletion_labels, diffcse, difference_labels, insertion_labels
 from tests.reference.master import Tasks, master
 from tests.reference.means import token_mean, with_total
 from tests.reference.mlm import mlm
@@ -39,9 +42,33 @@ class Scene:
 
     def __init__(self, stage: Stage) -> None:
         self.stage, self.network = stage, stage.network
-        self.batch: Batch = stage.batch(*range(ROWS))
+        self.removed: dict[tuple[tuple[int, ...], ...], list[list[int]]] = defaultdict(list)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(corruption, "without", self._without)
+            self.batch: Batch = stage.batch(*range(ROWS))
         self.views: Views = stage.views(self.batch)
         self.model: Any = masked_lm(self.network.backbone, self.network.head)
+
+    def _without(self, text: Any, removed: Any) -> Any:
+        """Remember which places a draw removes from a text; what the labels are is not the package's to say here."""
+        found = without(text, removed)
+        self.removed[tuple(text.ids.tolist()), tuple(found.ids.tolist())].append(removed.nonzero()[0].tolist())
+        return found
+
+    def edits(self, name: str, row: int, inputs: list[int]) -> list[int]:
+        """Labels of a slot whose passage was edited, from the passage as it was and what became of it."""
+        wanted, slot = self.network.composition.slots[name], self.batch[name]
+        room = MAX_LENGTH - 2 if wanted.corruption == "deleted" else int((MAX_LENGTH - 2) / (1 + wanted.rate))
+        first, *content, last = self.texts("one", [row])[0].original
+        before = [first, *content[:room], last]
+        size = int(slot.attention[row].sum())
+        if size < len(before):
+            return deletion_labels(len(before), self.removed[tuple(before), tuple(inputs)].pop(0))
+        if size > len(before):
+            added = [place for place in range(size) if slot.hidden[row, place]]
+            assert [token for place, token in enumerate(inputs) if place not in added] == before
+            return insertion_labels(size, added)
+        return difference_labels(before, inputs)
 
     def rows(self, *slots: str) -> list[int]:
         """Examples that have all these slots."""
@@ -213,14 +240,13 @@ def of_diffcse(scene: Scene, *, slots: Sequence[str] = CHANGED, **options: Any) 
     """The discriminator's texts as they came out, with the labels that follow from them."""
     edited = []
     for number, name in enumerate(slots):
-        labels, view = scene.batch[name].edited, number % 2
+        view = number % 2
+        changed = scene.network.composition.slots[name].corruption in ("inserted", "deleted", "any")
         for row, text in zip(scene.rows(name), scene.texts(name), strict=True):
-            size = len(text.original)
-            found = [int(a != b) for a, b in zip(text.original, text.inputs, strict=True)]
-            if (
-                labels is not None and int(labels[row, 0]) >= 0
-            ):  # where one of three edits is drawn, replaced rows have none
-                found = labels[row, :size].tolist()
+            if changed:
+                found = scene.edits(name, row, text.inputs)
+            else:
+                found = difference_labels(text.original, text.inputs)
             edited.append(Edited(text.inputs, found, row, view))
     return diffcse(
         scene.model,

@@ -10,6 +10,7 @@ import pytest
 
 from drtk.settings.core import load_preset, preset_names
 from tests.enriched import enriched_corpus
+from tests.families import saved_masked_lm
 from tests.running import command
 from tests.tiny import tiny_model
 
@@ -66,3 +67,20 @@ def test_every_preset_trains_and_logs_its_terms(
         assert math.isfinite(lines[0][f"held_out_{name}"])
         if "source" in objective:
             assert f"gain_{name}" in lines[0]
+
+
+@pytest.mark.parametrize("preset", ["diffcse-sts-roberta", "diffcse-transfer-roberta", "simlm-mlm", "master"])
+def test_presets_train_a_roberta_with_byte_level_pieces(
+    preset: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    saved_masked_lm("roberta", tmp_path / "model")
+    saved_masked_lm("roberta", tmp_path / "generator", num_hidden_layers=1)
+    corpus = enriched_corpus(tmp_path / "corpus.jsonl", tmp_path / "model", documents=6)
+    call = ["pretrain", corpus, "--preset", preset, "--model", tmp_path / "model", "-o", tmp_path / "out", "-q"]
+    call += ["--batch", "4", "--steps", "2", "--max-length", "32", "--log-every", "1", "--warmup", "0"]
+    call += ["--generator", tmp_path / "generator"] * ("generator" in load_preset(preset).content)
+    command(capfd, *call)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert len(lines) == 2
+    for objective in load_preset(preset).content["objective"]:
+        assert all(0 < line[objective["name"]] < math.inf for line in lines)

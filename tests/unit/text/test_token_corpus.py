@@ -76,7 +76,7 @@ def test_texts_and_titles_come_back_piece_by_piece_with_the_number_of_each_word(
     assert corpus.counts == {"passages": 2, "short": 0, "tokens": 8}
 
 
-@pytest.mark.parametrize("kind", ["word_pieces", "byte_pieces", "sentence_pieces"])
+@pytest.mark.parametrize("kind", ["word_pieces", "sentence_pieces"])
 def test_every_kind_of_tokenizer_gives_its_own_pieces_and_words(tmp_path, kind):
     name = getattr(tokenizers_made_here, kind)(tmp_path / kind)
     tokenizer = WordPieceTokenizer(name)
@@ -88,6 +88,33 @@ def test_every_kind_of_tokenizer_gives_its_own_pieces_and_words(tmp_path, kind):
         assert corpus.text(row).ids.tolist() == expected.ids
         numbers = list(dict.fromkeys(expected.words))  # the tokenizer's words, counted from 0
         assert corpus.text(row).words.tolist() == [numbers.index(word) for word in expected.words]
+
+
+def test_a_byte_level_piece_without_the_space_marker_joins_the_word_before_it(tmp_path):
+    name = tokenizers_made_here.byte_pieces(tmp_path / "bytes")
+    text = "the cat, (the mat). naïve\nones: 10,000 €! </s>there"
+    corpus = TokenCorpus.open(write(tmp_path / "c.jsonl", passage("p", text)), name)
+    found = corpus.text(0)
+    pieces = WordPieceTokenizer(name).tokenizer.convert_ids_to_tokens(found.ids.tolist())
+    words: dict[int, str] = {}
+    for piece, word in zip(pieces, found.words.tolist(), strict=True):
+        words[word] = words.get(word, "") + piece
+    special = words.pop(-1)
+    assert special == "</s>"
+    # Ġ is a space and Ċ a new line; a letter or mark of several bytes is several pieces
+    assert [*words.values()] == [
+        "the",
+        "Ġcat,",
+        "Ġ(the",
+        "Ġmat).",
+        "ĠnaÃ¯ve",
+        "Ċones:",
+        "Ġ10,000",
+        "ĠâĤ¬!",
+        "Ġ",
+        "there",
+    ]
+    assert len(pieces) > len(words) + 6
 
 
 def test_a_large_vocabulary_is_kept_in_full(tmp_path, pieces, monkeypatch):

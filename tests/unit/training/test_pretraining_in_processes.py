@@ -14,13 +14,25 @@ from drtk.training.distributed import share_batch_norm
 from tests.pretraining import Stage, World
 
 BATCH, MICRO = 8, 2  # so two parts in each of two processes
-PRESETS = ["mlm", "cocondenser", "qac-cocondenser", "simcse", "simlm-rtd", "diffcse-sts-bert"]
+JOINT = "simlm, joint generator"
+PRESETS = ["mlm", "cocondenser", "qac-cocondenser", "simcse", "simlm-rtd", "diffcse-sts-bert", JOINT, "master"]
 
 
 def stage_of(world: World, preset: str) -> Stage:
-    stage = world.stage(preset, batch=BATCH).redrawn().without_dropout()
+    changes = ("generator.mode=joint", "generator.slot=encoder") if preset == JOINT else ()
+    stage = world.stage(preset.partition(",")[0], *changes, batch=BATCH).redrawn().without_dropout()
     share_batch_norm(stage.network)  # as the command does
     return stage
+
+
+def examples_of(stage: Stage, preset: str) -> list[int]:
+    """What is trained on; of master the first half, one process's share, has no next passage, and the other has."""
+    if preset != "master":
+        return [*range(BATCH)]
+    there = {number: stage.seen(number)[0].slots["next"].present for number in range(len(stage.rows))}
+    found = [next_one for has in (False, True) for next_one in [n for n in there if there[n] is has][: BATCH // 2]]
+    assert [there[number] for number in found] == [False] * 4 + [True] * 4
+    return found
 
 
 def gradients_of(stage: Stage) -> dict[str, torch.Tensor]:
@@ -34,18 +46,19 @@ def check(rank: int, folder: str, store: str, path: list[str]) -> None:
     world = World(Path(folder) / "model", Path(folder) / "generator", Path(folder) / "corpus.jsonl")
     stages = {preset: stage_of(world, preset) for preset in PRESETS}
     trainers = {preset: stage.trainer(Path(folder) / f"{preset}-{rank}") for preset, stage in stages.items()}
-    alone = {preset: stage.step(trainers[preset], range(BATCH), micro=BATCH) for preset, stage in stages.items()}
+    examples = {preset: examples_of(stage, preset) for preset, stage in stages.items()}
+    alone = {preset: stage.step(trainers[preset], examples[preset], micro=BATCH) for preset, stage in stages.items()}
     os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank)}
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     share = BATCH // 2
     for preset, stage in stages.items():
         loss, expected = alone[preset]
-        micro = share if preset in ("simcse", "diffcse-sts-bert") else MICRO  # a projector wants its batch in one part
+        micro = share if preset == "diffcse-sts-bert" else MICRO  # batch norm wants its batch in one part
         stage.network.zero_grad()
         together = torch.nn.parallel.DistributedDataParallel(stage.network)
         for _ in range(2):  # the second step would fail if a weight had waited for a gradient in the first
             stage.network.zero_grad()
-            mine = stage.seen(*range(rank * share, rank * share + share))
+            mine = stage.seen(*examples[preset][rank * share : rank * share + share])
             part = trainers[preset].training_step(together, stage.material.parts(micro)(mine)).clone()
         dist.all_reduce(part)
         assert abs(float(part) / 2 - loss) < 1e-5 * max(1, abs(loss)), (preset, float(part) / 2, loss)
