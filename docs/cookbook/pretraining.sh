@@ -27,7 +27,8 @@ if [ ! -s "$out/squad/queries.jsonl" ]; then
   mkdir -p "$out/squad/qrels"
   gzip -cd "$data/squad/corpus.jsonl.gz" | tail -n 3000 > "$out/squad/corpus.jsonl"
   gzip -cd "$data/squad/queries.jsonl.gz" | grep '"_id": *"dev-' | awk 'NR % 21 == 0' > "$out/squad/queries.jsonl"
-  cp "$data/squad/qrels/dev.tsv" "$out/squad/qrels/dev.tsv"
+  sed 's/.*"_id": *"\([^"]*\)".*/\1/' "$out/squad/queries.jsonl" |
+    awk -F '\t' 'NR == FNR { asked[$1]; next } FNR == 1 || $1 in asked' - "$data/squad/qrels/dev.tsv" > "$out/squad/qrels/dev.tsv"
 fi
 drtk sample "$out/sample" --limit 2000 $made
 cut -f 1 "$out/sample/qrels/test.tsv" | sed 's/.*/"_id":"&"/' | grep -F -f - "$out/sample/queries.jsonl" > "$out/sample.test.jsonl"
