@@ -44,7 +44,11 @@ def pretrain(
     drop: Dropped = None,
     probe: Annotated[
         str | None,
-        typer.Option("--probe", metavar="DIR", help="Keep the encoder with the best nDCG@10 on a small BEIR folder."),
+        typer.Option(
+            "--probe",
+            metavar="DIR",
+            help="Keep the encoder with the best nDCG@10 on a small BEIR folder with qrels/dev.tsv.",
+        ),
     ] = None,
     probe_sts: Annotated[
         str | None,

@@ -320,7 +320,7 @@ def test_queries_that_are_empty_everywhere_are_refused(world: World, tmp_path: P
 def test_a_generator_without_a_head_is_refused_and_not_announced_first(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    headless = tiny_model(tmp_path / "headless", layers=1, hidden=16, heads=2)
+    headless = tiny_model(tmp_path / "headless", hidden=16, heads=2)
     more = ["--steps", "1", "--generator", str(headless)]
     with pytest.raises(MismatchError, match="has no language-model head, so it proposes no tokens"):
         pretrain(world, tmp_path / "m", "simlm", *more, "--model", str(headless))

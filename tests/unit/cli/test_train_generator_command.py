@@ -102,8 +102,8 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place:
         running.kill()
         running.wait()
     assert not (output / "meta.json").exists()
-    with pytest.raises(MismatchError, match=r"other settings .*\(lr\)"):
-        train(place, output, *schedule, "--resume", "--lr", "2e-3")
+    with pytest.raises(MismatchError, match=r"other settings .*\(weight_decay\)"):
+        train(place, output, *schedule, "--resume", "--weight-decay", "0.1", "--lr", "2e-3")
     train(place, output, *schedule, "--resume")
     train(place, tmp_path / "whole", *schedule)
     assert equal(output, tmp_path / "whole")
