@@ -302,18 +302,27 @@ def test_cached_training_that_was_stopped_resumes_to_the_same_weights(
 
     def stopped(self: RetrieverTrainer, *given: object) -> object:
         if self.state.global_step == 5:
-            raise KeyboardInterrupt
+            raise RuntimeError("as if the machine went down")
         return usual(self, *given)
 
     output = tmp_path / "stopped"
     with monkeypatch.context() as patched:
         patched.setattr(RetrieverTrainer, "training_step", stopped)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(RuntimeError, match="went down"):
             train(place, output, *more)
     train(place, output, *more, "--resume")
     mine, theirs = (load_file(folder / "model.safetensors") for folder in (output, tmp_path / "whole"))
     assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)
     assert entries(output) == entries(tmp_path / "whole")
+
+
+def test_adapters_are_merged_into_a_folder_like_any_other(place: Path, tmp_path: Path):
+    pytest.importorskip("peft")
+    train(place, tmp_path / "m", "--steps", "3", "--lora", "2", "--lora-target", "query", "--warmup", "0")
+    mine, start = (load_file(folder / "model.safetensors") for folder in (tmp_path / "m", place / "model"))
+    assert mine.keys() == start.keys()
+    changed = {name for name in mine if bool((mine[name] != start[name]).any())}
+    assert changed == {name for name in start if name.endswith("attention.self.query.weight")}
 
 
 def test_diffcse_is_trained_beside_and_leaves_no_trace_in_the_folder(place: Path, tmp_path: Path):
