@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from drtk.cli.jobs import record_filter
-from drtk.cli.options import Output, Seed, with_settings
+from drtk.cli.options import AnotherCorpus, Output, Seed, with_settings
 from drtk.io.filtering import FilterJob
 from drtk.settings.mining import MineSettings
 
@@ -52,10 +52,6 @@ ReportFile = Annotated[
         metavar="FILE",
         help="How many, how hard, how suspicious: a page (FILE.html) with examples, or text; - is stdout.",
     ),
-]
-AnotherCorpus = Annotated[
-    bool,
-    typer.Option("--another-corpus", help="Take sources that were made from another corpus than --corpus; ids agree."),
 ]
 WINDOW = 100  # queries between two flushes: each may have thousands of hits in every run
 

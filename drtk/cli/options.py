@@ -17,6 +17,10 @@ Source = Annotated[str, typer.Argument(metavar="INPUT", help="File to read; - is
 Output = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="File to write; - is stdout.")]
 Folder = Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Folder to make.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of every random draw.")]
+AnotherCorpus = Annotated[
+    bool,
+    typer.Option("--another-corpus", help="Take what was made from another corpus than --corpus; ids agree."),
+]
 Corpus = Annotated[str, typer.Option("--corpus", metavar="FILE", help="Passages, in any format drtk reads.")]
 Queries = Annotated[str, typer.Option("--queries", metavar="FILE", help="Queries, in any format drtk reads.")]
 Qrels = Annotated[str, typer.Option("--qrels", metavar="FILE", help="Judgements: BEIR TSV or TREC qrels.")]

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from drtk.cli.jobs import record_filter
-from drtk.cli.options import Corpus, Device, Output, Queries, with_settings
+from drtk.cli.options import AnotherCorpus, Corpus, Device, Output, Queries, with_settings
 from drtk.io.filtering import FilterJob
 from drtk.settings.reranking import ScoreSettings
 from drtk.settings.running import RunnerSettings
@@ -28,6 +28,7 @@ def score(
         str, typer.Argument(metavar="EXAMPLES", help="Training examples; - is stdin.", show_default=False)
     ] = "-",
     output: Output = "-",
+    another_corpus: AnotherCorpus = False,
     device: Device = "auto",
     *,
     settings: ScoreSettings,
@@ -40,12 +41,14 @@ def score(
     judgement for train-retriever to be distilled from.
     """
     from drtk.io.jsonl import read_examples, read_queries
+    from drtk.io.lineage import check_looked_up
     from drtk.io.store import CorpusStore
     from drtk.models.hub import locate
     from drtk.models.reranker import title_of
     from drtk.retrieval.rescoring import Score, asked
     from drtk.runners.base import run_filter
 
+    check_looked_up(source, corpus, another=another_corpus)
     title = title_of(model, settings.title, sealed=True)
     job.looked_up = (corpus, str(locate(model)))
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drtk.cli.jobs import OF_TRAINING, folder_maker
-from drtk.cli.options import Device, Folder, Seed, with_settings
+from drtk.cli.options import AnotherCorpus, Device, Folder, Seed, with_settings
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.io.folders import FolderJob
 from drtk.settings.reranking import RerankerSettings
@@ -57,6 +57,7 @@ def train_reranker(
         str | None,
         typer.Option("--dev-vectors", metavar="DIR", help="hlatr: vectors of the dev run, if not --vectors."),
     ] = None,
+    another_corpus: AnotherCorpus = False,
     seed: Seed = 42,
     device: Device = "auto",
     *,
@@ -84,6 +85,9 @@ def train_reranker(
     if hlatr:
         _lists(examples, str(vectors), str(qrels), dev_vectors, probe, seed, device, settings, job)
     else:
+        from drtk.io.lineage import check_looked_up
+
+        check_looked_up(examples, str(corpus), another=another_corpus)
         _pairs(examples, str(corpus), str(queries), str(model), dev, probe, seed, device, settings, job)
 
 

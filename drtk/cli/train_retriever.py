@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from drtk.cli.jobs import OF_TRAINING, folder_maker
-from drtk.cli.options import Corpus, Device, Folder, Queries, Seed, with_settings
+from drtk.cli.options import AnotherCorpus, Corpus, Device, Folder, Queries, Seed, with_settings
 from drtk.io.folders import FolderJob
 from drtk.settings.finetuning import RetrieverSettings
 
@@ -28,6 +28,7 @@ def train_retriever(
             "--dev", metavar="DIR", help="Keep the weights with the best nDCG@10 on a BEIR folder with qrels/dev.tsv."
         ),
     ] = None,
+    another_corpus: AnotherCorpus = False,
     seed: Seed = 42,
     device: Device = "auto",
     *,
@@ -46,6 +47,7 @@ def train_retriever(
     if settings.patience is not None and dev is None:
         raise UsageError("--patience needs something to measure with: --dev")
     from drtk.io.jsonl import read_examples, read_queries
+    from drtk.io.lineage import check_looked_up
     from drtk.io.manifest import inputs_named
     from drtk.io.store import CorpusStore
     from drtk.models.hub import locate
@@ -54,6 +56,7 @@ def train_retriever(
     from drtk.training.retriever import check, plan, start_towers, train_retriever
 
     check(settings)
+    check_looked_up(examples, corpus, another=another_corpus)
     packed = PackedExamples(
         read_examples(examples, intake=job.intake),
         line=lambda: job.intake.line,

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.manifest import SOURCES, folder_digest, is_manifest, manifest_path, read_json
+from drtk.io.streams import digest_file, is_stream
 
 _MAKERS = ("encode", "index")  # commands whose `source` is a corpus, or leads to one
 
@@ -45,6 +46,16 @@ def check_origin(path: str, corpus: Origin, *, override: str) -> None:
             f"{path}: was made from another corpus ({found.path}, digest {found.digest[:8]}) than {corpus.path} "
             f"(digest {corpus.digest[:8]}); where ids mean the same in both: {override}"
         )
+
+
+def check_looked_up(path: str, corpus: str, *, another: bool) -> None:
+    """Raises MismatchError where `path` is known to be made from another corpus than the file its texts are looked up in.
+
+    another: that is as it should be
+    """
+    if another or is_stream(path) or is_stream(corpus) or not Path(corpus).is_file() or origin_of(path) is None:
+        return
+    check_origin(path, Origin(corpus, digest_file(corpus)), override="--another-corpus")
 
 
 def _manifest(path: str) -> dict[str, Any] | None:

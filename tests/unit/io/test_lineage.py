@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from drtk.errors import MismatchError
+from drtk.errors import DrtkError, MismatchError
 from drtk.io.lineage import Origin, check_origin, origin_of
 from drtk.io.streams import digest_file
 from tests.running import command, write
@@ -56,3 +56,29 @@ def test_another_corpus_is_refused(corpus: Origin) -> None:
     )
     with pytest.raises(MismatchError, match=problem):
         check_origin("index", Origin("new", "0000"), override="--x")
+
+
+@pytest.mark.parametrize("call", ["score", "train-retriever", "train-reranker"])
+def test_examples_of_another_corpus_are_refused_where_their_texts_are_looked_up(
+    call: str, corpus: Origin, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path("new.jsonl").write_text(Path("corpus.jsonl").read_text() + '{"_id": "d10", "text": "more"}\n')
+    words = [
+        call,
+        "examples.jsonl",
+        "--corpus",
+        "new.jsonl",
+        "--queries",
+        "queries.jsonl",
+        "--model",
+        "none",
+        "-o",
+        "out",
+    ]
+    problem = r"examples\.jsonl: was made from another corpus \(corpus\.jsonl, .* than new\.jsonl .*--another-corpus$"
+    with pytest.raises(MismatchError, match=problem):
+        command(capfd, *words)
+    with pytest.raises(DrtkError) as caught:  # what is wrong with it then is something else
+        command(capfd, *words, "--another-corpus")
+    assert "another corpus" not in str(caught.value)
+    assert not Path("out").exists()
