@@ -109,6 +109,7 @@ def pretrain(
     corpus = TokenCorpus.open(passages, model, wants=wants, side_files=job.side_files, intake=job.intake)
     by_preset = settings.held_out == recipe.get("settings", {}).get("held_out")
     material = Material(corpus, plan, settings, tokenizer, seed, spared=SPARED if by_preset else 0.5)
+    look = _probe(probe, probe_sts, job)
     noticed = notice(material)  # what a view or masking cannot do with this corpus is said before anything begins
     if dry_run:
         from drtk.cli.explaining import explained
@@ -116,7 +117,6 @@ def pretrain(
         for line in explained(plan, material, network, at_once=_at_once(material, network, device)):
             typer.echo(line)
         return
-    look = _probe(probe, probe_sts, job)
     facts = train(material, job.begin(), network=network, tokenizer=tokenizer, device=device, probe=look)
     job.intake.inputs += inputs_named({"model": str(folder)})
     at_once = facts.pop("micro_batch")

@@ -149,6 +149,10 @@ def split_to_choose_by(folder: Path) -> str:
 
     Raises DrtkError where there is neither: what is chosen by the test queries cannot be judged by them any more.
     """
+    if not folder.is_dir():
+        raise DrtkError(
+            f"{folder}: no such folder; a probe is a BEIR folder: corpus.jsonl, queries.jsonl, qrels/dev.tsv"
+        )
     there = sorted(path.name.removesuffix(".tsv") for path in (folder / "qrels").glob("*.tsv"))
     for split in ("dev", "train"):
         if split in there:

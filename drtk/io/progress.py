@@ -77,7 +77,7 @@ class Progress:
             self._last = time.monotonic()
             of = f" of {self.total:,}" if self.total else ""
             rate = (self.done - self._initial) / (self._last - self._start)
-            log(f"{self.what}: {self.done:,}{of} {self.unit}, {rate:,.1f}/s")
+            log(f"{self.what}: {self.done:,}{of} {self.unit}, {_pace(rate)}")
 
     def close(self) -> None:
         """Take the bar away."""
@@ -89,6 +89,11 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _pace(rate: float) -> str:
+    """Units a second, or seconds a unit where those are more."""
+    return f"{1 / rate:,.1f} s each" if 0 < rate < 1 else f"{rate:,.1f}/s"
 
 
 def track(items: Iterable[Item], what: str, *, total: int | None = None, unit: str = "records") -> Iterator[Item]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from difflib import get_close_matches
 from importlib import resources
 from math import isnan
 from pathlib import Path
@@ -148,7 +149,9 @@ def load_preset(name: str) -> Preset:
     elif name in preset_names():
         text = (resources.files("drtk") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
     else:
-        raise UsageError(f"unknown preset '{name}'; choose from {', '.join(preset_names())}, or name a .toml file")
+        near = get_close_matches(name, preset_names(), n=3)
+        meant = f"did you mean {' or '.join(near)}? " if near else ""
+        raise UsageError(f"unknown preset '{name}'; {meant}drtk presets lists them; or name a .toml file")
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

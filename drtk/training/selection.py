@@ -11,7 +11,8 @@ from pathlib import Path
 from torch import nn
 
 from drtk.io.manifest import read_json, write_json
-from drtk.io.progress import detail
+from drtk.io.progress import log as say
+from drtk.io.progress import warn
 from drtk.training.distributed import rank, wait_for_all
 from drtk.training.trainer import load_weights, save_weights
 
@@ -63,10 +64,10 @@ class Selection:
         if best is None or (value < best.value if self._by.endswith("loss") else value > best.value):
             self.best = Best(step, value)
             self._keep()
-            detail(f"step {step:,}: {self._by} {value:.4f}, the best so far")
+            say(f"step {step:,}: {self._by} {value:.4f}, the best so far")
         else:
             best.since += 1
-            detail(f"step {step:,}: {self._by} {value:.4f}; that of step {best.step:,} was better")
+            say(f"step {step:,}: {self._by} {value:.4f}; that of step {best.step:,} was better")
         return found
 
     def _keep(self) -> None:
@@ -97,6 +98,10 @@ class Selection:
         if self.best is None:
             raise ValueError("nothing was measured")
         load_weights(model, self._folder / _WEIGHTS)
+        if self.best.step == 0:
+            warn(
+                f"no {self._by} was better than the {self.best.value:.4f} before the first step: the weights are those it began with"
+            )
         return self.best
 
 

@@ -98,7 +98,7 @@ class DrtkTrainer(Trainer):
         step = step_of(start)
         self._first_loss = None if start is None else first_loss(start / COMPLETE)
         if self.is_world_process_zero():
-            cut_log(self._log_path, step=step)
+            cut_log(self._log_path, step=step if start is not None else -1)  # a first measurement is of step 0
             if start is not None:
                 say(f"going on after step {step:,} of {self.args.max_steps:,}")
         if self.probe is not None:

@@ -96,3 +96,16 @@ def test_track_passes_everything_on_and_counts_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(progress.Progress, "add", lambda self, count=1: counted.append(count))
     assert list(track(iter("abc"), "letters")) == ["a", "b", "c"]
     assert sum(counted) == 3
+
+
+def test_what_takes_seconds_is_told_in_seconds_each(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    set_verbosity(quiet=False, verbose=False)
+    with Progress("pretrain", total=10, unit="steps") as bar:
+        for second in (20.0, 40.0):
+            now[0] = second
+            bar.add()
+    assert capfd.readouterr().err == "drtk: pretrain: 2 of 10 steps, 20.0 s each\n"

@@ -148,3 +148,8 @@ def test_every_shipped_preset_can_be_read_and_names_a_command() -> None:
     for name in preset_names():
         assert load_preset(name).command in COMMANDS
         assert load_preset(name).summary
+
+
+def test_a_misspelt_preset_is_told_what_comes_near():
+    with pytest.raises(UsageError, match=r"unknown preset 'simlmm'; did you mean simlm[^?]*\? drtk presets lists them"):
+        load_preset("simlmm")

@@ -92,3 +92,9 @@ def test_a_warm_up_that_outlasts_training_is_told(tmp_path: Path, monkeypatch: p
     assert told == []
     training_arguments(tmp_path, **GIVEN | {"warmup": 200.0})
     assert told == ["the learning rate would rise for 200 steps; after 50 it is at 2.5e-05: --warmup 0.1"]
+
+
+def test_a_run_that_begins_again_leaves_no_measurement_of_the_start_in_its_log(tmp_path: Path):
+    (tmp_path / "log.jsonl").write_text('{"step": 0, "held_out_mlm": 3.5}\n{"step": 1, "loss": 3.4}\n')
+    cut_log(tmp_path / "log.jsonl", step=-1)
+    assert (tmp_path / "log.jsonl").read_text() == ""
