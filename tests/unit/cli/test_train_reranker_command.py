@@ -102,8 +102,8 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place:
     output = tmp_path / "killed"
     killed(arguments(place, output, *more), output, 20)
     assert not (output / "meta.json").exists()
-    with pytest.raises(MismatchError, match=r"other settings .*\(lr\)"):
-        train(place, output, *more, "--resume", "--lr", "2e-3")
+    with pytest.raises(MismatchError, match=r"other settings .*\(weight_decay\)"):
+        train(place, output, *more, "--resume", "--weight-decay", "0.5", "--lr", "2e-3")
     with pytest.raises(MismatchError, match=r"other settings .*\(.*batch, .*r_drop"):  # of another preset
         train(place, output, *more, "--resume", "--no-r-drop", "--batch", "16")
     assert distance(train(place, output, *more, "--resume"), train(place, tmp_path / "whole", *more)) == 0.0

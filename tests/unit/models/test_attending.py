@@ -9,7 +9,7 @@ import drtk.models.attending as attending
 from drtk.errors import DrtkError, MismatchError, MissingDependency
 from drtk.models.attending import Attention
 from drtk.objectives.assembly import assembled
-from drtk.settings.composition import composition
+from drtk.settings.composing import composition
 from tests.families import FAMILIES, masked_lm, padded
 from tests.pretraining import World
 
