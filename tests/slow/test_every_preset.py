@@ -28,7 +28,8 @@ ENDS = 10  # entries that are averaged at either end
 LR = "3e-4"  # SimLM's, which all presets get that are not named here
 RATES = {
     # A decoder drawn at random has a hundred steps to learn what a copy of MiniLM's layers can do already.
-    **dict.fromkeys(("cotmae", "qac-cotmae", "qac-cotmae-mixed", "qac-cotmae-released", "retromae", "master"), "6e-4"),
+    **dict.fromkeys(("cotmae", "qac-cotmae", "qac-cotmae-mixed", "qac-cotmae-released", "retromae", "master"), "1e-3"),
+    "condenser": "1e-3",
     # Vectors that are compared begin as MiniLM's, which are good at it: larger steps undo that.
     **dict.fromkeys(("cocondenser", "qac-cocondenser", "corom", "mixture-example"), "1e-4"),
     **dict.fromkeys((name for name in PRESETS if name.startswith(("simcse", "diffcse", "crop", "ict"))), "5e-5"),
