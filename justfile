@@ -56,3 +56,7 @@ reproduce method:
 # SQuAD: chunk, both BM25 engines and the reference figures; data in ../shared/data or $DRTK_TEST_DATA
 squad:
     sh docs/cookbook/squad.sh runs/squad
+
+# SimLM's pipeline on a collection of yours: pre-training, two retrievers, re-ranker, distillation, figures; docs/cookbook/simlm.md
+simlm corpus queries qrels test model out="runs/simlm":
+    sh docs/cookbook/simlm.sh '{{corpus}}' '{{queries}}' '{{qrels}}' '{{test}}' '{{model}}' '{{out}}'

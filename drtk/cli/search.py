@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 import typer
@@ -48,7 +49,10 @@ def search(
         bool, typer.Option("--tune", help="Try a grid of k1 and b against --qrels; write a table, the best first.")
     ] = False,
     qrels: Annotated[
-        str | None, typer.Option("--qrels", metavar="FILE", help="tune: judgements, BEIR TSV or TREC qrels.")
+        str | None,
+        typer.Option(
+            "--qrels", metavar="FILE", help="Judgements: search the judged queries alone; what --tune goes by."
+        ),
     ] = None,
     *,
     settings: SearchSettings,
@@ -61,6 +65,7 @@ def search(
     """
     from drtk.cli.tuning import tune_bm25
     from drtk.errors import UsageError
+    from drtk.evaluation.runs import judgements_from
     from drtk.io.progress import log
     from drtk.retrieval.asking import QueryEncoder, TextQueries, sort_paths
     from drtk.retrieval.collection import Collection
@@ -71,8 +76,8 @@ def search(
     folders, source = sort_paths(paths)
     if question is not None and (source or by == "source" or job.output != "-"):
         raise UsageError("-q shows passages on the terminal: leave out files of queries, --by source and -o")
-    if tune != (qrels is not None) or (tune and question is not None):
-        raise UsageError("--tune and --qrels go together, and with a file of queries, not with -q")
+    if (tune and qrels is None) or (qrels is not None and question is not None):
+        raise UsageError("--tune needs --qrels, and both a file of queries, not -q")
     wanted = Wanted(settings.k or DEPTH, _documents(corpus) if by == "source" else None, drop_same_id)
     collection = Collection(folders, settings)
     if tune:
@@ -87,14 +92,23 @@ def search(
     if question is not None:
         _answer(question, TextQueries(collection, encode), settings.k or ANSWERS, corpus)
         return
-    _run(source or "-", collection, encode, wanted, tag, settings, job)
+    judged = None if qrels is None else judgements_from(qrels, job.intake)
+    _run(source or "-", collection, encode, wanted, tag, judged, settings, job)
 
 
 def _run(
-    source: str, collection: Any, encode: Any, wanted: Any, tag: str, settings: SearchSettings, job: FilterJob
+    source: str,
+    collection: Any,
+    encode: Any,
+    wanted: Any,
+    tag: str,
+    judged: Mapping[str, Any] | None,
+    settings: SearchSettings,
+    job: FilterJob,
 ) -> None:
     from pathlib import Path
 
+    from drtk.errors import MismatchError
     from drtk.io.jsonl import read_queries
     from drtk.io.manifest import folder_entry
     from drtk.io.trec import run_lines
@@ -117,6 +131,12 @@ def _run(
             job.counts["without a word"] = job.counts.get("without a word", 0) + ask.empty - empty
 
     job.window = settings.batch
+    if judged is not None:
+        queries = (query for query in queries if query.id in judged)
+        first = next(queries, None)
+        if first is None:
+            raise MismatchError(f"{source}: has none of the judged queries")
+        queries = chain([first], queries)
     job.run(queries, work, unit="queries")
 
 

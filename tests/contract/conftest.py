@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,3 +23,20 @@ def forkserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forkserver]
     server = Forkserver(tmp_path_factory.mktemp("server"), environment())
     yield server
     server.stop()
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, collection: Collection, forkserver: Forkserver) -> Path:
+    """A folder in which the examples run: the tiny collection under the names the pages use, and `drtk` on the path."""
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    (bin_folder / "drtk").write_text(forkserver.client)
+    (bin_folder / "drtk").chmod(0o755)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    for name, source in collection.for_examples().items():
+        if source.is_dir():
+            shutil.copytree(source, folder / name)
+        else:
+            shutil.copy(source, folder / name)
+    return folder

@@ -68,3 +68,10 @@ def environment() -> dict[str, str]:
     """The environment of processes: the checkout's drtk, wherever they run."""
     root = str(Path(__file__).resolve().parents[2])
     return os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+
+
+def shell(*arguments: str, folder: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    """`sh ARGUMENTS` in the folder of the fixture `workplace`, whose `drtk` starts at once; settings: of the environment."""
+    path = f"{folder.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    environment_ = environment() | {"PATH": path} | settings
+    return subprocess.run(["sh", *arguments], cwd=folder, env=environment_, capture_output=True, text=True, check=False)

@@ -15,9 +15,7 @@ from types import ModuleType
 import pytest
 
 from drtk.cli.main import COMMANDS
-from tests.contract.collection import Collection
-from tests.contract.forkserver import Forkserver
-from tests.contract.running import environment
+from tests.contract.running import environment, shell
 from tests.contract.test_registries import ENTRIES, REGISTRIES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,29 +164,9 @@ def examples() -> list[tuple[str, str]]:
     ]
 
 
-@pytest.fixture
-def workplace(tmp_path: Path, collection: Collection, forkserver: Forkserver) -> Path:
-    """A folder in which the examples run: the tiny collection under the names the pages use, and `drtk` on the path."""
-    bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
-    (bin_folder / "drtk").write_text(forkserver.client)
-    (bin_folder / "drtk").chmod(0o755)
-    folder = tmp_path / "work"
-    folder.mkdir()
-    for name, source in collection.for_examples().items():
-        if source.is_dir():
-            shutil.copytree(source, folder / name)
-        else:
-            shutil.copy(source, folder / name)
-    return folder
-
-
 @pytest.mark.parametrize(("page", "script"), examples())
 def test_the_examples_on_the_pages_run(page: str, script: str, workplace: Path) -> None:
-    path = f"{workplace.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    found = subprocess.run(
-        ["sh", "-eu", "-c", script], cwd=workplace, env=environment() | {"PATH": path}, capture_output=True, text=True
-    )
+    found = shell("-eu", "-c", script, folder=workplace)
     assert found.returncode == 0, f"{page}\n{script}\n{found.stderr}"
 
 

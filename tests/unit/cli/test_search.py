@@ -103,7 +103,8 @@ def test_without_a_corpus_a_question_is_answered_with_ids_and_says_so(bm25, plac
         (["-q", "tail", "--by", "source"], "--by source"),
         (["-q", "  "], "the question is empty"),
         (["queries.jsonl", "--tag", "two words"], "must be one word"),
-        (["queries.jsonl", "--tune"], "--tune and --qrels go together"),
+        (["-q", "tail", "--qrels", "x"], "a file of queries, not -q"),
+        (["queries.jsonl", "--tune"], "--tune needs --qrels"),
     ],
 )
 def test_what_cannot_be_meant_is_wrong_usage(bm25, capfd, arguments, complaint):
@@ -121,6 +122,17 @@ def test_tuning_writes_every_point_of_the_grid_the_best_first(bm25, place, capfd
     page = command(capfd, *arguments[:5], "docs.tsv", *arguments[6:], "--by", "source", "-o", "table.tsv")
     assert page == ""
     assert (place / "table.tsv").read_text() == "k1\tb\tRR@10\n0.1\t0\t1.0000\n0.1\t1\t1.0000\n"
+
+
+def test_with_judgements_only_judged_queries_are_searched(bm25, place, capfd):
+    write(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\twing#0\t1\n")
+    everything = command(capfd, "search", "bm25", "queries.jsonl")
+    assert len({line.split()[0] for line in everything.splitlines()}) > 1
+    of_q1 = "".join(line for line in everything.splitlines(keepends=True) if line.startswith("q1 "))
+    assert command(capfd, "search", "bm25", "queries.jsonl", "--qrels", "qrels.tsv") == of_q1
+    write(place / "others.tsv", "query-id\tcorpus-id\tscore\nq77\twing#0\t1\n")
+    with pytest.raises(MismatchError, match=r"queries\.jsonl: has none of the judged queries"):
+        command(capfd, "search", "bm25", "queries.jsonl", "--qrels", "others.tsv")
 
 
 def test_vectors_are_indexed_searched_and_refused_like_words(place, capfd):

@@ -1,0 +1,46 @@
+#!/bin/sh
+# SimLM's pipeline (simlm.sh) on two small collections, with sizes for two CPU cores: paragraphs of SQuAD, and the sample collection.
+#
+#   sh docs/cookbook/fine-tuning.sh runs/fine-tuning MODEL [squad|sample]      MODEL: a BERT-type encoder, MiniLM say
+#
+# SQuAD's data is in BEIR layout; its folder is $DRTK_TEST_DATA, by default ../shared/data.
+set -eu
+out=${1:-runs/fine-tuning} model=${2:?name an encoder to start from} only=${3:-squad sample}
+data=${DRTK_TEST_DATA:-../shared/data}
+pipeline=$(dirname "$0")/simlm.sh
+
+# What both have in common. The vector is the mean over tokens, as MiniLM's is; rates suit a small model and few steps.
+export INDEX=exact DEPTH=50 RERANK=30 BASELINES="start pretrained"
+export MINE="--floor 0" SCORED="--floor 0 --keep 15" SCORED_QUERIES=500 ENCODE="--max-length 128"
+export WARM="--set pooling=mean --steps 150 --batch 32 --max-length 64 --lr 5e-5 --warmup 0.1 --held-out 256"
+export PRETRAIN="--set pooling=mean --steps 100 --batch 32 --max-length 64 --lr 5e-5 --warmup 0.1 --held-out 256 --eval-every 100"
+rates="--lr 2e-5 --warmup 0.1 --passage-length 128 --log-every 5"
+export R1="$rates --batch 16 --negatives 3 --steps 80" R2="$rates --batch 16 --negatives 3 --steps 80"
+export DISTILL="$rates --batch 16 --negatives 3 --steps 80 --epochs 3"
+export RERANKER="--lr 5e-5 --warmup 0.1 --batch 8 --negatives 7 --max-length 160 --steps 200 --log-every 5"
+
+# Half of SQuAD's dev paragraphs' company: the last 3,000 paragraphs hold all of dev's, and others whose train questions are learnt from.
+squad() {
+  place=$out/squad
+  mkdir -p "$place"
+  if [ ! -s "$place/test.tsv" ]; then
+    gzip -cd "$data/squad/corpus.jsonl.gz" | tail -n 3000 > "$place/corpus.jsonl"
+    gzip -cd "$data/squad/queries.jsonl.gz" > "$place/queries.jsonl"
+    sed 's/.*"_id": *"\([^"]*\)".*/\1/' "$place/corpus.jsonl" > "$place/ids"
+    awk 'NR == FNR { pool[$1]; next } FNR == 1 || $2 in pool' "$place/ids" "$data/squad/qrels/train.tsv" > "$place/train.tsv"
+    awk 'NR == 1 || NR % 35 == 0' "$data/squad/qrels/dev.tsv" > "$place/test.tsv"
+  fi
+  sh "$pipeline" "$place/corpus.jsonl" "$place/queries.jsonl" "$place/train.tsv" "$place/test.tsv" "$model" "$place/run"
+}
+
+# Documents in chunks; judgements name documents.
+sample() {
+  place=$out/sample
+  mkdir -p "$place"
+  drtk sample "$place/data" --limit 2000 --skip-done --force
+  drtk chunk "$place/data/documents.jsonl" --tokenizer "$model" --max-tokens 126 -o "$place/corpus.jsonl" --skip-done --resume --force
+  BY=source sh "$pipeline" "$place/corpus.jsonl" "$place/data/queries.jsonl" "$place/data/qrels/train.tsv" \
+    "$place/data/qrels/test.tsv" "$model" "$place/run"
+}
+
+for pool in $only; do $pool; done

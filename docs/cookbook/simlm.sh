@@ -1,0 +1,119 @@
+#!/bin/sh
+# SimLM's pipeline: pre-train, first retriever, mine, second retriever, mine, re-ranker, its scores, the distilled retriever, evaluation.
+# Every retriever begins with the pre-trained encoder, never with the one before it. What is done is not done again; what was
+# interrupted goes on.
+#
+#   sh docs/cookbook/simlm.sh CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT]        or: just simlm CORPUS QUERIES …
+#
+#   CORPUS       passages, QUERIES: all of them, in any format drtk reads
+#   QRELS        judgements to train with; TEST_QRELS: those to evaluate with (queries that neither names are passed over)
+#   MODEL        the encoder to begin with: a folder or hub name; OUT: where all of it goes (runs/simlm)
+#
+# Without settings the recipes are the papers', for eight GPUs and days. What can be set in the environment:
+#
+#   LAUNCH       what starts training: "torchrun --nproc-per-node 8 -m"
+#   RECIPE       whose fine-tuning presets: simlm, simlm-nq or master-official; VARIANT=-official takes those of the released code
+#   PRETRAINING  the preset of pre-training (simlm); ENCODER: an encoder that is pre-trained already, nothing is pre-trained then
+#   GENERATOR    the masked language model that replaces tokens; without it MODEL after a warm-up (WARM="--steps 5000 …")
+#   TEACHER      what the re-ranker begins with (the pre-trained encoder; the paper: google/electra-base-discriminator)
+#   BM25         the engine, bm25 or bm25s; INDEX: of vectors, flat or exact; DEPTH: of mining (200); K: of test runs (1000)
+#   RERANK       documents re-ranked for each test query (200)
+#   BY           source, where judgements name documents and passages are chunks of them
+#   SCORED       options of mine-negatives for what the teacher scores ("--keep 23"), else all that was mined; SCORED_QUERIES: how many
+#   UNION        yes: the second retriever learns from BM25's examples too, as SimLM does on NQ
+#   BASELINES    systems besides: start (MODEL as it is), pretrained (before fine-tuning)
+#   WARM PRETRAIN MINE R1 R2 RERANKER DISTILL ENCODE    further options of these stages' commands
+#   MEASURES     what is measured
+set -eu
+corpus=${1:?name the passages} queries=${2:?name the queries} qrels=${3:?name the judgements to train with}
+test=${4:?name the judgements to evaluate with} model=${5:?name an encoder to begin with} out=${6:-runs/simlm}
+recipe=${RECIPE:-simlm} variant=${VARIANT:-} depth=${DEPTH:-200} k=${K:-1000} by=${BY:-passage}
+again="--skip-done --resume --force" # a stage with the same inputs and settings is left as it is
+made="--skip-done --force"
+mkdir -p "$out"
+step() { printf '\n== %s\n' "$*" >&2; }
+train() { ${LAUNCH:-} drtk "$@" $again; }
+
+# Vectors, an index and the test run of an encoder: search NAME MODEL
+search() {
+  drtk encode "$corpus" --model "$2" -o "$out/$1.vectors" ${ENCODE:-} $again
+  drtk index "$out/$1.vectors" --type "${INDEX:-flat}" -o "$out/$1.index" $made
+  drtk search "$out/$1.index" "$queries" --qrels "$test" -k "$k" --by "$by" -o "$out/$1.run" $again
+}
+
+# Training examples from an index: mine NAME INDEX [OPTION…]
+mine() {
+  name=$1 index=$2 && shift 2
+  drtk mine-negatives "$index" --queries "$queries" --qrels "$qrels" --corpus "$corpus" --positives "$by" --depth "$depth" \
+    -o "$out/$name.jsonl" ${MINE:-} "$@" $again
+}
+
+retriever() { # retriever NAME EXAMPLES PRESET [OPTION…]
+  name=$1 examples=$2 preset=$3 && shift 3
+  train train-retriever "$examples" --corpus "$corpus" --queries "$queries" --model "$encoder" \
+    --preset "$recipe-$preset$variant" -o "$out/$name" "$@"
+}
+
+step "BM25"
+drtk index "$corpus" --type "${BM25:-bm25}" -o "$out/bm25.index" $made
+drtk search "$out/bm25.index" "$queries" --qrels "$test" -k "$k" --by "$by" -o "$out/bm25.run" $again
+mine bm25 "$out/bm25.index"
+systems="bm25"
+
+encoder=${ENCODER:-$out/pretrained}
+if [ -z "${ENCODER:-}" ]; then
+  start=$model generator=${GENERATOR:-}
+  if [ -z "$generator" ]; then
+    step "Warm-up: a head for MODEL, and a generator"
+    train pretrain "$corpus" --preset mlm --model "$model" -o "$out/warm" ${WARM:-}
+    start=$out/warm generator=$out/warm
+  fi
+  step "Pre-training"
+  case ${PRETRAINING:-simlm} in simlm | simlm-rtd) proposals="--generator $generator" ;; *) proposals="" ;; esac
+  train pretrain "$corpus" --preset "${PRETRAINING:-simlm}" --model "$start" $proposals -o "$encoder" ${PRETRAIN:-}
+fi
+for system in ${BASELINES:-}; do
+  case $system in start) search start "$model" ;; pretrained) search pretrained "$encoder" ;; esac
+  systems="$systems $system"
+done
+
+step "Retriever 1: BM25's negatives"
+retriever retriever1 "$out/bm25.jsonl" r1 ${R1:-}
+search retriever1 "$out/retriever1"
+
+step "Retriever 2: negatives that retriever 1 takes for right"
+mine mined1 "$out/retriever1.index"
+examples=$out/mined1.jsonl
+if [ "${UNION:-no}" = yes ]; then
+  examples=$out/union.jsonl
+  cat "$out/bm25.jsonl" "$out/mined1.jsonl" > "$examples"
+fi
+retriever retriever2 "$examples" r2 ${R2:-}
+search retriever2 "$out/retriever2"
+
+step "Re-ranker: reads query and passage together; negatives of retriever 2"
+mine mined2 "$out/retriever2.index"
+train train-reranker "$out/mined2.jsonl" --corpus "$corpus" --queries "$queries" --model "${TEACHER:-$encoder}" \
+  --preset "$recipe-reranker$variant" -o "$out/reranker" ${RERANKER:-}
+drtk rerank "$out/retriever2.run" --corpus "$corpus" --queries "$queries" --model "$out/reranker" --depth "${RERANK:-200}" \
+  -o "$out/reranked.run" $again
+
+step "Distilled retriever: learns from the re-ranker's scores"
+examples=$out/mined2.jsonl
+if [ -n "${SCORED:-}" ]; then
+  mine teacher "$out/retriever2.index" $SCORED
+  examples=$out/teacher.jsonl
+fi
+if [ -n "${SCORED_QUERIES:-}" ]; then
+  head -n "$SCORED_QUERIES" "$examples" > "$out/to-score.jsonl"
+  examples=$out/to-score.jsonl
+fi
+drtk score "$examples" --corpus "$corpus" --queries "$queries" --model "$out/reranker" -o "$out/scored.jsonl" $again
+retriever distilled "$out/scored.jsonl" distill ${DISTILL:-}
+search distilled "$out/distilled"
+
+step "How good are they?"
+runs=""
+for system in $systems retriever1 retriever2 distilled reranked; do runs="$runs $system=$out/$system.run"; done
+drtk compare $runs --qrels "$test" --by "$by" --all-pairs --measures "${MEASURES:-RR@10 nDCG@10 R@50 R@1000}" --moved 0 -o "$out/comparison.txt" --force -q
+cat "$out/comparison.txt"
