@@ -6,8 +6,6 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.contract.running import shell
 
 COOKBOOK = Path(__file__).resolve().parents[2] / "docs" / "cookbook"
