@@ -1,10 +1,13 @@
 """SimLM pre-training: drtk beside a plain textbook loop, with the same encoder, generator, passages, batch and precision.
 
-python benchmarks/pretrain.py PASSAGES --model DIR --generator DIR [--batch N] [--length N] [--steps N] [--rounds N] [--out FILE]
+python benchmarks/pretrain.py [DOCUMENTS] [--model DIR] [--batch N] [--length N] [--steps N] [--rounds N] [--out FILE]
 
-The textbook loop does what the paper says and no more: texts padded to the longest length, scores of every token for encoder,
+Both begin with MODEL after two steps of masked language modelling, which give it a head; the same weights are the generator. That
+and passages of up to the length are made first, in --folder. The textbook loop does what the paper says and no more: texts padded to the longest length, scores of every token for encoder,
 decoder and generator. Both run in processes of their own and take turns; sequences a second are of the steps after the first
-two, memory is the peak of the process (of the GPU where there is one), less what it has before the first step. Writes JSON.
+two, memory is the peak of the process (of the GPU where there is one), less what it has before the first step. Tokens are
+those of texts, not of padding. On a GPU whose peak is known, the share of it that the products of matrices come to is told:
+6 operations for each weight a token meets where gradients flow, 2 in the generator, attention left out. Writes JSON.
 """
 
 from __future__ import annotations
@@ -27,13 +30,21 @@ import torch
 import torch.nn.functional as F
 
 WARM = 2  # steps that are not timed
+PEAKS = {
+    "H100": 989e12,
+    "H200": 989e12,
+    "A100": 312e12,
+    "L4": 121e12,
+}  # bfloat16, dense, operations a second (data sheets)
 
 
 def main() -> None:
     options = _options()
     if options.run:
-        print(json.dumps({"textbook": textbook, "drtk": ours}[options.run](options)))
+        print(json.dumps({"textbook": textbook, "drtk": ours}[options.run](_prepared(options))))
         return
+    _prepare(options)
+    tokens = _tokens_of_a_text(_prepared(options))
     rounds: dict[str, list[dict[str, float]]] = {"textbook": [], "drtk": []}
     for _ in range(options.rounds):
         for name, found in rounds.items():
@@ -42,18 +53,71 @@ def main() -> None:
             found.append(json.loads(done.stdout.splitlines()[-1]))
             print(name, found[-1], file=sys.stderr)
     best = {name: max(found, key=lambda each: each["sequences_per_second"]) for name, found in rounds.items()}
+    for found in best.values():
+        found["tokens_per_second"] = found["sequences_per_second"] * tokens
     report = {
+        "benchmark": "pretrain",
         "command": " ".join(["python", "benchmarks/pretrain.py", *map(_plain, sys.argv[1:])]),
         "best": best,
         "speed_ratio": best["drtk"]["sequences_per_second"] / best["textbook"]["sequences_per_second"],
         "memory_ratio": best["drtk"]["peak_mib"] / best["textbook"]["peak_mib"],
+        "share_of_peak": _share_of_peak(_prepared(options), best["drtk"]["tokens_per_second"]),
+        "tokens_of_a_text": tokens,
         "rounds": rounds,
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores",
+        "device": _device_name(),
         "versions": {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
         | {"python": platform.python_version()},
     }
     text = json.dumps(report, indent=2) + "\n"
     Path(options.out).write_text(text, encoding="utf-8") if options.out else print(text)
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    """Passages of the length, and the model with a head, by drtk's own commands; what is there already stays."""
+    folder = Path(options.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    made = ["--skip-done", "--force", "-q"]
+    longest = str(options.length - 2)
+    warm = ["--preset", "mlm", "--steps", "2", "--batch", "8", "--max-length", str(options.length), "--held-out", "0"]
+    ready = _prepared(options)
+    for call in (
+        ["chunk", options.documents, "--tokenizer", options.model, "--max-tokens", longest, "-o", ready.passages],
+        ["pretrain", ready.passages, "--model", options.model, *warm, "-o", ready.model],
+        ["convert", "--masked-lm", ready.model, "-o", ready.masked_lm],
+    ):
+        subprocess.run([sys.executable, "-m", "drtk", *call, *made], check=True)
+
+
+def _prepared(options: argparse.Namespace) -> argparse.Namespace:
+    folder = Path(options.folder)
+    ready = {"passages": f"passages-{options.length}.jsonl", "model": "model", "masked_lm": "masked-lm"}
+    return argparse.Namespace(**vars(options) | {name: str(folder / path) for name, path in ready.items()})
+
+
+def _tokens_of_a_text(options: argparse.Namespace) -> float:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    found = tokenizer(_texts(options)[: options.steps * options.batch], truncation=True, max_length=options.length)
+    return sum(map(len, found["input_ids"])) / len(found["input_ids"])
+
+
+def _share_of_peak(options: argparse.Namespace, tokens_per_second: float) -> float | None:
+    peak = next((peak for name, peak in PEAKS.items() if name in _device_name()), None)
+    if peak is None:
+        return None
+    from transformers import AutoModelForMaskedLM
+
+    model: Any = AutoModelForMaskedLM.from_pretrained(options.masked_lm)
+    layer = sum(each.numel() for each in model.base_model.encoder.layer[0].parameters())
+    layers, head = model.config.num_hidden_layers, model.config.vocab_size * model.config.hidden_size
+    trained = (layers + 2) * layer + 2 * head
+    generator = 2 * layers * layer + (0.3 + 0.5) * head  # both inputs; its head at masked positions alone
+    return (6 * trained + 2 * generator) * tokens_per_second / peak
+
+
+def _device_name() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores"
 
 
 def textbook(options: argparse.Namespace) -> dict[str, float]:
@@ -127,7 +191,7 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     set_verbosity(quiet=True, verbose=False)
     device, _ = _device()
     preset = load_preset("simlm")
-    plan = composition(preset.content | {"generator": {"model": options.generator}}, "simlm")
+    plan = composition(preset.content | {"generator": {"model": options.model}}, "simlm")
     network, tokenizer = assembled(plan, Path(options.model), seed=1)
     chosen = {
         "batch": options.batch,
@@ -204,12 +268,9 @@ def _plain(word: str) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("passages")
-    parser.add_argument(
-        "--model", required=True, help="drtk encoder with a masked-LM head (drtk pretrain --preset mlm)"
-    )
-    parser.add_argument("--generator", required=True, help="the same kind of folder")
-    parser.add_argument("--masked-lm", required=True, help="that folder as AutoModelForMaskedLM (convert --masked-lm)")
+    parser.add_argument("documents", nargs="?", default="runs/quickstart/data/documents.jsonl")
+    parser.add_argument("--model", default="runs/quickstart/minilm")
+    parser.add_argument("--folder", default="runs/bench-pretrain", help="where the model and the passages are prepared")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--micro", type=int, default=0)
     parser.add_argument("--length", type=int, default=144)
