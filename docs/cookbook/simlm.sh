@@ -23,6 +23,7 @@
 #   UNION        yes: the second retriever learns from BM25's examples too, as SimLM does on NQ
 #   BASELINES    systems besides: start (MODEL as it is), pretrained (before fine-tuning)
 #   WARM PRETRAIN MINE R1 R2 RERANKER DISTILL ENCODE    further options of these stages' commands
+#   ANSWERS      questions with answers: these are searched, and a passage is right that holds one; TEST_QRELS may then be anything
 #   MEASURES     what is measured
 set -eu
 corpus=${1:?name the passages} queries=${2:?name the queries} qrels=${3:?name the judgements to train with}
@@ -34,11 +35,20 @@ mkdir -p "$out"
 step() { printf '\n== %s\n' "$*" >&2; }
 train() { ${LAUNCH:-} drtk "$@" $again; }
 
+# The test run of an index: ask NAME
+ask() {
+  if [ -n "${ANSWERS:-}" ]; then
+    drtk search "$out/$1.index" "$ANSWERS" -k "$k" -o "$out/$1.run" $again
+  else
+    drtk search "$out/$1.index" "$queries" --qrels "$test" -k "$k" --by "$by" -o "$out/$1.run" $again
+  fi
+}
+
 # Vectors, an index and the test run of an encoder: search NAME MODEL
 search() {
   drtk encode "$corpus" --model "$2" -o "$out/$1.vectors" ${ENCODE:-} $again
   drtk index "$out/$1.vectors" --type "${INDEX:-flat}" -o "$out/$1.index" $made
-  drtk search "$out/$1.index" "$queries" --qrels "$test" -k "$k" --by "$by" -o "$out/$1.run" $again
+  ask "$1"
 }
 
 # Training examples from an index: mine NAME INDEX [OPTION…]
@@ -56,7 +66,7 @@ retriever() { # retriever NAME EXAMPLES PRESET [OPTION…]
 
 step "BM25"
 drtk index "$corpus" --type "${BM25:-bm25}" -o "$out/bm25.index" $made
-drtk search "$out/bm25.index" "$queries" --qrels "$test" -k "$k" --by "$by" -o "$out/bm25.run" $again
+ask bm25
 mine bm25 "$out/bm25.index"
 systems="bm25"
 
@@ -95,7 +105,7 @@ step "Re-ranker: reads query and passage together; negatives of retriever 2"
 mine mined2 "$out/retriever2.index"
 train train-reranker "$out/mined2.jsonl" --corpus "$corpus" --queries "$queries" --model "${TEACHER:-$encoder}" \
   --preset "$recipe-reranker$variant" -o "$out/reranker" ${RERANKER:-}
-drtk rerank "$out/retriever2.run" --corpus "$corpus" --queries "$queries" --model "$out/reranker" --depth "${RERANK:-200}" \
+drtk rerank "$out/retriever2.run" --corpus "$corpus" --queries "${ANSWERS:-$queries}" --model "$out/reranker" --depth "${RERANK:-200}" \
   -o "$out/reranked.run" $again
 
 step "Distilled retriever: learns from the re-ranker's scores"
@@ -115,5 +125,9 @@ search distilled "$out/distilled"
 step "How good are they?"
 runs=""
 for system in $systems retriever1 retriever2 distilled reranked; do runs="$runs $system=$out/$system.run"; done
-drtk compare $runs --qrels "$test" --by "$by" --all-pairs --measures "${MEASURES:-RR@10 nDCG@10 R@50 R@1000}" --moved 0 -o "$out/comparison.txt" --force -q
-cat "$out/comparison.txt"
+if [ -n "${ANSWERS:-}" ]; then
+  drtk eval $runs --answers "$ANSWERS" --corpus "$corpus" --measures "${MEASURES:-Answer@1 Answer@5 Answer@20 Answer@100}" -o "$out/figures.txt" --force -q
+else
+  drtk compare $runs --qrels "$test" --by "$by" --all-pairs --measures "${MEASURES:-RR@10 nDCG@10 R@50 R@1000}" --moved 0 -o "$out/figures.txt" --force -q
+fi
+cat "$out/figures.txt"
