@@ -16,7 +16,7 @@ export WARM="--set pooling=mean --steps 150 --batch 32 --max-length 64 --lr 5e-5
 export PRETRAIN="--set pooling=mean --steps 100 --batch 32 --max-length 64 --lr 5e-5 --warmup 0.1 --held-out 256 --eval-every 100"
 rates="--lr 2e-5 --warmup 0.1 --passage-length 128 --log-every 5"
 export R1="$rates --batch 16 --negatives 3 --steps 80" R2="$rates --batch 16 --negatives 3 --steps 80"
-export DISTILL="$rates --batch 16 --negatives 3 --steps 80 --epochs 3"
+export DISTILL="$rates --batch 16 --negatives 3 --steps 80"
 export RERANKER="--lr 5e-5 --warmup 0.1 --batch 8 --negatives 7 --max-length 160 --steps 200 --log-every 5"
 
 # Half of SQuAD's dev paragraphs' company: the last 3,000 paragraphs hold all of dev's, and others whose train questions are learnt from.

@@ -133,7 +133,7 @@ class RatingProbe:
     name = "Spearman"
 
     def __init__(self, source: str, *, intake: Intake) -> None:
-        self._pairs = read_pairs(source, intake).pairs
+        self._source, self._pairs = source, read_pairs(source, intake).pairs
         if len(self._pairs) < 2:
             raise DrtkError(f"{source}: fewer than two rated pairs")
 
@@ -141,7 +141,10 @@ class RatingProbe:
         """The correlation."""
         first = encode([pair.first for pair in self._pairs], "passage")
         second = encode([pair.second for pair in self._pairs], "passage")
-        return float(spearman(pair_cosines(first, second), [pair.score for pair in self._pairs]))
+        try:
+            return float(spearman(pair_cosines(first, second), [pair.score for pair in self._pairs]))
+        except DrtkError as error:
+            raise DrtkError(f"{self._source}: the encoder cannot be measured on it: {error}") from error
 
 
 def split_to_choose_by(folder: Path) -> str:

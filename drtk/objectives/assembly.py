@@ -137,6 +137,8 @@ def _reader(use: str, anatomy: Anatomy, options: dict[str, Any], place: str) -> 
         made: nn.Module = READERS.load(use)(anatomy, **options)
     except (TypeError, KeyError) as error:
         raise UsageError(f"{place}: {str(error).rpartition(') ')[2] or error}") from error
+    except MismatchError as error:  # an encoder it cannot be built for
+        raise MismatchError(f"{place}: {error}") from error
     return made
 
 

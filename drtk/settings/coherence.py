@@ -43,6 +43,8 @@ def check_coherence(found: Composition, place: str) -> None:
     for objective in found.objectives:
         for name in found.slots_of(objective):
             known(name, f"objective '{objective.name}'")
+        if objective.weight < 0:
+            raise UsageError(f"{place}: objective '{objective.name}': weight {objective.weight} is below 0")
         if objective.projector:
             _check_projected(found, objective, place)
         if isinstance(objective, Recover):
@@ -92,7 +94,7 @@ def _check_cycle(found: Composition, name: str, place: str) -> None:
 
 
 def _check_contrast(objective: Contrast, place: str) -> None:
-    if objective.temperature <= 0:
+    if not objective.temperature > 0:
         raise UsageError(f"{place}: objective '{objective.name}': temperature {objective.temperature} is not above 0")
     names = objective.vectors_of
     for name in names:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, replace
+from math import isfinite
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from drtk.errors import UsageError
@@ -185,6 +186,8 @@ def _value(value: Any, kind: Any, place: str) -> Any:
         return value
     if plain is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if isinstance(value, float) and not isfinite(value):
+        raise UsageError(f"{place}: {value} is not a number to compute with")
     wanted = origin or plain
     if isinstance(wanted, type) and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)):
         raise UsageError(f"{place}: expected {wanted.__name__}, found {value!r}")

@@ -206,14 +206,14 @@ class Composition:
             raise UsageError("--drop: nothing is left to train on")
         asked = {each.projector for each in kept}
         projectors = {name: each for name, each in self.projectors.items() if name in asked}
-        left = replace(self, objectives=kept, projectors=projectors)
-        return replace(left, slots=left._needed(kept)).economical()
+        return replace(self, objectives=kept, projectors=projectors).economical()
 
     def economical(self) -> Composition:
-        """Without a frozen generator that no slot asks."""
-        asked = any(slot.corruption in GENERATED for slot in self.slots.values())
+        """Without slots that nobody looks at, and a frozen generator that no slot asks."""
+        slots = self._needed(self.objectives)
+        asked = any(slot.corruption in GENERATED for slot in slots.values())
         frozen = self.generator is not None and self.generator.mode == "frozen"
-        return replace(self, generator=None) if frozen and not asked else self
+        return replace(self, slots=slots, generator=None if frozen and not asked else self.generator)
 
     def _needed(self, objectives: Sequence[Objective]) -> dict[str, Slot]:
         wanted = {name for objective in objectives for name in self.slots_of(objective)}

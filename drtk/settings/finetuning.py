@@ -40,7 +40,7 @@ class RetrieverSettings:
     cache_chunk: int | None = knob(
         None, "Texts in memory at once (gradient caching): memory no longer grows with the batch.", at_least=1
     )
-    epochs: float = knob(3.0, "Passes over the examples.", at_least=0)
+    epochs: float = knob(3.0, "Passes over the examples.", at_least=1e-6)
     steps: int | None = knob(None, "Steps to train for, in place of --epochs.", at_least=1, instead_of="epochs")
     train_fraction: float = knob(
         1.0, "Train on this share of the queries; a smaller share is part of a larger one.", at_least=0, at_most=1

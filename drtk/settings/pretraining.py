@@ -19,7 +19,7 @@ class PretrainSettings:
         at_least=1,
     )
     steps: int | None = knob(None, "Steps to train for, in place of --epochs.", at_least=1, instead_of="epochs")
-    epochs: float = knob(8.0, "Passes over the passages.", at_least=0)
+    epochs: float = knob(8.0, "Passes over the passages.", at_least=1e-6)
     lr: float = knob(1e-4, "Highest learning rate.", at_least=0)
     warmup: float = knob(0.1, "Steps in which the learning rate rises; below 1, a share of all steps.", at_least=0)
     weight_decay: float = knob(0.01, "Weight decay, biases and norms left out.", at_least=0)

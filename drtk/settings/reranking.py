@@ -41,7 +41,7 @@ class RerankerSettings:
     micro_batch: int | None = knob(
         None, "Queries (bce: pairs) that go through a device at once; less memory, the same step.", at_least=1
     )
-    epochs: float = knob(3.0, "Passes over the examples.", at_least=0)
+    epochs: float = knob(3.0, "Passes over the examples.", at_least=1e-6)
     steps: int | None = knob(None, "Steps to train for, in place of --epochs.", at_least=1)
     lr: float = knob(3e-5, "Highest learning rate.", at_least=0)
     warmup: float = knob(0.1, "Steps in which the learning rate rises; below 1, a share of all steps.", at_least=0)

@@ -69,7 +69,7 @@ class WeightTrainingSettings:
     batch: int | None = knob(
         None, "train: passages (deepct) or examples in one step. [default: deepct 16, deepimpact 32]", at_least=1
     )
-    epochs: float = knob(3.0, "train: passes over the training data.", at_least=0)
+    epochs: float = knob(3.0, "train: passes over the training data.", at_least=1e-6)
     steps: int | None = knob(None, "train: steps, in place of --epochs.", at_least=1, instead_of="epochs")
     lr: float | None = knob(None, "train: highest learning rate. [default: deepct 2e-5, deepimpact 3e-6]", at_least=0)
     warmup: float = knob(0.1, "train: steps in which the learning rate rises; below 1, a share of all.", at_least=0)

@@ -13,7 +13,7 @@ class GeneratorSettings:
     """drtk train-generator. Lengths and learning rate are those of methods, section 2.1 (T5, passage to query)."""
 
     batch: int = knob(64, "Pairs in one step, over all devices together.", at_least=1)
-    epochs: float = knob(2.0, "Passes over the pairs.", at_least=0)
+    epochs: float = knob(2.0, "Passes over the pairs.", at_least=1e-6)
     steps: int | None = knob(None, "Steps to train for, in place of --epochs.", at_least=1, instead_of="epochs")
     lr: float = knob(1e-3, "Highest learning rate; 1e-3 is for T5, BART wants about 3e-5.", at_least=0)
     schedule: Literal["constant", "linear", "cosine"] = knob(

@@ -149,12 +149,15 @@ class Material:
 
     def held_out_batches(self, size: int) -> list[Batch]:
         """Batches of what was held out, drawn the same in every run of a seed."""
-        rows = Rows(
-            self._builder(self.seed + 1), self.held_out, self._first, batch=max(1, len(self.held_out)), steps=1, seed=0
-        )
-        seen = [rows[number] for number in range(len(self.held_out))]
+        # A step each, so that what a step draws (a view of several) is drawn for every one of them.
+        count = len(self.held_out)
+        rows = Rows(self._builder(self.seed + 1), self.held_out, self._first, batch=1, steps=max(1, count), seed=0)
+        seen = [rows[number] for number in range(count)]
+        starts = [*range(0, count, size)]
+        if len(starts) > 1 and count - starts[-1] == 1:  # one alone has no other vector to be set against
+            starts.pop()
         parts = self.parts(size)
-        groups = [seen[start : start + size] for start in range(0, len(seen), size)]
+        groups = [seen[start:stop] for start, stop in zip(starts, [*starts[1:], count], strict=True)]
         return [parts.batch(group) for group in groups if len(group) > 1]
 
 

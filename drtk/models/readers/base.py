@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import torch
 from torch import Tensor
 
 from drtk.models.anatomy import Anatomy
+
+Count = Annotated[int, 1, float("inf")]  # options with their bounds, which presets are checked for
+Share = Annotated[float, 0.0, 1.0]
 
 
 class View(Protocol):

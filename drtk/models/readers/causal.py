@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.models.anatomy import Anatomy
-from drtk.models.readers.base import View, with_source
+from drtk.models.readers.base import Count, View, with_source
 
 _DROPOUTS = ("hidden_dropout_prob", "dropout"), ("attention_probs_dropout_prob", "attention_dropout")
 
@@ -26,7 +26,7 @@ class CausalReader(nn.Module):
     needs_source = True
     says_next = True
 
-    def __init__(self, anatomy: Anatomy, *, layers: int = 1, window: int = 3) -> None:
+    def __init__(self, anatomy: Anatomy, *, layers: Count = 1, window: Count = 3) -> None:
         super().__init__()
         if not anatomy.has_positions:
             raise MismatchError(

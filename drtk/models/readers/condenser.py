@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.models.anatomy import Anatomy
-from drtk.models.readers.base import View
+from drtk.models.readers.base import Count, View
 
 
 class Condenser(nn.Module):
@@ -27,7 +27,7 @@ class Condenser(nn.Module):
         self,
         anatomy: Anatomy,
         *,
-        layers: int = 2,
+        layers: Count = 2,
         skip: int | Literal["half"] = "half",
         init: Literal["random", "copy"] = "random",
     ) -> None:

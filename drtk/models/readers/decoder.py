@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from drtk.models.anatomy import Anatomy
-from drtk.models.readers.base import View, with_source
+from drtk.models.readers.base import Count, View, with_source
 
 
 class Decoder(nn.Module):
@@ -19,7 +19,7 @@ class Decoder(nn.Module):
 
     needs_source = True
 
-    def __init__(self, anatomy: Anatomy, *, layers: int = 2, init: Literal["random", "copy"] = "random") -> None:
+    def __init__(self, anatomy: Anatomy, *, layers: Count = 2, init: Literal["random", "copy"] = "random") -> None:
         super().__init__()
         self.layers = anatomy.new_layers(layers, init)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.models.anatomy import Anatomy
-from drtk.models.readers.base import View, with_source
+from drtk.models.readers.base import Share, View, with_source
 
 
 class TwoStream(nn.Module):
@@ -22,7 +22,7 @@ class TwoStream(nn.Module):
 
     needs_source = True
 
-    def __init__(self, anatomy: Anatomy, *, visible: float = 0.5) -> None:
+    def __init__(self, anatomy: Anatomy, *, visible: Share = 0.5) -> None:
         super().__init__()
         if not anatomy.has_positions:
             raise MismatchError(

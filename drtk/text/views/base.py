@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import isfinite
 from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -83,6 +84,8 @@ def _fits(value: Any, kind: Any) -> bool:
         return _fits(value, plain) and low <= value <= high
     if get_args(kind):  # a choice of types
         return any(_fits(value, inner) for inner in get_args(kind))
+    if isinstance(value, float) and not isfinite(value):
+        return False
     return isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
 
 

@@ -6,6 +6,7 @@ from math import ceil, floor
 
 import numpy as np
 
+from drtk.errors import UsageError
 from drtk.text.tokenised import Text
 from drtk.text.views.base import Corpus, Crop, Parts, Share, Title, cropped, joined, needing, piece, titled
 
@@ -73,6 +74,8 @@ def ict(
 
 
 def _part(text: Text, room: int, shortest: float, longest: float, *, rng: np.random.Generator) -> Text:
+    if shortest > longest:
+        raise UsageError(f"view 'crop': shortest = {shortest} is above longest = {longest}")
     count = len(text.ids)
     low = max(1, ceil(shortest * count - _ROUNDING))
     high = max(low, floor(longest * count + _ROUNDING))

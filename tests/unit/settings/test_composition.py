@@ -81,6 +81,11 @@ def test_a_composition_is_its_slots_readers_and_objectives() -> None:
     assert found.slots_of(contrast) == ["one", "plain"]
 
 
+def test_a_slot_nobody_looks_at_is_left_out_and_asks_the_corpus_for_nothing() -> None:
+    queries = '[slots.queries]\nview = "query"\n'
+    assert list(made(SLOTS, queries, MLM).slots) == ["one"]
+
+
 def test_what_a_slot_does_not_know_is_its_views_or_its_maskings() -> None:
     found = made(
         '[slots]\nq = { view = "query", limit = 5, masking = { use = "rom", scale = "sum" }, rate = 0.1 }\n',
@@ -151,6 +156,9 @@ WRONG = {
     "a source there is not": ((SLOTS, DECODER.replace('source = "one"', 'source = "zero"')), "objective 'decoder': there is no slot 'zero'; choose from one, plain, two"),
     "a contrast with nobody": ((SLOTS, CONTRAST.replace('b = "plain"\n', "")), "objective 1: lacks 'b'"),
     "a temperature of 0": ((SLOTS, CONTRAST, "temperature = 0\n"), "objective 'contrast': temperature 0.0 is not above 0"),
+    "a temperature that is no number": ((SLOTS, CONTRAST, "temperature = nan\n"), "objective 1: temperature: nan is not a number to compute with"),
+    "a weight without end": ((SLOTS, MLM, "weight = inf\n"), "objective 1: weight: inf is not a number to compute with"),
+    "a weight below 0": ((SLOTS, MLM, "weight = -1\n"), "objective 'mlm': weight -1.0 is below 0"),
     "a name with a dot": ((SLOTS, MLM.replace('"mlm"', '"m.l.m"')), "'m.l.m' is no name: letters, digits, _ and - are"),
     "a name twice": ((SLOTS, MLM, MLM), "two objectives are called 'mlm'"),
     "a projector there is not": ((SLOTS, CONTRAST, 'projector = "head"\n'), "objective 'contrast': there is no projector 'head'; there are none"),
@@ -186,7 +194,7 @@ def test_every_shipped_preset_is_a_composition(name: str) -> None:
     assert set(found.slots) <= used | {""}, "a slot nobody looks at"
 
 
-CONTENT: dict[str, Any] = tomllib.loads(SLOTS + MLM + DECODER) | {"name": "mine.toml"}
+CONTENT: dict[str, Any] = tomllib.loads(SLOTS + MLM + DECODER + CONTRAST) | {"name": "mine.toml"}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +209,6 @@ CONTENT: dict[str, Any] = tomllib.loads(SLOTS + MLM + DECODER) | {"name": "mine.
         ("objective.decoder.weight=0.5", lambda found: found.objectives[1].weight, 0.5),
         ("objective.decoder.reader.layers=3", lambda found: found.readers["reader 2"].options, {"layers": 3}),
         ("title=segment", lambda found: found.title, "segment"),
-        ("slots.more={view=\"next\"}", lambda found: found.slots["more"].view, ("next",)),
         ("projectors.head={slots=[\"one\"], kind=\"none\"}", lambda found: found.projectors["head"], Projector(("one",), "none")),
     ],
 )  # fmt: skip
@@ -217,7 +224,7 @@ def test_a_change_reaches_its_place_and_leaves_the_preset_as_it_was(change: str,
 
 
 def test_changes_are_made_in_their_order() -> None:
-    changes = ['slots.more={view="next"}', "slots.more.rate=0.2", "slots.more.rate=0.1"]
+    changes = ['slots.more={view="next"}', "slots.more.rate=0.2", "slots.more.rate=0.1", "objective.contrast.b=more"]
     assert composition(with_changes(CONTENT, changes), "x").slots["more"].rate == 0.1
 
 

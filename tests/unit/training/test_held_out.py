@@ -29,6 +29,24 @@ def test_no_token_of_a_passage_held_out_is_in_what_is_trained_on(world: World) -
     assert not {text for text in away for other in seen if text[:5] == other[:5]}
 
 
+def test_what_a_step_draws_is_drawn_for_every_passage_held_out(world: World) -> None:
+    """Otherwise mixed context would be measured on queries alone, or on neighbours alone, as the seed has it."""
+    material = world.stage("qac-cotmae-mixed", held_out=12).material
+    contexts = {
+        tuple(each[each != 0].tolist()) for batch in material.held_out_batches(4) for each in batch["context"].clean
+    }
+    rows = material.held_out
+    queries = {tuple(text.ids.tolist()) for row in rows for text in material.corpus.queries(row)}
+    of_queries = sum(any(context[1 : 1 + len(one)] == one for one in queries) for context in contexts)
+    assert 0 < of_queries < len(contexts)
+
+
+@pytest.mark.parametrize(("held", "sizes"), [(8, [4, 4]), (9, [4, 5]), (10, [4, 4, 2]), (1, [])])
+def test_the_last_passage_held_out_is_measured_with_others(held: int, sizes: list[int], world: World) -> None:
+    stage = world.stage("mlm", held_out=held)
+    assert [len(batch["passage"].clean) for batch in stage.material.held_out_batches(4)] == sizes
+
+
 def test_documents_are_held_out_where_a_row_is_a_document(world: World) -> None:
     material = world.stage("cocondenser", batch=2, held_out=3).material
     assert len(material.held_out) == 3
