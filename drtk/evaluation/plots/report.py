@@ -92,9 +92,9 @@ def _loss(axis: Any, loss: LossCurve) -> None:
         for mean, steps in ((loss.first, loss.steps[:quarter]), (loss.last, loss.steps[-quarter:])):
             axis.hlines(mean, steps[0], steps[-1], colors="#d55e00", linewidth=2)
             middle = ((steps[0] + steps[-1]) / 2, mean)
-            style = {"ha": "center", "color": "#d55e00", "fontsize": 11, "fontweight": "bold"}
-            axis.annotate(f"{mean:.3g}", middle, xytext=(0, -16), textcoords="offset points", **style)
-        axis.set_xlabel("step; red: means of the first and the last quarter", fontsize=11)
+            style = {"ha": "center", "va": "top", "color": "#d55e00", "fontsize": 11, "fontweight": "bold"}
+            axis.annotate(f"{mean:.3g}", middle, xytext=(0, -5), textcoords="offset points", **style)
+        axis.set_xlabel("step; orange: means of the first and the last quarter", fontsize=11)
     _plain(axis, "Training loss")
 
 
