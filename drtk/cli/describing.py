@@ -89,7 +89,9 @@ def _told(name: str, value: Any) -> Iterator[str]:
     if _says_nothing(value):
         return
     if isinstance(value, dict):
-        yield from _wrapped(name, "  ".join(f"{key}={_plain(item)}" for key, item in value.items() if not _says_nothing(item)))
+        yield from _wrapped(
+            name, "  ".join(f"{key}={_plain(item)}" for key, item in value.items() if not _says_nothing(item))
+        )
     elif isinstance(value, list):
         yield from _wrapped(name, "  ".join(map(str, value)) if not _holds_more(value) else f"{len(value):,}")
     else:

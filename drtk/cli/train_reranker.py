@@ -205,9 +205,7 @@ def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> 
     named = list(dict.fromkeys(id for _, ids in probe.candidates for id in ids))
     absent = list(store.missing(named))
     if absent:
-        raise MismatchError(
-            f"{place}: has no '{absent[0]}', which the dev run names{_among(len(absent), len(named))}"
-        )
+        raise MismatchError(f"{place}: has no '{absent[0]}', which the dev run names{_among(len(absent), len(named))}")
     return texts, store
 
 

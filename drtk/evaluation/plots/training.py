@@ -144,7 +144,9 @@ def _draw_panels(figure: Any, panels: Sequence[Numbers], settings: PlotSettings)
 def _draw_curve(axis: Any, curve: Mapping[str, Any], colour: str, *, width: float) -> list[float]:
     smooth = smoothed(curve["values"])
     axis.plot(curve["steps"], curve["values"], color=colour, linewidth=1, alpha=0.3)
-    axis.plot(curve["steps"], smooth, color=colour, linewidth=width, marker="o" if len(smooth) <= _FEW else "", markersize=4)
+    axis.plot(
+        curve["steps"], smooth, color=colour, linewidth=width, marker="o" if len(smooth) <= _FEW else "", markersize=4
+    )
     return smooth
 
 

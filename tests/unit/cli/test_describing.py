@@ -66,7 +66,9 @@ def made_model(folder, program, settings=None, **facts):
 
 def test_a_model_is_told_in_words_and_nothing_is_raw(tmp_path):
     encoding = {"pooling": ["mean"], "normalize": True, "query_prompt": "", "truncate": None}
-    folder = made_model(tmp_path / "m", "train-retriever", {"lr": 0.1, "matryoshka": []}, encoding=encoding, towers=None)
+    folder = made_model(
+        tmp_path / "m", "train-retriever", {"lr": 0.1, "matryoshka": []}, encoding=encoding, towers=None
+    )
     (folder / "log.jsonl").write_text("".join(f'{{"step": {n}, "loss": {9 - n}}}\n' for n in range(1, 9)))
     page = describe(str(folder), count=3)
     assert "network     bert, 2 layers of width 128, 4,000 word pieces, 5 parameters\n" in page

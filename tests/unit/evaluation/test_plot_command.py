@@ -143,7 +143,9 @@ def drawn(found: dict[str, Any]) -> Any:
     return figure.axes
 
 
-@pytest.mark.parametrize(("last", "ticks"), [(1, [0, 1]), (2, [0, 1, 2]), (4, [0, 1, 2, 3, 4]), (100, [0, 20, 40, 60, 80, 100])])
+@pytest.mark.parametrize(
+    ("last", "ticks"), [(1, [0, 1]), (2, [0, 1, 2]), (4, [0, 1, 2, 3, 4]), (100, [0, 20, 40, 60, 80, 100])]
+)
 def test_the_axis_of_steps_begins_at_nought_and_has_whole_numbers(last: int, ticks: list[int]) -> None:
     curve = {"steps": sorted({1, last}), "values": [2.0, 1.0][: len({1, last})]}
     panel = {"field": "mlm", "curves": {"a": curve}, "held_out": {}}
@@ -172,7 +174,9 @@ def test_logs_are_called_by_their_folders(here: Path, capfd: pytest.CaptureFixtu
     assert [*numbers(capfd, "training", "o/mlm/log.jsonl", "o/rom/log.jsonl")["curves"]] == ["mlm", "rom"]
 
 
-def test_a_log_of_a_loss_alone_is_drawn_beside_one_of_terms(pretrained: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_log_of_a_loss_alone_is_drawn_beside_one_of_terms(
+    pretrained: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     write(pretrained / "plain.jsonl", '{"step": 1, "loss": 4.0}\n')
     write(pretrained / "probed.jsonl", "".join(json.dumps(row) + "\n" for row in WARM))
     panels = numbers(capfd, "training", "probed.jsonl", "plain.jsonl")["panels"]
