@@ -178,7 +178,7 @@ drtk_ticker() {
             step=$(sed -n -e 's/^Collecting \([A-Za-z0-9._-]*\).*/\1/p' -e 's#^Processing .*/\([^/-]*\)-.*#\1#p' \
                 -e 's/^Building wheels.*/building/p' -e 's/^Installing collected.*/unpacking/p' "$log" | tail -n 1)
             printf '\r\033[K  installing %s, %d s: %s' "$what" "$seconds" "$step" >&2
-        elif [ $((seconds % 30)) -eq 0 ]; then
+        elif [ "$seconds" -eq 10 ] || [ $((seconds % 30)) -eq 0 ]; then
             drtk_say "still installing $what, $seconds s"
         fi
     done
@@ -193,6 +193,7 @@ drtk_install() {
     : >"$log" || return 1
     began=$(date +%s)
     left_out=
+    drtk_say "installing what is missing into $venv: a few minutes and about 2 GB the first time, next to nothing later (log: $log)"
 
     drtk_install_torch
     drtk_write_constraints || return 1
@@ -204,7 +205,7 @@ drtk_install() {
     fi
 
     extras=$(printf '%s\n' $list | sed 's/^quickstart$/plot/' | sort -u | tr '\n' ',')
-    drtk_say "installing drtk and what it needs into $venv (a few minutes; log: $log)"
+    drtk_say "installing drtk and the other packages"
     if ! drtk_pip "drtk" -c "$venv/constraints.txt" -e "$root[$extras$accelerator]"; then
         if [ "$accelerator" = cpu ] || ! drtk_pip "drtk" -c "$venv/constraints.txt" -e "$root[${extras}cpu]"; then
             drtk_say "the installation failed; the end of $log:"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from drtk.cli.model_lines import model_lines, recipe_lines
 from drtk.errors import DrtkError
 from drtk.io.intake import Intake
 from drtk.io.manifest import Manifest, manifest_path, read_json, read_manifest
@@ -47,37 +48,76 @@ def describe(path: str, *, count: int) -> str:
     manifest = manifest_of(path)
     lines: list[str] = []
     if manifest is not None:
-        lines += _manifest_lines(manifest)
+        about = list(model_lines(Path(path))) if manifest.get("kind") == "model" and Path(path).is_dir() else []
+        lines += _manifest_lines(manifest, about)
     if not Path(path).is_dir():
         first = list(islice(_records(path), count))
         lines += [""] * bool(lines and first) + first
     return "".join(f"{line}\n" for line in lines)
 
 
-def _manifest_lines(manifest: Manifest) -> Iterator[str]:
+def _manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -> Iterator[str]:
+    """about: names and what is said of them beside what the manifest says"""
     yield _entry("kind", manifest.get("kind"))
+    for name, said in about:
+        yield from _wrapped(name, said)
     for name, value in manifest.items():
         if name not in _TOLD_APART:
-            yield from _block(name, value) if isinstance(value, dict) else [_entry(name, value)]
-    yield from _block("counts", manifest.get("counts", {}))
+            yield from _told(name, value)
+    yield from _told("counts", manifest.get("counts", {}))
     yield _entry("made", f"{manifest.get('started')}, in {manifest.get('seconds')} s")
     yield _entry("command", manifest.get("command"))
     for item in manifest.get("inputs", []):
         size = f", {item['bytes']:,} bytes" if "bytes" in item else ""
-        yield _entry("input", f"{item['path']}{size}, digest {item['digest']}")
-    yield from _block(
-        "settings", {key: value for key, value in manifest.get("settings", {}).items() if value is not None}
-    )
-    yield from _block("versions", manifest.get("versions", {}))
+        digest = f", digest {item['digest']}" if item.get("digest") else ""  # none where it was not read to its end
+        yield _entry("input", f"{item['path']}{size}{digest}")
+    settings = dict(manifest.get("settings", {}))
+    recipe = settings.pop("recipe", None)
+    if isinstance(recipe, dict):
+        for number, line in enumerate(recipe_lines(recipe, settings.get("changes") or [], settings.get("drop") or [])):
+            yield from _wrapped("" if number else "recipe", line)
+    yield from _told("settings", settings)
+    yield from _told("versions", manifest.get("versions", {}))
 
 
 def _entry(name: str, value: Any) -> str:
     return f"{name:<11} {value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{name:<11} {value}"
 
 
-def _block(name: str, values: dict[str, Any]) -> Iterator[str]:
-    """A dictionary under one name, wrapped to the terminal."""
-    text = "  ".join(f"{key}={_compact(value)}" for key, value in values.items())
+def _told(name: str, value: Any) -> Iterator[str]:
+    """A value of a manifest under its name; nothing where it says nothing."""
+    if _says_nothing(value):
+        return
+    if isinstance(value, dict):
+        yield from _wrapped(
+            name, "  ".join(f"{key}={_plain(item)}" for key, item in value.items() if not _says_nothing(item))
+        )
+    elif isinstance(value, list):
+        yield from _wrapped(name, "  ".join(map(str, value)) if not _holds_more(value) else f"{len(value):,}")
+    else:
+        yield _entry(name, _plain(value) if isinstance(value, bool) else value)
+
+
+def _says_nothing(value: Any) -> bool:
+    return value is None or value in ("", [], {})
+
+
+def _holds_more(values: list[Any]) -> bool:
+    """Whether a list is of lists or tables (the shards of embeddings), which `--json` shows."""
+    return any(isinstance(value, (list, dict)) for value in values)
+
+
+def _plain(value: Any) -> str:
+    """A setting as a person would say it: a list by its parts, yes and no for what is on or off."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list) and not _holds_more(value):
+        return ",".join(map(str, value))
+    return _compact(value)
+
+
+def _wrapped(name: str, text: str) -> Iterator[str]:
+    """A text under a name, wrapped to the terminal."""
     width = max(40, shutil.get_terminal_size().columns)
     yield from textwrap.wrap(
         text,

@@ -102,13 +102,15 @@ def _work(found: Estimate) -> Iterator[str]:
 
 
 def _memory(found: Estimate, *, batch: int) -> Iterator[str]:
-    yield "Memory on one device, roughly"
+    yield "Memory on one device, roughly, for examples of mean length"
     yield from _table([*_sizes(found.memory), ("together", _bytes(sum(found.memory.values())))], right=(1,))
     yield f"  activations: 34 bytes x width x tokens x layers for {found.at_once:,} examples in 16 bits; twice that in 32"
     activations = found.memory.get("activations", 0.0)
     if found.at_once > 32:
         fewer = max(8, found.at_once // 16)
-        yield f"  with --micro-batch {fewer:,} they would take {_bytes(activations * fewer / found.at_once)}"
+        yield f"  with --micro-batch {fewer:,} activations would take {_bytes(activations * fewer / found.at_once)}"
+    yield "  Without --micro-batch, a larger figure decides how many examples are in memory at once, and is told beside what is free:"
+    yield "  that of the longest examples, in this machine's precision, with what formulas leave out and room to work in."
 
 
 def _sizes(memory: Mapping[str, float]) -> list[tuple[str, str]]:

@@ -54,7 +54,7 @@ def plot(
     from drtk.evaluation.plots import PLOTS
     from drtk.evaluation.plots.base import Request, rendered
     from drtk.io.manifest import folder_entry
-    from drtk.io.runs import named_runs
+    from drtk.io.runs import named_logs, named_runs
 
     picture = PLOTS.load(kind)()
     _refuse(kind, picture.takes, settings, {"qrels": qrels, "pairs": pairs})
@@ -67,7 +67,8 @@ def plot(
         job.intake.inputs.append(folder_entry(embedder.folder))
         return embedder
 
-    request = Request(named_runs(inputs), qrels, pairs, settings, job.intake, encoder)
+    named = named_logs(inputs) if kind == "training" else named_runs(inputs)
+    request = Request(named, qrels, pairs, settings, job.intake, encoder)
     data = rendered(picture, picture.numbers(request), settings, format)
     job.told = False
     job.run([kind], lambda _: [data], unit="pictures")

@@ -10,6 +10,8 @@ import typer
 from drtk.cli.jobs import plain_command
 from drtk.settings.core import Preset, load_preset, merge, preset_names
 
+_CALLED = {"documents": "neighbours"}  # what documents are read for, and what the pages call it
+
 
 @plain_command
 def presets(
@@ -48,7 +50,7 @@ def _checked(preset: Preset) -> str:
     from drtk.settings.composing import composition
 
     plan = composition(preset.content | {"name": preset.name}, preset.name)
-    needs = sorted(checked(plan, place=preset.name))
+    needs = sorted(_CALLED.get(each, each) for each in checked(plan, place=preset.name))
     said = f"{preset.name}: good, {_counted(plan.slots, 'slot')}, {_counted(plan.objectives, 'term')}"
     if plan.generator is not None and plan.generator.mode == "frozen":
         said += ", a generator"

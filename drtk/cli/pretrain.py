@@ -107,8 +107,16 @@ def pretrain(
     shares(settings, network)  # complains before anything is written
     fitted = take_up(network, folder)
     corpus = TokenCorpus.open(passages, model, wants=wants, side_files=job.side_files, intake=job.intake)
-    by_preset = settings.held_out == recipe.get("settings", {}).get("held_out")
-    material = Material(corpus, plan, settings, tokenizer, seed, spared=SPARED if by_preset else 0.5)
+    of_preset = {name for name, value in recipe.get("settings", {}).items() if getattr(settings, name) == value}
+    material = Material(
+        corpus,
+        plan,
+        settings,
+        tokenizer,
+        seed,
+        spared=SPARED if "held_out" in of_preset else 0.5,
+        batch_of=f"preset '{place}'" if "batch" in of_preset else "",
+    )
     look = _probe(probe, probe_sts, job)
     noticed = notice(material)  # what a view or masking cannot do with this corpus is said before anything begins
     if dry_run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from drtk.enrichment.termweights import TERM_WEIGHTS
 from drtk.io.filtering import FilterJob
 from drtk.io.folders import FolderJob
 from drtk.io.parts import WHOLE
+from drtk.io.streams import STANDARD
 from drtk.settings.running import RunnerSettings
 from drtk.settings.weighting import WeightingSettings, WeightTrainingSettings
 
@@ -95,6 +97,8 @@ def termweight(
     work: Work = "collect" if collect else "merge" if merge else "weigh"
     check_options(given, training, work)
     check_settings(method, settings, work)
+    if report and output == STANDARD and sys.stdout.isatty():
+        raise UsageError("--report is told here, where the passages would go too; name a file for them: -o")
     from drtk.enrichment.termweights import passes
 
     plan = passes.planned(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)

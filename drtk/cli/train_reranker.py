@@ -196,13 +196,21 @@ def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> 
     if queries is None:
         raise DrtkError(f"{dev}: has no queries.jsonl")
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}
-    for query in wanted - texts.keys():
-        raise MismatchError(f"{queries}: has no '{query}', which the dev run and its judgements name")
+    unknown = [query for query, _ in probe.candidates if query not in texts]
+    if unknown:
+        by = f"which the dev run and its judgements name{_among(len(unknown), len(wanted))}"
+        raise MismatchError(f"{queries}: has no '{unknown[0]}', {by}")
     place = _there(folder, "corpus.jsonl") or corpus
     store = CorpusStore.open(place)
-    for id in store.missing(id for _, ids in probe.candidates for id in ids):
-        raise MismatchError(f"{place}: has no '{id}', which the dev run names")
+    named = list(dict.fromkeys(id for _, ids in probe.candidates for id in ids))
+    absent = list(store.missing(named))
+    if absent:
+        raise MismatchError(f"{place}: has no '{absent[0]}', which the dev run names{_among(len(absent), len(named))}")
     return texts, store
+
+
+def _among(absent: int, named: int) -> str:
+    return f"; {absent:,} of the {named:,} that are measured are not there" if absent > 1 else ""
 
 
 def _there(folder: Path, name: str) -> str | None:

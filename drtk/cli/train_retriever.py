@@ -94,13 +94,14 @@ def _look(folder: str, towers: dict[str, Any], settings: RetrieverSettings, seed
     from functools import partial
     from pathlib import Path
 
-    from drtk.evaluation.probes import RankingProbe
+    from drtk.evaluation.probes import RankingProbe, split_to_choose_by
+    from drtk.io.rounding import significant
     from drtk.models.embedding import compared
     from drtk.text.draws import uniform
 
     probe = RankingProbe(
         Path(folder),
-        split="dev",
+        split=split_to_choose_by(Path(folder)),
         intake=job.intake,
         queries=settings.dev_queries,
         pool=settings.dev_pool,
@@ -109,6 +110,6 @@ def _look(folder: str, towers: dict[str, Any], settings: RetrieverSettings, seed
 
     def look() -> dict[str, float]:
         found = probe.figures(partial(compared, towers), batch=settings.batch)
-        return {f"dev_{name}": round(value, 6) for name, value in found.items()}
+        return {f"dev_{name}": significant(value) for name, value in found.items()}
 
     return look

@@ -126,13 +126,13 @@ def readable_grid(comparison: Comparison) -> tuple[list[str], list[Row]]:
     header += ["better", "equal", "worse"]
     rows: list[Row] = []
     for c in comparison.contrasts:
-        low_high = "-" if c.interval is None else f"{c.interval[0]:+.{digits}f} … {c.interval[1]:+.{digits}f}"
+        low_high = "-" if c.interval is None else f"{c.interval[0]:+z.{digits}f} … {c.interval[1]:+z.{digits}f}"
         p_t, p_r = (c.t_p_corrected, c.randomisation_p_corrected) if corrected else (c.t_p, c.randomisation_p)
-        t = "-" if c.t is None else ("∞" if c.t > 0 else "-∞") if isinf(c.t) else f"{c.t:.2f}"
-        effect = "-" if c.effect is None else f"{c.effect:+.2f}"
+        t = "-" if c.t is None else ("∞" if c.t > 0 else "-∞") if isinf(c.t) else f"{c.t:z.2f}"
+        effect = "-" if c.effect is None else f"{c.effect:+z.2f}"
         mark = "†" if comparison.significant(c) else ""
         texts = [c.measure, *([f"{c.system} - {c.baseline}"] if several else [])]
-        texts += [f"{c.difference:+.{digits}f}{mark}", low_high, effect, t, chance(p_t), chance(p_r)]
+        texts += [f"{c.difference:+z.{digits}f}{mark}", low_high, effect, t, chance(p_t), chance(p_r)]
         rows.append([*(Cell(text) for text in texts), Cell(c.better), Cell(c.equal), Cell(c.worse)])
     return header, rows
 
@@ -173,7 +173,7 @@ def headline(move: Move, digits: int) -> str:
     change = move.after - move.before
     return (
         f"{move.measure} {move.before:.{digits}f} ({move.baseline}) → {move.after:.{digits}f} ({move.system}), "
-        f"{change:+.{digits}f}"
+        f"{change:+z.{digits}f}"
     )
 
 

@@ -40,7 +40,7 @@ class Claim:
         if self.holds and self.chance > 0.05:
             verb = "is ahead of"
         return (
-            f"{self.first} {verb} {self.second} on {self.measure}: {a:.4f} against {b:.4f} ({a - b:+.4f}); "
+            f"{self.first} {verb} {self.second} on {self.measure}: {a:.4f} against {b:.4f} ({a - b:+z.4f}); "
             f"better on {self.better:,} of {self.better + self.worse + self.equal:,} queries, worse on {self.worse:,}, equal on {self.equal:,} "
             f"(sign test: p = {self.chance:.2g})."
         )

@@ -38,7 +38,7 @@ def shown(value: Value | None, digits: int) -> str:
         return ""
     if isinstance(value, str | int):
         return str(value)
-    return f"{value:.{digits}f}"
+    return f"{value:z.{digits}f}"  # z: what rounds to nothing has no sign
 
 
 def _texts_among(rows: Sequence[Row]) -> list[bool]:

@@ -56,10 +56,21 @@ class Progress:
     """Counts work done: a bar where stderr is a terminal, otherwise a plain line every 30 s.
 
     `initial` is work found done already, so that rates tell the truth after a resume.
+    `first`: seconds until the first plain line; `note`: told along with the count, and may change.
     """
 
-    def __init__(self, what: str, *, total: int | None = None, unit: str = "records", initial: int = 0) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        total: int | None = None,
+        unit: str = "records",
+        initial: int = 0,
+        first: float = PLAIN_INTERVAL,
+    ) -> None:
         self.what, self.total, self.unit, self.done = what, total, unit, initial
+        self.note = ""
+        self._pause = first
         self._initial = initial
         self._start = self._last = time.monotonic()
         self._bar = None
@@ -72,12 +83,14 @@ class Progress:
         """`count` more units are done."""
         self.done += count
         if self._bar is not None:
+            self._bar.set_postfix_str(self.note, refresh=False)
             self._bar.update(count)
-        elif time.monotonic() - self._last >= PLAIN_INTERVAL:
-            self._last = time.monotonic()
+        elif time.monotonic() - self._last >= self._pause:
+            self._last, self._pause = time.monotonic(), PLAIN_INTERVAL
             of = f" of {self.total:,}" if self.total else ""
             rate = (self.done - self._initial) / (self._last - self._start)
-            log(f"{self.what}: {self.done:,}{of} {self.unit}, {_pace(rate)}")
+            note = f", {self.note}" if self.note else ""
+            log(f"{self.what}: {self.done:,}{of} {self.unit}, {_pace(rate)}{note}")
 
     def close(self) -> None:
         """Take the bar away."""

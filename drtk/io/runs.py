@@ -41,6 +41,46 @@ def named_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
             if stems.count(called) > 1:
                 called = str(Path(source).parent / called)
         found.append(NamedRun(called, source))
+    return _each_its_own(found)
+
+
+def named_logs(arguments: Sequence[str]) -> list[NamedRun]:
+    """Training logs given as NAME=FILE or FILE; runs/mlm/log.jsonl is called mlm, and runs/mlm where that is ambiguous.
+
+    Raises UsageError as `named_runs` does.
+    """
+    plain = [argument for argument in arguments if not is_named(argument)]
+    own = dict(zip(plain, _told_apart([_way_to(argument) for argument in plain]), strict=True))
+    found = []
+    for argument in arguments:
+        name, _, source = argument.partition("=")
+        found.append(NamedRun(own[argument], argument) if argument in own else NamedRun(name, source))
+    return _each_its_own(found)
+
+
+def _way_to(source: str) -> tuple[str, ...]:
+    """The folders that lead to a log and its name; that alone says nothing where each folder has such a file."""
+    folders = Path(source).parent.parts
+    own = _stem(source)
+    return folders if own == "log" and folders and folders[-1] not in ("..", "/") else (*folders, own)
+
+
+def _told_apart(ways: Sequence[tuple[str, ...]]) -> list[str]:
+    """The last parts of each way, as few as tell it from the others."""
+    lengths = [1] * len(ways)
+    while True:
+        names = [str(Path(*way[-length:])) for way, length in zip(ways, lengths, strict=True)]
+        longer = [
+            min(len(way), length + (names.count(name) > 1))
+            for way, length, name in zip(ways, lengths, names, strict=True)
+        ]
+        if longer == lengths:
+            return names
+        lengths = longer
+
+
+def _each_its_own(found: list[NamedRun]) -> list[NamedRun]:
+    """Raises UsageError for a name used twice, and for stdin given twice."""
     if sum(run.source == STANDARD for run in found) > 1:
         raise UsageError("stdin can be only one of the runs")
     names = [run.name for run in found]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
+from drtk.models.by_length import by_length
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
 from drtk.models.encoder import Encoder
 from drtk.models.hub import locate, tower
@@ -60,20 +61,16 @@ class BiEncoder(nn.Module):
         """Vectors of texts of a role, (texts, dimension), float32. Each input: (texts, tokens)"""
         is_query = role == "query"
         encoder = self.query if is_query and self.query is not None else self.passage
-        skip = self.prompt_lengths[0 if is_query else 1]
-        lengths = mask.sum(dim=1)
-        if self.group_overhead is None or not bool(mask[:, 0].all()):  # padding on the left cannot be cut off
-            return encoder(ids, mask, types, skip)
-        groups = groups_by_length(lengths.numpy(force=True), overhead=self.group_overhead)
-        if len(groups) == 1:
-            return encoder(ids, mask, types, skip)
-        found = []
-        for rows in groups:
-            chosen, width = torch.from_numpy(rows).to(ids.device), int(lengths[rows[0]])
-            part = [None if inputs is None else inputs[chosen, :width] for inputs in (ids, mask, types)]
-            found.append(encoder(*part, skip))
-        order = torch.cat([torch.from_numpy(rows) for rows in groups]).argsort()
-        return torch.cat(found)[order.to(ids.device)]
+        given = {"input_ids": ids, "attention_mask": mask} | ({} if types is None else {"token_type_ids": types})
+        run = partial(_vectors, encoder, prompt_length=self.prompt_lengths[0 if is_query else 1])
+        if self.group_overhead is None:
+            return run(given)
+        return by_length(run, given, partial(groups_by_length, overhead=self.group_overhead))
+
+
+def _vectors(encoder: Encoder, given: Mapping[str, Tensor], *, prompt_length: int) -> Tensor:
+    found: Tensor = encoder(**given, prompt_length=prompt_length)
+    return found
 
 
 def load_towers(model: str, *, wishes: Mapping[str, Any], untied: bool) -> dict[str, TextEncoder]:

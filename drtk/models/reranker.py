@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.manifest import FOLDER_MANIFEST, is_manifest, read_json
+from drtk.models.by_length import by_length
 from drtk.models.checkpoint import longest_input, lower_cased, quiet_transformers, writing_weights
 from drtk.models.crossencoder import CrossEncoder, load_crossencoder
 from drtk.models.hub import locate, tower
@@ -36,15 +38,9 @@ class PairScorer(nn.Module):
         """The logits, float32. Each input: (pairs, tokens); returns: (pairs,)"""
         given = {"input_ids": input_ids, "attention_mask": attention_mask}
         given |= {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        if self.group_tokens is None or not bool(attention_mask[:, 0].all()):  # padding on the left cannot be cut off
+        if self.group_tokens is None:
             return self._logits(given)
-        lengths = attention_mask.sum(dim=1)
-        groups = [torch.from_numpy(rows) for rows in batches_by_length(lengths.numpy(), budget=self.group_tokens)]
-        found = [
-            self._logits({name: inputs[rows, : int(lengths[rows[0]])] for name, inputs in given.items()})
-            for rows in groups
-        ]
-        return torch.cat(found)[torch.cat(groups).argsort()]
+        return by_length(self._logits, given, partial(batches_by_length, budget=self.group_tokens))
 
     def _logits(self, inputs: Mapping[str, Tensor]) -> Tensor:
         logits: Tensor = self.classifier(**inputs).logits

@@ -14,7 +14,7 @@ from drtk.objectives.batch import Batch, SlotBatch
 from drtk.objectives.filling import filled
 from drtk.objectives.views import Views
 from drtk.registry import placed
-from drtk.settings.composition import Composition, Objective, Recover
+from drtk.settings.composition import Composition, Contrast, Objective, Recover
 
 GENERATOR_TERM = "generator"
 Sums = dict[str, Tensor]
@@ -177,6 +177,19 @@ def compared_terms(composition: Composition, vectors: dict[str, Tensor], present
             own = {name: vectors[compared_as(objective, name)] for name in objective.vectors_of}
             terms[objective.name] = placed(objective.computed_by)(objective, own, present)
     return terms
+
+
+def without_rivals(composition: Composition, present: dict[str, Tensor]) -> list[str]:
+    """Contrasts that ask nothing of a batch, since a partner is the only candidate: one row alone has both texts.
+
+    present: (batch,) bool by slot, of all processes
+    """
+    found = []
+    for objective in composition.objectives:
+        if isinstance(objective, Contrast) and not objective.extra_negatives:
+            both = present[objective.a] & present[objective.b]
+            found += [objective.name] * (int(both.sum()) == 1)
+    return found
 
 
 def compared_as(objective: Objective, slot: str) -> str:

@@ -77,7 +77,7 @@ def shown(
     """Lines for a terminal of `width` columns: rank, score and title; the id; the snippet. None: a text not at hand."""
     stems = matched_stems(question)
     for rank, ((id, score), passage) in enumerate(zip(ranking, passages, strict=True), start=1):
-        head = f"{rank:>2}  {score:<8.4f}  "
+        head = f"{rank:>2}  {score:<z8.4f}  "
         indent = " " * 4
         if passage is None:
             yield head + id

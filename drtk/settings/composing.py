@@ -24,8 +24,9 @@ from drtk.settings.objectives import OBJECTIVES
 
 Part = TypeVar("Part")
 SHORTEST_SLOT = 3  # tokens, the two special ones among them
-_RESERVED = {"name", "command", "summary", "settings", "slots", "readers", "projectors", "generator", "objective"}
-_SLOT_KEYS = {item.name for item in fields(Slot)} - {"masking_options", "view_options"}
+_TABLES = ("slots", "readers", "projectors", "generator", "objective")
+_RESERVED = {"name", "command", "summary", "settings", *_TABLES}
+SLOT_KEYS = {item.name for item in fields(Slot)} - {"masking_options", "view_options"}
 
 
 def composition(content: Mapping[str, Any], place: str) -> Composition:
@@ -75,16 +76,33 @@ def with_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[str
         if way[:1] == ["settings"]:
             raise UsageError(f"--set {path}: is an option of its own: --{last.replace('_', '-')}")
         node: Any = found
+        if way and way[0] not in {*_TABLES, *found}:
+            raise UsageError(f"--set {path}: there is no '{way[0]}'; {choices(_TABLES)}")
         for step in way:
             held = _step(node, step)
             if not isinstance(held, (dict, list)):
-                problem = f"there is no '{step}'" if held is None else f"'{step}' is {held!r}, which has no parts"
+                problem = f"'{step}' is {held!r}, which has no parts"
+                if held is None:
+                    problem = f"there is no '{step}'; {choices(_called(node))}"
                 raise UsageError(f"--set {path}: {problem}")
             node = held
         if isinstance(node, list):
             raise UsageError(f"--set {path}: name a setting of an objective: objective.1.weight")
         node[last] = value
+    for table, key in (("slots", "view"), ("readers", "use")):  # made on the way: meant, or a name misspelt
+        there = content.get(table, {})
+        for name, held in found.get(table, {}).items():
+            if name not in there and isinstance(held, dict) and key not in held:
+                raise UsageError(
+                    f"--set {table}.{name}: there is no '{name}', and a new one needs a '{key}'; {choices(there)}"
+                )
     return found
+
+
+def _called(objectives: Sequence[Any]) -> list[str]:
+    """What objectives can be called by: the names a preset gave them, and numbers from 1 on."""
+    names = [str(each["name"]) for each in objectives if isinstance(each, dict) and "name" in each]
+    return [*(str(number) for number in range(1, len(objectives) + 1)), *names]
 
 
 def _step(node: Any, step: str) -> Any:
@@ -111,7 +129,7 @@ def _slot(table: Mapping[str, Any], place: str) -> Slot:
         options = {name: value for name, value in masking.items() if name != "use"}
     else:
         options = {}
-    given["view_options"] = {name: given.pop(name) for name in [*given] if name not in _SLOT_KEYS}
+    given["view_options"] = {name: given.pop(name) for name in [*given] if name not in SLOT_KEYS}
     given["masking_options"] = options
     slot = _built(Slot, given, place)
     if not 0 <= slot.rate <= 1:

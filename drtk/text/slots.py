@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drtk.errors import MismatchError, UsageError
-from drtk.settings.composition import EDITS, Composition, Slot
+from drtk.settings.composing import SLOT_KEYS
+from drtk.settings.composition import EDITS, Composition, Slot, choices
 from drtk.text.corruption import Vocabulary, corrupted, deleted, inserted
 from drtk.text.draws import generator, uniform
 from drtk.text.masking import MASKING
@@ -215,7 +216,10 @@ def views_of(composition: Composition, name: str) -> list[SlotView]:
         found.append(SlotView(view, part, function, options))
     for key in slot.view_options:
         if not any(key in view.options for view in found):
-            raise UsageError(f"[slots.{name}]: unknown key '{key}', of the slot and of its view")
+            of_views = {each for view in found for each in inspect.signature(view.function).parameters} - {*GIVEN}
+            raise UsageError(
+                f"[slots.{name}]: unknown key '{key}', of the slot and of its view; {choices(SLOT_KEYS | of_views)}"
+            )
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from math import isfinite, nan
 from typing import Protocol
 
@@ -106,7 +106,7 @@ class PackedExamples:
         return sum(0 < len(self.negatives(number)) < count for number in range(len(self)))
 
     def check(self, source: str, *, queries: Mapping[str, str], corpus: Passages, negatives: int) -> None:
-        """Raises MismatchError for the first id that queries or corpus lack, DrtkError where negatives are wanted of none.
+        """Raises MismatchError for the first id that queries or corpus lack, which says how many; DrtkError where negatives are wanted of none.
 
         Where scores are kept, DrtkError for the first that is missing or no number.
         """
@@ -114,7 +114,9 @@ class PackedExamples:
         for number, query_id in enumerate(self.query_ids):
             place = f"{source}:{self._lines[number]}"
             if query_id not in queries:
-                raise MismatchError(f"{place}: the queries have no '{query_id}'")
+                asked = set(self.query_ids)
+                unknown = sum(each not in queries for each in asked)
+                raise MismatchError(f"{place}: the queries have no '{query_id}'{_among(unknown, asked)}")
             if negatives and not len(self.negatives(number)):
                 raise DrtkError(
                     f"{place}: '{query_id}' has no negatives; --negatives 0 trains with those of the batch alone"
@@ -122,7 +124,8 @@ class PackedExamples:
             if absent:
                 for reference in self._references[self._starts[number] : self._starts[number + 1]]:
                     if self.passage_ids[reference] in absent:
-                        raise MismatchError(f"{place}: the corpus has no '{self.passage_ids[reference]}'")
+                        named = _among(len(absent), self.passage_ids)
+                        raise MismatchError(f"{place}: the corpus has no '{self.passage_ids[reference]}'{named}")
             if self._scores is not None:
                 self._check_scores(number, f"{place}: '{query_id}'")
         self._numbers = {}  # was needed for packing alone
@@ -138,3 +141,8 @@ class PackedExamples:
         if given[at] != given[at]:  # what is missing was packed so; a file of records holds no such number
             raise DrtkError(f"{place} has no score for '{id}'; drtk score EXAMPLES adds a teacher's")
         raise DrtkError(f"{place}: the score of '{id}' is {given[at]}, which is no number to learn from")
+
+
+def _among(absent: int, ids: Sized) -> str:
+    """How many are not there beside the one that is told."""
+    return f"; {absent:,} of the {len(ids):,} that the examples name are not there" if absent > 1 else ""

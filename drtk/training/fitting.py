@@ -72,7 +72,10 @@ def fitted(
     fixed = sum(size for name, size in found.memory.items() if name != "activations")
     room = USABLE.get(device.type, USABLE["cpu"]) * free - fixed - WORKSPACE
     chosen = largest_part(share, each=each, room=room)
-    sizes = f"about {_gibibytes(each * share + fixed + WORKSPACE)} for all of it, and {_gibibytes(free)} are free"
+    sizes = (
+        f"about {_gibibytes(each * share + fixed + WORKSPACE)} for all of it where they are long, and "
+        f"{_gibibytes(free)} are free"
+    )
     if whole:
         if chosen < share:
             warn(

@@ -15,6 +15,7 @@ from transformers import TrainerCallback
 
 from drtk.errors import DrtkError
 from drtk.io.progress import log, warn
+from drtk.io.rounding import significant
 from drtk.models.checkpoint import TextEncoder, save_encoder
 from drtk.models.encoder import Encoder
 from drtk.models.heads import HEADS, head_file
@@ -52,6 +53,7 @@ class Material:
     """The rows of a corpus that a composition is trained on, and those held out.
 
     spared: the largest share of them that is held out, whatever the settings ask for
+    batch_of: who says how large a batch is, where the user did not
     Raises DrtkError where so few are left that they fill no batch.
     """
 
@@ -64,6 +66,7 @@ class Material:
         seed: int,
         *,
         spared: float = 0.5,
+        batch_of: str = "",
     ) -> None:
         self.corpus, self.composition, self.settings, self.seed = corpus, composition, settings, seed
         by_document = composition.example == "document"
@@ -79,8 +82,10 @@ class Material:
                 f"{len(self.rows):,} remain to train on"
             )
         if len(self.rows) < settings.batch:
+            whose = f", which is that of {batch_of}" if batch_of else ""
             raise DrtkError(
-                f"{len(self.rows):,} {what} do not fill one batch; --batch {max(1, len(self.rows))} or less would do"
+                f"{len(self.rows):,} {what} do not fill one batch of {settings.batch:,}{whose}; "
+                f"--batch {max(1, len(self.rows))} or less would do"
             )
         self.steps_per_epoch = len(self.rows) // settings.batch
         self.steps = settings.steps or max(1, round(settings.epochs * self.steps_per_epoch))
@@ -234,8 +239,8 @@ def pretrain(
         if probe is not None:
             found["probe"] = probe(store.encoder())
             network.train()
-        log("pretrain: " + ", ".join(f"{name} {value:.4f}" for name, value in found.items()))
-        return {name: round(value, 6) for name, value in found.items()}
+        log("pretrain: " + ", ".join(f"{name} {value:z.4f}" for name, value in found.items()))
+        return {name: significant(value) for name, value in found.items()}
 
     watch: Any = None
     if probe is not None:
@@ -403,7 +408,7 @@ class SaveEncoders(TrainerCallback):
 
 
 def trainable(network: Network) -> Sequence[tuple[str, int]]:
-    """Parameters by part, for people: encoder, head, each reader, projectors, generator."""
+    """Parameters by part, for people: encoder, its head, what each term adds to them, projectors, generator."""
     seen: set[int] = set()
 
     def size(module: torch.nn.Module | None) -> int:
@@ -411,6 +416,9 @@ def trainable(network: Network) -> Sequence[tuple[str, int]]:
         seen.update(map(id, fresh))
         return sum(each.numel() for each in fresh)
 
-    parts: list[tuple[str, torch.nn.Module | None]] = [("encoder", network.backbone), ("head", network.head)]
-    parts += [*network.recoveries.items(), *network.projectors.items(), ("generator", network.generator)]
+    parts: list[tuple[str, torch.nn.Module | None]] = [("the encoder", network.backbone)]
+    parts.append(("its language-model head", network.head))
+    parts += [(f"term {name}", module) for name, module in network.recoveries.items()]
+    parts += [(f"projector {name}", module) for name, module in network.projectors.items()]
+    parts.append(("the generator", network.generator))
     return [(name, count) for name, module in parts if (count := size(module))]

@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from drtk.io.progress import warn
 from drtk.objectives.batch import Batch
-from drtk.objectives.network import Network, Outcome, Sums, compared_terms
+from drtk.objectives.network import Network, Outcome, Sums, compared_terms, without_rivals
 from drtk.objectives.views import moved
 from drtk.training.distributed import gather, mean_of_processes, rank, world_size
 from drtk.training.sampling import seed_of_step
@@ -33,6 +34,7 @@ class Pretrainer(DrtkTrainer):
     def __init__(self, **given: Any) -> None:
         super().__init__(objective=_unused, **given)
         self._facts: Sums = {}
+        self._lone_told = False
         self.waiting = Waiting()
 
     def get_batch_samples(self, *given: Any, **named: Any) -> Any:
@@ -101,9 +103,20 @@ class Pretrainer(DrtkTrainer):
     def _compared(self, network: Network, vectors: dict[str, Tensor], parts: Sequence[Batch]) -> Sums:
         with torch.autocast(self.args.device.type, enabled=False):
             present = {name: gather(torch.cat([part[name].present for part in parts])) for name in network.contrasted}
+            self._tell_of_lone_pairs(network, present)
             return compared_terms(
                 network.composition, {name: gather(rows.float()) for name, rows in vectors.items()}, present
             )
+
+    def _tell_of_lone_pairs(self, network: Network, present: dict[str, Tensor]) -> None:
+        """Say, the first time only, that a contrast had nothing to tell a partner from."""
+        lone = [] if self._lone_told else without_rivals(network.composition, present)
+        if lone and rank() == 0:
+            warn(
+                f"step {self.state.global_step + 1:,}: one example of the batch alone has both texts of {', '.join(lone)}, and nothing "
+                "to tell them from: the loss is 0 there; a larger --batch helps (this is said once)"
+            )
+        self._lone_told |= bool(lone)
 
     def _weighed(self, network: Network, terms: Sums, exclude: Sequence[str] = ()) -> Tensor:
         weights = network.weights

@@ -23,6 +23,6 @@ def planned(count: int, *, batch: int, epochs: float, steps: int | None, what: s
     if batch % devices:
         raise DrtkError(f"--batch {batch} cannot be shared by {devices} processes")
     if count < batch:
-        raise DrtkError(f"{count:,} {what} do not fill one batch; --batch {count} or less would do")
+        raise DrtkError(f"{count:,} {what} do not fill one batch of {batch:,}; --batch {count} or less would do")
     steps_per_epoch = count // batch
     return Plan(batch // devices, steps or max(1, round(epochs * steps_per_epoch)), steps_per_epoch)

@@ -64,10 +64,10 @@ class Selection:
         if best is None or (value < best.value if self._by.endswith("loss") else value > best.value):
             self.best = Best(step, value)
             self._keep()
-            say(f"step {step:,}: {self._by} {value:.4f}, the best so far")
+            say(f"step {step:,}: {self._by} {value:z.4f}, the best so far")
         else:
             best.since += 1
-            say(f"step {step:,}: {self._by} {value:.4f}; that of step {best.step:,} was better")
+            say(f"step {step:,}: {self._by} {value:z.4f}; that of step {best.step:,} was better")
         return found
 
     def _keep(self) -> None:
@@ -100,7 +100,7 @@ class Selection:
         load_weights(model, self._folder / _WEIGHTS)
         if self.best.step == 0:
             warn(
-                f"no {self._by} was better than the {self.best.value:.4f} before the first step: the weights are those it began with"
+                f"no {self._by} was better than the {self.best.value:z.4f} before the first step: the weights are those it began with"
             )
         return self.best
 

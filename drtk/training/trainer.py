@@ -20,6 +20,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from drtk.errors import DrtkError, UsageError
 from drtk.io.progress import Progress, detail, warn
 from drtk.io.progress import log as say
+from drtk.io.rounding import significant
 from drtk.models.checkpoint import quiet_transformers, writing_weights
 from drtk.training.distributed import mean_of_processes, rank, wait_for_all
 from drtk.training.reporting import beside_the_log, check_reporting
@@ -28,6 +29,7 @@ from drtk.training.soundness import Ruined, exploded, finite, first_loss, short_
 
 Objective = Callable[[nn.Module, dict[str, Any]], dict[str, Tensor]]
 WEIGHTS, COMPLETE = "model.safetensors", "complete"
+FIRST_SIGN = 10.0  # seconds until training off a terminal first says how far it is
 KEPT = 2  # checkpoints: the newest may be half written by a crash, or ruined, which only the step after it shows
 
 
@@ -150,8 +152,9 @@ class DrtkTrainer(Trainer):
     def _write(self, entry: dict[str, Any]) -> None:
         if self.is_world_process_zero():
             epoch = round(entry["step"] / self._steps_per_epoch, 4)
+            figures = {name: significant(value) for name, value in entry.items()}
             with open(self._log_path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(entry | {"epoch": epoch}) + "\n")
+                file.write(json.dumps(figures | {"epoch": epoch}) + "\n")
 
     def _get_train_sampler(self, *given: Any) -> SequentialSampler:
         return SequentialSampler(given[0] if given else self.train_dataset)
@@ -288,7 +291,7 @@ class MeasureNowAndThen(TrainerCallback):
 
 
 class ShowProgress(TrainerCallback):
-    """A bar on a terminal, a plain line every 30 s elsewhere; the losses with -v."""
+    """A bar on a terminal, elsewhere a plain line after 10 s and every 30 s, each with the last loss; all losses with -v."""
 
     def __init__(self, what: str, steps: int) -> None:
         self._what, self._steps = what, steps
@@ -296,7 +299,9 @@ class ShowProgress(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.is_world_process_zero:
-            self._progress = Progress(self._what, total=self._steps, unit="steps", initial=state.global_step)
+            self._progress = Progress(
+                self._what, total=self._steps, unit="steps", initial=state.global_step, first=FIRST_SIGN
+            )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         control.should_log |= state.global_step == state.max_steps  # the last entry may be of fewer steps
@@ -305,7 +310,8 @@ class ShowProgress(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **_: Any) -> None:
         if self._progress is not None and logs and "loss" in logs:
-            detail(f"{self._what}: step {state.global_step:,}, loss {logs['loss']:.4f}")
+            self._progress.note = f"loss {logs['loss']:z.4g}"
+            detail(f"{self._what}: step {state.global_step:,}, loss {logs['loss']:z.4f}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._progress is not None:

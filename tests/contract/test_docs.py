@@ -67,6 +67,11 @@ def test_no_page_describes_a_command_that_does_not_exist() -> None:
     assert pages <= set(COMMANDS)
 
 
+def test_the_list_of_methods_leads_to_every_page() -> None:
+    listed = re.findall(r"\| \[([\w-]+)\]\(\1\.md\) \|", (DOCS / "methods" / "README.md").read_text(encoding="utf-8"))
+    assert sorted(listed) == sorted(path.stem for path in (DOCS / "methods").glob("*.md") if path.stem != "README")
+
+
 def test_a_check_notices_an_outdated_page(tmp_path: Path) -> None:
     shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("man"))
     (tmp_path / "drtk").symlink_to(ROOT / "drtk")

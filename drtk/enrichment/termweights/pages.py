@@ -7,6 +7,7 @@ import shutil
 import textwrap
 from collections.abc import Iterable, Iterator
 from html import escape
+from math import floor, log10
 
 from drtk.enrichment.termweights.shown import Weighted, Word
 
@@ -14,15 +15,16 @@ _SHADES = (0, 230, 229, 221, 214, 208)  # of xterm's 256 colours, from pale to s
 _WHITE = re.compile(r"\s+")
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c1c; --dim: #666; --line: #d8d8d8; --page: #fff; --mark: 230, 126, 0; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e6; --dim: #a0a0a0; --line: #3a3a3a; --page: #161616; } }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e6; --dim: #a0a0a0; --line: #3a3a3a; --page: #161616;
+  --mark: 190, 95, 0; } }
 body { font: 16px/1.7 system-ui, sans-serif; color: var(--ink); background: var(--page); max-width: 52rem; margin: 2rem auto;
   padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin: 0; }
 .dim, code { color: var(--dim); font-size: .9rem; } section { border-top: 1px solid var(--line); padding: 1rem 0; }
 p { margin: .5rem 0; white-space: pre-wrap; } b { font-weight: inherit; border-radius: .2rem; padding: .05rem 0; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-td { padding: 0 .8rem 0 0; } td.bar { width: 12rem; } td.bar i { display: block; height: .6rem; background: rgb(var(--mark)); }
-.scale b { padding: .1rem .7rem; margin-right: 2px; }
+td { padding: 0 .8rem 0 0; } td.figure { text-align: right; } td.bar { width: 12rem; } td.bar i { display: block; height: .6rem; background: rgb(var(--mark)); }
+.scale b { padding: .1rem .7rem; margin-right: 2px; color: var(--ink); }
 """
 
 
@@ -35,7 +37,14 @@ def in_terminal(passages: Iterable[Weighted], *, colour: bool) -> Iterator[str]:
         yield f"{each.passage.id}  {''.join(_shaded(part, each.heaviest, colour) for part in each.title)}".rstrip()
         yield from _wrapped(each, width, colour)
         if each.top:
-            yield from textwrap.wrap("  ".join(f"{word} {weight:.3g}" for word, weight in each.top), width)
+            yield from textwrap.wrap("  ".join(f"{word} {figure}" for word, figure in _figures(each)), width)
+
+
+def _figures(each: Weighted) -> list[tuple[str, str]]:
+    """The heaviest words with their weights, all with as many decimals as give the first three digits: points stand in line."""
+    heaviest = each.top[0][1]
+    decimals = max(0, 2 - floor(log10(heaviest)))
+    return [(word, f"{weight:.{decimals}f}") for word, weight in each.top]
 
 
 def _wrapped(each: Weighted, width: int, colour: bool) -> Iterator[str]:
@@ -87,9 +96,9 @@ def as_page(passages: Iterable[Weighted], *, title: str) -> Iterator[str]:
         yield f"<p>{''.join(_marked(part, heaviest) for part in each.text)}</p>"
         if each.top:
             rows = "".join(
-                f'<tr><td>{escape(word)}</td><td>{weight:.3g}</td><td class="bar">'
+                f'<tr><td>{escape(word)}</td><td class="figure">{figure}</td><td class="bar">'
                 f'<i style="width:{weight / heaviest:.0%}"></i></td></tr>'
-                for word, weight in each.top
+                for (word, weight), (_, figure) in zip(each.top, _figures(each), strict=True)
             )
             yield f"<table>{rows}</table>"
         yield "</section>"

@@ -71,7 +71,7 @@ class CosineByRating:
                 color=COLOURS[at],
                 linewidth=8,
                 alpha=0.5,
-                label=f"{shortened(name)}: Spearman {system['spearman']:.4f}",
+                label=f"{shortened(name)}: Spearman {system['spearman']:z.4f}",
             )
         last = len(bins) - 1
         axis.set_xticks(

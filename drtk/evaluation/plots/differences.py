@@ -75,7 +75,7 @@ class Differences:
         axis.text(0.99, 0.885, f"equal: {numbers['equal']:,}", color="#444444", ha="right", va="top", **text)
         axis.text(0.01, 0.05, f"{second} better: {numbers['worse']:,}", color=BAD, **text)
         axis.annotate(
-            f"mean {numbers['mean']:+.4f}",
+            f"mean {numbers['mean']:+z.4f}",
             (count - 0.3, numbers["mean"]),
             xytext=(-4, 4),
             textcoords="offset points",

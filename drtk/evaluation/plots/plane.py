@@ -61,7 +61,7 @@ def draw_plane(axis: Any, panel: Numbers, geometry: Geometry, *, colour: str) ->
     for at, (name, points) in enumerate(groups.items()):
         shade = COLOURS[at] if several else colour
         figures = geometry.get(name, {})
-        label = f"{shortened(name)}: uniformity {figures['uniformity']:.2f}" if "uniformity" in figures else name
+        label = f"{shortened(name)}: uniformity {figures['uniformity']:z.2f}" if "uniformity" in figures else name
         axis.scatter(
             points[:, 0], points[:, 1], s=9 if len(points) > 300 else 18, color=shade, alpha=0.55, linewidths=0,
             label=label if several else None, marker=MARKERS[at],
@@ -79,10 +79,10 @@ def _plane_title(panel: Numbers, geometry: Geometry) -> str:
     name = panel["name"]
     if name in geometry:
         figures = geometry[name]
-        return f"{shortened(name, 20)}\nalignment {figures['alignment']:.2f}, uniformity {figures['uniformity']:.2f}"
+        return f"{shortened(name, 20)}\nalignment {figures['alignment']:z.2f}, uniformity {figures['uniformity']:z.2f}"
     pairs = geometry.get("judged pairs")
     return (
-        f"Judged pairs joined: alignment {pairs['alignment']:.2f}"
+        f"Judged pairs joined: alignment {pairs['alignment']:z.2f}"
         if pairs
         else "The plane in which vectors differ most"
     )

@@ -87,7 +87,15 @@ def _loss(axis: Any, loss: LossCurve) -> None:
     axis.plot(loss.steps, smoothed(loss.losses), color="#0072b2", linewidth=2.2)
     axis.set_xlabel("step", fontsize=11)
     axis.set_ylim(bottom=0)
-    _plain(axis, f"Training loss: {loss.first:.3g} to {loss.last:.3g}" if loss.tells else "Training loss")
+    if loss.tells:
+        quarter = len(loss.losses) // 4
+        for mean, steps in ((loss.first, loss.steps[:quarter]), (loss.last, loss.steps[-quarter:])):
+            axis.hlines(mean, steps[0], steps[-1], colors="#d55e00", linewidth=2)
+            middle = ((steps[0] + steps[-1]) / 2, mean)
+            style = {"ha": "center", "va": "top", "color": "#d55e00", "fontsize": 11, "fontweight": "bold"}
+            axis.annotate(f"{mean:.3g}", middle, xytext=(0, -5), textcoords="offset points", **style)
+        axis.set_xlabel("step; orange: means of the first and the last quarter", fontsize=11)
+    _plain(axis, "Training loss")
 
 
 def _plain(axis: Any, title: str) -> None:

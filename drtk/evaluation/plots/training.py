@@ -13,6 +13,9 @@ from drtk.evaluation.plots.style import COLOURS, GREY, MOST, SIZE, label_ends, p
 from drtk.settings.plotting import COMMON, PlotSettings
 
 HELD_OUT, GAIN = "held_out_", "gain_"
+_OF_HELD_OUT = (GAIN, "uniformity", "alignment")  # figures of the same passages, beside their losses
+_DASHED = {"linestyle": "--", "marker": "o", "markersize": 4, "linewidth": 1.4}
+_FEW = 12  # entries of which each has a dot
 _COLUMNS, _PANEL = 3, (4.6, 3.2)  # panels beside each other, and inches of one
 _NO_TERMS = {"loss", "epoch", "learning_rate", "grad_norm", "waiting"}
 _SHARES = ("_replaced", "_stop_words")
@@ -57,7 +60,7 @@ class TrainingCurves:
         return _PANEL[0] * min(count, _COLUMNS), _PANEL[1] * ceil(count / _COLUMNS) + 0.6
 
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
-        """What was logged, faint, and over it the same averaged over neighbours; held-out losses dashed."""
+        """What was logged, faint, and over it the same averaged over neighbours; what is of held-out passages dashed."""
         if "panels" in numbers:
             _draw_panels(figure, numbers["panels"], settings)
             return
@@ -68,6 +71,7 @@ class TrainingCurves:
             ends.append((curve["steps"][-1], smooth[-1], shortened(name), COLOURS[at]))
         if min(value for curve in numbers["curves"].values() for value in curve["values"]) >= 0:
             axis.set_ylim(bottom=0)
+        _steps_along(axis, max(step for step, *_ in ends))
         axis.set_xlabel("step", fontsize=11.5)
         axis.set_ylabel(numbers["field"], fontsize=11.5)
         label_ends(axis, ends)
@@ -83,8 +87,9 @@ def worth_drawing(logs: Sequence[Mapping[str, Curve]]) -> list[str]:
     gains = [name for name in names if name.startswith(GAIN)]
     if len(terms) < 2 and not held and not gains and "probe" not in names:
         return ["loss"]
-    first = ["loss"] if len(terms) > 1 else []
     terms = list(dict.fromkeys([*terms, *held]))
+    of_loss_alone = any("loss" in log and not log.keys() & {*terms} for log in logs)
+    first = ["loss"] if len(terms) > 1 or of_loss_alone else []
     known = {*terms, *gains, *beside_loss, *_NO_TERMS}
     others = [name for name in names if name not in known and not name.startswith(HELD_OUT)]
     return [*first, *terms, *gains, *others]
@@ -110,21 +115,27 @@ def _draw_panels(figure: Any, panels: Sequence[Numbers], settings: PlotSettings)
     names = list(dict.fromkeys(name for panel in panels for part in ("curves", "held_out") for name in panel[part]))
     colours = dict(zip(names, COLOURS, strict=False))
     lines: dict[str, Any] = {}
+    held_out = False
     for axis, panel in zip(axes, panels, strict=False):
-        for name, curve in panel["curves"].items():
+        dashed, solid = panel["held_out"], panel["curves"]
+        if panel["field"].startswith(_OF_HELD_OUT):
+            dashed, solid = solid, {}
+        for name, curve in solid.items():
             _draw_curve(axis, curve, colours[name], width=1.9)
-        for name, curve in panel["held_out"].items():
-            axis.plot(curve["steps"], curve["values"], "o--", color=colours[name], markersize=4, linewidth=1.4)
+        for name, curve in dashed.items():
+            axis.plot(curve["steps"], curve["values"], color=colours[name], **_DASHED)
+        held_out |= bool(dashed)
         if panel["field"].startswith(GAIN):
             axis.axhline(0, color=GREY, linewidth=1)
         plain(axis, shortened(panel["field"]))
+        _steps_along(axis, max(curve["steps"][-1] for curve in [*solid.values(), *dashed.values()]))
         axis.set_xlabel("step", fontsize=10)
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
     for name in names:
         (lines[name],) = axes[0].plot([], [], color=colours[name], linewidth=2.2)
-    if any(panel["held_out"] for panel in panels):
-        (lines["on held-out passages"],) = axes[0].plot([], [], "o--", color=GREY, markersize=4, linewidth=1.4)
+    if held_out:
+        (lines["on held-out passages"],) = axes[0].plot([], [], color=GREY, **_DASHED)
     shown = [shortened(name) for name in lines]
     figure.legend(lines.values(), shown, loc="outside lower center", ncols=min(4, len(lines)), frameon=False)
     figure.suptitle(settings.title or "Training by step", fontsize=14, x=0.02, ha="left")
@@ -132,10 +143,20 @@ def _draw_panels(figure: Any, panels: Sequence[Numbers], settings: PlotSettings)
 
 def _draw_curve(axis: Any, curve: Mapping[str, Any], colour: str, *, width: float) -> list[float]:
     smooth = smoothed(curve["values"])
-    few = len(smooth) < 3
-    axis.plot(curve["steps"], curve["values"], color=colour, linewidth=1, alpha=0.3, marker="o" if few else "")
-    axis.plot(curve["steps"], smooth, color=colour, linewidth=width)
+    axis.plot(curve["steps"], curve["values"], color=colour, linewidth=1, alpha=0.3)
+    axis.plot(
+        curve["steps"], smooth, color=colour, linewidth=width, marker="o" if len(smooth) <= _FEW else "", markersize=4
+    )
     return smooth
+
+
+def _steps_along(axis: Any, last: int) -> None:
+    """From the start to the last step of all; ticks are whole steps."""
+    from matplotlib.ticker import MaxNLocator
+
+    room = 0.03 * max(last, 1)
+    axis.set_xlim(-room, max(last, 1) + room)
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10], integer=True))
 
 
 def smoothed(values: Sequence[float]) -> list[float]:

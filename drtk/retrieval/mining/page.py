@@ -80,9 +80,9 @@ def _histogram(caption: str, spread: Spread) -> Iterator[str]:
         if share:
             tall = share / tallest * _HEIGHT
             yield f'<rect x="{at * width:.2f}" y="{_HEIGHT - tall:.2f}" width="{width * 0.9:.2f}" height="{tall:.2f}"/>'
-    yield f'<text x="0" y="{_HEIGHT + 14}">{edges[0]:.4g}</text>'
-    yield f'<text x="{_WIDTH}" y="{_HEIGHT + 14}" text-anchor="end">{edges[-1]:.4g}</text></svg>'
-    yield f"<figcaption>{escape(caption)}; mean {spread.mean:.4g}</figcaption></figure>"
+    yield f'<text x="0" y="{_HEIGHT + 14}">{edges[0]:z.4g}</text>'
+    yield f'<text x="{_WIDTH}" y="{_HEIGHT + 14}" text-anchor="end">{edges[-1]:z.4g}</text></svg>'
+    yield f"<figcaption>{escape(caption)}; mean {spread.mean:z.4g}</figcaption></figure>"
 
 
 def _query(row: Row, question: str, show: Show) -> Iterator[str]:
@@ -91,8 +91,8 @@ def _query(row: Row, question: str, show: Show) -> Iterator[str]:
     yield f"<details><summary>{escape(question or row['query_id'])} <code>{escape(row['query_id'])}</code>"
     yield f'<br><span class="dim">{len(row["kept"]):,} negatives</span>{told}</summary><ul>'
     for one in row["positives"][:HARDEST]:
-        found = ", ".join(f"{source} {rank}" for source, (rank, _) in one["found"].items())
-        where = f"at rank: {found}" if found else "not found by any source"
+        found = ", ".join(_ranked(source, rank) for source, (rank, _) in one["found"].items())
+        where = found or "not found by any source"
         kind = "became a positive: holds an answer" if "promoted" in one else "positive"
         yield _item(f'<b class="good">{kind}</b>, {escape(where)}{_values(one)}', one["id"], row["query_id"], show)
     hardest = sorted(row["kept"], key=_hardness)[:HARDEST]
@@ -127,12 +127,16 @@ def _hardness(one: Row) -> tuple[bool, int, float, int]:
 
 
 def _place(one: Row) -> str:
-    return f"{one['source']} {one['rank']}" if "rank" in one else one["source"]
+    return _ranked(one["source"], one["rank"]) if "rank" in one else one["source"]
+
+
+def _ranked(source: str, rank: int) -> str:
+    return f"rank {rank:,} of {source}"
 
 
 def _values(one: Row) -> str:
     names = ("score", "gap", "ce", "overlap", "cosine")
-    return "".join(f", {name} {one[name]:.4g}" for name in names if name in one)
+    return "".join(f", {name} {one[name]:z.4g}" for name in names if name in one)
 
 
 def _item(what: str, id: str, query_id: str, show: Show) -> str:

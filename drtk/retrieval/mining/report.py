@@ -105,7 +105,7 @@ def _measures(figures: Figures) -> Table:
         (
             MEASURES[name],
             f"{spread.count:,}",
-            *(f"{value:.4g}" for value in spread.quantiles(0.05, 0.25, 0.5, 0.75, 0.95)),
+            *(f"{value:z.4g}" for value in spread.quantiles(0.05, 0.25, 0.5, 0.75, 0.95)),
         )
         for name, spread in figures.measures.items()
     ]

@@ -7,6 +7,7 @@ from drtk.cli.describing import describe, manifest_json
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.filtering import FilterJob
 from drtk.io.folders import FolderJob
+from drtk.settings.core import load_preset
 
 
 def finished_file(path, rows=3):
@@ -47,6 +48,61 @@ def test_a_finished_folder_shows_its_facts_and_an_unfinished_one_says_so(tmp_pat
     assert "encoder     model=m" in page
     assert "passages=12345" in page
     assert orjson.loads(manifest_json(str(tmp_path / "v")))["dimension"] == 384
+
+
+def made_model(folder, program, settings=None, **facts):
+    """A model folder of 5 weights and 2 layers, as a command would leave it."""
+    job = FolderJob(program, "model", str(folder), settings or {})
+    made = job.begin()
+    config = {"model_type": "bert", "num_hidden_layers": 2, "hidden_size": 128, "vocab_size": 4000}
+    (made / "config.json").write_bytes(orjson.dumps(config))
+    shapes = {"a": {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]}, "__metadata__": {"format": "pt"}}
+    shapes["b"] = {"dtype": "F32", "shape": [3], "data_offsets": [8, 20]}
+    header = orjson.dumps(shapes)
+    (made / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(20))
+    job.finish(**facts)
+    return folder
+
+
+def test_a_model_is_told_in_words_and_nothing_is_raw(tmp_path):
+    encoding = {"pooling": ["mean"], "normalize": True, "query_prompt": "", "truncate": None}
+    folder = made_model(
+        tmp_path / "m", "train-retriever", {"lr": 0.1, "matryoshka": []}, encoding=encoding, towers=None
+    )
+    (folder / "log.jsonl").write_text("".join(f'{{"step": {n}, "loss": {9 - n}}}\n' for n in range(1, 9)))
+    page = describe(str(folder), count=3)
+    assert "network     bert, 2 layers of width 128, 4,000 word pieces, 5 parameters\n" in page
+    # The first quarter of 8 losses are 8 and 7, the last 2 and 1.
+    assert "training    loss fell from 7.5 to 1.5 in 8 steps.\n" in page
+    assert "encoding    pooling=mean  normalize=yes\n" in page
+    assert "files       config.json  model.safetensors\n" in page  # the log came after
+    assert "settings    lr=0.1\n" in page
+    for raw in ("None", "null", "[", "{", "towers"):
+        assert raw not in page
+
+
+def test_pre_training_is_told_by_its_slots_and_terms_as_they_were_changed(tmp_path):
+    recipe = load_preset("simlm-mlm").content | {"name": "simlm-mlm"}
+    settings = {"recipe": recipe, "changes": ["slots.encoder.rate=0.2"], "drop": None, "seed": 42}
+    page = describe(str(made_model(tmp_path / "m", "pretrain", settings, preset="simlm-mlm")), count=3)
+    lines = " ".join(page.split())
+    assert "recipe simlm-mlm: SimLM" in lines
+    assert "slot encoder: passage: 20% whole-word, [MASK] in their place" in lines
+    assert "term encoder, 1 x: the encoder predicts the hidden tokens of 'encoder'" in lines
+    assert "{" not in page
+    settings["drop"] = ["decoder"]
+    page = describe(str(made_model(tmp_path / "n", "pretrain", settings)), count=3)
+    assert "term decoder" not in page
+    settings["recipe"] = {"name": "of old", "objective": [{"use": "guess"}]}
+    page = describe(str(made_model(tmp_path / "o", "pretrain", settings)), count=3)
+    assert "recipe      of old\nsettings" in page
+
+
+def test_damaged_weights_are_one_clear_fault(tmp_path):
+    folder = made_model(tmp_path / "m", "init-model")
+    (folder / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(DrtkError, match=r"model\.safetensors: is no whole safetensors file$"):
+        describe(str(folder), count=3)
 
 
 def test_what_is_not_there_or_not_ours_is_one_clear_fault(tmp_path):

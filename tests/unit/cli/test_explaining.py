@@ -90,6 +90,18 @@ def test_every_kind_of_term_has_its_words(
         assert line in said
 
 
+def test_rows_of_parameters_are_named_apart_and_add_up(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said = command(capfd, *call(world, "condenser"))
+    block = said.split("Parameters\n")[1].split("\n\n")[0]
+    rows = {
+        name: int(count.replace(",", ""))
+        for name, count in re.findall(r"^  (\S.*?) {2,}([\d,]+)$", block, re.MULTILINE)
+    }
+    assert list(rows) == ["the encoder", "its language-model head", "term head", "together", "trained"]
+    assert sum(list(rows.values())[:3]) == rows["together"]
+    assert rows["together"] - rows["trained"] == 32 * 32 + 32  # BERT's pooler, which no term asks
+
+
 def test_changes_and_drops_are_told_as_they_will_be_trained(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     said = command(capfd, *call(world, "master", "--drop", "cpr", "--drop", "dor", "--set", "objective.npr.weight=0.5"))
     assert "mkp" not in said

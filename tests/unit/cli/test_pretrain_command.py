@@ -380,7 +380,12 @@ def test_a_probe_that_has_test_queries_alone_is_refused(world: World, tmp_path: 
         ),
         ("simcse", ["--set", 'projectors.head.slots=["one"]'], "projector 'head' leaves out slot 'two'"),
         ("simcse", ["--micro-batch", "2", "--set", "projectors.head.kind=bn"], "a projector with batch norm needs"),
-        ("mlm", ["--batch", "500"], "do not fill one batch"),
+        ("mlm", ["--batch", "500"], " passages do not fill one batch of 500; --batch "),
+        (
+            "mlm",
+            ["--batch", "2048"],
+            " passages do not fill one batch of 2,048, which is that of preset 'mlm'; --batch ",
+        ),
         ("mlm", ["--max-length", "100"], "the models read 64"),
         ("condenser", ["--set", "objective.2.reader.skip=9"], "has 4 layers"),
         ("simlm-mlm", ["--set", "objective.2.reader.layers=9"], "has 4 layers"),

@@ -286,7 +286,7 @@ def test_what_cannot_be_trained_or_measured_is_told(place: Path, tmp_path: Path)
         train(place, tmp_path / "m", "--model", str(tmp_path / "gpt2"))
     with pytest.raises(MismatchError, match=r"is an encoder \(bert\)"):
         train(place, tmp_path / "m", "--model", str(tiny_model(tmp_path / "encoder")))
-    with pytest.raises(DrtkError, match="64 pairs do not fill one batch; --batch 64"):
+    with pytest.raises(DrtkError, match="64 pairs do not fill one batch of 65; --batch 64"):
         train(place, tmp_path / "m", "--batch", "65")
     with pytest.raises(DrtkError, match=r"examples.jsonl: no pairs to measure with at this --dev-share"):
         train(place, tmp_path / "m", "--dev-share", "0")

@@ -242,7 +242,7 @@ def test_what_cannot_be_meant_is_refused(place: Path, tmp_path: Path, more: list
 
 
 def test_faults_of_data_are_told_in_one_line(place: Path, tmp_path: Path) -> None:
-    with pytest.raises(DrtkError, match="60 examples do not fill one batch; --batch 60 or less would do"):
+    with pytest.raises(DrtkError, match="60 examples do not fill one batch of 64; --batch 60 or less would do"):
         train(place, tmp_path / "m", "--batch", "64")
     with pytest.raises(MismatchError, match="model: reads at most 64 tokens; 65 were asked for"):
         train(place, tmp_path / "m", "--max-length", "65")
@@ -253,5 +253,12 @@ def test_faults_of_data_are_told_in_one_line(place: Path, tmp_path: Path) -> Non
     with pytest.raises(MismatchError, match=r"other\.run: no query of it has a judgement"):
         train(place, tmp_path / "n", *measured(place), "--dev-run", str(other))
     other.write_text("q1 Q0 d99 1 1.0 t\n")
-    with pytest.raises(MismatchError, match=r"corpus\.jsonl: has no 'd99', which the dev run names"):
+    with pytest.raises(MismatchError, match=r"corpus\.jsonl: has no 'd99', which the dev run names$"):
+        train(place, tmp_path / "n", *measured(place), "--dev-run", str(other))
+    other.write_text(
+        "".join(f"q1 Q0 {id} {rank} {9 - rank} t\n" for rank, id in enumerate(["d99", "d1", "d98"], start=1))
+    )
+    with pytest.raises(
+        MismatchError, match="has no 'd99', which the dev run names; 2 of the 3 that are measured are not"
+    ):
         train(place, tmp_path / "n", *measured(place), "--dev-run", str(other))

@@ -281,6 +281,16 @@ def test_the_best_weights_on_dev_are_kept(place: Path, tmp_path: Path):
     assert not (tmp_path / "m" / "best").exists()
 
 
+def test_a_dev_folder_that_has_test_queries_alone_is_refused(place: Path, tmp_path: Path):
+    folder = beir(place)
+    (folder / "qrels" / "dev.tsv").rename(folder / "qrels" / "test.tsv")
+    with pytest.raises(
+        DrtkError, match=r"has no qrels/dev\.tsv or qrels/train\.tsv to choose an encoder by, only test$"
+    ):
+        train(place, tmp_path / "m", "--steps", "1", "--dev", str(folder))
+    assert not (tmp_path / "m").exists()
+
+
 def test_training_ends_when_nothing_gets_better(place: Path, tmp_path: Path):
     dev = ["--dev", str(beir(place)), "--eval-every", "2", "--patience", "2", "--dev-queries", "10"]
     train(place, tmp_path / "m", "--steps", "40", "--lr", "0", *dev)
@@ -342,5 +352,5 @@ def test_diffcse_is_trained_beside_and_leaves_no_trace_in_the_folder(place: Path
 
 
 def test_too_few_examples_for_a_batch(place: Path, tmp_path: Path):
-    with pytest.raises(DrtkError, match="60 examples do not fill one batch; --batch 60"):
+    with pytest.raises(DrtkError, match="60 examples do not fill one batch of 64; --batch 60"):
         train(place, tmp_path / "m", "--batch", "64")

@@ -13,6 +13,9 @@ import pytest
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.evaluation.plots import PLOTS
 from drtk.evaluation.plots.plane import projected
+from drtk.evaluation.plots.style import GREY
+from drtk.evaluation.plots.training import TrainingCurves
+from drtk.settings.plotting import PlotSettings
 from tests.running import command, write
 from tests.tiny import passages, tiny_model
 
@@ -130,6 +133,58 @@ def test_panels_are_drawn_with_a_legend_of_runs(pretrained: Path, capfd: pytest.
     texts = "".join(ElementTree.fromstring((pretrained / "x.svg").read_text()).itertext())
     for said in ("simlm", "warm", "on held-out passages", "gain_decoder", "probe"):
         assert said in texts
+
+
+def drawn(found: dict[str, Any]) -> Any:
+    """The axes of a drawing of training logs."""
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    TrainingCurves().draw(figure, found, PlotSettings())
+    figure.canvas.draw()
+    return figure.axes
+
+
+@pytest.mark.parametrize(
+    ("last", "ticks"), [(1, [0, 1]), (2, [0, 1, 2]), (4, [0, 1, 2, 3, 4]), (100, [0, 20, 40, 60, 80, 100])]
+)
+def test_the_axis_of_steps_begins_at_nought_and_has_whole_numbers(last: int, ticks: list[int]) -> None:
+    curve = {"steps": sorted({1, last}), "values": [2.0, 1.0][: len({1, last})]}
+    panel = {"field": "mlm", "curves": {"a": curve}, "held_out": {}}
+    for found in ({"field": "loss", "curves": {"a": curve}}, {"panels": [panel, panel | {"field": "other"}]}):
+        for axis in drawn(found):
+            low, high = axis.get_xlim()
+            assert [tick for tick in axis.get_xticks() if low <= tick <= high] == ticks
+
+
+def test_what_is_measured_on_held_out_passages_is_dashed(pretrained: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = numbers(capfd, "training", "simlm.jsonl", "warm.jsonl")
+    axes = dict(zip([panel["field"] for panel in found["panels"]], drawn(found), strict=True))
+    styles = {
+        name: {line.get_linestyle() for line in axis.lines if len(line.get_xdata()) and line.get_color() != GREY}
+        for name, axis in axes.items()
+    }
+    assert styles["gain_decoder"] == styles["uniformity"] == {"--"}
+    assert styles["mlm"] == {"-", "--"}
+    assert styles["probe"] == styles["loss"] == {"-"}
+
+
+def test_logs_are_called_by_their_folders(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name in ("mlm", "rom"):
+        (here / "o" / name).mkdir(parents=True)
+        write(here / "o" / name / "log.jsonl", '{"step": 1, "loss": 2.0}\n')
+    assert [*numbers(capfd, "training", "o/mlm/log.jsonl", "o/rom/log.jsonl")["curves"]] == ["mlm", "rom"]
+
+
+def test_a_log_of_a_loss_alone_is_drawn_beside_one_of_terms(
+    pretrained: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(pretrained / "plain.jsonl", '{"step": 1, "loss": 4.0}\n')
+    write(pretrained / "probed.jsonl", "".join(json.dumps(row) + "\n" for row in WARM))
+    panels = numbers(capfd, "training", "probed.jsonl", "plain.jsonl")["panels"]
+    assert {panel["field"]: [*panel["curves"]] for panel in panels} == {
+        "loss": ["probed", "plain"],
+        "mlm": ["probed"],
+        "probe": ["probed"],
+    }
 
 
 def test_differences_query_by_query(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -65,6 +65,7 @@ def calls(checkout: Path) -> list[str]:
 def test_the_second_run_installs_nothing_and_puts_the_environment_on_path(checkout: Path) -> None:
     first = environment(checkout, "dev", "quickstart")
     assert first.returncode == 0, first.stderr
+    assert f"into {checkout}/.venv: a few minutes" in first.stderr.splitlines()[0]  # before anything takes its time
     asked = calls(checkout)
     assert any("[dev,plot,cpu]" in call for call in asked)  # quickstart: matplotlib by its extra, the weights by hash
     assert any("--no-deps" in call and call.endswith("pyserini") for call in asked)

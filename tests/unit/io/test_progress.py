@@ -58,6 +58,23 @@ def test_without_a_terminal_there_is_a_plain_line_every_thirty_seconds(
     ]
 
 
+def test_a_first_line_may_come_sooner_and_tell_more(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    set_verbosity(quiet=False, verbose=False)
+    with Progress("train-generator", total=20, unit="steps", first=10.0) as bar:
+        for step in range(1, 21):
+            now[0] = 4.0 * step
+            bar.note = f"loss {20 - step}"
+            bar.add()
+    # A step takes 4 s: the third ends after 10 s, the eleventh 32 s later, the nineteenth 32 s after that.
+    assert capfd.readouterr().err.splitlines() == [
+        f"drtk: train-generator: {step} of 20 steps, 4.0 s each, loss {20 - step}" for step in (3, 11, 19)
+    ]
+
+
 def test_a_terminal_gets_a_bar_and_messages_stand_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)

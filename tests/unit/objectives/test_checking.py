@@ -37,7 +37,7 @@ def test_weights_behind_titles_are_needed_with_those_of_titles() -> None:
 
 WRONG = [
     ("rom", "slots.passage.view=passages", "[slots.passage]: unknown view 'passages'; choose from passage, next, "),
-    ("rom", "slots.passage.limit=3", "[slots.passage]: unknown key 'limit', of the slot and of its view"),
+    ("rom", "slots.passage.limit=3", "[slots.passage]: unknown key 'limit', of the slot and of its view; choose from corruption, count, crop, "),
     ("qac-cotmae", "slots.context.limit=0", "[slots.context]: view 'query': limit = 0 is not a whole number of 1 or more or nothing"),
     ("rom", "slots.passage.masking=rim", "[slots.passage]: unknown masking strategy 'rim'; choose from random, bernoulli, "),
     ("rom", "slots.passage.masking.scael=max", "[slots.passage]: masking 'rom' has no option 'scael'; choose from scale, weight_scale, whole_word"),

@@ -432,6 +432,21 @@ def test_the_same_content_is_found_by_another_name_and_other_content_or_wishes_a
     assert len(calls) == 4
 
 
+@pytest.mark.parametrize("kind", ["word_pieces", "byte_pieces", "sentence_pieces"])
+def test_a_model_that_was_trained_on_finds_what_was_tokenised_for_the_one_before(tmp_path, kind, calls):
+    from transformers import AutoTokenizer
+
+    name = getattr(tokenizers_made_here, kind)(tmp_path / "before")
+    source = write(tmp_path / "c.jsonl", passage("p1", "the cat sat"))
+    before = TokenCorpus.open(source, name)
+    saved = AutoTokenizer.from_pretrained(name)
+    saved.model_max_length = 144
+    saved("the cat sat", truncation=True, max_length=4)  # which its Rust half remembers
+    saved.save_pretrained(tmp_path / "after")
+    assert TokenCorpus.open(source, str(tmp_path / "after")).folder == before.folder
+    assert len(calls) == 1
+
+
 def test_a_token_that_was_added_to_the_vocabulary_makes_another_tokenizer(tmp_path, pieces):
     from transformers import AutoTokenizer
 

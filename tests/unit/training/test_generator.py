@@ -200,7 +200,7 @@ def test_each_epoch_sees_every_pair_that_fits_in_an_order_of_its_own():
 
 
 def test_too_few_pairs_for_a_batch():
-    with pytest.raises(DrtkError, match="5 pairs do not fill one batch; --batch 5 or less would do"):
+    with pytest.raises(DrtkError, match="5 pairs do not fill one batch of 6; --batch 5 or less would do"):
         plan(5, GeneratorSettings(batch=6))
     assert plan(70, GeneratorSettings(batch=16, epochs=2.5)).steps == 10  # 70 // 16 = 4, 2.5 * 4
 

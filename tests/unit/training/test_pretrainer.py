@@ -95,6 +95,22 @@ def in_one_graph(stage: Stage, trainer, *, micro: int) -> tuple[float, dict[str,
     return loss.item(), slopes
 
 
+@pytest.mark.parametrize("preset", ["simcse", "qac-cocondenser"])
+def test_a_pair_that_has_nothing_to_be_told_from_is_told_once(
+    preset: str, world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    stage = world.stage(preset, batch=8)
+    trainer = stage.trainer(tmp_path)
+    (contrast,) = (each.name for each in stage.network.composition.objectives if each.compares)
+    both = [at for at in range(40) if all(slot.present for slot in stage.seen(at)[0].slots.values())]
+    stage.step(trainer, both[:2], micro=1)
+    assert caplog.messages == []
+    for _ in range(2):
+        stage.step(trainer, both[:1], micro=1)
+    (told,) = caplog.messages
+    assert f"both texts of {contrast}, and nothing to tell them from: the loss is 0 there" in told
+
+
 def test_parts_weigh_by_their_tokens(world: World, tmp_path: Path):
     """3 tokens of loss 2.0 in one part and 1 of loss 1.0 in the other: 1.75, not 1.5."""
     stage = world.stage("mlm", "slots.passage.rate=0.2")

@@ -146,7 +146,7 @@ def test_an_epoch_takes_every_pair_once_with_its_label() -> None:
 def test_plans_count_queries_or_pairs() -> None:
     assert plan(examples(), RerankerSettings(batch=2, epochs=2)).steps == 4  # 5 queries: 2 steps an epoch
     assert plan(examples(), RerankerSettings(loss="bce", batch=4, epochs=2)).steps == 10  # 20 pairs: 5
-    with pytest.raises(DrtkError, match="5 examples do not fill one batch; --batch 5 or less would do"):
+    with pytest.raises(DrtkError, match="5 examples do not fill one batch of 64; --batch 5 or less would do"):
         plan(examples(), RerankerSettings())
     with pytest.raises(DrtkError, match="20 pairs do not fill one batch"):
         plan(examples(), RerankerSettings(loss="bce"))

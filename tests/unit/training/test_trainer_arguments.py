@@ -72,7 +72,7 @@ def test_plans():
     settings = RetrieverSettings(batch=16, epochs=2.5)
     assert plan(70, settings) == Plan(batch=16, steps=10, steps_per_epoch=4)  # 70 // 16 = 4, 2.5 * 4
     assert plan(70, RetrieverSettings(batch=16, steps=7)).steps == 7
-    with pytest.raises(DrtkError, match="15 examples do not fill one batch; --batch 15"):
+    with pytest.raises(DrtkError, match="15 examples do not fill one batch of 16; --batch 15"):
         plan(15, settings)
     with pytest.raises(DrtkError, match="nothing to tell the positive from"):
         plan(15, RetrieverSettings(batch=1, negatives=0))

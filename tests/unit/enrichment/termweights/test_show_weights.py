@@ -48,11 +48,43 @@ def test_titles_with_weights_have_words_too() -> None:
 
 def test_a_terminal_gets_colours_by_weight_and_a_file_none() -> None:
     plain, bright = ("\n".join(in_terminal(weighted([passage()], top=2), colour=c)) for c in (False, True))
-    assert plain == f"p1  On beams\n{TEXT}\nperveance 0.8  beam 0.4"
+    assert plain == f"p1  On beams\n{TEXT}\nperveance 0.800  beam 0.400"
     assert re.sub(r"\x1b\[[\d;]*m", "", bright) == plain
     assert "\x1b[30;48;5;208mperveance\x1b[0m" in bright  # the heaviest: 5 of 5 steps
     assert "\x1b[30;48;5;229mbeam\x1b[0m" in bright  # half of it: round(2.5) = 2, the second shade
     assert "\x1b" not in plain
+
+
+@pytest.mark.parametrize(
+    ("most", "said"), [(0.8, "0.800 0.400"), (12.0, "12.0 0.4"), (512.0, "512 0"), (0.004, "0.00400 0.00200")]
+)
+def test_weights_named_below_a_passage_have_their_points_in_line(most: float, said: str) -> None:
+    weights = [most if weight == 0.8 else min(weight, most / 2) for weight in WEIGHTS]
+    each = next(weighted([passage(weights=weights)], top=2))
+    first, second = said.split()
+    assert [*in_terminal([each], colour=False)][-1] == f"perveance {first}  {each.top[1][0]} {second}"
+    page = "\n".join(as_page([each], title="t"))
+    assert re.findall(r'<td class="figure">([^<]+)</td>', page) == [first, second]
+
+
+def luminance(colour: list[float]) -> float:
+    """Relative luminance of an sRGB colour of 0 to 255, as WCAG 2 defines it."""
+    parts = [value / 255 / 12.92 if value <= 10 else ((value / 255 + 0.055) / 1.055) ** 2.4 for value in colour]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def test_letters_can_be_read_on_every_shade_of_the_page_by_day_and_by_night() -> None:
+    page = "\n".join(as_page([], title="t"))
+    assert re.search(r"\.scale b {[^}]*color: var\(--ink\)", page)  # the legend too, which is otherwise dim
+    day, night = re.findall(r":root {([^}]*)}", page)
+    for given in (day, night):
+        codes = [dict(re.findall(r"--(\w+): #(\w+)", given))[name].ljust(6, "f") for name in ("ink", "page")]
+        ink, paper = ([int(code[at : at + 2], 16) for at in (0, 2, 4)] for code in codes)
+        mark = [int(value) for value in re.findall(r"--mark: (\d+), (\d+), (\d+)", given)[0]]
+        for share in (0.0, 0.15, 0.3, 0.45, 0.6, 0.75):
+            behind = luminance([share * one + (1 - share) * other for one, other in zip(mark, paper, strict=True)])
+            light, dark = sorted((luminance(ink), behind), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5  # what WCAG asks of plain text
 
 
 def test_long_texts_break_at_white_space_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drtk.cli.main import app
 from drtk.enrichment.termweights import TERM_WEIGHTS, bprop
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.text.word_pieces import WordPieceTokenizer
@@ -314,6 +316,26 @@ def test_a_report_tells_what_would_be_hidden(here: Path, tiny: Path, capfd: pyte
     assert 0 <= counts["highest weights"] < counts["hidden by chance"] <= counts["hidden"]
     pieces = sum(len(json.loads(line)["weights"]) for line in (here / "out").read_text().splitlines())
     assert counts["pieces"] == pieces
+
+
+class Terminal(io.StringIO):
+    """A stdout that a person looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_report_is_not_buried_under_passages_on_a_terminal(
+    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus(here / "c", CATS)
+    call = ["termweight", "c", *arguments("idf", tiny), "--report"]
+    piped_rows = command(capfd, *call).splitlines()  # a pipe takes the passages, as ever
+    assert len(piped_rows) == 3
+    monkeypatch.setattr("sys.stdout", seen := Terminal())
+    with pytest.raises(UsageError, match=r"name a file for them: -o$"):
+        app(list(map(str, call)), standalone_mode=False)
+    assert seen.getvalue() == ""
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,8 @@ def test_the_page_stands_alone_and_shows_texts_to_judge(world: Path, capfd: pyte
     assert "&lt;passage&gt;" in page
     assert "<number>" not in page
     assert "dropped: less than --margin below the positive, limit 6" in page
+    assert page.count(">positive</b>, rank 3 of bm25") == 20
+    assert re.search(r">negative, rank \d+ of bm25, score ", page)
     assert page.count("<details>") == 20
     assert page.count("<details>") == page.count("</details>")
     assert sorted(path.name for path in world.glob("*part*")) == []
