@@ -111,14 +111,18 @@ def simlm_full(
 ) -> list[float]:
     """SimLM as released: beside the passages, other queries for the query and its positive, and other positives.
 
-    Of a masked pair nothing counts that says that the two differ: a query is no negative of a passage that answers
-    it, two queries are none of each other where one's positive answers the other, nor are these two positives.
+    What masking means here is not in the description: a query is no negative of a positive that answers it, two
+    queries are none of each other where one's positive answers the other, and another positive is none, neither of
+    the query nor of its positive, where it answers the query.
     """
     losses = []
     for number, query in enumerate(batch):
         positive = query.passages[0]
         right = likeness(query.vector, positive, similarity=similarity) / temperature
-        wrong = [likeness(query.vector, passage, similarity=similarity) for passage in negatives(batch, number, masking=masking)]
+        wrong = [
+            likeness(query.vector, passage, similarity=similarity)
+            for passage in negatives(batch, number, masking=masking)
+        ]
         for other, asked in enumerate(batch):
             if other == number:
                 continue
@@ -128,6 +132,7 @@ def simlm_full(
                 wrong.append(likeness(positive, asked.vector, similarity=similarity))
             if not mine_answers_them and not theirs_answers_me:
                 wrong.append(likeness(query.vector, asked.vector, similarity=similarity))
+            if not theirs_answers_me:
                 wrong.append(likeness(positive, asked.passages[0], similarity=similarity))
         losses.append(loss_of(right, [score / temperature for score in wrong]))
     return losses

@@ -47,7 +47,28 @@ def logits(
         keys = [linear(layer.key, row) for row in rows]
         values = [linear(layer.value, row) for row in rows]
         mixed = attended(asked, keys, values, everyone, heads=heads)
-        middle = [normalised(row + linear(layer.mixed, mix), layer.first_norm) for row, mix in zip(rows, mixed, strict=True)]
+        middle = [
+            normalised(row + linear(layer.mixed, mix), layer.first_norm) for row, mix in zip(rows, mixed, strict=True)
+        ]
         wide = [torch.nn.functional.gelu(linear(layer.up, row)) for row in middle]
-        rows = [normalised(row + linear(layer.down, more), layer.second_norm) for row, more in zip(middle, wide, strict=True)]
+        rows = [
+            normalised(row + linear(layer.down, more), layer.second_norm)
+            for row, more in zip(middle, wide, strict=True)
+        ]
     return [linear(head, row)[0] for row in rows]
+
+
+def of_transformer(layers: nn.ModuleList) -> list[Layer]:
+    """The weights of torch's TransformerEncoderLayers, whose in_proj holds query, key and value one below the other."""
+    found = []
+    for layer in layers:
+        attention = layer.self_attn
+        three = []
+        for weight, bias in zip(attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True):
+            part = nn.Linear(weight.shape[1], weight.shape[0])
+            part.weight, part.bias = nn.Parameter(weight), nn.Parameter(bias)
+            three.append(part)
+        found.append(
+            Layer(*three, attention.out_proj, layer.norm1, layer.linear1, layer.linear2, layer.norm2)  # type: ignore[arg-type]
+        )
+    return found
