@@ -78,9 +78,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, rows in {"corpus": PASSAGES, "queries": QUERIES, "many": examples(3, 70), "few": examples(4, 5)}.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     run = first_stage()
-    ranked = (f"{query} Q0 {name} {at + 1} {20 - at} t\n" for query, names in run.items() for at, name in enumerate(names))
+    ranked = (
+        f"{query} Q0 {name} {at + 1} {20 - at} t\n" for query, names in run.items() for at, name in enumerate(names)
+    )
     (folder / "run").write_text("".join(ranked), encoding="utf-8")
-    judged = (f"{query} 0 {name} {grade:.0f}\n" for query, grades in labels(run).items() for name, grade in grades.items())
+    judged = (
+        f"{query} 0 {name} {grade:.0f}\n" for query, grades in labels(run).items() for name, grade in grades.items()
+    )
     (folder / "qrels").write_text("".join(judged), encoding="utf-8")
     tokenizer = train_tokenizer(
         (f"{row['title']} {row['text']}" for row in PASSAGES),

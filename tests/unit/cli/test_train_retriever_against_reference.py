@@ -65,7 +65,8 @@ def examples(count: int, negatives: int) -> list[dict]:
         if number:
             wrong[0] = f"d{number - 1}" if f"d{number - 1}" not in positives else wrong[0]
         scores = {
-            side: [round(draw.gauss(0, 2), 3) for _ in ids] for side, ids in (("positives", positives), ("negatives", wrong))
+            side: [round(draw.gauss(0, 2), 3) for _ in ids]
+            for side, ids in (("positives", positives), ("negatives", wrong))
         }
         found.append({"query_id": f"q{number}", "positives": positives, "negatives": wrong, "scores": scores})
     return found
@@ -85,7 +86,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def logged(place: Path, output: Path, *more: str, model: str = "one", data: str = "many", count: int = 6) -> list[dict]:
     """A line for each of three steps, an epoch each, over which the weights move by no more than 1e-8."""
     call = ["train-retriever", str(place / f"{data}.jsonl"), "--model", str(place / model), "-o", str(output)]
-    call += ["--corpus", str(place / "corpus.jsonl"), "--queries", str(place / "queries.jsonl"), "--device", "cpu", "-q"]
+    call += [
+        "--corpus",
+        str(place / "corpus.jsonl"),
+        "--queries",
+        str(place / "queries.jsonl"),
+        "--device",
+        "cpu",
+        "-q",
+    ]
     call += ["--batch", str(count), "--steps", str(EPOCHS), "--log-every", "1", "--lr", "1e-9", *more]
     app(call, standalone_mode=False)
     lines = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
