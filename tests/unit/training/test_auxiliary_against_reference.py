@@ -21,7 +21,7 @@ from tests.reference.finetuning import Asked
 from tests.reference.text import Text
 from tests.tiny import tiny_model
 
-SIZE = {"batch": 4, "negatives": 2, "passage_length": 40, "query_length": 16, "aux": "diffcse"}
+SIZE = {"batch": 4, "negatives": 1, "passage_length": 14, "query_length": 8, "aux": "diffcse"}
 
 
 @pytest.fixture(scope="module")
