@@ -1,0 +1,236 @@
+"""train-retriever's logged losses against slow loops over the vectors that transformers alone gives for the same texts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
+
+from drtk.cli.main import app
+from drtk.models.scratch import train_tokenizer
+from drtk.settings.scratch import ScratchSettings
+from tests.reference import finetuning as slow
+from tests.reference.finetuning import Asked
+from tests.tiny import collection
+
+SEED, EPOCHS = 42, 3
+COSINE: dict[str, Any] = {"similarity": "cosine", "temperature": 0.02}
+DOT: dict[str, Any] = {"similarity": "dot", "temperature": 1.0}
+PASSAGES, QUERIES, _ = collection(120)
+TEXTS = {row["_id"]: row for row in PASSAGES}
+ASKED = {row["_id"]: row["text"] for row in QUERIES}
+
+
+def plain_bert(folder: Path, *, seed: int) -> None:
+    """A BERT as transformers writes it: no word of drtk's on pooling or similarity, no dropout, wide weights."""
+    tokenizer = train_tokenizer(
+        (f"{row['title']} {row['text']}" for row in PASSAGES),
+        ScratchSettings(vocab_size=400, min_frequency=1, max_length=256),
+    )
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=256,
+        initializer_range=0.15,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        BertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def examples(count: int, negatives: int) -> list[dict]:
+    """Scored examples with one to three positives; two share one, and answers of some are negatives of others."""
+    draw = random.Random(count)
+    found = []
+    for number in range(count):
+        positives = [f"d{number}", f"d{number + 20}", f"d{number + 40}"][: number % 3 + 1]
+        if number == 4:
+            positives[0] = "d3"
+        others = [name for name in TEXTS if name not in positives]
+        wrong = draw.sample(others, negatives)
+        if number:
+            wrong[0] = f"d{number - 1}" if f"d{number - 1}" not in positives else wrong[0]
+        scores = {
+            side: [round(draw.gauss(0, 2), 3) for _ in ids]
+            for side, ids in (("positives", positives), ("negatives", wrong))
+        }
+        found.append({"query_id": f"q{number}", "positives": positives, "negatives": wrong, "scores": scores})
+    return found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reference")
+    for name, rows in {"corpus": PASSAGES, "queries": QUERIES, "many": examples(6, 50), "two": examples(4, 2)}.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    plain_bert(folder / "one", seed=1)
+    plain_bert(folder / "both" / "query", seed=2)
+    plain_bert(folder / "both" / "passage", seed=3)
+    return folder
+
+
+def logged(place: Path, output: Path, *more: str, model: str = "one", data: str = "many", count: int = 6) -> list[dict]:
+    """A line for each of three steps, an epoch each, over which the weights move by no more than 1e-8."""
+    call = ["train-retriever", str(place / f"{data}.jsonl"), "--model", str(place / model), "-o", str(output)]
+    call += [
+        "--corpus",
+        str(place / "corpus.jsonl"),
+        "--queries",
+        str(place / "queries.jsonl"),
+        "--device",
+        "cpu",
+        "-q",
+    ]
+    call += ["--batch", str(count), "--steps", str(EPOCHS), "--log-every", "1", "--lr", "1e-9", *more]
+    app(call, standalone_mode=False)
+    lines = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    return lines
+
+
+class Plain:
+    """An encoder as transformers loads it: the last layer's first position, a text at a time."""
+
+    def __init__(self, folder: Path, *, length: int, title: str) -> None:
+        self._model, self._tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+        self._length, self._title = length, title
+        self.vector = cache(self._vector)
+
+    def passage(self, name: str) -> list[float]:
+        title, text = TEXTS[name]["title"], TEXTS[name]["text"]
+        return self.vector(title, text) if self._title == "segment" else self.vector(f"{title} {text}", None)
+
+    def query(self, name: str) -> list[float]:
+        return self.vector(ASKED[name], None)
+
+    @torch.no_grad()
+    def _vector(self, text: str, pair: str | None) -> list[float]:
+        inputs = self._tokenizer(text, pair, truncation=True, max_length=self._length, return_tensors="pt")
+        return self._model(**inputs).last_hidden_state[0, 0].tolist()
+
+
+def asked(row: dict, names: list[str], scores: list[float], query: Plain, passage: Plain) -> Asked:
+    vectors = [passage.passage(name) for name in names]
+    return Asked(query.query(row["query_id"]), vectors, names, frozenset(row["positives"]), tuple(scores))
+
+
+def batches(query: Plain, passage: Plain, *, negatives: int, rotate: bool = True) -> list[list[Asked]]:
+    """What an epoch sees: positives in turn, or the first, and a window of negatives with a teacher's scores."""
+    found = []
+    for epoch in range(EPOCHS):
+        batch = []
+        for row in examples(6, 50):
+            at = epoch % len(row["positives"]) if rotate else 0
+            places = list(map(str, range(50)))
+            window = [int(number) for number in slow.window(places, negatives, epoch=epoch, seed=SEED)]
+            names = [row["positives"][at], *(row["negatives"][number] for number in window)]
+            scores = [row["scores"]["positives"][at], *(row["scores"]["negatives"][number] for number in window)]
+            batch.append(asked(row, names, scores, query, passage))
+        found.append(batch)
+    return found
+
+
+def close(expected: float) -> Any:
+    return pytest.approx(expected, abs=2e-4, rel=2e-5)
+
+
+def simlm(batch: list[Asked], **options: Any) -> float:
+    return slow.mean(slow.simlm_full(batch, **COSINE, **options))
+
+
+def dot(batch: list[Asked]) -> float:
+    return slow.mean(slow.infonce(batch, **DOT))
+
+
+@pytest.mark.parametrize(
+    ("options", "loss"),
+    [
+        ((), simlm),
+        (("--mask-duplicate-positives",), lambda batch: simlm(batch, masking="duplicates")),
+        (("--mask-false-negatives", "--cache-chunk", "5"), lambda batch: simlm(batch, masking="answers")),
+        (("--loss", "simlm-paper"), lambda batch: slow.mean(slow.simlm_paper(batch, **COSINE))),
+        (("--matryoshka", "8", "--matryoshka", "16"), lambda batch: slow.matryoshka(batch, (8, 16), simlm)),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_simlms_first_retriever(place: Path, tmp_path: Path, options: tuple[str, ...], loss: Callable):
+    plain = Plain(place / "one", length=144, title="segment")
+    lines = logged(place, tmp_path / "m", "--preset", "simlm-r1", *options)
+    expected = [loss(batch) for batch in batches(plain, plain, negatives=15)]
+    assert [line["loss"] for line in lines] == [close(value) for value in expected]
+    assert len({round(value, 2) for value in expected}) == EPOCHS  # every epoch sees something else
+
+
+def test_simlm_on_nq_as_released_warms_its_temperature_up_and_keeps_to_the_gold_passage(place: Path, tmp_path: Path):
+    # after 0, 1 and 2 of 4 steps the scale is at least 1, 50 / 4 and 50 / 2: temperatures 1, .08 and .04
+    plain = Plain(place / "one", length=192, title="segment")
+    lines = logged(place, tmp_path / "m", "--preset", "simlm-nq-r1-official", "--warmup", "4")
+    for step, batch in enumerate(batches(plain, plain, negatives=15, rotate=False)):
+        warm = slow.warmed_temperature(step, temperature=0.02, warmup=4)
+        assert lines[step]["loss"] == close(slow.mean(slow.simlm_full(batch, temperature=warm)))
+
+
+def test_simlms_distillation(place: Path, tmp_path: Path):
+    plain = Plain(place / "one", length=144, title="segment")
+    lines = logged(place, tmp_path / "m", "--preset", "simlm-distill")
+    for line, batch in zip(lines, batches(plain, plain, negatives=23), strict=True):
+        divergence, contrast = slow.mean(slow.distillation(batch, **COSINE)), simlm(batch)
+        assert (line["distillation"], line["contrastive"]) == (close(divergence), close(contrast))
+        assert line["loss"] == close(divergence + 0.2 * contrast)
+
+
+def test_query_as_contexts_first_retriever(place: Path, tmp_path: Path):
+    plain = Plain(place / "one", length=144, title="join")
+    lines = logged(place, tmp_path / "m", "--preset", "qac-r1")
+    expected = [dot(batch) for batch in batches(plain, plain, negatives=15)]
+    assert [line["loss"] for line in lines] == [close(value) for value in expected]
+
+
+def test_masters_first_retriever_has_two_encoders(place: Path, tmp_path: Path):
+    query = Plain(place / "both" / "query", length=32, title="join")
+    passage = Plain(place / "both" / "passage", length=128, title="join")
+    lines = logged(place, tmp_path / "m", "--preset", "master-official-r1", model="both")
+    expected = [dot(batch) for batch in batches(query, passage, negatives=31)]
+    assert [line["loss"] for line in lines] == [close(value) for value in expected]
+
+
+def test_dpr_has_two_encoders_the_gold_passage_and_one_of_the_negatives(place: Path, tmp_path: Path):
+    # which of two negatives a query gets is drawn: every epoch has to be one of the 2^4 batches there are
+    query = Plain(place / "both" / "query", length=256, title="segment")
+    passage = Plain(place / "both" / "passage", length=256, title="segment")
+    rows = examples(4, 2)
+    possible = []
+    for choice in itertools.product((0, 1), repeat=4):
+        picked = [[row["positives"][0], row["negatives"][at]] for row, at in zip(rows, choice, strict=True)]
+        possible.append(dot([asked(row, names, [], query, passage) for row, names in zip(rows, picked, strict=True)]))
+    assert min(second - first for first, second in itertools.pairwise(sorted(possible))) > 1e-4
+    lines = logged(place, tmp_path / "m", "--preset", "dpr-nq", model="both", data="two", count=4)
+    for line in lines:
+        assert min(abs(line["loss"] - each) for each in possible) < 2e-5
+    assert len({round(line["loss"], 4) for line in lines}) > 1  # drawn anew by epoch
+
+
+@pytest.mark.parametrize("preset", ["simlm-r1", "qac-r1"])
+def test_texts_that_are_too_long_are_cut(place: Path, tmp_path: Path, preset: str):
+    """Of a pair the longer side is cut, a token at a time; a query to its own length."""
+    title = "join" if preset == "qac-r1" else "segment"
+    query, passage = (Plain(place / "one", length=length, title=title) for length in (6, 12))
+    more = ("--preset", preset, "--query-length", "6", "--passage-length", "12")
+    lines = logged(place, tmp_path / "m", *more)
+    loss = simlm if preset == "simlm-r1" else dot
+    for line, batch in zip(lines, batches(query, passage, negatives=15), strict=True):
+        assert line["loss"] == close(loss(batch))

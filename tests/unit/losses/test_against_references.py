@@ -1,0 +1,229 @@
+"""Fine-tuning losses against slow loops that were written from the description of the methods alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from drtk.losses import RETRIEVER_LOSSES
+from drtk.losses.contrastive import infonce_rows, known_positives, same_as_positive, simlm_full_rows, simlm_paper_rows
+from drtk.losses.ranking import binary, hardest, listwise, listwise_labels, r_drop
+from drtk.models.listreranker import ListShape, new_list_reranker
+from drtk.retrieval.fusion import zscore_sum
+from drtk.settings.fusion import FuseSettings
+from drtk.training.goal import temperature_at
+from drtk.training.sampling import negatives_of_epoch, positive_of_epoch
+from tests.finetuning import settings_of, terms_of
+from tests.reference import finetuning as slow
+from tests.reference.finetuning import Asked, Masking, Similarity
+from tests.reference.hlatr import logits as slow_logits
+from tests.reference.hlatr import of_transformer
+
+SEEDS = range(6)
+Rows = Callable[..., Tensor]
+CONTRASTIVE: dict[str, tuple[Rows, Callable[..., list[float]]]] = {
+    "infonce": (infonce_rows, slow.infonce),
+    "simlm-paper": (simlm_paper_rows, slow.simlm_paper),
+    "simlm-full": (simlm_full_rows, slow.simlm_full),
+}
+
+
+@pytest.fixture(autouse=True)
+def in_double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What the losses would cast to float32 stays in float64, so that formulas are compared and not roundings."""
+    monkeypatch.setattr(Tensor, "float", Tensor.double)
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def close(expected: Any) -> Any:
+    return pytest.approx(expected, abs=1e-6, rel=1e-6)
+
+
+class Batch:
+    """A random batch: as the references want it, and as tensors."""
+
+    def __init__(self, seed: int, *, scale: float = 1.0) -> None:
+        draw = random.Random(seed)
+        size, self.n, width = draw.randint(2, 6), draw.randint(1, 5), draw.randint(3, 9)
+        names = [str(number) for number in range(size * self.n * 2 // 3 + 2)]  # too few: some stand twice
+        self.asked = []
+        for _ in range(size):
+            passages = [[draw.gauss(0, scale) for _ in range(width)] for _ in range(self.n)]
+            mine = [draw.choice(names) for _ in range(self.n)]
+            answers = frozenset({mine[0], *draw.sample(names, draw.randint(0, 3))})
+            teacher = tuple(draw.gauss(0, 3) for _ in range(self.n))
+            query = [draw.gauss(0, scale) for _ in range(width)]
+            self.asked.append(Asked(query, passages, mine, answers, teacher))
+        self.queries = torch.tensor([each.vector for each in self.asked], dtype=torch.float64)
+        self.passages = torch.tensor([row for each in self.asked for row in each.passages], dtype=torch.float64)
+        self.numbers = torch.tensor([int(name) for each in self.asked for name in each.names])
+        most = max(len(each.answers) for each in self.asked)
+        self.answers = torch.tensor(
+            [[*map(int, sorted(each.answers)), *[-1] * (most - len(each.answers))] for each in self.asked]
+        )
+        self.teacher = torch.tensor([each.teacher for each in self.asked], dtype=torch.float64)
+
+    def barred(self, masking: Masking) -> Tensor | None:
+        if masking == "none":
+            return None
+        if masking == "duplicates":
+            return same_as_positive(self.numbers, len(self.asked))
+        own = torch.arange(len(self.asked)) * self.n
+        return known_positives(self.numbers, self.answers, own=own)
+
+    def facts(self) -> dict[str, Tensor]:
+        return {"passage_numbers": self.numbers, "answers": self.answers, "teacher": self.teacher}
+
+
+@pytest.mark.parametrize("masking", ["none", "duplicates", "answers"])
+@pytest.mark.parametrize(("similarity", "temperature"), [("cosine", 0.02), ("cosine", 0.5), ("dot", 1.0), ("dot", 0.7)])
+@pytest.mark.parametrize("name", CONTRASTIVE)
+def test_contrastive_losses_row_by_row(name: str, similarity: Similarity, temperature: float, masking: Masking):
+    fast, reference = CONTRASTIVE[name]
+    masked = 0
+    for seed in SEEDS:
+        batch = Batch(seed)
+        given: dict[str, Any] = {"similarity": similarity, "temperature": temperature}
+        barred = batch.barred(masking)
+        found = fast(batch.queries, batch.passages, barred=barred, **given)
+        assert found.dtype == torch.float64
+        expected = reference(batch.asked, masking=masking, **given)
+        assert found.tolist() == close(expected)
+        mean = RETRIEVER_LOSSES.load(name)(batch.queries, batch.passages, barred=barred, **given)
+        assert mean.item() == close(slow.mean(expected))
+        masked += expected != reference(batch.asked, **given)
+    assert masked == 0 if masking == "none" else masked > 3  # the masks bite in most of the batches
+
+
+@pytest.mark.parametrize(("similarity", "temperature", "softer"), [("cosine", 0.02, 1.0), ("dot", 1.3, 2.5)])
+def test_distillation_and_margins(similarity: Similarity, temperature: float, softer: float):
+    for seed in SEEDS:
+        batch = Batch(seed)
+        given: dict[str, Any] = {"similarity": similarity, "temperature": temperature}
+        theirs: dict[str, Any] = {"teacher": batch.teacher, **given}
+        found = RETRIEVER_LOSSES.load("kl")(batch.queries, batch.passages, teacher_temperature=softer, **theirs)
+        assert found.item() == close(slow.mean(slow.distillation(batch.asked, teacher_temperature=softer, **given)))
+        found = RETRIEVER_LOSSES.load("margin-mse")(batch.queries, batch.passages, **theirs)
+        losses = slow.margin_mse(batch.asked, **given)
+        assert found.item() == close(slow.mean(losses) if losses else 0.0)
+
+
+@pytest.mark.parametrize("masking", ["none", "duplicates", "answers"])
+@pytest.mark.parametrize(
+    "preset", ["simlm-r1", "simlm-distill", "simlm-nq-distill-official", "master-official-distill"]
+)
+def test_a_presets_whole_loss_with_shorter_vectors_beside(preset: str, masking: Masking):
+    flags = {"duplicates": "mask_duplicate_positives", "answers": "mask_false_negatives"}
+    changes = {flags[masking]: True} if masking != "none" else {}
+    settings = settings_of(preset, matryoshka=(2, 1), **changes)
+    alpha = {"simlm-nq-distill-official": 1.0}.get(preset, 0.2)  # methods, sections 6.6 and 6.8
+    cosine = not preset.startswith("master")
+    given: dict[str, Any] = {"similarity": "cosine", "temperature": 0.02} if cosine else {"similarity": "dot"}
+    given.setdefault("temperature", 1.0)
+    contrastive = slow.simlm_full if cosine else slow.infonce
+
+    def loss(asked: list[Asked]) -> float:
+        contrast = slow.mean(contrastive(asked, masking=masking, **given))
+        if "distill" not in preset:
+            return contrast
+        return slow.mean(slow.distillation(asked, **given)) + alpha * contrast
+
+    for seed in SEEDS:
+        batch = Batch(seed)
+        found = terms_of(settings, batch.queries, batch.passages, **batch.facts())
+        assert found["loss"] == close(slow.matryoshka(batch.asked, (2, 1), loss))
+
+
+def test_the_temperature_warms_up():
+    for warmup in (1, 7, 1000):
+        for temperature in (0.02, 0.3, 1.0):
+            for step in {0, 1, 2, warmup // 3, warmup // 2, warmup - 1, warmup, warmup + 5}:
+                expected = slow.warmed_temperature(step, temperature=temperature, warmup=warmup)
+                assert temperature_at(step, last=temperature, steps=warmup) == close(expected)
+
+
+def test_the_window_over_negatives_and_the_turns_of_positives():
+    for length in (1, 3, 15, 16, 40):
+        items = [str(number) for number in range(length)]
+        for count in (1, 2, 15):
+            for epoch in range(5):
+                for seed in (0, 42):
+                    expected = slow.window(items, count, epoch=epoch, seed=seed)
+                    assert negatives_of_epoch(items, count, epoch=epoch, seed=seed) == expected
+        turns = [positive_of_epoch(items, epoch=epoch, seed=42) for epoch in range(2 * length)]
+        assert sorted(turns[:length]) == sorted(items)  # each once in so many epochs
+        assert turns[:length] == turns[length:]
+
+
+def test_losses_of_re_rankers():
+    for seed in SEEDS:
+        draw = random.Random(seed)
+        size, n = draw.randint(1, 5), draw.randint(2, 9)
+        first, second = ([[draw.gauss(0, 2) for _ in range(n)] for _ in range(size)] for _ in range(2))
+        one, two = torch.tensor(first, dtype=torch.float64), torch.tensor(second, dtype=torch.float64)
+        assert listwise(one).item() == close(slow.mean([slow.listwise(row) for row in first]))
+        both = [slow.r_drop(*rows) for rows in zip(first, second, strict=True)]
+        assert sum(term.item() for term in r_drop(one, two)) == close(slow.mean(both))
+        for keep in (1, 2, n - 1, n, n + 3):
+            assert hardest(one, keep).tolist() == [slow.kept_places(row, keep) for row in first]
+        labels = [[float(draw.random() < 0.4) for _ in row] for row in first]
+        losses = [
+            slow.binary(logit, right=label > 0)
+            for row, marks in zip(first, labels, strict=True)
+            for logit, label in zip(row, marks, strict=True)
+        ]
+        assert binary(one.flatten(), torch.tensor(labels).flatten()).item() == close(slow.mean(losses))
+
+
+def test_the_loss_of_lists_of_unequal_sizes():
+    for seed in SEEDS:
+        draw = random.Random(seed)
+        sizes = [draw.randint(1, 7) for _ in range(4)]
+        logits, labels = torch.full((4, 7), 99.0), torch.zeros(4, 7)
+        present = torch.zeros(4, 7, dtype=torch.bool)
+        losses = []
+        for row, size in enumerate(sizes):
+            scores = [draw.gauss(0, 2) for _ in range(size)]
+            marks = [float(draw.random() < 0.5) for _ in range(size - 1)] + [1.0]
+            losses.append(slow.labelled_list(scores, marks))
+            logits[row, :size], labels[row, :size] = torch.tensor(scores), torch.tensor(marks)
+            present[row, :size] = True
+        assert listwise_labels(logits, labels, present).item() == pytest.approx(slow.mean(losses), abs=1e-5)
+
+
+@pytest.mark.parametrize(("layers", "heads"), [(1, 1), (3, 2)])
+def test_the_list_transformer_item_by_item(layers: int, heads: int):
+    shape = ListShape(width=10, depth=9, layers=layers, hidden=8, heads=heads, feedforward=12, dropout=0.1)
+    model = new_list_reranker(shape, seed=1).double().eval()
+    torch.manual_seed(2)
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.5)
+    sizes = [9, 1, 4]
+    vectors = torch.randn(3, 9, 10, dtype=torch.float64)
+    present = torch.arange(9) < torch.tensor(sizes).unsqueeze(1)
+    found = model(vectors, torch.arange(9).expand(3, -1), present)
+    for row, size in enumerate(sizes):
+        parts = SimpleNamespace(project=model.project, ranks=model.ranks, norm=model.norm, head=model.head)
+        expected = slow_logits(
+            list(vectors[row, :size]), layers=of_transformer(model.layers.layers), heads=heads, **vars(parts)
+        )
+        assert found[row, :size].tolist() == close([logit.item() for logit in expected])
+
+
+def test_the_sum_of_z_scores():
+    for seed in SEEDS:
+        draw = random.Random(seed)
+        names = [f"d{number}" for number in range(draw.randint(1, 8))]
+        systems = [{name: draw.gauss(0, 10) for name in names} for _ in range(3)]
+        if seed == 0:
+            systems.append(dict.fromkeys(names, 2.5))  # says nothing
+        rankings = [sorted(scores.items(), key=lambda item: -item[1]) for scores in systems]
+        found = zscore_sum(rankings, [1.0] * len(rankings), settings=FuseSettings(method="zscore"))
+        assert dict(found) == close(slow.zscores(systems))
