@@ -230,9 +230,9 @@ def test_changes_are_made_in_their_order() -> None:
 
 CHANGES_WRONG = {
     "no value": ("slots.one.rate", "--set slots.one.rate: is not PATH=VALUE"),
-    "no such number": ("objective.3.weight=1", "--set objective.3.weight: there is no '3'; choose from 1, 2, decoder, mlm"),
-    "the number 0": ("objective.0.weight=1", "--set objective.0.weight: there is no '0'; choose from 1, 2, decoder, mlm"),
-    "no such name": ("objective.mkp.weight=1", "--set objective.mkp.weight: there is no 'mkp'; choose from 1, 2, decoder, mlm"),
+    "no such number": ("objective.4.weight=1", "--set objective.3.weight: there is no '4'; choose from 1, 2, 3, contrast, decoder, mlm"),
+    "the number 0": ("objective.0.weight=1", "--set objective.0.weight: there is no '0'; choose from 1, 2, 3, contrast, decoder, mlm"),
+    "no such name": ("objective.mkp.weight=1", "--set objective.mkp.weight: there is no 'mkp'; choose from 1, 2, 3, contrast, decoder, mlm"),
     "no such table": ("slot.one.rate=0.4", "--set slot.one.rate: there is no 'slot'; choose from generator, objective, projectors, readers, slots"),
     "no such slot": ("slots.onne.rate=0.4", "--set slots.onne: there is no 'onne', and a new one needs a 'view'; choose from one, plain, two"),
     "no such reader": ("readers.shared.layers=3", "--set readers.shared: there is no 'shared', and a new one needs a 'use'; there are none"),
