@@ -115,7 +115,8 @@ if [ -n "${SCORED:-}" ]; then
   examples=$out/teacher.jsonl
 fi
 if [ -n "${SCORED_QUERIES:-}" ]; then
-  head -n "$SCORED_QUERIES" "$examples" > "$out/to-score.jsonl"
+  of=$(wc -l < "$examples") # evenly spread: neighbours in a file are often about one thing
+  awk -v n="$SCORED_QUERIES" -v of="$of" 'int(NR * n / of) > int((NR - 1) * n / of)' "$examples" > "$out/to-score.jsonl"
   examples=$out/to-score.jsonl
 fi
 drtk score "$examples" --corpus "$corpus" --queries "$queries" --model "$out/reranker" -o "$out/scored.jsonl" $again

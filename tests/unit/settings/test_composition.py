@@ -230,7 +230,7 @@ def test_changes_are_made_in_their_order() -> None:
 
 CHANGES_WRONG = {
     "no value": ("slots.one.rate", "--set slots.one.rate: is not PATH=VALUE"),
-    "no such number": ("objective.4.weight=1", "--set objective.3.weight: there is no '4'; choose from 1, 2, 3, contrast, decoder, mlm"),
+    "no such number": ("objective.4.weight=1", "--set objective.4.weight: there is no '4'; choose from 1, 2, 3, contrast, decoder, mlm"),
     "the number 0": ("objective.0.weight=1", "--set objective.0.weight: there is no '0'; choose from 1, 2, 3, contrast, decoder, mlm"),
     "no such name": ("objective.mkp.weight=1", "--set objective.mkp.weight: there is no 'mkp'; choose from 1, 2, 3, contrast, decoder, mlm"),
     "no such table": ("slot.one.rate=0.4", "--set slot.one.rate: there is no 'slot'; choose from generator, objective, projectors, readers, slots"),
