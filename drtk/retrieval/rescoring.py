@@ -12,13 +12,13 @@ from drtk.errors import RecordError
 from drtk.io.filtering import Done
 from drtk.io.intake import Intake
 from drtk.io.jsonl import dump
-from drtk.io.pair_vectors import pair_id
 from drtk.io.known_hits import Faulty, Texts, forgiven, known_hits
+from drtk.io.pair_vectors import pair_id
 from drtk.io.streams import name_of
 from drtk.io.trec import Ranking, run_lines
 from drtk.models.crossencoder import Prepared, Scorer
 from drtk.models.reading import text_of
-from drtk.records import Example, Passage
+from drtk.records import Example
 from drtk.retrieval.fusion import strictly_falling
 from drtk.runners.base import BatchFunction
 from drtk.settings.scoring import ScoringSettings
