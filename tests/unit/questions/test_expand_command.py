@@ -141,7 +141,7 @@ def test_greedy_beam_and_one_greedy_with_samples(asked: Asked, models: Path, cap
 def test_a_generator_says_what_and_how_long_it_writes(
     asked: Asked, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UsageError, match="--kind: .* does not say what it writes; name it: answer, sentence, title"):
+    with pytest.raises(UsageError, match=r"--kind: .* does not say what it writes; name it: answer, sentence, title"):
         rows(capfd, "questions.jsonl", "--model", models / "t5")
     training = ["--task", "gar-answer", "--batch", "4", "--steps", "2", "--max-length", "16", "--target-length", "3"]
     call = [
