@@ -30,6 +30,7 @@ COMMANDS = (
     "search",
     "rerank",
     "fuse",
+    "expand-queries",
     "mine-negatives",
     "pretrain",
     "train-retriever",

@@ -75,6 +75,12 @@ CALLS = {
         torn=b"q1 Q0 d1 one\n",
     ),
     "fuse": Call("{input} {second.run} -o {output}", "first.run", collection.run, torn=b"q1 Q0 d1 one\n"),
+    "expand-queries": Call(
+        "{many.jsonl} -o {output} --from-run {input} --corpus {documents.jsonl} --kind title --candidates 3 --depth 3",
+        "first.run",
+        collection.run,
+        torn=b"q1 Q0 d1 one\n",
+    ),
     "mine-negatives": Call(
         "run={input} -o {output} --qrels {many.tsv} --policy tevatron",
         "first.run",
