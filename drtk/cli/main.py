@@ -51,7 +51,6 @@ COMMANDS = (
 )
 
 
-
 class _InOrder(TyperGroup):
     """Typer lists groups after all commands; the order of a pipeline does not care which is which."""
 

@@ -18,7 +18,8 @@ def rerank_queries__label(
     queries: Queries,
     index: Annotated[str, typer.Option("--index", metavar="DIR", help="Index of words (drtk index --type bm25).")],
     source: Annotated[
-        str, typer.Argument(metavar="EXPANSIONS", help="Candidates of drtk expand-queries; - is stdin.", show_default=False)
+        str,
+        typer.Argument(metavar="EXPANSIONS", help="Candidates of drtk expand-queries; - is stdin.", show_default=False),
     ] = "-",
     output: Output = "-",
     corpus: Annotated[

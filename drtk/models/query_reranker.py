@@ -72,9 +72,7 @@ def start_query_reranker(model: str, reading: QueryReading, *, max_length: int |
 @torch.no_grad()
 def _turn_round(classifier: Any, model: str) -> None:
     """Change the sign of the last layer's weights: a new beginning would lose what the head knows."""
-    linear = [
-        layer for layer in classifier.modules() if isinstance(layer, nn.Linear) and layer.out_features == 1
-    ]
+    linear = [layer for layer in classifier.modules() if isinstance(layer, nn.Linear) and layer.out_features == 1]
     if not linear:
         raise MismatchError(f"{model}: has no linear layer at its end whose sign could be changed")
     for weights in linear[-1].parameters():

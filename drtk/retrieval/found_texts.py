@@ -48,5 +48,7 @@ class FoundTexts:
         """A passage that was found. Raises MismatchError where the corpus lacks it."""
         found = self._store.get(id)
         if found is None:
-            raise MismatchError(f"{self.corpus}: has no passage '{id}', which {self._index} finds: is it the index's corpus?")
+            raise MismatchError(
+                f"{self.corpus}: has no passage '{id}', which {self._index} finds: is it the index's corpus?"
+            )
         return found

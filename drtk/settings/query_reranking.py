@@ -51,11 +51,16 @@ class QueryRerankerSettings:
     )
     candidates: int = knob(50, "Candidates of each question that are trained on: its first.", at_least=2)
     max_rank: int = knob(101, "Rank of candidates that found no answer (the thesis tries 101 and 250).", at_least=2)
-    depth: int = knob(DEPTH, "How deep was looked for answers: greater ranks in the labels mean none found.", at_least=1)
-    pair_weight: Literal["offset", "sum"] = knob(
-        "offset", "Weights of pairs: offset, alike for each distance in the order of ranks (as released); sum (as printed)."
+    depth: int = knob(
+        DEPTH, "How deep was looked for answers: greater ranks in the labels mean none found.", at_least=1
     )
-    skip_ties: bool = knob(True, "Leave out pairs of equal rank, whose order is arbitrary (the released code has them).")
+    pair_weight: Literal["offset", "sum"] = knob(
+        "offset",
+        "Weights of pairs: offset, alike for each distance in the order of ranks (as released); sum (as printed).",
+    )
+    skip_ties: bool = knob(
+        True, "Leave out pairs of equal rank, whose order is arbitrary (the released code has them)."
+    )
     alpha: float = knob(0.01, "Margin of a pair, for each rank between its candidates.", at_least=0)
     batch: int = knob(4, "Questions in one step, each with all its candidates, over all devices together.", at_least=1)
     micro_batch: int | None = knob(

@@ -212,7 +212,9 @@ def _tell_rates(settings: QueryRerankerSettings, steps: int) -> None:
         peak, last = settings.max_lr * factor(top), settings.max_lr * factor(steps)
         log(f"learning rate: {peak:.2g} at its highest, in step {top:,}; {last:.2g} in the last, {steps:,}")
         if steps < settings.warmup:
-            warn(f"training ends after {steps:,} of the {settings.warmup:,.0f} steps in which the learning rate rises: --warmup")
+            warn(
+                f"training ends after {steps:,} of the {settings.warmup:,.0f} steps in which the learning rate rises: --warmup"
+            )
     if peak > HIGH:
         warn(f"a learning rate of {peak:.2g} destroys an encoder; with --schedule linear, --max-lr is the rate itself")
 

@@ -165,8 +165,7 @@ class DrtkTrainer(Trainer):
         factor = self._factor
         if factor is None:
             return super().create_scheduler(num_training_steps, optimizer)
-        if self.lr_scheduler is None:
-            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda done: factor(done + 1))
+        self.lr_scheduler: Any = LambdaLR(optimizer or self.optimizer, lambda done: factor(done + 1))
         return self.lr_scheduler
 
     def training_step(self, *given: Any, **named: Any) -> Tensor:
