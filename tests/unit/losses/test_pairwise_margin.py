@@ -60,7 +60,9 @@ def test_questions_are_averaged_and_padding_counts_nowhere() -> None:
     present = torch.tensor([[True] * 4, [True, True, False, False]])
     assert float(pairwise_margin(scores, ranks, present)) == pytest.approx((0.301667 + 0.42) / 2, abs=1e-6)
     assert float(pairwise_margin(scores, ranks, present, weight="sum")) == pytest.approx((1.61 + 0.42) / 2, abs=1e-6)
-    assert float(pairwise_margin(scores, ranks, present, skip_ties=False)) == pytest.approx((0.262778 + 0.42) / 2, abs=1e-6)
+    assert float(pairwise_margin(scores, ranks, present, skip_ties=False)) == pytest.approx(
+        (0.262778 + 0.42) / 2, abs=1e-6
+    )
 
 
 def test_the_better_candidate_is_pushed_down_and_the_worse_one_up() -> None:
