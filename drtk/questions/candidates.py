@@ -18,13 +18,27 @@ class Gathered:
         self._repeated, self._blank, self._without = 0, 0, 0
         self._words: dict[str, dict[str, int]] = {}
 
-    def add(self, query_id: str, question: str, kind: str, texts: Iterable[str], *, fold: int | None = None) -> None:
-        """One question's candidates of a kind: the different texts in their order, numbered from 01."""
+    def add(
+        self,
+        query_id: str,
+        question: str,
+        kind: str,
+        texts: Iterable[str],
+        *,
+        fold: int | None = None,
+        greedy: bool = False,
+    ) -> None:
+        """One question's candidates of a kind: the different texts in their order, numbered from 01.
+
+        greedy: the first was written greedily, and its record says so
+        """
         given = [" ".join(text.split()) for text in texts]
         written = [text for text in given if text]
         kept = list(dict.fromkeys(written))
         for number, text in enumerate(kept, start=1):
-            self._lines.append(dump(Expansion(f"{query_id}#{kind}#{number:02d}", query_id, kind, text, fold=fold)))
+            extra = {"decode": "greedy"} if greedy and text == given[0] else {}
+            name = f"{query_id}#{kind}#{number:02d}"
+            self._lines.append(dump(Expansion(name, query_id, kind, text, fold=fold, extra=extra)))
         self._blank += len(given) - len(written)
         self._repeated += len(written) - len(kept)
         self._without += not kept

@@ -122,6 +122,7 @@ class Expand(BatchFunction):
     ) -> None:
         wanted = settings.generation(trained_length=length)
         self._kind, self._prompt = kind, settings.prompt
+        self._greedy = wanted.decode in ("greedy", "greedy+sample")
         self._writers = [TextWriter(model, wanted, seed=seed, device=device) for model in models]
         for model, writer in zip(models, self._writers, strict=True):
             if not writer.two_sided and self._prompt is None:
@@ -150,7 +151,7 @@ class Expand(BatchFunction):
                 written[at] = texts
         gathered = Gathered()
         for question, texts in zip(questions, written, strict=True):
-            gathered.add(question.id, question.text, self._kind, texts, fold=question.fold)
+            gathered.add(question.id, question.text, self._kind, texts, fold=question.fold, greedy=self._greedy)
         done = gathered.done()
         return Done(done.lines, done.counts | {SEEN: sum(question.seen for question in questions)})
 
