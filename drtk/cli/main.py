@@ -30,6 +30,7 @@ COMMANDS = (
     "search",
     "rerank",
     "fuse",
+    "read",
     "mine-negatives",
     "pretrain",
     "train-retriever",

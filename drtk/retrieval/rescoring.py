@@ -15,7 +15,7 @@ from drtk.io.intake import Intake
 from drtk.io.jsonl import dump
 from drtk.io.pair_vectors import pair_id
 from drtk.io.streams import is_stream, name_of
-from drtk.io.trec import QueryHits, Ranking, grouped_hits, run_lines
+from drtk.io.trec import Order, QueryHits, Ranking, grouped_hits, run_lines
 from drtk.models.crossencoder import Prepared, Scorer
 from drtk.models.reading import text_of
 from drtk.records import Example, Passage
@@ -61,27 +61,28 @@ def candidates(
 
     Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `intake` forgives them.
     """
-    for hits in forgiven(_known_hits(run, queries, corpus, depth, intake), run, intake):
+    for hits in forgiven(known_hits(run, queries, corpus, depth, intake), run, intake):
         ranking = hits.ranking()
         passages = corpus.many([id for id, _ in ranking[:depth]])
         yield Candidates(hits.query_id, queries[hits.query_id], ranking, [text_of(each, title) for each in passages])
 
 
-def _known_hits(
-    run: str, queries: Mapping[str, str], corpus: Texts, depth: int, intake: Intake
+def known_hits(
+    run: str, queries: Mapping[str, str], corpus: Texts, depth: int, intake: Intake, *, order: Order = "score"
 ) -> Iterator[Faulty[QueryHits]]:
+    """The hits of each query, and what is wrong with ids among the first `depth`, by `order`; they are taken out then."""
     for hits in grouped_hits(run, intake=intake):
         if hits.query_id not in queries:
             place = f"{name_of(run)}:{hits.lines[0]}"
             yield None, [RecordError(place, f"the queries have no '{hits.query_id}'")]
             continue
-        absent = set(corpus.missing(hits.ranked_ids()[:depth]))
-        faults = [
-            RecordError(f"{name_of(run)}:{line}", f"the corpus has no '{id}'")
-            for id, line in zip(hits.doc_ids, hits.lines, strict=True)
-            if id in absent
-        ]
-        if absent:
+        faults: list[RecordError] = []
+        while absent := set(corpus.missing(hits.ranked_ids(order)[:depth])):  # again: others move up into the first
+            faults += [
+                RecordError(f"{name_of(run)}:{line}", f"the corpus has no '{id}'")
+                for id, line in zip(hits.doc_ids, hits.lines, strict=True)
+                if id in absent
+            ]
             hits.keep([at for at, id in enumerate(hits.doc_ids) if id not in absent])
         yield (hits if hits.doc_ids else None), faults
 

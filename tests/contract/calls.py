@@ -75,6 +75,13 @@ CALLS = {
         torn=b"q1 Q0 d1 one\n",
     ),
     "fuse": Call("{input} {second.run} -o {output}", "first.run", collection.run, torn=b"q1 Q0 d1 one\n"),
+    "read": Call(
+        "{input} -o {output} --corpus {documents.jsonl} --queries {many.jsonl} --model {writer} --depth 2 --max-length 16 "
+        "--max-new-tokens 1",
+        "first.run",
+        collection.run,
+        torn=b"q1 Q0 d1 one\n",
+    ),
     "mine-negatives": Call(
         "run={input} -o {output} --qrels {many.tsv} --policy tevatron",
         "first.run",

@@ -46,6 +46,11 @@ KILLED = {
     "continue-text": Killed("--model {gpt2} --max-new-tokens 4", 2000),
     "termweight": Killed("--method bprop --model {model} --min-words 0", 3000),
     "mine-negatives": Killed("--qrels {many.tsv} --corpus {documents.jsonl} --keep 5 --floor 9", 8000, input=run),
+    "read": Killed(
+        "--corpus {documents.jsonl} --queries {many.jsonl} --model {writer} --depth 4 --max-length 32 --max-new-tokens 4",
+        1000,
+        input=run,
+    ),
     "encode": Killed("--model {model} --shard-size 100", 3000, journal="/shards.json.part"),
 }
 
