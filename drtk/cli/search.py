@@ -28,7 +28,7 @@ def search(
     ],
     output: Output = "-",
     question: Annotated[
-        str | None, typer.Option("--question", "-q", metavar="TEXT", help="Answer one question on the terminal.")
+        str | None, typer.Option("--question", "-q", metavar="TEXT", help="Answer one question on the terminal; -: each line of stdin.")
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help="Where the encoder is; by default as the index says.")
@@ -62,6 +62,7 @@ def search(
     from drtk.cli.tuning import tune_bm25
     from drtk.errors import UsageError
     from drtk.io.progress import log
+    from drtk.records import Query
     from drtk.retrieval.asking import QueryEncoder, TextQueries, sort_paths
     from drtk.retrieval.collection import Collection
     from drtk.retrieval.searching import Wanted
@@ -85,7 +86,16 @@ def search(
         log(f"taking {taken}, as {folders[0]} advises")
     encode = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
     if question is not None:
-        _answer(question, TextQueries(collection, encode), settings.k or ANSWERS, corpus)
+        from drtk.cli.answering import answer_questions
+
+        plain = Wanted(settings.k or ANSWERS)
+        queries = TextQueries(collection, encode)
+
+        def answer(text: str) -> tuple[list[str], Any]:
+            ((_, ranking),) = queries([Query("question", text)], plain)
+            return [], ranking
+
+        answer_questions(question, answer, collection, corpus)
         return
     _run(source or "-", collection, encode, wanted, tag, settings, job)
 
@@ -118,46 +128,6 @@ def _run(
 
     job.window = settings.batch
     job.run(queries, work, unit="queries")
-
-
-def _answer(question: str, ask: Any, k: int, corpus: str | None) -> None:
-    import os
-    import shutil
-    import sys
-
-    from drtk.errors import UsageError
-    from drtk.io.progress import log
-    from drtk.records import Query
-    from drtk.retrieval.searching import Wanted
-    from drtk.retrieval.snippets import shown
-
-    if not question.strip():
-        raise UsageError("-q: the question is empty")
-    ((_, ranking),) = ask([Query("question", question)], Wanted(k))
-    if not ranking:
-        log("nothing found")
-    passages = _texts([id for id, _ in ranking], ask.collection, corpus)
-    styled = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    width = shutil.get_terminal_size().columns
-    for line in shown(question, ranking, passages, width=width, mark="\033[1m{}\033[0m".format if styled else str):
-        print(line)
-
-
-def _texts(ids: list[str], collection: Any, corpus: str | None) -> list[Any]:
-    """The passages called `ids`, None for each that is not at hand; says once why."""
-    from pathlib import Path
-
-    from drtk.io.progress import log
-    from drtk.io.store import CorpusStore
-
-    named = [corpus] if corpus else sorted({item["corpus"] for item in collection.manifests if item.get("corpus")})
-    stores = [CorpusStore.open(path) for path in named if corpus or Path(path).exists()]
-    if not stores:
-        log("ids alone: the corpus is not where the index says, or it says nothing; name it with --corpus FILE")
-    passages = [next((found for store in stores if (found := store.get(id)) is not None), None) for id in ids]
-    if stores and None in passages:
-        log(f"{', '.join(named)}: lacks some of these passages; is it the corpus the index was made from?")
-    return passages
 
 
 def _documents(corpus: str | None) -> Callable[[str], str]:
