@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from drtk.cli.options import recorded, reshape, signature_of
+from drtk.cli.options import command_name, recorded, reshape, signature_of
 from drtk.errors import DrtkError, OutputClosed, UsageError
 from drtk.io.filtering import FilterJob
 from drtk.io.folders import FolderJob
@@ -77,11 +77,6 @@ _NOT_RECORDED = {  # how it was run, not what was made: a run begun on one machi
     *("resume", "force", "skip_done", "dry_run", "quiet", "verbose"),
     *("runner", "ray_workers", "ray_address"),
 }
-
-
-def command_name(function: Callable[..., Any]) -> str:
-    """`mine_negatives` -> `mine-negatives`; a trailing underscore (a Python keyword or built-in) goes."""
-    return function.__name__.strip("_").replace("_", "-")
 
 
 def plain_command(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,15 +7,17 @@ import errno
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from importlib import import_module
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from drtk import __version__
 from drtk.errors import DrtkError, OutputClosed
 
-# In the order of a pipeline; each is a function of its own name in drtk/cli/.
+# In the order of a pipeline; each is a function of its own name in drtk/cli/, or a group of such: drtk NAME STEP.
 COMMANDS = (
     "sample",
     "chunk",
@@ -30,6 +32,7 @@ COMMANDS = (
     "search",
     "rerank",
     "fuse",
+    "rerank-queries",
     "read",
     "mine-negatives",
     "pretrain",
@@ -48,8 +51,18 @@ COMMANDS = (
     "doctor",
 )
 
+
+class _InOrder(TyperGroup):
+    """Typer lists groups after all commands; the order of a pipeline does not care which is which."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """The commands as help lists them."""
+        return [*COMMANDS]
+
+
 app = typer.Typer(
     name="drtk",
+    cls=_InOrder,
     help="Composable Unix-style tools for dense retrieval: each command reads and writes JSONL, runs or index folders.",
     add_completion=False,
     rich_markup_mode=None,
@@ -74,10 +87,17 @@ def drtk(
     """Composable Unix-style tools for dense retrieval: each command reads and writes JSONL, runs or index folders."""
 
 
+FUNCTIONS: dict[str, Callable[..., Any]] = {}  # of every command by its name, the steps of a group by both their names
 for _name in COMMANDS:
     _module = import_module(f"drtk.cli.{_name.replace('-', '_')}")
     _attribute = _name.replace("-", "_")
-    app.command(_name)(getattr(_module, _attribute, None) or getattr(_module, _attribute + "_"))
+    _found = getattr(_module, _attribute, None) or getattr(_module, _attribute + "_")
+    if isinstance(_found, typer.Typer):
+        app.add_typer(_found, name=_name)
+        FUNCTIONS |= {f"{_name} {step.name}": step.callback for step in _found.registered_commands if step.callback}
+    else:
+        app.command(_name)(_found)
+        FUNCTIONS[_name] = _found
 
 
 def run() -> NoReturn:

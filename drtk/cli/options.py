@@ -29,6 +29,14 @@ Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu
 PRESET = typer.Option("--preset", metavar="NAME", help="A recipe by name (drtk presets lists them) or a .toml file.")
 
 
+def command_name(function: Callable[..., Any]) -> str:
+    """`mine_negatives` -> `mine-negatives`; a trailing underscore (a Python keyword or built-in) goes.
+
+    Two underscores stand between a group and its step: `rerank_queries__label` -> `rerank-queries label`.
+    """
+    return function.__name__.strip("_").replace("__", " ").replace("_", "-")
+
+
 def signature_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Parameters by name, with annotations resolved."""
     hints = get_type_hints(function, include_extras=True)
@@ -64,7 +72,7 @@ def with_settings(
             recipe_name = given.pop("preset", None) if preset else None
             if recipe_name is not None:
                 found = load_preset(recipe_name)
-                if found.command != function.__name__.strip("_").replace("_", "-"):
+                if found.command != command_name(function):
                     raise UsageError(f"preset '{recipe_name}' is for drtk {found.command}")
                 base = found.settings
                 if recipe is not None:

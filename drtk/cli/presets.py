@@ -57,14 +57,10 @@ def _checked(preset: Preset) -> str:
 
 def _settings_of(preset: Preset) -> type:
     """The settings that a preset fills. Raises UsageError where its command takes no preset, or does not exist."""
-    from importlib import import_module
-
-    from drtk.cli.main import COMMANDS
+    from drtk.cli.main import FUNCTIONS
     from drtk.errors import UsageError
 
-    name, found = preset.command.replace("-", "_"), None
-    if preset.command in COMMANDS:
-        found = getattr(getattr(import_module(f"drtk.cli.{name}"), name, None), "preset_settings", None)
+    found = getattr(FUNCTIONS.get(preset.command), "preset_settings", None)
     if found is None:
         raise UsageError(f"{preset.name}: drtk {preset.command} takes no preset")
     kind: type = found

@@ -118,6 +118,7 @@ def _pairs(
     from drtk.io.store import CorpusStore
     from drtk.io.streams import name_of
     from drtk.models.hub import locate
+    from drtk.models.query_reading import refuse_query_reranker
     from drtk.models.reranker import PAIRING, start_crossencoder, title_of
     from drtk.training.examples import PackedExamples
     from drtk.training.reranker import (
@@ -132,6 +133,7 @@ def _pairs(
     )
 
     check_settings(settings)
+    refuse_query_reranker(model, locate(model))
     needed = negatives_of(settings)
 
     def found() -> Iterator[Example]:

@@ -12,9 +12,20 @@ from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.io import formats
 from drtk.io.intake import Intake
 from drtk.io.progress import warn
-from drtk.io.rows import Row, example_row, identifier, parse_row, passage_row, prediction_from, query_row
+from drtk.io.rows import (
+    Row,
+    example_row,
+    expansion_from,
+    expansion_row,
+    identifier,
+    parse_row,
+    passage_row,
+    prediction_from,
+    prediction_row,
+    query_row,
+)
 from drtk.io.streams import name_of
-from drtk.records import Example, Passage, Prediction, Query
+from drtk.records import Example, Expansion, Passage, Prediction, Query
 
 Record = TypeVar("Record")
 REMEMBERED_IDS = 10_000_000  # about 70 bytes each: the most a streaming reader spends on finding duplicates
@@ -69,6 +80,11 @@ def read_examples(source: str, *, intake: Intake | None = None) -> Iterator[Exam
 def read_predictions(source: str, *, intake: Intake | None = None) -> Iterator[Prediction]:
     """A reader's answers, `{"query_id", "answer", "score"?}`; a question may have several."""
     return read_records(source, prediction_from, intake=intake)
+
+
+def read_expansions(source: str, *, intake: Intake | None = None) -> Iterator[Expansion]:
+    """Candidate expansions of questions as drtk expand-queries and rerank-queries write them; `dump` writes one."""
+    return read_records(source, expansion_from, intake=intake, id_of=_ID)
 
 
 def admitted(
@@ -148,4 +164,8 @@ def dump(record: Any) -> bytes:
         record = query_row(record)
     elif isinstance(record, Example):
         record = example_row(record)
+    elif isinstance(record, Expansion):
+        record = expansion_row(record)
+    elif isinstance(record, Prediction):
+        record = prediction_row(record)
     return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)

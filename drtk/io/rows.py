@@ -191,6 +191,33 @@ def example_from(row: Row) -> Example:
     return Example(query_id, positives, negatives, scores, sources, row)
 
 
+def expansion_from(row: Row) -> Expansion:
+    """A candidate expansion of a question, labelled or not; its kind can stand in a file name.
+
+    An empty text is refused: the question alone is no candidate (Chuang 2023).
+    """
+    row = row.copy()
+    id = identifier(take(row, "_id", "id"), "_id")
+    query_id = identifier(take(row, "query_id", "qid"), "query_id")
+    kind = identifier(take(row, "kind"), "kind")
+    if "/" in kind or kind.startswith("."):
+        raise ValueError(f"'kind' {kind!r} cannot stand in a file name")
+    text = text_of(take(row, "text"), "text")
+    if not text.strip():
+        raise ValueError("'text' is empty")
+    score, rank, top1, fold = (row.pop(field, None) for field in ("score", "rank", "top1", "fold"))
+    if score is not None and (isinstance(score, bool) or not isinstance(score, int | float) or not isfinite(score)):
+        raise ValueError("'score' must be a number")
+    for field, value, least in (("rank", rank, 1), ("fold", fold, 0)):
+        if value is not None and (type(value) is not int or value < least):
+            raise ValueError(f"'{field}' must be a whole number from {least}")
+    if top1 is not None:
+        if not isinstance(top1, dict):
+            raise ValueError("'top1' must be an object")
+        top1 = {field: text_of(top1.get(field, ""), f"top1.{field}") for field in ("title", "text")}
+    return Expansion(id, query_id, kind, text, None if score is None else float(score), rank, top1, fold, row)
+
+
 def prediction_from(row: Row) -> Prediction:
     """A predicted answer; its score, where it has one, is a finite number."""
     row = row.copy()

@@ -1,9 +1,12 @@
-"""Losses of re-rankers over the passages of one query: listwise, R-Drop, binary. All compute in float32.
+"""Losses of re-rankers over the passages of one query: listwise, R-Drop, binary; and over a question's expansions: margins
+of pairs. All compute in float32.
 
 Layout: logits (queries, n), the positive in column 0 unless labels say otherwise; there are no negatives of other queries.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -59,3 +62,44 @@ def listwise_labels(logits: Tensor, labels: Tensor, present: Tensor) -> Tensor:
     log_p = F.log_softmax(logits.float().masked_fill(~present, float("-inf")), dim=-1)
     share = labels.float() / labels.float().sum(dim=-1, keepdim=True)
     return -(share * log_p.masked_fill(~present, 0.0)).sum(dim=-1).mean()
+
+
+def pairwise_margin(
+    scores: Tensor,
+    ranks: Tensor,
+    present: Tensor,
+    *,
+    alpha: float = 0.01,
+    weight: Literal["offset", "sum"] = "offset",
+    skip_ties: bool = True,
+) -> Tensor:
+    """Hinges of all pairs of a question's expansions, averaged over questions (EAR: Chuang 2023, section 3.3.1; methods, 7.5).
+
+    With expansions in the order of their ranks, equal ones in that of their places, pair i < j has the hinge
+    max(0, M_i - M_j + alpha (r_j - r_i)): LOWER scores are better, the better the further the ranks are apart.
+    scores: (questions, n)    ranks: (questions, n), from 1    present: (questions, n), False at padding
+    weight: "sum", all hinges of a question added (as printed); "offset", their mean for each j - i by itself, then the mean
+            of these means (as released), those left out that have no pair
+    skip_ties: leave out pairs of equal rank, whose margin is 0 and whose order is arbitrary (the released code has them)
+    returns: (), 0 where no question has a pair
+    """
+    last = torch.iinfo(torch.long).max
+    order = ranks.long().masked_fill(~present, last).argsort(dim=-1, stable=True)  # (questions, n), padding last
+    score, rank, there = scores.float().gather(-1, order), ranks.gather(-1, order), present.gather(-1, order)
+    n = score.shape[-1]
+    apart = (rank.unsqueeze(-2) - rank.unsqueeze(-1)).float()  # (questions, i, j): r_j - r_i
+    hinge = (score.unsqueeze(-1) - score.unsqueeze(-2) + alpha * apart).clamp_min(0)  # (questions, i, j)
+    places = torch.arange(n, device=score.device)
+    offset = places.unsqueeze(0) - places.unsqueeze(1)  # (i, j): j - i
+    counted = there.unsqueeze(-1) & there.unsqueeze(-2) & (offset > 0)
+    if skip_ties:
+        counted = counted & (apart > 0)
+    hinge = hinge * counted
+    if weight == "sum":
+        return hinge.sum(dim=(-1, -2)).mean()
+    bins = offset.clamp_min(0).flatten().expand(len(score), -1)  # (questions, n * n)
+    empty = torch.zeros_like(score)
+    sums = empty.scatter_add(-1, bins, hinge.flatten(1))  # (questions, n), by offset
+    pairs = empty.scatter_add(-1, bins, counted.flatten(1).float())
+    means = sums / pairs.clamp_min(1)
+    return (means.sum(dim=-1) / (pairs > 0).sum(dim=-1).clamp_min(1)).mean()

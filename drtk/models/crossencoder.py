@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from drtk.models.checkpoint import activation_named, longest_input, lower_cased,
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.hub import locate
 from drtk.models.layout import MODULES, SHARED, module_settings
+from drtk.models.query_reading import refuse_query_reranker
 from drtk.settings.scoring import ScoringSettings
 from drtk.text.batching import PairTokenizing, Tokens, batches_by_length
 
@@ -141,17 +142,28 @@ class Scorer:
 
     model: a folder or a hub name
     logits: give the model's logits, without the activation function that its folder asks for
+    tokenizing: made of the tokenizer, turns what is scored into tokens in place of pairs; for models that read other things
     Equal pairs are scored once, so that they have equal scores whatever the batches.
-    Raises what `load_crossencoder` raises, MismatchError where `settings` ask for more tokens than the model reads.
+    Raises what `load_crossencoder` raises, MismatchError where `settings` ask for more tokens than the model reads, and for
+    a query re-ranker, whose scores mean the opposite.
     """
 
     def __init__(
-        self, model: str, *, device: str = "auto", settings: ScoringSettings | None = None, logits: bool = False
+        self,
+        model: str,
+        *,
+        device: str = "auto",
+        settings: ScoringSettings | None = None,
+        logits: bool = False,
+        tokenizing: Callable[[Any], Any] | None = None,
     ) -> None:
         settings = settings or ScoringSettings()
         self.model = model
         self.device = choose_device(device)
-        loaded = load_crossencoder(locate(model))
+        folder = locate(model)
+        if tokenizing is None:
+            refuse_query_reranker(model, folder)
+        loaded = load_crossencoder(folder)
         self._activation = nn.Identity() if logits else loaded.activation
         if settings.max_length is not None and settings.max_length > loaded.max_length:
             raise MismatchError(
@@ -162,7 +174,11 @@ class Scorer:
         self.dtype = choose_dtype(settings.dtype, self.device, kind=config.model_type)
         self._model = loaded.model.to(self.device, self.dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
-        self._tokenizing = PairTokenizing(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)
+        self._tokenizing = (
+            PairTokenizing(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)
+            if tokenizing is None
+            else tokenizing(loaded.tokenizer)
+        )
 
     @property
     def dimension(self) -> int:

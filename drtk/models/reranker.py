@@ -64,7 +64,7 @@ def start_crossencoder(model: str, *, max_length: int | None, seed: int, default
     folder = tower(locate(model), "passage")
     if not (folder / "config.json").exists() and not (folder / "modules.json").exists():
         raise MismatchError(f"{model}: is no model folder: it has neither modules.json nor config.json")
-    if _is_classifier(folder):
+    if is_classifier(folder):
         found = load_crossencoder(folder)
         classifier, tokenizer = found.model, found.tokenizer
     else:
@@ -78,7 +78,7 @@ def start_crossencoder(model: str, *, max_length: int | None, seed: int, default
     return CrossEncoder(classifier, tokenizer, max_length or min(default, longest), nn.Identity())
 
 
-def _is_classifier(folder: Path) -> bool:
+def is_classifier(folder: Path) -> bool:
     """Whether a folder claims to be a classifier, so that its head is to be kept; an encoder gets a new one."""
     path = _backbone(folder)
     names = read_json(path / "config.json").get("architectures") if (path / "config.json").exists() else None

@@ -44,10 +44,12 @@ class Selection:
         by: str,
         every: int,
         patience: int | None = None,
+        lower: bool | None = None,
     ) -> None:
-        """look: the numbers of a measurement; by: the one that decides, lower being better where it is a loss
+        """look: the numbers of a measurement; by: the one that decides; lower: whether less is better; None: if it is a loss
         folder: takes the weights"""
         self.every = every
+        self._lower = by.endswith("loss") if lower is None else lower
         self.best: Best | None = None
         self._model, self._look, self._folder, self._by, self._patience = model, look, folder, by, patience
 
@@ -61,7 +63,7 @@ class Selection:
         found = self._look()
         value = found[self._by]
         best = self.best
-        if best is None or (value < best.value if self._by.endswith("loss") else value > best.value):
+        if best is None or (value < best.value if self._lower else value > best.value):
             self.best = Best(step, value)
             self._keep()
             say(f"step {step:,}: {self._by} {value:.4f}, the best so far")

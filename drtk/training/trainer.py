@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import SequentialSampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
@@ -60,6 +61,7 @@ class DrtkTrainer(Trainer):
     weights: what a term counts in the sum, 1 where nothing is said
     log: file that gets a line per `logging_steps`; steps_per_epoch: for the "epoch" written there
     probe: measures the model meanwhile, and may end training
+    factor: the learning rate of step t (counted from 1) over that of the arguments; None: as the arguments say
     """
 
     def __init__(
@@ -70,9 +72,11 @@ class DrtkTrainer(Trainer):
         steps_per_epoch: float,
         probe: Probe | None = None,
         weights: Mapping[str, float] | None = None,
+        factor: Callable[[int], float] | None = None,
         **given: Any,
     ) -> None:
         super().__init__(**given)
+        self._factor = factor
         self._weights = weights or {}
         self.remove_callback(PrinterCallback)
         self.callback_handler.callbacks = [beside_the_log(each, log) for each in self.callback_handler.callbacks]
@@ -155,6 +159,14 @@ class DrtkTrainer(Trainer):
 
     def _get_train_sampler(self, *given: Any) -> SequentialSampler:
         return SequentialSampler(given[0] if given else self.train_dataset)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The learning rate of every step, by `factor` where there is one."""
+        factor = self._factor
+        if factor is None:
+            return super().create_scheduler(num_training_steps, optimizer)
+        self.lr_scheduler: Any = LambdaLR(optimizer or self.optimizer, lambda done: factor(done + 1))
+        return self.lr_scheduler
 
     def training_step(self, *given: Any, **named: Any) -> Tensor:
         """One step, or a part of it, its random draws (dropout) taken from seed, step and rank."""

@@ -87,7 +87,7 @@ def test_answers_in_place_of_judgements_give_the_same_tests(here: Path, capfd: p
         assert contrast[name] == pytest.approx(by_judgements[name])
     # ranks 2 1 3 - 4 against 3 1 4 10 8: top-1 1/5 for both, top-5 4/5 and 3/5, top-20 4/5 and 5/5
     found = [json.loads(line) for line in command(capfd, *call).splitlines()]
-    means = {(row["system"], row["measure"]): row["mean"] for row in found if row["kind"] == "standing"}
+    means = {(row["system"], row["measure"]): row["mean"] for row in found if row["kind"] == "system"}
     assert means == pytest.approx(
         {
             **{("a", "Answer@1"): 0.2, ("a", "Answer@5"): 0.8, ("a", "Answer@20"): 0.8, ("a", "Answer@100"): 0.8},
@@ -95,7 +95,7 @@ def test_answers_in_place_of_judgements_give_the_same_tests(here: Path, capfd: p
         }
     )
     with_titles = [json.loads(line) for line in command(capfd, *call, "--match-title").splitlines()]
-    assert {row["mean"] for row in with_titles if row["kind"] == "standing"} == {1.0}  # every title is Paris
+    assert {row["mean"] for row in with_titles if row["kind"] == "system"} == {1.0}  # every title is Paris
 
 
 def test_answers_that_cannot_be_used_are_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,110 @@
+"""drtk rerank-queries train: a model learns which expansion of a question retrieves best."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from drtk.cli.jobs import OF_TRAINING, folder_maker
+from drtk.cli.options import Device, Folder, Queries, Seed, with_settings
+from drtk.errors import DrtkError, UsageError
+from drtk.io.folders import FolderJob
+from drtk.settings.query_reranking import QueryRerankerSettings
+
+if TYPE_CHECKING:
+    from drtk.training.labelled import LabelledCandidates
+
+Kind = str | None
+
+
+@with_settings(QueryRerankerSettings, preset=True)
+@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "max_lr", "micro_batch"))
+def rerank_queries__train(
+    labelled: Annotated[
+        str, typer.Argument(metavar="LABELLED", help="Candidates of drtk rerank-queries label; - is stdin.")
+    ],
+    output: Folder,
+    queries: Queries,
+    model: Annotated[
+        str, typer.Option("--model", metavar="MODEL", help="Encoder to start from: a folder, or hub name.")
+    ],
+    kind: Annotated[
+        Kind, typer.Option("--kind", metavar="NAME", help="Train on candidates of this kind alone (answer, title …).")
+    ] = None,
+    dev: Annotated[
+        str | None,
+        typer.Option("--dev", metavar="FILE", help="Measure with these labelled candidates; keep the best weights."),
+    ] = None,
+    dev_queries: Annotated[
+        str | None, typer.Option("--dev-queries", metavar="FILE", help="--dev: its questions, if not in --queries.")
+    ] = None,
+    dev_kind: Annotated[
+        Kind, typer.Option("--dev-kind", metavar="NAME", help="--dev: measure with candidates of this kind alone.")
+    ] = None,
+    seed: Seed = 42,
+    device: Device = "auto",
+    *,
+    settings: QueryRerankerSettings,
+    job: FolderJob,
+) -> None:
+    """Train a model to put expansions of a question into the order of what they retrieve.
+
+    Makes a folder that rerank-queries apply loads, and sentence-transformers' CrossEncoder; LOWER numbers are better.
+    """
+    from drtk.io.manifest import inputs_named
+    from drtk.io.progress import log
+    from drtk.models.hub import locate
+    from drtk.models.query_reading import READING, QueryReading
+    from drtk.models.query_reranker import start_query_reranker
+    from drtk.settings.query_reranking import READ
+    from drtk.training.query_reranker import plan, train_query_reranker
+
+    settings.check()
+    if dev is None:
+        for flag, given in (
+            ("--dev-queries", dev_queries), ("--dev-kind", dev_kind), ("--patience", settings.patience),
+            ("--dev-questions", settings.dev_questions),
+        ):  # fmt: skip
+            if given is not None:
+                raise UsageError(f"{flag}: goes with --dev")
+    groups = _read(labelled, queries, kind, settings, job, training=True)
+    if groups.tied:
+        log(f"{groups.tied:,} questions have candidates of one rank alone, which teach nothing: left out")
+    measured = None if dev is None else _read(dev, dev_queries or queries, dev_kind, settings, job, training=False)
+    plan(len(groups), settings)
+    reading = QueryReading(settings.scorer, settings.style, settings.max_length or READ[settings.scorer])
+    start = start_query_reranker(model, reading, max_length=settings.max_length, seed=seed)
+    reading = QueryReading(settings.scorer, settings.style, start.max_length)
+    facts = train_query_reranker(
+        groups, job.begin(), start=start, reading=reading, settings=settings, dev=measured, seed=seed, device=device
+    )
+    best = facts.pop("best", None)
+    job.intake.inputs += inputs_named({"model": str(locate(model))})
+    job.counts |= {"questions": len(groups), "candidates": groups.candidates, "tied": groups.tied, **facts}
+    job.finish(**{READING: reading.to_dict(), "best": best})
+
+
+def _read(
+    source: str, queries: str, kind: Kind, settings: QueryRerankerSettings, job: FolderJob, *, training: bool
+) -> LabelledCandidates:
+    from drtk.io.candidates import questions_by_id, read_candidates
+    from drtk.io.streams import name_of
+    from drtk.training.labelled import LabelledCandidates, unlabelled
+
+    questions = questions_by_id(queries, job.intake)
+    check = partial(unlabelled, scorer=settings.scorer)
+    groups = read_candidates(source, questions, job.intake, check=check)
+    found = LabelledCandidates(
+        (group for group in groups if kind in (None, group.kind)),
+        depth=settings.depth,
+        max_rank=settings.max_rank,
+        most=settings.candidates if training else None,
+        ties=not (training and settings.skip_ties),
+    )
+    if not len(found):
+        of_kind = "" if kind is None else f" of kind '{kind}'"
+        why = f"{found.tied:,} questions, all with candidates of one rank" if found.tied else f"no candidates{of_kind}"
+        raise DrtkError(f"{name_of(source)}: holds {why}; there is nothing to {'learn' if training else 'measure'}")
+    return found

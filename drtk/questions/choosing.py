@@ -1,0 +1,86 @@
+"""Which candidate of a question becomes its query, without a model: first, greedy, oracle; and all of them as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from drtk.errors import MismatchError
+from drtk.records import Expansion
+from drtk.retrieval.bm25_words import split_words
+from drtk.text.expanded_query import expanded_query
+
+Choice = Callable[[Sequence[Expansion]], list[Expansion]]  # the candidates, best first
+GREEDY = "greedy"  # "decode" of a candidate that was written so
+
+
+def distinct(expansions: Iterable[Expansion], most: int | None = None) -> list[Expansion]:
+    """The candidates of different text, white space apart: the first of each, at most so many (methods, section 7.3)."""
+    found: dict[str, Expansion] = {}
+    for each in expansions:
+        found.setdefault(" ".join(each.text.split()), each)
+    return list(found.values())[:most]
+
+
+def by_estimate(expansions: Sequence[Expansion], estimates: np.ndarray) -> list[Expansion]:
+    """The candidates by estimated rank, LOWEST first, equal ones in their order (methods, section 7.8).
+
+    estimates: (candidates,)
+    """
+    return [expansions[place] for place in np.argsort(estimates, kind="stable")]
+
+
+def as_given(expansions: Sequence[Expansion]) -> list[Expansion]:
+    """The candidates in their order: what "first" takes."""
+    return [*expansions]
+
+
+def by_label(expansions: Sequence[Expansion]) -> list[Expansion]:
+    """The candidates by the rank of their first answer-bearing passage: the oracle, EAR's upper bound (methods, 7.9).
+
+    Raises MismatchError where one has no label.
+    """
+    for each in expansions:
+        if problem := unlabelled(each):
+            raise MismatchError(problem)
+    return sorted(expansions, key=lambda each: each.rank or 0)
+
+
+def unlabelled(expansion: Expansion) -> str | None:
+    """What a candidate lacks for the oracle; None where it lacks nothing."""
+    missing = expansion.rank is None
+    return f"'{expansion.id}' has no rank; drtk rerank-queries label gives it one" if missing else None
+
+
+def greedy_ones(expansions: Sequence[Expansion]) -> list[Expansion]:
+    """The candidates that were generated greedily (GAR's baseline). Raises MismatchError where there is none."""
+    found = [each for each in expansions if each.extra.get("decode") == GREEDY]
+    if not found:
+        each = expansions[0]
+        raise MismatchError(
+            f"no candidate of '{each.query_id}' for '{each.kind}' says \"decode\": \"{GREEDY}\"; --select first takes the first"
+        )
+    return found
+
+
+CHOICES: dict[str, Choice] = {"first": as_given, "oracle": by_label, "greedy": greedy_ones}
+
+
+def concatenated(question: str, expansions: Sequence[Expansion], *, clauses: int | None = None) -> tuple[str, bool]:
+    """One query of a question and all its candidates (GAR's concat), and whether words were cut off its end.
+
+    clauses: the most different words it may have. Words here are runs of letters and digits: an analyzer that leaves out
+             stop words or finds stems has no more of them.
+    """
+    text = expanded_query(question, *(each.text for each in expansions))
+    if clauses is None:
+        return text, False
+    seen: set[str] = set()
+    kept: list[str] = []
+    for word in text.split():
+        seen.update(split_words(word, latin=False))
+        if len(seen) > clauses:
+            return " ".join(kept), True
+        kept.append(word)
+    return text, False

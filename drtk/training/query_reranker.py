@@ -1,0 +1,225 @@
+"""Training of a query re-ranker from labelled candidates (EAR: Chuang 2023; methods, sections 7.5 to 7.7)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drtk.errors import DrtkError
+from drtk.io.progress import log, warn
+from drtk.losses.ranking import pairwise_margin
+from drtk.models.crossencoder import CrossEncoder
+from drtk.models.query_reading import CandidateTokenizing, QueryReading
+from drtk.models.reranker import PairScorer, save_crossencoder
+from drtk.settings.query_reranking import EPOCHS, QueryRerankerSettings
+from drtk.text.batching import Tokens, batches_by_length
+from drtk.training.distributed import collected, rank, wait_for_all, world_size
+from drtk.training.labelled import Labelled, LabelledCandidates, Steps
+from drtk.training.reranker import GPU_TOKENS, GROUP_TOKENS, LOG
+from drtk.training.schedule import Plan, planned
+from drtk.training.selection import Selection
+from drtk.training.trainer import DrtkTrainer, Objective, ShowProgress, allow_checkpointing, training_arguments
+
+MEASURE = "mean rank"  # of the candidate that is chosen; lower is better
+HIGH = 5e-4  # a learning rate that no pre-trained encoder survives
+
+
+def inverse_sqrt(step: int, *, warmup: float) -> float:
+    """min(t^-.5, t * warmup^-1.5) for step t, counted from 1: what the learning rate is of its factor (methods, 7.7).
+
+    It rises to 1 / sqrt(warmup) at t = warmup and falls from there: a factor of 2e-3 peaks at 2e-5 with 10,000 steps.
+    """
+    return float(min(step**-0.5, step * warmup**-1.5))
+
+
+def plan(groups: int, settings: QueryRerankerSettings) -> Plan:
+    """The plan for so many questions. Raises DrtkError where they fill no batch, or a batch cannot be shared out."""
+    epochs = EPOCHS[settings.scorer] if settings.epochs is None else settings.epochs
+    found = planned(groups, batch=settings.batch, epochs=epochs, steps=settings.steps, what="questions")
+    if found.batch % (settings.micro_batch or found.batch):
+        raise DrtkError(f"--micro-batch {settings.micro_batch}: does not divide the {found.batch} of a device")
+    return found
+
+
+def collate(groups: Sequence[Labelled], *, tokenizing: CandidateTokenizing) -> dict[str, Tensor]:
+    """The model's inputs, (candidates, tokens) each, question after question; ranks and present, (questions, n) each.
+
+    n: the most candidates of a question; present: False where a question has fewer
+    """
+    tokens = tokenizing(candidate for group in groups for candidate in group.candidates)
+    counts = torch.tensor([len(group.ranks) for group in groups])
+    present = torch.arange(int(counts.max())) < counts.unsqueeze(1)  # (questions, n)
+    ranks = torch.zeros(present.shape, dtype=torch.long)
+    ranks[present] = torch.from_numpy(np.concatenate([group.ranks for group in groups]))
+    return _padded(tokens, np.arange(len(tokens)), tokenizing) | {"ranks": ranks, "present": present}
+
+
+def _padded(tokens: Tokens, rows: np.ndarray, tokenizing: CandidateTokenizing) -> dict[str, Tensor]:
+    found = tokens.padded(rows, pad=tokenizing.pad, left=tokenizing.left)
+    return {name: torch.from_numpy(array) for name, array in found.items()}
+
+
+def margin_terms(model: nn.Module, inputs: Mapping[str, Tensor], **how: Any) -> dict[str, Tensor]:
+    """{"margin": ()} of a batch of questions; `how` is what `pairwise_margin` takes."""
+    given = dict(inputs)
+    ranks, present = given.pop("ranks"), given.pop("present")
+    scores = model(**given)  # (candidates,)
+    table = torch.zeros(present.shape, dtype=scores.dtype, device=scores.device).masked_scatter(present, scores)
+    return {"margin": pairwise_margin(table, ranks, present, **how)}
+
+
+def query_objective(settings: QueryRerankerSettings) -> Objective:
+    """What training with these settings minimises: (model, inputs of a step) -> named terms."""
+    return partial(margin_terms, alpha=settings.alpha, weight=settings.pair_weight, skip_ties=settings.skip_ties)
+
+
+class MeasuredRank:
+    """The mean rank of the candidate that a model in training chooses; each process scores its share of them."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        groups: LabelledCandidates,
+        numbers: Sequence[int],
+        *,
+        tokenizing: CandidateTokenizing,
+        budget: int,
+    ) -> None:
+        """numbers: the groups that are measured; budget: tokens of candidates at once, padding included"""
+        self._model, self._tokenizing, self._budget = model, tokenizing, budget
+        self._ranks = [groups.ranks(number) for number in numbers]
+        texts = (candidate for number in numbers for candidate in groups[number].candidates)
+        self._tokens = tokenizing(each for place, each in enumerate(texts) if place % world_size() == rank())
+        first, best = np.mean([ranks[0] for ranks in self._ranks]), np.mean([ranks.min() for ranks in self._ranks])
+        log(f"--dev: {len(numbers):,} questions; {MEASURE} {first:.2f} of the first candidates, {best:.2f} of the best")
+
+    @torch.no_grad()
+    def __call__(self) -> dict[str, float]:
+        """{"mean rank"}; the model is left as it was."""
+        device = next(self._model.parameters()).device
+        scores = np.empty(len(self._tokens), dtype=np.float32)
+        training = self._model.training
+        self._model.eval()
+        try:
+            for rows in batches_by_length(self._tokens.lengths, budget=self._budget):
+                inputs = _padded(self._tokens, rows, self._tokenizing)
+                scores[rows] = self._model(**{name: each.to(device) for name, each in inputs.items()}).cpu().numpy()
+        finally:
+            self._model.train(training)
+        found = np.array(collected(scores.tolist()), dtype=np.float32)
+        ends = np.cumsum([len(ranks) for ranks in self._ranks])[:-1]
+        chosen = [ranks[each.argmin()] for ranks, each in zip(self._ranks, np.split(found, ends), strict=True)]
+        return {MEASURE: float(np.mean(chosen))}
+
+
+def train_query_reranker(
+    groups: LabelledCandidates,
+    folder: Path,
+    *,
+    start: CrossEncoder,
+    reading: QueryReading,
+    settings: QueryRerankerSettings,
+    dev: LabelledCandidates | None = None,
+    seed: int = 42,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with `dev`, "best".
+
+    folder: where checkpoints (taken away at the end), log.jsonl and the model go; where it holds a whole checkpoint,
+            training goes on from there
+    dev: candidates to measure with now and then; the weights whose choices have the lowest mean rank are the result
+    Raises DrtkError where the loss ceases to be a number, or memory is too small.
+    """
+    schedule = plan(len(groups), settings)
+    checkpoints = folder / "checkpoints"
+    factor = factor_of(settings)
+    arguments = training_arguments(
+        checkpoints,
+        steps=schedule.steps,
+        batch=schedule.batch,
+        lr=settings.max_lr,
+        warmup=0 if factor else settings.warmup,
+        weight_decay=0.0,
+        seed=seed,
+        device=device,
+        precision=settings.precision,
+        log_every=settings.log_every,
+        save_every=settings.save_every,
+        others=["max_grad_norm=0.0", *settings.trainer],  # 0: gradients are not clipped
+        parts=schedule.batch // (settings.micro_batch or schedule.batch),
+    )
+    _tell_rates(settings, schedule.steps)
+    if settings.gradient_checkpointing:
+        allow_checkpointing(start.model)
+    on_cpu = arguments.device.type == "cpu"
+    model = PairScorer(start.model, group_tokens=GROUP_TOKENS if on_cpu else None)
+    tokenizing = CandidateTokenizing(start.tokenizer, reading)
+    selection = None
+    if dev is not None:
+        measure = MeasuredRank(
+            model.to(arguments.device),
+            dev,
+            _spread(len(dev), settings.dev_questions),
+            tokenizing=tokenizing,
+            budget=GROUP_TOKENS if on_cpu else GPU_TOKENS,
+        )
+        selection = Selection(
+            model, measure, checkpoints, by=MEASURE, every=settings.eval_every, patience=settings.patience, lower=True
+        )
+    trainer = DrtkTrainer(
+        objective=query_objective(settings),
+        log=folder / LOG,
+        steps_per_epoch=schedule.steps_per_epoch,
+        probe=selection,
+        factor=factor,
+        model=model,
+        args=arguments,
+        train_dataset=Steps(groups, batch=settings.batch, steps=schedule.steps, seed=seed),
+        data_collator=partial(collate, tokenizing=tokenizing),
+        callbacks=[ShowProgress("rerank-queries train", schedule.steps)],
+    )
+    steps = trainer.go_on()
+    facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / schedule.steps_per_epoch, 4)}
+    if trainer.is_world_process_zero():
+        if selection is not None:
+            best = selection.put_back(model)
+            facts["best"] = {"step": best.step, MEASURE: best.value}
+        start.model.cpu().eval()
+        save_crossencoder(start, folder)
+        shutil.rmtree(checkpoints, ignore_errors=True)
+    wait_for_all()
+    return facts
+
+
+def factor_of(settings: QueryRerankerSettings) -> Callable[[int], float] | None:
+    """What `max_lr` is multiplied by in each step, counted from 1; None where transformers knows the schedule."""
+    return partial(inverse_sqrt, warmup=settings.warmup) if settings.schedule == "inverse-sqrt" else None
+
+
+def _tell_rates(settings: QueryRerankerSettings, steps: int) -> None:
+    """Say how high the learning rate gets, which --max-lr alone does not tell."""
+    factor = factor_of(settings)
+    peak = settings.max_lr
+    if factor is not None:
+        top = min(steps, round(settings.warmup))
+        peak, last = settings.max_lr * factor(top), settings.max_lr * factor(steps)
+        log(f"learning rate: {peak:.2g} at its highest, in step {top:,}; {last:.2g} in the last, {steps:,}")
+        if steps < settings.warmup:
+            warn(
+                f"training ends after {steps:,} of the {settings.warmup:,.0f} steps in which the learning rate rises: --warmup"
+            )
+    if peak > HIGH:
+        warn(f"a learning rate of {peak:.2g} destroys an encoder; with --schedule linear, --max-lr is the rate itself")
+
+
+def _spread(count: int, wanted: int | None) -> list[int]:
+    """Numbers of so many of `count` groups, evenly spread; all where nobody says."""
+    wanted = min(count, wanted or count)
+    return [place * count // wanted for place in range(wanted)]

@@ -1,0 +1,75 @@
+"""Questions, passages and candidate expansions whose labels are known: what query re-ranking is tried on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from drtk.cli.main import app
+from tests.tiny import words_of
+
+GOOD, MIDDLING, BAD = words_of("garden")[:2], words_of("river")[:2], words_of("engine")[:2]
+RANKS = {"good": 1, "middling": 2, "bad": 101, "nothing": 101}
+KINDS = ("sentence", "answer", "title")
+# The order of a question's candidates: the best is never the first of all of them.
+ORDERS = [
+    ("bad", "good", "nothing", "middling"),
+    ("middling", "bad", "good", "nothing"),
+    ("nothing", "middling", "bad", "good"),
+    ("good", "bad", "middling", "nothing"),
+]
+
+
+def world(count: int = 24) -> tuple[list[dict], list[dict], list[dict]]:
+    """Passages, questions and candidates (four of each kind) as rows.
+
+    d{n} holds the answer to q{n}; x{n} is shorter, has the same key word and no answer, so BM25 puts it first for that
+    word. A candidate with the answer finds d{n} at rank 1, one with the key word at rank 2, the others find no answer; which
+    it is, its other words give away, which no passage has: what a model can learn.
+    """
+    passages, questions, expansions = [], [], []
+    for n in range(count):
+        passages.append({"_id": f"d{n}", "title": f"About{n}", "text": f"key{n} ans{n} of a long story told here"})
+        passages.append({"_id": f"x{n}", "title": f"Also{n}", "text": f"key{n} told"})
+        questions.append({"_id": f"q{n}", "text": f"which thing was meant{n}?", "answers": [f"Ans{n}"]})
+        for place, kind in enumerate(KINDS):
+            for number, quality in enumerate(ORDERS[(n + place) % len(ORDERS)]):
+                row = {"_id": f"q{n}#{kind}#{number:02}", "query_id": f"q{n}", "kind": kind}
+                expansions.append(row | {"text": text_of(n, quality, number), "made": quality})
+    return passages, questions, expansions
+
+
+def text_of(n: int, quality: str, number: int = 0) -> str:
+    """The expansion of a question of this quality."""
+    words = {"good": GOOD, "middling": MIDDLING, "bad": BAD, "nothing": BAD}[quality]
+    found = {"good": f"ans{n}", "middling": f"key{n}", "bad": f"key{n + 1000}", "nothing": "nowhere"}[quality]
+    return f"{words[number % 2]} {found} {words[0]}"
+
+
+def write_rows(path: Path, rows: list[dict]) -> Path:
+    """`path`, holding the rows as JSONL."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def rows_of(path: Path) -> list[dict]:
+    """The rows of a JSONL file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write_world(folder: Path, count: int = 24) -> Path:
+    """The folder, holding corpus.jsonl, queries.jsonl, expansions.jsonl and the index bm25s."""
+    for name, rows in zip(("corpus", "queries", "expansions"), world(count), strict=True):
+        write_rows(folder / f"{name}.jsonl", rows)
+    call = ["index", str(folder / "corpus.jsonl"), "--type", "bm25s", "-o", str(folder / "bm25s"), "-q"]
+    app(call, standalone_mode=False)
+    return folder
+
+
+def labelled(folder: Path) -> Path:
+    """The world's candidates as drtk rerank-queries label makes them."""
+    output = folder / "labelled.jsonl"
+    if not output.exists():
+        call = ["rerank-queries", "label", folder / "expansions.jsonl", "--queries", folder / "queries.jsonl"]
+        app([str(each) for each in (*call, "--index", folder / "bm25s", "-o", output, "-q")], standalone_mode=False)
+    return output

@@ -1,0 +1,202 @@
+"""drtk rerank-queries label: ranks and first passages worked out by hand, both engines, kills, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError
+from tests.bm25 import need_lucene
+from tests.expansions import RANKS, labelled, rows_of, world, write_rows, write_world
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("label"))
+
+
+def arguments(place: Path, output: Path, *more: str, source: Path | None = None) -> list[str]:
+    named = ["--queries", str(place / "queries.jsonl"), "--index", str(place / "bm25s"), "-o", str(output)]
+    return ["rerank-queries", "label", str(source or place / "expansions.jsonl"), *named, *more]
+
+
+def label(place: Path, output: Path, *more: str, source: Path | None = None) -> list[dict]:
+    app([*arguments(place, output, *more, source=source), "-q"], standalone_mode=False)
+    return rows_of(output)
+
+
+def test_the_rank_is_that_of_the_first_passage_with_an_answer(place: Path, tmp_path: Path) -> None:
+    rows = label(place, tmp_path / "out")
+    assert [row["rank"] for row in rows] == [RANKS[row["made"]] for row in world()[2]]
+    assert [{**row, "rank": 0, "top1": 0} for row in rows] == [{**row, "rank": 0, "top1": 0} for row in world()[2]]
+    first = {row["_id"]: row for row in rows}
+    assert first["q0#sentence#01"]["top1"] == {"title": "About0", "text": "key0 ans0 of a long story told here"}
+    assert first["q0#sentence#03"]["top1"] == {"title": "Also0", "text": "key0 told"}  # middling: the answer is second
+    assert first["q0#sentence#02"]["top1"] == {"title": "", "text": ""}  # nothing is found
+
+
+def test_depth_and_max_rank_say_what_counts_as_not_found(place: Path, tmp_path: Path) -> None:
+    rows = label(place, tmp_path / "out", "--depth", "1", "--max-rank", "250", "--no-top1")
+    wanted = {"good": 1, "middling": 250, "bad": 250, "nothing": 250}
+    assert [row["rank"] for row in rows] == [wanted[row["made"]] for row in world()[2]]
+    assert not any("top1" in row for row in rows)
+
+
+def test_titles_are_looked_into_on_request_alone(place: Path, tmp_path: Path) -> None:
+    asked = [{"_id": "q0", "text": "which?", "answers": ["also0"]}]
+    write_rows(tmp_path / "asked", asked)
+    source = write_rows(tmp_path / "in", [{"_id": "e", "query_id": "q0", "kind": "answer", "text": "key0"}])
+    named = ("--queries", str(tmp_path / "asked"))
+    assert label(place, tmp_path / "text", *named, source=source)[0]["rank"] == 101
+    assert label(place, tmp_path / "title", *named, "--match-title", source=source)[0]["rank"] == 1
+
+
+def test_answers_may_be_patterns(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_rows(tmp_path / "asked", [{"_id": "q0", "text": "which?", "answers": ["ANS[0-9]$", "a[", "ans0 of"]}])
+    source = write_rows(tmp_path / "in", [{"_id": "e", "query_id": "q0", "kind": "answer", "text": "key0"}])
+    rows = label(place, tmp_path / "out", "--queries", str(tmp_path / "asked"), "--match", "regex", source=source)
+    assert rows[0]["rank"] == 2
+    assert "question 'q0': 'a[' is no regular expression and matches nothing" in capfd.readouterr().err
+
+
+def test_equal_queries_of_a_window_are_searched_once_and_the_rate_is_told(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    app(arguments(place, tmp_path / "out"), standalone_mode=False)
+    counts = json.loads((tmp_path / "out.meta.json").read_text())["counts"]
+    # 24 questions, 3 kinds of 4: a quality's text has one of two words, by its place
+    texts = {(row["query_id"], row["text"]) for row in world()[2]}
+    assert counts["in"] == counts["out"] == 288
+    assert counts["searched"] == len(texts) < 288
+    assert counts["find an answer"] == 144
+    said = capfd.readouterr().err
+    assert f"rerank-queries label: {len(texts):,} queries searched, " in said
+    assert "queries/s with their answers" in said
+
+
+def test_lucene_gives_the_labels_that_bm25s_gives(place: Path, tmp_path: Path) -> None:
+    need_lucene()
+    app(
+        ["index", str(place / "corpus.jsonl"), "--type", "bm25", "-o", str(tmp_path / "lucene"), "-q"],
+        standalone_mode=False,
+    )
+    mine = label(place, tmp_path / "out", "--index", str(tmp_path / "lucene"))
+    assert mine == rows_of(labelled(place))
+
+
+def test_a_killed_run_resumed_equals_the_uninterrupted_one(place: Path, tmp_path: Path) -> None:
+    more = ["--batch", "7"]
+    whole = label(place, tmp_path / "whole", *more)
+    source = tmp_path / "pipe"
+    os.mkfifo(source)
+    running = subprocess.Popen(
+        [sys.executable, "-m", "drtk", *arguments(place, tmp_path / "out", *more, source=source)],
+        stderr=subprocess.DEVNULL,
+    )
+    lines = (place / "expansions.jsonl").read_bytes().splitlines(keepends=True)
+    try:
+        with open(source, "wb") as pipe:  # half of the input, then it waits
+            pipe.write(b"".join(lines[:144]))
+            pipe.flush()
+            deadline = time.monotonic() + 120
+            while not (tmp_path / "out.part.json").exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            os.kill(running.pid, signal.SIGKILL)
+            running.wait()
+    finally:
+        running.kill()
+        running.wait()
+    assert label(place, tmp_path / "out", *more, "--resume") == whole
+    assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("question", "told"),
+    [
+        ({"text": "which?"}, "question 'q0' has no answers, so that nothing can be labelled"),
+        ({"text": "which?", "answers": []}, "question 'q0' has no answers, so that nothing can be labelled"),
+        ({"text": "which?", "answers": ["", " "]}, "none of the answers of 'q0' can be looked for"),
+    ],
+)
+def test_questions_without_answers_are_refused_where_they_are_expanded(
+    place: Path, tmp_path: Path, question: dict, told: str
+) -> None:
+    write_rows(tmp_path / "asked", [{"_id": "q1", "text": "a", "answers": ["b"]}, {"_id": "q0", **question}])
+    rows = [{"_id": f"e{n}", "query_id": f"q{n}", "kind": "answer", "text": "key0"} for n in (1, 0)]
+    source = write_rows(tmp_path / "in", rows)
+    with pytest.raises(RecordError, match=f"in:2: {told}"):
+        label(place, tmp_path / "out", "--queries", str(tmp_path / "asked"), source=source)
+    named = ("--queries", str(tmp_path / "asked"), "--skip-bad", "1", "--force")
+    assert len(label(place, tmp_path / "out", *named, source=source)) == 1
+
+
+def test_invalid_patterns_alone_are_no_answers(place: Path, tmp_path: Path) -> None:
+    write_rows(tmp_path / "asked", [{"_id": "q0", "text": "which?", "answers": ["a["]}])
+    source = write_rows(tmp_path / "in", [{"_id": "e", "query_id": "q0", "kind": "answer", "text": "key0"}])
+    with pytest.raises(RecordError, match="in:1: none of the answers of 'q0' can be looked for"):
+        label(place, tmp_path / "out", "--queries", str(tmp_path / "asked"), "--match", "regex", source=source)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"query_id": "q99", "kind": "answer", "text": "a"}, "in:1: the queries have no 'q99'"),
+        ({"query_id": "q1", "kind": "answer", "text": " "}, "in:1: 'text' is empty"),
+        ({"query_id": "q1", "kind": "a/b", "text": "a"}, "in:1: 'kind' 'a/b' cannot stand in a file name"),
+        ({"query_id": "q1", "text": "a"}, "in:1: 'kind' is missing"),
+    ],
+)
+def test_bad_candidates_are_named(place: Path, tmp_path: Path, row: dict, told: str) -> None:
+    with pytest.raises(RecordError, match=told):
+        label(place, tmp_path / "out", source=write_rows(tmp_path / "in", [{"_id": "e", **row}]))
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_index_without_its_passages_is_refused(place: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "moved.jsonl"
+    corpus.write_bytes((place / "corpus.jsonl").read_bytes())
+    app(["index", str(corpus), "--type", "bm25s", "-o", str(tmp_path / "index"), "-q"], standalone_mode=False)
+    corpus.unlink()
+    named = ("--index", str(tmp_path / "index"))
+    with pytest.raises(MismatchError, match=r"index: its corpus is not at .*moved\.jsonl; name the file: --corpus"):
+        label(place, tmp_path / "out", *named)
+    write_rows(tmp_path / "other.jsonl", [{"_id": "d0", "text": "a"}])
+    with pytest.raises(MismatchError, match=r"other\.jsonl: has no passage 'd?x?\d+', which .* finds"):
+        label(place, tmp_path / "out", *named, "--corpus", str(tmp_path / "other.jsonl"))
+    assert len(label(place, tmp_path / "out", *named, "--corpus", str(place / "corpus.jsonl"), "--force")) == 288
+
+
+def test_what_cannot_be_meant_is_refused(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--max-rank 100: must be above --depth, 100"):
+        label(place, tmp_path / "out", "--max-rank", "100")
+    with pytest.raises(DrtkError, match="nowhere"):
+        label(place, tmp_path / "out", "--index", str(tmp_path / "nowhere"))
+
+
+def test_a_java_that_cannot_start_is_told_with_a_way_out(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_lucene()
+    app(
+        ["index", str(place / "corpus.jsonl"), "--type", "bm25", "-o", str(tmp_path / "lucene"), "-q"],
+        standalone_mode=False,
+    )
+    from drtk.retrieval import lucene_search
+
+    def start() -> None:
+        raise MissingDependency("Java 21", "Lucene", "drtk doctor")
+
+    monkeypatch.setattr(lucene_search, "start_jvm", start)
+    with pytest.raises(MissingDependency, match="Lucene needs Java 21, which is not installed") as fault:
+        label(place, tmp_path / "out", "--index", str(tmp_path / "lucene"))
+    assert "\n" not in str(fault.value)
+    assert not (tmp_path / "out").exists()
