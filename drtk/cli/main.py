@@ -32,6 +32,7 @@ COMMANDS = (
     "search",
     "rerank",
     "fuse",
+    "expand-queries",
     "rerank-queries",
     "read",
     "mine-negatives",

@@ -1,4 +1,4 @@
-"""drtk train-generator: a model learns to write queries for passages."""
+"""drtk train-generator: a model learns to write queries for passages, or expansions for questions."""
 
 from __future__ import annotations
 
@@ -17,16 +17,29 @@ from drtk.settings.writing import GeneratorSettings
 @folder_maker("model", resume=True, may_differ=OF_TRAINING)
 def train_generator(
     source: Annotated[
-        str, typer.Argument(metavar="INPUT", help="Training examples; or, without --corpus, passages with queries.")
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="Training examples; or, without --corpus, passages with queries; for GAR questions with answers.",
+        ),
     ],
     model: Annotated[
         str, typer.Option("--model", metavar="MODEL", help="T5 or BART model to start from: a folder, or hub name.")
     ],
     output: Folder,
-    corpus: Annotated[str | None, typer.Option("--corpus", metavar="FILE", help="Passages of the examples.")] = None,
+    corpus: Annotated[
+        str | None, typer.Option("--corpus", metavar="FILE", help="Passages of the examples, or of the run.")
+    ] = None,
     queries: Annotated[str | None, typer.Option("--queries", metavar="FILE", help="Queries of the examples.")] = None,
     dev: Annotated[
         str | None, typer.Option("--dev", metavar="FILE", help="What to measure with; the same kind of file as INPUT.")
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", metavar="FILE", help="GAR sentences and titles: BM25's hits for the questions."),
+    ] = None,
+    dev_run: Annotated[
+        str | None, typer.Option("--dev-run", metavar="FILE", help="The same for the questions of --dev.")
     ] = None,
     seed: Seed = 42,
     device: Device = "auto",
@@ -34,17 +47,28 @@ def train_generator(
     settings: GeneratorSettings,
     job: FolderJob,
 ) -> None:
-    """Train a model that writes queries for passages.
+    """Train a model that writes queries for passages, or expansions for questions.
 
-    Makes a model folder that doc2query and transformers load; log.jsonl in it is the loss, and ROUGE on what was held out.
+    Makes a model folder that doc2query, or expand-queries, and transformers load; log.jsonl in it is the loss, and ROUGE on what
+    was held out. With --folds, a folder of such folders.
     """
-    if (corpus is None) != (queries is None):
-        raise UsageError("--corpus and --queries go together; without both, INPUT holds passages with their queries")
+    settings.check()
     if dev is not None and settings.dev_share is not None:
         raise UsageError("--dev and --dev-share: choose one")
     measured = dev is not None or settings.dev_share is not None
     if settings.patience is not None and not measured:
         raise UsageError("--patience needs something to measure with: --dev or --dev-share")
+    if settings.kind is not None:
+        from drtk.cli.question_training import check_files, train_on_questions
+
+        given = {"corpus": corpus, "queries": queries, "dev": dev, "run": run, "dev_run": dev_run}
+        check_files(settings, given)
+        train_on_questions(source, model=model, given=given, seed=seed, device=device, settings=settings, job=job)
+        return
+    if run is not None or dev_run is not None:
+        raise UsageError(f"{'--run' if run else '--dev-run'}: only with --task gar-sentence or gar-title")
+    if (corpus is None) != (queries is None):
+        raise UsageError("--corpus and --queries go together; without both, INPUT holds passages with their queries")
     from drtk.evaluation.rouge import need_rouge, rouge
     from drtk.io.manifest import inputs_named
     from drtk.models.hub import locate

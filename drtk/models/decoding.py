@@ -23,15 +23,18 @@ def answers(
 ) -> list[list[list[int]]]:
     """Tokens of the answers to each input, without the one that ends them: [input][answer][token].
 
-    Sampled answers depend on (seed, key of the input, number of the answer) alone. Greedy: one answer an input.
+    Sampled answers depend on (seed, key of the input, number of the answer) alone. Greedy: one answer an input;
+    greedy+sample: the first is that one, the others are the samples of their numbers.
     ids, mask: (inputs, tokens); keys: one an input
     """
     if settings.decode == "beam":
         return _beams(writer, ids, mask, settings)
-    count = settings.n if settings.decode == "sample" else 1
+    count = settings.n if "sample" in settings.decode else 1
     chance = None
-    if settings.decode == "sample":
+    if "sample" in settings.decode:
         table = uniforms(keys, seed=seed, count=count, steps=settings.max_new_tokens)
+        if settings.decode == "greedy+sample":
+            table[:, 0] = 0.0  # falls into the share of the most likely token, which lies first
         chance = torch.from_numpy(table.reshape(len(keys) * count, -1)).to(ids.device)
     written = _written(writer, Decoding(writer, ids, mask), count, chance, settings)
     lists = [row[: int(end)].tolist() for row, end in zip(*written, strict=True)]

@@ -23,9 +23,9 @@ _OF_BEAMS = {"length_penalty": 1.0, "early_stopping": False, "diversity_penalty"
 def unheard(model: Any, decode: str) -> dict[str, Any]:
     """The wishes of a model's generation config that decoding leaves out, by name.
 
-    decode: sample, greedy or beam, each of which has wishes of its own
+    decode: sample, greedy, beam or greedy+sample, as GenerationSettings has it; sampling and beams have wishes of their own
     """
-    neutral = _ALWAYS | {"sample": _OF_SAMPLING, "beam": _OF_BEAMS}.get(decode, {})
+    neutral = _ALWAYS | (_OF_SAMPLING if "sample" in decode else _OF_BEAMS if decode == "beam" else {})
     found = {name: getattr(model.generation_config, name, None) for name in neutral}
     return {name: value for name, value in found.items() if value is not None and value != neutral[name]}
 

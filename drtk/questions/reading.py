@@ -14,6 +14,7 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.io.filtering import Done
 from drtk.io.intake import Intake
 from drtk.io.jsonl import dump
+from drtk.io.known_hits import Texts, forgiven, known_hits
 from drtk.io.progress import warn
 from drtk.io.streams import name_of
 from drtk.io.trec import Order, QueryHits
@@ -22,7 +23,6 @@ from drtk.models.fid import Answer, answered, encoded
 from drtk.models.hub import locate
 from drtk.models.seq2seq import load_writer
 from drtk.records import Passage
-from drtk.retrieval.rescoring import Texts, forgiven, known_hits
 from drtk.runners.base import BatchFunction
 from drtk.settings.reading import ReadSettings
 from drtk.text.batching import Tokens, batches_by_length
@@ -57,7 +57,8 @@ def questions_read(
     forgives them.
     """
     told = False
-    for hits in forgiven(known_hits(run, queries, corpus, depth, intake, order=order), run, intake):
+    known = known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake, order=order)
+    for hits in forgiven(known, run, intake):
         ids = hits.ranked_ids(order)[:depth]
         if not told and _disputed(hits, depth):
             told = True

@@ -12,12 +12,13 @@ import torch
 from drtk.errors import MismatchError, RecordError
 from drtk.io.filtering import Done
 from drtk.io.intake import Intake
+from drtk.io.known_hits import Faulty, forgiven
 from drtk.io.pair_vectors import PairVectors
 from drtk.io.streams import name_of
 from drtk.io.trec import Ranking, grouped_hits, run_lines
 from drtk.models.device import choose_device
 from drtk.models.listreranker import load_list_reranker
-from drtk.retrieval.rescoring import Faulty, forgiven, reordered
+from drtk.retrieval.rescoring import reordered
 from drtk.runners.base import BatchFunction
 
 

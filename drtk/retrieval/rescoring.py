@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,26 +12,16 @@ from drtk.errors import RecordError
 from drtk.io.filtering import Done
 from drtk.io.intake import Intake
 from drtk.io.jsonl import dump
+from drtk.io.known_hits import Faulty, Texts, forgiven, known_hits
 from drtk.io.pair_vectors import pair_id
-from drtk.io.streams import is_stream, name_of
-from drtk.io.trec import Order, QueryHits, Ranking, grouped_hits, run_lines
+from drtk.io.streams import name_of
+from drtk.io.trec import Ranking, run_lines
 from drtk.models.crossencoder import Prepared, Scorer
 from drtk.models.reading import text_of
-from drtk.records import Example, Passage
+from drtk.records import Example
 from drtk.retrieval.fusion import strictly_falling
 from drtk.runners.base import BatchFunction
 from drtk.settings.scoring import ScoringSettings
-
-Item = TypeVar("Item")
-Faulty = tuple[Item | None, list[RecordError]]  # a record, and what is wrong with its ids
-
-
-class Texts(Protocol):
-    """Where passages are looked up; io.store.CorpusStore is one."""
-
-    def many(self, ids: Sequence[str]) -> list[Passage]: ...
-
-    def missing(self, ids: Iterable[str]) -> Iterator[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,30 +50,10 @@ def candidates(
 
     Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `intake` forgives them.
     """
-    for hits in forgiven(known_hits(run, queries, corpus, depth, intake), run, intake):
+    for hits in forgiven(known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake), run, intake):
         ranking = hits.ranking()
         passages = corpus.many([id for id, _ in ranking[:depth]])
         yield Candidates(hits.query_id, queries[hits.query_id], ranking, [text_of(each, title) for each in passages])
-
-
-def known_hits(
-    run: str, queries: Mapping[str, str], corpus: Texts, depth: int, intake: Intake, *, order: Order = "score"
-) -> Iterator[Faulty[QueryHits]]:
-    """The hits of each query, and what is wrong with ids among the first `depth`, by `order`; they are taken out then."""
-    for hits in grouped_hits(run, intake=intake):
-        if hits.query_id not in queries:
-            place = f"{name_of(run)}:{hits.lines[0]}"
-            yield None, [RecordError(place, f"the queries have no '{hits.query_id}'")]
-            continue
-        faults: list[RecordError] = []
-        while absent := set(corpus.missing(hits.ranked_ids(order)[:depth])):  # again: others move up into the first
-            faults += [
-                RecordError(f"{name_of(run)}:{line}", f"the corpus has no '{id}'")
-                for id, line in zip(hits.doc_ids, hits.lines, strict=True)
-                if id in absent
-            ]
-            hits.keep([at for at, id in enumerate(hits.doc_ids) if id not in absent])
-        yield (hits if hits.doc_ids else None), faults
 
 
 def asked(
@@ -111,22 +80,6 @@ def _known_examples(
         absent = corpus.missing((*example.positives, *example.negatives))
         faults += [RecordError(place, f"the corpus has no '{id}'") for id in absent]
         yield (None if faults else example), faults
-
-
-def forgiven(found: Iterator[Faulty[Item]], source: str, intake: Intake) -> Iterator[Item]:
-    """The records, once `intake` has forgiven their faults; the first that it does not is raised with the number of others."""
-    for item, faults in found:
-        for at, fault in enumerate(faults):
-            try:
-                intake.forgive(fault)
-            except RecordError as error:
-                more = len(faults) - at - 1
-                with suppress(RecordError):  # a line further on that is no record
-                    more += 0 if is_stream(source) else sum(len(others) for _, others in found)
-                told = f"{error.problem} ({more:,} more ids are unknown)" if more else error.problem
-                raise RecordError(error.place, told) from None
-        if item is not None:
-            yield item
 
 
 def reordered(ranking: Ranking, scores: Sequence[float]) -> Ranking:

@@ -14,8 +14,9 @@ class GenerationSettings:
     """drtk doc2query; the figures are those of query-as-context pre-training."""
 
     n: int = knob(5, "Texts to write for each passage.", at_least=1, flag="--n")
-    decode: Literal["sample", "greedy", "beam"] = knob(
-        "sample", "How tokens are chosen: sample, greedy (one text), or beam (the n best)."
+    decode: Literal["sample", "greedy", "beam", "greedy+sample"] = knob(
+        "sample",
+        "How tokens are chosen: sample, greedy (one text), beam (the n best), or greedy+sample (one greedy text, then samples).",
     )
     top_k: int = knob(25, "Draw among the so many most likely tokens; 0: among all.", at_least=0)
     top_p: float = knob(
@@ -55,7 +56,7 @@ class GenerationSettings:
             ("--temperature", self.temperature != usual.temperature, "sample"),
             ("--beams", self.beams != usual.beams, "beam"),
         ):
-            if changed and self.decode != decode:
+            if changed and decode not in self.decode:
                 raise UsageError(f"{flag}: only with --decode {decode}")
 
 

@@ -5,13 +5,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from drtk.errors import UsageError
 from drtk.settings.core import knob
+
+GAR = "gar-"  # what tasks about questions begin with; the kind of expansion follows
 
 
 @dataclass(frozen=True)
 class GeneratorSettings:
     """drtk train-generator. Lengths and learning rate are those of methods, section 2.1 (T5, passage to query)."""
 
+    task: Literal["doc2query", "gar-answer", "gar-sentence", "gar-title"] = knob(
+        "doc2query",
+        "What is learnt: doc2query (passage to query), or GAR (question to answer, to the sentence that holds it, or to titles).",
+    )
+    depth: int = knob(100, "GAR: hits of each question in --run that are looked at.", at_least=1)
+    answer_case: Literal["kept", "initial"] = knob(
+        "kept", "GAR: answers in capitals alone as they are, or with initial capitals (TriviaQA)."
+    )
+    title_mode: Literal["all", "first"] = knob(
+        "all", "GAR titles: of all answer-bearing passages among the hits, or of the first."
+    )
+    separator: str = knob(", ", "GAR titles: what stands between two.")
+    match: Literal["tokens", "regex"] = knob(
+        "tokens",
+        "GAR: how answers are looked for: tokens (DPR's matching), or regex (answers are patterns: CuratedTREC).",
+    )
+    match_title: bool = knob(
+        False, "GAR titles: look for answers in titles too (as GAR's scripts do), not in texts alone."
+    )
+    folds: int | None = knob(
+        None,
+        "GAR: train so many generators, each without one fold of the questions, for expand-queries --holdout.",
+        at_least=2,
+    )
     batch: int = knob(64, "Pairs in one step, over all devices together.", at_least=1)
     epochs: float = knob(2.0, "Passes over the pairs.", at_least=0)
     steps: int | None = knob(None, "Steps to train for, in place of --epochs.", at_least=1, instead_of="epochs")
@@ -57,3 +84,26 @@ class GeneratorSettings:
     trainer: tuple[str, ...] = knob(
         (), "KEY=VALUE for an argument of transformers' TrainingArguments without an option here; repeatable."
     )
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of expansion that a GAR task writes: answer, sentence or title; None for doc2query."""
+        return self.task.removeprefix(GAR) if self.task.startswith(GAR) else None
+
+    def check(self) -> None:
+        """Raise UsageError for a choice other than its default that --task does not look at."""
+        usual = type(self)
+        found = ("gar-sentence", "gar-title")  # targets are found in passages
+        questions = ("gar-answer", *found)
+        for flag, changed, tasks in (
+            ("--title", self.title is not None, ("doc2query",)),
+            ("--depth", self.depth != usual.depth, found),
+            ("--answer-case", self.answer_case != usual.answer_case, ("gar-answer",)),
+            ("--title-mode", self.title_mode != usual.title_mode, ("gar-title",)),
+            ("--separator", self.separator != usual.separator, ("gar-title",)),
+            ("--match", self.match != usual.match, found),
+            ("--match-title", self.match_title != usual.match_title, ("gar-title",)),
+            ("--folds", self.folds is not None, questions),
+        ):
+            if changed and self.task not in tasks:
+                raise UsageError(f"{flag}: only with --task {' or '.join(tasks)}")

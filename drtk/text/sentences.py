@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
-from drtk.text.punkt import PunktModel
+from drtk.text.punkt import ENGLISH_ABBREVIATIONS, PunktModel
 
 Span = tuple[int, int]
 BLOCK = 50_000  # characters looked at together; no sentence is longer
@@ -48,6 +49,17 @@ class SentenceSplitter:
             found.extend(inside)
             begin = end
         return [span for span in (trimmed(text, start, stop) for start, stop in found) if span[0] < span[1]]
+
+
+@cache
+def plain_splitter() -> SentenceSplitter:
+    """Punkt that knows common English abbreviations and nothing else: the same on every machine, whatever is installed."""
+    return SentenceSplitter(PunktModel(tuple(ENGLISH_ABBREVIATIONS.split()), (), (), {}))
+
+
+def plain_sentences(text: str) -> list[str]:
+    """The sentences of a text by `plain_splitter`, white space made single spaces."""
+    return [" ".join(text[begin:end].split()) for begin, end in plain_splitter().spans(text)]
 
 
 def _block_end(text: str, begin: int) -> int:

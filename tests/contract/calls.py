@@ -75,6 +75,11 @@ CALLS = {
         torn=b"q1 Q0 d1 one\n",
     ),
     "fuse": Call("{input} {second.run} -o {output}", "first.run", collection.run, torn=b"q1 Q0 d1 one\n"),
+    "expand-queries": Call(
+        "{input} -o {output} --model {writer} --kind answer --n 1 --max-new-tokens 2",
+        "queries.jsonl",
+        collection.queries,
+    ),
     "read": Call(
         "{input} -o {output} --corpus {documents.jsonl} --queries {many.jsonl} --model {writer} --depth 2 --max-length 16 "
         "--max-new-tokens 1",

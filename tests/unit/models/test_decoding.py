@@ -201,3 +201,15 @@ def test_what_is_not_heard_is_told_for_the_way_of_decoding_that_it_is_for() -> N
         setattr(model.generation_config, name, value)
     assert unheard(model, "greedy") == unheard(model, "sample") == {"no_repeat_ngram_size": 3}
     assert unheard(model, "beam") == {"no_repeat_ngram_size": 3, "early_stopping": True}
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart", "gpt2"])
+def test_greedy_and_sample_is_the_greedy_text_and_then_the_samples_of_their_numbers(kind: str) -> None:
+    writer, keys = tiny(kind), list("abcde")
+    inputs = batch(writer, [0, 1, 2, 3, 4])
+    shape = {"max_new_tokens": 12, "top_k": 20}
+    greedy = answers(writer, *inputs, keys, GenerationSettings(n=1, decode="greedy", max_new_tokens=12), seed=7)
+    sampled = answers(writer, *inputs, keys, GenerationSettings(n=4, decode="sample", **shape), seed=7)
+    both = answers(writer, *inputs, keys, GenerationSettings(n=4, decode="greedy+sample", **shape), seed=7)
+    assert both == [[first[0], *others[1:]] for first, others in zip(greedy, sampled, strict=True)]
+    assert any(first[0] != others[0] for first, others in zip(greedy, sampled, strict=True))

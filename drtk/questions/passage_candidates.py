@@ -1,0 +1,111 @@
+"""Candidate expansions without a generator: sentences, titles and frequent words of what a first search found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from drtk.io.filtering import Done
+from drtk.io.intake import Intake
+from drtk.io.known_hits import forgiven, known_hits
+from drtk.io.store import CorpusStore
+from drtk.questions.candidates import Gathered
+from drtk.records import Passage, Query
+from drtk.runners.base import BatchFunction
+from drtk.settings.expansion import PASSAGE_KINDS, ExpansionSettings
+from drtk.text.sentences import plain_sentences
+from drtk.text.words import content_words
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A question, and the passages that a first search found for it, best first."""
+
+    query_id: str
+    question: str
+    passages: list[Passage]
+
+
+def found_passages(
+    run: str, *, queries: dict[str, Query], corpus: CorpusStore, depth: int, intake: Intake
+) -> Iterator[Found]:
+    """The questions of a run in its order, with their first `depth` passages.
+
+    Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `intake` forgives them.
+    """
+    for hits in forgiven(known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake), run, intake):
+        passages = [Passage(each.id, each.text, each.title) for each in corpus.many(hits.ranked_ids()[:depth])]
+        yield Found(hits.query_id, queries[hits.query_id].text, passages)
+
+
+class FromPassages(BatchFunction):
+    """Expansion records of questions, of one kind or of all kinds, from passages found for them."""
+
+    def __init__(self, kind: str | None, settings: ExpansionSettings) -> None:
+        self._kinds = PASSAGE_KINDS if kind is None else (kind,)
+        self._settings = settings
+
+    def __call__(self, prepared: list[Found]) -> Done:
+        """The window's expansions, questions in order, as JSON lines."""
+        gathered = Gathered()
+        for each in prepared:
+            for kind in self._kinds:
+                gathered.add(each.query_id, each.question, kind, candidates(each, kind, self._settings))
+        return gathered.done()
+
+
+def candidates(found: Found, kind: str, settings: ExpansionSettings) -> list[str]:
+    """At most `settings.candidates` different texts of a kind: sentence, title or terms."""
+    makers: dict[str, Callable[[], Iterator[str]]] = {
+        "sentence": lambda: sentences(found.question, found.passages),
+        "title": lambda: (" ".join(passage.title.split()) for passage in found.passages),
+        "terms": lambda: frequent_terms(
+            found.question, found.passages, feedback=settings.feedback, count=settings.terms
+        ),
+    }
+    kept: dict[str, None] = {}
+    for text in makers[kind]():
+        if text:
+            kept[text] = None
+        if len(kept) == settings.candidates:
+            break
+    return list(kept)
+
+
+def sentences(question: str, passages: Sequence[Passage]) -> Iterator[str]:
+    """First the best sentence of each passage in their order, then the second of each, and so on.
+
+    The best shares the most different words with the question (function words left out); of equals, the earlier one.
+    """
+    asked = set(content_words(question))
+    ordered: list[list[str]] = []
+    for passage in passages:
+        parted = plain_sentences(passage.text)
+        ordered.append(sorted(parted, key=lambda sentence: -len(asked & set(content_words(sentence)))))
+    for place in range(max(map(len, ordered), default=0)):
+        for each in ordered:
+            if place < len(each):
+                yield each[place]
+
+
+def frequent_terms(question: str, passages: Sequence[Passage], *, feedback: int, count: int) -> Iterator[str]:
+    """First the `count` words that the most of the first `feedback` passages share, then those of each passage by itself.
+
+    Words of the question and function words are left out. Of equals come first those that occur more often, then those that
+    occur earlier.
+    """
+    asked = set(content_words(question))
+    of_each = [
+        Counter(word for word in content_words(f"{passage.title} {passage.text}") if word not in asked)
+        for passage in passages
+    ]
+    holders: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    for words in of_each[:feedback]:
+        holders.update(words.keys())
+        total.update(words)
+    # sorted() and most_common() keep the order of first occurrence among equals
+    yield " ".join(sorted(total, key=lambda word: (-holders[word], -total[word]))[:count])
+    for words in of_each:
+        yield " ".join(word for word, _ in words.most_common(count))
