@@ -26,9 +26,7 @@ ShownCorpus = Annotated[
 ShownQueries = Annotated[
     str | None, typer.Option("--queries", metavar="FILE", help="Queries: texts of those that moved.")
 ]
-ComparedBy = Annotated[
-    str | None, typer.Option("--qrels", metavar="FILE", help="Judgements: BEIR TSV or TREC qrels.")
-]
+ComparedBy = Annotated[str | None, typer.Option("--qrels", metavar="FILE", help="Judgements: BEIR TSV or TREC qrels.")]
 Answers = Annotated[
     str | None,
     typer.Option(

@@ -20,7 +20,8 @@ WINDOW = 32  # questions between two places to go on from: each has a hundred pa
 @record_filter("predictions", parts=True)
 def read(
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Folder or hub name of a reader: T5, or a released FiD folder.")
+        str,
+        typer.Option("--model", metavar="MODEL", help="Folder or hub name of a reader: T5, or a released FiD folder."),
     ],
     corpus: Corpus,
     queries: Queries,
@@ -52,7 +53,12 @@ def read(
     job.looked_up = (corpus, str(locate(model)))
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}
     found = questions_read(
-        source, queries=texts, corpus=CorpusStore.open(corpus), depth=settings.depth, order=settings.order, intake=job.intake
+        source,
+        queries=texts,
+        corpus=CorpusStore.open(corpus),
+        depth=settings.depth,
+        order=settings.order,
+        intake=job.intake,
     )
     run_filter(
         found, job, Read, model, tokenizer, settings, device, running=running, window=WINDOW, unit="questions"

@@ -28,7 +28,10 @@ def search(
     ],
     output: Output = "-",
     question: Annotated[
-        str | None, typer.Option("--question", "-q", metavar="TEXT", help="Answer one question on the terminal; -: each line of stdin.")
+        str | None,
+        typer.Option(
+            "--question", "-q", metavar="TEXT", help="Answer one question on the terminal; -: each line of stdin."
+        ),
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help="Where the encoder is; by default as the index says.")

@@ -94,7 +94,9 @@ class Read(BatchFunction):
         self._model, self._settings, self._device = model, settings, choose_device(device)
         self._writer = load_writer(locate(model), tokenizer_at=None if tokenizer is None else locate(tokenizer))
         if not self._writer.two_sided:
-            raise MismatchError(f"{model}: goes on with a text; a model that reads one and writes another is needed (T5)")
+            raise MismatchError(
+                f"{model}: goes on with a text; a model that reads one and writes another is needed (T5)"
+            )
         on_cpu = self._device.type == "cpu"
         self._dtype = _dtype(settings.dtype, on_cpu=on_cpu)
         self._writer.model.to(self._device, self._dtype)

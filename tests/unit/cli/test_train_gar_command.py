@@ -24,7 +24,20 @@ from drtk.settings.writing import GeneratorSettings
 from tests.asked import Asked, write_questions
 from tests.tiny import tiny_writer
 
-QUICK = ["--batch", "4", "--lr", "3e-3", "--max-length", "16", "--target-length", "8", "--steps", "6", "--device", "cpu"]
+QUICK = [
+    "--batch",
+    "4",
+    "--lr",
+    "3e-3",
+    "--max-length",
+    "16",
+    "--target-length",
+    "8",
+    "--steps",
+    "6",
+    "--device",
+    "cpu",
+]
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +180,9 @@ def test_no_generator_learns_from_its_own_fold_and_all_learn_from_the_others(
 def test_what_generators_of_folds_are_measured_with_is_neither_trained_on_nor_their_fold(
     asked: Asked, writer: Path, tmp_path: Path
 ) -> None:
-    train(asked, writer, tmp_path / "m", "--folds", "2", "--dev-share", "0.3", "--eval-every", "3", "--select", "rouge1")
+    train(
+        asked, writer, tmp_path / "m", "--folds", "2", "--dev-share", "0.3", "--eval-every", "3", "--select", "rouge1"
+    )
     record = [json.loads(line)["fold"] for line in (tmp_path / "m" / "questions.jsonl").open()]
     for fold in range(2):
         counts = read_json(tmp_path / "m" / f"fold-{fold}" / "meta.json")["counts"]
@@ -235,7 +250,16 @@ def test_what_a_task_does_not_look_at_is_refused(
 
 
 def test_a_task_that_looks_for_passages_wants_run_and_corpus(asked: Asked, writer: Path, tmp_path: Path) -> None:
-    call = ["train-generator", str(asked.questions), "--task", "gar-title", "--model", str(writer), "-o", str(tmp_path / "m")]
+    call = [
+        "train-generator",
+        str(asked.questions),
+        "--task",
+        "gar-title",
+        "--model",
+        str(writer),
+        "-o",
+        str(tmp_path / "m"),
+    ]
     with pytest.raises(UsageError, match="--run: --task gar-title looks for answers in the passages of a BM25 run"):
         app(call, standalone_mode=False)
 
@@ -250,7 +274,9 @@ def test_data_that_cannot_be_trained_on_is_told_in_a_line(asked: Asked, writer: 
     with pytest.raises(RecordError, match=r"bm25.run:73: the queries have no 'q99'$"):
         train(asked, writer, tmp_path / "m", task="gar-title")
     asked.run.write_text("".join(run))
-    asked.questions.write_text("".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in asked.texts.items()))
+    asked.questions.write_text(
+        "".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in asked.texts.items())
+    )
     with pytest.raises(DrtkError, match=r"questions.jsonl: no question has an answer"):
         train(asked, writer, tmp_path / "m")
     asked.questions.write_text(plain.replace('"answers": ["', '"answers": ["no '))

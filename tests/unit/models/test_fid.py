@@ -91,13 +91,17 @@ def test_answers_are_those_of_passages_encoded_alone_and_joined_by_hand(kind: st
     with torch.inference_mode():
         endless = [slow_answer(writer, each)[0] for each in passages]
         firsts = {answer[0] for answer in endless}
-        writer.ends = tuple(token for answer in endless for token in answer if token not in firsts)[:1]  # ends some, not all, and not at once
+        writer.ends = tuple(token for answer in endless for token in answer if token not in firsts)[
+            :1
+        ]  # ends some, not all, and not at once
         expected = [slow_answer(writer, each) for each in passages]
         hidden, mask = encoded(writer, tokens, groups, budget=budget)
         found = answered(writer, hidden, mask, longest=LONGEST)
     assert [answer.tokens for answer in found] == [answer for answer, _ in expected]
     assert [answer.score for answer in found] == pytest.approx([score for _, score in expected], abs=1e-5)
-    assert len({len(answer) for answer, _ in expected}) > 1, "questions must leave the batch at different times for this to show anything"
+    assert len({len(answer) for answer, _ in expected}) > 1, (
+        "questions must leave the batch at different times for this to show anything"
+    )
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart"])

@@ -116,7 +116,10 @@ def test_a_passage_is_read_with_its_question_and_title() -> None:
 
 def fused_by_others(depth: int = 20) -> list[tuple[str, float]]:
     """A fused list as others write it: round robin of two lists with the scores they had, so that scores rise and fall."""
-    lists = [[(f"d{n}", 90.0 - n) for n in range(depth // 2)], [(f"d{39 - n}", 0.9 - n / 50) for n in range(depth // 2)]]
+    lists = [
+        [(f"d{n}", 90.0 - n) for n in range(depth // 2)],
+        [(f"d{39 - n}", 0.9 - n / 50) for n in range(depth // 2)],
+    ]
     return [hit for pair in zip(*lists, strict=True) for hit in pair]
 
 
@@ -149,7 +152,9 @@ def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(
 def test_ranks_and_scores_that_disagree_are_told_once(
     here: Path, model: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    lines = [f"q{n} Q0 {id} {rank} {score} t\n" for n in (1, 2) for rank, (id, score) in enumerate(fused_by_others(), 1)]
+    lines = [
+        f"q{n} Q0 {id} {rank} {score} t\n" for n in (1, 2) for rank, (id, score) in enumerate(fused_by_others(), 1)
+    ]
     write(here / "fused", "".join(lines))
     call = [*FILES, "--model", str(model), *SHORT]
     app(["read", "fused", *call, "-o", "p"], standalone_mode=False)
@@ -258,7 +263,9 @@ def test_what_cannot_be_read_is_told_in_one_line(
 
 def test_passages_forgiven_make_room_for_those_that_follow(here: Path) -> None:
     # Of d1, x, y, d2 the first two are wanted: with x and y forgiven these are d1 and d2, though y was third.
-    write(here / "gaps", "".join(f"q1 Q0 {id} {at} {9 - at} t\n" for at, id in enumerate(("d1", "x", "y", "d2", "d3"), 1)))
+    write(
+        here / "gaps", "".join(f"q1 Q0 {id} {at} {9 - at} t\n" for at, id in enumerate(("d1", "x", "y", "d2", "d3"), 1))
+    )
     intake = Intake(skip_bad=2)
     (question,) = questions_read(
         "gaps", queries={"q1": "who?"}, corpus=Corpus(40), depth=2, order="rank", intake=intake
