@@ -53,6 +53,30 @@ def search(
     qrels: Annotated[
         str | None, typer.Option("--qrels", metavar="FILE", help="tune: judgements, BEIR TSV or TREC qrels.")
     ] = None,
+    expand: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--expand",
+            metavar="[KIND=]MODEL",
+            help="-q: expand questions with this generator; repeatable, one a kind.",
+            show_default=False,
+        ),
+    ] = None,
+    query_reranker: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--query-reranker",
+            metavar="[KIND=]DIR",
+            help="-q: choose among expansions with this model of drtk rerank-queries train; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option(
+            "--candidates", min=1, help="-q with --query-reranker: texts each generator writes. [default: 50]"
+        ),
+    ] = None,
     *,
     settings: SearchSettings,
     job: FilterJob,
@@ -62,10 +86,10 @@ def search(
     Writes a TREC run: qid Q0 docid rank score tag, best first; equal scores by descending id, as trec_eval orders them.
     Several index folders are searched as parts of one collection.
     """
+    from drtk.cli.answering import answer_questions, expanding, plain
     from drtk.cli.tuning import tune_bm25
     from drtk.errors import UsageError
     from drtk.io.progress import log
-    from drtk.records import Query
     from drtk.retrieval.asking import QueryEncoder, TextQueries, sort_paths
     from drtk.retrieval.collection import Collection
     from drtk.retrieval.searching import Wanted
@@ -77,6 +101,12 @@ def search(
         raise UsageError("-q shows passages on the terminal: leave out files of queries, --by source and -o")
     if tune != (qrels is not None) or (tune and question is not None):
         raise UsageError("--tune and --qrels go together, and with a file of queries, not with -q")
+    if expand and question is None:
+        raise UsageError("--expand goes with -q; for files: drtk expand-queries, then drtk rerank-queries apply")
+    if query_reranker and not expand:
+        raise UsageError("--query-reranker chooses among what --expand MODEL writes")
+    if candidates is not None and not query_reranker:
+        raise UsageError("--candidates: without --query-reranker there is one, the likeliest text")
     wanted = Wanted(settings.k or DEPTH, _documents(corpus) if by == "source" else None, drop_same_id)
     collection = Collection(folders, settings)
     if tune:
@@ -89,15 +119,13 @@ def search(
         log(f"taking {taken}, as {folders[0]} advises")
     encode = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
     if question is not None:
-        from drtk.cli.answering import answer_questions
-
-        plain = Wanted(settings.k or ANSWERS)
-        queries = TextQueries(collection, encode)
-
-        def answer(text: str) -> tuple[list[str], Any]:
-            ((_, ranking),) = queries([Query("question", text)], plain)
-            return [], ranking
-
+        ask, shown = TextQueries(collection, encode), settings.k or ANSWERS
+        if expand:
+            answer = expanding(
+                *(expand, query_reranker or [], candidates, ask, shown), corpus=corpus, device=settings.device
+            )
+        else:
+            answer = plain(ask, shown)
         answer_questions(question, answer, collection, corpus)
         return
     _run(source or "-", collection, encode, wanted, tag, settings, job)

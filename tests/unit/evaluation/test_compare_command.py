@@ -90,8 +90,14 @@ def test_answers_in_place_of_judgements_give_the_same_tests(here: Path, capfd: p
     means = {(row["system"], row["measure"]): row["mean"] for row in found if row["kind"] == "system"}
     assert means == pytest.approx(
         {
-            **{("a", "Answer@1"): 0.2, ("a", "Answer@5"): 0.8, ("a", "Answer@20"): 0.8, ("a", "Answer@100"): 0.8},
-            **{("b", "Answer@1"): 0.2, ("b", "Answer@5"): 0.6, ("b", "Answer@20"): 1.0, ("b", "Answer@100"): 1.0},
+            ("a", "Answer@1"): 0.2,
+            ("a", "Answer@5"): 0.8,
+            ("a", "Answer@20"): 0.8,
+            ("a", "Answer@100"): 0.8,
+            ("b", "Answer@1"): 0.2,
+            ("b", "Answer@5"): 0.6,
+            ("b", "Answer@20"): 1.0,
+            ("b", "Answer@100"): 1.0,
         }
     )
     with_titles = [json.loads(line) for line in command(capfd, *call, "--match-title").splitlines()]
@@ -107,14 +113,14 @@ def test_answers_that_cannot_be_used_are_refused(here: Path, capfd: pytest.Captu
     ):
         with pytest.raises(UsageError, match=complaint):
             command(capfd, *call, *more)
-    with pytest.raises(UsageError, match="read twice|reads every run twice"):
+    with pytest.raises(UsageError, match="reads every run twice"):
         command(capfd, *[word if word != "b.run" else "-" for word in call])
     with pytest.raises(UsageError, match="needs the texts"):
         command(capfd, *call[:-4], "--permutations", "1000")
     with pytest.raises(UsageError, match="what is right"):
         command(capfd, "compare", "a.run", "b.run")
     write(here / "b.run", "q1 Q0 nowhere 1 1.0 t\n")
-    with pytest.raises(MismatchError, match="b.run:1: passage 'nowhere' is not in the corpus"):
+    with pytest.raises(MismatchError, match=r"b\.run:1: passage 'nowhere' is not in the corpus"):
         command(capfd, *call, "--missing-as-zero")
 
 

@@ -235,7 +235,9 @@ def test_a_released_reader_loads_from_its_wrapped_weights(
     assert found == predictions(capfd, "run", *FILES, "--model", model)
     del state["encoder.encoder.block.0.module.layer.0.SelfAttention.q.weight"]
     torch.save(state, wrapped / "pytorch_model.bin")
-    with pytest.raises(MismatchError, match="lacks weights of a t5: encoder.block.0.layer.0.SelfAttention.q.weight"):
+    with pytest.raises(
+        MismatchError, match=r"lacks weights of a t5: encoder\.block\.0.layer\.0\.SelfAttention\.q\.weight"
+    ):
         predictions(capfd, "run", *FILES, "--model", wrapped, "--tokenizer", model)
 
 
@@ -281,5 +283,5 @@ def test_a_score_that_is_no_number_is_a_fault(here: Path, model: Path, capfd: py
     loaded.save_pretrained(folder)
     for file in model.glob("*token*"):
         (folder / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(DrtkError, match="gave a score that is no finite number, computing in torch.float32"):
+    with pytest.raises(DrtkError, match=r"gave a score that is no finite number, computing in torch\.float32"):
         predictions(capfd, "run", *FILES, "--model", folder)
