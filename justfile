@@ -56,3 +56,7 @@ reproduce method:
 # SQuAD: chunk, both BM25 engines and the reference figures; data in ../shared/data or $DRTK_TEST_DATA
 squad:
     sh docs/cookbook/squad.sh runs/squad
+
+# EAR on SQuAD: candidates, both scorers, everything they are compared with; MODEL: an encoder to begin with (MiniLM); sizes by variables
+ear model:
+    sh docs/cookbook/ear.sh runs/ear {{model}}
