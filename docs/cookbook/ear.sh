@@ -9,7 +9,7 @@
 #   CANDIDATES=10 SWEEP="1 2 5 10"               candidates of each kind; how many the sweep leaves to choose from
 #   KINDS="sentence title terms"                 of --from-run, in the order of fusion
 #   RI_EPOCHS=3 RD_EPOCHS=2 RD_LENGTH=128 BATCH=4 MAX_LR=5e-4 WARMUP=100 EVERY=100    highest rate: MAX_LR / sqrt(WARMUP)
-#   RERANK_EPOCHS=2 RERANK_DEPTH=25              the passage re-ranker: epochs over BM25's first ten, and how many it re-orders
+#   RERANK_EPOCHS=2 RERANK_LENGTH=192 RERANK_DEPTH=25    the passage re-ranker: epochs over BM25's first ten, tokens, how many it re-orders
 #   GENERATOR=                                   a T5 or BART model: trained for GAR's three tasks and reported apart
 #   GENERATOR_STEPS=1000 GENERATOR_BATCH=16 GENERATOR_LR=1e-3 SAMPLES=50
 #   DENSE=                                       the encoder of the dense runs, MODEL where nothing is said
@@ -65,7 +65,7 @@ done
 # The passage re-ranker: BM25's first ten of each training question, right where they hold an answer.
 drtk mine-negatives "bm25=$out/train.run" --policy nq --depth 10 --corpus "$corpus" --queries "$out/train.jsonl" -o "$out/pairs.jsonl" $again
 drtk train-reranker "$out/pairs.jsonl" --corpus "$corpus" --queries "$out/train.jsonl" --model "$model" --preset bert-passage-reranker \
-  --batch 32 --epochs "${RERANK_EPOCHS:-2}" --warmup 0.1 --max-length 192 -o "$out/passage-reranker" $again
+  --batch 32 --epochs "${RERANK_EPOCHS:-2}" --warmup 0.1 --max-length "${RERANK_LENGTH:-192}" -o "$out/passage-reranker" $again
 rerank() { # RUN NAME
   drtk rerank "$1" --corpus "$corpus" --queries "$out/test.jsonl" --model "$out/passage-reranker" --depth "${RERANK_DEPTH:-25}" -o "$out/$2.run" $again
   systems="$systems $2=$out/$2.run"
