@@ -65,7 +65,7 @@ def test_a_question_of_no_fold_is_refused_or_drawn(tmp_path: Path) -> None:
 
 def test_an_id_that_stands_for_another_question_now_is_refused(tmp_path: Path) -> None:
     seen = record(tmp_path, QUESTIONS_READ, drawn_folds(QUESTIONS_READ, 4, seed=42))
-    with pytest.raises(MismatchError, match="'q7' is another question here than the one that .* was trained with"):
+    with pytest.raises(MismatchError, match=r"'q7' is another question here than the one that .* was trained with"):
         seen.fold(Query("q7", "who else?"), draw=True)
 
 
