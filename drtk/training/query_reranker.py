@@ -98,7 +98,10 @@ class MeasuredRank:
         texts = (candidate for number in numbers for candidate in groups[number].candidates)
         self._tokens = tokenizing(each for place, each in enumerate(texts) if place % world_size() == rank())
         first, best = np.mean([ranks[0] for ranks in self._ranks]), np.mean([ranks.min() for ranks in self._ranks])
-        log(f"--dev: {len(numbers):,} questions; {MEASURE} {first:.2f} of the first candidates, {best:.2f} of the best")
+        if rank() == 0:
+            log(
+                f"--dev: {len(numbers):,} questions; {MEASURE} {first:.2f} of the first candidates, {best:.2f} of the best"
+            )
 
     @torch.no_grad()
     def __call__(self) -> dict[str, float]:
@@ -155,7 +158,8 @@ def train_query_reranker(
         others=["max_grad_norm=0.0", *settings.trainer],  # 0: gradients are not clipped
         parts=schedule.batch // (settings.micro_batch or schedule.batch),
     )
-    _tell_rates(settings, schedule.steps)
+    if rank() == 0:
+        _tell_rates(settings, schedule.steps)
     if settings.gradient_checkpointing:
         allow_checkpointing(start.model)
     on_cpu = arguments.device.type == "cpu"

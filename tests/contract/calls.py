@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from drtk.cli.main import app
+from drtk.cli.main import FUNCTIONS
 from tests.contract import collection
 
 
@@ -87,6 +87,21 @@ CALLS = {
         collection.run,
         torn=b"q1 Q0 d1 one\n",
     ),
+    "rerank-queries label": Call(
+        "{input} -o {output} --queries {asked.jsonl} --index {bm25s} --depth 5",
+        "expansions.jsonl",
+        collection.expansions,
+        keeps=True,
+    ),
+    "rerank-queries train": Call(
+        "{input} -o {output} --queries {asked.jsonl} --model {model} --steps 2 --max-length 16 --device cpu",
+        "labelled.jsonl",
+        collection.labelled,
+        compares="*.safetensors",
+    ),
+    "rerank-queries apply": Call(
+        "{input} -o {output} --queries {asked.jsonl} --select oracle", "labelled.jsonl", collection.labelled
+    ),
     "mine-negatives": Call(
         "run={input} -o {output} --qrels {many.tsv} --policy tevatron",
         "first.run",
@@ -161,8 +176,6 @@ CALLS = {
     "presets": Call("", streams=False),
     "doctor": Call("", streams=False),
 }
-
-FUNCTIONS = {info.name: info.callback for info in app.registered_commands}
 
 
 def of_shape(*shapes: str) -> list[str]:

@@ -109,6 +109,29 @@ def questions(count: int) -> bytes:
     )
 
 
+def expansions(count: int) -> bytes:
+    """Four candidates for each question, the second of which holds its answer."""
+    return lines(
+        {
+            "_id": f"e{number}",
+            "query_id": f"q{number // 4}",
+            "kind": "answer",
+            "text": f"{WORDS[number % 7]} {sentence(number // 4 * 10).split()[1] if number % 4 == 1 else number}",
+            "colour": ["red", "blue"][number % 2],
+            "metadata": {"year": 1950},
+        }
+        for number in range(count)
+    )
+
+
+def labelled(count: int) -> bytes:
+    """The candidates with a rank each, the second of a question having the best, and a first passage."""
+    return lines(
+        row | {"rank": [101, 1, 7, 101][number % 4], "top1": {"title": "", "text": sentence(number)}}
+        for number, row in enumerate(map(orjson.loads, expansions(count).splitlines()))
+    )
+
+
 def predictions(count: int) -> bytes:
     """Answers to the questions, every other one right."""
     return lines(
@@ -158,6 +181,9 @@ class Collection:
             "examples.jsonl": examples(24),
             "questions.jsonl": questions(20),
             "predictions.jsonl": predictions(20),
+            "asked.jsonl": questions(2000),
+            "expansions.jsonl": expansions(80),
+            "labelled.jsonl": labelled(80),
             "sentences.jsonl": sentence_vectors(20),
             "tasks/STS-B/test.tsv": sentence_pairs(12),
             "log.jsonl": training_log(20),
@@ -253,6 +279,8 @@ class Collection:
             "train.jsonl": "examples.jsonl",
             "questions.jsonl": "questions.jsonl",
             "predictions.jsonl": "predictions.jsonl",
+            "expansions.jsonl": "expansions.jsonl",
+            "labelled.jsonl": "labelled.jsonl",
             "sentences.jsonl": "sentences.jsonl",
             "tasks": "tasks",
             "log.jsonl": "log.jsonl",

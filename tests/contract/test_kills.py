@@ -5,6 +5,7 @@ A new one owes a line in KILLED: its name, and after a space what tells several 
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import shutil
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.collection import Collection, documents, queried, run
+from tests.contract.collection import Collection, documents, expansions, queried, run
 from tests.contract.forkserver import Forkserver, Running
 from tests.contract.test_commands import files_of
 
@@ -46,6 +47,7 @@ KILLED = {
     "continue-text": Killed("--model {gpt2} --max-new-tokens 4", 2000),
     "termweight": Killed("--method bprop --model {model} --min-words 0", 3000),
     "mine-negatives": Killed("--qrels {many.tsv} --corpus {documents.jsonl} --keep 5 --floor 9", 8000, input=run),
+    "rerank-queries label": Killed("--queries {asked.jsonl} --index {bm25s} --batch 100", 8000, input=expansions),
     "read": Killed(
         "--corpus {documents.jsonl} --queries {many.jsonl} --model {writer} --depth 4 --max-length 32 --max-new-tokens 4",
         1000,
@@ -68,7 +70,7 @@ def test_killed_at_random_points_and_resumed_nothing_is_lost_or_doubled(
     (tmp_path / "in").write_bytes(call.input(call.documents))
     told = tmp_path / "told"
     arguments = [
-        name.split()[0],
+        *itertools.takewhile(lambda word: word[0] != "-", name.split()),
         "in",
         *re.sub(r"\{(.+?)\}", lambda part: str(collection[part[1]]), call.arguments).split(),
     ]

@@ -128,6 +128,45 @@ def test_the_command_writes_a_run_of_all_queries(runs: Path, capfd: pytest.Captu
     assert float(first[4]) == pytest.approx(1 / 61 + 1 / 62)
 
 
+def test_sentence_answer_title_come_out_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # EAR's rule and its known answer (methods, section 7.8); another order gives another list
+    monkeypatch.chdir(tmp_path)
+    for name, ids in (("sentence", "p1 p2 p3 p4"), ("answer", "p2 p5 p1 p6"), ("title", "p7 p1 p8 p9")):
+        (tmp_path / f"{name}.run").write_bytes(b"".join(run_lines("q", listed(ids))))
+    for order, wanted in (
+        (("sentence", "answer", "title"), "p1 p2 p7 p5 p3 p8"),
+        (("answer", "sentence", "title"), "p2 p1 p7 p5 p3 p8"),
+    ):
+        runs = [f"{name}.run" for name in order]
+        printed = command(capfd, "fuse", *runs, "--method", "round-robin", "--top", "6", "-q")
+        assert [line.split()[2] for line in printed.splitlines()] == wanted.split()
+
+
+def test_reciprocal_ranks_come_out_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, ids in (("ear", "p1 p2 p3"), ("dense", "p3 p1 p4")):
+        (tmp_path / f"{name}.run").write_bytes(b"".join(run_lines("q", listed(ids))))
+    printed = command(capfd, "fuse", "ear.run", "dense.run", "--method", "rrf", "-q")
+    found = [(line.split()[2], round(float(line.split()[4]), 6)) for line in printed.splitlines()]
+    assert found == [("p1", 0.032522), ("p3", 0.032266), ("p2", 0.016129), ("p4", 0.015873)]
+
+
+@pytest.mark.parametrize("method", ["round-robin", "rrf", "weighted", "zscore"])
+def test_fusing_one_run_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], method: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.run").write_bytes(b"".join(run_lines("q", BM25)) + b"".join(run_lines("r", DENSE)))
+    printed = command(capfd, "fuse", "one.run", "--method", method, "-q")
+    assert [line.split()[:4] for line in printed.splitlines()] == [
+        line.split()[:4] for line in (tmp_path / "one.run").read_text().splitlines()
+    ]
+
+
 def test_dprs_rule_comes_out_of_the_command(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     options = ["--method", "weighted", "--normalize", "none", "--weights", "1,1.1"]
     command(capfd, "fuse", "bm25.run", "dense.run", *options, "-o", "out.run")

@@ -143,10 +143,10 @@ def test_an_unknown_preset_is_wrong_usage_and_a_missing_file_is_not(tmp_path: Pa
 
 
 def test_every_shipped_preset_can_be_read_and_names_a_command() -> None:
-    from drtk.cli.main import COMMANDS
+    from drtk.cli.main import FUNCTIONS
 
     for name in preset_names():
-        assert load_preset(name).command in COMMANDS
+        assert load_preset(name).command in FUNCTIONS
         assert load_preset(name).summary
 
 

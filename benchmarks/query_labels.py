@@ -1,0 +1,173 @@
+"""Labels of candidate expansions: drtk rerank-queries label beside Anserini's own batch search, on one index and the same queries.
+
+python benchmarks/query_labels.py DATA [--questions N] [--candidates N] [--depth N] [--threads N] [--rounds N] [--out FILE]
+
+DATA is a folder with `squad` in BEIR layout: its paragraphs are the passages, N of its questions are expanded with the first words of the
+passages that the plain question finds. Anserini's batch search (io.anserini.search.SimpleSearcher.batch_search, what pyserini's LuceneSearcher calls) is given
+the different query strings, and its results stay in Java: nothing is turned into Python, no answer is looked for. drtk searches, by the same Lucene, and in the
+second of its rows also looks for answers and writes the labels. A process each; the first hundred queries warm the JVM and are not
+counted. Writes JSON: queries per second, the ratios to Anserini's, how many first passages agree, versions, hardware.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+WARM = 100
+WAYS = ("anserini", "drtk search", "drtk label")
+
+
+def prepare(data: Path, folder: Path, questions: int, candidates: int) -> None:
+    """Passages, index, questions with answers and their candidates, in `folder`."""
+    run = [sys.executable, "-m", "drtk"]
+    (folder / "corpus.jsonl").write_bytes(gzip.decompress((data / "squad" / "corpus.jsonl.gz").read_bytes()))
+    with gzip.open(data / "squad" / "queries.jsonl.gz", "rb") as lines, open(folder / "queries.jsonl", "wb") as chosen:
+        rows = [line for line in lines if json.loads(line)["metadata"].get("answers")]
+        chosen.writelines(rows[:: max(1, len(rows) // questions)][:questions])
+    subprocess.run([*run, "index", folder / "corpus.jsonl", "--type", "bm25", "-o", folder / "index", "-q"], check=True)
+    search = [*run, "search", folder / "index", folder / "queries.jsonl", "-k", str(candidates), "-q"]
+    found = subprocess.run([*search, "-o", folder / "plain.run"], check=True, cwd=folder)
+    assert found.returncode == 0
+    with open(folder / "corpus.jsonl", encoding="utf-8") as corpus:
+        texts = {row["_id"]: row["text"] for row in map(json.loads, corpus)}
+    with open(folder / "plain.run", encoding="utf-8") as hits, open(folder / "expansions.jsonl", "w") as out:
+        for line in hits:
+            query, _, passage, rank, *_ = line.split()
+            row = {"_id": f"{query}#{rank}", "query_id": query, "kind": "sentence"}
+            out.write(json.dumps(row | {"text": " ".join(texts[passage].split()[:25])}) + "\n")
+
+
+def queries(folder: Path) -> list[str]:
+    """The different query strings, in order."""
+    from drtk.io.candidates import questions_by_id, read_asked
+    from drtk.io.intake import Intake
+    from drtk.text.expanded_query import expanded_query
+
+    intake = Intake()
+    asked = read_asked(str(folder / "expansions.jsonl"), questions_by_id(str(folder / "queries.jsonl"), intake), intake)
+    return list(dict.fromkeys(expanded_query(each.query.text, each.expansion.text) for each in asked))
+
+
+def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
+    """Queries, seconds, and the first passage of each query, one way; run in a process of its own."""
+    from drtk.io.progress import set_verbosity
+
+    set_verbosity(quiet=True, verbose=False)
+    if way == "anserini":
+        from drtk.retrieval.lucene_batch import java_list
+        from drtk.retrieval.lucene_jvm import java
+
+        texts = queries(folder)
+        searcher = java("io.anserini.search.SimpleSearcher")(str(folder / "index" / "lucene"))
+        searcher.set_bm25(0.9, 0.4)
+        names = [f"q{number}" for number in range(len(texts))]
+        searcher.batch_search(java_list(texts[:WARM]), java_list(names[:WARM]), depth, threads)
+        given = java_list(texts), java_list(names)
+        start = time.perf_counter()
+        found = searcher.batch_search(*given, depth, threads)
+        seconds = time.perf_counter() - start
+        first = [hits[0].docid if len(hits := found.get(name)) else None for name in names]
+        return {"queries": len(texts), "seconds": seconds, "first": first}
+    from drtk.retrieval.found_texts import FoundTexts
+    from drtk.settings.retrieval import SearchSettings
+
+    index = FoundTexts(
+        str(folder / "index"), corpus=str(folder / "corpus.jsonl"), settings=SearchSettings(threads=threads)
+    )
+    if way == "drtk search":
+        texts = queries(folder)
+        index.search(texts[:WARM], depth)
+        start = time.perf_counter()
+        rankings = index.search(texts, depth)
+        seconds = time.perf_counter() - start
+        return {
+            "queries": len(texts),
+            "seconds": seconds,
+            "first": [ranking[0][0] if ranking else None for ranking in rankings],
+        }
+    from drtk.io.candidates import questions_by_id, read_asked
+    from drtk.io.filtering import FilterJob
+    from drtk.io.intake import Intake
+    from drtk.questions.labelling import AnswerCheck, Labelling
+    from drtk.settings.query_reranking import LabelSettings
+
+    intake = Intake()
+    index.search(queries(folder)[:WARM], depth)
+    labelling = Labelling(index, LabelSettings(depth=depth, max_rank=depth + 1, threads=threads))
+    asked = read_asked(
+        str(folder / "expansions.jsonl"),
+        questions_by_id(str(folder / "queries.jsonl"), intake),
+        intake,
+        check=AnswerCheck("tokens"),
+    )
+    job = FilterJob("label", "expansions", str(folder / f"labels.{os.getpid()}.jsonl"), intake=intake)
+    job.run_windows(asked, labelling.pump)
+    return {"queries": labelling.searched, "seconds": labelling.seconds, "first": []}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--questions", type=int, default=1000)
+    parser.add_argument("--candidates", type=int, default=10)
+    parser.add_argument("--depth", type=int, default=100)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--rounds", type=int, default=3, help="the quickest of so many counts")
+    parser.add_argument("--out", default="-", help="- is stdout")
+    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.way:
+        print(json.dumps(timed(given.way, given.data, given.depth, given.threads)))
+        return
+    results: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory(prefix="drtk-") as name:
+        folder = Path(name)
+        prepare(given.data.resolve(), folder, given.questions, given.candidates)
+        again = ["--depth", str(given.depth), "--threads", str(given.threads)]
+        for _ in range(given.rounds):  # in turn, so that a busy minute spares none of them
+            for way in WAYS:
+                call = [sys.executable, __file__, str(folder), *again, "--way", way]
+                out = json.loads(
+                    subprocess.run(call, capture_output=True, check=True, text=True).stdout.splitlines()[-1]
+                )
+                if way not in results or out["seconds"] < results[way]["seconds"]:
+                    results[way] = out
+    theirs = results["anserini"]
+    first = {way: found.pop("first") for way, found in results.items()}
+    agreeing = sum(mine == other for mine, other in zip(first["drtk search"], first["anserini"], strict=True))
+    for found in results.values():
+        found["queries_per_s"] = round(found["queries"] / found["seconds"], 1)
+        found["of_anserinis"] = round(found["queries"] / found["seconds"] / (theirs["queries"] / theirs["seconds"]), 3)
+        found["seconds"] = round(found["seconds"], 3)
+    report = {
+        "benchmark": "query_labels",
+        "settings": {name: getattr(given, name) for name in ("questions", "candidates", "depth", "threads", "rounds")},
+        "machine": {
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+            "pyserini": importlib.metadata.version("pyserini"),
+        },
+        "first_passage_agrees": round(agreeing / max(1, len(first["anserini"])), 4),
+        "results": results,
+    }
+    text = json.dumps(report, indent=2) + "\n"
+    if given.out == "-":
+        print(text, end="")
+    else:
+        Path(given.out).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

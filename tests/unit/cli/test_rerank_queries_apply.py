@@ -1,0 +1,327 @@
+"""drtk rerank-queries apply as users run it: a model with planted knowledge reaches the oracle, kills, files, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.io.manifest import read_json
+from tests.expansions import KINDS, labelled, rows_of, world, write_rows, write_world
+from tests.running import command
+from tests.tiny import tiny_model
+
+ANSWERS = "Answer@1 Answer@5"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The world, its labels, and a model that has learned what gives good candidates away."""
+    folder = write_world(tmp_path_factory.mktemp("apply"))
+    labelled(folder)
+    call = ["rerank-queries", "train", folder / "labelled.jsonl", "--queries", folder / "queries.jsonl"]
+    call += ["--model", tiny_model(folder / "encoder"), "--max-length", "24", "--device", "cpu", "--steps", "120"]
+    call += [
+        "--schedule",
+        "linear",
+        "--max-lr",
+        "4e-3",
+        "--warmup",
+        "10",
+        "--batch",
+        "8",
+        "-o",
+        folder / "planted",
+        "-q",
+    ]
+    app([str(each) for each in call], standalone_mode=False)
+    return folder
+
+
+def call(place: Path, output: Path, *more: str, source: Path | None = None) -> Path:
+    named = ["--queries", str(place / "queries.jsonl"), "-o", str(output), "-q"]
+    app(["rerank-queries", "apply", str(source or place / "labelled.jsonl"), *named, *more], standalone_mode=False)
+    return output
+
+
+def ranks(folder: Path) -> list[int]:
+    """The label of what was chosen for each question and kind."""
+    return [row["ranks"][0] for row in rows_of(folder / "choices.jsonl")]
+
+
+def test_a_model_with_planted_knowledge_reaches_the_oracle_end_to_end(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    accuracy: dict[str, str] = {}
+    for select in ("scorer", "oracle", "first"):
+        more = ["--model", str(place / "planted"), "--device", "cpu"] if select == "scorer" else ["--select", select]
+        folder = call(place, tmp_path / select, *more)
+        runs = []
+        for kind in KINDS:
+            runs.append(tmp_path / f"{select}.{kind}.run")
+            command(capfd, "search", place / "bm25s", folder / f"{kind}.jsonl", "-k", "10", "-o", runs[-1], "-q")
+        fused = tmp_path / f"{select}.run"
+        command(capfd, "fuse", *runs, "--method", "round-robin", "--top", "10", "-o", fused, "-q")
+        named = ["--answers", place / "queries.jsonl", "--corpus", place / "corpus.jsonl", "--measures", ANSWERS]
+        accuracy[select] = command(capfd, "eval", f"x={fused}", *named, "-q")
+    assert ranks(tmp_path / "scorer") == ranks(tmp_path / "oracle") == [1] * 72
+    assert "1.0000  1.0000" in accuracy["scorer"]
+    assert accuracy["scorer"] == accuracy["oracle"] != accuracy["first"]
+    estimates = rows_of(tmp_path / "scorer" / "choices.jsonl")[0]["estimates"]
+    assert len(estimates) == 1
+
+
+def test_the_sign_cannot_be_confused(place: Path, tmp_path: Path) -> None:
+    # Of all candidates, best first: the estimates rise, and the true ranks with them.
+    for row in rows_of(
+        call(place, tmp_path / "all", "--model", str(place / "planted"), "--top", "4") / "choices.jsonl"
+    ):
+        assert row["estimates"] == sorted(row["estimates"])
+        assert row["ranks"][:2] == [1, 2]
+        assert row["ranks"][2:] == [101, 101]
+
+
+def test_the_oracle_is_never_worse_than_any_selection(place: Path, tmp_path: Path) -> None:
+    best = ranks(call(place, tmp_path / "oracle", "--select", "oracle"))
+    others = [call(place, tmp_path / "first", "--select", "first")]
+    others.append(call(place, tmp_path / "scorer", "--model", str(place / "planted")))
+    few = ["--select", "oracle", "--max-candidates"]
+    others += [call(place, tmp_path / f"m{at}", *few, str(at)) for at in (1, 2, 3, 4)]
+    for other in others:
+        assert all(mine <= theirs for mine, theirs in zip(best, ranks(other), strict=True)), other
+    assert sum(best) < sum(ranks(others[0]))
+
+
+def test_query_files_keep_ids_and_answers_and_hold_the_expanded_question(place: Path, tmp_path: Path) -> None:
+    folder = call(place, tmp_path / "out", "--select", "oracle")
+    rows = rows_of(folder / "answer.jsonl")
+    assert [row["_id"] for row in rows] == [f"q{n}" for n in range(24)]
+    good = {row["query_id"]: row for row in world()[2] if row["kind"] == "answer" and row["made"] == "good"}
+    assert rows[3] == {
+        "_id": "q3",
+        "text": f"which thing was meant3 ? {good['q3']['text']}",
+        "answers": ["Ans3"],
+        "expansion": good["q3"]["_id"],
+    }
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("answer.jsonl", "choices.jsonl", "meta.json", "sentence.jsonl", "title.jsonl")
+    ]
+    assert read_json(folder / "meta.json")["queries"] == {f"{kind}.jsonl": 24 for kind in KINDS} | {"asked alone": 0}
+
+
+def test_several_queries_of_a_question_go_into_files_by_their_place(place: Path, tmp_path: Path) -> None:
+    rows = rows_of(place / "labelled.jsonl")
+    rows = [row for row in rows if row["kind"] == "title" and not (row["query_id"] == "q1" and row["made"] != "good")]
+    folder = call(place, tmp_path / "out", "--select", "oracle", "--top", "3", source=write_rows(tmp_path / "in", rows))
+    names = ["title.1.jsonl", "title.2.jsonl", "title.3.jsonl"]
+    assert sorted(path.name for path in folder.glob("title*")) == names
+    files = [{row["_id"]: row["expansion"] for row in rows_of(folder / name)} for name in names]
+    assert [len(each) for each in files] == [24, 23, 23]  # q1 has one candidate
+    made = {row["_id"]: row["made"] for row in rows}
+    assert [made[each["q0"]] for each in files[:2]] == ["good", "middling"]
+
+
+def test_repeated_candidates_are_one_and_max_candidates_counts_different_ones(place: Path, tmp_path: Path) -> None:
+    texts = ["a b", "a  b ", "c", "d"]
+    rows = [
+        {"_id": f"e{n}", "query_id": "q0", "kind": "answer", "text": text, "rank": 9 - n}
+        for n, text in enumerate(texts)
+    ]
+    source = write_rows(tmp_path / "in", rows)
+    folder = call(place, tmp_path / "out", "--select", "oracle", "--max-candidates", "2", source=source)
+    assert rows_of(folder / "choices.jsonl")[0]["chosen"] == [["e2"]]  # e0 and e2 are the first two; e1 is e0
+    counts = read_json(folder / "meta.json")["counts"]
+    assert (counts["candidates"], counts["distinct"]) == (4, 2)
+
+
+def test_ties_go_to_the_first(place: Path, tmp_path: Path) -> None:
+    rows = [{"_id": f"e{n}", "query_id": "q0", "kind": "answer", "text": f"t{n}", "rank": 7} for n in range(3)]
+    folder = call(place, tmp_path / "out", "--select", "oracle", source=write_rows(tmp_path / "in", rows))
+    assert rows_of(folder / "choices.jsonl")[0]["chosen"] == [["e0"]]
+
+
+def test_greedy_takes_the_candidate_that_says_it_was_generated_so(place: Path, tmp_path: Path) -> None:
+    rows = [{"_id": f"e{n}", "query_id": "q0", "kind": "answer", "text": f"t{n}"} for n in range(3)]
+    with pytest.raises(MismatchError, match="no candidate of 'q0' for 'answer' says \"decode\": \"greedy\""):
+        call(place, tmp_path / "out", "--select", "greedy", source=write_rows(tmp_path / "in", rows))
+    rows[1]["decode"] = "greedy"
+    folder = call(place, tmp_path / "out", "--select", "greedy", "--force", source=write_rows(tmp_path / "in", rows))
+    assert rows_of(folder / "answer.jsonl")[0]["text"] == "which thing was meant0 ? t1"
+
+
+def test_concat_asks_with_all_candidates_and_counts_what_lucene_would_refuse(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    texts = [" ".join(f"w{n}x{word}" for word in range(300)) for n in range(4)]
+    rows = [{"_id": f"e{n}", "query_id": "q0", "kind": "answer", "text": text} for n, text in enumerate(texts)]
+    source = write_rows(tmp_path / "in", rows)
+    folder = call(place, tmp_path / "out", "--select", "concat", source=source)
+    (row,) = rows_of(folder / "answer.jsonl")
+    assert row["text"] == f"which thing was meant0 ? {' '.join(texts)}"
+    assert row["expansion"] == ["e0", "e1", "e2", "e3"]
+    assert "1 queries have more than 1,024 distinct words: drtk search takes them" in capfd.readouterr().err
+    command(capfd, "search", place / "bm25s", folder / "answer.jsonl", "-o", tmp_path / "run", "-q")
+    folder = call(place, tmp_path / "cut", "--select", "concat", "--max-clauses", "1024", source=source)
+    words = rows_of(folder / "answer.jsonl")[0]["text"].replace(" ?", "").split()
+    assert len(set(words)) == 1024
+    assert "1 queries were cut to 1,024 distinct words" in capfd.readouterr().err
+    assert read_json(folder / "meta.json")["counts"]["cut"] == 1
+
+
+def test_questions_without_answers_are_asked_too(place: Path, tmp_path: Path) -> None:
+    write_rows(tmp_path / "asked", [{"_id": "q0", "text": "which?"}])
+    source = write_rows(tmp_path / "in", [{"_id": "e", "query_id": "q0", "kind": "answer", "text": "a"}])
+    folder = call(place, tmp_path / "out", "--select", "first", "--queries", str(tmp_path / "asked"), source=source)
+    assert rows_of(folder / "answer.jsonl") == [{"_id": "q0", "text": "which ? a", "expansion": "e"}]
+
+
+def test_a_question_that_lacks_a_kind_is_asked_alone_and_one_without_candidates_not_at_all(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        row
+        for row in world()[2]
+        if row["query_id"] in ("q0", "q1") and (row["query_id"], row["kind"]) != ("q0", "title")
+    ]
+    folder = call(place, tmp_path / "out", "--select", "first", source=write_rows(tmp_path / "in", rows))
+    assert [(row["_id"], row["text"]) for row in rows_of(folder / "title.jsonl")] == [
+        ("q1", f"which thing was meant1 ? {next(row['text'] for row in rows if row['kind'] == 'title')}"),
+        ("q0", "which thing was meant0 ?"),
+    ]
+    said = capfd.readouterr().err
+    assert "1 times a question has no candidate of a kind that others have: asked as it is" in said
+    assert "22 of 24 questions have no candidate at all, and no query" in said
+
+
+def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(place: Path, tmp_path: Path) -> None:
+    train = [
+        "rerank-queries",
+        "train",
+        place / "labelled.jsonl",
+        "--queries",
+        place / "queries.jsonl",
+        "--device",
+        "cpu",
+    ]
+    train += ["--model", place / "encoder", "--scorer", "rd", "--max-length", "32", "--steps", "2", "--batch", "4"]
+    app([str(each) for each in (*train, "-o", tmp_path / "rd", "-q")], standalone_mode=False)
+    named = ["--model", f"title={tmp_path / 'rd'}", "--model", str(place / "planted"), "--device", "cpu", "--top", "4"]
+    known = call(place, tmp_path / "known", *named)
+    bare = [
+        {key: value for key, value in row.items() if key not in ("top1", "rank")}
+        for row in rows_of(place / "labelled.jsonl")
+    ]
+    source = write_rows(tmp_path / "in", bare)
+    with pytest.raises(RecordError, match="in:9: 'q0#title#00' has no 'top1', which the model reads"):
+        call(place, tmp_path / "out", *named, source=source)
+    found = call(place, tmp_path / "found", *named, "--index", str(place / "bm25s"), source=source)
+    for mine, theirs in zip(rows_of(found / "choices.jsonl"), rows_of(known / "choices.jsonl"), strict=True):
+        assert mine["chosen"] == theirs["chosen"]
+        assert mine["estimates"] == pytest.approx(theirs["estimates"], abs=1e-5)
+    with pytest.raises(RecordError, match=r"no model is for kind 'sentence': --model sentence=DIR, or one for all"):
+        call(place, tmp_path / "one", "--model", f"title={tmp_path / 'rd'}")
+
+
+@pytest.mark.parametrize("at", ["choosing", "writing"])
+def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    # Killed while candidates are scored, or while the query files are written: what is on disk then is what counts.
+    from drtk.cli import rerank_queries_apply
+    from drtk.questions import applying
+
+    monkeypatch.setattr(rerank_queries_apply, "WINDOW", 7)
+    more = ["--model", str(place / "planted"), "--device", "cpu"]
+    whole = call(place, tmp_path / "whole", *more)
+    done = 0
+    score = applying.ChooseQueries.__call__
+
+    def cut_short(self: object, window: object) -> object:
+        nonlocal done
+        done += 1
+        if done == 4 and at == "choosing":
+            raise KeyboardInterrupt
+        return score(self, window)  # type: ignore[arg-type]
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(applying.ChooseQueries, "__call__", cut_short)
+        if at == "writing":
+            patch.setattr(applying, "write_queries", killed)
+        with pytest.raises(BaseException):  # noqa: B017 - Typer makes an Abort of it
+            call(place, tmp_path / "out", *more)
+    assert not (tmp_path / "out" / "meta.json").exists()
+    with pytest.raises(DrtkError, match="holds an interrupted run; --resume goes on from there"):
+        call(place, tmp_path / "out", *more)
+    with monkeypatch.context() as patch:
+        done = 100 if at == "choosing" else 0
+        patch.setattr(applying.ChooseQueries, "__call__", cut_short)
+        call(place, tmp_path / "out", *more, "--resume")
+    assert done == (
+        108 if at == "choosing" else 0
+    )  # 72 questions by kind are 11 windows of 7, three of which were done
+    for path in whole.iterdir():
+        if path.name != "meta.json":
+            assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+    assert read_json(tmp_path / "out" / "meta.json")["counts"] == read_json(whole / "meta.json")["counts"]
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "told"),
+    [
+        ([], UsageError, "--model and --select scorer go together"),
+        (["--select", "first", "--model", "x"], UsageError, "--model and --select scorer go together"),
+        (["--model", "a", "--model", "b"], UsageError, "--model: two are for all kinds"),
+        (["--model", "title=a", "--model", "title=b"], UsageError, "--model: two are for kind title"),
+        (["--select", "concat", "--top", "2"], UsageError, "--top: --select concat makes one query of all candidates"),
+        (["--select", "first", "--max-clauses", "9"], UsageError, "--max-clauses: only with --select concat"),
+        (["--select", "first", "--index", "x"], UsageError, "--index: goes with --model"),
+        (
+            ["--model", "{encoder}"],
+            MismatchError,
+            "encoder: is no query re-ranker; drtk rerank-queries train makes one",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    place: Path, tmp_path: Path, more: list[str], error: type[DrtkError], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        call(place, tmp_path / "out", *(word.format(encoder=place / "encoder") for word in more))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"query_id": "q99", "rank": 1}, "in:1: the queries have no 'q99'"),
+        ({"query_id": "q1"}, "in:1: 'e' has no rank; drtk rerank-queries label gives it one"),
+    ],
+)
+def test_bad_candidates_are_named(place: Path, tmp_path: Path, row: dict, told: str) -> None:
+    source = write_rows(tmp_path / "in", [{"_id": "e", "kind": "answer", "text": "a", **row}])
+    with pytest.raises(RecordError, match=told):
+        call(place, tmp_path / "out", "--select", "oracle", source=source)
+    assert not (tmp_path / "out").exists()
+
+
+def test_candidates_scattered_over_the_file_are_refused(place: Path, tmp_path: Path) -> None:
+    ids = ["q0", "q1", "q0"]
+    rows = [{"_id": f"e{n}", "query_id": id, "kind": "answer", "text": "a"} for n, id in enumerate(ids)]
+    with pytest.raises(
+        RecordError, match="candidates of 'q0' for 'answer' stand before, too: they must stand together"
+    ):
+        call(place, tmp_path / "out", "--select", "first", source=write_rows(tmp_path / "in", rows))
+    # of another kind they may: one file after the other, as cat joins them
+    rows[2]["kind"] = "title"
+    folder = call(place, tmp_path / "out", "--select", "first", "--force", source=write_rows(tmp_path / "in", rows))
+    assert json.loads((folder / "meta.json").read_text())["queries"] == {
+        "answer.jsonl": 2,
+        "title.jsonl": 2,
+        "asked alone": 1,
+    }

@@ -1,0 +1,245 @@
+"""drtk rerank-queries train as users run it: kills, selection, what the folder says of itself, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.io.manifest import read_json
+from drtk.models.query_reading import Candidate
+from drtk.models.query_reranker import QueryScorer
+from tests.expansions import labelled, rows_of, write_rows, write_world
+from tests.tiny import tiny_crossencoder, tiny_model
+
+QUICK = ["--batch", "4", "--max-length", "24", "--device", "cpu", "--max-lr", "2e-2", "--warmup", "20"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_world(tmp_path_factory.mktemp("train"))
+    labelled(folder)
+    tiny_model(folder / "model")
+    return folder
+
+
+def arguments(place: Path, output: Path, *more: str, source: Path | None = None) -> list[str]:
+    named = ["--queries", str(place / "queries.jsonl"), "--model", str(place / "model"), "-o", str(output), *QUICK]
+    return ["rerank-queries", "train", str(source or place / "labelled.jsonl"), *named, *more]
+
+
+def train(place: Path, output: Path, *more: str, source: Path | None = None) -> dict:
+    app([*arguments(place, output, *more, source=source), "-q"], standalone_mode=False)
+    return load_file(output / "model.safetensors")
+
+
+def entries(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def distance(mine: dict, theirs: dict) -> float:
+    assert mine.keys() == theirs.keys()
+    return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
+
+
+def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place: Path, tmp_path: Path) -> None:
+    more = ["--steps", "60", "--log-every", "5", "--save-every", "10", "--scorer", "rd", "--eval-every", "10"]
+    more += ["--dev", str(place / "labelled.jsonl"), "--dev-kind", "title", "--micro-batch", "2"]
+    output = tmp_path / "killed"
+    running = subprocess.Popen(
+        [sys.executable, "-m", "drtk", *arguments(place, output, *more)], stderr=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 180
+        while not (output / "checkpoints" / "checkpoint-20" / "complete").exists():
+            assert running.poll() is None, "ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        os.kill(running.pid, signal.SIGKILL)
+    finally:
+        running.kill()
+        running.wait()
+    assert not (output / "meta.json").exists()
+    with pytest.raises(MismatchError, match=r"other settings .*\(alpha\)"):
+        train(place, output, *more, "--resume", "--alpha", "0.5")
+    assert distance(train(place, output, *more, "--resume"), train(place, tmp_path / "whole", *more)) == 0.0
+    assert entries(output) == entries(tmp_path / "whole")
+    assert not (output / "checkpoints").exists()
+
+
+def test_the_folder_says_what_it_reads_and_that_lower_is_better(place: Path, tmp_path: Path) -> None:
+    train(place, tmp_path / "ri", "--steps", "2")
+    train(place, tmp_path / "rd", "--steps", "2", "--scorer", "rd", "--style", "thesis")
+    found = [read_json(tmp_path / name / "meta.json") for name in ("ri", "rd")]
+    assert [each["kind"] for each in found] == ["model", "model"]
+    assert [each["query_reranker"] for each in found] == [
+        {"scorer": "ri", "style": "official", "max_length": 24, "better": "lower"},
+        {"scorer": "rd", "style": "thesis", "max_length": 24, "better": "lower"},
+    ]
+
+
+def test_the_folder_gives_the_same_numbers_in_sentence_transformers(place: Path, tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    train(place, tmp_path / "ri", "--steps", "5")
+    rows = rows_of(place / "labelled.jsonl")[:20]
+    question = {row["_id"]: row["text"] for row in rows_of(place / "queries.jsonl")}
+    mine = QueryScorer(str(tmp_path / "ri"), device="cpu")(
+        [Candidate(question[row["query_id"]], row["text"]) for row in rows]
+    )
+    theirs = library.CrossEncoder(str(tmp_path / "ri"), device="cpu").predict(
+        [(question[row["query_id"]], row["text"]) for row in rows]
+    )
+    np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+def test_no_command_that_wants_higher_scores_takes_the_folder(place: Path, tmp_path: Path) -> None:
+    train(place, tmp_path / "ri", "--steps", "2")
+    (tmp_path / "run").write_text("q1 Q0 d1 1 1.0 t\n")
+    write_rows(tmp_path / "examples.jsonl", [{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"]}])
+    files = ["--corpus", str(place / "corpus.jsonl"), "--queries", str(place / "queries.jsonl")]
+    model = ["--model", str(tmp_path / "ri"), "-o", str(tmp_path / "out"), "-q"]
+    told = "ri: is a query re-ranker, whose scores are better the lower they are; drtk rerank-queries apply"
+    for call in (
+        ["rerank", str(tmp_path / "run")],
+        ["score", str(tmp_path / "examples.jsonl")],
+        ["train-reranker", str(tmp_path / "examples.jsonl")],
+    ):
+        with pytest.raises(MismatchError, match=told):
+            app([*call, *files, *model], standalone_mode=False)
+
+
+def test_the_weights_with_the_lowest_mean_rank_are_kept(place: Path, tmp_path: Path) -> None:
+    more = ["--steps", "40", "--eval-every", "10", "--dev", str(place / "labelled.jsonl"), "--dev-kind", "answer"]
+    train(place, tmp_path / "m", *more)
+    found = [entry for entry in entries(tmp_path / "m") if "mean rank" in entry]
+    best = read_json(tmp_path / "m" / "meta.json")["best"]
+    assert [entry["step"] for entry in found] == [10, 20, 30, 40]
+    assert best == min(
+        ({"step": entry["step"], "mean rank": entry["mean rank"]} for entry in found),
+        key=lambda entry: entry["mean rank"],
+    )
+    # what was measured is what applying the model chooses
+    call = ["rerank-queries", "apply", place / "labelled.jsonl", "--queries", place / "queries.jsonl"]
+    call += ["--model", tmp_path / "m", "-o", tmp_path / "out", "-q"]
+    app([str(each) for each in call], standalone_mode=False)
+    ranks = [row["ranks"][0] for row in rows_of(tmp_path / "out" / "choices.jsonl") if row["kind"] == "answer"]
+    assert best["mean rank"] == pytest.approx(sum(ranks) / len(ranks))
+
+
+def test_the_learning_rate_follows_the_inverse_square_root(place: Path, tmp_path: Path) -> None:
+    train(place, tmp_path / "m", "--steps", "12", "--log-every", "1", "--max-lr", "2e-3", "--warmup", "4")
+    rates = {entry["step"]: entry["learning_rate"] for entry in entries(tmp_path / "m")}
+    # after step t the rate of step t + 1 is set: 2e-3 min(t^-.5, t / 8); its peak, 1e-3, is that of step 4
+    for step, rate in rates.items():
+        t = step + 1
+        assert rate == pytest.approx(2e-3 * min(t**-0.5, t / 8), rel=1e-6)
+    assert max(rates.values()) == pytest.approx(1e-3)
+
+
+def test_a_preset_of_the_thesis_peaks_at_2e_5(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    call = ["rerank-queries", "train", str(place / "labelled.jsonl"), "--queries", str(place / "queries.jsonl")]
+    call += ["--model", str(place / "model"), "--device", "cpu", "--preset", "ear-ri", "--max-length", "24"]
+    app([*call, "--steps", "3", "--log-every", "1", "-o", str(tmp_path / "m")], standalone_mode=False)
+    rates = [entry["learning_rate"] for entry in entries(tmp_path / "m")]
+    assert rates == pytest.approx([4e-9, 6e-9, 8e-9])  # of steps 2, 3, 4: 2e-3 * t * 1e-6
+    said = capfd.readouterr().err
+    assert "training ends after 3 of the 10,000 steps in which the learning rate rises" in said
+    settings = read_json(tmp_path / "m" / "meta.json")["settings"]
+    assert (settings["max_lr"], settings["alpha"], settings["max_rank"], settings["skip_ties"]) == (
+        2e-3,
+        0.01,
+        101,
+        True,
+    )
+
+
+def test_a_factor_taken_for_a_rate_is_warned_about(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train(place, tmp_path / "m", "--steps", "1", "--schedule", "linear", "--max-lr", "2e-3", "--warmup", "0")
+    assert "a learning rate of 0.002 destroys an encoder" in capfd.readouterr().err
+
+
+def test_questions_that_teach_nothing_are_left_out_and_counted(place: Path, tmp_path: Path) -> None:
+    rows = rows_of(place / "labelled.jsonl")
+    for row in rows[:12]:  # q0, all three kinds
+        row["rank"] = 101
+    train(place, tmp_path / "m", "--steps", "1", source=write_rows(tmp_path / "in", rows))
+    counts = read_json(tmp_path / "m" / "meta.json")["counts"]
+    assert (counts["questions"], counts["candidates"], counts["tied"]) == (69, 276, 3)
+    with pytest.raises(
+        DrtkError, match="in: holds 72 questions, all with candidates of one rank; there is nothing to learn"
+    ):
+        train(place, tmp_path / "n", source=write_rows(tmp_path / "in", [row | {"rank": 7} for row in rows]))
+
+
+def test_a_cross_encoder_that_likes_high_scores_is_turned_round(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from drtk.models.crossencoder import Scorer
+
+    tiny_crossencoder(tmp_path / "other")
+    named = ("--steps", "1", "--model", str(tmp_path / "other"), "--max-lr", "0", "--warmup", "1")
+    app(arguments(place, tmp_path / "m", *named), standalone_mode=False)
+    assert "its head is turned round" in capfd.readouterr().err
+    theirs = Scorer(str(tmp_path / "other"), device="cpu", logits=True)([("which gardens", "rivers")])
+    mine = QueryScorer(str(tmp_path / "m"), device="cpu")([Candidate("which gardens", "rivers")])
+    assert float(mine[0]) == pytest.approx(-float(theirs[0]), abs=1e-5)
+    # one of drtk's own goes on as it is
+    app(
+        [*arguments(place, tmp_path / "n", *named[:2], "--model", str(tmp_path / "m"), *named[4:])],
+        standalone_mode=False,
+    )
+    again = QueryScorer(str(tmp_path / "n"), device="cpu")([Candidate("which gardens", "rivers")])
+    assert float(again[0]) == pytest.approx(float(mine[0]), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"rank": None}, "in:9: 'q0#title#00' has no rank; drtk rerank-queries label gives it one"),
+        ({"rank": 0}, "in:9: 'rank' must be a whole number from 1"),
+        ({"query_id": "q99"}, "in:9: the queries have no 'q99'"),
+        ({"top1": None}, "in:9: 'q0#title#00' has no 'top1', which --scorer rd reads"),
+        ({"query_id": "q5"}, "candidates of 'q[05]' for '.*' stand before, too"),
+    ],
+)
+def test_candidates_that_cannot_be_learned_from_are_named(place: Path, tmp_path: Path, change: dict, told: str) -> None:
+    rows = rows_of(place / "labelled.jsonl")
+    rows[8] |= change
+    source = write_rows(
+        tmp_path / "in", [{key: value for key, value in row.items() if value is not None} for row in rows]
+    )
+    with pytest.raises(RecordError, match=told):
+        train(place, tmp_path / "m", "--scorer", "rd", "--steps", "1", source=source)
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--max-rank", "50"], "--max-rank 50: must be above --depth, 100"),
+        (["--warmup", "0.1"], "--warmup 0.1: --schedule inverse-sqrt wants a number of steps"),
+        (["--dev-kind", "answer"], "--dev-kind: goes with --dev"),
+        (["--patience", "1"], "--patience: goes with --dev"),
+        (["--preset", "simlm-r1"], "preset 'simlm-r1' is for drtk train-retriever"),
+        (["--micro-batch", "3"], "--micro-batch 3: does not divide the 4 of a device"),
+        (["--kind", "poem"], "labelled.jsonl: holds no candidates of kind 'poem'; there is nothing to learn"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(place: Path, tmp_path: Path, more: list[str], told: str) -> None:
+    with pytest.raises(DrtkError, match=told) as fault:
+        train(place, tmp_path / "m", *more)
+    assert "\n" not in str(fault.value)
+    assert not (tmp_path / "m").exists()
+    assert isinstance(fault.value, UsageError) == (more[0] not in ("--micro-batch", "--kind"))

@@ -1,0 +1,123 @@
+"""What query re-rankers read: four encodings, what is cut, and that sentence-transformers reads the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from drtk.models.query_reading import Candidate, CandidateTokenizing, QueryReading
+from tests.tiny import tiny_crossencoder
+
+WHOLE = Candidate("which rivers?", " engines  gardens ", "violins", "planets castles winters")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> object:
+    return AutoTokenizer.from_pretrained(tiny_crossencoder(tmp_path_factory.mktemp("model")))
+
+
+def read(tokenizer: object, candidate: Candidate, **reading: object) -> tuple[str, list[int]]:
+    """The tokens of a candidate as text, special ones among them, and their segments."""
+    tokens = CandidateTokenizing(tokenizer, QueryReading(**reading))([candidate])  # type: ignore[arg-type]
+    assert tokens.types is not None
+    return tokenizer.decode(tokens.ids.tolist()), tokens.types.tolist()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("scorer", "style", "wanted"),
+    [
+        ("ri", "official", "[CLS] which rivers? [SEP] engines gardens [SEP]"),
+        (
+            "rd",
+            "official",
+            "[CLS] which rivers? [SEP] engines gardens [SEP] violins [SEP] planets castles winters [SEP]",
+        ),
+        ("ri", "thesis", "[CLS] which rivers? engines gardens [SEP]"),
+        ("rd", "thesis", "[CLS] which rivers? engines gardens [SEP] violins planets castles winters [SEP]"),
+    ],
+)
+def test_parts_stand_between_separators(tokenizer: object, scorer: str, style: str, wanted: str) -> None:
+    found, types = read(tokenizer, WHOLE, scorer=scorer, style=style, max_length=64)
+    assert found.replace(" ?", "?") == wanted
+    first = len(types) - sum(types)
+    head = wanted.split(" [SEP]")[0] + " [SEP]"
+    ids = tokenizer(head, add_special_tokens=False)["input_ids"]  # type: ignore[operator]
+    assert types == [0] * first + [1] * (len(types) - first)
+    assert first == len(ids)
+
+
+def test_the_last_parts_are_cut_first(tokenizer: object) -> None:
+    whole = CandidateTokenizing(tokenizer, QueryReading("rd", "official", 64))
+    sizes = [len(tokenizer(part, add_special_tokens=False)["input_ids"]) for part in whole.reading.parts(WHOLE)]  # type: ignore[operator]
+    total = sum(sizes) + 5  # [CLS] and four [SEP]
+    parts = whole([WHOLE]).ids.tolist()
+    assert len(parts) == total
+    sep = parts[-1]
+    for length in range(sizes[0] + 6, total):
+        ids = CandidateTokenizing(tokenizer, QueryReading("rd", "official", length))([WHOLE]).ids.tolist()
+        assert len(ids) == length
+        assert ids.count(sep) == 4
+        left = length - 5
+        kept = []
+        for size in sizes:  # each part gets what those before it leave
+            kept.append(min(size, left))
+            left -= kept[-1]
+        ends = [at for at, id in enumerate(ids) if id == sep]
+        starts = [1, *(end + 1 for end in ends[:-1])]
+        assert [end - start for start, end in zip(starts, ends, strict=True)] == kept
+
+
+def test_equal_texts_of_many_candidates_are_the_same_tokens(tokenizer: object) -> None:
+    reading = CandidateTokenizing(tokenizer, QueryReading("ri", "official", 32))
+    tokens = reading([Candidate("which rivers?", "gardens"), Candidate("which rivers?", ""), Candidate("", "gardens")])
+    alone = reading([Candidate("which rivers?", "gardens")])
+    assert tokens.ids[: tokens.lengths[0]].tolist() == alone.ids.tolist()
+    assert len(tokens) == 3
+    assert len(reading([])) == 0
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_two_parts_are_the_pair_that_the_tokenizer_makes(family: str, tmp_path: Path, tokenizer: object) -> None:
+    if family == "roberta":
+        from tokenizers import ByteLevelBPETokenizer
+        from transformers import RobertaTokenizerFast
+
+        trained = ByteLevelBPETokenizer()
+        trained.train_from_iterator(
+            ["which rivers engines gardens"] * 5, 300, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+        )
+        trained.save_model(str(tmp_path))
+        tokenizer = RobertaTokenizerFast.from_pretrained(tmp_path)
+    found = CandidateTokenizing(tokenizer, QueryReading("ri", "official", 32))([Candidate("which rivers?", "gardens")])
+    pair = tokenizer("which rivers?", "gardens")  # type: ignore[operator]
+    assert found.ids.tolist() == pair["input_ids"]
+    if found.types is not None:
+        assert found.types.tolist() == pair["token_type_ids"]
+    thesis = CandidateTokenizing(tokenizer, QueryReading("ri", "thesis", 32))([Candidate("which rivers?", "gardens")])
+    assert thesis.ids.tolist() == tokenizer("which rivers ? gardens")["input_ids"]  # type: ignore[operator]
+
+
+def test_the_passage_of_rd_is_what_a_cross_encoder_reads_as_its_second_text(tokenizer: object, tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    from drtk.io.manifest import write_json
+    from drtk.models.crossencoder import load_crossencoder
+    from drtk.models.query_reading import READING
+    from drtk.models.query_reranker import QueryScorer
+    from drtk.models.reranker import save_crossencoder
+
+    loaded = load_crossencoder(tiny_crossencoder(tmp_path / "plain"))
+    for style, second in (("official", "engines gardens [SEP] violins [SEP] planets"), ("thesis", "violins planets")):
+        folder = tmp_path / style
+        save_crossencoder(loaded, folder)
+        stated = QueryReading("rd", style, 64).to_dict()
+        manifest = {"command": "drtk rerank-queries train", "settings": {}, "inputs": [], READING: stated}
+        write_json(folder / "meta.json", manifest)
+        mine = QueryScorer(str(folder), device="cpu")(
+            [Candidate("which rivers?", "engines gardens", "violins", "planets")]
+        )
+        first = "which rivers?" if style == "official" else "which rivers ? engines gardens"
+        theirs = library.CrossEncoder(str(folder), device="cpu").predict([(first, second)])
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)

@@ -1,0 +1,121 @@
+"""Training of query re-rankers: the schedule's known answers, batches, and what presets minimise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from drtk.io.candidates import Candidates
+from drtk.records import Expansion, Query
+from drtk.settings.core import load_preset, merge
+from drtk.settings.query_reranking import QueryRerankerSettings
+from drtk.training.labelled import LabelledCandidates, Steps
+from drtk.training.query_reranker import collate, factor_of, inverse_sqrt, plan, query_objective
+
+
+def settings_of(preset: str, **changes: object) -> QueryRerankerSettings:
+    return merge(QueryRerankerSettings, load_preset(preset).settings, changes)
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"), [(100, 2e-7), (1000, 2e-6), (10_000, 2e-5), (20_000, 1.41421e-5), (40_000, 1e-5)]
+)
+def test_a_factor_of_2e_3_is_a_rate_of_2e_5_at_most(step: int, rate: float) -> None:
+    assert 2e-3 * inverse_sqrt(step, warmup=10_000) == pytest.approx(rate, rel=1e-5)
+    for preset in ("ear-ri", "ear-rd"):
+        settings = settings_of(preset)
+        factor = factor_of(settings)
+        assert factor is not None
+        assert settings.max_lr * factor(step) == pytest.approx(rate, rel=1e-5)
+
+
+def test_a_factor_of_5e_3_peaks_at_5e_5() -> None:
+    assert 5e-3 * max(inverse_sqrt(t, warmup=10_000) for t in range(1, 30_000, 7)) == pytest.approx(5e-5, rel=1e-4)
+
+
+class Planted(torch.nn.Module):
+    """Gives the scores it was made with, whatever it reads."""
+
+    def __init__(self, scores: list[float]) -> None:
+        super().__init__()
+        self.scores = torch.tensor(scores)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        assert len(input_ids) == len(self.scores)
+        return self.scores
+
+
+@pytest.mark.parametrize("preset", ["ear-ri", "ear-rd"])
+@pytest.mark.parametrize(
+    ("changes", "loss"),
+    [({}, 0.301667), ({"skip_ties": False}, 0.262778), ({"pair_weight": "sum"}, 1.61)],
+)
+def test_presets_minimise_the_loss_of_methods_7_5(preset: str, changes: dict, loss: float) -> None:
+    inputs = {
+        "input_ids": torch.zeros(4, 3, dtype=torch.long),
+        "ranks": torch.tensor([[1, 15, 101, 101]]),
+        "present": torch.ones(1, 4, dtype=torch.bool),
+    }
+    terms = query_objective(settings_of(preset, **changes))(Planted([0.10, 0.05, 0.40, 0.90]), inputs)
+    assert {name: float(value) for name, value in terms.items()} == {"margin": pytest.approx(loss, abs=1e-6)}
+
+
+@pytest.mark.parametrize(
+    ("preset", "scorer", "length", "batch", "epochs"), [("ear-ri", "ri", 64, 8, 2), ("ear-rd", "rd", 256, 4, 3)]
+)
+def test_presets_have_the_settings_of_the_tables(
+    preset: str, scorer: str, length: int, batch: int, epochs: float
+) -> None:
+    settings = settings_of(preset)
+    assert (settings.scorer, settings.style, settings.max_length) == (scorer, "official", length)
+    assert (settings.batch, settings.epochs, settings.candidates, settings.max_rank) == (batch, epochs, 50, 101)
+    # 58,880 questions of NQ (methods, row 29), one group each: 58,880 / 8 * 2 and 58,880 / 4 * 3 steps
+    assert plan(58_880, settings).steps == {"ri": 14_720, "rd": 44_160}[scorer]
+
+
+def group(number: int, ranks: list[int]) -> Candidates:
+    found = tuple(
+        Expansion(f"e{number}.{at}", f"q{number}", "answer", f"text {at}", rank=rank, top1={"title": "t", "text": "p"})
+        for at, rank in enumerate(ranks)
+    )
+    return Candidates(Query(f"q{number}", f"question {number}"), "answer", found)
+
+
+def test_ranks_beyond_the_depth_become_max_rank_and_tied_groups_go() -> None:
+    groups = [group(0, [3, 101, 250]), group(1, [101, 250]), group(2, [1, 2, 3, 4])]
+    found = LabelledCandidates(groups, depth=100, max_rank=250, most=3)
+    assert (len(found), found.candidates, found.tied) == (2, 6, 1)
+    assert found.ranks(0).tolist() == [3, 250, 250]
+    assert found.ranks(1).tolist() == [1, 2, 3]  # its first three
+    assert [tuple(each) for each in found[1].candidates][2] == ("question 2", "text 2", "t", "p")
+    assert len(LabelledCandidates(groups, depth=100, max_rank=101, ties=True)) == 3
+
+
+def test_a_batch_puts_the_ranks_of_each_question_into_a_row() -> None:
+    class Tokenizing:
+        pad, left = 0, False
+
+        def __call__(self, candidates: object) -> object:
+            from drtk.text.batching import Tokens
+
+            return Tokens.of([[1] * (2 + at) for at, _ in enumerate(candidates)], None)  # type: ignore[arg-type]
+
+    groups = LabelledCandidates([group(0, [5, 1]), group(1, [7, 8, 9])], depth=100, max_rank=101)
+    batch = collate([groups[0], groups[1]], tokenizing=Tokenizing())  # type: ignore[arg-type]
+    assert batch["input_ids"].shape == (5, 6)
+    assert batch["ranks"].tolist() == [[5, 1, 0], [7, 8, 9]]
+    assert batch["present"].tolist() == [[True, True, False], [True, True, True]]
+
+
+def test_an_epoch_sees_each_question_once_in_an_order_of_its_own() -> None:
+    groups = LabelledCandidates([group(n, [1, 2]) for n in range(9)], depth=100, max_rank=101)
+    steps = Steps(groups, batch=4, steps=4, seed=3)
+    seen = [steps[at].candidates[0].question for at in range(len(steps))]
+    assert len(seen) == 16
+    assert len(set(seen[:8])) == len(set(seen[8:])) == 8
+    assert seen[:8] != seen[8:]
+    again = Steps(groups, batch=4, steps=4, seed=3)
+    assert [again[at].candidates[0].question for at in (15, 0, 9)] == [seen[15], seen[0], seen[9]]
+    assert np.array_equal(steps[0].ranks, [1, 2])
