@@ -84,6 +84,8 @@ def expanding(
                 raise UsageError("--query-reranker: one that reads passages (rd) asks one index of words")
             texts = FoundTexts(ask.collection.folders[0], corpus=corpus)
         reranker = QueryReranker(models, device=device, texts=texts)
+        for kind in expanders:
+            reranker.scorer(kind)  # now, not at the first question
 
     def search(texts: Sequence[str], depth: int) -> list[Ranking]:
         queries = [Query(f"q{number}", text) for number, text in enumerate(texts)]

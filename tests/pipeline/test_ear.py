@@ -67,7 +67,9 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 def chain(place: Path, **knobs: str) -> subprocess.CompletedProcess[str]:
     path = f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    settings = environment() | SMALL | {"EAR_DATA": str(place / "data"), "PATH": path, "CUDA_VISIBLE_DEVICES": ""} | knobs
+    settings = (
+        environment() | SMALL | {"EAR_DATA": str(place / "data"), "PATH": path, "CUDA_VISIBLE_DEVICES": ""} | knobs
+    )
     call = ["sh", str(SCRIPT), "runs/ear", "model"]
     (place / "runs").mkdir(exist_ok=True)
     return subprocess.run(call, cwd=place, env=settings, capture_output=True, text=True, check=False)
@@ -100,7 +102,10 @@ def check(out: Path) -> None:
     # The oracle takes, kind by kind, a candidate whose answer comes no later than that of any other choice.
     labels = [json.loads(line) for line in (out / "found.test.labelled.jsonl").read_text().splitlines()]
     questions = texts(out / "test.jsonl")
-    ranks = {(row["query_id"], row["kind"], expanded_query(questions[row["query_id"]], row["text"])): row["rank"] for row in labels}
+    ranks = {
+        (row["query_id"], row["kind"], expanded_query(questions[row["query_id"]], row["text"])): row["rank"]
+        for row in labels
+    }
     for kind in ("sentence", "title"):
         best = texts(out / f"found.oracle.queries/{kind}.jsonl")
         for way in ("first", "ri", "rd"):
@@ -119,7 +124,10 @@ def test_the_whole_chain_runs_in_miniature_and_a_second_time_does_nothing(place:
     check(out)
     for name in ("against.bm25.txt", "against.found.first.txt"):
         assert all(system in (out / name).read_text() for system in SYSTEMS), name
-    assert [line.split()[0] for line in (out / "sweep.txt").read_text().splitlines() if ".of-" in line] == ["ri.of-2", "rd.of-2"]
+    assert [line.split()[0] for line in (out / "sweep.txt").read_text().splitlines() if ".of-" in line] == [
+        "ri.of-2",
+        "rd.of-2",
+    ]
     costs = (out / "costs.txt").read_text()
     assert costs.count(" s a question") == 10
     assert costs.count(" MB") == 3
