@@ -120,12 +120,10 @@ def search(
     encode = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
     if question is not None:
         ask, shown = TextQueries(collection, encode), settings.k or ANSWERS
+        answer = plain(ask, shown)
         if expand:
-            answer = expanding(
-                *(expand, query_reranker or [], candidates, ask, shown), corpus=corpus, device=settings.device
-            )
-        else:
-            answer = plain(ask, shown)
+            chosen = query_reranker or []
+            answer = expanding(expand, chosen, candidates, ask, shown, corpus=corpus, device=settings.device)
         answer_questions(question, answer, collection, corpus)
         return
     _run(source or "-", collection, encode, wanted, tag, settings, job)
