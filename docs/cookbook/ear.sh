@@ -5,10 +5,10 @@
 #
 #   sh docs/cookbook/ear.sh runs/ear MODEL       MODEL: an encoder to begin both scorers and the re-ranker with, MiniLM say (or: just ear MODEL)
 #
-#   TRAIN=500 DEV=100 TEST=500                   questions of each part
+#   TRAIN=500 DEV=80 TEST=500                    questions of each part
 #   CANDIDATES=10 SWEEP="1 2 5 10"               candidates of each kind; how many the sweep leaves to choose from
 #   KINDS="sentence title terms"                 of --from-run, in the order of fusion
-#   RI_EPOCHS=3 RD_EPOCHS=2 RD_LENGTH=128 BATCH=4 MAX_LR=5e-4 WARMUP=100 EVERY=100    highest rate: MAX_LR / sqrt(WARMUP)
+#   RI_EPOCHS=3 RD_EPOCHS=2 RD_LENGTH=128 BATCH=4 MAX_LR=5e-4 WARMUP=100 EVERY=250    highest rate: MAX_LR / sqrt(WARMUP)
 #   RERANK_EPOCHS=2 RERANK_LENGTH=192 RERANK_DEPTH=25    the passage re-ranker: epochs over BM25's first ten, tokens, how many it re-orders
 #   GENERATOR=                                   a T5 or BART model: trained for GAR's three tasks and reported apart
 #   GENERATOR_STEPS=1000 GENERATOR_BATCH=16 GENERATOR_LR=1e-3 SAMPLES=50
@@ -44,7 +44,7 @@ part() { # NAME COUNT QRELS REMAINDER TEST: articles whose number leaves REMAIND
   rm "$out/ids.part" "$out/$1.ids"
 }
 part train "${TRAIN:-500}" "$data/qrels/train.tsv" 0 0
-part dev "${DEV:-100}" "$data/qrels/train.tsv" 0 1
+part dev "${DEV:-80}" "$data/qrels/train.tsv" 0 1
 part test "${TEST:-500}" "$data/qrels/dev.tsv" 10 0
 
 # BM25, with RM3 as the classical way to expand; dense vectors, searched exactly and through a graph.
@@ -83,7 +83,7 @@ done
 learn() { # SCORER EPOCHS LENGTH
   drtk rerank-queries train "$out/found.train.labelled.jsonl" --queries "$out/train.jsonl" --model "$model" --preset "ear-$1" \
     --dev "$out/found.dev.labelled.jsonl" --dev-queries "$out/dev.jsonl" --candidates "${CANDIDATES:-10}" --epochs "$2" --max-length "$3" \
-    --batch "${BATCH:-4}" --max-lr "${MAX_LR:-5e-4}" --warmup "${WARMUP:-100}" --eval-every "${EVERY:-100}" --save-every "${EVERY:-100}" -o "$out/$1" $again
+    --batch "${BATCH:-4}" --max-lr "${MAX_LR:-5e-4}" --warmup "${WARMUP:-100}" --eval-every "${EVERY:-250}" --save-every "${EVERY:-250}" -o "$out/$1" $again
 }
 learn ri "${RI_EPOCHS:-3}" 64
 learn rd "${RD_EPOCHS:-2}" "${RD_LENGTH:-128}"

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from drtk.errors import UsageError
-from drtk.io.jsonl import expansion_from
-from drtk.io.rows import minted, parse_row
+from drtk.io.rows import expansion_from, minted, parse_row
 from drtk.models.hub import locate
 from drtk.questions.choosing import as_given, by_estimate, distinct
 from drtk.questions.expansion import Expand, Question, generators_of
