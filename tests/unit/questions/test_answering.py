@@ -139,7 +139,7 @@ def scorer(here: Path, models: Path, capfd: pytest.CaptureFixture[str], kind: st
             "-o",
             folder,
         ]
-        command(capfd, *call, "--scorer", kind, "--steps", "2", "--max-length", "48", "--device", "cpu", "-q")
+        command(capfd, *call, "--scorer", kind, "--steps", "2", "--batch", "1", "--max-length", "48", "--device", "cpu", "-q")
     return folder
 
 
@@ -158,7 +158,7 @@ def test_what_is_shown_is_what_the_commands_make_of_the_question_in_a_file(
     for name in ("sentence", "title"):
         queries[name] = json.loads((here / "chosen" / f"{name}.jsonl").read_text())["text"]
         runs.append(here / f"{name}.run")
-        command(capfd, "search", "bm25", here / "chosen" / f"{name}.jsonl", "-k", "100", "-o", runs[-1], "-q")
+        command(capfd, "search", "bm25", here / "chosen" / f"{name}.jsonl", "-k", "100", "-o", runs[-1], "--quiet")
     fused = command(capfd, "fuse", *runs, "--method", "round-robin", "--top", "4", "-q")
     ids = [line.split()[2] for line in fused.splitlines()]
 
