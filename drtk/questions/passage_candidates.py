@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import count
 
 from drtk.io.filtering import Done
 from drtk.io.intake import Intake
@@ -61,7 +63,7 @@ def candidates(found: Found, kind: str, settings: ExpansionSettings) -> list[str
         "sentence": lambda: sentences(found.question, found.passages),
         "title": lambda: (" ".join(passage.title.split()) for passage in found.passages),
         "terms": lambda: frequent_terms(
-            found.question, found.passages, feedback=settings.feedback, count=settings.terms
+            found.question, found.passages, feedback=settings.feedback, size=settings.terms
         ),
     }
     kept: dict[str, None] = {}
@@ -79,33 +81,39 @@ def sentences(question: str, passages: Sequence[Passage]) -> Iterator[str]:
     The best shares the most different words with the question (function words left out); of equals, the earlier one.
     """
     asked = set(content_words(question))
-    ordered: list[list[str]] = []
-    for passage in passages:
-        parted = plain_sentences(passage.text)
-        ordered.append(sorted(parted, key=lambda sentence: -len(asked & set(content_words(sentence)))))
-    for place in range(max(map(len, ordered), default=0)):
-        for each in ordered:
-            if place < len(each):
-                yield each[place]
+
+    @cache  # a passage is parted when it is first looked at: most are never
+    def ordered(at: int) -> list[str]:
+        parted = plain_sentences(passages[at].text)
+        return sorted(parted, key=lambda sentence: -len(asked & set(content_words(sentence))))
+
+    for place in count():
+        left = False
+        for at in range(len(passages)):
+            if place < len(ordered(at)):
+                left = True
+                yield ordered(at)[place]
+        if not left:
+            return
 
 
-def frequent_terms(question: str, passages: Sequence[Passage], *, feedback: int, count: int) -> Iterator[str]:
-    """First the `count` words that the most of the first `feedback` passages share, then those of each passage by itself.
+def frequent_terms(question: str, passages: Sequence[Passage], *, feedback: int, size: int) -> Iterator[str]:
+    """First the `size` words that the most of the first `feedback` passages share, then those of each passage by itself.
 
     Words of the question and function words are left out. Of equals come first those that occur more often, then those that
     occur earlier.
     """
     asked = set(content_words(question))
-    of_each = [
-        Counter(word for word in content_words(f"{passage.title} {passage.text}") if word not in asked)
-        for passage in passages
-    ]
+
+    def words_of(passage: Passage) -> Counter[str]:
+        return Counter(word for word in content_words(f"{passage.title} {passage.text}") if word not in asked)
+
     holders: Counter[str] = Counter()
     total: Counter[str] = Counter()
-    for words in of_each[:feedback]:
+    for words in map(words_of, passages[:feedback]):
         holders.update(words.keys())
         total.update(words)
     # sorted() and most_common() keep the order of first occurrence among equals
-    yield " ".join(sorted(total, key=lambda word: (-holders[word], -total[word]))[:count])
-    for words in of_each:
-        yield " ".join(word for word, _ in words.most_common(count))
+    yield " ".join(sorted(total, key=lambda word: (-holders[word], -total[word]))[:size])
+    for words in map(words_of, passages):
+        yield " ".join(word for word, _ in words.most_common(size))

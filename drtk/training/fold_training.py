@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from drtk.errors import DrtkError
 from drtk.io.progress import log
 from drtk.settings.writing import GeneratorSettings
 from drtk.training.folds import fold_folder
@@ -30,9 +31,14 @@ def to_train_and_measure(pairs: Pairs, dev: Pairs | None, settings: GeneratorSet
 
 
 def check_folds(pairs: Pairs, folds: Mapping[str, int], dev: Pairs | None, settings: GeneratorSettings) -> None:
-    """Raises DrtkError where the pairs of some generator fill no batch."""
+    """Raises DrtkError where the pairs of some generator fill no batch, or leave none to measure with."""
     for fold in range(settings.folds or 0):
-        plan(len(to_train_and_measure(pairs_without(pairs, folds, fold), dev, settings)[0]), settings)
+        trained, measured = to_train_and_measure(pairs_without(pairs, folds, fold), dev, settings)
+        plan(len(trained), settings)
+        if settings.dev_share is not None and not measured:
+            raise DrtkError(
+                f"without fold {fold}, --dev-share {settings.dev_share} leaves no questions to measure with"
+            )
 
 
 def train_folds(

@@ -76,9 +76,10 @@ CALLS = {
     ),
     "fuse": Call("{input} {second.run} -o {output}", "first.run", collection.run, torn=b"q1 Q0 d1 one\n"),
     "expand-queries": Call(
-        "{input} -o {output} --model {writer} --kind answer --n 1 --max-new-tokens 2",
-        "queries.jsonl",
-        collection.queries,
+        "{many.jsonl} -o {output} --from-run {input} --corpus {documents.jsonl} --kind title --candidates 3 --depth 3",
+        "first.run",
+        collection.run,
+        torn=b"q1 Q0 d1 one\n",
     ),
     "read": Call(
         "{input} -o {output} --corpus {documents.jsonl} --queries {many.jsonl} --model {writer} --depth 2 --max-length 16 "

@@ -194,13 +194,13 @@ def test_what_generators_of_folds_are_measured_with_is_neither_trained_on_nor_th
 def test_killed_while_a_later_fold_is_trained_and_resumed_the_weights_are_the_same(
     asked: Asked, writer: Path, tmp_path: Path
 ) -> None:
-    schedule = ["--folds", "2", "--steps", "30", "--save-every", "5", "--log-every", "5"]
+    schedule = ["--folds", "2", "--steps", "20", "--save-every", "4", "--log-every", "4"]
     output = tmp_path / "killed"
     call = [sys.executable, "-m", "drtk", *arguments(asked, writer, output, *schedule, task="gar-sentence")]
     running = subprocess.Popen(call, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 180
-        while not (output / "fold-1" / "checkpoints" / "checkpoint-10" / "complete").exists():
+        deadline = time.monotonic() + 300
+        while not (output / "fold-1" / "checkpoints" / "checkpoint-4" / "complete").exists():
             assert running.poll() is None, "ended before it could be killed"
             assert time.monotonic() < deadline
             time.sleep(0.001)

@@ -374,12 +374,12 @@ def test_killed_and_resumed_the_bytes_and_counts_are_the_same(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_questions(tmp_path, 300)
+    write_questions(tmp_path, 200)
     call = ["expand-queries", "questions.jsonl", "--model", str(models / "t5"), "--kind", "answer", "--n", "12"]
     call += ["--max-new-tokens", "8", "-q"]
     running = subprocess.Popen([sys.executable, "-m", "drtk", *call, "-o", "killed.jsonl"], stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 300
         while not Path("killed.jsonl.part.json").exists():
             assert running.poll() is None, "ended before it could be killed"
             assert time.monotonic() < deadline
