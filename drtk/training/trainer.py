@@ -166,6 +166,7 @@ class DrtkTrainer(Trainer):
         if factor is None:
             return super().create_scheduler(num_training_steps, optimizer)
         self.lr_scheduler: Any = LambdaLR(optimizer or self.optimizer, lambda done: factor(done + 1))
+        self._created_lr_scheduler = True
         return self.lr_scheduler
 
     def training_step(self, *given: Any, **named: Any) -> Tensor:

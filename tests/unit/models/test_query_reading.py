@@ -41,7 +41,7 @@ def read(tokenizer: object, candidate: Candidate, **reading: object) -> tuple[st
 )
 def test_parts_stand_between_separators(tokenizer: object, scorer: str, style: str, wanted: str) -> None:
     found, types = read(tokenizer, WHOLE, scorer=scorer, style=style, max_length=64)
-    assert found.replace(" ?", "?") == wanted
+    assert found.replace(" [UNK]", "?") == wanted  # the tiny vocabulary has no question mark
     first = len(types) - sum(types)
     head = wanted.split(" [SEP]")[0] + " [SEP]"
     ids = tokenizer(head, add_special_tokens=False)["input_ids"]  # type: ignore[operator]
