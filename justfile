@@ -60,3 +60,7 @@ squad:
 # SimLM's pipeline on a collection of yours: pre-training, two retrievers, re-ranker, distillation, figures; docs/cookbook/simlm.md
 simlm corpus queries qrels test model out="runs/simlm":
     sh docs/cookbook/simlm.sh '{{corpus}}' '{{queries}}' '{{qrels}}' '{{test}}' '{{model}}' '{{out}}'
+
+# EAR on SQuAD: candidates, both scorers, everything they are compared with; MODEL: an encoder to begin with (MiniLM); sizes by variables
+ear model:
+    sh docs/cookbook/ear.sh runs/ear {{model}}

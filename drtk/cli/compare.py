@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from drtk.cli.jobs import record_filter
-from drtk.cli.options import Output, Qrels, with_settings
+from drtk.cli.options import Output, with_settings
+from drtk.errors import UsageError
 from drtk.io.filtering import FilterJob
 from drtk.settings.comparison import CompareSettings
 
@@ -25,6 +26,13 @@ ShownCorpus = Annotated[
 ShownQueries = Annotated[
     str | None, typer.Option("--queries", metavar="FILE", help="Queries: texts of those that moved.")
 ]
+ComparedBy = Annotated[str | None, typer.Option("--qrels", metavar="FILE", help="Judgements: BEIR TSV or TREC qrels.")]
+Answers = Annotated[
+    str | None,
+    typer.Option(
+        "--answers", metavar="FILE", help="Questions with answers: a passage is right where it contains one of them."
+    ),
+]
 SNIPPET_WORDS = 30
 
 
@@ -34,7 +42,8 @@ def compare(
     runs: ComparedRuns,
     output: Output = "-",
     *,
-    qrels: Qrels,
+    qrels: ComparedBy = None,
+    answers: Answers = None,
     corpus: ShownCorpus = None,
     queries: ShownQueries = None,
     settings: CompareSettings,
@@ -43,8 +52,11 @@ def compare(
     """Say whether systems differ, by how much, and on which queries.
 
     Reads TREC runs and judgements; writes averages, paired t-tests and randomisation tests against a baseline, and the
-    queries that moved most with the passages that changed place.
+    queries that moved most with the passages that changed place. With --answers FILE, a passage is relevant where it
+    contains an answer to the question.
     """
+    if qrels is not None and answers is not None:
+        raise UsageError("--qrels and --answers: a passage is judged by one of them")
     from drtk.evaluation.comparison import compared
     from drtk.evaluation.comparison_page import MARK, comparison_page
     from drtk.evaluation.comparison_text import comparison_lines
@@ -53,7 +65,7 @@ def compare(
     from drtk.io.store import CorpusStore
     from drtk.retrieval.snippets import matched_stems, snippet
 
-    found = compared(runs, qrels, corpus, settings, job.intake)
+    found = compared(runs, qrels, corpus, settings, job.intake, answers=answers)
     texts: dict[str, str] = {}
     if queries is not None:
         wanted = set(found.queries)

@@ -34,6 +34,7 @@ COMMANDS = (
     "fuse",
     "expand-queries",
     "rerank-queries",
+    "read",
     "mine-negatives",
     "pretrain",
     "train-retriever",

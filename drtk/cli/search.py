@@ -29,7 +29,10 @@ def search(
     ],
     output: Output = "-",
     question: Annotated[
-        str | None, typer.Option("--question", "-q", metavar="TEXT", help="Answer one question on the terminal.")
+        str | None,
+        typer.Option(
+            "--question", "-q", metavar="TEXT", help="Answer one question on the terminal; -: each line of stdin."
+        ),
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help="Where the encoder is; by default as the index says.")
@@ -54,6 +57,30 @@ def search(
             "--qrels", metavar="FILE", help="Judgements: search the judged queries alone; what --tune goes by."
         ),
     ] = None,
+    expand: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--expand",
+            metavar="[KIND=]MODEL",
+            help="-q: expand questions with this generator; repeatable, one a kind.",
+            show_default=False,
+        ),
+    ] = None,
+    query_reranker: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--query-reranker",
+            metavar="[KIND=]DIR",
+            help="-q: choose among expansions with this model of drtk rerank-queries train; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option(
+            "--candidates", min=1, help="-q with --query-reranker: texts each generator writes. [default: 50]"
+        ),
+    ] = None,
     *,
     settings: SearchSettings,
     job: FilterJob,
@@ -63,6 +90,7 @@ def search(
     Writes a TREC run: qid Q0 docid rank score tag, best first; equal scores by descending id, as trec_eval orders them.
     Several index folders are searched as parts of one collection.
     """
+    from drtk.cli.answering import answer_questions, expanding, plain
     from drtk.cli.tuning import tune_bm25
     from drtk.errors import UsageError
     from drtk.evaluation.runs import judgements_from
@@ -78,6 +106,12 @@ def search(
         raise UsageError("-q shows passages on the terminal: leave out files of queries, --by source and -o")
     if (tune and qrels is None) or (qrels is not None and question is not None):
         raise UsageError("--tune needs --qrels, and both a file of queries, not -q")
+    if expand and question is None:
+        raise UsageError("--expand goes with -q; for files: drtk expand-queries, then drtk rerank-queries apply")
+    if query_reranker and not expand:
+        raise UsageError("--query-reranker chooses among what --expand MODEL writes")
+    if candidates is not None and not query_reranker:
+        raise UsageError("--candidates: without --query-reranker there is one, the likeliest text")
     wanted = Wanted(settings.k or DEPTH, _documents(corpus) if by == "source" else None, drop_same_id)
     collection = Collection(folders, settings)
     if tune:
@@ -90,7 +124,12 @@ def search(
         log(f"taking {taken}, as {folders[0]} advises")
     encode = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
     if question is not None:
-        _answer(question, TextQueries(collection, encode), settings.k or ANSWERS, corpus)
+        ask, shown = TextQueries(collection, encode), settings.k or ANSWERS
+        answer = plain(ask, shown)
+        if expand:
+            chosen = query_reranker or []
+            answer = expanding(expand, chosen, candidates, ask, shown, corpus=corpus, device=settings.device)
+        answer_questions(question, answer, collection, corpus)
         return
     judged = None if qrels is None else judgements_from(qrels, job.intake)
     _run(source or "-", collection, encode, wanted, tag, judged, settings, job)
@@ -138,46 +177,6 @@ def _run(
             raise MismatchError(f"{source}: has none of the judged queries")
         queries = chain([first], queries)
     job.run(queries, work, unit="queries")
-
-
-def _answer(question: str, ask: Any, k: int, corpus: str | None) -> None:
-    import os
-    import shutil
-    import sys
-
-    from drtk.errors import UsageError
-    from drtk.io.progress import log
-    from drtk.records import Query
-    from drtk.retrieval.searching import Wanted
-    from drtk.retrieval.snippets import shown
-
-    if not question.strip():
-        raise UsageError("-q: the question is empty")
-    ((_, ranking),) = ask([Query("question", question)], Wanted(k))
-    if not ranking:
-        log("nothing found")
-    passages = _texts([id for id, _ in ranking], ask.collection, corpus)
-    styled = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    width = shutil.get_terminal_size().columns
-    for line in shown(question, ranking, passages, width=width, mark="\033[1m{}\033[0m".format if styled else str):
-        print(line)
-
-
-def _texts(ids: list[str], collection: Any, corpus: str | None) -> list[Any]:
-    """The passages called `ids`, None for each that is not at hand; says once why."""
-    from pathlib import Path
-
-    from drtk.io.progress import log
-    from drtk.io.store import CorpusStore
-
-    named = [corpus] if corpus else sorted({item["corpus"] for item in collection.manifests if item.get("corpus")})
-    stores = [CorpusStore.open(path) for path in named if corpus or Path(path).exists()]
-    if not stores:
-        log("ids alone: the corpus is not where the index says, or it says nothing; name it with --corpus FILE")
-    passages = [next((found for store in stores if (found := store.get(id)) is not None), None) for id in ids]
-    if stores and None in passages:
-        log(f"{', '.join(named)}: lacks some of these passages; is it the corpus the index was made from?")
-    return passages
 
 
 def _documents(corpus: str | None) -> Callable[[str], str]:

@@ -88,15 +88,50 @@ def evaluated_by_answers(
     asked: Judgements = {id: {} for id in answers}
     found = retrieved_by(run, asked, view, intake)
     tell_missing(run.name, len(found.rankings), len(asked), retrieved_only=settings.retrieved_only)
+    _mark_right(asked, run, found.rankings, answers, corpus, measures, settings)
+    return Evaluator(asked, measures)(run.name, found.rankings, retrieved_only=settings.retrieved_only)
+
+
+def judgements_by_answers(
+    runs: Sequence[NamedRun],
+    answers: Mapping[str, tuple[str, ...]],
+    corpus: str,
+    measures: Sequence[Measure],
+    settings: EvalSettings,
+    intake: Intake,
+) -> Judgements:
+    """For each question the first right passage of every run: what `answer_measures` need, whichever of the runs they score.
+
+    Another run's first right passage contains an answer too, so it cannot stand above a run's own.
+    Raises MismatchError (file:line) for a passage that the corpus does not have.
+    """
+    CorpusStore.open(corpus).close()  # indexed once, here, and not by every worker
+    view = View(order=settings.order, drop_same_id=bool(settings.drop_same_id), depth=settings.depth)
+    judged: Judgements = {id: {} for id in answers}
+    for run in runs:
+        found = retrieved_by(run, judged, view, intake)
+        _mark_right(judged, run, found.rankings, answers, corpus, measures, settings)
+    return judged
+
+
+def _mark_right(
+    judged: Judgements,
+    run: NamedRun,
+    rankings: Mapping[str, list[str]],
+    answers: Mapping[str, tuple[str, ...]],
+    corpus: str,
+    measures: Sequence[Measure],
+    settings: EvalSettings,
+) -> None:
+    """Judge the first right passage of each ranking, as far down as the measures look."""
     depth = _deepest(measures)
-    work: list[Question] = [(id, answers[id], ids[:depth]) for id, ids in found.rankings.items()]
+    work: list[Question] = [(id, answers[id], ids[:depth]) for id, ids in rankings.items()]
     for id, first in _first_right(work, corpus, settings):
         if first is not None and first[1]:
-            asked[id][first[0]] = 1
+            judged[id][first[0]] = 1
         elif first is not None:
             place = _place(run.source, id, first[0])
             raise MismatchError(f"{place}: passage '{first[0]}' is not in the corpus {corpus}")
-    return Evaluator(asked, measures)(run.name, found.rankings, retrieved_only=settings.retrieved_only)
 
 
 def _deepest(measures: Sequence[Measure]) -> int | None:

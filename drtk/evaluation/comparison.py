@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.evaluation.answered import MEASURES as ANSWER_MEASURES
+from drtk.evaluation.answered import answer_measures, answers_of, judgements_by_answers
 from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.rankings import View
@@ -19,11 +21,14 @@ from drtk.evaluation.runs import judgements_from, retrieved_by, tell_missing
 from drtk.evaluation.significance import EXACTLY, cohens_d, holm, interval, paired_t, randomisation
 from drtk.io.corpus_ids import CorpusIds
 from drtk.io.intake import Intake
-from drtk.io.runs import grouped_runs
+from drtk.io.runs import NamedRun, grouped_runs
 from drtk.io.sources import source_of
+from drtk.io.streams import is_stream
 from drtk.io.trec import Judgements
 from drtk.settings.comparison import CompareSettings
+from drtk.settings.evaluation import EvalSettings
 
+MEASURES = "nDCG@10 RR@10 R@100"
 LOOKED_AT = 10  # ranks of a run that are remembered, beside those of judged documents
 
 
@@ -123,9 +128,15 @@ class Comparison:
 
 
 def compared(
-    runs: Sequence[str], qrels: str, corpus: str | None, settings: CompareSettings, intake: Intake
+    runs: Sequence[str],
+    qrels: str | None,
+    corpus: str | None,
+    settings: CompareSettings,
+    intake: Intake,
+    *,
+    answers: str | None = None,
 ) -> Comparison:
-    """The comparison of runs given as [NAME=]FILE.
+    """The comparison of runs given as [NAME=]FILE, by judgements or by the answers of the questions in a file.
 
     Raises UsageError where there are fewer than two systems or the baseline is none of them, MismatchError where runs
     have different queries, unless the settings say what then.
@@ -138,12 +149,17 @@ def compared(
         raise UsageError(f"--baseline: no system is called '{settings.baseline}'; there are {', '.join(names)}")
     if settings.intersect and settings.missing_as_zero:
         raise UsageError("--intersect and --missing-as-zero: a query that a run lacks is left out, or counts")
-    measures = parse_measures(settings.measures, rel=settings.rel)
+    known = None if corpus is None or answers is not None else CorpusIds.read(corpus, intake)
+    by_source = settings.by == "source"
+    if answers is not None:
+        measures, judgements = _by_answers(systems, answers, corpus, settings, intake)
+    elif qrels is not None:
+        measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
+        judgements = judgements_from(qrels, intake, known=known, by_source=by_source)
+    else:
+        raise UsageError("what is right? --qrels FILE or --answers FILE")
     if unfit := [measure.name for measure in measures if measure.aggregate != "mean"]:
         raise UsageError(f"--measures: {unfit[0]} is no average over queries, so there is nothing to test")
-    known = None if corpus is None else CorpusIds.read(corpus, intake)
-    by_source = settings.by == "source"
-    judgements = judgements_from(qrels, intake, known=known, by_source=by_source)
     by = (known or source_of) if by_source else None
     view = View(order=settings.order, by=by, drop_same_id=settings.drop_same_id, depth=settings.depth)
     evaluator = Evaluator(judgements, measures)
@@ -167,6 +183,33 @@ def compared(
     made = Comparison(found, measures, queries, judgements, pairs, [], settings)
     made.contrasts = [contrast for measure in measures for contrast in _contrasts(made, measure.name)]
     return made
+
+
+def _by_answers(
+    systems: Mapping[str, Sequence[NamedRun]],
+    answers: str,
+    corpus: str | None,
+    settings: CompareSettings,
+    intake: Intake,
+) -> tuple[list[Measure], Judgements]:
+    """The measures, and a judgement for the first right passage of each run and question."""
+    runs = [run for files in systems.values() for run in files]
+    if corpus is None:
+        raise UsageError("--answers needs the texts of the passages: --corpus FILE")
+    if settings.by == "source" or settings.rel != 1:
+        raise UsageError("--by source and --rel go with --qrels; with --answers a passage is right or not")
+    if any(is_stream(run.source) for run in runs):
+        raise UsageError("--answers reads every run twice, so that none can be a stream")
+    measures = answer_measures(settings.measures or ANSWER_MEASURES)
+    looking = EvalSettings(
+        match=settings.match,
+        match_title=settings.match_title,
+        order=settings.order,
+        drop_same_id=settings.drop_same_id,
+        depth=settings.depth,
+    )
+    known = answers_of(answers, settings.match, intake)
+    return measures, judgements_by_answers(runs, known, corpus, measures, looking, intake)
 
 
 def _traced(ids: Sequence[str], judged: Mapping[str, int]) -> Trace:

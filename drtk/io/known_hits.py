@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from drtk.errors import RecordError
 from drtk.io.intake import Intake
 from drtk.io.streams import is_stream, name_of
-from drtk.io.trec import QueryHits, grouped_hits
+from drtk.io.trec import Order, QueryHits, grouped_hits
 from drtk.records import Passage
 
 Item = TypeVar("Item")
@@ -25,7 +25,7 @@ class Texts(Protocol):
 
 
 def known_hits(
-    run: str, *, queries: Collection[str], corpus: Texts, depth: int, intake: Intake
+    run: str, *, queries: Collection[str], corpus: Texts, depth: int, intake: Intake, order: Order = "score"
 ) -> Iterator[Faulty[QueryHits]]:
     """The queries of a run in its order, without the first `depth` hits that the corpus lacks, and what is wrong with them.
 
@@ -36,13 +36,13 @@ def known_hits(
             place = f"{name_of(run)}:{hits.lines[0]}"
             yield None, [RecordError(place, f"the queries have no '{hits.query_id}'")]
             continue
-        absent = set(corpus.missing(hits.ranked_ids()[:depth]))
-        faults = [
-            RecordError(f"{name_of(run)}:{line}", f"the corpus has no '{id}'")
-            for id, line in zip(hits.doc_ids, hits.lines, strict=True)
-            if id in absent
-        ]
-        if absent:
+        faults: list[RecordError] = []
+        while absent := set(corpus.missing(hits.ranked_ids(order)[:depth])):  # again: others move up among the first
+            faults += [
+                RecordError(f"{name_of(run)}:{line}", f"the corpus has no '{id}'")
+                for id, line in zip(hits.doc_ids, hits.lines, strict=True)
+                if id in absent
+            ]
             hits.keep([at for at, id in enumerate(hits.doc_ids) if id not in absent])
         yield (hits if hits.doc_ids else None), faults
 

@@ -13,6 +13,10 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.models.checkpoint import quiet_transformers, writing_weights
 
 LONGEST = 512  # tokens of input, where neither folder nor tokenizer says
+_T5 = ("t5", "mt5", "umt5")
+# Fusion-in-Decoder's released readers are T5 models saved with wrappers around their encoder and each of its layers.
+_WRAPPED = {r"^encoder\.encoder\.": "encoder.", r"^(encoder\.block\.\d+)\.module\.": r"\1."}
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "spiece.model", "vocab.json", "vocab.txt")
 
 
 @dataclass
@@ -39,10 +43,12 @@ class Writer:
         return int(self.ends[0] if found is None else found)
 
 
-def load_writer(folder: Path) -> Writer:
+def load_writer(folder: Path, *, tokenizer_at: Path | None = None) -> Writer:
     """The writing model of a folder, in float32 on the CPU, ready for inference.
 
-    Raises MismatchError for a model that does not write, DrtkError for a folder that cannot be loaded.
+    tokenizer_at: the folder of its tokenizer, where that is another one
+    Raises MismatchError for a model that does not write, weights or a tokenizer that are missing, DrtkError for a folder that
+    cannot be loaded.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -54,13 +60,20 @@ def load_writer(folder: Path) -> Writer:
             loader = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
             if not config.is_encoder_decoder and not _writes(config):
                 raise MismatchError(f"{folder}: is an encoder ({config.model_type}); a model that writes is needed")
-            model = loader.from_pretrained(folder, dtype=torch.float32)
-            tokenizer = AutoTokenizer.from_pretrained(folder)
+            model, found = loader.from_pretrained(
+                folder,
+                dtype=torch.float32,
+                output_loading_info=True,
+                key_mapping=_WRAPPED if config.model_type in _T5 else None,
+            )
+            tokenizer = AutoTokenizer.from_pretrained(_with_tokenizer(tokenizer_at or folder))
     except DrtkError:
         raise
     except Exception as error:
         reason = str(error).strip().splitlines()
         raise DrtkError(f"{folder}: cannot be loaded: {reason[0] if reason else error!r}") from error
+    if found["missing_keys"]:  # transformers draws them at random
+        raise MismatchError(f"{folder}: lacks weights of a {config.model_type}: {sorted(found['missing_keys'])[0]}")
     generation = model.generation_config
     ends = generation.eos_token_id if generation.eos_token_id is not None else tokenizer.eos_token_id
     if ends is None:
@@ -75,6 +88,13 @@ def load_writer(folder: Path) -> Writer:
         _longest(tokenizer, config),
         generation.forced_bos_token_id,
     )
+
+
+def _with_tokenizer(folder: Path) -> Path:
+    """`folder`. Raises MismatchError where it holds no tokenizer: transformers would make an empty one up."""
+    if not any((folder / name).exists() for name in _TOKENIZERS):
+        raise MismatchError(f"{folder}: holds no tokenizer (none of {', '.join(_TOKENIZERS)})")
+    return folder
 
 
 def save_writer(model: Any, tokenizer: Any, folder: Path) -> None:
@@ -105,21 +125,29 @@ class Decoding:
     Inputs are read once, whatever the number of answers; the first step is one for all answers to an input.
     """
 
-    def __init__(self, writer: Writer, ids: Tensor, mask: Tensor) -> None:
-        """ids, mask: (inputs, tokens), padded right for two-sided models, left for the others"""
+    def __init__(self, writer: Writer, ids: Tensor | None, mask: Tensor, *, hidden: Tensor | None = None) -> None:
+        """ids, mask: (inputs, tokens), padded right for two-sided models, left for the others
+
+        hidden: (inputs, positions, width), what the encoder of a two-sided model has made already, in the place of `ids`; `mask`
+                is over its positions then
+        """
         from transformers import DynamicCache, EncoderDecoderCache
 
         self._writer, self._mask = writer, mask
         model: Any = writer.model
         if writer.two_sided:
-            self._hidden = model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state
+            if hidden is None:
+                hidden = model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state
+            self._hidden = hidden
             self._cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
-            begin = torch.full((len(ids), 1), writer.start, device=ids.device)
+            begin = torch.full((len(mask), 1), writer.start, device=mask.device)
             self.logits = self._forward(begin)
             if writer.first is not None:
                 self.logits = torch.full_like(self.logits, -torch.inf)
                 self.logits[:, writer.first] = 0.0
         else:
+            if ids is None:
+                raise ValueError("a model that goes on with a text needs its tokens")
             self._cache = DynamicCache()
             self.logits = self._forward(ids)
 

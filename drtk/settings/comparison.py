@@ -14,7 +14,9 @@ class CompareSettings:
     """drtk compare."""
 
     measures: str = knob(
-        "nDCG@10 RR@10 R@100", "Measures to compare, as drtk eval takes them; queries move by the first."
+        "",
+        "Measures to compare, as drtk eval takes them; queries move by the first. [default: nDCG@10 RR@10 R@100; with "
+        "--answers Answer@1 Answer@5 Answer@20 Answer@100]",
     )
     baseline: str = knob("", "The system that others are set against. [default: the first]")
     all_pairs: bool = knob(False, "Set every system against every other one.")
@@ -23,6 +25,10 @@ class CompareSettings:
     drop_same_id: bool = knob(False, "Take a query's own document out of its ranking, before the cut (BEIR).")
     depth: int | None = knob(None, "Score only the first N of each ranking.", at_least=1)
     order: Literal["score", "rank"] = knob("score", "What orders a ranking: score, or rank to trust that column.")
+    match: Literal["tokens", "regex"] = knob(
+        "tokens", "How --answers are looked for: tokens (DPR's matching), or regex (answers are patterns: CuratedTREC)."
+    )
+    match_title: bool = knob(False, "Look for --answers in titles too (GAR), not in texts alone (DPR).")
     intersect: bool = knob(False, "Compare on the queries that all runs have.")
     missing_as_zero: bool = knob(False, "Count a query that a run lacks as one that found nothing.")
     permutations: int = knob(100_000, "Sign assignments of the randomisation test.", at_least=100)

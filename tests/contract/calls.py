@@ -81,6 +81,13 @@ CALLS = {
         collection.run,
         torn=b"q1 Q0 d1 one\n",
     ),
+    "read": Call(
+        "{input} -o {output} --corpus {documents.jsonl} --queries {many.jsonl} --model {writer} --depth 2 --max-length 16 "
+        "--max-new-tokens 1",
+        "first.run",
+        collection.run,
+        torn=b"q1 Q0 d1 one\n",
+    ),
     "rerank-queries label": Call(
         "{input} -o {output} --queries {asked.jsonl} --index {bm25s} --depth 5",
         "expansions.jsonl",

@@ -48,6 +48,11 @@ KILLED = {
     "termweight": Killed("--method bprop --model {model} --min-words 0", 3000),
     "mine-negatives": Killed("--qrels {many.tsv} --corpus {documents.jsonl} --keep 5 --floor 9", 8000, input=run),
     "rerank-queries label": Killed("--queries {asked.jsonl} --index {bm25s} --batch 100", 8000, input=expansions),
+    "read": Killed(
+        "--corpus {documents.jsonl} --queries {many.jsonl} --model {writer} --depth 4 --max-length 32 --max-new-tokens 4",
+        1000,
+        input=run,
+    ),
     "encode": Killed("--model {model} --shard-size 100", 3000, journal="/shards.json.part"),
 }
 

@@ -1,9 +1,13 @@
 """drtk index and drtk search as commands, on real words and made-up vectors."""
 
+import io
+import subprocess
+import sys
+
 import orjson
 import pytest
 
-from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from tests.running import command, write
 from tests.vectors import ENCODER, embeddings
 
@@ -93,6 +97,32 @@ def test_without_a_corpus_a_question_is_answered_with_ids_and_says_so(bm25, plac
     assert "Tails" not in page
     page = command(capfd, "search", "bm25", "-q", "tail", "--corpus", "moved.jsonl")
     assert "Tails" in page
+
+
+def test_questions_of_stdin_are_answered_line_by_line(bm25, capfd, monkeypatch):
+    one = command(capfd, "search", "bm25", "-q", "tail", "-k", "1")
+    two = command(capfd, "search", "bm25", "-q", "wing load", "-k", "1")
+    asked = "\ufefftail\n\n  wing   load\nzebra\n".encode()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(asked)))
+    assert command(capfd, "search", "bm25", "-q", "-", "-k", "1") == f"tail\n{one}wing load\n{two}zebra\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"tail\nth\xe9\n")))
+    with pytest.raises(RecordError, match="<stdin>:2: not UTF-8"):
+        command(capfd, "search", "bm25", "-q", "-")
+
+
+def test_each_line_is_answered_before_the_next_is_there(bm25):
+    # A conversation over pipes: if answers waited for the end of input, the first read would never return.
+    call = [sys.executable, "-m", "drtk", "search", str(bm25), "-q", "-", "-k", "1", "--quiet"]
+    with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as running:
+        for question, found in (("tail", "Tails"), ("salt", "The sea")):
+            running.stdin.write(f"{question}\n")
+            running.stdin.flush()
+            assert running.stdout.readline() == f"{question}\n"
+            assert running.stdout.readline().endswith(f"{found}\n")
+            while running.stdout.readline() != "\n":
+                pass
+        running.stdin.close()
+        assert running.wait() == 0
 
 
 @pytest.mark.parametrize(

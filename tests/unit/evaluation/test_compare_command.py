@@ -67,6 +67,63 @@ def test_the_known_t_test_through_the_command(here: Path, capfd: pytest.CaptureF
     assert contrast["significant"] is False
 
 
+def answered(here: Path) -> list[str]:
+    """The same runs as questions whose answer is in the right document alone, and in another that no run has before it."""
+    texts = {"right": "It is Paris.", **{f"d{n}": "It is Rome." for n in range(10)}}
+    rows = [{"_id": id, "title": "Paris", "text": text} for id, text in texts.items()]
+    write(here / "c.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    rows = [{"_id": f"q{n}", "text": "where?", "answers": ["paris", ""]} for n in range(1, 6)]
+    write(here / "q.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    return ["compare", "-q", "a.run", "b.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", "--permutations", "1000"]
+
+
+def test_answers_in_place_of_judgements_give_the_same_tests(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    call = [*answered(here), "--format", "jsonl"]
+    found = [json.loads(line) for line in command(capfd, *call, "--measures", "RR").splitlines()]
+    (contrast,) = [row for row in found if row["kind"] == "contrast"]
+    by_judgements = objects(capfd, "a.run", "b.run", "--measures", "RR")["contrast"][0]
+    assert by_judgements["measure"] == "RR@10"  # the last option counts; ranks are within 10, so both are the same
+    for name in ("difference", "t", "t_p", "randomisation_p", "better", "equal", "worse"):
+        assert contrast[name] == pytest.approx(by_judgements[name])
+    # ranks 2 1 3 - 4 against 3 1 4 10 8: top-1 1/5 for both, top-5 4/5 and 3/5, top-20 4/5 and 5/5
+    found = [json.loads(line) for line in command(capfd, *call).splitlines()]
+    means = {(row["system"], row["measure"]): row["mean"] for row in found if row["kind"] == "system"}
+    assert means == pytest.approx(
+        {
+            ("a", "Answer@1"): 0.2,
+            ("a", "Answer@5"): 0.8,
+            ("a", "Answer@20"): 0.8,
+            ("a", "Answer@100"): 0.8,
+            ("b", "Answer@1"): 0.2,
+            ("b", "Answer@5"): 0.6,
+            ("b", "Answer@20"): 1.0,
+            ("b", "Answer@100"): 1.0,
+        }
+    )
+    with_titles = [json.loads(line) for line in command(capfd, *call, "--match-title").splitlines()]
+    assert {row["mean"] for row in with_titles if row["kind"] == "system"} == {1.0}  # every title is Paris
+
+
+def test_answers_that_cannot_be_used_are_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    call = answered(here)
+    for more, complaint in (
+        (["--qrels", "qrels"], "judged by one of them"),
+        (["--measures", "nDCG@10"], "needs judgements"),
+        (["--by", "source"], "go with --qrels"),
+    ):
+        with pytest.raises(UsageError, match=complaint):
+            command(capfd, *call, *more)
+    with pytest.raises(UsageError, match="reads every run twice"):
+        command(capfd, *[word if word != "b.run" else "-" for word in call])
+    with pytest.raises(UsageError, match="needs the texts"):
+        command(capfd, *call[:-4], "--permutations", "1000")
+    with pytest.raises(UsageError, match="what is right"):
+        command(capfd, "compare", "a.run", "b.run")
+    write(here / "b.run", "q1 Q0 nowhere 1 1.0 t\n")
+    with pytest.raises(MismatchError, match=r"b\.run:1: passage 'nowhere' is not in the corpus"):
+        command(capfd, *call, "--missing-as-zero")
+
+
 def test_a_system_against_itself(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(here / "copy.run", run_of(RIGHT_AT["a"]))
     found = objects(capfd, "a.run", "copy.run")

@@ -1,0 +1,65 @@
+"""drtk read: answers to questions, read out of retrieved passages."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from drtk.cli.jobs import record_filter
+from drtk.cli.options import Corpus, Device, Output, Queries, with_settings
+from drtk.io.filtering import FilterJob
+from drtk.settings.reading import ReadSettings
+from drtk.settings.running import RunnerSettings
+
+WINDOW = 32  # questions between two places to go on from: each has a hundred passages
+
+
+@with_settings(ReadSettings)
+@with_settings(RunnerSettings, name="running")
+@record_filter("predictions", parts=True)
+def read(
+    model: Annotated[
+        str,
+        typer.Option("--model", metavar="MODEL", help="Folder or hub name of a reader: T5, or a released FiD folder."),
+    ],
+    corpus: Corpus,
+    queries: Queries,
+    source: Annotated[str, typer.Argument(metavar="RUN", help="TREC run; - is stdin.", show_default=False)] = "-",
+    output: Output = "-",
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            "--tokenizer", metavar="MODEL", help="Where the tokenizer is, for a folder that has none (FiD's: t5-base)."
+        ),
+    ] = None,
+    device: Device = "auto",
+    *,
+    settings: ReadSettings,
+    running: RunnerSettings,
+    job: FilterJob,
+) -> None:
+    """Answer questions out of their retrieved passages (Fusion-in-Decoder).
+
+    Reads a TREC run and writes a prediction for each of its questions, {"query_id", "answer", "score"}, which drtk eval
+    --exact-match takes. The score is the answer's log-probability.
+    """
+    from drtk.io.jsonl import read_queries
+    from drtk.io.store import CorpusStore
+    from drtk.models.hub import locate
+    from drtk.questions.reading import Read, questions_read
+    from drtk.runners.base import run_filter
+
+    job.looked_up = (corpus, str(locate(model)))
+    texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}
+    found = questions_read(
+        source,
+        queries=texts,
+        corpus=CorpusStore.open(corpus),
+        depth=settings.depth,
+        order=settings.order,
+        intake=job.intake,
+    )
+    run_filter(
+        found, job, Read, model, tokenizer, settings, device, running=running, window=WINDOW, unit="questions"
+    )  # fmt: skip

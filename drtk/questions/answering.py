@@ -1,0 +1,100 @@
+"""One question through the whole of EAR: expanded, its expansions re-ranked, each kind's best searched with, the lists fused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from drtk.errors import UsageError
+from drtk.io.rows import expansion_from, minted, parse_row
+from drtk.models.hub import locate
+from drtk.questions.choosing import as_given, by_estimate, distinct
+from drtk.questions.expansion import Expand, Question, generators_of
+from drtk.questions.reranking import Group, QueryReranker
+from drtk.records import Expansion
+from drtk.retrieval.base import Ranking
+from drtk.retrieval.fusion import fuse, round_robin
+from drtk.settings.expansion import ExpansionSettings
+from drtk.settings.fusion import FuseSettings
+from drtk.text.expanded_query import expanded_query, plain_query
+
+ORDER = ("sentence", "answer", "title")  # of the lists that are fused (methods, section 7.8); other kinds follow
+Search = Callable[[Sequence[str], int], Sequence[Ranking]]  # texts, how many passages for each
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The query of one kind: the question with the expansion that was chosen.
+
+    candidates: how many different ones there were; 0: none, and the question is asked alone
+    estimate: of the query re-ranker, the lower the better; None where there is none to ask
+    """
+
+    kind: str
+    query: str
+    candidates: int
+    estimate: float | None = None
+
+
+def expanders_of(
+    models: Sequence[tuple[str, str]], settings: ExpansionSettings, *, seed: int, device: str
+) -> dict[str, Expand]:
+    """Generators kept loaded, by what they write, in the order of fusion.
+
+    models: (kind, folder or hub name); an empty kind is for one that says itself what it writes
+    Raises UsageError where one does not say it, or two write the same, and what loading raises.
+    """
+    found: dict[str, Expand] = {}
+    for named, model in models:
+        known = generators_of(model, locate(model), holdout=False)
+        kind = named or known.kind
+        if kind is None:
+            raise UsageError(
+                f"--expand {model}: does not say what it writes; name it: answer={model}, sentence= or title="
+            )
+        if kind in found:
+            raise UsageError(f"--expand: two generators write '{kind}'")
+        found[kind] = Expand(known.models, kind, settings, known.length, seed, device)
+    return {kind: found[kind] for kind in (*ORDER, *(kind for kind in found if kind not in ORDER)) if kind in found}
+
+
+class Chain:
+    """Questions to passages, everything kept loaded.
+
+    Without a re-ranker the first candidate is taken. One list is given as it was found; several are fused round robin.
+    What is sampled depends on the text of the question alone: the same as drtk expand-queries gives a question without an id.
+    """
+
+    def __init__(self, expanders: Mapping[str, Expand], reranker: QueryReranker | None, search: Search) -> None:
+        self._expanders, self._reranker, self._search = expanders, reranker, search
+
+    def __call__(self, question: str, k: int) -> tuple[list[Chosen], Ranking]:
+        """What was chosen, in the order of fusion, and the first `k` passages."""
+        chosen = self.choose(question)
+        rankings = self._search([each.query for each in chosen], k)
+        if len(rankings) == 1:
+            return chosen, rankings[0][:k]
+        settings = FuseSettings(method="round-robin", top=k)
+        return chosen, fuse(rankings, [1.0] * len(rankings), settings, round_robin)
+
+    def choose(self, question: str) -> list[Chosen]:
+        """The query of each kind."""
+        asked = Question(minted("q", question), question)
+        groups = []
+        for kind, expand in self._expanders.items():
+            lines = expand(expand.prepare([asked])).lines
+            groups.append(Group(question, kind, distinct(expansion_from(parse_row(line)) for line in lines)))
+        return [self._best(group) for group in groups]
+
+    def _best(self, group: Group) -> Chosen:
+        found: Sequence[Expansion] = group.expansions
+        if not found:
+            return Chosen(group.kind, plain_query(group.question), 0)
+        estimate = None
+        if self._reranker is None:
+            best = as_given(found)[0]
+        else:
+            (estimates,) = self._reranker.estimates([group])
+            best = by_estimate(found, estimates)[0]
+            estimate = float(estimates.min())
+        return Chosen(group.kind, expanded_query(group.question, best.text), len(found), estimate)

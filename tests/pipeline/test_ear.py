@@ -1,0 +1,149 @@
+"""docs/cookbook/ear.sh in miniature: the whole chain from questions to tables, and every stage of it left alone the second time."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drtk.text.expanded_query import expanded_query
+from tests.contract.forkserver import Forkserver
+from tests.contract.running import environment
+from tests.running import write
+from tests.tiny import TOPICS, tiny_model, tiny_writer, words_of
+
+SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "cookbook" / "ear.sh"
+SMALL = {
+    "TRAIN": "12", "DEV": "4", "TEST": "10", "CANDIDATES": "3", "SWEEP": "2", "KINDS": "sentence title", "RI_EPOCHS": "1",
+    "RD_EPOCHS": "1", "RD_LENGTH": "64", "RERANK_EPOCHS": "1", "RERANK_LENGTH": "64", "RERANK_DEPTH": "5", "ENGINE": "bm25s",
+    "EVERY": "3", "GENERATOR_STEPS": "4", "GENERATOR_BATCH": "4", "SAMPLES": "3",
+}  # fmt: skip
+TABLES = ("accuracy.txt", "sweep.txt", "costs.txt")  # told anew each time
+SYSTEMS = ["bm25", "reranked", "found.first", "found.concat", "found.oracle", "found.ri", "found.rd"]
+SYSTEMS += ["found.rd+reranked", "found.rd+dense", "dense", "hnsw"]
+
+
+def made_up(folder: Path) -> Path:
+    """Articles of three passages, the answer of a question being the name in one of them: BEIR's layout, with answers."""
+    draw = random.Random(3)
+    corpus, queries, qrels = [], [], {"train": ["query-id\tcorpus-id\tscore"], "dev": ["query-id\tcorpus-id\tscore"]}
+    for article in range(30):
+        words = words_of(TOPICS[article % len(TOPICS)])
+        for number in range(3):
+            id, name = f"a{article:03}-p{number}", f"{'xyz'[number]}{'abcdefghij'[article % 10] * (1 + article // 10)}o"
+            sentences = [" ".join(draw.sample(words, 5)).capitalize() + "." for _ in range(3)]
+            sentences[draw.randrange(3)] += f" The {words[0]} is {name} {words[number + 1]}."
+            corpus.append({"_id": id, "title": f"{words[0]} {article}", "text": " ".join(sentences)})
+            split = "train" if article < 22 else "dev"
+            question = f"what {words[0]} {words[number + 1]}?"
+            queries.append({"_id": f"{split}-{id}", "text": question, "metadata": {"answers": [name]}})
+            qrels[split].append(f"{split}-{id}\t{id}\t1")
+    folder.mkdir()
+    for file, rows in (("corpus", corpus), ("queries", queries)):
+        write(folder / f"{file}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "qrels").mkdir()
+    for split, lines in qrels.items():
+        write(folder / "qrels" / f"{split}.tsv", "\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A folder with the data, the models, and `drtk` as quick processes."""
+    server = Forkserver(tmp_path, environment())
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "drtk").write_text(server.client)
+    (tmp_path / "bin" / "drtk").chmod(0o755)
+    made_up(tmp_path / "data")
+    tiny_model(tmp_path / "model")
+    yield tmp_path
+    server.stop()
+
+
+def chain(place: Path, **knobs: str) -> subprocess.CompletedProcess[str]:
+    path = f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    settings = (
+        environment() | SMALL | {"EAR_DATA": str(place / "data"), "PATH": path, "CUDA_VISIBLE_DEVICES": ""} | knobs
+    )
+    call = ["sh", str(SCRIPT), "runs/ear", "model"]
+    (place / "runs").mkdir(exist_ok=True)
+    return subprocess.run(call, cwd=place, env=settings, capture_output=True, text=True, check=False)
+
+
+def accuracies(folder: Path) -> dict[str, dict[str, float]]:
+    rows = map(json.loads, (folder / "accuracy.jsonl").read_text().splitlines())
+    return {row["run"]: row for row in rows}
+
+
+def texts(path: Path) -> dict[str, str]:
+    return {row["_id"]: row["text"] for row in map(json.loads, path.read_text().splitlines())}
+
+
+def check(out: Path) -> None:
+    """What must hold of every run of the chain, whatever its models learnt."""
+    parts = {name: set(texts(out / f"{name}.jsonl")) for name in ("train", "dev", "test")}
+    assert [len(parts[name]) for name in ("train", "dev", "test")] == [12, 4, 10]
+    articles = {name: {id.split("-")[1] for id in ids} for name, ids in parts.items()}
+    assert not articles["train"] & articles["dev"]
+    assert articles["dev"] <= {"a009", "a019"}  # every tenth
+    assert not (articles["train"] | articles["dev"]) & articles["test"]
+
+    found = accuracies(out)
+    for system, row in found.items():
+        assert 0 <= row["Answer@1"] <= row["Answer@5"] <= row["Answer@20"] <= row["Answer@100"] <= 1, system
+    assert found["reranked"]["Answer@100"] == found["bm25"]["Answer@100"]  # only the first five were put in order
+    assert found["found.rd+reranked"]["Answer@100"] == found["found.rd"]["Answer@100"]
+
+    # The oracle takes, kind by kind, a candidate whose answer comes no later than that of any other choice.
+    labels = [json.loads(line) for line in (out / "found.test.labelled.jsonl").read_text().splitlines()]
+    questions = texts(out / "test.jsonl")
+    ranks = {
+        (row["query_id"], row["kind"], expanded_query(questions[row["query_id"]], row["text"])): row["rank"]
+        for row in labels
+    }
+    for kind in ("sentence", "title"):
+        best = texts(out / f"found.oracle.queries/{kind}.jsonl")
+        for way in ("first", "ri", "rd"):
+            chosen = texts(out / f"found.{way}.queries/{kind}.jsonl")
+            assert chosen.keys() == best.keys() == parts["test"]
+            for id, text in chosen.items():
+                if (id, kind, text) in ranks:
+                    assert ranks[id, kind, best[id]] <= ranks[id, kind, text]
+
+
+def test_the_whole_chain_runs_in_miniature_and_a_second_time_does_nothing(place: Path) -> None:
+    done = chain(place)
+    assert done.returncode == 0, done.stderr[-3000:]
+    out = place / "runs" / "ear"
+    assert list(accuracies(out)) == SYSTEMS
+    check(out)
+    for name in ("against.bm25.txt", "against.found.first.txt"):
+        assert all(system in (out / name).read_text() for system in SYSTEMS), name
+    assert [line.split()[0] for line in (out / "sweep.txt").read_text().splitlines() if ".of-" in line] == [
+        "ri.of-2",
+        "rd.of-2",
+    ]
+    costs = (out / "costs.txt").read_text()
+    assert costs.count(" s a question") == 10
+    assert costs.count(" MB") == 3
+    made = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name not in TABLES}
+    assert len(made) > 100
+    again = chain(place)
+    assert again.returncode == 0, again.stderr[-3000:]
+    now = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name not in TABLES}
+    assert now == made
+
+
+@pytest.mark.slow
+def test_the_chain_with_generators_of_its_own(place: Path) -> None:
+    tiny_writer(place / "writer", "t5")
+    done = chain(place, GENERATOR="writer", ENGINE="bm25")
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = list(accuracies(place / "runs" / "ear"))
+    assert found == ["bm25", "rm3", *SYSTEMS[1:], *(f"gar.{way}" for way in ("first", "concat", "oracle", "ri", "rd"))]
+    check(place / "runs" / "ear")

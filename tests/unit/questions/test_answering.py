@@ -1,0 +1,222 @@
+"""One question through the whole chain: what it prints is what the commands make of the same question in a file."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drtk.errors import MismatchError, UsageError
+from drtk.models import query_reranker
+from drtk.questions.answering import Chain, Chosen
+from drtk.questions.reranking import QueryReranker
+from drtk.records import Query
+from tests.running import command, write
+from tests.tiny import collection, tiny_model, tiny_writer
+
+QUESTION = "which river flows?"
+
+
+class Writes:
+    """As much of a generator as the chain needs: texts that were thought of beforehand."""
+
+    def __init__(self, kind: str, *texts: str) -> None:
+        self.kind, self.texts = kind, texts
+
+    def prepare(self, records: list[Any]) -> list[Any]:
+        return records
+
+    def __call__(self, records: list[Any]) -> Any:
+        from drtk.questions.candidates import Gathered
+
+        gathered = Gathered()
+        for each in records:
+            gathered.add(each.id, each.text, self.kind, self.texts)
+        return gathered.done()
+
+
+class Longest:
+    """A query re-ranker that likes long expansions: the estimate is minus the length."""
+
+    def estimates(self, groups: Any) -> list[np.ndarray]:
+        return [np.array([-len(each.text) for each in group.expansions], dtype=np.float32) for group in groups]
+
+
+LISTS = {  # methods, section 7.8
+    "s": [("p1", 9.0), ("p2", 8.0), ("p3", 7.0), ("p4", 6.0)],
+    "a": [("p2", 5.0), ("p5", 4.0), ("p1", 3.0), ("p6", 2.0)],
+    "t": [("p7", 1.9), ("p1", 1.8), ("p8", 1.7), ("p9", 1.6)],
+}
+
+
+def searched(texts: Any, k: int) -> Any:
+    return [LISTS[text.split()[-1]][:k] for text in texts]
+
+
+def test_the_best_of_each_kind_is_searched_with_and_lists_are_taken_in_turn() -> None:
+    expanders: Any = {
+        "sentence": Writes("sentence", "t", "a longer s"),
+        "answer": Writes("answer", "even longer a", "s", "s"),
+        "title": Writes("title", "t"),
+    }
+    reranker: Any = Longest()
+    chosen, ranking = Chain(expanders, reranker, searched)("who?", 6)
+    assert [id for id, _ in ranking] == ["p1", "p2", "p7", "p5", "p3", "p8"]
+    assert [score for _, score in ranking] == sorted((score for _, score in ranking), reverse=True)
+    assert chosen == [
+        Chosen("sentence", "who ? a longer s", 2, -10.0),
+        Chosen("answer", "who ? even longer a", 2, -13.0),  # three were written, two of them alike
+        Chosen("title", "who ? t", 1, -1.0),
+    ]
+
+
+def test_without_a_re_ranker_the_first_is_taken_and_one_list_stays_as_it_is() -> None:
+    expanders: Any = {"sentence": Writes("sentence", "s", "a longer t")}
+    chosen, ranking = Chain(expanders, None, searched)("who?", 3)
+    assert chosen == [Chosen("sentence", "who ? s", 2, None)]
+    assert ranking == LISTS["s"][:3]  # scores and all
+
+
+def test_where_nothing_is_written_the_question_is_asked_alone() -> None:
+    asked = []
+
+    def search(texts: Any, k: int) -> Any:
+        asked.extend(texts)
+        return [[] for _ in texts]
+
+    expanders: Any = {"sentence": Writes("sentence", "", "  "), "title": Writes("title", "t")}
+    chosen, ranking = Chain(expanders, None, search)("who?", 3)
+    assert asked == ["who ?", "who ? t"]
+    assert (chosen[0], ranking) == (Chosen("sentence", "who ?", 0), [])
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two generators and two scorers (ri and rd), untrained: what they choose is arbitrary, but always the same."""
+    folder = tmp_path_factory.mktemp("models")
+    tiny_writer(folder / "one", "t5", seed=1)
+    tiny_writer(folder / "other", "t5", seed=2)
+    tiny_model(folder / "encoder")
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Path:
+    monkeypatch.chdir(tmp_path)
+    rows = collection(40)[0]
+    write(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "bm25")
+    question = Query("", QUESTION)
+    write(tmp_path / "question.jsonl", json.dumps({"question": question.text, "answers": ["rivers"]}) + "\n")
+    return tmp_path
+
+
+def scorer(here: Path, models: Path, capfd: pytest.CaptureFixture[str], kind: str) -> Path:
+    """A scorer after two steps on candidates of the question with ranks that were thought of."""
+    folder = here / kind
+    if not folder.exists():
+        (row,) = [
+            json.loads(line) for line in command(capfd, "convert", "question.jsonl", "--as", "queries").splitlines()
+        ]
+        top1 = {"title": "rivers", "text": "rivers rivering"}
+        labelled = [
+            {"_id": f"{row['_id']}#title#{n:02}", "query_id": row["_id"], "kind": "title", "text": f"rivers {n}", "rank": n, "top1": top1}
+            for n in (1, 5, 60)
+        ]  # fmt: skip
+        write(here / "labelled", "".join(json.dumps(each) + "\n" for each in labelled))
+        call = [
+            "rerank-queries",
+            "train",
+            "labelled",
+            "--queries",
+            "question.jsonl",
+            "--model",
+            models / "encoder",
+            "-o",
+            folder,
+        ]
+        command(
+            capfd,
+            *call,
+            "--scorer",
+            kind,
+            "--steps",
+            "2",
+            "--batch",
+            "1",
+            "--max-length",
+            "48",
+            "--device",
+            "cpu",
+            "-q",
+        )
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["ri", "rd"])
+def test_what_is_shown_is_what_the_commands_make_of_the_question_in_a_file(
+    kind: str, here: Path, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chooser = scorer(here, models, capfd, kind)
+    runs, queries = [], {}
+    with open("candidates.jsonl", "w") as together:
+        for name, model in (("sentence", "one"), ("title", "other")):
+            call = ["expand-queries", "question.jsonl", "--model", models / model, "--kind", name, "--n", "6"]
+            together.write(command(capfd, *call, "--device", "cpu", "-q"))
+    apply = ["rerank-queries", "apply", "candidates.jsonl", "--queries", "question.jsonl", "--model", chooser]
+    command(capfd, *apply, "--index", "bm25", "-o", "chosen", "-q")
+    for name in ("sentence", "title"):
+        queries[name] = json.loads((here / "chosen" / f"{name}.jsonl").read_text())["text"]
+        runs.append(here / f"{name}.run")
+        command(capfd, "search", "bm25", here / "chosen" / f"{name}.jsonl", "-k", "100", "-o", runs[-1], "--quiet")
+    fused = command(capfd, "fuse", *runs, "--method", "round-robin", "--top", "4", "-q")
+    ids = [line.split()[2] for line in fused.splitlines()]
+
+    loaded = []
+    load = query_reranker.QueryScorer.__init__
+    monkeypatch.setattr(
+        query_reranker.QueryScorer, "__init__", lambda self, *a, **b: (loaded.append(a), load(self, *a, **b))[1]
+    )
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{QUESTION}\nanything else\n{QUESTION}\n".encode())))
+    expand = ["--expand", f"title={models / 'other'}", "--expand", f"sentence={models / 'one'}"]  # in another order
+    call = ["search", "bm25", "-q", "-", "-k", "4", "--candidates", "6", "--device", "cpu", "--query-reranker", chooser]
+    page = command(capfd, *call, *expand, "--quiet").splitlines()
+    assert len(loaded) == 1  # once for three questions
+    first, again = (page[at:] for at in (place for place, line in enumerate(page) if line == QUESTION))
+    assert again == first[: len(again)]
+    assert first[1].startswith(f"sentence: {queries['sentence']}  (estimate ")
+    assert first[2].startswith(f"title: {queries['title']}  (estimate ")
+    assert [line.strip() for line in first[: page.index("anything else")] if line.startswith("    d")][:4] == ids
+
+
+def test_what_does_not_go_together_is_refused(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    generator = f"answer={models / 'one'}"
+    for arguments, complaint in (
+        (["question.jsonl", "--expand", generator], "--expand goes with -q"),
+        (["-q", "who?", "--query-reranker", "x"], "chooses among what --expand"),
+        (["-q", "who?", "--expand", generator, "--candidates", "3"], "--candidates: without --query-reranker"),
+        (["-q", "who?", "--expand", generator, "--expand", generator], "two generators write 'answer'"),
+        (["-q", "who?", "--expand", models / "one"], "does not say what it writes"),
+        (
+            ["-q", "who?", "--expand", generator, "--query-reranker", "a=x", "--query-reranker", "a=y"],
+            "two are for kind a",
+        ),
+    ):
+        with pytest.raises(UsageError, match=complaint):
+            command(capfd, "search", "bm25", *arguments, "--device", "cpu")
+    with pytest.raises(MismatchError, match="is no query re-ranker"):
+        command(capfd, "search", "bm25", "-q", "who?", "--expand", generator, "--query-reranker", models / "encoder")
+
+
+def test_a_reranker_for_another_kind_is_no_reranker_for_this_one(
+    here: Path, models: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    chooser = scorer(here, models, capfd, "ri")
+    assert QueryReranker({"title": str(chooser)}).scorer("title").reading.scorer == "ri"
+    call = ["search", "bm25", "-q", "who?", "--expand", f"sentence={models / 'one'}", "--device", "cpu"]
+    with pytest.raises(MismatchError, match="no model is for candidates of kind 'sentence'"):
+        command(capfd, *call, "--query-reranker", f"title={chooser}", "--candidates", "2")
