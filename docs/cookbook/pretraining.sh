@@ -84,6 +84,6 @@ for pool in squad cranfield sample; do
   place $pool
   runs=""
   for arm in start $arms; do for run in "$out/$pool.$arm".*.run; do runs="$runs $arm=$run"; done; done
-  drtk compare $runs --qrels "$qrels" --measures "nDCG@10 R@100" --baseline mlm | tee "$out/$pool.txt"
+  drtk compare $runs --qrels "$qrels" --measures "nDCG@10 R@100" --baseline mlm --moved 0 | tee "$out/$pool.txt"
 done
 grep -h '"gain_' "$out"/*.encoder/log.jsonl || true
