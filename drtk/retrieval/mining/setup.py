@@ -68,6 +68,7 @@ def set_up(inputs: Inputs, settings: MineSettings, job: FilterJob, *, seed: int)
             raise UsageError("--query-vectors asks indexes of vectors; one of words is asked with --queries FILE")
     job.intake.inputs += [folder_entry(folder) for folder in (inputs.vectors, inputs.query_vectors) if folder]
     stages = _stages(inputs, settings, policy, miner, filters)
+    job.looked_up = _models(settings)
     needs_text = bool(policy.answers or settings.scorer or inputs.looks or (indexes and indexes.needs_text))
     return Mining(
         sources,
@@ -139,20 +140,31 @@ def _stages(inputs: Inputs, settings: MineSettings, policy: Policy, miner: Miner
         (looks if settings.max_cosine is None else checks).append(near)
     by_score = policy.ce_margin is not None or settings.ce_max is not None
     if settings.scorer or by_score:
-        judge = CrossEncoderCheck(
-            _scorer(settings), texts, margin=policy.ce_margin, most=settings.ce_max, title=settings.scorer_title
-        )
+        scorer, title = _scorer(settings)
+        judge = CrossEncoderCheck(scorer, texts, margin=policy.ce_margin, most=settings.ce_max, title=title)
         (checks if by_score else looks).append(judge)
     # What nobody is to see is not measured, but scores go into the examples.
     looks = looks if inputs.looks else [one for one in looks if isinstance(one, CrossEncoderCheck)]
     return Stages(miner, filters, promote, checks, looks, texts)
 
 
-def _scorer(settings: MineSettings) -> Any:
+def _models(settings: MineSettings) -> tuple[str, ...]:
+    """The folder of the cross-encoder: with another one in its place, what was made is not up to date."""
     if not settings.scorer:
-        return None
+        return ()
+    from drtk.models.hub import locate
+
+    return (str(locate(settings.scorer)),)
+
+
+def _scorer(settings: MineSettings) -> tuple[Any, str]:
+    """The cross-encoder, where one is named, and how it reads titles: what `drtk score` would do."""
+    if not settings.scorer:
+        return None, "none"
     from drtk.models.crossencoder import Scorer
+    from drtk.models.reranker import title_of
     from drtk.settings.scoring import ScoringSettings
 
+    title = title_of(settings.scorer, settings.scorer_title, sealed=True)
     wanted = ScoringSettings(batch_tokens=settings.scorer_batch_tokens, dtype=settings.scorer_dtype)
-    return Scorer(settings.scorer, device=settings.device, settings=wanted)
+    return Scorer(settings.scorer, device=settings.device, settings=wanted, logits=settings.scorer_logits), title
