@@ -11,10 +11,11 @@ from drtk.io.corpus_ids import CorpusIds
 from drtk.io.filtering import FilterJob
 from drtk.io.lineage import Origin, check_origin
 from drtk.io.manifest import folder_entry
+from drtk.io.progress import log
 from drtk.io.streams import is_stream
 from drtk.io.trec import Judgements
 from drtk.retrieval.mining.asking import Indexes
-from drtk.retrieval.mining.checks import Filter, place_filters
+from drtk.retrieval.mining.checks import Filter, place_filters, place_flags
 from drtk.retrieval.mining.crossencoder import CrossEncoderCheck
 from drtk.retrieval.mining.miner import Miner
 from drtk.retrieval.mining.policies import Policy
@@ -47,7 +48,8 @@ def set_up(inputs: Inputs, settings: MineSettings, job: FilterJob, *, seed: int)
     sources = sources_of(inputs.arguments, job.intake, name=settings.source_name)
     check_indexes(sources.indexes, inputs.queries, inputs.query_vectors)
     _check_inputs(inputs, settings, policy, sources)
-    filters = place_filters(settings, None if sources.examples else sources.names)
+    _check_places(settings, sources)
+    filters = place_filters(settings, [name for name in sources.names if name not in sources.examples])
     corpus = None if inputs.corpus is None else _read_corpus(inputs, sources, job)
     by_source = settings.positives == "source"
     judgements: Judgements | None = None
@@ -105,6 +107,23 @@ def _check_inputs(inputs: Inputs, settings: MineSettings, policy: Policy, source
         )
     if inputs.corpus is not None and is_stream(inputs.corpus) and (policy.answers or settings.scorer or inputs.looks):
         raise UsageError("--corpus: texts are looked up in a file, not in a stream")
+
+
+def _check_places(settings: MineSettings, sources: Sources) -> None:
+    """Refuse filters by rank and score that would pass over everything; say it where they pass over a part."""
+    flags = place_flags(settings)
+    if not flags or not sources.examples:
+        return
+    if len(sources.examples) < len(sources.names):
+        one = len(flags) == 1
+        log(f"mine-negatives: {', '.join(flags)} {'goes' if one else 'go'} by what runs and indexes say, not examples")
+        return
+    by_score = [flag for flag in flags if flag != "--from-rank"]
+    if by_score:
+        raise UsageError(
+            f"{by_score[0]} goes by scores of a retriever, which examples lack: name its run; --ce-margin and --ce-max "
+            "go by those of a cross-encoder"
+        )
 
 
 def _read_corpus(inputs: Inputs, sources: Sources, job: FilterJob) -> CorpusIds:
