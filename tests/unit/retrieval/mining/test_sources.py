@@ -265,7 +265,7 @@ def test_faults_of_examples_have_their_place(world: Path, capfd: pytest.CaptureF
     with pytest.raises(RecordError, match=r"old\.jsonl:1: 'positives' is empty"):
         command(capfd, "mine-negatives", old)
     write(old, '{"query_id": "q1", "query": "what", "positive_document_ids": [], "negative_document_ids": ["d2"]}\n')
-    with pytest.raises(DrtkError, match="^no query makes an example: 1 without positives$"):
+    with pytest.raises(DrtkError, match=r"^no query makes an example: 1 without positives$"):
         command(capfd, "mine-negatives", old, "-o", tmp_path / "out.jsonl")
 
 
