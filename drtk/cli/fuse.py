@@ -46,23 +46,42 @@ def fuse(
         raise UsageError("stdin can be only one of the runs")
     if settings.sweep and (qrels is None or settings.method == "round-robin" or settings.weights):
         raise UsageError("--sweep needs --qrels, a method that has weights, and none given with --weights")
+    scored = _scored(runs, settings, log)
     others = [load_run(run, intake=job.intake) for run in runs[1:]]
     weights: Sequence[float]
     if settings.sweep:
         first = load_run(runs[0], intake=job.intake)
-        weights, job.counts["best"] = _swept([first, *others], str(qrels), settings, job)
+        weights, job.counts["best"] = _swept([first, *others], str(qrels), settings, job, scored)
         stream: Iterator[tuple[str, Ranking]] = iter(first.items())
     else:
         weights = parse_weights(settings.weights, len(runs))
         stream = run_rankings(runs[0], intake=job.intake)
     job.counts["weights"] = list(weights)
+    if scored is not None:
+        job.counts["scored_depths"] = scored
 
     def write(window: list[tuple[str, list[Ranking]]]) -> Iterator[bytes]:
         for query_id, rankings in window:
-            yield from run_lines(query_id, fused(rankings, weights, settings, method), settings.tag)
+            yield from run_lines(query_id, fused(rankings, weights, settings, method, scored=scored), settings.tag)
 
     job.window = WINDOW
     job.run(_counted(together(stream, others), log), write, unit="queries")
+
+
+def _scored(runs: Sequence[str], settings: FuseSettings, log: Callable[[str], None]) -> list[int | None] | None:
+    """To which rank each run's scores are a model's, where the method goes by their scale; None where no run says so.
+
+    Below that rank `drtk rerank` only counts down, and numbers that say nothing would make up the mean and the deviation.
+    """
+    from drtk.io.runs import scored_depth
+
+    if settings.method != "zscore" and (settings.method != "weighted" or settings.normalize == "none"):
+        return None
+    depths = [scored_depth(run) for run in runs]
+    for run, depth in zip(runs, depths, strict=True):
+        if depth is not None:
+            log(f"fuse: {run} is scored to rank {depth:,} (its manifest): its scale is that of those ranks")
+    return depths if any(depths) else None
 
 
 def _counted(
@@ -77,7 +96,11 @@ def _counted(
 
 
 def _swept(
-    runs: Sequence[Mapping[str, Ranking]], qrels: str, settings: FuseSettings, job: FilterJob
+    runs: Sequence[Mapping[str, Ranking]],
+    qrels: str,
+    settings: FuseSettings,
+    job: FilterJob,
+    scored: Sequence[int | None] | None,
 ) -> tuple[tuple[float, ...], float]:
     """The weights with the highest score on the judged queries, and that score; every point is told on stderr."""
     from drtk.evaluation.evaluate import Evaluator
@@ -105,7 +128,7 @@ def _swept(
     if not any(query in run for query in judgements for run in runs):
         raise UsageError(f"--sweep: no query of the runs has judgements in {qrels}")
     tried = []
-    for weights, value in sweep(runs, judgements, settings, FUSIONS.load(settings.method), score):
+    for weights, value in sweep(runs, judgements, settings, FUSIONS.load(settings.method), score, scored=scored):
         tried.append((weights, value))
         log(f"fuse: weights {_listed(weights)}: {measures[0].name} {value:.4f}")
     best = max(tried, key=lambda point: (point[1], -max(point[0])))  # among equals the most even one

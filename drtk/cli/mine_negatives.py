@@ -80,7 +80,7 @@ def mine_negatives(
     Writes an example for each training query: its judged passages as positives, and what was retrieved besides them,
     filtered and shuffled, as negatives. Ids only; texts are looked up.
     """
-    from drtk.cli.mining import Told, side_files
+    from drtk.cli.mining import Told, none_mined, side_files
     from drtk.io.progress import log
     from drtk.retrieval.mining.setup import Inputs, set_up
 
@@ -98,6 +98,7 @@ def mine_negatives(
     )
     mining = set_up(inputs, settings, job, seed=seed)
     job.window = settings.batch if mining.sources.indexes else WINDOW
+    job.barren = lambda: none_mined(job.counts)
     with Told(told, report, corpus=corpus, queries=queries) as tell:
         job.run_windows(mining.queries(), lambda windows: tell.windows(mining, windows), unit="queries")
     dropped = job.counts.get("dropped")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,22 @@ def side_files(audit: str | None, report: str | None, job: FilterJob) -> Audit |
     if report is None:
         return None
     return Audit(f"{job.output}.report" if report == STANDARD else report, job, scratch=True)
+
+
+def none_mined(counts: Mapping[str, Any]) -> str:
+    """Why no query made an example, in one line: how many for which reason, and what became of their candidates."""
+    from drtk.retrieval.mining.miner import LEFT_OUT
+
+    why = ", ".join(f"{counts[what]:,} {what.replace('_', ' ')}" for what in LEFT_OUT if counts.get(what))
+    passages = counts.get("passages", {})
+    fates = [f"{number:,} dropped by {name}" for name, number in counts.get("dropped", {}).items()]
+    fates += [
+        f"{passages[name]:,} {name.replace('_', ' ')}"
+        for name in ("became_positives", "not_drawn")
+        if passages.get(name)
+    ]
+    candidates = f" (of {passages['candidates']:,} candidates {', '.join(fates)})" if fates else ""
+    return f"no query makes an example: {why}{candidates}"
 
 
 class Told:

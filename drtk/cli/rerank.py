@@ -13,6 +13,7 @@ from drtk.cli.options import Device, Output, with_settings
 from drtk.errors import UsageError
 from drtk.io.filtering import Done, FilterJob
 from drtk.io.folders import FolderJob
+from drtk.io.runs import SCORED
 from drtk.settings.reranking import RerankSettings
 from drtk.settings.running import RunnerSettings
 
@@ -92,6 +93,7 @@ def _by_pairs(
     job.looked_up = (corpus, str(locate(model)))
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}
     depth = settings.depth or DEPTH
+    job.counts[SCORED] = {"depth": depth}
     found = candidates(run, queries=texts, corpus=CorpusStore.open(corpus), depth=depth, title=title, intake=job.intake)
     recipe = Recipe(Rerank, (model, settings, device, settings.logits, settings.tag, vectors is not None))
     beside = None if vectors is None else _Beside(vectors, model, settings.store, job)
@@ -133,6 +135,7 @@ def _by_lists(
     depth = settings.depth or longest
     if depth > longest:
         raise UsageError(f"--depth {depth}: {model} was trained on lists of {longest}")
+    job.counts[SCORED] = {"depth": depth}
     opened = PairVectors(vectors)
     job.looked_up = (vectors, model)
     manifest = Path(model) / "meta.json"

@@ -56,6 +56,9 @@ class FilterJob:
     part: Part = WHOLE
     looked_up: tuple[str, ...] = ()  # files and folders, apart from the inputs, that decide what comes out
     told: bool = True  # whether the closing counts are worth a line without -v
+    barren: Callable[[], str] | None = (
+        None  # says why, where records were read and nothing came of any: that is a fault
+    )
     intake: Intake = field(default_factory=Intake)
     counts: dict[str, Any] = field(default_factory=dict)
 
@@ -149,6 +152,10 @@ class FilterJob:
                     journal.write(self._journal, inputs=self.intake.inputs)
                     output.keep_part = True
                 progress.add(size)
+            if self.barren is not None and journal.records and not journal.lines:
+                output.keep_part = False  # there is nothing in it to go on from
+                self._journal.unlink(missing_ok=True)
+                raise DrtkError(self.barren())
             if revise is not None:
                 self._revise(revise, output.part, journal)
             elif resumable:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from drtk.errors import UsageError
-from drtk.io.streams import STANDARD
+from drtk.errors import DrtkError, UsageError
+from drtk.io.manifest import is_manifest, manifest_path, read_json
+from drtk.io.streams import STANDARD, is_stream
 
+SCORED = "scored"  # among a manifest's counts: {"depth": the last rank whose score is a model's}
 _ENDINGS = (".gz", ".zst", ".txt", ".tsv", ".run", ".trec", ".jsonl")
 Found = TypeVar("Found")
 
@@ -116,6 +118,23 @@ def is_named(argument: str) -> bool:
     """Whether an argument is NAME=FILE, and not a file that has an equals sign in its name."""
     name, equals, source = argument.partition("=")
     return bool(equals and name and source) and not Path(argument).exists()
+
+
+def scored_depth(source: str) -> int | None:
+    """To which rank a run's scores are a model's, as the manifest that `drtk rerank` leaves beside it says.
+
+    None where it says nothing, is of another file of that name, or the run is a stream.
+    """
+    if is_stream(source) or not manifest_path(source).exists():
+        return None
+    try:
+        content = read_json(manifest_path(source))
+    except DrtkError:
+        return None  # damaged: it says nothing
+    if not is_manifest(content) or content.get("bytes") != Path(source).stat().st_size:
+        return None
+    depth = (content.get("counts") or {}).get(SCORED, {}).get("depth")
+    return depth if isinstance(depth, int) else None
 
 
 def _stem(source: str) -> str:

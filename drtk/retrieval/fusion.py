@@ -112,10 +112,37 @@ def parse_weights(text: str, runs: int) -> list[float]:
     return weights
 
 
-def fuse(rankings: Sequence[Ranking], weights: Sequence[float], settings: FuseSettings, method: Fusion) -> Ranking:
-    """The fused ranking of one query, cut to `settings.top`, its scores strictly falling."""
+def fuse(
+    rankings: Sequence[Ranking],
+    weights: Sequence[float],
+    settings: FuseSettings,
+    method: Fusion,
+    *,
+    scored: Sequence[int | None] | None = None,
+) -> Ranking:
+    """The fused ranking of one query, cut to `settings.top`, its scores strictly falling.
+
+    scored: to which rank the scores of each ranking are a model's (None: all are). What stands further down is fused as if
+    the ranking lacked it; what no ranking has a score for follows below, in the order of the first that has it.
+    """
     cut = [ranking[: settings.depth] for ranking in rankings]
-    return strictly_falling(method(cut, weights, settings=settings))[: settings.top]
+    if scored is None:
+        return strictly_falling(method(cut, weights, settings=settings))[: settings.top]
+    heads = [ranking[:depth] for ranking, depth in zip(cut, scored, strict=True)]
+    fused = strictly_falling(method(heads, weights, settings=settings))
+    known = {id for id, _ in fused}
+    rest = dict.fromkeys(id for ranking in cut for id, _ in ranking if id not in known)
+    return with_rest(fused, rest)[: settings.top]
+
+
+def with_rest(head: Ranking, rest: Iterable[str]) -> Ranking:
+    """A ranking, and under it documents without a score: each gets 1 less than the one before, beginning below the head's least.
+
+    Scores fall strictly, in single precision too.
+    """
+    floor = head[-1][1] if head else 0.0
+    tail = [(id, floor - place) for place, id in enumerate(rest, start=1)]
+    return strictly_falling(head + tail) if tail else head
 
 
 def strictly_falling(scored: Ranking) -> Ranking:
@@ -167,11 +194,17 @@ def sweep(
     settings: FuseSettings,
     method: Fusion,
     score: Callable[[Mapping[str, Ranking]], float],
+    *,
+    scored: Sequence[int | None] | None = None,
 ) -> Iterator[tuple[tuple[float, ...], float]]:
-    """(weights, score of the fused rankings) for every point of the grid; `score` is higher for better rankings."""
+    """(weights, score of the fused rankings) for every point of the grid; `score` is higher for better rankings.
+
+    scored: as `fuse` takes it
+    """
     wanted = [query for query in queries if any(query in run for run in runs)]
     for weights in grid(len(runs), settings.step):
+        found = {query: [run.get(query, []) for run in runs] for query in wanted}
         yield (
             weights,
-            score({query: fuse([run.get(query, []) for run in runs], weights, settings, method) for query in wanted}),
+            score({query: fuse(some, weights, settings, method, scored=scored) for query, some in found.items()}),
         )

@@ -19,7 +19,7 @@ from drtk.io.trec import Ranking, run_lines
 from drtk.models.crossencoder import Prepared, Scorer
 from drtk.models.reading import text_of
 from drtk.records import Example
-from drtk.retrieval.fusion import strictly_falling
+from drtk.retrieval.fusion import strictly_falling, with_rest
 from drtk.runners.base import BatchFunction
 from drtk.settings.scoring import ScoringSettings
 
@@ -89,9 +89,7 @@ def reordered(ranking: Ranking, scores: Sequence[float]) -> Ranking:
     the next, beginning below the least of the first.
     """
     head = strictly_falling([(id, score) for (id, _), score in zip(ranking, scores, strict=False)])
-    floor = head[-1][1] if head else 0.0
-    rest = [(id, floor - place) for place, (id, _) in enumerate(ranking[len(scores) :], start=1)]
-    return strictly_falling(head + rest) if rest else head
+    return with_rest(head, (id for id, _ in ranking[len(scores) :]))
 
 
 class Scored(NamedTuple):

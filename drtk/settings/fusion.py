@@ -23,7 +23,11 @@ class FuseSettings:
     normalize: Literal["none", "minmax", "zscore"] = knob(
         "minmax", "weighted: what makes scores of different runs comparable, query by query; none leaves them."
     )
-    depth: int | None = knob(None, "Take only the first N of each ranking.", at_least=1)
+    depth: int | None = knob(
+        None,
+        "Take only the first N of each ranking; the scale of a re-ranked run is that of what was scored.",
+        at_least=1,
+    )
     top: int = knob(1000, "Documents written for each query.", at_least=1)
     sweep: bool = knob(False, "Find the weights that are best on --qrels, and fuse with them.")
     step: float = knob(0.1, "Distance of the weights tried by --sweep.", at_least=0.001, at_most=1)

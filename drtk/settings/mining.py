@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from drtk.settings.core import knob
+from drtk.settings.reranking import PairTitle
 from drtk.settings.retrieval import BM25SearchSettings, DenseSearchSettings, SearchSettings
 
 
@@ -91,7 +92,12 @@ class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the l
     scorer: str = knob(
         "", "Folder or hub name of a cross-encoder that scores positives and candidates; scores are kept."
     )
-    scorer_title: Literal["join", "none"] = knob("join", "scorer: a passage's title: join (before its text) or none.")
+    scorer_title: PairTitle | None = knob(
+        None, "scorer: titles: colon (title: text), join (title text) or none. [default: as trained, or join]"
+    )
+    scorer_logits: bool = knob(
+        False, "scorer: scores before the activation function (often a sigmoid) that its folder names."
+    )
     scorer_batch_tokens: int | None = knob(
         None, "Tokens of pairs at once, padding included. [default: 2,048 on a CPU, 65,536 on a GPU]", at_least=1
     )

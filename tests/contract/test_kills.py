@@ -10,13 +10,13 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.contract.collection import Collection, documents, expansions, queried, run
+from tests.contract.collection import Collection, documents, examples, expansions, queried, run
 from tests.contract.forkserver import Forkserver, Running
 from tests.contract.test_commands import files_of
 
@@ -27,18 +27,22 @@ SIGKILLED = 128 + 9
 
 @dataclass(frozen=True)
 class Killed:
-    """A call that takes a second or two. {NAME} is a part of the collection; the input has so many documents.
+    """A call that takes a second or two. {NAME} is a part of the collection, {output} the output; the input has so many documents.
 
     input: makes so many documents
     journal: the file in or beside the output, after its name, that is there once something is finished
+    beside: files that are made beside the output, by what follows its name
     """
 
     arguments: str
     documents: int
     journal: str = ".part.json"
     input: Callable[[int], bytes] = documents
+    beside: tuple[str, ...] = ()
 
 
+MINED = "--qrels {many.tsv} --corpus {documents.jsonl} --keep 5 --floor 9"
+TEXTS = "--corpus {documents.jsonl} --queries {many.jsonl} --model {crossencoder} --max-length 16"
 KILLED = {
     "chunk": Killed("--max-words 12 --punkt-mb 0.05 --workers 2", 2500),
     "doc2query": Killed("--model {writer} --n 1 --max-new-tokens 4", 2000),
@@ -46,7 +50,12 @@ KILLED = {
     "keep-queries": Killed("--keep 0.5", 60_000, input=queried),
     "continue-text": Killed("--model {gpt2} --max-new-tokens 4", 2000),
     "termweight": Killed("--method bprop --model {model} --min-words 0", 3000),
-    "mine-negatives": Killed("--qrels {many.tsv} --corpus {documents.jsonl} --keep 5 --floor 9", 8000, input=run),
+    "mine-negatives": Killed(MINED, 8000, input=run),
+    "mine-negatives --audit": Killed(
+        f"{MINED} --audit {{output}}.rows --report {{output}}.txt", 2000, input=run, beside=(".rows", ".txt")
+    ),
+    "rerank": Killed(f"{TEXTS} --depth 2", 1500, input=run),
+    "score": Killed(TEXTS, 1500, input=examples),
     "rerank-queries label": Killed("--queries {asked.jsonl} --index {bm25s} --batch 100", 8000, input=expansions),
     "read": Killed(
         "--corpus {documents.jsonl} --queries {many.jsonl} --model {writer} --depth 4 --max-length 32 --max-new-tokens 4",
@@ -57,9 +66,11 @@ KILLED = {
 }
 
 
-def made(output: Path) -> dict[str, bytes]:
-    """The files of a folder, manifests apart, or the file itself."""
-    return files_of(output, "*") if output.is_dir() else {"": output.read_bytes()}
+def made(output: Path, beside: Iterable[str] = ()) -> dict[str, bytes]:
+    """The files of a folder, manifests apart, or the file itself and those beside it."""
+    if output.is_dir():
+        return files_of(output, "*")
+    return {ending: Path(f"{output}{ending}").read_bytes() for ending in ("", *beside)}
 
 
 @pytest.mark.parametrize("name", KILLED)
@@ -72,12 +83,13 @@ def test_killed_at_random_points_and_resumed_nothing_is_lost_or_doubled(
     arguments = [
         *itertools.takewhile(lambda word: word[0] != "-", name.split()),
         "in",
-        *re.sub(r"\{(.+?)\}", lambda part: str(collection[part[1]]), call.arguments).split(),
+        *re.sub(r"\{(?!output)(.+?)\}", lambda part: str(collection[part[1]]), call.arguments).split(),
     ]
 
     def begun(output: str) -> Running:
         again = ["--resume", "--skip-done", "--force"]  # what recipes pass: bring it up to date
-        return forkserver.start([*arguments, "-o", output, *again], tmp_path, told)
+        mine = [argument.replace("{output}", output) for argument in arguments]
+        return forkserver.start([*mine, "-o", output, *again], tmp_path, told)
 
     begin = time.monotonic()
     assert begun("whole").status() == 0, told.read_text()
@@ -95,11 +107,14 @@ def test_killed_at_random_points_and_resumed_nothing_is_lost_or_doubled(
         if not killed:  # quicker than before: from the beginning
             length /= 2
             _remove(tmp_path / "out")
+            for ending in call.beside:
+                _remove(tmp_path / f"out{ending}")
         elif not Path(f"{tmp_path}/out{call.journal}").exists():  # too early: slower than before
             length *= 1.5
     assert resumed, "no kill fell into the work"
     assert begun("out").status() == 0, told.read_text()
-    assert made(tmp_path / "out") == made(tmp_path / "whole")
+    assert made(tmp_path / "out", call.beside) == made(tmp_path / "whole", call.beside)
+    assert not list(tmp_path.glob("out*.part*"))
 
 
 def _remove(output: Path) -> None:

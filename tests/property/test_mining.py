@@ -120,7 +120,20 @@ def test_no_positive_is_a_negative_and_every_candidate_is_accounted_for(
             assert pool.seen == len(mine) + len(pool.dropped) + len(pool.promoted) + row["not_drawn"]
             assert row["not_drawn"] >= 0
             assert len(pool.kept) <= max(len(mine), policy.floor)
+            retrieved = {id for one in pool.asked.found.values() for id in one.ids[: policy.depth]}
+            random = {one.id for one in pool.kept if one.source == RANDOM}
+            assert not random & retrieved
+            assert all("rank" not in one and "gap" not in one for one in row["kept"] if one["id"] in random)
+            # What a query may be filled with: what is neither retrieved nor positive, and what the check lets pass.
+            free = {id for id in IDS if id not in retrieved | relevant | set(pool.positives) and int(id[-1]) <= most}
+            if by_source:
+                free = {id for id in free if source_of(id) not in {source_of(one) for one in relevant}}
+            wanted = min(len(free), max(0, policy.floor - len(mine)))
+            assert random <= free
+            assert len(random) <= wanted
+            assert len(random) == wanted or most < 2  # where some are refused, the rounds may end before all were found
     figures = figures_of(rows)
+    assert figures.sources[RANDOM] == sum(one.rank == 0 for pool in pools if not pool.left_out for one in pool.kept)
     assert figures.kept == sum(len(pool.kept) for pool in pools if not pool.left_out)
     assert sum(figures.dropped.values()) == sum(len(pool.dropped) for pool in pools)
     assert figures.queries == figures.examples + sum(figures.left_out.values())

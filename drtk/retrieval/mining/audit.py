@@ -36,7 +36,7 @@ def audit_row(pool: Pool) -> Row:
 
     def shown(one: Sighting) -> Row:
         row: Row = {"id": one.id, "source": one.source}
-        if one.rank:
+        if pool.has_rank(one):
             row["rank"] = one.rank
         if one.score is not None:
             row["score"] = one.score
@@ -139,6 +139,8 @@ class Audit:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if self._output is not None and (kind is not None or self._scratch):
+            if not Path(f"{self._job.output}.part.json").exists():  # nobody goes on from these rows
+                self._output.keep_part = False
             self._output.__exit__(kind, error, trace)
 
 

@@ -16,12 +16,13 @@ PLACE_FILTERS = ("rank", "max-score", "min-score", "margin", "max-share", UNRETR
 def place_filters(settings: MineSettings, sources: Sequence[str] | None) -> list[Filter]:
     """The filters by rank and score that `settings` ask for, in the order in which they are applied.
 
-    sources: names that --max-score and --min-score may use; None where the examples alone know them
-    Raises UsageError for a limit that cannot be read.
+    sources: names that limits may use, none of them where there are examples alone; None: anything may be one
+    Raises UsageError for a limit that cannot be read. The filter by rank raises it for lists that are in no order, where no
+    source has ranks.
     """
     found: list[Filter] = []
     if settings.from_rank > 1:
-        found.append(_ranks(settings.from_rank))
+        found.append(_ranks(settings.from_rank, examples_alone=sources is not None and not sources))
     if settings.max_score:
         found.append(_scores("max-score", limits_of(settings.max_score, "--max-score", sources)))
     if settings.min_score:
@@ -33,6 +34,18 @@ def place_filters(settings: MineSettings, sources: Sequence[str] | None) -> list
                 raise UsageError("--max-share: must be at least 0")
             found.append(_beside_the_positive(name, wanted, keep=settings.unretrieved == "keep"))
     return found
+
+
+def place_flags(settings: MineSettings) -> list[str]:
+    """The flags of those filters, as they were given."""
+    given = {
+        "--from-rank": settings.from_rank > 1,
+        "--max-score": settings.max_score,
+        "--min-score": settings.min_score,
+        "--margin": settings.margin,
+        "--max-share": settings.max_share,
+    }
+    return [flag for flag, is_given in given.items() if is_given]
 
 
 def limits_of(given: Sequence[str], flag: str, sources: Sequence[str] | None) -> dict[str, float]:
@@ -61,10 +74,16 @@ def share_limit(reference: float, share: float) -> float:
     return reference - (1 - share) * abs(reference)
 
 
-def _ranks(first: int) -> Filter:
+def _ranks(first: int, *, examples_alone: bool) -> Filter:
     def drop(pools: Sequence[Pool]) -> None:
         for pool in pools:
-            pool.drop(_first_of(Drop(one, "rank", one.rank, first) for one in _all(pool) if one.rank < first))
+            if examples_alone and not all(map(pool.has_rank, _all(pool))):
+                raise UsageError(
+                    f"--from-rank goes by ranks, which examples lack: the negatives of query '{pool.query_id}' are in no "
+                    "order; name the run they were drawn from"
+                )
+            early = (one for one in _all(pool) if one.rank < first and pool.has_rank(one))
+            pool.drop(_first_of(Drop(one, "rank", one.rank, first) for one in early))
 
     return drop
 

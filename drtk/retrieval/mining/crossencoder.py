@@ -8,7 +8,6 @@ from typing import Protocol
 import numpy as np
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.records import Passage
 from drtk.retrieval.mining.pool import Pool
 from drtk.retrieval.mining.texts import Texts
 
@@ -27,7 +26,8 @@ class CrossEncoderCheck:
     """How well a passage answers its query, in a cross-encoder's scores.
 
     scorer: without one, the scores are those of the examples. margin: negatives lie this much below the lowest reference.
-    most: no negative has more. Raises DrtkError where examples lack a score that is needed.
+    most: no negative has more. title: how a passage's is put before its text, as models.reading.text_of knows it.
+    Raises DrtkError where examples lack a score that is needed.
     """
 
     name = "ce"
@@ -59,17 +59,17 @@ class CrossEncoderCheck:
                     f"query '{pool.query_id}': passage '{id}' has no score of a cross-encoder; --scorer MODEL makes them"
                 )
             return
+        from drtk.models.reading import text_of  # with torch, which mining without a model does not load
+
         self._texts.hold(id for _, id in lacking)
         pairs = [
-            (pool.asked.query.text if pool.asked.query else "", self._body(self._texts[id])) for pool, id in lacking
+            (pool.asked.query.text if pool.asked.query else "", text_of(self._texts[id], self._title))
+            for pool, id in lacking
         ]
         scores = self._scorer(pairs) if pairs else np.empty(0, dtype=np.float32)
         self._check_range(scores)
         for (pool, id), score in zip(lacking, scores, strict=True):
             pool.mark(id, self.name, float(str(score)))  # the digits that tell numbers of float32 apart
-
-    def _body(self, passage: Passage) -> str:
-        return f"{passage.title} {passage.text}" if passage.title and self._title == "join" else passage.text
 
     def _check_range(self, scores: np.ndarray) -> None:
         if self._checked or not len(scores) or self._margin is None or self._scorer is None:
@@ -78,7 +78,7 @@ class CrossEncoderCheck:
         if self._margin >= 1 and scores.min() >= 0 and scores.max() <= 1:
             raise MismatchError(
                 f"{self._scorer.model}: gives scores between 0 and 1, so that nothing can lie {self._margin:g} below a "
-                "positive; name a smaller --ce-margin"
+                "positive; name a smaller --ce-margin, or have its logits compared: --scorer-logits"
             )
 
     def limit(self, pool: Pool) -> float | None:

@@ -13,7 +13,8 @@ from drtk.retrieval.mining.policies import Policy
 from drtk.retrieval.mining.pool import Asked, Pool, Ranked, Sighting
 
 RANDOM = "random"  # the source of negatives that no source gave
-WITHOUT_NEGATIVES = "without_negatives"
+WITHOUT_NEGATIVES, WITHOUT_POSITIVES, WITHOUT_ANSWERS = "without_negatives", "without_positives", "without_answers"
+LEFT_OUT = (WITHOUT_ANSWERS, WITHOUT_POSITIVES, WITHOUT_NEGATIVES)  # why a query makes no example
 CE = "ce"  # the mark that becomes an example's score
 
 
@@ -77,12 +78,17 @@ class Miner:
     def fill(
         self, pool: Pool, grades: Mapping[str, int], refused: Iterable[str] = (), *, round: int = 0
     ) -> list[Sighting]:
-        """Random passages that a query is short of, none of them positive, taken or `refused`; fewer where the corpus ends."""
+        """Random passages that a query is short of; fewer where the corpus ends.
+
+        None is positive, `refused`, or among what was retrieved within the depth: a candidate that was not drawn would come
+        back without its rank and score, which tell whether it is suspicious.
+        """
         number = self.policy.floor - len(pool.kept)
         if number <= 0 or self.corpus is None:
             return []
         wanted, of = self._excluded(self.relevant(grades), pool.positives)
         taken = {one.id for one in pool.kept} | set(refused) | pool.dropped.keys() | wanted
+        taken |= {one.id for found in pool.candidates.values() for one in found}
         rng = Random(f"{self.seed}\0{pool.query_id}\0fill" + (f"\0{round}" if round else ""))
         ids = self.corpus.ids
         found: dict[str, Sighting] = {}

@@ -11,10 +11,14 @@ from drtk.records import Query
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A query's passages in one source, best first; `scores` as long as `ids`, or empty where the source has none."""
+    """A query's passages in one source, best first; `scores` as long as `ids`, or empty where the source has none.
+
+    ordered: False for a list in no particular order, as the shuffled negatives of an example: places in it are no ranks
+    """
 
     ids: Sequence[str]
     scores: Sequence[float] = ()
+    ordered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,10 @@ class Pool:
     def mark(self, id: str, check: str, value: float) -> None:
         """Note what a check measured of a passage."""
         self.marks.setdefault(id, {})[check] = value
+
+    def has_rank(self, one: Sighting) -> bool:
+        """Whether the place at which a passage was seen says how good its source thinks it is."""
+        return one.rank > 0 and one.source in self.asked.found and self.asked.found[one.source].ordered
 
     def reference_score(self, source: str) -> float | None:
         """The lowest score that a source gave to a reference; None where it has no scores, or found none of them."""

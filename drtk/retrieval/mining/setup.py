@@ -11,10 +11,11 @@ from drtk.io.corpus_ids import CorpusIds
 from drtk.io.filtering import FilterJob
 from drtk.io.lineage import Origin, check_origin
 from drtk.io.manifest import folder_entry
+from drtk.io.progress import log
 from drtk.io.streams import is_stream
 from drtk.io.trec import Judgements
 from drtk.retrieval.mining.asking import Indexes
-from drtk.retrieval.mining.checks import Filter, place_filters
+from drtk.retrieval.mining.checks import Filter, place_filters, place_flags
 from drtk.retrieval.mining.crossencoder import CrossEncoderCheck
 from drtk.retrieval.mining.miner import Miner
 from drtk.retrieval.mining.policies import Policy
@@ -47,7 +48,8 @@ def set_up(inputs: Inputs, settings: MineSettings, job: FilterJob, *, seed: int)
     sources = sources_of(inputs.arguments, job.intake, name=settings.source_name)
     check_indexes(sources.indexes, inputs.queries, inputs.query_vectors)
     _check_inputs(inputs, settings, policy, sources)
-    filters = place_filters(settings, None if sources.examples else sources.names)
+    _check_places(settings, sources)
+    filters = place_filters(settings, [name for name in sources.names if name not in sources.examples])
     corpus = None if inputs.corpus is None else _read_corpus(inputs, sources, job)
     by_source = settings.positives == "source"
     judgements: Judgements | None = None
@@ -68,6 +70,7 @@ def set_up(inputs: Inputs, settings: MineSettings, job: FilterJob, *, seed: int)
             raise UsageError("--query-vectors asks indexes of vectors; one of words is asked with --queries FILE")
     job.intake.inputs += [folder_entry(folder) for folder in (inputs.vectors, inputs.query_vectors) if folder]
     stages = _stages(inputs, settings, policy, miner, filters)
+    job.looked_up = _models(settings)
     needs_text = bool(policy.answers or settings.scorer or inputs.looks or (indexes and indexes.needs_text))
     return Mining(
         sources,
@@ -106,6 +109,23 @@ def _check_inputs(inputs: Inputs, settings: MineSettings, policy: Policy, source
         raise UsageError("--corpus: texts are looked up in a file, not in a stream")
 
 
+def _check_places(settings: MineSettings, sources: Sources) -> None:
+    """Refuse filters by rank and score that would pass over everything; say it where they pass over a part."""
+    flags = place_flags(settings)
+    if not flags or not sources.examples:
+        return
+    if len(sources.examples) < len(sources.names):
+        one = len(flags) == 1
+        log(f"mine-negatives: {', '.join(flags)} {'goes' if one else 'go'} by what runs and indexes say, not examples")
+        return
+    by_score = [flag for flag in flags if flag != "--from-rank"]
+    if by_score:
+        raise UsageError(
+            f"{by_score[0]} goes by scores of a retriever, which examples lack: name its run; --ce-margin and --ce-max "
+            "go by those of a cross-encoder"
+        )
+
+
 def _read_corpus(inputs: Inputs, sources: Sources, job: FilterJob) -> CorpusIds:
     """The ids of the corpus. Raises MismatchError where something is known to be made from another one."""
     assert inputs.corpus is not None
@@ -139,20 +159,31 @@ def _stages(inputs: Inputs, settings: MineSettings, policy: Policy, miner: Miner
         (looks if settings.max_cosine is None else checks).append(near)
     by_score = policy.ce_margin is not None or settings.ce_max is not None
     if settings.scorer or by_score:
-        judge = CrossEncoderCheck(
-            _scorer(settings), texts, margin=policy.ce_margin, most=settings.ce_max, title=settings.scorer_title
-        )
+        scorer, title = _scorer(settings)
+        judge = CrossEncoderCheck(scorer, texts, margin=policy.ce_margin, most=settings.ce_max, title=title)
         (checks if by_score else looks).append(judge)
     # What nobody is to see is not measured, but scores go into the examples.
     looks = looks if inputs.looks else [one for one in looks if isinstance(one, CrossEncoderCheck)]
     return Stages(miner, filters, promote, checks, looks, texts)
 
 
-def _scorer(settings: MineSettings) -> Any:
+def _models(settings: MineSettings) -> tuple[str, ...]:
+    """The folder of the cross-encoder: with another one in its place, what was made is not up to date."""
     if not settings.scorer:
-        return None
+        return ()
+    from drtk.models.hub import locate
+
+    return (str(locate(settings.scorer)),)
+
+
+def _scorer(settings: MineSettings) -> tuple[Any, str]:
+    """The cross-encoder, where one is named, and how it reads titles: what `drtk score` would do."""
+    if not settings.scorer:
+        return None, "none"
     from drtk.models.crossencoder import Scorer
+    from drtk.models.reranker import title_of
     from drtk.settings.scoring import ScoringSettings
 
+    title = title_of(settings.scorer, settings.scorer_title, sealed=True)
     wanted = ScoringSettings(batch_tokens=settings.scorer_batch_tokens, dtype=settings.scorer_dtype)
-    return Scorer(settings.scorer, device=settings.device, settings=wanted)
+    return Scorer(settings.scorer, device=settings.device, settings=wanted, logits=settings.scorer_logits), title

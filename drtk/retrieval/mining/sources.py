@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -239,11 +239,17 @@ def _remined(name: str, found: FoundExample) -> Remined:
         sources = (example.sources or {}).get("negatives") or [name] * len(example.negatives)
         for id, system in zip(example.negatives, sources, strict=False):
             systems.setdefault(system, []).append(id)
-    return Remined({system: Ranked(ids) for system, ids in systems.items()}, example.positives, ce, example.extra)
+    ordered = (
+        found.systems is not None
+    )  # sentence-transformers' lists are as the systems ranked them; others are shuffled
+    lists = {system: Ranked(ids, ordered=ordered) for system, ids in systems.items()}
+    return Remined(lists, example.positives, ce, example.extra)
 
 
 def _without(example: Remined, lacking: set[str]) -> Remined:
-    found = {system: Ranked([id for id in one.ids if id not in lacking]) for system, one in example.found.items()}
+    found = {
+        system: replace(one, ids=[id for id in one.ids if id not in lacking]) for system, one in example.found.items()
+    }
     return Remined(found, tuple(id for id in example.positives if id not in lacking), example.ce, example.extra)
 
 

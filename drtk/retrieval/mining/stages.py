@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from drtk.retrieval.mining.checks import Filter
-from drtk.retrieval.mining.miner import Miner
+from drtk.retrieval.mining.miner import WITHOUT_POSITIVES, Miner
 from drtk.retrieval.mining.pool import Drop, Pool, Sighting
 from drtk.retrieval.mining.texts import Texts
 
@@ -51,7 +51,7 @@ class Stages:
             self._promote([pool for pool in pools if not pool.left_out], self.promote)
         for pool in pools:
             if not pool.left_out and not pool.positives:
-                pool.left_out = "without_positives"
+                pool.left_out = WITHOUT_POSITIVES
         going = [pool for pool in pools if not pool.left_out]
         for filter in self.filters:
             filter(going)

@@ -18,7 +18,7 @@ from drtk.records import Example, Query
 from drtk.retrieval.asking import StoredQuery
 from drtk.retrieval.mining import MINING
 from drtk.retrieval.mining.asking import Indexes
-from drtk.retrieval.mining.miner import WITHOUT_NEGATIVES
+from drtk.retrieval.mining.miner import WITHOUT_ANSWERS, WITHOUT_NEGATIVES
 from drtk.retrieval.mining.policies import Policy
 from drtk.retrieval.mining.pool import Asked, Pool, Ranked
 from drtk.retrieval.mining.sources import Aligned, Remined, Sources, Unknown, example_items, run_items
@@ -211,7 +211,7 @@ class Mining:
         if self._answers:
             for pool in pools:
                 if not (pool.asked.query and any(pool.asked.query.answers or ())):
-                    pool.left_out = "without_answers"
+                    pool.left_out = WITHOUT_ANSWERS
         self.stages(pools, self.grades_of)
         return pools
 

@@ -349,5 +349,33 @@ def test_an_ensemble_is_the_sum_of_z_normalised_scores(here: Path) -> None:
     assert FuseSettings(method="zscore").normalize == "minmax"  # which the method overrules
 
 
+def test_an_ensemble_goes_by_what_was_scored_however_long_the_run(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = (here / "run").read_text().splitlines(keepends=True)
+    (here / "short").write_text("".join(line for line in lines if int(line.split()[3]) <= 6))
+    for source in ("run", "short"):  # 12 and 6 documents of each query, of which 5 and 4 are scored
+        for model, depth in (("model", "5"), ("other", "4")):
+            call = ["rerank", source, *TEXTS[:4], "--model", model, "--depth", depth]
+            run(*call, "--logits", "--max-length", "24", "-o", f"{source}-{model}")
+    assert read_json(here / "run-other.meta.json")["counts"]["scored"] == {"depth": 4}
+    for source in ("run", "short"):
+        said = told(capfd, "fuse", f"{source}-model", f"{source}-other", "--method", "zscore", "-o", f"{source}-both")
+        assert f"{source}-other is scored to rank 4 (its manifest): its scale is that of those ranks" in said
+    assert read_json(here / "run-both.meta.json")["counts"]["scored_depths"] == [5, 4]
+    whole, part = rankings("run-both"), rankings("short-both")
+    for query, found in part.items():
+        assert whole[query][:5] == found[:5]
+        assert len(whole[query]) == 12
+        rest = {id for id, _ in found[5:]}
+        assert [id for id, _ in whole[query][5:]] == [id for id, _ in rankings("run")[query][5:]]
+        assert rest <= {id for id, _ in whole[query][5:]}
+    # ranks know no scale, and a run that was changed since says nothing of its own
+    assert "is scored to rank" not in told(capfd, "fuse", "run-model", "run-other", "-o", "ranks")
+    (here / "run-other").write_text((here / "run-other").read_text() + "q0 Q0 x 13 -99 t\n")
+    said = told(capfd, "fuse", "run-model", "run-other", "--method", "zscore", "-o", "changed")
+    assert said.count("is scored to rank") == 1
+
+
 def test_windows_are_small_enough_to_lose_little() -> None:
     assert command_file.WINDOW * command_file.DEPTH <= 4000

@@ -12,7 +12,7 @@ import pytest
 
 from drtk.errors import UsageError
 from drtk.io.trec import Ranking, load_run, run_lines
-from drtk.retrieval.fusion import FUSIONS, fuse, grid, parse_weights, strictly_falling
+from drtk.retrieval.fusion import FUSIONS, fuse, grid, parse_weights, strictly_falling, with_rest
 from drtk.settings.fusion import FuseSettings
 from tests.running import command
 
@@ -49,6 +49,27 @@ def test_minmax_and_zscore_bring_lists_to_one_scale() -> None:
     # zscore of 2, 0: mean 1, deviation 1; the missing b of the second list counts as its lowest, a's 0
     found = dict(fused([[("a", 2.0), ("b", 0.0)], [("a", 5.0)]], method="weighted", normalize="zscore"))
     assert found == pytest.approx({"a": 1.0, "b": -1.0})
+
+
+@pytest.mark.parametrize("options", [{"method": "zscore"}, {"method": "weighted", "normalize": "minmax"}])
+def test_what_follows_below_a_re_ranked_head_does_not_change_an_ensemble(options: dict[str, str]) -> None:
+    # 10 9 0: mean 6.333, deviation 4.497: a .815, b .593, c -1.408; .9 .5 .1: b 1.225, c 0, a -1.225. Sums: b 1.818, a -.409,
+    # c -1.408. minmax: b .9 + 1, a 1 + 0, c 0 + .5. Counting down from 0 for long, the first run's 10 would outdo all else: a.
+    one, two = [("a", 10.0), ("b", 9.0), ("c", 0.0)], [("b", 0.9), ("c", 0.5), ("a", 0.1)]
+    settings = FuseSettings(**options)  # type: ignore[arg-type]
+    method = FUSIONS.load(settings.method)
+    alone = fuse([one, two], [1.0, 1.0], settings, method)
+    assert [id for id, _ in alone] == ["b", "a", "c"]
+    for length in (0, 1, 7, 400):
+        rest = [f"t{at}" for at in range(length)]
+        runs = [with_rest(one, rest), with_rest(two, reversed(rest))]
+        found = fuse(runs, [1.0, 1.0], settings, method, scored=[3, 3])
+        assert found[:3] == alone
+        assert [id for id, _ in found[3:]] == rest
+        assert all(before > after for (_, before), (_, after) in itertools.pairwise(found))
+    assert fuse(runs, [1.0, 1.0], settings, method)[0][0] == "a"  # what is to be avoided
+    # scored to rank 1 and 3: b and c count as if the first run lacked them, with the least of what it has scored, a's own
+    assert [id for id, _ in fuse([one, two], [1.0, 1.0], settings, method, scored=[1, None])] == ["b", "c", "a"]
 
 
 def test_round_robin_visits_the_lists_in_their_order() -> None:

@@ -73,15 +73,42 @@ def test_every_candidate_is_kept_dropped_or_not_drawn(world: Path, capfd: pytest
 
 def test_queries_that_make_no_example_are_in_the_audit_too(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(world / "qrels.tsv", "q0\td0\t0\nq1\td1\t1\nq2\td2\t1\n")
+    write(world / "bm25.run", (world / "bm25.run").read_text() + "zz Q0 d4 1 0.5 t\n")
+    write(world / "qrels.tsv", (world / "qrels.tsv").read_text() + "zz\td0\t1\n")
     command(capfd, *CALL, "--max-score", "0.5", "--audit", "audit.jsonl", "-o", "out.jsonl")
     assert [row.get("left_out") for row in read(world / "audit.jsonl")] == [
         "without_positives",
         "without_negatives",
         "without_negatives",
+        None,
     ]
     counts = json.loads((world / "out.jsonl.meta.json").read_text())["counts"]
     assert counts["dropped"] == {"max-score": 18}  # 9 candidates of each of two queries
-    assert (counts["passages"]["candidates"], counts["passages"]["dropped"]) == (18, 18)
+    assert (counts["passages"]["candidates"], counts["passages"]["dropped"]) == (19, 18)
+
+
+@pytest.mark.parametrize("side", ["audit.jsonl", "report.txt"])
+def test_no_example_at_all_is_a_fault_that_says_why(world: Path, capfd: pytest.CaptureFixture[str], side: str) -> None:
+    # one query without a positive; 249 find 9 candidates each, all above .5: 2,241
+    judged = (world / "qrels.tsv").read_text().replace("q0\td0\t1", "q0\td0\t0")
+    write(world / "qrels.tsv", judged)
+    call = [*CALL, f"--{side.split('.')[0]}", side, "-o", "out.jsonl"]
+    said = r"^no query makes an example: 1 without positives, 249 without negatives \(of 2,241 candidates "
+    with pytest.raises(DrtkError, match=said + r"2,241 dropped by max-score\)$") as fault:
+        command(capfd, *call, "--max-score", "0.5")
+    assert fault.value.status == 1
+    assert sorted(path.name for path in world.glob("*out*")) == []  # no empty file, and nothing to go on from
+    assert (world / side).read_text().count("\n") > 5  # what tells which query lost what is there
+    assert sorted(path.name for path in world.glob("*part*")) == []
+    with pytest.raises(DrtkError, match=said + r"2,241 not drawn\)$"):
+        command(capfd, *call, "--keep", "0", "--force")
+    command(capfd, *call, "--force")
+    assert (world / "out.jsonl").read_text().count("\n") == 249
+    with pytest.raises(DrtkError, match=r"2,241 not drawn\)$"):
+        command(capfd, *CALL, "--keep", "0")  # to stdout
+    with pytest.raises(DrtkError, match=r"2,241 not drawn\)$"):
+        command(capfd, *call, "--keep", "0", "--force")
+    assert (world / "out.jsonl").read_text().count("\n") == 249  # what was there before is not lost
 
 
 def test_the_report_says_how_many_how_hard_and_how_suspicious(world: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -161,6 +161,42 @@ def test_scores_of_a_cross_encoder_filter_and_go_into_the_examples(
     )
 
 
+@pytest.mark.parametrize("more", [[], ["--logits"]])
+def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
+    world: SimpleNamespace, capfd: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    model = tiny_crossencoder(world.folder / "ours")  # as train-reranker leaves it: "title: text"
+    stated = {"command": "drtk train-reranker", "settings": {}, "inputs": [], "pairing": {"title": "colon"}}
+    write(model / "meta.json", json.dumps(stated))
+    texts = ["--queries", "queries.jsonl", "-q"]
+    mine = [f"--scorer{flag.removeprefix('-')}" for flag in more]
+    command(capfd, *world.call, *texts, "--scorer", str(model), *mine, "-o", "mined.jsonl")
+    call = ["score", "mined.jsonl", "--corpus", "corpus.jsonl", *texts, "--model", str(model)]
+    command(capfd, *call, *more, "-o", "scored.jsonl")
+    mined, scored = (rows_of(world.folder / name) for name in ("mined.jsonl", "scored.jsonl"))
+    assert mined.keys() == scored.keys()
+    for query_id, row in scored.items():
+        for side in ("positives", "negatives"):
+            assert mined[query_id]["scores"][side] == pytest.approx(row["scores"][side], abs=1e-5)
+    every = [score for row in mined.values() for score in row["scores"]["negatives"]]
+    assert (min(every) < 0 or max(every) > 1) is bool(more)  # logits have no bounds, the folder's sigmoid has
+    with pytest.raises(MismatchError, match="ours: was trained with --title colon; join contradicts it"):
+        command(capfd, *world.call, *texts, "--scorer", str(model), "--scorer-title", "join", "-o", "x.jsonl")
+    # another model in the folder's place: what the old one scored is not up to date
+    again = [*world.call, *texts[:2], "--scorer", str(model), *mine, "-o", "mined.jsonl", "--skip-done", "--force"]
+    assert not is_renewed(capfd, *again)
+    write(model / "meta.json", json.dumps(stated | {"seed": 2}))
+    assert is_renewed(capfd, *again)
+
+
+def is_renewed(capfd: pytest.CaptureFixture[str], *arguments: str) -> bool:
+    from drtk.cli.main import app
+
+    capfd.readouterr()
+    app([str(argument) for argument in arguments], standalone_mode=False)
+    return "is up to date" not in capfd.readouterr().err
+
+
 def test_what_a_check_needs_is_named(world: SimpleNamespace, capfd: pytest.CaptureFixture[str]) -> None:
     plain = ["mine-negatives", "bm25.run", "--qrels", "qrels.tsv"]
     for options, problem in (

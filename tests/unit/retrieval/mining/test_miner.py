@@ -98,7 +98,20 @@ def test_a_small_corpus_fills_with_all_there_is() -> None:
 def test_random_negatives_are_none_of_the_positives_documents() -> None:
     corpus = corpus_of(*(f"a#{at}" for at in range(50)), *(f"b#{at}" for at in range(50)))
     example = mined(miner(Policy(0, 60), corpus=corpus, by_source=True), ["a#3", "b#1"], {"a": 1})
-    assert set(example.negatives) == {f"b#{at}" for at in range(50)}
+    assert set(example.negatives) == {f"b#{at}" for at in range(50)} - {"b#1"}  # b#1 was retrieved, and not drawn
+
+
+@pytest.mark.parametrize("size", [24, 2000])  # few passages are listed, of many one after the other is drawn
+def test_a_candidate_that_was_not_drawn_does_not_come_back_as_a_random_one(size: int) -> None:
+    # 12 retrieved within the depth, 4 drawn; at most so many random ones as the corpus has besides the 12 and the positive
+    ranking = [f"d{at}" for at in range(20)]
+    corpus = corpus_of("p", *(f"d{at}" for at in range(size)))
+    example = mined(miner(Policy(4, 40), depth=12, corpus=corpus), ranking, {"p": 1})
+    assert example.sources is not None
+    by_source = list(zip(example.negatives, example.sources["negatives"], strict=True))
+    random = {id for id, source in by_source if source == RANDOM}
+    assert len(random) == min(size - 12, 40 - 4)
+    assert not random & set(ranking[:12])
 
 
 def test_the_best_ranked_passage_of_a_judged_document_is_the_positive() -> None:

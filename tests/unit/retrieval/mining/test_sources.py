@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.retrieval.mining.sources import Aligned
 from tests.running import command, write
@@ -19,8 +20,6 @@ QRELS = "".join(f"q{q}\td{q}\t1\n" for q in range(40))
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A collection of forty, an index of its words, its vectors with an index of each dense type, and vectors of the queries."""
-    from drtk.cli.main import app
-
     folder = tmp_path_factory.mktemp("made")
     write_collection(folder, 40)
     write(folder / "qrels.tsv", QRELS)
@@ -209,6 +208,45 @@ def test_examples_and_a_run_are_mixed(world: Path, capfd: pytest.CaptureFixture[
     assert dict(zip(row["negatives"], row["sources"]["negatives"], strict=True)) == {"d2": "a", "d3": "b", "d5": "new"}
 
 
+def test_filters_by_rank_and_score_are_not_for_examples(
+    world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    old = write(tmp_path / "old.jsonl", json.dumps(EXAMPLE) + "\n")
+    call = ["mine-negatives", str(old), "--policy", "tevatron"]
+    for flag in ("--max-score", "--min-score", "--margin", "--max-share"):
+        with pytest.raises(
+            UsageError, match=f"^{flag} goes by scores of a retriever, which examples lack: name its run"
+        ):
+            command(capfd, *call, flag, "1")
+    with pytest.raises(
+        UsageError, match=r"^--from-rank goes by ranks, which examples lack: the negatives of query 'q1'"
+    ):
+        command(capfd, *call, "--from-rank", "2")
+    # sentence-transformers' lists are in the order in which their systems ranked them: rank 1 of both goes
+    hard = write(
+        tmp_path / "hard.jsonl", '{"qid": "q1", "pos": ["d1"], "neg": {"a": ["d2", "d3"], "b": ["d4", "d5"]}}\n'
+    )
+    found = command(capfd, "mine-negatives", "-q", hard, "--policy", "tevatron", "--from-rank", "2")
+    assert sorted(json.loads(found)["negatives"]) == ["d3", "d5"]
+
+
+def test_beside_a_run_they_go_by_the_run_and_that_is_said(
+    world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # the run puts d5 first (9), the positive second (5), d6 third (4.5), d7 last (1): rank 1 goes, and what has more than 4
+    old = write(tmp_path / "old.jsonl", json.dumps(EXAMPLE) + "\n")
+    run = write(tmp_path / "new.run", "q1 Q0 d5 1 9 t\nq1 Q0 d1 2 5 t\nq1 Q0 d6 3 4.5 t\nq1 Q0 d7 4 1 t\n")
+    call = ["mine-negatives", str(old), f"new={run}", "--policy", "tevatron", "--from-rank", "2", "--margin", "1"]
+    app([*call, "--audit", str(tmp_path / "audit.jsonl")], standalone_mode=False)
+    out, told = capfd.readouterr()
+    assert sorted(json.loads(out)["negatives"]) == ["d2", "d3", "d7"]
+    assert told.count("--from-rank, --margin go by what runs and indexes say, not examples") == 1
+    kept = json.loads((tmp_path / "audit.jsonl").read_text())["kept"]
+    assert {one["id"]: one.get("rank") for one in kept} == {"d2": None, "d3": None, "d7": 4}
+    with pytest.raises(UsageError, match="--margin: there is no source 'a' among new"):
+        command(capfd, *call, "--margin", "a=1")
+
+
 def test_faults_of_examples_have_their_place(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     old = write(tmp_path / "old.jsonl", "\n" + json.dumps(EXAMPLE | {"negatives": ["d2", "zz"]}) + "\n")
     with pytest.raises(RecordError, match=r"old\.jsonl:2: passage 'zz' is not in the corpus$"):
@@ -227,9 +265,8 @@ def test_faults_of_examples_have_their_place(world: Path, capfd: pytest.CaptureF
     with pytest.raises(RecordError, match=r"old\.jsonl:1: 'positives' is empty"):
         command(capfd, "mine-negatives", old)
     write(old, '{"query_id": "q1", "query": "what", "positive_document_ids": [], "negative_document_ids": ["d2"]}\n')
-    command(capfd, "mine-negatives", old, "-o", tmp_path / "out.jsonl")
-    counts = json.loads((tmp_path / "out.jsonl.meta.json").read_text())["counts"]
-    assert (counts["in"], counts["out"], counts["without_positives"]) == (1, 0, 1)
+    with pytest.raises(DrtkError, match=r"^no query makes an example: 1 without positives$"):
+        command(capfd, "mine-negatives", old, "-o", tmp_path / "out.jsonl")
 
 
 def test_scores_that_are_no_numbers_are_refused(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
