@@ -42,7 +42,7 @@ class RerankerSettings:
         None, "Queries (bce: pairs) that go through a device at once; less memory, the same step.", at_least=1
     )
     epochs: float = knob(3.0, "Passes over the examples.", at_least=1e-6)
-    steps: int | None = knob(None, "Steps to train for, in place of --epochs.", at_least=1)
+    steps: int | None = knob(None, "Steps to train for, in place of --epochs.", at_least=1, instead_of="epochs")
     lr: float = knob(3e-5, "Highest learning rate.", at_least=0)
     warmup: float = knob(0.1, "Steps in which the learning rate rises; below 1, a share of all steps.", at_least=0)
     weight_decay: float = knob(0.01, "Weight decay, biases and norms left out.", at_least=0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import pkgutil
+from dataclasses import dataclass, fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
+import drtk.settings
 from drtk.errors import DrtkError, UsageError
 from drtk.settings.core import knob, load_preset, merge, plain_type, preset_names, to_dict
 
@@ -153,3 +156,22 @@ def test_every_shipped_preset_can_be_read_and_names_a_command() -> None:
 def test_a_misspelt_preset_is_told_what_comes_near():
     with pytest.raises(UsageError, match=r"unknown preset 'simlmm'; did you mean simlm[^?]*\? drtk presets lists them"):
         load_preset("simlmm")
+
+
+def settings_classes() -> list[type]:
+    """Every dataclass of knobs in drtk.settings."""
+    found = set()
+    for item in pkgutil.iter_modules(drtk.settings.__path__):
+        module = import_module(f"drtk.settings.{item.name}")
+        found |= {kind for kind in vars(module).values() if isinstance(kind, type) and is_dataclass(kind)}
+    return sorted(found, key=lambda kind: (kind.__module__, kind.__name__))
+
+
+def test_steps_stand_in_place_of_epochs_wherever_a_command_has_both() -> None:
+    both = [kind for kind in settings_classes() if {"steps", "epochs"} <= {item.name for item in fields(kind)}]
+    assert {"RetrieverSettings", "RerankerSettings", "PretrainSettings"} <= {kind.__name__ for kind in both}
+    for kind in both:
+        with pytest.raises(UsageError, match="--steps and --epochs: choose one"):
+            merge(kind, {}, {"steps": 3, "epochs": 2.0})
+        made: Any = merge(kind, {"steps": 3}, {"epochs": 2.0})
+        assert (made.steps, made.epochs) == (None, 2.0), kind
