@@ -227,7 +227,10 @@ def test_one_negative_is_repeated_to_fill_the_list(place: Path, tmp_path: Path) 
     ("more", "told"),
     [
         (["--vectors", "v"], "--vectors: is not for --kind crossencoder"),
-        (["--kind", "hlatr"], "--corpus: is not for --kind hlatr"),
+        (["--kind", "hlatr"], "--negatives is for --kind crossencoder"),
+        (["--depth", "50"], "--depth is for --kind hlatr"),
+        (["--dropout", "0.2"], "--dropout is for --kind hlatr"),
+        (["--steps", "3", "--epochs", "2"], "--steps and --epochs: choose one"),
         (["--preset", "quickstart"], "preset 'quickstart' is for drtk train-retriever"),
         (["--dev", "dev"], "--dev and --dev-run go together"),
         (["--patience", "2"], "--patience: needs something to measure with"),

@@ -12,7 +12,7 @@ import pytest
 
 import drtk.settings
 from drtk.errors import DrtkError, UsageError
-from drtk.settings.core import knob, load_preset, merge, plain_type, preset_names, to_dict
+from drtk.settings.core import Idle, knob, load_preset, merge, plain_type, preset_names, to_dict
 
 
 @dataclass(frozen=True)
@@ -175,3 +175,44 @@ def test_steps_stand_in_place_of_epochs_wherever_a_command_has_both() -> None:
             merge(kind, {}, {"steps": 3, "epochs": 2.0})
         made: Any = merge(kind, {"steps": 3}, {"epochs": 2.0})
         assert (made.steps, made.epochs) == (None, 2.0), kind
+
+
+@dataclass(frozen=True)
+class Boat:
+    mast: str = knob("none", "What carries the sail.")
+    sail: float = knob(4.0, "How large.", idle=(Idle("goes with --mast", {"mast": ("none",)}),))
+    crew: int | None = knob(None, "How many.")
+    songs: bool = knob(
+        False, "Whether they sing.", idle=(Idle("is for a crew under sail", {"mast": ("wood",), "crew": (None, 0)}),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("preset", "given", "complaint"),
+    [
+        ({}, {"sail": 4.0}, "--sail goes with --mast"),
+        ({"mast": "wood"}, {"sail": 6.0, "mast": "none"}, "--sail goes with --mast"),
+        ({"mast": "wood"}, {"songs": True}, "--songs is for a crew under sail"),
+        ({"mast": "wood", "crew": 3}, {"songs": True, "crew": 0}, "--songs is for a crew under sail"),
+    ],
+)
+def test_an_option_that_does_nothing_beside_the_others_is_refused(preset: dict, given: dict, complaint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        merge(Boat, preset, given)
+    assert str(caught.value) == complaint
+
+
+@pytest.mark.parametrize(
+    ("preset", "given"),
+    [
+        ({"sail": 6.0, "songs": True}, {}),  # a preset may hold figures of what an option adds
+        ({"mast": "wood"}, {"sail": 6.0}),
+        ({}, {"sail": 6.0, "mast": "wood"}),
+        ({"mast": "wood"}, {"songs": False}),  # to do without is no mistake
+        ({"mast": "wood", "crew": 3}, {"songs": True}),
+        ({}, {"songs": True, "crew": None}),
+    ],
+)
+def test_an_option_that_does_something_is_taken(preset: dict, given: dict) -> None:
+    made = merge(Boat, preset, given)
+    assert {name: getattr(made, name) for name in given if given[name] is not None}.items() <= given.items()

@@ -128,7 +128,8 @@ def test_a_positive_among_its_own_negatives_is_taken_out_of_them(caplog: pytest.
     assert [names(packed, packed.negatives(number)) for number in range(2)] == ["cd", "a"]
     assert [list(packed.negative_scores(number)) for number in range(2)] == [[1.0, 3.0], [0.25]]
     packed.check("ex.jsonl", queries={"q1": "", "q2": ""}, corpus=Corpus("abcd"), negatives=1)
-    assert "ex.jsonl: 2 times a positive is among its own negatives; it is left out of them" in caplog.textfirst = PackedExamples(lines, scored=True, first_positive=True)  # b is right all the same
+    assert "ex.jsonl: 2 times a positive is among its own negatives; it is left out of them" in caplog.text
+    first = PackedExamples(lines, scored=True, first_positive=True)  # b is right all the same
     assert (names(first, first.positives(0)), names(first, first.negatives(0))) == ("a", "cd")
     assert list(first.positive_scores(0)) == [9.0]
 

@@ -168,16 +168,6 @@ def test_wishes_that_contradict_each_other_are_refused(given: dict[str, Any], to
         check_settings(RerankerSettings(**given))
 
 
-def test_presets_say_what_their_sources_say() -> None:
-    said = {name: preset(name) for name in ("simlm-reranker-official", "simlm-nq-reranker-official", "hlatr")}
-    official, nq, lists = said.values()
-    assert (official.negatives, official.backward, official.r_drop, official.max_length) == (63, 16, True, 192)
-    assert (nq.negatives, nq.backward, nq.max_length, nq.steps, nq.first_positive) == (31, 16, 224, 20000, True)
-    assert (lists.kind, lists.batch, lists.lr, lists.layers, lists.hidden, lists.depth) == (
-        "hlatr", 256, 1e-3, 4, 128, 100,
-    )  # fmt: skip
-
-
 def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
     from drtk.errors import RecordError
     from drtk.io.intake import Intake
