@@ -129,6 +129,7 @@ def _train(
     from drtk.io.jsonl import read_examples, read_queries
     from drtk.io.manifest import inputs_named
     from drtk.io.store import CorpusStore
+    from drtk.io.streams import name_of
     from drtk.models.hub import locate
     from drtk.models.termweighter import start_weigher
     from drtk.training.examples import PackedExamples
@@ -139,7 +140,7 @@ def _train(
     check_settings(method, settings, "train")
     settings = replace(settings, title=settings.title or "join")
     packed = PackedExamples(read_examples(examples, intake=job.intake), line=lambda: job.intake.line)
-    plan(packed, method, training)
+    plan(packed, method, training, source=name_of(examples))
     wanted = set(packed.query_ids)
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}
     store = CorpusStore.open(corpus)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,13 +9,12 @@ import typer
 
 from drtk.cli.jobs import OF_TRAINING, folder_maker
 from drtk.cli.options import AnotherCorpus, Device, Folder, Seed, with_settings
-from drtk.errors import DrtkError, RecordError, UsageError
+from drtk.errors import DrtkError, UsageError
 from drtk.io.folders import FolderJob
 from drtk.settings.reranking import RerankerSettings
 
 if TYPE_CHECKING:
     from drtk.evaluation.probes import RerankingProbe
-    from drtk.records import Example
 
 
 @with_settings(RerankerSettings, preset=True)
@@ -134,22 +131,24 @@ def _pairs(
 
     check_settings(settings)
     refuse_query_reranker(model, locate(model))
-    needed = negatives_of(settings)
-
-    def found() -> Iterator[Example]:
-        for example in read_examples(source, intake=job.intake):
-            if needed and not example.negatives:
-                problem = f"'{example.query_id}' has no negatives to be told from; --loss bce does without"
-                job.intake.forgive(RecordError(f"{name_of(source)}:{job.intake.line}", problem))
-                continue
-            yield replace(example, positives=example.positives[:1]) if settings.first_positive else example
-
-    packed = PackedExamples(found(), line=lambda: job.intake.line)
-    plan(packed, settings)
+    packed = PackedExamples(
+        read_examples(source, intake=job.intake),
+        line=lambda: job.intake.line,
+        first_positive=settings.first_positive,
+    )
+    plan(packed, settings, source=name_of(source))
     wanted = set(packed.query_ids)
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}
     store = CorpusStore.open(corpus)
-    packed.check(source, queries=texts, corpus=store, negatives=0)
+    packed.check(
+        name_of(source),
+        queries=texts,
+        corpus=store,
+        negatives=negatives_of(settings),
+        instead="--loss bce does without",
+        forgive=job.intake.forgive,
+    )
+    plan(packed, settings, source=name_of(source))  # again, as --skip-bad may have left out some
     title = title_of(model, settings.title, sealed=False, default="colon")
     start = start_crossencoder(model, max_length=settings.max_length, seed=seed, default=LENGTH)
     measuring = None
@@ -235,6 +234,7 @@ def _lists(
     from drtk.io.manifest import inputs_named
     from drtk.io.pair_vectors import PairVectors
     from drtk.io.progress import log
+    from drtk.io.streams import name_of
     from drtk.io.trec import load_qrels
     from drtk.training.list_reranker import plan, read_lists, train_list_reranker
 
@@ -248,7 +248,7 @@ def _lists(
     lists = read_lists(source, vectors=opened, judgements=judgements, depth=settings.depth, intake=job.intake)
     if lists.without:
         log(f"{lists.without:,} queries have no positive among their first {settings.depth} documents: left out")
-    plan(lists, settings)
+    plan(lists, settings, source=name_of(source))
     facts = train_list_reranker(
         lists,
         job.begin(),

@@ -50,6 +50,7 @@ def train_retriever(
     from drtk.io.lineage import check_looked_up
     from drtk.io.manifest import inputs_named
     from drtk.io.store import CorpusStore
+    from drtk.io.streams import name_of
     from drtk.models.hub import locate
     from drtk.training.examples import PackedExamples
     from drtk.training.goal import learns_from_teacher
@@ -64,11 +65,14 @@ def train_retriever(
     )
     if settings.train_fraction < 1:
         packed.thinned(settings.train_fraction, seed=seed)
-    plan(len(packed), settings)
+    plan(len(packed), settings, source=name_of(examples))
     wanted = set(packed.query_ids)
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}
     store = CorpusStore.open(corpus)
-    packed.check(examples, queries=texts, corpus=store, negatives=settings.negatives)
+    packed.check(
+        name_of(examples), queries=texts, corpus=store, negatives=settings.negatives, forgive=job.intake.forgive
+    )
+    plan(len(packed), settings, source=name_of(examples))  # again, as --skip-bad may have left out some
     towers = start_towers(model, settings)
     look = _look(dev, towers, settings, seed, job) if dev is not None else None
     facts = train_retriever(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from drtk.errors import RecordError, UsageError
+from drtk.errors import DrtkError, UsageError
 from drtk.io.progress import log
 from drtk.io.streams import DigestingReader, compressed_faults, is_stream, name_of, open_input, read_lines
 
@@ -78,8 +78,8 @@ class Intake:
         self.inputs.append(entry)
         return entry
 
-    def forgive(self, error: RecordError) -> None:
-        """Count a bad record and go on, or raise it where the allowance is used up."""
+    def forgive(self, error: DrtkError) -> None:
+        """Count a bad record and go on, or raise its fault where the allowance is used up."""
         if self.bad >= self.skip_bad:
             raise error
         self.bad += 1

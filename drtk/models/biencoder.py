@@ -16,6 +16,7 @@ from drtk.models.by_length import by_length
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
 from drtk.models.encoder import Encoder
 from drtk.models.hub import locate, tower
+from drtk.models.layout import write_pair_layout
 from drtk.text.batching import groups_by_length
 
 
@@ -96,9 +97,12 @@ def load_towers(model: str, *, wishes: Mapping[str, Any], untied: bool) -> dict[
 
 
 def save_towers(towers: Mapping[str, TextEncoder], folder: Path) -> None:
-    """Write one model folder, or those of both towers as its subfolders `query` and `passage`."""
+    """Write one model folder, or those of both towers as its subfolders `query` and `passage`, under a root that
+    sentence-transformers loads as well.
+    """
     if len(towers) == 1:
         save_encoder(next(iter(towers.values())), folder)
         return
     for role, model in towers.items():
         save_encoder(model, folder / role)
+    write_pair_layout(folder, towers["passage"].recipe)

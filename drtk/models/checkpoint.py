@@ -89,6 +89,8 @@ def load_encoder(
     )
     recipe = stated.changed(wishes or {}, sealed=sealed and layout.sealed, folder=str(folder)).checked(POOLINGS)
     _check_length(folder, recipe, config)
+    if recipe.title == "sep" and not tokenizer.sep_token:
+        raise MismatchError(f"{folder}: its tokenizer has no separator token to put after a title")
     if recipe.lowercase:
         lower_cased(tokenizer)
     encoder = Encoder(

@@ -41,6 +41,6 @@ def locate(model: str) -> Path:
 
 def tower(folder: Path, role: str) -> Path:
     """The folder of the encoder for `role`: itself, or one of the two of a model with untied encoders."""
-    inner = folder / role
-    is_pair = not (folder / "config.json").exists() and not (folder / "modules.json").exists()
-    return inner if is_pair and inner.is_dir() else folder
+    inner = folder / role  # a pair's own modules.json, if it has one, is for sentence-transformers
+    is_pair = not (folder / "config.json").exists() and (inner / "config.json").exists()
+    return inner if is_pair else folder

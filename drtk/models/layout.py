@@ -11,6 +11,7 @@ from drtk.io.manifest import FOLDER_MANIFEST, read_json, write_json
 from drtk.models.recipe import Recipe
 
 MODULES, SETTINGS, SHARED = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
+ROUTER = "router_config.json"
 _OLD_SETTINGS = [f"sentence_{name}_config.json" for name in ("roberta", "distilbert", "camembert", "albert", "xlnet")]
 _OLD_SETTINGS.append("sentence_xlm-roberta_config.json")
 _OLD_POOLINGS = {  # in the order in which sentence-transformers puts the vectors side by side
@@ -149,6 +150,27 @@ def write_layout(folder: Path, recipe: Recipe, *, hidden: int, dense: int) -> No
     )
     if recipe.normalize:
         write_json(folder / paths[-1] / "config.json", {})
+    _write_shared(folder, recipe)
+
+
+def write_pair_layout(folder: Path, recipe: Recipe) -> None:
+    """Write what lets SentenceTransformer(folder) encode queries with `query` and all else with `passage`, two model folders
+    that are there already: one module, a Router (sentence-transformers 5), over the modules of both.
+    """
+    types: dict[str, str] = {}
+    structure: dict[str, list[str]] = {}
+    for role, task in (("query", "query"), ("passage", "document")):
+        for module in read_json(folder / role / MODULES):
+            name = f"{role}/{module['path']}" if module["path"] else role
+            types[name] = module["type"]
+            structure.setdefault(task, []).append(name)
+    how = {"default_route": "document", "allow_empty_key": True}
+    write_json(folder / ROUTER, {"types": types, "structure": structure, "parameters": how})
+    write_json(folder / MODULES, [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}])
+    _write_shared(folder, recipe)
+
+
+def _write_shared(folder: Path, recipe: Recipe) -> None:
     shared: dict[str, Any] = {
         "prompts": {"query": recipe.query_prompt, "document": recipe.passage_prompt},
         "default_prompt_name": None,

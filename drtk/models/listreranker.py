@@ -45,10 +45,9 @@ class ListReranker(nn.Module):
         nn.init.normal_(self.ranks.weight, std=0.02)  # torch's own, of deviation 1, would drown the vectors
         self.norm = nn.LayerNorm(shape.hidden)
         self.dropout = nn.Dropout(shape.dropout)
-        layer = nn.TransformerEncoderLayer(
-            shape.hidden, shape.heads, shape.feedforward, shape.dropout, activation="gelu", batch_first=True
-        )
-        self.layers = nn.TransformerEncoder(layer, shape.layers, enable_nested_tensor=False)
+        self.layers = nn.TransformerEncoder(_layer(shape), shape.layers, enable_nested_tensor=False)
+        # torch copies the one layer it is given; layers that begin alike are drawn apart by dropout alone
+        self.layers.layers = nn.ModuleList(_layer(shape) for _ in range(shape.layers))
         self.head = nn.Linear(shape.hidden, 1)
 
     def forward(self, vectors: Tensor, ranks: Tensor, present: Tensor) -> Tensor:
@@ -59,6 +58,13 @@ class ListReranker(nn.Module):
         items = self.dropout(self.norm(self.project(vectors) + self.ranks(ranks)))  # (queries, n, hidden)
         logits: Tensor = self.head(self.layers(items, src_key_padding_mask=~present)).squeeze(-1)
         return logits.float()
+
+
+def _layer(shape: ListShape) -> nn.TransformerEncoderLayer:
+    """A layer with weights of its own."""
+    return nn.TransformerEncoderLayer(
+        shape.hidden, shape.heads, shape.feedforward, shape.dropout, activation="gelu", batch_first=True
+    )
 
 
 def new_list_reranker(shape: ListShape, *, seed: int) -> ListReranker:

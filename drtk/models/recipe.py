@@ -15,7 +15,8 @@ Role = Literal["query", "passage"]
 class Recipe:
     """How a model wants its texts, and how its vectors are compared; `meta.json` keeps it under "encoding".
 
-    title: "join" (title, space, text), "segment" (a pair of title and text) or "none"
+    title: "join" (title, space, text), "sep" (title, separator token, text, as one text), "segment" (a pair of title and
+           text) or "none"
     similarity: "cosine" or "dot"; None where the folder does not say
     """
 

@@ -16,6 +16,14 @@ from drtk.errors import DrtkError, UsageError
 Settings = TypeVar("Settings")
 
 
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """When a knob does nothing: where each knob of `when` has one of its values. told: what the knob is for."""
+
+    told: str
+    when: Mapping[str, tuple[Any, ...]]
+
+
 def knob(
     default: Any,
     help: str,
@@ -24,12 +32,21 @@ def knob(
     at_most: float | None = None,
     flag: str | None = None,
     instead_of: str | None = None,
+    idle: tuple[Idle, ...] = (),
 ) -> Any:
     """A dataclass field that is also an option: default, help, bounds, and (where it differs from the name) its flag.
 
     instead_of: the knob that says the same in another way: one of the two is given, and takes a preset's other away
+    idle: when it does nothing, so that whoever gives it is mistaken; a preset may hold figures of what an option adds
     """
-    metadata = {"help": help, "at_least": at_least, "at_most": at_most, "flag": flag, "instead_of": instead_of}
+    metadata = {
+        "help": help,
+        "at_least": at_least,
+        "at_most": at_most,
+        "flag": flag,
+        "instead_of": instead_of,
+        "idle": idle,
+    }
     return field(default=default, metadata=metadata)
 
 
@@ -38,8 +55,8 @@ def merge(
 ) -> Settings:
     """Settings from default < preset < option; None in `given` means "not given".
 
-    Raises UsageError for a name the class does not declare, a value of another type, one out of its bounds, or two values of
-    which one stands instead of the other.
+    Raises UsageError for a name the class does not declare, a value of another type, one out of its bounds, two values of
+    which one stands instead of the other, or an option that does nothing beside the others.
     """
     declared = {item.name: item for item in fields(settings)}  # type: ignore[arg-type]
     unknown = [name for name in preset if name not in declared]
@@ -61,7 +78,12 @@ def merge(
     hints = get_type_hints(settings)
     for name, value in values.items():
         values[name] = _checked(name, value, hints[name], declared[name].metadata)
-    return settings(**values)
+    made = settings(**values)
+    for name, value in chosen.items():
+        for idle in declared[name].metadata.get("idle", ()):
+            if value is not False and all(getattr(made, other) in held for other, held in idle.when.items()):
+                raise UsageError(f"{_flag(name, declared[name].metadata)} {idle.told}")
+    return made
 
 
 def _flag(name: str, metadata: Mapping[str, Any]) -> str:

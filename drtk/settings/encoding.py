@@ -8,7 +8,7 @@ from typing import Literal
 from drtk.settings.core import knob
 
 Similarity = Literal["cosine", "dot"]
-Title = Literal["join", "segment", "none"]
+Title = Literal["join", "sep", "segment", "none"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,9 @@ class EncodeSettings:
     max_length: int | None = knob(None, "Longest input, in tokens; by default the model's.", at_least=3)
     prompt: str | None = knob(None, "Text put before each input; by default the model's for this role.")
     title: Title | None = knob(
-        None, "Passage titles: join (title, space, text), segment (a pair) or none; by default the model's, or join."
+        None,
+        "Passage titles: join (title, space, text), sep (a separator token between them), segment (a pair) or none; "
+        "by default the model's, or join.",
     )
     dimensions: int | None = knob(
         None,

@@ -5,8 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.settings.core import knob
+from drtk.settings.core import Idle, knob
 from drtk.settings.encoding import Similarity, Title
+
+# A loss of one's own is none of these: whether it learns from a teacher is known where it is loaded.
+_NO_TEACHER = Idle(
+    "goes with --loss kl or margin-mse, which learn from a teacher",
+    {"loss": ("infonce", "simlm-paper", "simlm-full")},
+)
+_NO_CONTRAST = (
+    Idle(
+        "is for the contrastive loss, which --loss margin-mse has beside it where --alpha is given",
+        {"loss": ("margin-mse",), "alpha": (None, 0.0)},
+    ),
+    Idle("is for the contrastive loss, which --alpha 0 leaves out", {"loss": ("kl",), "alpha": (0.0,)}),
+)
+_NO_ADAPTERS = Idle("goes with --lora, the rank of the adapters", {"lora": (None,)})
+_NO_TASK = Idle("goes with --aux diffcse", {"aux": ("none",)})
 
 
 @dataclass(frozen=True)
@@ -17,18 +32,26 @@ class RetrieverSettings:
         "infonce",
         "What is minimised: infonce, simlm-paper or simlm-full; kl or margin-mse learn from the scores in the examples.",
     )
-    contrastive: str = knob("infonce", "The contrastive loss beside kl or margin-mse.")
+    contrastive: str = knob(
+        "infonce", "The contrastive loss beside kl or margin-mse.", idle=(_NO_TEACHER, *_NO_CONTRAST)
+    )
     alpha: float | None = knob(
         None, "Weight of the contrastive loss beside kl (by default 0.2) or margin-mse (by default 0).", at_least=0
     )
     similarity: Similarity | None = knob(
         None, "How vectors are compared; by default as the start model says, or cosine."
     )
-    temperature: float = knob(0.02, "Scores are divided by this before the softmax.", at_least=1e-6)
+    temperature: float | None = knob(
+        None,
+        "Scores are divided by this before the softmax; by default 0.02 for cosines, 1 for inner products.",
+        at_least=1e-6,
+    )
     temperature_warmup: bool = knob(
         False, "Begin at temperature 1: its inverse rises in a line while the learning rate rises."
     )
-    teacher_temperature: float = knob(1.0, "A teacher's scores are divided by this.", at_least=1e-6)
+    teacher_temperature: float = knob(
+        1.0, "A teacher's scores are divided by this.", at_least=1e-6, idle=(_NO_TEACHER,)
+    )
     negatives: int = knob(15, "Hard negatives of each query; the rest of the batch is added to them.", at_least=0)
     draw: Literal["window", "replacement", "shuffle"] = knob(
         "window",
@@ -55,34 +78,46 @@ class RetrieverSettings:
     query_prompt: str | None = knob(None, "Text put before each query; by default as the start model says.")
     passage_prompt: str | None = knob(None, "Text put before each passage; by default as the start model says.")
     title: Title | None = knob(
-        None, "Passage titles: join (title, space, text), segment (a pair) or none; by default as the start model says."
+        None,
+        "Passage titles: join (title, space, text), sep (a separator token between them), segment (a pair) or none; "
+        "by default as the start model says.",
     )
     pooling: str | None = knob(None, "Pooling of the trained model; by default that of the start model.")
     normalize: bool | None = knob(None, "Whether the trained model gives vectors of length 1; by default as the start.")
-    untied: bool = knob(False, "Train an encoder each for queries and passages (OUT/query, OUT/passage).")
+    untied: bool = knob(
+        False, "Train an encoder each for queries and passages: two model folders, OUT/query and OUT/passage."
+    )
     mask_duplicate_positives: bool = knob(
-        False, "Leave a query's own positive out of its negatives where another example of the batch brings it too."
+        False,
+        "Leave a query's own positive out of its negatives where another example of the batch brings it too.",
+        idle=_NO_CONTRAST,
     )
     mask_false_negatives: bool = knob(
-        False, "Leave every passage labelled as a positive of a query out of its negatives, by id."
+        False, "Leave every passage labelled as a positive of a query out of its negatives, by id.", idle=_NO_CONTRAST
     )
     matryoshka: tuple[int, ...] = knob(
         (), "Train the first N numbers of the vectors to serve alone, too; repeatable.", at_least=1
     )
     lora: int | None = knob(None, "Train adapters of this rank alone (LoRA); they are merged in the end.", at_least=1)
-    lora_alpha: float | None = knob(None, "What adapters are scaled by, over their rank; by default twice it.")
-    lora_dropout: float = knob(0.0, "Dropout before the adapters.", at_least=0, at_most=1)
-    lora_target: tuple[str, ...] = knob((), "Layers with adapters, by name; by default all linear ones; repeatable.")
+    lora_alpha: float | None = knob(
+        None, "What adapters are scaled by, over their rank; by default twice it.", idle=(_NO_ADAPTERS,)
+    )
+    lora_dropout: float = knob(0.0, "Dropout before the adapters.", at_least=0, at_most=1, idle=(_NO_ADAPTERS,))
+    lora_target: tuple[str, ...] = knob(
+        (), "Layers with adapters, by name; by default all linear ones; repeatable.", idle=(_NO_ADAPTERS,)
+    )
     aux: Literal["none", "diffcse"] = knob(
         "none", "A further task: diffcse has a discriminator find replaced tokens, told the text by its vector."
     )
-    aux_weight: float = knob(0.005, "Weight of --aux, once for queries and once for passages.", at_least=0)
-    aux_rate: float = knob(0.3, "Share of tokens masked for --aux.", at_least=0, at_most=1)
-    aux_generator: str = knob("", "Masked language model that proposes tokens for --aux.")
-    aux_decode: Literal["sample", "argmax"] = knob("argmax", "How the generator of --aux chooses.")
-    aux_scope: Literal["masked", "all"] = knob("all", "Which tokens the generator of --aux replaces.")
+    aux_weight: float = knob(
+        0.005, "Weight of --aux, once for queries and once for passages.", at_least=0, idle=(_NO_TASK,)
+    )
+    aux_rate: float = knob(0.3, "Share of tokens masked for --aux.", at_least=0, at_most=1, idle=(_NO_TASK,))
+    aux_generator: str = knob("", "Masked language model that proposes tokens for --aux.", idle=(_NO_TASK,))
+    aux_decode: Literal["sample", "argmax"] = knob("argmax", "How the generator of --aux chooses.", idle=(_NO_TASK,))
+    aux_scope: Literal["masked", "all"] = knob("all", "Which tokens the generator of --aux replaces.", idle=(_NO_TASK,))
     aux_reduction: Literal["mean", "mean_all", "sum"] = knob(
-        "mean_all", "Loss of --aux: mean over tokens, mean over padding too, or sum."
+        "mean_all", "Loss of --aux: mean over tokens, mean over padding too, or sum.", idle=(_NO_TASK,)
     )
     eval_every: int = knob(500, "Steps between measurements on --dev.", at_least=1)
     patience: int | None = knob(None, "End training after so many measurements without a better one.", at_least=1)

@@ -58,7 +58,8 @@ class Tokens:
 class Tokenizing:
     """How the texts of one role become tokens.
 
-    title: "join" puts a passage's title before its text with a space, "segment" makes a pair of them, "none" leaves it out
+    title: "join" puts a passage's title before its text with a space, "sep" with the tokenizer's separator token and all
+           in the first segment, "segment" makes a pair of them, "none" leaves it out
     """
 
     def __init__(self, tokenizer: Any, *, prompt: str, max_length: int, title: str, with_types: bool) -> None:
@@ -87,7 +88,8 @@ class Tokenizing:
             return self.prompt + item.text, ""
         if self.title == "segment" and item.text:
             return self.prompt + item.title, item.text
-        return f"{self.prompt}{item.title} {item.text}", ""
+        between = self.tokenizer.sep_token if self.title == "sep" and item.text else ""
+        return f"{self.prompt}{item.title}{between} {item.text}", ""
 
     def _tokens(self, texts: list[str], pairs: list[str] | None) -> Tokens:
         if not texts:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from math import isfinite, nan
 from typing import Protocol
 
 from drtk.errors import DrtkError, MismatchError
+from drtk.io.progress import warn
 from drtk.records import Example
 from drtk.text.draws import uniform
 
@@ -25,11 +26,20 @@ class PackedExamples:
     """
 
     def __init__(
-        self, examples: Iterable[Example], *, line: Callable[[], int] | None = None, scored: bool = False
+        self,
+        examples: Iterable[Example],
+        *,
+        line: Callable[[], int] | None = None,
+        scored: bool = False,
+        first_positive: bool = False,
     ) -> None:
         """line: tells the line of the example that was taken last; without it examples are counted instead
         scored: keep a teacher's scores, another 4 bytes a reference
+        first_positive: keep the first positive of each alone
+
+        A positive that stands among its example's own negatives is taken out of them, and counted in `contradictions`.
         """
+        self.contradictions = 0
         self._scores = array("f") if scored else None
         self._lines = array("q")
         self._numbers: dict[str, int] = {}
@@ -40,14 +50,18 @@ class PackedExamples:
         for example in examples:
             self.query_ids.append(example.query_id)
             self._lines.append(line() if line else len(self.query_ids))
-            self._references.extend(map(self._number, example.positives))
+            positives, right = example.positives[: 1 if first_positive else None], set(example.positives)
+            places = [place for place, id in enumerate(example.negatives) if id not in right]
+            self.contradictions += len(example.negatives) - len(places)
+            self._references.extend(map(self._number, positives))
             self._splits.append(len(self._references))
-            self._references.extend(map(self._number, example.negatives))
+            self._references.extend(self._number(example.negatives[place]) for place in places)
             self._starts.append(len(self._references))
             if self._scores is not None:
                 given = example.scores or {}
-                for side, ids in (("positives", example.positives), ("negatives", example.negatives)):
-                    self._scores.extend(given.get(side) or [nan] * len(ids))
+                scores = given.get("negatives") or [nan] * len(example.negatives)
+                self._scores.extend((given.get("positives") or [nan] * len(positives))[: len(positives)])
+                self._scores.extend(scores[place] for place in places)
         self.passage_ids = list(self._numbers)
 
     def _number(self, id: str) -> int:
@@ -78,7 +92,10 @@ class PackedExamples:
         """Keep the examples of that share of the queries: a lot that falls on a query whatever the share, so shares nest."""
         lots = {id: uniform(seed, "fraction", id) for id in self.query_ids}
         kept = set(sorted(lots, key=lambda each: (lots[each], each))[: max(1, round(share * len(lots)))])
-        chosen = [number for number, id in enumerate(self.query_ids) if id in kept]
+        self._keep([number for number, id in enumerate(self.query_ids) if id in kept])
+
+    def _keep(self, chosen: Sequence[int]) -> None:
+        """Leave out all examples but the chosen, and passages that no other names."""
         numbers: dict[int, int] = {}
         references, starts, splits, scores = array("i"), array("q", [0]), array("q"), array("f")
         for example in chosen:
@@ -105,42 +122,69 @@ class PackedExamples:
         """How many examples have fewer negatives than `count`."""
         return sum(0 < len(self.negatives(number)) < count for number in range(len(self)))
 
-    def check(self, source: str, *, queries: Mapping[str, str], corpus: Passages, negatives: int) -> None:
-        """Raises MismatchError for the first id that queries or corpus lack, which says how many; DrtkError where negatives are wanted of none.
+    def check(
+        self,
+        source: str,
+        *,
+        queries: Mapping[str, str],
+        corpus: Passages,
+        negatives: int,
+        instead: str = "--negatives 0 trains with those of the batch alone",
+        forgive: Callable[[DrtkError], None] | None = None,
+    ) -> None:
+        """Look for what no training can use: ids that queries or corpus lack, no negatives where some are wanted and, where
+        scores are kept, one that is missing or no number.
 
-        Where scores are kept, DrtkError for the first that is missing or no number.
+        instead: what does without negatives
+        forgive: is told each fault, and raises where it is one too many; its example is left out. Without: the first is raised
+        Raises MismatchError for an id, which says how many there are, DrtkError for the rest; both begin with file:line.
         """
-        absent = set(corpus.missing(self.passage_ids))
+        if self.contradictions:
+            warn(
+                f"{source}: {self.contradictions:,} times a positive is among its own negatives; it is left out of them"
+            )
+        absent, asked = set(corpus.missing(self.passage_ids)), set(self.query_ids)
+        unknown = sum(each not in queries for each in asked)
+        good = []
         for number, query_id in enumerate(self.query_ids):
             place = f"{source}:{self._lines[number]}"
+            fault: DrtkError | None = None
             if query_id not in queries:
-                asked = set(self.query_ids)
-                unknown = sum(each not in queries for each in asked)
-                raise MismatchError(f"{place}: the queries have no '{query_id}'{_among(unknown, asked)}")
-            if negatives and not len(self.negatives(number)):
-                raise DrtkError(
-                    f"{place}: '{query_id}' has no negatives; --negatives 0 trains with those of the batch alone"
-                )
-            if absent:
-                for reference in self._references[self._starts[number] : self._starts[number + 1]]:
-                    if self.passage_ids[reference] in absent:
-                        named = _among(len(absent), self.passage_ids)
-                        raise MismatchError(f"{place}: the corpus has no '{self.passage_ids[reference]}'{named}")
-            if self._scores is not None:
-                self._check_scores(number, f"{place}: '{query_id}'")
+                fault = MismatchError(f"{place}: the queries have no '{query_id}'{_among(unknown, asked)}")
+            elif negatives and not len(self.negatives(number)):
+                fault = DrtkError(f"{place}: '{query_id}' has no negatives; {instead}")
+            elif absent and (named := self._absent(number, absent)) is not None:
+                told = _among(len(absent), self.passage_ids)
+                fault = MismatchError(f"{place}: the corpus has no '{named}'{told}")
+            elif self._scores is not None:
+                fault = self._faulty_score(number, f"{place}: '{query_id}'")
+            if fault is None:
+                good.append(number)
+            elif forgive is None:
+                raise fault
+            else:
+                forgive(fault)
+        if len(good) < len(self):
+            self._keep(good)
         self._numbers = {}  # was needed for packing alone
 
-    def _check_scores(self, number: int, place: str) -> None:
+    def _absent(self, number: int, absent: set[str]) -> str | None:
+        """The first id of an example that is among the absent."""
+        references = self._references[self._starts[number] : self._starts[number + 1]]
+        return next((id for id in map(self.passage_ids.__getitem__, references) if id in absent), None)
+
+    def _faulty_score(self, number: int, place: str) -> DrtkError | None:
+        """What is wrong with a score of an example, if anything is."""
         assert self._scores is not None
         start, stop = self._starts[number], self._starts[number + 1]
         given = self._scores[start:stop]
         if all(map(isfinite, given)):
-            return
+            return None
         at = next(at for at, score in enumerate(given) if not isfinite(score))
         id = self.passage_ids[self._references[start + at]]
         if given[at] != given[at]:  # what is missing was packed so; a file of records holds no such number
-            raise DrtkError(f"{place} has no score for '{id}'; drtk score EXAMPLES adds a teacher's")
-        raise DrtkError(f"{place}: the score of '{id}' is {given[at]}, which is no number to learn from")
+            return DrtkError(f"{place} has no score for '{id}'; drtk score EXAMPLES adds a teacher's")
+        return DrtkError(f"{place}: the score of '{id}' is {given[at]}, which is no number to learn from")
 
 
 def _among(absent: int, ids: Sized) -> str:

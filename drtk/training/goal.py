@@ -17,6 +17,7 @@ from drtk.settings.finetuning import RetrieverSettings
 from drtk.training.distributed import gather, rank
 
 CONTRASTIVE, DISTILLATION = "contrastive", "distillation"
+_TEMPERATURE = {"cosine": 0.02, "dot": 1.0}  # SimLM, Table 12; query-as-context and DPR (methods, section 6.3)
 _ALPHA = {"kl": 0.2}  # SimLM, Table 12; other distillation stands alone
 OF_GOAL = ("passage_numbers", "answers", "teacher")  # inputs of a step that are no inputs of the model
 
@@ -46,7 +47,7 @@ class Goal:
 
     @classmethod
     def of(cls, settings: RetrieverSettings, *, similarity: str) -> Goal:
-        """That of `settings`. Raises UsageError for a loss that is unknown, or stands where it cannot."""
+        """That of `settings`, for vectors compared by "cosine" or "dot". Raises UsageError for a loss that is unknown, or stands where it cannot."""
         main = RETRIEVER_LOSSES.load(settings.loss)
         contrastive, distilling, alpha = main, None, 1.0
         if learns_from_teacher(settings.loss):
@@ -64,7 +65,7 @@ class Goal:
         names = [CONTRASTIVE, *(f"{CONTRASTIVE}_{size}" for size in settings.matryoshka)]
         return cls(
             similarity,
-            settings.temperature,
+            _TEMPERATURE[similarity] if settings.temperature is None else settings.temperature,
             contrastive,
             distilling,
             settings.teacher_temperature,

@@ -38,10 +38,15 @@ class CandidateList:
 
 @dataclass
 class Lists:
-    """What a run gives to learn from. without: queries none of whose candidates is right, which teach nothing."""
+    """What a run gives to learn from.
+
+    without: queries none of whose candidates is right, which teach nothing; unjudged: those without a judgement; queries: all
+    """
 
     found: list[CandidateList]
     without: int = 0
+    unjudged: int = 0
+    queries: int = 0
 
 
 def read_lists(run: str, *, vectors: PairVectors, judgements: Judgements, depth: int, intake: Intake) -> Lists:
@@ -51,8 +56,10 @@ def read_lists(run: str, *, vectors: PairVectors, judgements: Judgements, depth:
     """
     lists = Lists([])
     for hits in grouped_hits(run, intake=intake):
+        lists.queries += 1
         grades = judgements.get(hits.query_id)
         if grades is None:
+            lists.unjudged += 1
             continue
         ids = hits.ranked_ids()[:depth]
         labels = np.array([grades.get(id, 0) > 0 for id in ids])
@@ -143,14 +150,22 @@ class MeasuringLists:
         return self._probe(np.concatenate(scores))
 
 
-def plan(lists: Lists, settings: RerankerSettings) -> Plan:
-    """The plan for these lists. Raises DrtkError where they fill no batch, or devices cannot share one."""
+def plan(lists: Lists, settings: RerankerSettings, *, source: str = "lists") -> Plan:
+    """The plan for these lists of the run `source`.
+
+    Raises DrtkError, which says why, where there are none, where they fill no batch, or devices cannot share one.
+    """
+    if not lists.queries:
+        raise DrtkError(f"{source}: holds no query")
+    if lists.unjudged == lists.queries:
+        raise DrtkError(f"{source}: none of its {lists.queries:,} queries is judged")
     return planned(
         len(lists.found),
         batch=settings.batch,
         epochs=settings.epochs,
         steps=settings.steps,
-        what="lists with a positive",
+        what=f"lists with a positive among the first {settings.depth} documents",
+        source=source,
     )
 
 

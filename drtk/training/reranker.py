@@ -61,8 +61,11 @@ def check_settings(settings: RerankerSettings) -> None:
         raise UsageError(f"--backward {settings.backward}: a query has {negatives_of(settings) + 1} passages in a step")
 
 
-def plan(examples: PackedExamples, settings: RerankerSettings) -> Plan:
-    """The plan for these examples. Raises DrtkError where they fill no batch, or a batch cannot be shared out."""
+def plan(examples: PackedExamples, settings: RerankerSettings, *, source: str = "examples") -> Plan:
+    """The plan for these examples of the file `source`.
+
+    Raises DrtkError where there are none, where they fill no batch, or a batch cannot be shared out.
+    """
     pairs = settings.loss == "bce"
     count = pair_count(examples) if pairs else len(examples)
     found = planned(
@@ -71,6 +74,7 @@ def plan(examples: PackedExamples, settings: RerankerSettings) -> Plan:
         epochs=settings.epochs,
         steps=settings.steps,
         what="pairs" if pairs else "examples",
+        source=source,
     )
     if found.batch % (settings.micro_batch or found.batch):
         raise DrtkError(f"--micro-batch {settings.micro_batch}: does not divide the {found.batch} of a device")

@@ -21,7 +21,7 @@ from drtk.training.caching import RetrieverTrainer
 from drtk.training.distributed import wait_for_all
 from drtk.training.draws import Draws, Texts, collate
 from drtk.training.examples import PackedExamples
-from drtk.training.goal import Goal
+from drtk.training.goal import Goal, learns_from_teacher
 from drtk.training.pretrain import MeasureTheStart
 from drtk.training.schedule import Plan, planned
 from drtk.training.selection import Selection
@@ -35,11 +35,18 @@ LOG, BEST, CHOSEN_BY = "log.jsonl", "best", "dev_nDCG@10"
 Look = Callable[[], dict[str, float]]
 
 
-def plan(examples: int, settings: RetrieverSettings) -> Plan:
-    """The plan for so many examples. Raises DrtkError where they fill no batch, or devices cannot share one."""
+def plan(examples: int, settings: RetrieverSettings, *, source: str = "examples") -> Plan:
+    """The plan for so many examples of the file `source`.
+
+    Raises DrtkError where there is nothing to learn, they fill no batch, or devices cannot share one.
+    """
+    if settings.negatives == 0 and learns_from_teacher(settings.loss):
+        raise DrtkError(
+            f"--loss {settings.loss} with --negatives 0 learns nothing: a teacher compares a query's own passages alone"
+        )
     if settings.batch < 2 and settings.negatives == 0:
         raise DrtkError("--batch 1 with --negatives 0 leaves nothing to tell the positive from")
-    return planned(examples, batch=settings.batch, epochs=settings.epochs, steps=settings.steps)
+    return planned(examples, batch=settings.batch, epochs=settings.epochs, steps=settings.steps, source=source)
 
 
 def check(settings: RetrieverSettings) -> None:
@@ -47,6 +54,9 @@ def check(settings: RetrieverSettings) -> None:
     Goal.of(settings, similarity="cosine")
     if settings.aux != "none" and not settings.aux_generator:
         raise UsageError("--aux diffcse needs --aux-generator: a masked language model that proposes tokens")
+    for size in settings.matryoshka:
+        if settings.matryoshka.count(size) > 1:  # it would count twice, under one name in the log
+            raise UsageError(f"--matryoshka {size}: is given twice")
     if settings.lora is not None:
         need_peft()
 

@@ -17,8 +17,15 @@ class Plan:
     steps_per_epoch: int
 
 
-def planned(count: int, *, batch: int, epochs: float, steps: int | None, what: str = "examples") -> Plan:
-    """The plan for so many examples. Raises DrtkError where they fill no batch, or devices cannot share one."""
+def planned(
+    count: int, *, batch: int, epochs: float, steps: int | None, what: str = "examples", source: str = "training data"
+) -> Plan:
+    """The plan for so many examples of `source`.
+
+    Raises DrtkError where there are none, where they fill no batch, or devices cannot share one.
+    """
+    if not count:
+        raise DrtkError(f"{source}: no {what} to learn from")
     devices = world_size()
     if batch % devices:
         raise DrtkError(f"--batch {batch} cannot be shared by {devices} processes")

@@ -52,13 +52,13 @@ def check_method(method: str) -> Defaults:
     return METHODS[method]
 
 
-def plan(examples: PackedExamples, method: str, training: WeightTrainingSettings) -> Plan:
-    """How long training lasts. Raises DrtkError where the data fill no batch."""
+def plan(examples: PackedExamples, method: str, training: WeightTrainingSettings, *, source: str = "examples") -> Plan:
+    """How long training on the examples of the file `source` lasts. Raises DrtkError where the data fill no batch."""
     batch = training.batch or METHODS[method].batch
     count, what = len(examples), "examples"
     if method == "deepct":
         count, what = len({number for at in range(count) for number in examples.positives(at)}), "passages"
-    return planned(count, batch=batch, epochs=training.epochs, steps=training.steps, what=what)
+    return planned(count, batch=batch, epochs=training.epochs, steps=training.steps, what=what, source=source)
 
 
 def recall_objective(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:

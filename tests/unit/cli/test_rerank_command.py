@@ -331,7 +331,7 @@ def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
     )
     assert read_json(here / "h" / "meta.json")["counts"]["lists"] == 36
     (here / "none.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tz\t1\n")
-    with pytest.raises(DrtkError, match="0 lists with a positive do not fill one batch"):
+    with pytest.raises(DrtkError, match="run: no lists with a positive among the first 3 documents to learn from"):
         run(*call, "--qrels", "none.tsv", "--batch", "8", "-o", "g")
 
 

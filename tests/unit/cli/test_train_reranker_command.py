@@ -201,7 +201,7 @@ def test_early_stopping_ends_training(place: Path, tmp_path: Path) -> None:
         ({"query_id": "q1", "positives": ["d1"], "negatives": ["d99"]}, "bad.jsonl:9: the corpus has no 'd99'"),
         (
             {"query_id": "q1", "positives": ["d1"], "negatives": []},
-            "bad.jsonl:9: 'q1' has no negatives to be told from",
+            "bad.jsonl:9: 'q1' has no negatives; --loss bce does without",
         ),
         ({"query_id": "q1", "positives": [], "negatives": ["d2"]}, "bad.jsonl:9: 'positives' is empty"),
     ],
@@ -227,7 +227,10 @@ def test_one_negative_is_repeated_to_fill_the_list(place: Path, tmp_path: Path) 
     ("more", "told"),
     [
         (["--vectors", "v"], "--vectors: is not for --kind crossencoder"),
-        (["--kind", "hlatr"], "--corpus: is not for --kind hlatr"),
+        (["--kind", "hlatr"], "--negatives is for --kind crossencoder"),
+        (["--depth", "50"], "--depth is for --kind hlatr"),
+        (["--dropout", "0.2"], "--dropout is for --kind hlatr"),
+        (["--steps", "3", "--epochs", "2"], "--steps and --epochs: choose one"),
         (["--preset", "quickstart"], "preset 'quickstart' is for drtk train-retriever"),
         (["--dev", "dev"], "--dev and --dev-run go together"),
         (["--patience", "2"], "--patience: needs something to measure with"),
@@ -262,3 +265,41 @@ def test_faults_of_data_are_told_in_one_line(place: Path, tmp_path: Path) -> Non
         MismatchError, match="has no 'd99', which the dev run names; 2 of the 3 that are measured are not"
     ):
         train(place, tmp_path / "n", *measured(place), "--dev-run", str(other))
+
+
+def test_examples_of_no_use_are_forgiven_as_often_as_is_allowed(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = (place / "examples.jsonl").read_text().splitlines()[:8]
+    bad = [
+        {"query_id": "q99", "positives": ["d1"], "negatives": ["d2"]},
+        {"query_id": "q1", "positives": ["d1"], "negatives": []},
+        {"query_id": "q2", "positives": ["d2"], "negatives": ["d98"]},
+        {"query_id": "q3", "positives": ["d99"], "negatives": ["d2"]},
+    ]
+    (place / "some.jsonl").write_text("".join(f"{row}\n" for row in [*good[:4], *map(json.dumps, bad), *good[4:]]))
+    told = r"some\.jsonl:8: the corpus has no 'd99'; 2 of the \d+ that the examples name are not there$"
+    with pytest.raises(MismatchError, match=told):
+        train(place, tmp_path / "m", "--steps", "1", "--skip-bad", "3", examples="some.jsonl")
+    app(
+        [*arguments(place, tmp_path / "m", "--steps", "1", "--skip-bad", "4", examples="some.jsonl")],
+        standalone_mode=False,
+    )
+    assert "some.jsonl:5: the queries have no 'q99'" in capsys.readouterr().err
+    assert read_json(tmp_path / "m" / "meta.json")["counts"]["examples"] == 8
+    with pytest.raises(DrtkError, match="8 examples do not fill one batch of 12; --batch 8 or less would do"):
+        train(place, tmp_path / "n", "--batch", "12", "--skip-bad", "4", examples="some.jsonl")
+    assert not (tmp_path / "n").exists()
+    (place / "none.jsonl").write_text("")
+    with pytest.raises(DrtkError, match=r"none\.jsonl: no examples to learn from$"):
+        train(place, tmp_path / "n", examples="none.jsonl")
+
+
+def test_a_positive_among_its_own_negatives_is_told_and_left_out(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [json.loads(line) for line in (place / "examples.jsonl").read_text().splitlines()[:8]]
+    rows[2]["negatives"].insert(0, rows[2]["positives"][0])
+    (place / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    train(place, tmp_path / "m", "--steps", "1", examples="own.jsonl")
+    assert "own.jsonl: 1 times a positive is among its own negatives; it is left out of them" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -17,6 +18,9 @@ from safetensors.torch import load_file
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.manifest import read_json
+from drtk.records import Passage
+from drtk.retrieval.encode import Embedder
+from drtk.settings.encoding import EncodeSettings
 from tests.tiny import tiny_model, write_collection
 
 QUICK = ["--batch", "8", "--negatives", "2", "--lr", "1e-3", "--temperature", "0.1"]
@@ -95,6 +99,35 @@ def test_untied_encoders_part(place: Path, tmp_path: Path):
     assert read_json(tmp_path / "m" / "meta.json")["towers"] == ["passage", "query"]
 
 
+def test_two_encoders_load_in_sentence_transformers_alone_and_together(place: Path, tmp_path: Path):
+    st = pytest.importorskip("sentence_transformers")
+    folder = tmp_path / "m"
+    train(place, folder, "--steps", "4", "--untied", "--query-prompt", "castled ", "--passage-prompt", "marketed ")
+    texts = ["rivers engineer", "violins gardens", "copper sailor"]
+    together = st.SentenceTransformer(str(folder), device="cpu")
+    found = {"query": together.encode_query(texts), "passage": together.encode_document(texts)}
+    for role, prompt in (("query", "query"), ("passage", "document")):
+        ours = Embedder(str(folder), role=role)(texts)
+        alone = st.SentenceTransformer(str(folder / role), device="cpu")
+        np.testing.assert_allclose(alone.encode(texts, prompt_name=prompt), ours, atol=1e-5)
+        np.testing.assert_allclose(found[role], ours, atol=1e-5)
+    other = st.SentenceTransformer(str(folder / "query"), device="cpu").encode(texts, prompt_name="document")
+    assert np.abs(found["passage"] - other).max() > 1e-4  # it is the other encoder
+    assert together.similarity_fn_name == read_json(folder / "meta.json")["encoding"]["similarity"]
+    train(place, tmp_path / "n", "--steps", "1", "--negatives", "1", "--model", str(folder))  # a pair goes on as one
+    assert read_json(tmp_path / "n" / "meta.json")["towers"] == ["passage", "query"]
+
+
+def test_a_separator_between_title_and_text_is_read_back_by_encode(place: Path, tmp_path: Path):
+    train(place, tmp_path / "m", "--steps", "1", "--title", "sep")
+    assert read_json(tmp_path / "m" / "meta.json")["encoding"]["title"] == "sep"
+    ours = Embedder(str(tmp_path / "m"), role="passage")
+    titled, joined = Passage("a", "rivers engineer", "violins"), Passage("b", "violins [SEP] rivers engineer")
+    np.testing.assert_allclose(*ours([titled, joined]), atol=1e-6)
+    with pytest.raises(MismatchError, match="was made for title 'sep'; 'join' contradicts it"):
+        Embedder(str(tmp_path / "m"), role="passage", settings=EncodeSettings(title="join"))
+
+
 @pytest.mark.parametrize("more", [["--gradient-checkpointing"], ["--precision", "bfloat16"], ["--negatives", "0"]])
 def test_variants_train(place: Path, tmp_path: Path, more: list[str]):
     train(place, tmp_path / "m", "--steps", "12", "--log-every", "2", "--mask-duplicate-positives", *more)
@@ -132,10 +165,23 @@ def test_examples_that_lead_nowhere_are_named(place: Path, tmp_path: Path, row: 
     ("more", "told"),
     [
         (["--loss", "hinge"], "unknown retriever loss 'hinge'; choose from infonce"),
-        (["--contrastive", "hinge"], "unknown retriever loss 'hinge'; choose from infonce"),
+        (["--loss", "kl", "--contrastive", "hinge"], "unknown retriever loss 'hinge'; choose from infonce"),
         (["--loss", "kl", "--contrastive", "kl"], "--contrastive kl: learns from a teacher"),
         (["--alpha", "0.5"], "--alpha weighs the contrastive loss beside kl"),
         (["--patience", "2"], "--patience needs something to measure with: --dev"),
+        (["--contrastive", "simlm-full"], "--contrastive goes with --loss kl or margin-mse"),
+        (["--teacher-temperature", "1"], "--teacher-temperature goes with --loss kl or margin-mse"),
+        (["--preset", "simlm-r1", "--teacher-temperature", "2"], "--teacher-temperature goes with --loss kl"),
+        (["--loss", "margin-mse", "--mask-false-negatives"], "--mask-false-negatives is for the contrastive loss"),
+        (["--loss", "margin-mse", "--mask-duplicate-positives"], "which --loss margin-mse has beside it where --alpha"),
+        (["--loss", "kl", "--alpha", "0", "--mask-false-negatives"], "contrastive loss, which --alpha 0 leaves out"),
+        (["--lora-alpha", "4"], "--lora-alpha goes with --lora"),
+        (["--lora-dropout", "0.1"], "--lora-dropout goes with --lora"),
+        (["--lora-target", "query"], "--lora-target goes with --lora"),
+        (["--aux-weight", "0.1"], "--aux-weight goes with --aux diffcse"),
+        (["--preset", "dpr-nq-roberta-shared", "--aux-rate", "0.2"], "--aux-rate goes with --aux diffcse"),
+        (["--matryoshka", "8", "--matryoshka", "8"], "--matryoshka 8: is given twice"),
+        (["--steps", "3", "--epochs", "2"], "--steps and --epochs: choose one"),
         (["--aux", "diffcse"], "--aux diffcse needs --aux-generator"),
         (["--preset", "simlm"], "preset 'simlm' is for drtk pretrain"),
         (["--trainer", "max_steps=3"], "max_steps: use --steps"),
@@ -354,3 +400,49 @@ def test_diffcse_is_trained_beside_and_leaves_no_trace_in_the_folder(place: Path
 def test_too_few_examples_for_a_batch(place: Path, tmp_path: Path):
     with pytest.raises(DrtkError, match="60 examples do not fill one batch of 64; --batch 60"):
         train(place, tmp_path / "m", "--batch", "64")
+
+
+def test_examples_of_no_use_are_forgiven_as_often_as_is_allowed(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    good = (place / "examples.jsonl").read_text().splitlines()[:8]
+    bad = [
+        {"query_id": "q99", "positives": ["d1"], "negatives": ["d2"]},
+        {"query_id": "q1", "positives": ["d1"], "negatives": []},
+        {"query_id": "q2", "positives": ["d2"], "negatives": ["d98"]},
+        {"query_id": "q3", "positives": ["d99"], "negatives": ["d2"]},
+    ]
+    (place / "some.jsonl").write_text("".join(f"{row}\n" for row in [*good[:4], *map(json.dumps, bad), *good[4:]]))
+    told = r"some\.jsonl:8: the corpus has no 'd99'; 2 of the \d+ that the examples name are not there$"
+    with pytest.raises(MismatchError, match=told):
+        train(place, tmp_path / "m", "--steps", "1", "--skip-bad", "3", examples="some.jsonl")
+    app(
+        [*arguments(place, tmp_path / "m", "--steps", "1", "--skip-bad", "4", examples="some.jsonl")],
+        standalone_mode=False,
+    )
+    assert "some.jsonl:5: the queries have no 'q99'" in capsys.readouterr().err
+    assert read_json(tmp_path / "m" / "meta.json")["counts"]["examples"] == 8
+    with pytest.raises(DrtkError, match="8 examples do not fill one batch of 12; --batch 8 or less would do"):
+        train(place, tmp_path / "n", "--batch", "12", "--skip-bad", "4", examples="some.jsonl")
+    assert not (tmp_path / "n").exists()
+    (place / "none.jsonl").write_text("")
+    with pytest.raises(DrtkError, match=r"none\.jsonl: no examples to learn from$"):
+        train(place, tmp_path / "n", examples="none.jsonl")
+
+
+def test_a_positive_among_its_own_negatives_is_told_and_left_out(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    rows = [json.loads(line) for line in (place / "examples.jsonl").read_text().splitlines()[:8]]
+    rows[2]["negatives"].insert(0, rows[2]["positives"][0])
+    (place / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    train(place, tmp_path / "m", "--steps", "1", examples="own.jsonl")
+    assert "own.jsonl: 1 times a positive is among its own negatives; it is left out of them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [["--loss", "kl"], ["--loss", "margin-mse"], ["--preset", "simlm-distill"]])
+def test_a_teacher_without_negatives_has_nothing_to_say(place: Path, tmp_path: Path, more: list[str]):
+    told = r"--loss (kl|margin-mse) with --negatives 0 learns nothing: a teacher compares a query's own passages alone$"
+    with pytest.raises(DrtkError, match=told):
+        train(place, tmp_path / "m", *more, "--negatives", "0", examples=scored(place, "s.jsonl"))
+    assert not (tmp_path / "m").exists()

@@ -83,6 +83,14 @@ def test_the_seed_decides_the_weights() -> None:
     assert bool((one["project.weight"] != other["project.weight"]).any())
 
 
+def test_layers_begin_with_weights_of_their_own() -> None:
+    made = new_list_reranker(SHAPE, seed=3).state_dict()
+    drawn = [name for name in made if name.startswith("layers.layers.0.") and made[name].dim() == 2]
+    assert len(drawn) == 4  # attention in and out, feed-forward in and out
+    for name in drawn:
+        assert bool((made[name] != made[name.replace("layers.0.", "layers.1.")]).any()), name
+
+
 def test_what_cannot_be_built_or_read_is_refused(model: ListReranker, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--heads 3 does not divide --hidden 16"):
         ListReranker(ListShape(width=12, hidden=16, heads=3))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import pkgutil
+from dataclasses import dataclass, fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
+import drtk.settings
 from drtk.errors import DrtkError, UsageError
-from drtk.settings.core import knob, load_preset, merge, plain_type, preset_names, to_dict
+from drtk.settings.core import Idle, knob, load_preset, merge, plain_type, preset_names, to_dict
 
 
 @dataclass(frozen=True)
@@ -153,3 +156,63 @@ def test_every_shipped_preset_can_be_read_and_names_a_command() -> None:
 def test_a_misspelt_preset_is_told_what_comes_near():
     with pytest.raises(UsageError, match=r"unknown preset 'simlmm'; did you mean simlm[^?]*\? drtk presets lists them"):
         load_preset("simlmm")
+
+
+def settings_classes() -> list[type]:
+    """Every dataclass of knobs in drtk.settings."""
+    found = set()
+    for item in pkgutil.iter_modules(drtk.settings.__path__):
+        module = import_module(f"drtk.settings.{item.name}")
+        found |= {kind for kind in vars(module).values() if isinstance(kind, type) and is_dataclass(kind)}
+    return sorted(found, key=lambda kind: (kind.__module__, kind.__name__))
+
+
+def test_steps_stand_in_place_of_epochs_wherever_a_command_has_both() -> None:
+    both = [kind for kind in settings_classes() if {"steps", "epochs"} <= {item.name for item in fields(kind)}]
+    assert {"RetrieverSettings", "RerankerSettings", "PretrainSettings"} <= {kind.__name__ for kind in both}
+    for kind in both:
+        with pytest.raises(UsageError, match="--steps and --epochs: choose one"):
+            merge(kind, {}, {"steps": 3, "epochs": 2.0})
+        made: Any = merge(kind, {"steps": 3}, {"epochs": 2.0})
+        assert (made.steps, made.epochs) == (None, 2.0), kind
+
+
+@dataclass(frozen=True)
+class Boat:
+    mast: str = knob("none", "What carries the sail.")
+    sail: float = knob(4.0, "How large.", idle=(Idle("goes with --mast", {"mast": ("none",)}),))
+    crew: int | None = knob(None, "How many.")
+    songs: bool = knob(
+        False, "Whether they sing.", idle=(Idle("is for a crew under sail", {"mast": ("wood",), "crew": (None, 0)}),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("preset", "given", "complaint"),
+    [
+        ({}, {"sail": 4.0}, "--sail goes with --mast"),
+        ({"mast": "wood"}, {"sail": 6.0, "mast": "none"}, "--sail goes with --mast"),
+        ({"mast": "wood"}, {"songs": True}, "--songs is for a crew under sail"),
+        ({"mast": "wood", "crew": 3}, {"songs": True, "crew": 0}, "--songs is for a crew under sail"),
+    ],
+)
+def test_an_option_that_does_nothing_beside_the_others_is_refused(preset: dict, given: dict, complaint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        merge(Boat, preset, given)
+    assert str(caught.value) == complaint
+
+
+@pytest.mark.parametrize(
+    ("preset", "given"),
+    [
+        ({"sail": 6.0, "songs": True}, {}),  # a preset may hold figures of what an option adds
+        ({"mast": "wood"}, {"sail": 6.0}),
+        ({}, {"sail": 6.0, "mast": "wood"}),
+        ({"mast": "wood"}, {"songs": False}),  # to do without is no mistake
+        ({"mast": "wood", "crew": 3}, {"songs": True}),
+        ({}, {"songs": True, "crew": None}),
+    ],
+)
+def test_an_option_that_does_something_is_taken(preset: dict, given: dict) -> None:
+    made = merge(Boat, preset, given)
+    assert {name: getattr(made, name) for name in given if given[name] is not None}.items() <= given.items()

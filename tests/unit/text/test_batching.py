@@ -65,6 +65,17 @@ def test_titles_are_joined_paired_or_left_out(tokenizer):
     assert pair.index("[SEP]") > pair.index("river")
 
 
+def test_a_separator_token_stands_between_title_and_text_and_all_types_are_zero(tokenizer):
+    title, text = (pieces(tokenizer, [each])[0].split()[1:-1] for each in ("riverish", "rivers riverer"))
+    [found] = pieces(tokenizer, [PASSAGE], title="sep")
+    assert found.split() == ["[CLS]", *title, "[SEP]", *text, "[SEP]"]
+    tokens = Tokenizing(tokenizer, prompt="", max_length=64, title="sep", with_types=True)([PASSAGE])
+    assert tokens.types is not None
+    assert set(tokens.types.tolist()) == {0}
+    assert pieces(tokenizer, [Passage("c", "", "riverish")], title="sep") == pieces(tokenizer, ["riverish"])
+    assert pieces(tokenizer, [Passage("c", "rivers")], title="sep") == pieces(tokenizer, ["rivers"])
+
+
 def test_pairs_and_single_texts_keep_their_order(tokenizer):
     items = [Passage("a", "rivers"), PASSAGE, Passage("b", "rivered"), Passage("c", "", "riverish")]
     together = pieces(tokenizer, items, title="segment")

@@ -116,3 +116,47 @@ def test_a_share_of_the_queries_is_part_of_a_larger_share():
 def test_lists_that_are_too_short_are_counted():
     packed = PackedExamples(EXAMPLES)
     assert [packed.short_of(count) for count in (0, 1, 2, 4)] == [0, 0, 1, 2]  # lists of 1, 3 and none
+
+
+def test_a_positive_among_its_own_negatives_is_taken_out_of_them(caplog: pytest.LogCaptureFixture):
+    # q1's negatives are b c a d, of which a and b are its positives; 1 and 3 are the scores of c and d
+    scores = {"positives": [9.0, 8.0], "negatives": [0.0, 1.0, 2.0, 3.0]}
+    other = {"positives": [4.0], "negatives": [0.25]}
+    lines = [Example("q1", ("a", "b"), ("b", "c", "a", "d"), scores), Example("q2", ("c",), ("a",), other)]
+    packed = PackedExamples(lines, scored=True)
+    assert packed.contradictions == 2
+    assert [names(packed, packed.negatives(number)) for number in range(2)] == ["cd", "a"]
+    assert [list(packed.negative_scores(number)) for number in range(2)] == [[1.0, 3.0], [0.25]]
+    packed.check("ex.jsonl", queries={"q1": "", "q2": ""}, corpus=Corpus("abcd"), negatives=1)
+    assert "ex.jsonl: 2 times a positive is among its own negatives; it is left out of them" in caplog.text
+    first = PackedExamples(lines, scored=True, first_positive=True)  # b is right all the same
+    assert (names(first, first.positives(0)), names(first, first.negatives(0))) == ("a", "cd")
+    assert list(first.positive_scores(0)) == [9.0]
+
+
+def test_an_example_without_another_negative_than_its_positive_has_none():
+    packed = PackedExamples([Example("q1", ("a",), ("a",))])
+    with pytest.raises(DrtkError, match=r"ex\.jsonl:1: 'q1' has no negatives; try others$"):
+        packed.check("ex.jsonl", queries={"q1": ""}, corpus=Corpus("a"), negatives=1, instead="try others")
+
+
+def test_faults_that_are_forgiven_leave_their_examples_out():
+    # lines 2 (its passage d), 3 (no negatives) and 4 (its query) are of no use; line 5 is
+    lines = [*EXAMPLES, Example("q4", ("a",), ("b",)), Example("q1", ("b",), ("f",))]
+    packed, told = PackedExamples(lines), []
+    packed.check(
+        "ex.jsonl",
+        queries=dict.fromkeys(("q1", "q2", "q3"), ""),
+        corpus=Corpus("abcef"),
+        negatives=1,
+        forgive=lambda fault: told.append(str(fault)),
+    )
+    assert [fault.partition(";")[0] for fault in told] == [
+        "ex.jsonl:2: the corpus has no 'd'",
+        "ex.jsonl:3: 'q3' has no negatives",
+        "ex.jsonl:4: the queries have no 'q4'",
+    ]
+    assert packed.query_ids == ["q1", "q1"]
+    assert [names(packed, packed.positives(number)) for number in range(2)] == ["ab", "b"]
+    assert [names(packed, packed.negatives(number)) for number in range(2)] == ["c", "f"]
+    assert packed.passage_ids == list("abcf")  # nothing is looked up for those left out

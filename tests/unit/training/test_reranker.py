@@ -168,16 +168,6 @@ def test_wishes_that_contradict_each_other_are_refused(given: dict[str, Any], to
         check_settings(RerankerSettings(**given))
 
 
-def test_presets_say_what_their_sources_say() -> None:
-    said = {name: preset(name) for name in ("simlm-reranker-official", "simlm-nq-reranker-official", "hlatr")}
-    official, nq, lists = said.values()
-    assert (official.negatives, official.backward, official.r_drop, official.max_length) == (63, 16, True, 192)
-    assert (nq.negatives, nq.backward, nq.max_length, nq.steps, nq.first_positive) == (31, 16, 224, 20000, True)
-    assert (lists.kind, lists.batch, lists.lr, lists.layers, lists.hidden, lists.depth) == (
-        "hlatr", 256, 1e-3, 4, 128, 100,
-    )  # fmt: skip
-
-
 def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
     from drtk.errors import RecordError
     from drtk.io.intake import Intake
@@ -200,3 +190,28 @@ def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
     assert made["labels"].tolist() == [[0, 1], [1, 0]]
     assert made["vectors"][:, 0, 0].tolist() == [1.0, 2.0]  # the rows of b and c
     assert json.dumps(made["ranks"].tolist()) == "[[0, 1], [0, 1]]"
+
+
+def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path) -> None:
+    from drtk.io.intake import Intake
+    from drtk.io.pair_vectors import PairVectors
+    from drtk.training import list_reranker
+    from tests.unit.io.test_pair_vectors import pair_folder
+
+    vectors = PairVectors(str(pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["c"]})))
+    run, settings = tmp_path / "run", merge(RerankerSettings, load_preset("hlatr").settings, {"depth": 2})
+
+    def told(lines: str, judged: dict[str, dict[str, int]]) -> str:
+        run.write_text(lines)
+        lists = list_reranker.read_lists(str(run), vectors=vectors, judgements=judged, depth=2, intake=Intake())
+        with pytest.raises(DrtkError) as fault:
+            list_reranker.plan(lists, settings, source="first.run")
+        return str(fault.value)
+
+    two = "q1 Q0 a 1 2.0 t\nq2 Q0 c 1 3.0 t\n"
+    assert told("", {"q1": {"a": 1}}) == "first.run: holds no query"
+    assert told(two, {"q9": {"a": 1}}) == "first.run: none of its 2 queries is judged"
+    none = "first.run: no lists with a positive among the first 2 documents to learn from"
+    assert told(two, {"q1": {"b": 1}, "q2": {"c": 0}}) == none
+    few = "1 lists with a positive among the first 2 documents do not fill one batch of 256; --batch 1 or less would do"
+    assert told(two, {"q1": {"a": 1}}) == few
