@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from heapq import heappushpop
 from typing import Any
 
-from drtk.errors import RecordError
+from drtk.errors import DrtkError, RecordError
 from drtk.io.intake import Intake
 
 # Name -> whether it makes the file unfit (else: worth knowing), and what it means.
@@ -131,9 +131,11 @@ class Inspection(Intake):
 
     findings: Findings | None = None
 
-    def forgive(self, error: RecordError) -> None:
-        """Note a bad record."""
+    def forgive(self, error: DrtkError) -> None:
+        """Note a bad record; what is wrong with no single record is raised."""
         assert self.findings is not None
+        if not isinstance(error, RecordError):
+            raise error
         line = error.place.rpartition(":")[2]
         check = "duplicate" if "a second time" in error.problem else "unreadable"
         self.findings.add(check, int(line) if line.isdecimal() else 0, error.problem)
