@@ -132,9 +132,9 @@ class Inspection(Intake):
     findings: Findings | None = None
 
     def forgive(self, error: DrtkError) -> None:
-        """Note a bad record."""
+        """Note a bad record; what is wrong with no single record is raised."""
         assert self.findings is not None
-        if not isinstance(error, RecordError):  # a fault without a place is no record's
+        if not isinstance(error, RecordError):
             raise error
         line = error.place.rpartition(":")[2]
         check = "duplicate" if "a second time" in error.problem else "unreadable"

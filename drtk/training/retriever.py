@@ -64,7 +64,8 @@ def check(settings: RetrieverSettings) -> None:
 def start_towers(model: str, settings: RetrieverSettings) -> dict[str, TextEncoder]:
     """The towers to start from, their recipes as they shall be used and saved.
 
-    Raises MismatchError where --matryoshka wants more numbers than vectors have.
+    Raises MismatchError where --matryoshka wants more numbers than vectors have, UsageError for a temperature that has no
+    way to warm up.
     """
     wishes = {
         "pooling": settings.pooling,
@@ -89,6 +90,9 @@ def start_towers(model: str, settings: RetrieverSettings) -> dict[str, TextEncod
                 raise MismatchError(
                     f"--matryoshka {size}: {model} gives vectors of {tower.encoder.dimension} numbers, which are trained anyway"
                 )
+    last = Goal.of(settings, similarity=str(towers["passage"].recipe.similarity)).temperature
+    if settings.temperature_warmup and last >= 1:
+        raise UsageError(f"--temperature-warmup begins at temperature 1; the last one, {last:g}, is not below it")
     return towers
 
 

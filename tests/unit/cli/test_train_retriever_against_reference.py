@@ -112,7 +112,9 @@ class Plain:
 
     def passage(self, name: str) -> list[float]:
         title, text = TEXTS[name]["title"], TEXTS[name]["text"]
-        return self.vector(title, text) if self._title == "segment" else self.vector(f"{title} {text}", None)
+        if self._title == "segment":
+            return self.vector(title, text)
+        return self.vector(f"{title} [SEP] {text}" if self._title == "sep" else f"{title} {text}", None)
 
     def query(self, name: str) -> list[float]:
         return self.vector(ASKED[name], None)
@@ -194,7 +196,7 @@ def test_simlms_distillation(place: Path, tmp_path: Path):
 
 
 def test_query_as_contexts_first_retriever(place: Path, tmp_path: Path):
-    plain = Plain(place / "one", length=144, title="join")
+    plain = Plain(place / "one", length=144, title="sep")
     lines = logged(place, tmp_path / "m", "--preset", "qac-r1")
     expected = [dot(batch) for batch in batches(plain, plain, negatives=15)]
     assert [line["loss"] for line in lines] == [close(value) for value in expected]
@@ -226,8 +228,8 @@ def test_dpr_has_two_encoders_the_gold_passage_and_one_of_the_negatives(place: P
 
 @pytest.mark.parametrize("preset", ["simlm-r1", "qac-r1"])
 def test_texts_that_are_too_long_are_cut(place: Path, tmp_path: Path, preset: str):
-    """Of a pair the longer side is cut, a token at a time; a query to its own length."""
-    title = "join" if preset == "qac-r1" else "segment"
+    """Of a pair the longer side is cut, a token at a time, of one text its end; a query to its own length."""
+    title = "sep" if preset == "qac-r1" else "segment"
     query, passage = (Plain(place / "one", length=length, title=title) for length in (6, 12))
     more = ("--preset", preset, "--query-length", "6", "--passage-length", "12")
     lines = logged(place, tmp_path / "m", *more)

@@ -175,6 +175,10 @@ def test_examples_that_lead_nowhere_are_named(place: Path, tmp_path: Path, row: 
         (["--loss", "margin-mse", "--mask-false-negatives"], "--mask-false-negatives is for the contrastive loss"),
         (["--loss", "margin-mse", "--mask-duplicate-positives"], "which --loss margin-mse has beside it where --alpha"),
         (["--loss", "kl", "--alpha", "0", "--mask-false-negatives"], "contrastive loss, which --alpha 0 leaves out"),
+        (
+            ["--temperature-warmup", "--temperature", "1"],
+            "--temperature-warmup begins at temperature 1; the last one, 1,",
+        ),
         (["--lora-alpha", "4"], "--lora-alpha goes with --lora"),
         (["--lora-dropout", "0.1"], "--lora-dropout goes with --lora"),
         (["--lora-target", "query"], "--lora-target goes with --lora"),
