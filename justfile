@@ -57,10 +57,10 @@ reproduce method:
 squad:
     sh docs/cookbook/squad.sh runs/squad
 
-# SimLM's pipeline on a collection of yours: pre-training, two retrievers, re-ranker, distillation, figures; docs/cookbook/simlm.md
-simlm corpus queries qrels test model out="runs/simlm":
-    sh docs/cookbook/simlm.sh '{{corpus}}' '{{queries}}' '{{qrels}}' '{{test}}' '{{model}}' '{{out}}'
+# SimLM's pipeline: CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT]; docs/cookbook/simlm.md
+simlm +inputs:
+    sh docs/cookbook/simlm.sh {{inputs}}
 
-# EAR on SQuAD: candidates, both scorers, everything they are compared with; MODEL: an encoder to begin with (MiniLM); sizes by variables
+# EAR on SQuAD with both scorers, from the encoder MODEL; docs/cookbook/ear.sh
 ear model:
     sh docs/cookbook/ear.sh runs/ear {{model}}

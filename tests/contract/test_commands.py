@@ -334,7 +334,7 @@ def test_a_reader_that_goes_away_ends_the_run_quietly_with_141(name: str, collec
     grow = CALLS[name].grow
     assert grow is not None
     Path("in").write_bytes(grow(8000))
-    assert len(done(*arguments(name, collection, "in", "-")).out) > 1_000_000
+    assert len(done(*arguments(name, collection, "in", "-")).out) > 400_000  # several times what a pipe holds
     with subprocess.Popen(
         command(*arguments(name, collection, "in", "-")),
         stdout=subprocess.PIPE,

@@ -36,9 +36,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def stage_of(place: Path, **changes: Any) -> Stage:
-    return Stage.of(
-        place / "model", settings_of(PRESET, **SIZE | {"aux_generator": str(place / "generator")} | changes)
-    )
+    generator = {"aux_generator": str(place / "generator")} if changes.get("aux") != "none" else {}
+    return Stage.of(place / "model", settings_of(PRESET, **SIZE | generator | changes))
 
 
 def learner(stage: Stage) -> WithAuxiliary:
