@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -232,6 +233,11 @@ class FilterJob:
                 completed(manifest, inputs=inputs, counts=counts, seconds=clock.seconds) | size,
             )
             self._journal.unlink(missing_ok=True)
+            torn = (
+                glob.escape(str(self._journal)) + ".*.tmp"
+            )  # journals that a kill caught between writing and renaming
+            for path in glob.glob(torn):
+                Path(path).unlink(missing_ok=True)
         if self.part != WHOLE and not journal.records:
             number, of = self.part
             warn(

@@ -114,6 +114,14 @@ def test_output_flushed_after_the_last_journal_entry_is_dropped(tmp_path: Path, 
     assert content(tmp_path / "out") == WHOLE
 
 
+def test_journals_that_a_kill_caught_before_their_renaming_are_taken_away(tmp_path: Path) -> None:
+    interrupted(tmp_path / "out")
+    (tmp_path / "out.part.json.4711.tmp").write_text('{"rec')
+    run(tmp_path / "out", resume=True)
+    assert content(tmp_path / "out") == WHOLE
+    assert sorted(os.listdir(tmp_path)) == ["out", "out.meta.json"]
+
+
 def test_a_part_shorter_than_its_journal_is_refused_and_force_begins_again(tmp_path: Path) -> None:
     interrupted(tmp_path / "out")
     os.truncate(tmp_path / "out.part", 3)
