@@ -1,6 +1,6 @@
 """Labels of candidate expansions: drtk rerank-queries label beside Anserini's own batch search, on one index and the same queries.
 
-python benchmarks/query_labels.py DATA [--questions N] [--candidates N] [--depth N] [--threads N] [--rounds N] [--out FILE]
+python benchmarks/query_labels.py [DATA] [--questions N] [--candidates N] [--depth N] [--threads N] [--rounds N] [--out FILE]
 
 DATA is a folder with `squad` in BEIR layout: its paragraphs are the passages, N of its questions are expanded with the first words of the
 passages that the plain question finds. Anserini's batch search (io.anserini.search.SimpleSearcher.batch_search, what pyserini's LuceneSearcher calls) is given
@@ -36,7 +36,7 @@ def prepare(data: Path, folder: Path, questions: int, candidates: int) -> None:
         rows = [line for line in lines if json.loads(line)["metadata"].get("answers")]
         chosen.writelines(rows[:: max(1, len(rows) // questions)][:questions])
     subprocess.run([*run, "index", folder / "corpus.jsonl", "--type", "bm25", "-o", folder / "index", "-q"], check=True)
-    search = [*run, "search", folder / "index", folder / "queries.jsonl", "-k", str(candidates), "-q"]
+    search = [*run, "search", folder / "index", folder / "queries.jsonl", "-k", str(candidates), "--quiet"]
     found = subprocess.run([*search, "-o", folder / "plain.run"], check=True, cwd=folder)
     assert found.returncode == 0
     with open(folder / "corpus.jsonl", encoding="utf-8") as corpus:
@@ -118,7 +118,7 @@ def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path)
+    parser.add_argument("data", type=Path, nargs="?", default=Path(os.environ.get("DRTK_TEST_DATA", "../shared/data")))
     parser.add_argument("--questions", type=int, default=1000)
     parser.add_argument("--candidates", type=int, default=10)
     parser.add_argument("--depth", type=int, default=100)
