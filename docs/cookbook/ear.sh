@@ -12,7 +12,8 @@
 #   RERANK_EPOCHS=2 RERANK_LENGTH=192 RERANK_DEPTH=25    the passage re-ranker: epochs over BM25's first ten, tokens, how many it re-orders
 #   GENERATOR=                                   a T5 or BART model: trained for GAR's three tasks and reported apart
 #   GENERATOR_STEPS=1000 GENERATOR_BATCH=16 GENERATOR_LR=1e-3 SAMPLES=50
-#   DENSE=                                       the encoder of the dense runs, MODEL where nothing is said
+#   PASSAGE_RERANKER=                            a passage re-ranker that is trained already
+#   DENSE= ENCODE=                               the encoder of the dense runs, MODEL where nothing is said, and options of its encode
 #   ENGINE=bm25                                  bm25 (Lucene) or bm25s, which knows no RM3
 #
 # The data is in BEIR layout with answers among the queries; its folder is $EAR_DATA, by default $DRTK_TEST_DATA/squad or ../shared/data/squad.
@@ -47,7 +48,7 @@ part train "${TRAIN:-500}" "$data/qrels/train.tsv" 0 0
 part dev "${DEV:-80}" "$data/qrels/train.tsv" 0 1
 part test "${TEST:-500}" "$data/qrels/dev.tsv" 10 0
 
-# BM25, with RM3 as the classical way to expand; dense vectors, searched exactly and through a graph.
+# BM25, with RM3 as the classical way to expand.
 drtk index "$corpus" --type "$engine" -o "$out/bm25" $made
 for name in train dev test; do drtk search "$out/bm25" "$out/$name.jsonl" -k 100 -o "$out/$name.run" $again; done
 systems="bm25=$out/test.run"
@@ -56,21 +57,6 @@ if [ "$engine" = bm25 ]; then
   drtk search "$out/bm25-vectors" "$out/test.jsonl" --rm3 -k 100 -o "$out/rm3.run" $again
   systems="$systems rm3=$out/rm3.run"
 fi
-drtk encode "$corpus" --model "${DENSE:-$model}" -o "$out/vectors" $again
-for type in flat hnsw; do
-  drtk index "$out/vectors" --type $type -o "$out/$type" $made
-  drtk search "$out/$type" "$out/test.jsonl" -k 100 -o "$out/$type.run" $again
-done
-
-# The passage re-ranker: BM25's first ten of each training question, right where they hold an answer.
-drtk mine-negatives "bm25=$out/train.run" --policy nq --depth 10 --corpus "$corpus" --queries "$out/train.jsonl" -o "$out/pairs.jsonl" $again
-drtk train-reranker "$out/pairs.jsonl" --corpus "$corpus" --queries "$out/train.jsonl" --model "$model" --preset bert-passage-reranker \
-  --batch 32 --epochs "${RERANK_EPOCHS:-2}" --warmup 0.1 --max-length "${RERANK_LENGTH:-192}" -o "$out/passage-reranker" $again
-rerank() { # RUN NAME
-  drtk rerank "$1" --corpus "$corpus" --queries "$out/test.jsonl" --model "$out/passage-reranker" --depth "${RERANK_DEPTH:-25}" -o "$out/$2.run" $again
-  systems="$systems $2=$out/$2.run"
-}
-rerank "$out/test.run" reranked
 
 # Candidates out of BM25's passages, labelled with the rank at which they find an answer; both scorers.
 label() { # NAME PART
@@ -87,6 +73,26 @@ learn() { # SCORER EPOCHS LENGTH
 }
 learn ri "${RI_EPOCHS:-3}" 64
 learn rd "${RD_EPOCHS:-2}" "${RD_LENGTH:-128}"
+
+# Dense vectors, searched exactly and through a graph.
+drtk encode "$corpus" --model "${DENSE:-$model}" ${ENCODE:-} -o "$out/vectors" $again
+for type in flat hnsw; do
+  drtk index "$out/vectors" --type $type -o "$out/$type" $made
+  drtk search "$out/$type" "$out/test.jsonl" -k 100 -o "$out/$type.run" $again
+done
+
+# The passage re-ranker, trained where none is named: BM25's first ten of each training question, right where they hold an answer.
+passage_reranker=${PASSAGE_RERANKER:-$out/passage-reranker}
+if [ -z "${PASSAGE_RERANKER:-}" ]; then
+  drtk mine-negatives "bm25=$out/train.run" --policy nq --depth 10 --corpus "$corpus" --queries "$out/train.jsonl" -o "$out/pairs.jsonl" $again
+  drtk train-reranker "$out/pairs.jsonl" --corpus "$corpus" --queries "$out/train.jsonl" --model "$model" --preset bert-passage-reranker \
+    --batch 32 --epochs "${RERANK_EPOCHS:-2}" --warmup 0.1 --max-length "${RERANK_LENGTH:-192}" -o "$passage_reranker" $again
+fi
+rerank() { # RUN NAME
+  drtk rerank "$1" --corpus "$corpus" --queries "$out/test.jsonl" --model "$passage_reranker" --depth "${RERANK_DEPTH:-25}" -o "$out/$2.run" $again
+  systems="$systems $2=$out/$2.run"
+}
+rerank "$out/test.run" reranked
 
 # One way to choose: the query of each kind searched, the lists fused in turn.
 choose() { # NAME SYSTEM KINDS OPTIONS…
