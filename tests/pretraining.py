@@ -24,10 +24,10 @@ from drtk.settings.pretraining import PretrainSettings
 from drtk.text.slots import fields_of
 from drtk.text.token_corpus import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
-from drtk.training.pretrain import Material
+from drtk.training.arguments import training_arguments
+from drtk.training.material import Material
 from drtk.training.pretrainer import Pretrainer
 from drtk.training.rows import Seen
-from drtk.training.trainer import training_arguments
 from tests.enriched import enriched_corpus
 from tests.tiny import tiny_model
 

@@ -11,7 +11,7 @@ from drtk.settings.composition import Composition
 if TYPE_CHECKING:
     from drtk.objectives.network import Network
     from drtk.training.estimating import Estimate
-    from drtk.training.pretrain import Material
+    from drtk.training.material import Material
 
 
 def explained(plan: Composition, material: Material, network: Network, *, at_once: int | None = None) -> Iterator[str]:

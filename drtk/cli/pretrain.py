@@ -77,11 +77,13 @@ def pretrain(
     from drtk.objectives.checking import checked
     from drtk.settings.composing import composition, with_changes
     from drtk.text.token_corpus import TokenCorpus
+    from drtk.training.arguments import precision_of, trains_on_gpu
+    from drtk.training.material import Material
     from drtk.training.noticing import notice
-    from drtk.training.pretrain import Material, shares, take_up
     from drtk.training.pretrain import pretrain as train
+    from drtk.training.pretrain import shares
+    from drtk.training.pretrained import take_up
     from drtk.training.reporting import check_reporting
-    from drtk.training.trainer import precision_of, trains_on_gpu
 
     place = str(recipe["name"])
     content = with_changes(recipe, changes or [])

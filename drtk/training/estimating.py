@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from drtk.objectives.network import Network, recovering
 from drtk.settings.pretraining import PretrainSettings
-
-if TYPE_CHECKING:
-    from drtk.training.pretrain import Material
+from drtk.training.material import Material
 
 DRAWN = 64  # examples that means are taken over
 STATE_BYTES = 16  # of a trained parameter: weight, gradient, and the two moments of Adam, in float32

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,9 +13,7 @@ from drtk.io.progress import log, warn
 from drtk.objectives.network import Network, recovering
 from drtk.training.distributed import least, rank
 from drtk.training.estimating import Estimate, encoded_slots, estimated, longest_of
-
-if TYPE_CHECKING:  # which imports this
-    from drtk.training.pretrain import Material
+from drtk.training.material import Material
 
 USABLE = {"cuda": 0.8, "cpu": 0.5}  # of what is free: an estimate is no measurement, and a CPU's memory has other users
 WORKSPACE = 1 << 29  # bytes of scores, kernels and what lies between two tensors, whatever the batch

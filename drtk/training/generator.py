@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +18,14 @@ from drtk.models.hub import locate
 from drtk.models.reading import Reading, reading_of, room_for, tokens_of
 from drtk.models.seq2seq import Writer, load_writer, save_writer
 from drtk.settings.writing import GeneratorSettings
-from drtk.training.distributed import summed, wait_for_all, world_size
+from drtk.training.arguments import arguments_of
+from drtk.training.callbacks import ShowProgress
+from drtk.training.distributed import summed, world_size
+from drtk.training.memory import allow_checkpointing
 from drtk.training.pairs import Pair, Pairs, PairsOfSteps
 from drtk.training.schedule import Plan, planned
 from drtk.training.selection import Selection
-from drtk.training.trainer import DrtkTrainer, ShowProgress, allow_checkpointing, training_arguments
+from drtk.training.trainer import DrtkTrainer
 from drtk.training.writing import Score, WritingTest, logits_of
 
 LOG = "log.jsonl"
@@ -112,19 +114,12 @@ def train_generator(
     model: Any = writer.model
     schedule = plan(len(pairs), settings)
     checkpoints = folder / "checkpoints"
-    arguments = training_arguments(
+    arguments = arguments_of(
+        settings,
         checkpoints,
-        steps=schedule.steps,
-        batch=schedule.batch,
-        lr=settings.lr,
-        warmup=settings.warmup,
-        weight_decay=settings.weight_decay,
+        plan=schedule,
         seed=seed,
         device=device,
-        precision=settings.precision,
-        log_every=settings.log_every,
-        save_every=settings.save_every,
-        others=settings.trainer,
         schedule=settings.schedule,
     )
     use_cache = model.config.use_cache
@@ -156,14 +151,9 @@ def train_generator(
         data_collator=collating,
         callbacks=[ShowProgress("train-generator", schedule.steps)],
     )
-    steps = trainer.go_on()
-    facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / schedule.steps_per_epoch, 4)}
-    if trainer.is_world_process_zero():
-        if selection is not None:
-            best = selection.put_back(model)
-            facts["best"] = {"step": best.step, settings.select: best.value}
+
+    def save() -> None:
         model.config.use_cache = use_cache
         save_writer(model.cpu().eval(), writer.tokenizer, folder)
-        shutil.rmtree(checkpoints, ignore_errors=True)
-    wait_for_all()
-    return facts
+
+    return trainer.finish(save)

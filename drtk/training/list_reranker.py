@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +19,13 @@ from drtk.io.trec import Judgements, grouped_hits
 from drtk.losses.ranking import listwise_labels
 from drtk.models.listreranker import ListReranker, ListShape, new_list_reranker, save_list_reranker
 from drtk.settings.reranking import RerankerSettings
-from drtk.training.distributed import wait_for_all
+from drtk.training.arguments import arguments_of
+from drtk.training.callbacks import ShowProgress
 from drtk.training.reranker import LOG, Probe
 from drtk.training.sampling import order_of_epoch
 from drtk.training.schedule import Plan, planned
 from drtk.training.selection import Selection
-from drtk.training.trainer import DrtkTrainer, ShowProgress, training_arguments
+from drtk.training.trainer import DrtkTrainer
 
 
 @dataclass(frozen=True)
@@ -186,20 +186,7 @@ def train_list_reranker(
     """
     schedule = plan(lists, settings)
     checkpoints = folder / "checkpoints"
-    arguments = training_arguments(
-        checkpoints,
-        steps=schedule.steps,
-        batch=schedule.batch,
-        lr=settings.lr,
-        warmup=settings.warmup,
-        weight_decay=settings.weight_decay,
-        seed=seed,
-        device=device,
-        precision=settings.precision,
-        log_every=settings.log_every,
-        save_every=settings.save_every,
-        others=settings.trainer,
-    )
+    arguments = arguments_of(settings, checkpoints, plan=schedule, seed=seed, device=device)
     shape = ListShape(
         width=vectors.dimension,
         depth=settings.depth,
@@ -227,13 +214,8 @@ def train_list_reranker(
         data_collator=Collate(vectors),
         callbacks=[ShowProgress("train-reranker", schedule.steps)],
     )
-    steps = trainer.go_on()
-    facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / schedule.steps_per_epoch, 4)}
-    if trainer.is_world_process_zero():
-        if selection is not None:
-            best = selection.put_back(model)
-            facts["best"] = {"step": best.step, settings.select: best.value}
+
+    def save() -> None:
         save_list_reranker(model.cpu().eval(), folder)
-        shutil.rmtree(checkpoints, ignore_errors=True)
-    wait_for_all()
-    return facts
+
+    return trainer.finish(save)

@@ -9,7 +9,7 @@ import numpy as np
 from drtk.errors import MismatchError
 from drtk.io.progress import log
 from drtk.text.slots import Slotted, views_of
-from drtk.training.pretrain import Material
+from drtk.training.material import Material
 
 LOOKED_AT = 256  # examples that are made to see which texts they lack
 _SHOWN = {

@@ -3,175 +3,33 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from safetensors.torch import load_file
-from transformers import TrainerCallback
 
 from drtk.errors import DrtkError
-from drtk.io.progress import log, warn
+from drtk.io.progress import log
 from drtk.io.rounding import significant
-from drtk.models.checkpoint import TextEncoder, save_encoder
-from drtk.models.encoder import Encoder
-from drtk.models.heads import HEADS, head_file
-from drtk.models.lm_head import save_lm_head
-from drtk.models.recipe import Recipe
-from drtk.objectives.batch import Batch, collator_of
+from drtk.models.checkpoint import TextEncoder
 from drtk.objectives.network import Network
-from drtk.settings.composition import Composition
 from drtk.settings.pretraining import PretrainSettings
-from drtk.text.draws import uniform
-from drtk.text.slots import SlotBuilder, Slotted, frame_of
-from drtk.text.token_corpus import TokenCorpus
+from drtk.training.arguments import training_arguments
+from drtk.training.callbacks import MeasureTheStart, ShowProgress
 from drtk.training.distributed import share_batch_norm, wait_for_all, world_size
 from drtk.training.fitting import fitted
+from drtk.training.material import Material
 from drtk.training.measuring import AT_ONCE, measured
+from drtk.training.memory import allow_checkpointing, within_memory
+from drtk.training.pretrained import Keeper, SaveEncoders
 from drtk.training.pretrainer import Pretrainer
-from drtk.training.rows import Parts, Rows
 from drtk.training.selection import Selection
-from drtk.training.trainer import (
-    DrtkTrainer,
-    ShowProgress,
-    allow_checkpointing,
-    save_weights,
-    training_arguments,
-    within_memory,
-)
 
-LOG, READERS_FILE, BEST = "log.jsonl", "readers", "best"
+LOG, BEST = "log.jsonl", "best"
 WAITED_LONG = 0.1  # of the time: making batches holds training up
 MICRO_FILE = "micro_batch"  # among the checkpoints: what was chosen
 Probe = Callable[[TextEncoder], float]
-
-
-class Material:
-    """The rows of a corpus that a composition is trained on, and those held out.
-
-    spared: the largest share of them that is held out, whatever the settings ask for
-    batch_of: who says how large a batch is, where the user did not
-    Raises DrtkError where so few are left that they fill no batch.
-    """
-
-    def __init__(
-        self,
-        corpus: TokenCorpus,
-        composition: Composition,
-        settings: PretrainSettings,
-        tokenizer: Any,
-        seed: int,
-        *,
-        spared: float = 0.5,
-        batch_of: str = "",
-    ) -> None:
-        self.corpus, self.composition, self.settings, self.seed = corpus, composition, settings, seed
-        by_document = composition.example == "document"
-        rows = corpus.shared_documents if by_document else np.arange(len(corpus))
-        self._first = partial(_first_id if by_document else _own_id, corpus)  # travels to workers that are spawned
-        held = min(settings.held_out, int(len(rows) * spared))
-        self.held_out, self.rows = self._parted(rows, held)
-        what = "documents of several passages" if by_document else "passages"
-        if settings.held_out:
-            fewer = f" ({settings.held_out:,} were asked for)" if len(self.held_out) < settings.held_out else ""
-            log(
-                f"pretrain: {len(self.held_out):,} of {len(rows):,} {what} are held out{fewer}, "
-                f"{len(self.rows):,} remain to train on"
-            )
-        if len(self.rows) < settings.batch:
-            whose = f", which is that of {batch_of}" if batch_of else ""
-            raise DrtkError(
-                f"{len(self.rows):,} {what} do not fill one batch of {settings.batch:,}{whose}; "
-                f"--batch {max(1, len(self.rows))} or less would do"
-            )
-        self.steps_per_epoch = len(self.rows) // settings.batch
-        self.steps = settings.steps or max(1, round(settings.epochs * self.steps_per_epoch))
-        self._frame = frame_of(tokenizer)
-        self._pad = int(tokenizer.pad_token_id or 0)
-        examples = self.dataset()
-        for number in range(min(16, len(examples))):  # what cannot be made is said before anything is written
-            examples[number]
-
-    def _parted(self, rows: np.ndarray, held: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows that are held out, drawn by their ids, and those to train on.
-
-        Where views read neighbours, passages are held out with the whole of their document; what the last of these
-        documents has too many is in neither. At least half of all passages stay in training.
-        """
-        if not held:
-            return rows[:0], rows
-        if self.composition.example == "document" or "documents" not in self.corpus.wants:
-            order = sorted(rows.tolist(), key=lambda row: uniform(self.seed, "held-out", self._first(row)))
-            return np.array(order[:held]), np.array(sorted(order[held:]))
-        taken: list[np.ndarray] = []
-        room = len(rows) // 2
-        first = partial(_first_id, self.corpus)
-        for document in sorted(
-            range(self.corpus.documents), key=lambda each: uniform(self.seed, "held-out", first(each))
-        ):
-            span = self.corpus.span(document)
-            if len(span) <= room:
-                taken.append(span)
-                room -= len(span)
-            if len(rows) // 2 - room >= held:
-                break
-        if not taken:
-            warn(f"{self.corpus.sources}: nothing is held out: no document is small enough to be spared whole")
-            return rows[:0], rows
-        away = np.concatenate(taken)
-        return away[:held], rows[~np.isin(rows, away)]
-
-    def _builder(self, seed: int) -> SlotBuilder:
-        return SlotBuilder(
-            self.composition,
-            self.corpus,
-            self._frame,
-            ids=self._first,
-            max_length=self.settings.max_length,
-            seed=seed,
-        )
-
-    def dataset(self) -> Rows:
-        """The examples of all steps."""
-        settings = self.settings
-        return Rows(
-            self._builder(self.seed), self.rows, self._first, batch=settings.batch, steps=self.steps, seed=self.seed
-        )
-
-    def glance(self, count: int) -> list[Mapping[str, Slotted]]:
-        """The slots of up to `count` of the rows, evenly spread, each as another step would see it."""
-        builder = self._builder(self.seed)
-        chosen = self.rows[np.linspace(0, len(self.rows) - 1, min(count, len(self.rows))).astype(int)]
-        return [builder(int(row), epoch=0, step=step) for step, row in enumerate(chosen)]
-
-    def parts(self, micro: int) -> Parts:
-        """What makes batches of them."""
-        collator = collator_of(self.composition, pad=self._pad, max_length=self.settings.max_length, seed=self.seed)
-        return Parts(collator, micro=micro)
-
-    def held_out_batches(self, size: int) -> list[Batch]:
-        """Batches of what was held out, drawn the same in every run of a seed."""
-        # A step each, so that what a step draws (a view of several) is drawn for every one of them.
-        count = len(self.held_out)
-        rows = Rows(self._builder(self.seed + 1), self.held_out, self._first, batch=1, steps=max(1, count), seed=0)
-        seen = [rows[number] for number in range(count)]
-        starts = [*range(0, count, size)]
-        if len(starts) > 1 and count - starts[-1] == 1:  # one alone has no other vector to be set against
-            starts.pop()
-        parts = self.parts(size)
-        groups = [seen[start:stop] for start, stop in zip(starts, [*starts[1:], count], strict=True)]
-        return [parts.batch(group) for group in groups if len(group) > 1]
-
-
-def _own_id(corpus: TokenCorpus, row: int) -> str:
-    return corpus.id(row)
-
-
-def _first_id(corpus: TokenCorpus, document: int) -> str:
-    return corpus.id(int(corpus.span(document)[0]))
 
 
 def pretrain(
@@ -316,55 +174,6 @@ def projected(network: Network) -> bool:
     return any(projectors[name].of_the_batch for name in network.projectors)
 
 
-class Keeper:
-    """Writes the encoder of a network as a folder that AutoModel and SentenceTransformer load, and its heads beside it."""
-
-    def __init__(
-        self, folder: Path, network: Network, tokenizer: Any, composition: Composition, settings: PretrainSettings
-    ) -> None:
-        self.folder, self.network, self.tokenizer = folder, network, tokenizer
-        self.recipe = Recipe(
-            pooling=(composition.pooling,),
-            query_length=settings.max_length,
-            passage_length=settings.max_length,
-            title=composition.title,
-        )
-
-    def encoder(self) -> TextEncoder:
-        """The encoder as it is now."""
-        return TextEncoder(Encoder(self.network.backbone, pooling=self.recipe.pooling), self.tokenizer, self.recipe)
-
-    def save(self, folder: Path) -> None:
-        """Write encoder, masked-LM head, and everything else that was trained."""
-        save_encoder(self.encoder(), folder)
-        save_lm_head(self.network.head, folder)
-        others = beside(self.network)
-        if others:
-            save_weights(others, head_file(folder, READERS_FILE))
-
-
-def beside(network: Network) -> dict[str, Any]:
-    """What is trained beside encoder and masked-LM head, by name."""
-    known = {
-        value.data_ptr()
-        for part in (network.backbone, network.head)
-        for value in part.state_dict().values()
-        if value.numel()
-    }
-    return {name: value for name, value in network.state_dict().items() if value.data_ptr() not in known}
-
-
-def take_up(network: Network, model: Path) -> int:
-    """Put what an earlier pre-training left in `model` beside its encoder into the network; how many tensors fitted."""
-    path = model / HEADS / f"{READERS_FILE}.safetensors"
-    if not path.exists():
-        return 0
-    mine = network.state_dict()
-    found = {name: value for name, value in load_file(path).items() if name in mine and mine[name].shape == value.shape}
-    network.load_state_dict(found, strict=False)
-    return len(found)
-
-
 class Measuring:
     """Measures what was held out every so many steps, and keeps no weights (drtk.training.trainer.Probe)."""
 
@@ -382,29 +191,6 @@ class Measuring:
 
     def restore(self, checkpoint: Path | None) -> None:
         """Nothing is remembered."""
-
-
-class MeasureTheStart(TrainerCallback):
-    """Measures before the first step, so that a log tells what training changed."""
-
-    def __init__(self, trainer: DrtkTrainer) -> None:
-        self._trainer = trainer
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == 0:
-            self._trainer.evaluate()
-
-
-class SaveEncoders(TrainerCallback):
-    """Writes the encoder as OUT/step-N every so many steps, for learning curves."""
-
-    def __init__(self, store: Keeper, *, every: int) -> None:
-        self._store, self._every = store, every
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        step = state.global_step
-        if state.is_world_process_zero and step % self._every == 0 and step < state.max_steps:
-            self._store.save(self._store.folder / f"step-{step}")
 
 
 def trainable(network: Network) -> Sequence[tuple[str, int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,12 +19,15 @@ from drtk.models.query_reading import CandidateTokenizing, QueryReading
 from drtk.models.reranker import PairScorer, save_crossencoder
 from drtk.settings.query_reranking import EPOCHS, QueryRerankerSettings
 from drtk.text.batching import Tokens, batches_by_length
-from drtk.training.distributed import collected, rank, wait_for_all, world_size
+from drtk.training.arguments import training_arguments
+from drtk.training.callbacks import ShowProgress
+from drtk.training.distributed import collected, rank, world_size
 from drtk.training.labelled import Labelled, LabelledCandidates, Steps
+from drtk.training.memory import allow_checkpointing
 from drtk.training.reranker import GPU_TOKENS, GROUP_TOKENS, LOG
 from drtk.training.schedule import Plan, planned
 from drtk.training.selection import Selection
-from drtk.training.trainer import DrtkTrainer, Objective, ShowProgress, allow_checkpointing, training_arguments
+from drtk.training.trainer import DrtkTrainer, Objective
 
 MEASURE = "mean rank"  # of the candidate that is chosen; lower is better
 HIGH = 5e-4  # a learning rate that no pre-trained encoder survives
@@ -189,17 +191,12 @@ def train_query_reranker(
         data_collator=partial(collate, tokenizing=tokenizing),
         callbacks=[ShowProgress("rerank-queries train", schedule.steps)],
     )
-    steps = trainer.go_on()
-    facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / schedule.steps_per_epoch, 4)}
-    if trainer.is_world_process_zero():
-        if selection is not None:
-            best = selection.put_back(model)
-            facts["best"] = {"step": best.step, MEASURE: best.value}
+
+    def save() -> None:
         start.model.cpu().eval()
         save_crossencoder(start, folder)
-        shutil.rmtree(checkpoints, ignore_errors=True)
-    wait_for_all()
-    return facts
+
+    return trainer.finish(save)
 
 
 def factor_of(settings: QueryRerankerSettings) -> Callable[[int], float] | None:

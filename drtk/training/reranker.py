@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,13 +19,16 @@ from drtk.models.reading import text_of
 from drtk.models.reranker import PairScorer, save_crossencoder
 from drtk.settings.reranking import RerankerSettings
 from drtk.text.batching import PairTokenizing, Tokens, batches_by_length
-from drtk.training.distributed import collected, rank, wait_for_all, world_size
+from drtk.training.arguments import arguments_of
+from drtk.training.callbacks import ShowProgress
+from drtk.training.distributed import collected, rank, world_size
 from drtk.training.draws import Drawn, Draws, Texts
 from drtk.training.examples import PackedExamples
 from drtk.training.judged_pairs import JudgedPair, JudgedPairs, pair_count
+from drtk.training.memory import allow_checkpointing
 from drtk.training.schedule import Plan, planned
 from drtk.training.selection import Selection
-from drtk.training.trainer import DrtkTrainer, Objective, ShowProgress, allow_checkpointing, training_arguments
+from drtk.training.trainer import DrtkTrainer, Objective
 
 LENGTH = 192  # tokens of a pair (methods, section 6.7)
 NEGATIVES = 63  # of a query (methods, section 6.4)
@@ -209,19 +211,12 @@ def train_reranker(
     """
     schedule = plan(examples, settings)
     checkpoints = folder / "checkpoints"
-    arguments = training_arguments(
+    arguments = arguments_of(
+        settings,
         checkpoints,
-        steps=schedule.steps,
-        batch=schedule.batch,
-        lr=settings.lr,
-        warmup=settings.warmup,
-        weight_decay=settings.weight_decay,
+        plan=schedule,
         seed=seed,
         device=device,
-        precision=settings.precision,
-        log_every=settings.log_every,
-        save_every=settings.save_every,
-        others=settings.trainer,
         parts=schedule.batch // (settings.micro_batch or schedule.batch),
     )
     if settings.gradient_checkpointing:
@@ -256,14 +251,9 @@ def train_reranker(
         data_collator=partial(collate, tokenizing=tokenizing, title=title),
         callbacks=[ShowProgress("train-reranker", schedule.steps)],
     )
-    steps = trainer.go_on()
-    facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / schedule.steps_per_epoch, 4)}
-    if trainer.is_world_process_zero():
-        if selection is not None:
-            best = selection.put_back(model)
-            facts["best"] = {"step": best.step, settings.select: best.value}
+
+    def save() -> None:
         start.model.cpu().eval()
         save_crossencoder(start, folder)
-        shutil.rmtree(checkpoints, ignore_errors=True)
-    wait_for_all()
-    return facts
+
+    return trainer.finish(save)

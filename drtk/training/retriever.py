@@ -16,16 +16,17 @@ from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from drtk.models.checkpoint import TextEncoder
 from drtk.models.lora import add_adapters, merge_adapters, need_peft
 from drtk.settings.finetuning import RetrieverSettings
+from drtk.training.arguments import arguments_of
 from drtk.training.auxiliary import Corrupting, WithAuxiliary, diffcse_network
 from drtk.training.caching import RetrieverTrainer
+from drtk.training.callbacks import MeasureTheStart, ShowProgress
 from drtk.training.distributed import wait_for_all
 from drtk.training.draws import Draws, Texts, collate
 from drtk.training.examples import PackedExamples
 from drtk.training.goal import Goal, learns_from_teacher
-from drtk.training.pretrain import MeasureTheStart
+from drtk.training.memory import allow_checkpointing
 from drtk.training.schedule import Plan, planned
 from drtk.training.selection import Selection
-from drtk.training.trainer import ShowProgress, allow_checkpointing, training_arguments
 
 QUERY_LENGTH, PASSAGE_LENGTH = 32, 144  # methods, section 6.2
 # Texts of like length go through the encoder together. What beginning another group costs, in tokens: the gradient of all
@@ -122,20 +123,7 @@ def train_retriever(
     if short and settings.draw != "replacement":
         warn(f"train-retriever: {short:,} examples have fewer than {settings.negatives} negatives; theirs repeat")
     checkpoints = folder / "checkpoints"
-    arguments = training_arguments(
-        checkpoints,
-        steps=schedule.steps,
-        batch=schedule.batch,
-        lr=settings.lr,
-        warmup=settings.warmup,
-        weight_decay=settings.weight_decay,
-        seed=seed,
-        device=device,
-        precision=settings.precision,
-        log_every=settings.log_every,
-        save_every=settings.save_every,
-        others=settings.trainer,
-    )
+    arguments = arguments_of(settings, checkpoints, plan=schedule, seed=seed, device=device)
     pair = BiEncoder(
         passage.encoder,
         query.encoder if "query" in towers else None,

@@ -13,8 +13,8 @@ from torch import nn
 from drtk.io.manifest import read_json, write_json
 from drtk.io.progress import log as say
 from drtk.io.progress import warn
+from drtk.training.checkpoints import load_weights, save_weights
 from drtk.training.distributed import rank, wait_for_all
-from drtk.training.trainer import load_weights, save_weights
 
 _WEIGHTS, _STATE = "best.safetensors", "best.json"
 
@@ -51,7 +51,8 @@ class Selection:
         self.every = every
         self._lower = by.endswith("loss") if lower is None else lower
         self.best: Best | None = None
-        self._model, self._look, self._folder, self._by, self._patience = model, look, folder, by, patience
+        self.by = by
+        self._model, self._look, self._folder, self._patience = model, look, folder, patience
 
     @property
     def enough(self) -> bool:
@@ -61,15 +62,15 @@ class Selection:
     def measure(self, step: int) -> dict[str, float]:
         """The numbers of a measurement; the weights are kept if it is the best so far."""
         found = self._look()
-        value = found[self._by]
+        value = found[self.by]
         best = self.best
         if best is None or (value < best.value if self._lower else value > best.value):
             self.best = Best(step, value)
             self._keep()
-            say(f"step {step:,}: {self._by} {value:z.4f}, the best so far")
+            say(f"step {step:,}: {self.by} {value:z.4f}, the best so far")
         else:
             best.since += 1
-            say(f"step {step:,}: {self._by} {value:z.4f}; that of step {best.step:,} was better")
+            say(f"step {step:,}: {self.by} {value:z.4f}; that of step {best.step:,} was better")
         return found
 
     def _keep(self) -> None:
@@ -102,7 +103,7 @@ class Selection:
         load_weights(model, self._folder / _WEIGHTS)
         if self.best.step == 0:
             warn(
-                f"no {self._by} was better than the {self.best.value:z.4f} before the first step: the weights are those it began with"
+                f"no {self.by} was better than the {self.best.value:z.4f} before the first step: the weights are those it began with"
             )
         return self.best
 

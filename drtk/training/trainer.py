@@ -1,37 +1,42 @@
-"""The one subclass of transformers.Trainer, and the arguments it is given."""
+"""The one subclass of transformers.Trainer."""
 
 from __future__ import annotations
 
 import json
-import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import fields
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import SequentialSampler
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer
 
-from drtk.errors import DrtkError, UsageError
-from drtk.io.progress import Progress, detail, warn
+from drtk.errors import DrtkError
 from drtk.io.progress import log as say
+from drtk.io.progress import warn
 from drtk.io.rounding import significant
 from drtk.models.checkpoint import quiet_transformers, writing_weights
+from drtk.training.callbacks import MeasureNowAndThen
+from drtk.training.checkpoints import (
+    COMPLETE,
+    WEIGHTS,
+    cut_log,
+    last_checkpoint,
+    load_weights,
+    save_weights,
+    step_of,
+    whole_checkpoints,
+)
 from drtk.training.distributed import mean_of_processes, rank, wait_for_all
-from drtk.training.reporting import beside_the_log, check_reporting
+from drtk.training.reporting import beside_the_log
 from drtk.training.sampling import seed_of_step
+from drtk.training.selection import Selection
 from drtk.training.soundness import Ruined, exploded, finite, first_loss, short_of_memory
 
 Objective = Callable[[nn.Module, dict[str, Any]], dict[str, Tensor]]
-WEIGHTS, COMPLETE = "model.safetensors", "complete"
-FIRST_SIGN = 10.0  # seconds until training off a terminal first says how far it is
-KEPT = 2  # checkpoints: the newest may be half written by a crash, or ruined, which only the step after it shows
 
 
 class Probe(Protocol):
@@ -126,6 +131,22 @@ class DrtkTrainer(Trainer):
                 f"{self.args.device}: out of memory at step {self.state.global_step + 1}; {self.relief} may help; "
                 f"{self._way_back(ruined=False)}"
             ) from error
+
+    def finish(self, save: Callable[[], None]) -> dict[str, Any]:
+        """Train to the end, let rank zero `save` the model with its best weights, and take the checkpoints away.
+
+        Returns "steps", "epochs" and, where a Selection chose the weights, "best": its step and measure. Raises as `go_on` does.
+        """
+        steps = self.go_on()
+        facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / self._steps_per_epoch, 4)}
+        if self.is_world_process_zero():
+            if isinstance(self.probe, Selection):
+                best = self.probe.put_back(self.model)
+                facts["best"] = {"step": best.step, self.probe.by: best.value}
+            save()
+            shutil.rmtree(self.args.output_dir, ignore_errors=True)
+        wait_for_all()
+        return facts
 
     def _way_back(self, *, ruined: bool) -> str:
         """What --resume would do now; ruined: a checkpoint of the weights as they are is taken away first."""
@@ -276,281 +297,3 @@ class DrtkTrainer(Trainer):
             if self.probe is not None:
                 self.probe.save(folder)
             (folder / COMPLETE).write_text("" if self._first_loss is None else repr(self._first_loss), encoding="utf-8")
-
-
-@contextmanager
-def within_memory(device: torch.device | str, advice: str) -> Iterator[None]:
-    """Tell in one line that memory was too small, and what may help."""
-    try:
-        yield
-    except RuntimeError as error:  # of which torch's own kind is one
-        if short_of_memory(error):
-            raise DrtkError(f"{device}: out of memory; {advice} may help") from error
-        raise
-
-
-class MeasureNowAndThen(TrainerCallback):
-    """Asks for a measurement every so many steps, and after the last one."""
-
-    def __init__(self, every: int) -> None:
-        self._every = every
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        step = state.global_step
-        control.should_evaluate = step % self._every == 0 or step == state.max_steps
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_evaluate = False  # the Trainer looks a second time after the last step
-
-
-class ShowProgress(TrainerCallback):
-    """A bar on a terminal, elsewhere a plain line after 10 s and every 30 s, each with the last loss; all losses with -v."""
-
-    def __init__(self, what: str, steps: int) -> None:
-        self._what, self._steps = what, steps
-        self._progress: Progress | None = None
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.is_world_process_zero:
-            self._progress = Progress(
-                self._what, total=self._steps, unit="steps", initial=state.global_step, first=FIRST_SIGN
-            )
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_log |= state.global_step == state.max_steps  # the last entry may be of fewer steps
-        if self._progress is not None:
-            self._progress.add()
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **_: Any) -> None:
-        if self._progress is not None and logs and "loss" in logs:
-            self._progress.note = f"loss {logs['loss']:z.4g}"
-            detail(f"{self._what}: step {state.global_step:,}, loss {logs['loss']:z.4f}")
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._progress is not None:
-            self._progress.close()
-
-
-def save_weights(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Write a model's state as safetensors: a tensor that has several names (tied embeddings) once, under the first."""
-    distinct: dict[tuple[int, torch.Size, torch.device], str] = {}
-    for name, value in weights.items():
-        distinct.setdefault((value.data_ptr() if value.numel() else id(value), value.shape, value.device), name)
-    with writing_weights(path.parent):
-        save_file({name: weights[name].contiguous() for name in distinct.values()}, path)
-
-
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Put the state that `save_weights` wrote back into the model. Raises DrtkError where it is another model's."""
-    found, state = load_file(path), model.state_dict()
-    places = {state[name].data_ptr() for name in found if name in state}
-    strange = [name for name in found if name not in state]
-    strange += [name for name, value in state.items() if name not in found and value.data_ptr() not in places]
-    if strange:
-        raise DrtkError(f"{path}: holds the weights of another model: '{strange[0]}' is in one of them alone")
-    model.load_state_dict(found, strict=False)
-
-
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that was written to its end, None where there is none. Half written ones are taken away."""
-    wait_for_all()  # rank zero may have emptied the folder
-    whole = whole_checkpoints(folder)
-    wait_for_all()
-    if rank() == 0:
-        for path in folder.glob("checkpoint-*"):
-            if path not in whole:
-                shutil.rmtree(path)
-    return whole[0] if whole else None
-
-
-def whole_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints that were written to their end, the newest first."""
-    found = sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True)
-    return [path for path in found if (path / COMPLETE).exists()]
-
-
-def step_of(checkpoint: Path | None) -> int:
-    """The step after which a checkpoint was made; 0 for none."""
-    return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
-
-
-def cut_log(log: Path, *, step: int) -> None:
-    """Take the entries after `step` out of a log, and a line torn by a crash: resumed training writes them again."""
-    kept = []
-    for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if entry["step"] <= step:
-            kept.append(line + "\n")
-    log.write_text("".join(kept), encoding="utf-8")
-
-
-_OURS = {  # arguments that options of drtk decide
-    "output_dir": "-o",
-    "max_steps": "--steps",
-    "num_train_epochs": "--epochs",
-    "learning_rate": "--lr",
-    "warmup_steps": "--warmup",
-    "warmup_ratio": "--warmup",
-    "weight_decay": "--weight-decay",
-    "per_device_train_batch_size": "--batch",
-    "seed": "--seed",
-    "bf16": "--precision",
-    "fp16": "--precision",
-    "use_cpu": "--device",
-    "gradient_checkpointing": "--gradient-checkpointing",
-    "activation_checkpointing": "--gradient-checkpointing",
-    "logging_steps": "--log-every",
-    "save_steps": "--save-every",
-    "resume_from_checkpoint": "--resume",
-}
-_FIXED = {  # arguments that would break what drtk promises
-    "gradient_accumulation_steps": "the loss needs the whole batch at once",
-    "auto_find_batch_size": "the loss depends on the batch",
-    "train_sampling_strategy": "drtk orders the examples",
-    "remove_unused_columns": "drtk makes the batches",
-    "dataloader_drop_last": "drtk makes the batches",
-    "save_strategy": "--resume needs checkpoints by step",
-    "save_only_model": "--resume needs the optimizer's state",
-    "save_total_limit": "drtk keeps two, and none in the end",
-    "load_best_model_at_end": "drtk decides itself which weights are the result",
-    "eval_strategy": "drtk measures itself, where a command has --eval-every",
-    "eval_on_start": "drtk measures itself, where a command has --eval-every",
-    "label_smoothing_factor": "the loss is drtk's; see --label-smoothing, where a command has it",
-    "ignore_data_skip": "--resume would see other examples",
-    "full_determinism": "draws are functions of the step already",
-    "logging_nan_inf_filter": "a loss that is not a number ends training",
-    "push_to_hub": "drtk writes to this machine alone",
-}
-
-
-def passed_through(items: Sequence[str]) -> dict[str, Any]:
-    """TrainingArguments from KEY=VALUE strings; values are read as JSON where they are JSON.
-
-    Raises UsageError for a key that is unknown, or that an option of drtk or a promise of its own decides.
-    """
-    known = {item.name for item in fields(TrainingArguments) if item.init}
-    chosen: dict[str, Any] = {}
-    for item in items:
-        key, separator, value = item.partition("=")
-        if not separator:
-            raise UsageError(f"--trainer: '{item}' is not KEY=VALUE")
-        if key in _OURS:
-            raise UsageError(f"--trainer {key}: use {_OURS[key]}")
-        if key in _FIXED:
-            raise UsageError(f"--trainer {key}: cannot be chosen: {_FIXED[key]}")
-        if key not in known:
-            raise UsageError(f"--trainer: transformers' TrainingArguments have no '{key}'")
-        try:
-            chosen[key] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
-        except json.JSONDecodeError:
-            chosen[key] = value
-    return chosen
-
-
-def trains_on_gpu(device: str) -> bool:
-    """Whether `--device` means a GPU. Raises UsageError for what training does not take, DrtkError where there is no GPU."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise UsageError(
-            f"--device {device}: training takes auto, cpu or cuda; CUDA_VISIBLE_DEVICES chooses among GPUs"
-        )
-    on_gpu = torch.cuda.is_available() and device != "cpu"
-    if device == "cuda" and not on_gpu:
-        raise DrtkError("--device cuda: not available")
-    return on_gpu
-
-
-def precision_of(name: str, *, on_gpu: bool) -> str:
-    """The numbers of `--precision`; "auto" is bfloat16 on a GPU that has it, float32 elsewhere."""
-    if name != "auto":
-        return name
-    return "bfloat16" if on_gpu and torch.cuda.is_bf16_supported() else "float32"
-
-
-def training_arguments(
-    folder: Path,
-    *,
-    steps: int,
-    batch: int,
-    lr: float,
-    warmup: float,
-    weight_decay: float,
-    seed: int,
-    device: str,
-    precision: str,
-    log_every: int,
-    save_every: int,
-    others: Sequence[str],
-    schedule: str = "linear",
-    fused: bool = True,
-    report_to: Sequence[str] = (),
-    parts: int = 1,
-) -> TrainingArguments:
-    """The Trainer's arguments; `batch` is that of one device, `folder` takes the checkpoints.
-
-    schedule: of the learning rate after its warm-up, by transformers' name (constant, linear, cosine, …)
-    fused: AdamW as one kernel; report_to: who is told, by transformers' name (tensorboard, wandb)
-    parts: so many equal parts of the batch go through the model one after the other; for losses that are means over it
-
-    Raises UsageError for what TrainingArguments refuse, MissingDependency where whom to tell is not installed.
-    """
-    on_gpu = trains_on_gpu(device)
-    precision = precision_of(precision, on_gpu=on_gpu)
-    rising = round(warmup * steps) if warmup < 1 else round(warmup)
-    if rising >= steps:
-        warn(
-            f"the learning rate would rise for {rising:,} steps; after {steps:,} it is at {lr * steps / rising:.1e}: --warmup 0.1"
-        )
-    chosen: dict[str, Any] = {
-        "output_dir": str(folder),
-        "max_steps": steps,
-        "per_device_train_batch_size": batch // parts,
-        "gradient_accumulation_steps": parts,
-        "learning_rate": lr,
-        "warmup_steps": rising,
-        "weight_decay": weight_decay,
-        "optim": "adamw_torch_fused" if fused else "adamw_torch",
-        "lr_scheduler_type": "constant_with_warmup" if schedule == "constant" and warmup else schedule,
-        "seed": seed,
-        "use_cpu": not on_gpu,
-        "bf16": precision == "bfloat16",
-        "fp16": precision == "float16",
-        "logging_steps": log_every,
-        "save_strategy": "steps",
-        "save_steps": math.ceil(save_every / log_every) * log_every,  # so that no entry of the log spans a resumption
-        "save_total_limit": KEPT,
-        "dataloader_drop_last": True,
-        "remove_unused_columns": False,
-        "logging_nan_inf_filter": False,
-        "disable_tqdm": True,
-        "report_to": [*report_to] or "none",
-        "run_name": folder.parent.name,
-        "ddp_find_unused_parameters": False,
-        "dataloader_num_workers": 2 if on_gpu else 0,
-        "dataloader_pin_memory": on_gpu,
-    }
-    chosen |= passed_through(others)
-    named = chosen["report_to"]
-    check_reporting([named] if isinstance(named, str) else named or ())
-    try:
-        arguments = TrainingArguments(**chosen)
-    except (ValueError, TypeError, ImportError) as error:
-        raise UsageError(f"--trainer: {str(error).splitlines()[0]}") from error
-    if arguments.n_gpu > 1:  # DataParallel would cut the batch apart within one process; torchrun is the way to several
-        arguments._n_gpu = 1
-    return arguments
-
-
-def allow_checkpointing(backbone: Any) -> None:
-    """Let a backbone trade time for memory: activations are computed again in the backward pass."""
-    backbone.config.use_cache = False  # for generation; transformers would turn it off itself, and say so
-    enable = getattr(backbone, "activation_checkpointing_enable", None)
-    try:
-        if enable is not None:
-            enable(activation_checkpointing_kwargs={"use_reentrant": False})
-        else:
-            backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    except ValueError as error:
-        raise DrtkError(f"--gradient-checkpointing: {str(error).splitlines()[0]}") from error

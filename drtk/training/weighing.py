@@ -18,11 +18,13 @@ from drtk.settings.weighting import WeightingSettings, WeightTrainingSettings
 from drtk.text.basic_words import function_words
 from drtk.text.word_pieces import WordPieceTokenizer
 from drtk.text.word_places import passage_places
+from drtk.training.arguments import training_arguments
+from drtk.training.callbacks import ShowProgress
 from drtk.training.distributed import wait_for_all
 from drtk.training.draws import Draws, Texts
 from drtk.training.examples import PackedExamples
 from drtk.training.schedule import Plan, planned
-from drtk.training.trainer import DrtkTrainer, ShowProgress, training_arguments
+from drtk.training.trainer import DrtkTrainer
 from drtk.training.weighing_data import AskedPassages, Pairing, Recalling
 
 LOG = "log.jsonl"

@@ -16,7 +16,7 @@ from drtk.settings.core import load_preset, merge
 from drtk.settings.pretraining import PretrainSettings
 from drtk.text.token_corpus import TokenCorpus
 from drtk.training.estimating import LAYER_BYTES, encoded_slots, estimated, parameters, trained
-from drtk.training.pretrain import Material
+from drtk.training.material import Material
 from tests.enriched import enriched_corpus
 from tests.running import command
 from tests.tiny import tiny_model

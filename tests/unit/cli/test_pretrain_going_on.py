@@ -13,8 +13,8 @@ import torch
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.manifest import read_json
+from drtk.training.checkpoints import whole_checkpoints
 from drtk.training.pretrainer import Pretrainer
-from drtk.training.trainer import whole_checkpoints
 from tests.pretraining import World
 from tests.unit.cli.test_pretrain_command import arguments, entries, pretrain
 

@@ -17,7 +17,7 @@ from drtk.settings.pretraining import PretrainSettings
 from drtk.text.slots import Slotted
 from drtk.text.token_corpus import TokenCorpus
 from drtk.text.tokens import load_tokenizer
-from drtk.training.pretrain import Material
+from drtk.training.material import Material
 from tests.enriched import enriched_corpus
 from tests.running import command
 from tests.tiny import tiny_model

@@ -15,7 +15,7 @@ from drtk.objectives.checking import checked
 from drtk.objectives.network import compared_terms
 from drtk.settings.composition import Composition
 from drtk.text.token_corpus import TokenCorpus
-from drtk.training.pretrain import Material
+from drtk.training.material import Material
 from tests.enriched import enriched_corpus
 from tests.tiny import tiny_model
 from tests.unit.settings.test_ablations import ROWS, resolved

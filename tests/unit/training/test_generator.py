@@ -16,11 +16,11 @@ from drtk.models.reading import Reading, reading_of
 from drtk.models.seq2seq import load_writer
 from drtk.records import Example, Passage
 from drtk.settings.writing import GeneratorSettings
+from drtk.training.checkpoints import load_weights, save_weights
 from drtk.training.examples import PackedExamples
 from drtk.training.generator import collate, plan, teacher_forced
 from drtk.training.pairs import ExamplePairs, Pair, PairsOfSteps, WrittenPairs, held_out, sampled
 from drtk.training.selection import Selection
-from drtk.training.trainer import load_weights, save_weights
 from drtk.training.writing import WritingTest
 from tests.tiny import tiny_writer
 

@@ -8,9 +8,10 @@ import pytest
 
 from drtk.errors import DrtkError, UsageError
 from drtk.settings.finetuning import RetrieverSettings
+from drtk.training.arguments import passed_through, training_arguments
+from drtk.training.checkpoints import cut_log, last_checkpoint
 from drtk.training.retriever import plan
 from drtk.training.schedule import Plan
-from drtk.training.trainer import cut_log, last_checkpoint, passed_through, training_arguments
 
 GIVEN = {
     "steps": 50, "batch": 4, "lr": 1e-4, "warmup": 0.1, "weight_decay": 0.0, "seed": 1, "device": "cpu",
@@ -87,7 +88,7 @@ def test_a_batch_must_divide_among_processes(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_warm_up_that_outlasts_training_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     told: list[str] = []
-    monkeypatch.setattr("drtk.training.trainer.warn", told.append)
+    monkeypatch.setattr("drtk.training.arguments.warn", told.append)
     training_arguments(tmp_path, **GIVEN | {"warmup": 0.1})
     assert told == []
     training_arguments(tmp_path, **GIVEN | {"warmup": 200.0})

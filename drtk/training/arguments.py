@@ -1,0 +1,214 @@
+"""The arguments of transformers' Trainer: what drtk decides, what it refuses, what is passed through."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from transformers import TrainingArguments
+
+from drtk.errors import DrtkError, UsageError
+from drtk.io.progress import warn
+from drtk.training.checkpoints import KEPT
+from drtk.training.reporting import check_reporting
+from drtk.training.schedule import Plan
+
+_OURS = {  # arguments that options of drtk decide
+    "output_dir": "-o",
+    "max_steps": "--steps",
+    "num_train_epochs": "--epochs",
+    "learning_rate": "--lr",
+    "warmup_steps": "--warmup",
+    "warmup_ratio": "--warmup",
+    "weight_decay": "--weight-decay",
+    "per_device_train_batch_size": "--batch",
+    "seed": "--seed",
+    "bf16": "--precision",
+    "fp16": "--precision",
+    "use_cpu": "--device",
+    "gradient_checkpointing": "--gradient-checkpointing",
+    "activation_checkpointing": "--gradient-checkpointing",
+    "logging_steps": "--log-every",
+    "save_steps": "--save-every",
+    "resume_from_checkpoint": "--resume",
+}
+_FIXED = {  # arguments that would break what drtk promises
+    "gradient_accumulation_steps": "the loss needs the whole batch at once",
+    "auto_find_batch_size": "the loss depends on the batch",
+    "train_sampling_strategy": "drtk orders the examples",
+    "remove_unused_columns": "drtk makes the batches",
+    "dataloader_drop_last": "drtk makes the batches",
+    "save_strategy": "--resume needs checkpoints by step",
+    "save_only_model": "--resume needs the optimizer's state",
+    "save_total_limit": "drtk keeps two, and none in the end",
+    "load_best_model_at_end": "drtk decides itself which weights are the result",
+    "eval_strategy": "drtk measures itself, where a command has --eval-every",
+    "eval_on_start": "drtk measures itself, where a command has --eval-every",
+    "label_smoothing_factor": "the loss is drtk's; see --label-smoothing, where a command has it",
+    "ignore_data_skip": "--resume would see other examples",
+    "full_determinism": "draws are functions of the step already",
+    "logging_nan_inf_filter": "a loss that is not a number ends training",
+    "push_to_hub": "drtk writes to this machine alone",
+}
+
+
+def passed_through(items: Sequence[str]) -> dict[str, Any]:
+    """TrainingArguments from KEY=VALUE strings; values are read as JSON where they are JSON.
+
+    Raises UsageError for a key that is unknown, or that an option of drtk or a promise of its own decides.
+    """
+    known = {item.name for item in fields(TrainingArguments) if item.init}
+    chosen: dict[str, Any] = {}
+    for item in items:
+        key, separator, value = item.partition("=")
+        if not separator:
+            raise UsageError(f"--trainer: '{item}' is not KEY=VALUE")
+        if key in _OURS:
+            raise UsageError(f"--trainer {key}: use {_OURS[key]}")
+        if key in _FIXED:
+            raise UsageError(f"--trainer {key}: cannot be chosen: {_FIXED[key]}")
+        if key not in known:
+            raise UsageError(f"--trainer: transformers' TrainingArguments have no '{key}'")
+        try:
+            chosen[key] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
+        except json.JSONDecodeError:
+            chosen[key] = value
+    return chosen
+
+
+def trains_on_gpu(device: str) -> bool:
+    """Whether `--device` means a GPU. Raises UsageError for what training does not take, DrtkError where there is no GPU."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise UsageError(
+            f"--device {device}: training takes auto, cpu or cuda; CUDA_VISIBLE_DEVICES chooses among GPUs"
+        )
+    on_gpu = torch.cuda.is_available() and device != "cpu"
+    if device == "cuda" and not on_gpu:
+        raise DrtkError("--device cuda: not available")
+    return on_gpu
+
+
+def precision_of(name: str, *, on_gpu: bool) -> str:
+    """The numbers of `--precision`; "auto" is bfloat16 on a GPU that has it, float32 elsewhere."""
+    if name != "auto":
+        return name
+    return "bfloat16" if on_gpu and torch.cuda.is_bf16_supported() else "float32"
+
+
+def training_arguments(
+    folder: Path,
+    *,
+    steps: int,
+    batch: int,
+    lr: float,
+    warmup: float,
+    weight_decay: float,
+    seed: int,
+    device: str,
+    precision: str,
+    log_every: int,
+    save_every: int,
+    others: Sequence[str],
+    schedule: str = "linear",
+    fused: bool = True,
+    report_to: Sequence[str] = (),
+    parts: int = 1,
+) -> TrainingArguments:
+    """The Trainer's arguments; `batch` is that of one device, `folder` takes the checkpoints.
+
+    schedule: of the learning rate after its warm-up, by transformers' name (constant, linear, cosine, …)
+    fused: AdamW as one kernel; report_to: who is told, by transformers' name (tensorboard, wandb)
+    parts: so many equal parts of the batch go through the model one after the other; for losses that are means over it
+
+    Raises UsageError for what TrainingArguments refuse, MissingDependency where whom to tell is not installed.
+    """
+    on_gpu = trains_on_gpu(device)
+    precision = precision_of(precision, on_gpu=on_gpu)
+    rising = round(warmup * steps) if warmup < 1 else round(warmup)
+    if rising >= steps:
+        warn(
+            f"the learning rate would rise for {rising:,} steps; after {steps:,} it is at {lr * steps / rising:.1e}: --warmup 0.1"
+        )
+    chosen: dict[str, Any] = {
+        "output_dir": str(folder),
+        "max_steps": steps,
+        "per_device_train_batch_size": batch // parts,
+        "gradient_accumulation_steps": parts,
+        "learning_rate": lr,
+        "warmup_steps": rising,
+        "weight_decay": weight_decay,
+        "optim": "adamw_torch_fused" if fused else "adamw_torch",
+        "lr_scheduler_type": "constant_with_warmup" if schedule == "constant" and warmup else schedule,
+        "seed": seed,
+        "use_cpu": not on_gpu,
+        "bf16": precision == "bfloat16",
+        "fp16": precision == "float16",
+        "logging_steps": log_every,
+        "save_strategy": "steps",
+        "save_steps": math.ceil(save_every / log_every) * log_every,  # so that no entry of the log spans a resumption
+        "save_total_limit": KEPT,
+        "dataloader_drop_last": True,
+        "remove_unused_columns": False,
+        "logging_nan_inf_filter": False,
+        "disable_tqdm": True,
+        "report_to": [*report_to] or "none",
+        "run_name": folder.parent.name,
+        "ddp_find_unused_parameters": False,
+        "dataloader_num_workers": 2 if on_gpu else 0,
+        "dataloader_pin_memory": on_gpu,
+    }
+    chosen |= passed_through(others)
+    named = chosen["report_to"]
+    check_reporting([named] if isinstance(named, str) else named or ())
+    try:
+        arguments = TrainingArguments(**chosen)
+    except (ValueError, TypeError, ImportError) as error:
+        raise UsageError(f"--trainer: {str(error).splitlines()[0]}") from error
+    if arguments.n_gpu > 1:  # DataParallel would cut the batch apart within one process; torchrun is the way to several
+        arguments._n_gpu = 1
+    return arguments
+
+
+class TrainingSettings(Protocol):
+    """What the settings of every fine-tuning have."""
+
+    @property
+    def lr(self) -> float: ...
+    @property
+    def warmup(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def log_every(self) -> int: ...
+    @property
+    def save_every(self) -> int: ...
+    @property
+    def trainer(self) -> Sequence[str]: ...
+
+
+def arguments_of(
+    settings: TrainingSettings, folder: Path, *, plan: Plan, seed: int, device: str, **others: Any
+) -> TrainingArguments:
+    """`training_arguments` by the settings of a command and the plan made for its data; `others` as there."""
+    return training_arguments(
+        folder,
+        steps=plan.steps,
+        batch=plan.batch,
+        lr=settings.lr,
+        warmup=settings.warmup,
+        weight_decay=settings.weight_decay,
+        seed=seed,
+        device=device,
+        precision=settings.precision,
+        log_every=settings.log_every,
+        save_every=settings.save_every,
+        others=settings.trainer,
+        **others,
+    )
