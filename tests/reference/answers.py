@@ -35,10 +35,7 @@ def tokens(text: str) -> list[str]:
 def stands_in(answer: str, text: str) -> bool:
     """Whether the answer's tokens come one after the other in the text; those of an empty answer always do."""
     wanted, given = tokens(answer), tokens(text)
-    for start in range(len(given) + 1):
-        if given[start : start + len(wanted)] == wanted:
-            return True
-    return False
+    return any(given[start : start + len(wanted)] == wanted for start in range(len(given) + 1))
 
 
 def is_found(pattern: str, text: str) -> bool:

@@ -42,10 +42,7 @@ def initial_capitals(answer: str) -> str:
     letters = [character for character in answer if character.isalpha()]
     if not letters or any(not character.isupper() for character in letters):
         return answer
-    words = []
-    for word in answer.split(" "):
-        words.append(word[:1].upper() + word[1:].lower())
-    return " ".join(words)
+    return " ".join(word[:1].upper() + word[1:].lower() for word in answer.split(" "))
 
 
 def right_passages(found: Sequence[Found], answers: Sequence[str]) -> list[Found]:
@@ -124,7 +121,8 @@ def question_loss(
 ) -> float:
     """Hinges over pairs of one question's candidates: the printed sum, or the mean over offsets of their means.
 
-    A question without any pair that counts costs nothing.
+    A question without any pair that counts costs nothing. The printed sum has no ties; who does not skip them adds those
+    of the order in which the candidates come, as for the offsets.
     """
     order = sorted(range(len(ranks)), key=lambda place: (ranks[place], place))
 
@@ -133,9 +131,9 @@ def question_loss(
 
     if weight == "sum":
         total = 0.0
-        for better in order:
-            for worse in order:
-                if ranks[better] < ranks[worse]:
+        for place, better in enumerate(order):
+            for worse in order[place + 1 :]:
+                if ranks[better] < ranks[worse] or not skip_ties:
                     total += hinge(better, worse)
         return total
     offsets = []
@@ -275,21 +273,14 @@ def reranker_loss(pairs: Sequence[tuple[float, bool]]) -> float:
     return math.fsum(binary(logit, right=right) for logit, right in pairs) / len(pairs)
 
 
-def reranker_rate(step: int, *, peak: float, warmup: int, steps: int) -> float:
-    """Up in a line until `warmup`, down in a line to 0 at the last step; steps from 0."""
-    if step < warmup:
-        return peak * step / warmup
-    return peak * (steps - step) / (steps - warmup)
-
-
 def reranked(names: Sequence[str], scores: Mapping[str, float], *, depth: int) -> list[str]:
-    """The first `depth` by score, higher is better here and the first among equals; the rest as it was."""
+    """The first `depth` by score, higher is better here, equals by descending id (8.0); the rest as it was."""
     head = list(names[:depth])
     ordered: list[str] = []
     while head:
         best = head[0]
         for name in head:
-            if scores[name] > scores[best]:
+            if (scores[name], name) > (scores[best], best):
                 best = name
         head.remove(best)
         ordered.append(best)
