@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from drtk.io.intake import Intake
+from drtk.io.store import CorpusStore
 from drtk.questions.reading import questions_read
-from drtk.records import Passage
 from tests.expansions import write_rows
 from tests.reference import answers as slow
 from tests.reference import queries
@@ -114,35 +114,20 @@ def test_exact_match_is_that_of_the_reference(here: Path, capfd: pytest.CaptureF
     assert found == pytest.approx(slow.exact_match_of_all(said, golds))
 
 
-class Texts:
-    """A corpus in memory."""
-
-    def __init__(self, passages: dict[str, Passage]) -> None:
-        self._passages = passages
-
-    def __contains__(self, id: object) -> bool:
-        return id in self._passages
-
-    def __getitem__(self, id: str) -> Passage:
-        return self._passages[id]
-
-    def many(self, ids: list[str]) -> list[Passage]:
-        return [self._passages[id] for id in ids]
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_a_reader_is_shown_the_first_of_a_fused_list(here: Path, capfd: pytest.CaptureFixture[str], seed: int) -> None:
     draw = random.Random(seed)
-    texts = {f"d{n}": Passage(f"d{n}", draw.choice(WORDS), draw.choice(WORDS)) for n in range(30)}
+    texts = {f"d{n}": {"title": draw.choice(WORDS), "text": draw.choice(WORDS)} for n in range(30)}
+    write_rows(here / "c.jsonl", [{"_id": id} | row for id, row in texts.items()])
     lists = [draw.sample(list(texts), draw.randint(1, 20)) for _ in range(3)]
     for number, names in enumerate(lists):
         lines = [f"q Q0 {name} {rank} {50 * number - rank} t\n" for rank, name in enumerate(names, start=1)]
         write(here / f"{number}.run", "".join(lines))
     command(capfd, "fuse", "0.run", "1.run", "2.run", "--method", "round-robin", "--top", "100", "-o", "fused", "-q")
     shown = queries.round_robin(lists, 100)[:10]
-    wanted = [queries.reader_input("who?", texts[name].title, texts[name].text) for name in shown]
+    wanted = [queries.reader_input("who?", **texts[name]) for name in shown]
     for order in ("rank", "score"):  # a reader that sorts sees the same
         reading = questions_read(
-            "fused", queries={"q": "who?"}, corpus=Texts(texts), depth=10, order=order, intake=Intake()
-        )  # type: ignore[arg-type]
+            "fused", queries={"q": "who?"}, corpus=CorpusStore.open("c.jsonl"), depth=10, order=order, intake=Intake()
+        )
         assert [each.inputs for each in reading] == [wanted]
