@@ -20,7 +20,17 @@ from tests.reference.queries import Found
 from tests.running import write
 
 WORDS = ["river", "lake", "stone", "bridge", "town", "north", "DAVID", "Beyonc\u00e9", "nile"]
-ANSWERS = [["David"], ["NILE", "lake"], ["beyonce\u0301"], ["never said"], [""], [], ["U.S."], ["stone bridge", "x"]]
+ANSWERS = [
+    ["David"],
+    ["Speke"],
+    ["NILE", "lake"],
+    ["beyonce\u0301"],
+    ["never said"],
+    [""],
+    [],
+    ["U.S."],
+    ["stone bridge", "x"],
+]
 
 
 @pytest.mark.parametrize("seed", range(10))
