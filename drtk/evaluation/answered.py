@@ -64,7 +64,9 @@ def answers_of(source: str, match: str, intake: Intake) -> dict[str, tuple[str, 
         matching = MATCHES[match](query.answers or ())
         for pattern in getattr(matching, "invalid", ()):
             warn(f"{name_of(source)}:{intake.line}: '{pattern}' is no regular expression and matches nothing")
-        if query.answers and matching:
+        if query.answers and (
+            matching or getattr(matching, "invalid", ())
+        ):  # a pattern that is none is wrong, not away
             found[query.id] = query.answers
         else:
             without += 1

@@ -77,7 +77,7 @@ class PatternMatch:
     def __init__(self, answers: Iterable[str]) -> None:
         self._patterns: list[re.Pattern[str]] = []
         self.invalid: list[str] = []
-        for answer in filter(None, answers):
+        for answer in filter(str.strip, answers):  # a blank one would be found between any two words
             pattern = unicodedata.normalize("NFD", answer)
             try:
                 self._patterns.append(re.compile(pattern, re.IGNORECASE | re.MULTILINE))
