@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import string
 import unicodedata
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
@@ -80,7 +81,8 @@ class PatternMatch:
         for answer in filter(str.strip, answers):  # a blank one would be found between any two words
             pattern = unicodedata.normalize("NFD", answer)
             try:
-                self._patterns.append(re.compile(pattern, re.IGNORECASE | re.MULTILINE))
+                with warnings.catch_warnings(action="ignore", category=FutureWarning):  # what "[[" may mean one day
+                    self._patterns.append(re.compile(pattern, re.IGNORECASE | re.MULTILINE))
             except re.error:
                 self.invalid.append(answer)
 

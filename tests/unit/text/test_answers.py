@@ -118,3 +118,8 @@ def test_f1_is_the_harmonic_mean_of_shared_words() -> None:
     assert token_f1("x", ["y", "x y"]) == pytest.approx(2 / 3)
     assert token_f1("the", ["a"]) == 1.0
     assert token_f1("the", ["b"]) == 0.0
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_pattern_that_python_may_read_otherwise_one_day_says_nothing() -> None:
+    assert PatternMatch(["[[]x"])("a [x")
