@@ -192,7 +192,7 @@ def test_a_long_question_is_cut_and_never_the_prompt(
     (text,) = read[0]
     assert text.endswith("market winters")
     assert 1 < text.count("rivers") < 20
-    with pytest.raises(UsageError, match="--prompt leaves nothing of --max-length 3 for a question"):
+    with pytest.raises(UsageError, match="--prompt leaves nothing of the 3 tokens of an input for a question"):
         rows(capfd, *call, "3")
 
 
