@@ -87,7 +87,7 @@ def expanding(
         if any(reading_of(model).scorer == "rd" for model in models.values()):
             if len(ask.collection.folders) > 1:
                 raise UsageError("--query-reranker: one that reads passages (rd) asks one index of words")
-            texts = FoundTexts(ask.collection.folders[0], corpus=corpus)
+            texts = FoundTexts(ask.collection, corpus=corpus)  # the search's own: what it finds first is what is read
         reranker = QueryReranker(models, device=device, texts=texts)
         for kind in expanders:
             reranker.scorer(kind)  # now, not at the first question

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from drtk.errors import UsageError
+from drtk.io.candidates import distinct
 from drtk.io.rows import expansion_from, minted, parse_row
 from drtk.models.hub import locate
-from drtk.questions.choosing import as_given, by_estimate, distinct
+from drtk.questions.choosing import Group, as_given, by_estimate
 from drtk.questions.expansion import Expand, Generators, Question, generators_of
-from drtk.questions.reranking import Group, QueryReranker
+from drtk.questions.reranking import QueryReranker
 from drtk.records import Expansion
 from drtk.retrieval.base import Ranking
 from drtk.retrieval.fusion import fuse, round_robin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from drtk.models import query_reranker, text_writer
 from drtk.questions.answering import Chain, Chosen
 from drtk.questions.reranking import QueryReranker
 from drtk.records import Query
+from drtk.retrieval.bm25s import Bm25sIndex
 from tests.running import command, write
 from tests.tiny import collection, tiny_model, tiny_writer
 
 QUESTION = "which river flows?"
+SHORT = ("planets", "market castles")
 
 
 class Writes:
@@ -242,6 +245,43 @@ def test_a_model_that_is_prompted_expands_as_expand_queries_does(
     read.clear()
     shown("--expand-prompt", f"answer={PROMPT}")
     assert read == [of_gpt2, ["which river"]]  # "flows?" is no word of its vocabulary
+
+
+def test_first_passages_are_those_of_the_searchs_own_settings(
+    here: Path, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chooser = scorer(here, models, capfd, "rd")
+    # For "river": with b = 0 the passage that has it three times is first, with b = 1 the short one.
+    rows = [
+        {"_id": "short", "title": "winters", "text": "river"},
+        {"_id": "long", "title": "gardens", "text": "river river river " + "nothing " * 90},
+        *({"_id": f"d{n}", "title": "", "text": f"other{n} things{n}"} for n in range(9)),
+    ]
+    write(here / "rivers.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    command(capfd, "index", "rivers.jsonl", "--type", "bm25s", "-o", "rivers", "-q")
+
+    def written(given: Any, ids: Any, mask: Any, keys: Sequence[str], *_: Any, **__: Any) -> list[list[list[int]]]:
+        return [[given.tokenizer(text, add_special_tokens=False)["input_ids"] for text in SHORT] for _ in keys]
+
+    monkeypatch.setattr(text_writer, "answers", written)  # so that 48 tokens have room for passages
+    call = ["expand-queries", "question.jsonl", "--model", models / "one", "--kind", "title", "--n", "2"]
+    command(capfd, *call, "--device", "cpu", "-o", "candidates.jsonl", "-q")
+    opened = []
+    opening = Bm25sIndex.open
+    monkeypatch.setattr(Bm25sIndex, "open", lambda *given: opened.append(given) or opening(*given))
+    told, shown = {}, {}
+    for b in ("0", "1"):
+        apply = ["rerank-queries", "apply", "candidates.jsonl", "--queries", "question.jsonl", "--model", chooser]
+        command(capfd, *apply, "--index", "rivers", "--b", b, "-o", f"chosen{b}", "--device", "cpu", "-q")
+        (row,) = map(json.loads, (here / f"chosen{b}" / "choices.jsonl").read_text().splitlines())
+        told[b] = f"title: {row['queries'][0]}  (estimate {row['estimates'][0]:.4f}"
+        opened.clear()
+        ask = ["search", "rivers", "-q", QUESTION, "--b", b, "-k", "2", "--expand", f"title={models / 'one'}"]
+        ask += ["--candidates", "2", "--query-reranker", chooser, "--device", "cpu", "--quiet"]
+        shown[b] = command(capfd, *ask).splitlines()
+        assert len(opened) == 1  # the index is there once, for the search and for what is read
+    assert told["0"] != told["1"]
+    assert [shown[b][0].startswith(told[b]) for b in ("0", "1")] == [True, True]
 
 
 def test_what_does_not_go_together_is_refused(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
