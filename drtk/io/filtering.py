@@ -61,6 +61,7 @@ class FilterJob:
     barren: Callable[[], str] | None = (
         None  # says why, where records were read and nothing came of any: that is a fault
     )
+    empty: str | None = None  # said where no record came in, which a pipe cannot tell from a fault before it
     intake: Intake = field(default_factory=Intake)
     counts: dict[str, Any] = field(default_factory=dict)
 
@@ -239,6 +240,8 @@ class FilterJob:
             )  # journals that a kill caught between writing and renaming
             for path in glob.glob(torn):
                 Path(path).unlink(missing_ok=True)
+        if self.empty is not None and self.part == WHOLE and not journal.records:
+            warn(f"{self.command}: {self.empty}")
         if self.part != WHOLE and not journal.records:
             number, of = self.part
             warn(
