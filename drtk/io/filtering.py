@@ -60,6 +60,7 @@ class FilterJob:
     barren: Callable[[], str] | None = (
         None  # says why, where records were read and nothing came of any: that is a fault
     )
+    vain: Callable[[], str | None] | None = None  # says why, where what came of all records is of no use: a fault, too
     intake: Intake = field(default_factory=Intake)
     counts: dict[str, Any] = field(default_factory=dict)
 
@@ -153,15 +154,22 @@ class FilterJob:
                     journal.write(self._journal, inputs=self.intake.inputs)
                     output.keep_part = True
                 progress.add(size)
-            if self.barren is not None and journal.records and not journal.lines:
+            fault = self._fault(journal)
+            if fault is not None:
                 output.keep_part = False  # there is nothing in it to go on from
                 self._journal.unlink(missing_ok=True)
-                raise DrtkError(self.barren())
+                raise DrtkError(fault)
             if revise is not None:
                 self._revise(revise, output.part, journal)
             elif resumable:
                 self._forget_manifest()
         self._finish(manifest, journal, clock)
+
+    def _fault(self, journal: Journal) -> str | None:
+        """What is wrong with all that was made, once the last record is in; None: nothing."""
+        if self.barren is not None and journal.records and not journal.lines:
+            return self.barren()
+        return None if self.vain is None else self.vain()
 
     def _revise(self, revise: Revise, part: Path | None, journal: Journal) -> None:
         """Write the output from the lines in `part`, which stays as it is until that is done."""

@@ -179,6 +179,24 @@ def test_an_index_without_its_passages_is_refused(place: Path, tmp_path: Path) -
     assert len(label(place, tmp_path / "out", *named, "--corpus", str(place / "corpus.jsonl"), "--force")) == 288
 
 
+def test_a_corpus_whose_passages_have_no_text_finds_no_answers_and_is_told(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # The same ids, so that nothing is missing; yet no answer could ever be found.
+    passages = rows_of(place / "corpus.jsonl")
+    bare = write_rows(tmp_path / "bare.jsonl", [row | {"text": " "} for row in passages])
+    told = r"bare\.jsonl: none of the \d+ passages looked up there has a text: is it the right file\?"
+    with pytest.raises(DrtkError, match=told):
+        label(place, tmp_path / "out", "--corpus", str(bare))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bare.jsonl"]
+    assert len(label(place, tmp_path / "out", "--corpus", str(bare), "--match-title")) == 288  # titles are looked into
+    some = write_rows(tmp_path / "some.jsonl", [row | {"text": row["text"] * (row["_id"] != "x0")} for row in passages])
+    source = write_rows(tmp_path / "in", [{"_id": "e", "query_id": "q0", "kind": "answer", "text": "key0"}])
+    rows = label(place, tmp_path / "other", "--corpus", str(some), source=source)
+    assert rows[0]["rank"] == 2  # x0 and d0 have the word: both are looked into
+    assert "some.jsonl: 1 of the 2 passages looked up there have no text" in capfd.readouterr().err
+
+
 def test_what_cannot_be_meant_is_refused(place: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--max-rank 100: must be above --depth, 100"):
         label(place, tmp_path / "out", "--max-rank", "100")
