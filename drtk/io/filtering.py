@@ -121,6 +121,7 @@ class FilterJob:
         manifest = new_manifest(self.kind, self.settings, program=self.command)
         resumable = is_replaceable(self.output)
         journal = self._opening()
+        clock.before = journal.seconds
         stream = of_part(records, self.part, window=self.window)
         digest = hashlib.blake2b(digest_size=16)
         self._skip(stream, journal, digest)
@@ -151,6 +152,7 @@ class FilterJob:
                 journal.offset = output.end_frame()
                 if resumable:
                     journal.counts = self.counts
+                    journal.seconds = round(clock.seconds, 3)
                     journal.write(self._journal, inputs=self.intake.inputs)
                     output.keep_part = True
                 progress.add(size)
