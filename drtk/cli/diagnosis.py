@@ -110,9 +110,26 @@ def _faiss() -> Iterator[Finding]:
 def _lucene() -> Iterator[Finding]:
     from drtk.retrieval import lucene_jvm
 
-    yield _located("java runtime", lambda: "{0.version} at {0.home}".format(lucene_jvm.find_java()))
-    yield _located("lucene jar", lucene_jvm.find_jar)
-    yield _package("pyjnius", needed=False)
+    found = [
+        _located("java runtime", lambda: "{0.version} at {0.home}".format(lucene_jvm.find_java())),
+        _located("lucene jar", lucene_jvm.find_jar),
+        _package("pyjnius", needed=False),
+    ]
+    yield from found
+    if all(finding.state == "ok" for finding in found):
+        yield _started()
+
+
+def _started() -> Finding:
+    """Whether a JVM starts: that Java is there does not tell."""
+    from drtk.retrieval.lucene_trial import fault_of_trial, variables_set
+
+    variables = ", ".join(variables_set())
+    fault = fault_of_trial()
+    if fault is None:
+        return Finding("java start", "ok", f"Java starts{f' with {variables}' if variables else ''}")
+    mend = f"change or unset {variables}" if variables else "where memory is short: DRTK_JAVA_OPTIONS=-Xmx512m"
+    return Finding("java start", "absent", f"Java does not start, which Lucene needs: {fault}", mend)
 
 
 def _located(what: str, find: Callable[[], object]) -> Finding:

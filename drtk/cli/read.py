@@ -48,6 +48,7 @@ def read(
     from drtk.io.store import CorpusStore
     from drtk.models.hub import locate
     from drtk.questions.reading import Read, questions_read
+    from drtk.questions.textless import all_textless, warn_of_textless
     from drtk.runners.base import run_filter
 
     job.looked_up = (corpus, str(locate(model)))
@@ -60,6 +61,8 @@ def read(
         order=settings.order,
         intake=job.intake,
     )
+    job.vain = lambda: all_textless(job.counts, corpus)
     run_filter(
         found, job, Read, model, tokenizer, settings, device, running=running, window=WINDOW, unit="questions"
     )  # fmt: skip
+    warn_of_textless(job.counts, corpus)

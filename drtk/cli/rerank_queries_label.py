@@ -38,6 +38,7 @@ def rerank_queries__label(
     from drtk.io.candidates import questions_by_id, read_asked
     from drtk.io.progress import log
     from drtk.questions.labelling import AnswerCheck, Labelling
+    from drtk.questions.textless import all_textless, warn_of_textless
     from drtk.retrieval.found_texts import FoundTexts
     from drtk.settings.retrieval import SearchSettings
 
@@ -51,7 +52,9 @@ def rerank_queries__label(
     job.empty = "no candidate came in, so nothing is labelled"
     labelling = Labelling(texts, settings)
     asked = read_asked(source, questions, job.intake, check=AnswerCheck(settings.match))
+    job.vain = lambda: all_textless(job.counts, texts.corpus)
     job.run_windows(asked, labelling.pump, unit="candidates")
+    warn_of_textless(job.counts, texts.corpus)
     if labelling.searched:
         rate = labelling.searched / labelling.seconds
         log(f"rerank-queries label: {labelling.searched:,} queries searched, {rate:,.0f} queries/s with their answers")

@@ -62,6 +62,7 @@ class FilterJob:
         None  # says why, where records were read and nothing came of any: that is a fault
     )
     empty: str | None = None  # said where no record came in, which a pipe cannot tell from a fault before it
+    vain: Callable[[], str | None] | None = None  # says why, where what came of all records is of no use: a fault, too
     intake: Intake = field(default_factory=Intake)
     counts: dict[str, Any] = field(default_factory=dict)
 
@@ -122,6 +123,7 @@ class FilterJob:
         manifest = new_manifest(self.kind, self.settings, program=self.command)
         resumable = is_replaceable(self.output)
         journal = self._opening()
+        clock.before = journal.seconds
         stream = of_part(records, self.part, window=self.window)
         digest = hashlib.blake2b(digest_size=16)
         self._skip(stream, journal, digest)
@@ -151,19 +153,27 @@ class FilterJob:
                 journal.offset = output.end_frame()
                 if resumable:
                     journal.counts = self.counts
+                    journal.seconds = round(clock.seconds, 3)
                     with interrupts_held():  # the one without the other would tell of a part that goes
                         journal.write(self._journal, inputs=self.intake.inputs)
                         output.keep_part = True
                 progress.add(size)
-            if self.barren is not None and journal.records and not journal.lines:
+            fault = self._fault(journal)
+            if fault is not None:
                 output.keep_part = False  # there is nothing in it to go on from
                 self._journal.unlink(missing_ok=True)
-                raise DrtkError(self.barren())
+                raise DrtkError(fault)
             if revise is not None:
                 self._revise(revise, output.part, journal)
             elif resumable:
                 self._forget_manifest()
         self._finish(manifest, journal, clock)
+
+    def _fault(self, journal: Journal) -> str | None:
+        """What is wrong with all that was made, once the last record is in; None: nothing."""
+        if self.barren is not None and journal.records and not journal.lines:
+            return self.barren()
+        return None if self.vain is None else self.vain()
 
     def _revise(self, revise: Revise, part: Path | None, journal: Journal) -> None:
         """Write the output from the lines in `part`, which stays as it is until that is done."""

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from drtk.io.manifest import (
     SOURCES,
     UNFINISHED_MANIFEST,
     Clock,
+    Manifest,
     completed,
     inputs_named,
     is_manifest,
@@ -56,6 +58,7 @@ class FolderJob:
     def __post_init__(self) -> None:
         self.path = Path(self.output)
         self._clock = Clock()
+        self._clocked_from = time.time()
         self._manifest = new_manifest(self.kind, self.settings, program=self.command)
         self._lock: int | None = None
         self._began = False
@@ -142,6 +145,7 @@ class FolderJob:
     def _take_up(self) -> None:
         """Go on with the manifest of the run before; settings that differ from its own are said and noted there."""
         found = read_json(self._unfinished)
+        self._clock.before = self._seconds_of(found)
         self._manifest["started"] = found["started"]
         before, now = found["settings"], plain(self.settings)
         other = {key: [before.get(key), now[key]] for key in self.may_differ if before.get(key) != now.get(key)}
@@ -150,9 +154,25 @@ class FolderJob:
             said = ", ".join(f"{key} {_said(new)}, which was {_said(old)}" for key, (old, new) in other.items())
             log(f"{self.path}: going on with other settings: {said}")
             changes = [*changes, {"at": datetime.now(UTC).isoformat(timespec="seconds"), "settings": other}]
-            write_json(self._unfinished, found | {"settings": before | now, "changes": changes})
+            found |= {"settings": before | now, "changes": changes}
+        write_json(self._unfinished, found | self._stretch())
         if changes:
             self._manifest["changes"] = changes
+
+    def _stretch(self) -> dict[str, Any]:
+        """When this stretch of the work began, as seconds of the epoch, and how long those before took."""
+        return {"stretch": {"began": self._clocked_from, "before": self._clock.before}}
+
+    def _seconds_of(self, found: Manifest) -> float:
+        """What all stretches of an unfinished folder took; the last one ended when something was last written into it.
+
+        A killed process writes no farewell; what it worked after its last file is lost, too.
+        """
+        stretch = found.get("stretch")
+        if stretch is None:
+            return 0.0
+        last = max(item.lstat().st_mtime for item in self.path.rglob("*") if not item.is_dir())
+        return round(float(stretch["before"] + max(0.0, last - stretch["began"])), 3)
 
     def begin(self) -> Path:
         """The folder, ready to be written into: as it was left where a run is resumed, otherwise empty.
@@ -171,7 +191,8 @@ class FolderJob:
                 self._take_up()
                 return self.path
             # Unfinished first, empty later: a half-emptied folder must not pass for a finished one.
-            write_json(self._unfinished, self._manifest | {"inputs": inputs_named(self.settings)})
+            inputs = inputs_named(self.settings)
+            write_json(self._unfinished, self._manifest | {"inputs": inputs} | self._stretch())
             self._began = True
             (self.path / FOLDER_MANIFEST).unlink(missing_ok=True)
             for item in self.path.iterdir():

@@ -211,11 +211,12 @@ def folder_entry(folder: str | Path) -> dict[str, Any]:
 
 
 class Clock:
-    """Seconds since it was made."""
+    """Seconds since it was made, and `before`: those of earlier stretches of the same work."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
+        self.before = 0.0
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self._start
+        return self.before + time.monotonic() - self._start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -12,6 +13,7 @@ from drtk.io.candidates import Asked
 from drtk.io.filtering import Done
 from drtk.io.jsonl import dump
 from drtk.io.progress import warn
+from drtk.questions.textless import PASSAGES, TEXTLESS
 from drtk.records import Expansion, Passage, Query
 from drtk.retrieval.base import Ranking
 from drtk.retrieval.found_texts import FoundTexts
@@ -53,6 +55,7 @@ class Labelling:
     def __init__(self, texts: FoundTexts, settings: LabelSettings) -> None:
         self._texts, self._settings = texts, settings
         self._question: _Question | None = None
+        self._looked_into: Counter[str] = Counter()
         self._began = 0.0
         self.searched = 0
 
@@ -82,17 +85,20 @@ class Labelling:
 
     def _labelled(self, window: Sequence[Asked], rankings: Sequence[Ranking], searched: int) -> Done:
         lines, found = [], 0
+        self._question = None  # begins anew, so that the counts of a window are its own, wherever a run began
+        self._looked_into = Counter()
         for each, ranking in zip(window, rankings, strict=True):
             rank = self._rank(each.query, ranking)
             found += rank is not None
             top1 = self._first(ranking) if self._settings.top1 else None
             lines.append(dump(replace(each.expansion, rank=rank or self._settings.max_rank, top1=top1)))
-        return Done(lines, {"searched": searched, "find an answer": found})
+        counts = {"searched": searched, "find an answer": found}
+        return Done(lines, counts | dict(self._looked_into))
 
     def _rank(self, query: Query, ranking: Ranking) -> int | None:
         """The rank, from 1, of the first passage with an answer."""
         if self._question is None or self._question.query != query:
-            self._question = _Question(query, self._texts, self._settings)
+            self._question = _Question(query, self._texts, self._settings, self._looked_into)
         question = self._question
         return next((rank for rank, (id, _) in enumerate(ranking, start=1) if question.answered_by(id)), None)
 
@@ -106,12 +112,13 @@ class Labelling:
 class _Question:
     """A question whose candidates find many passages in common: each is read and looked through once."""
 
-    def __init__(self, query: Query, texts: FoundTexts, settings: LabelSettings) -> None:
+    def __init__(self, query: Query, texts: FoundTexts, settings: LabelSettings, looked_into: Counter[str]) -> None:
         self.query = query
         self._texts, self._title = texts, settings.match_title
         self._contains: Any = MATCHES[settings.match](query.answers or ())
         self._passages: dict[str, Passage] = {}
         self._answered: dict[str, bool] = {}
+        self._looked_into = looked_into
 
     def passage(self, id: str) -> Passage:
         if id not in self._passages:
@@ -124,4 +131,7 @@ class _Question:
             passage = self.passage(id)
             text = f"{passage.title} {passage.text}" if self._title and passage.title else passage.text
             self._answered[id] = bool(self._contains(text))
+            self._looked_into[PASSAGES] += 1
+            if not text.strip():
+                self._looked_into[TEXTLESS] += 1
         return self._answered[id]

@@ -22,6 +22,7 @@ from drtk.models.device import choose_device
 from drtk.models.fid import Answer, answered, encoded
 from drtk.models.hub import locate
 from drtk.models.seq2seq import load_writer
+from drtk.questions.textless import PASSAGES, TEXTLESS
 from drtk.records import Passage
 from drtk.runners.base import BatchFunction
 from drtk.settings.reading import ReadSettings
@@ -33,10 +34,11 @@ _CPU_ENCODED, _GPU_ENCODED = 1 << 12, 1 << 16  # encoded at once
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question as a reader sees it: an input for each of its passages, best first."""
+    """A question as a reader sees it: an input for each of its passages, best first; `textless` of them have no text."""
 
     query_id: str
     inputs: list[str]
+    textless: int = 0
 
 
 def reader_input(question: str, passage: Passage) -> str:
@@ -68,7 +70,9 @@ def questions_read(
                 f"passages are read by {order} (--order {other} for the other, which drtk eval has too)"
             )
         question = queries[hits.query_id]
-        yield Question(hits.query_id, [reader_input(question, passage) for passage in corpus.many(ids)])
+        passages = corpus.many(ids)
+        inputs = [reader_input(question, passage) for passage in passages]
+        yield Question(hits.query_id, inputs, sum(not passage.text.strip() for passage in passages))
 
 
 def _disputed(hits: QueryHits, depth: int) -> bool:
@@ -128,7 +132,8 @@ class Read(BatchFunction):
             dump({"query_id": each.query_id, "answer": " ".join(text.split()), "score": round(answers[row].score, 6)})
             for row, (each, text) in enumerate(zip(questions, written, strict=True))
         ]
-        return Done(lines, {"passages": len(tokens)})
+        counts = {PASSAGES: len(tokens), TEXTLESS: sum(question.textless for question in questions)}
+        return Done(lines, {name: count for name, count in counts.items() if count})
 
     def _answers(self, tokens: Tokens, groups: list[np.ndarray]) -> list[Answer]:
         try:

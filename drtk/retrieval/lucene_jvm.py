@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from drtk.errors import DrtkError, MissingDependency, pip_install
 from drtk.io.progress import detail
+from drtk.retrieval.lucene_trial import fault_of_trial, variables_set, worth_a_trial
 
 Result = TypeVar("Result")
 OLDEST_JAVA = 21
@@ -116,15 +117,27 @@ def start_jvm() -> None:
         import jnius_config
 
         if not jnius_config.vm_running:
-            _start(jar, java)
+            fault = fault_of_trial() if worth_a_trial() else None
+            try:
+                if fault is None:
+                    launch()
+            except (SystemError, OSError) as error:
+                fault = str(error)
+            if fault is not None:
+                see = " and ".join(variables_set() or ["$DRTK_JAVA_OPTIONS"])
+                raise DrtkError(
+                    f"Java {java.version} of {java.home} does not start: {fault}; see {see}; drtk doctor tells more"
+                )
         _hush()
         _started = True
         detail(f"Java {java.version} of {java.home}, Anserini {anserini_version(jar)}")
 
 
-def _start(jar: Path, java: JavaRuntime) -> None:
+def launch() -> None:
+    """Start the JVM, whatever it says or does. Raises SystemError or OSError as pyjnius does where it does not start."""
     import jnius_config
 
+    jar, java = find_jar(), find_java()
     logging.getLogger("kivy").setLevel(logging.WARNING)  # pyjnius tells of every method of every class there
     jnius_config.set_options(*jvm_options(java.version))
     jnius_config.set_classpath(str(jar))
@@ -132,14 +145,9 @@ def _start(jar: Path, java: JavaRuntime) -> None:
     if locale.nl_langinfo(locale.CODESET).upper() != "UTF-8" or os.environ.get("LC_ALL") in ("C", "POSIX"):
         told["LC_ALL"] = "C.UTF-8"  # by it Java reads and writes names of files
     with _environment(told):
-        try:
-            import jnius
+        import jnius
 
-            jnius.autoclass("java.lang.System")
-        except (SystemError, OSError) as error:
-            raise DrtkError(
-                f"Java {java.version} of {java.home} does not start: {error}; see $DRTK_JAVA_OPTIONS"
-            ) from error
+        jnius.autoclass("java.lang.System")
 
 
 @contextmanager

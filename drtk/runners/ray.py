@@ -8,6 +8,7 @@ import os
 import pickle
 import socket
 from collections.abc import Callable, Generator, Iterator
+from itertools import chain
 from typing import Any
 
 from drtk.errors import DrtkError, MissingDependency, pip_install
@@ -57,8 +58,13 @@ def run_on_ray(
 ) -> Generator[Any, None, None]:
     """What the batch function makes of each window, in order. `report` hears nothing: nobody watches a worker.
 
+    The first window is read before Ray starts, which takes a while: a file that is not there, or faulty at once, is told at once.
     Raises MissingDependency without ray, DrtkError where the cluster cannot be reached or gives up.
     """
+    first = next(windows, None)
+    if first is None:
+        return
+    windows = chain([first], windows)
     ray = _connected(running.ray_address)
     gpus = ray.cluster_resources().get("GPU", 0) if recipe.gpu else 0
     workers = running.ray_workers or max(1, int(gpus or ray.cluster_resources().get("CPU", 1)))

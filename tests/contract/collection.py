@@ -176,6 +176,7 @@ class Collection:
             "many.jsonl": queries(8000),
             "first.run": run(20),
             "second.run": run(20, shift=-2),
+            "many.run": run(1200, depth=5),
             "qrels.tsv": qrels(20),
             "many.tsv": qrels(20_000),
             "examples.jsonl": examples(24),
@@ -233,6 +234,13 @@ class Collection:
         from tests.tiny import tiny_crossencoder
 
         return tiny_crossencoder(self.folder / "crossencoder")
+
+    @cached_property
+    def _query_reranker(self) -> Path:
+        """A model that has seen a few steps of what expansions retrieve."""
+        call = ["rerank-queries", "train", str(self["labelled.jsonl"]), "--queries", str(self["asked.jsonl"])]
+        call += ["--model", str(self["model"]), "--max-length", "24", "--steps", "2", "--device", "cpu"]
+        return self._make("query_reranker", *call)
 
     @cached_property
     def _weighted(self) -> Path:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.collection import Collection, documents, examples, expansions, queried, run
+from tests.contract.collection import Collection, documents, examples, expansions, queried, queries, run
 from tests.contract.forkserver import Forkserver, Running
 from tests.contract.test_commands import files_of
 
@@ -57,6 +57,15 @@ KILLED = {
     "rerank": Killed(f"{TEXTS} --depth 2", 1500, input=run),
     "score": Killed(TEXTS, 1500, input=examples),
     "rerank-queries label": Killed("--queries {asked.jsonl} --index {bm25s} --batch 100", 8000, input=expansions),
+    "rerank-queries apply": Killed(
+        "--queries {asked.jsonl} --model {query_reranker} --top 2 --device cpu",
+        5000,
+        journal="/choices.jsonl.part.json",
+        input=expansions,
+    ),
+    "expand-queries --from-run": Killed(
+        "--from-run {many.run} --corpus {documents.jsonl} --candidates 9", 1200, input=queries
+    ),
     "read": Killed(
         "--corpus {documents.jsonl} --queries {many.jsonl} --model {writer} --depth 4 --max-length 32 --max-new-tokens 4",
         1000,

@@ -9,6 +9,7 @@ import pytest
 
 from drtk.cli import diagnosis
 from drtk.cli.diagnosis import Finding, examine, healthy, printed
+from tests.bm25 import need_lucene
 
 
 @pytest.fixture
@@ -70,3 +71,24 @@ def test_the_report_is_aligned_for_people_and_lines_of_json_for_programs():
     )
     rows = [orjson.loads(line) for line in printed(findings, json=True).splitlines()]
     assert rows[1] == {"what": "longer", "state": "absent", "found": "why", "mend": "pip install longer"}
+
+
+def test_a_java_is_started_and_what_it_says_is_told(monkeypatch):
+    need_lucene()
+    monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
+    monkeypatch.setenv("DRTK_JAVA_OPTIONS", "-Xmx64m")
+    *found, started = diagnosis._lucene()
+    assert [(each.what, each.state) for each in found] == [
+        ("java runtime", "ok"),
+        ("lucene jar", "ok"),
+        ("pyjnius", "ok"),
+    ]
+    assert started == Finding("java start", "ok", "Java starts with $DRTK_JAVA_OPTIONS")
+    monkeypatch.setenv("DRTK_JAVA_OPTIONS", "-Xmx1k")  # Java is there, and yet of no use
+    *_, started = diagnosis._lucene()
+    assert started == Finding(
+        "java start",
+        "absent",
+        "Java does not start, which Lucene needs: Error occurred during initialization of VM: Too small maximum heap",
+        "change or unset $DRTK_JAVA_OPTIONS",
+    )

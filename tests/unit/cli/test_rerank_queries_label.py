@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from drtk.cli.main import app
-from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from tests.bm25 import need_lucene
 from tests.expansions import RANKS, labelled, rows_of, world, write_rows, write_world
 
@@ -82,13 +82,17 @@ def test_equal_queries_of_a_window_are_searched_once_and_the_rate_is_told(
     assert "queries/s with their answers" in said
 
 
-def test_lucene_gives_the_labels_that_bm25s_gives(place: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def lucene(place: Path) -> Path:
+    """The world in an index of Lucene's."""
     need_lucene()
-    app(
-        ["index", str(place / "corpus.jsonl"), "--type", "bm25", "-o", str(tmp_path / "lucene"), "-q"],
-        standalone_mode=False,
-    )
-    mine = label(place, tmp_path / "out", "--index", str(tmp_path / "lucene"))
+    folder = place / "lucene"
+    app(["index", str(place / "corpus.jsonl"), "--type", "bm25", "-o", str(folder), "-q"], standalone_mode=False)
+    return folder
+
+
+def test_lucene_gives_the_labels_that_bm25s_gives(lucene: Path, place: Path, tmp_path: Path) -> None:
+    mine = label(place, tmp_path / "out", "--index", str(lucene))
     assert mine == rows_of(labelled(place))
 
 
@@ -175,6 +179,24 @@ def test_an_index_without_its_passages_is_refused(place: Path, tmp_path: Path) -
     assert len(label(place, tmp_path / "out", *named, "--corpus", str(place / "corpus.jsonl"), "--force")) == 288
 
 
+def test_a_corpus_whose_passages_have_no_text_finds_no_answers_and_is_told(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # The same ids, so that nothing is missing; yet no answer could ever be found.
+    passages = rows_of(place / "corpus.jsonl")
+    bare = write_rows(tmp_path / "bare.jsonl", [row | {"text": " "} for row in passages])
+    told = r"bare\.jsonl: none of the \d+ passages looked up there has a text: is it the right file\?"
+    with pytest.raises(DrtkError, match=told):
+        label(place, tmp_path / "out", "--corpus", str(bare))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bare.jsonl"]
+    assert len(label(place, tmp_path / "out", "--corpus", str(bare), "--match-title")) == 288  # titles are looked into
+    some = write_rows(tmp_path / "some.jsonl", [row | {"text": row["text"] * (row["_id"] != "x0")} for row in passages])
+    source = write_rows(tmp_path / "in", [{"_id": "e", "query_id": "q0", "kind": "answer", "text": "key0"}])
+    rows = label(place, tmp_path / "other", "--corpus", str(some), source=source)
+    assert rows[0]["rank"] == 2  # x0 and d0 have the word: both are looked into
+    assert "some.jsonl: 1 of the 2 passages looked up there have no text" in capfd.readouterr().err
+
+
 def test_what_cannot_be_meant_is_refused(place: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--max-rank 100: must be above --depth, 100"):
         label(place, tmp_path / "out", "--max-rank", "100")
@@ -182,21 +204,22 @@ def test_what_cannot_be_meant_is_refused(place: Path, tmp_path: Path) -> None:
         label(place, tmp_path / "out", "--index", str(tmp_path / "nowhere"))
 
 
-def test_a_java_that_cannot_start_is_told_with_a_way_out(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("variable", ["DRTK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"])
+def test_a_java_that_ends_the_process_instead_of_starting_is_told_on_one_line(
+    lucene: Path, place: Path, tmp_path: Path, variable: str
 ) -> None:
-    need_lucene()
-    app(
-        ["index", str(place / "corpus.jsonl"), "--type", "bm25", "-o", str(tmp_path / "lucene"), "-q"],
-        standalone_mode=False,
+    # Of a heap this small Java writes two lines of its own and calls exit(): no exception comes of it.
+    done = subprocess.run(
+        [sys.executable, "-m", "drtk", *arguments(place, tmp_path / "out", "--index", str(lucene)), "-q"],
+        env={**os.environ, variable: "-Xmx1k"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
-    from drtk.retrieval import lucene_search
-
-    def start() -> None:
-        raise MissingDependency("Java 21", "Lucene", "drtk doctor")
-
-    monkeypatch.setattr(lucene_search, "start_jvm", start)
-    with pytest.raises(MissingDependency, match="Lucene needs Java 21, which is not installed") as fault:
-        label(place, tmp_path / "out", "--index", str(tmp_path / "lucene"))
-    assert "\n" not in str(fault.value)
-    assert not (tmp_path / "out").exists()
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert line.startswith("drtk: Java ")
+    assert "does not start: Error occurred during initialization of VM: Too small maximum heap" in line
+    assert line.endswith(f"; see ${variable}; drtk doctor tells more")
+    assert not list(tmp_path.iterdir())

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.io import manifest
 from drtk.io.filtering import Done, FilterJob
 from drtk.io.journal import Journal
 from drtk.io.manifest import is_done, read_json
@@ -103,6 +104,37 @@ def test_the_manifest_of_a_resumed_run_counts_everything(tmp_path: Path) -> None
     second.check()
     second.run(RECORDS, counting(second, copied))
     assert read_json(tmp_path / "out.meta.json")["counts"] == {"in": 35, "out": 70, "worked": 35}
+
+
+def test_the_seconds_of_all_stretches_of_a_run_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A clock of its own: every record takes 2 s. Killed within the third window, and again within the fourth.
+    now = 100.0
+    monkeypatch.setattr(manifest.time, "monotonic", lambda: now)
+
+    def slow(at: int) -> Callable[[list[dict[str, Any]]], Iterator[bytes]]:
+        def work(window: list[dict[str, Any]]) -> Iterator[bytes]:
+            nonlocal now
+            for line in stopping_at(at)(window):
+                now += 1  # two lines a record
+                yield line
+
+        return work
+
+    for at, finished in ((25, 20), (34, 30)):
+        with pytest.raises(Interrupted):
+            run(tmp_path / "out", slow(at), resume=True)
+        assert read_json(tmp_path / "out.part.json")["seconds"] == 2 * finished  # of what is done, and kept
+        now += 1000  # in which nothing runs
+    run(tmp_path / "out", slow(99), resume=True)
+    assert read_json(tmp_path / "out.meta.json")["seconds"] == 2 * 35
+
+
+def test_a_journal_from_before_seconds_were_kept_is_gone_on_with(tmp_path: Path) -> None:
+    interrupted(tmp_path / "out")
+    path = tmp_path / "out.part.json"
+    path.write_bytes(orjson.dumps({name: value for name, value in read_json(path).items() if name != "seconds"}))
+    run(tmp_path / "out", resume=True)
+    assert content(tmp_path / "out") == WHOLE
 
 
 @pytest.mark.parametrize("torn", [b"torn", b"torn" * 1000])

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.io import folders
 from drtk.io.folders import FolderJob
 from drtk.io.manifest import is_done, read_json, read_manifest
 
@@ -253,3 +254,29 @@ def test_the_time_a_run_began_survives_resuming_and_finishing(tmp_path: Path) ->
     made.finish()
     assert read_manifest(tmp_path / "out")["started"] == "2000-01-01T00:00:00+00:00"
     assert os.listdir(tmp_path / "out").count("meta.json.part") == 0
+
+
+def test_the_seconds_of_all_stretches_of_a_folder_are_summed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two stretches that were killed: the first wrote its last file 500 s after it began, the second 70 s after.
+    now = 1_000_000.0
+    monkeypatch.setattr(folders.time, "time", lambda: now)
+    for name, seconds in (("half.bin", 500), ("more/deeper.bin", 70)):
+        made = job(tmp_path / "out", resume=True)
+        made.check()
+        folder = made.begin()
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"x")
+        made.release()
+        for item in folder.rglob("*"):
+            os.utime(item, (now, now))
+        os.utime(folder / name, (now + seconds, now + seconds))
+        now += 9000  # in which nothing runs
+    made = job(tmp_path / "out", resume=True)
+    made.check()
+    made.begin()
+    made.finish()
+    manifest = read_manifest(tmp_path / "out")
+    assert 570 <= manifest["seconds"] < 600
+    assert "stretch" not in manifest

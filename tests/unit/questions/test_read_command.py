@@ -263,6 +263,22 @@ def test_what_cannot_be_read_is_told_in_one_line(
             command(capfd, "read", "run", *FILES, "--model", folder, *SHORT)
 
 
+def test_passages_without_a_text_are_told_and_nothing_is_made_of_such_alone(
+    here: Path, model: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    passages = [json.loads(line) for line in (here / "corpus.jsonl").read_text().splitlines()]
+    write(here / "run", "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 1 t\nq2 Q0 d2 1 1 t\n")
+    files = ["--corpus", "other.jsonl", "--queries", "queries.jsonl", "--model", str(model)]
+    rows = [row | {"text": "" if row["_id"] == "d2" else row["text"]} for row in passages]
+    write(here / "other.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    app(["read", "run", *files, *SHORT, "-o", "p"], standalone_mode=False)
+    assert "other.jsonl: 2 of the 3 passages looked up there have no text" in capfd.readouterr().err
+    write(here / "other.jsonl", "".join(json.dumps(row | {"text": "\t"}) + "\n" for row in passages))
+    with pytest.raises(DrtkError, match=r"other\.jsonl: none of the 3 passages looked up there has a text"):
+        app(["read", "run", *files, *SHORT, "-o", "made"], standalone_mode=False)
+    assert not list(here.glob("made*"))
+
+
 def test_passages_forgiven_make_room_for_those_that_follow(here: Path) -> None:
     # Of d1, x, y, d2 the first two are wanted: with x and y forgiven these are d1 and d2, though y was third.
     write(

@@ -120,8 +120,9 @@ def test_a_java_that_does_not_start_says_where_it_is() -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "does not start" in done.stderr.splitlines()[-1]
-    assert "DRTK_JAVA_OPTIONS" in done.stderr.splitlines()[-1]
+    told = done.stderr.splitlines()[-1]
+    assert "does not start: Unrecognized VM option 'NoSuchOption'" in told
+    assert told.endswith("see $DRTK_JAVA_OPTIONS; drtk doctor tells more")
 
 
 SLEEPER = """

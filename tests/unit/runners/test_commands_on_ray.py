@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drtk.cli.main import app
 from drtk.enrichment.termweights import passes
-from drtk.errors import RecordError, UsageError
+from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.io.filtering import Done
 from drtk.io.jsonl import dump
-from drtk.io.manifest import read_json
+from drtk.io.manifest import manifest_path, read_json
 from drtk.io.shards import read_shards
 from drtk.retrieval import embeddings
 from drtk.retrieval.embeddings import EncodeWindows
@@ -24,8 +25,10 @@ from drtk.retrieval.encode import Embedder
 from drtk.runners.base import BatchFunction
 from drtk.text import chunk_corpus
 from drtk.text.chunk_corpus import ChunkWindows
+from tests.bm25 import need_lucene
 from tests.contract.collection import documents
-from tests.running import command
+from tests.expansions import labelled, write_world
+from tests.running import command, write
 from tests.tiny import passages, tiny_model, tiny_writer
 
 RAY = ["--runner", "ray", "--ray-workers", "2", "-q"]
@@ -147,6 +150,93 @@ def test_windows_made_on_two_workers_are_those_made_here(
     counts = [read_json(here / f"{name}.meta.json")["counts"] for name in ("local", "ray")]
     assert counts[0] == counts[1]
     assert counts[0]["in"] == 44
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Questions, candidates with and without labels, a run, an index of words, a writer, and a query re-ranker of kind rd."""
+    folder = write_world(tmp_path_factory.mktemp("asked"))
+    labelled(folder)
+    hits = [f"q{n} Q0 {id}{n} {rank} {1 / rank} t\n" for n in range(24) for rank, id in enumerate("xd", start=1)]
+    write(folder / "run", "".join(hits))
+    tiny_writer(folder / "t5", "t5")
+    tiny_model(folder / "model")
+    train = ["rerank-queries", "train", "labelled.jsonl", "--queries", "queries.jsonl", "--model", "model", "-o", "rd"]
+    named = [str(folder / word) if (folder / word).exists() or word == "rd" else word for word in train]
+    options = ["--scorer", "rd", "--max-length", "32", "--steps", "2", "--device", "cpu", "-q"]
+    app([*named, *options], standalone_mode=False)
+    return folder
+
+
+READ = ("read", "{run}", "--corpus", "{corpus.jsonl}", "--queries", "{queries.jsonl}", "--model", "{t5}")
+WRITTEN = ("expand-queries", "{queries.jsonl}", "--model", "{t5}", "--kind", "answer", "--n", "4")
+TAKEN = ("expand-queries", "{queries.jsonl}", "--from-run", "{run}", "--corpus", "{corpus.jsonl}")
+CHOSEN = (
+    "rerank-queries",
+    "apply",
+    "{expansions.jsonl}",
+    "--queries",
+    "{queries.jsonl}",
+    "--model",
+    "{rd}",
+    "--top",
+    "4",
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "estimate"),
+    [
+        ((*READ, "--max-new-tokens", "6"), "score"),
+        ((*WRITTEN, "--max-new-tokens", "6"), None),
+        pytest.param(TAKEN, None, marks=pytest.mark.slow),
+        ((*CHOSEN, "--index", "{bm25s}"), "estimates"),  # each worker opens the index, and asks it
+        pytest.param((*CHOSEN, "--index", "{bm25}"), "estimates", marks=pytest.mark.slow),  # in a JVM of its own
+    ],
+    ids=["read", "expand-queries --model", "expand-queries --from-run", "apply", "apply with Lucene"],
+)
+def test_what_is_asked_on_two_workers_is_what_is_asked_here(
+    asked: Path,
+    here: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    ray: object,
+    call: tuple[str, ...],
+    estimate: str | None,
+) -> None:
+    if "{bm25}" in call:
+        need_lucene()
+        command(capfd, "index", asked / "corpus.jsonl", "--type", "bm25", "-o", asked / "bm25", "-q")
+    for module in ("read", "expand_queries", "rerank_queries_apply"):
+        monkeypatch.setattr(f"drtk.cli.{module}.WINDOW", 5)
+    named = [str(asked / word[1:-1]) if word[0] == "{" else word for word in call]
+    command(capfd, *named, "-o", "local", "-q")
+    command(capfd, *named, "-o", "ray", *RAY)
+    made, expected = ([*map(json.loads, lines_made(here / name))] for name in ("ray", "local"))
+    assert len(expected) >= 24
+    for one, other in zip(made, expected, strict=True):
+        if estimate is not None:
+            assert one.pop(estimate) == pytest.approx(other.pop(estimate), abs=1e-4)  # added up in another order
+        assert one == other
+    counts = [read_json(manifest_path(name))["counts"] for name in ("local", "ray")]
+    assert counts[0] == counts[1]
+
+
+def lines_made(output: Path) -> list[str]:
+    """The lines of a file, or of what was chosen in a folder."""
+    return (output / "choices.jsonl" if output.is_dir() else output).read_text().splitlines()
+
+
+@pytest.mark.parametrize("call", [READ, TAKEN, CHOSEN], ids=["read", "expand-queries", "apply"])
+def test_an_input_that_is_not_there_is_told_before_ray_starts(
+    asked: Path, here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, call: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("drtk.runners.ray._connected", lambda _: pytest.fail("Ray was started"))
+    missing = "{expansions.jsonl}" if call == CHOSEN else "{run}"
+    named = ["nowhere" if word == missing else str(asked / word[1:-1]) if word[0] == "{" else word for word in call]
+    with pytest.raises(DrtkError, match=r"^nowhere: No such file or directory$"):
+        command(capfd, *named, "-o", "out", *RAY)
+    assert not (here / "out").is_file()
 
 
 def test_processes_of_ones_own_do_not_go_with_ray(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

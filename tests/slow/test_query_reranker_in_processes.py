@@ -1,0 +1,52 @@
+"""Two processes train a query re-ranker as one does, and keep the same weights (methods, section 0.4, rule 4)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from drtk.io.manifest import read_json
+from tests.contract.running import environment
+from tests.expansions import labelled, write_world
+from tests.tiny import tiny_crossencoder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more",
+    [
+        [],
+        ["--scorer", "rd", "--micro-batch", "2", "--dev", "labelled.jsonl", "--dev-kind", "title", "--eval-every", "2"],
+    ],
+    ids=["ri", "rd measured"],
+)
+def test_two_processes_train_as_one(tmp_path: Path, more: list[str]) -> None:
+    labelled(write_world(tmp_path))
+    tiny_crossencoder(tmp_path / "model", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    call = ["rerank-queries", "train", "labelled.jsonl", "--queries", "queries.jsonl", "--model", "model"]
+    call += ["--batch", "8", "--steps", "6", "--log-every", "1", "--max-length", "32", "--device", "cpu", "-q", *more]
+    call += ["--schedule", "linear", "--max-lr", "0.01", "--warmup", "0", "--trainer", "optim=sgd"]
+    for name, launcher in (("one", []), ("two", ["torch.distributed.run", "--nproc-per-node", "2", "-m"])):
+        command = [sys.executable, "-m", *launcher, "drtk", *call, "-o", name]
+        subprocess.run(command, cwd=tmp_path, env=environment(), check=True)
+    one, two, start = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two", "model"))
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
+    # The head of the start is turned round: its body tells whether anything was learned.
+    assert max(float((one[name] - start[name]).abs().max()) for name in one if name.startswith("bert.")) > 1e-4
+    logs = [
+        [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        for name in ("one", "two")
+    ]
+    losses = [[entry["loss"] for entry in entries if "loss" in entry] for entries in logs]
+    assert len(losses[0]) == 6
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    ranks = [[entry["mean rank"] for entry in entries if "mean rank" in entry] for entries in logs]
+    assert len(ranks[0]) == (3 if more else 0)
+    assert ranks[0] == ranks[1]
+    best = [read_json(tmp_path / name / "meta.json")["best"] for name in ("one", "two")]
+    assert best[0] == best[1]

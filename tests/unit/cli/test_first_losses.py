@@ -1,0 +1,74 @@
+"""Known answers of losses through the commands: a head of zeros scores all alike, so the first entry of log.jsonl is known."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from drtk.cli.main import app
+from tests.expansions import write_rows
+from tests.tiny import tiny_crossencoder, write_collection
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Examples to learn from, eight questions whose candidates have the same ranks, and a model that gives 0 to all it reads."""
+    folder = tmp_path_factory.mktemp("first")
+    write_collection(folder, 40)
+    candidates = [
+        {"_id": f"q{n}#{at}", "query_id": f"q{n}", "kind": "answer", "text": f"text {at}", "rank": rank, "top1": TOP1}
+        for n in range(8)
+        for at, rank in enumerate([1, 15, 101, 101])
+    ]
+    write_rows(folder / "labelled.jsonl", candidates)
+    weights = tiny_crossencoder(folder / "zero") / "model.safetensors"
+    tensors = load_file(weights)
+    for name in ("classifier.weight", "classifier.bias"):
+        tensors[name].zero_()
+    save_file(tensors, weights, metadata={"format": "pt"})
+    return folder
+
+
+TOP1 = {"title": "A title", "text": "and a passage"}
+
+
+def first_loss(place: Path, output: Path, command: str, source: str, *more: str) -> float:
+    """What is logged of the first step, before it changed any weight."""
+    named = ["--queries", str(place / "queries.jsonl"), "--model", str(place / "zero"), "--max-length", "24"]
+    once = ["--batch", "8", "--steps", "1", "--log-every", "1", "--device", "cpu", "-o", str(output), "-q"]
+    app([*command.split(), str(place / source), *named, *once, *more], standalone_mode=False)
+    return float(json.loads((output / "log.jsonl").read_text().splitlines()[0])["loss"])
+
+
+@pytest.mark.parametrize("preset", [(), ("--preset", "ear-ri"), ("--preset", "ear-rd")], ids=lambda each: "".join(each))
+@pytest.mark.parametrize(
+    ("more", "loss"),
+    [
+        # Margins, .01 a rank: 1-15 .14, 1-101 1.00 twice, 15-101 .86 twice, 101-101 none. Neighbours: (.14 + .86) / 2
+        # without the tie; two apart: (1.00 + .86) / 2; three apart: 1.00. (.50 + .93 + 1.00) / 3
+        ((), 0.81),
+        # With the tie, neighbours are three: (.14 + .86 + 0) / 3. (.333333 + .93 + 1.00) / 3
+        (("--no-skip-ties",), 0.754444),
+        # .14 + 1.00 + 1.00 + .86 + .86
+        (("--pair-weight", "sum"), 3.86),
+    ],
+)
+def test_a_query_re_ranker_begins_with_the_losses_of_methods_7_5(
+    place: Path, tmp_path: Path, preset: tuple[str, ...], more: tuple[str, ...], loss: float
+) -> None:
+    found = first_loss(place, tmp_path / "m", "rerank-queries train", "labelled.jsonl", *preset, *more)
+    assert found == pytest.approx(loss, abs=1e-6)
+
+
+@pytest.mark.parametrize("more", [("--loss", "bce"), ("--preset", "bert-passage-reranker")])
+def test_a_passage_re_ranker_that_tells_right_from_wrong_begins_at_ln_2(
+    place: Path, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    # Each pair is right with probability 1/2, whatever it is.
+    corpus = ["--corpus", str(place / "corpus.jsonl")]
+    found = first_loss(place, tmp_path / "m", "train-reranker", "examples.jsonl", *corpus, *more)
+    assert found == pytest.approx(math.log(2), abs=1e-6)
