@@ -36,9 +36,10 @@ def test_reciprocal_rank_fusion_of_two_short_lists() -> None:
     assert [round(score, 6) for _, score in found] == [0.032522, 0.032266, 0.016129, 0.015873]
 
 
-def test_linear_fusion_takes_a_lists_minimum_for_a_missing_score() -> None:
+@pytest.mark.parametrize("options", [{"method": "linear"}, {"method": "weighted", "normalize": "none"}])
+def test_linear_fusion_takes_a_lists_minimum_for_a_missing_score(options: dict[str, str]) -> None:
     # p1 12 + 1.1 * 78, p3 9 + 1.1 * 80, p2 10 + 1.1 * 77, p4 9 + 1.1 * 77
-    found = fused([BM25, DENSE], [1, 1.1], method="weighted", normalize="none")
+    found = fused([BM25, DENSE], [1, 1.1], **options)
     assert [(id, round(score, 6)) for id, score in found] == [("p1", 97.8), ("p3", 97.0), ("p2", 94.7), ("p4", 93.7)]
 
 
@@ -139,6 +140,21 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "dev.tsv").write_text("q\tp3\t1\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def test_dprs_rule_comes_out_of_the_command(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # p1 12 + 1.1 * 78, p3 9 + 1.1 * 80, p2 10 + 1.1 * 77, p4 9 + 1.1 * 77; --normalize, of `weighted`, changes nothing
+    for more in ([], ["--normalize", "zscore"]):
+        printed = command(
+            capfd, "fuse", "-q", "bm25.run", "dense.run", "--method", "linear", "--weights", "1,1.1", *more
+        )
+        rows = [line.split() for line in printed.splitlines()[:4]]
+        assert [(row[2], round(float(row[4]), 4)) for row in rows] == [
+            ("p1", 97.8),
+            ("p3", 97.0),
+            ("p2", 94.7),
+            ("p4", 93.7),
+        ]
 
 
 def test_the_command_writes_a_run_of_all_queries(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
