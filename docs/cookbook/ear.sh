@@ -10,7 +10,7 @@
 #   KINDS="sentence title terms"                 of --from-run, in the order of fusion
 #   RI_EPOCHS=3 RD_EPOCHS=2 RD_LENGTH=128 BATCH=4 MAX_LR=5e-4 WARMUP=100 EVERY=250    highest rate: MAX_LR / sqrt(WARMUP)
 #   RERANK_EPOCHS=2 RERANK_LENGTH=192 RERANK_DEPTH=25    the passage re-ranker: epochs over BM25's first ten, tokens, how many it re-orders
-#   GENERATOR=                                   a T5 or BART model: trained for GAR's three tasks and reported apart
+#   GENERATOR=                                   a T5 or BART model: trained for GAR's three tasks and reported apart; needs rouge-score
 #   GENERATOR_STEPS=1000 GENERATOR_BATCH=16 GENERATOR_LR=1e-3 SAMPLES=50
 #   PASSAGE_RERANKER=                            a passage re-ranker that is trained already
 #   DENSE= ENCODE=                               the encoder of the dense runs, MODEL where nothing is said, and options of its encode
@@ -125,7 +125,7 @@ if [ -n "${GENERATOR:-}" ]; then
   for kind in sentence answer title; do
     if [ $kind = answer ]; then hits=""; else hits="--run $out/train.run --dev-run $out/dev.run --corpus $corpus"; fi
     drtk train-generator "$out/train.jsonl" --task gar-$kind --model "$GENERATOR" --dev "$out/dev.jsonl" $hits --steps "${GENERATOR_STEPS:-1000}" \
-      --batch "${GENERATOR_BATCH:-16}" --lr "${GENERATOR_LR:-1e-3}" --eval-every "${GENERATOR_STEPS:-1000}" --select loss -o "$out/gar-$kind" $again
+      --batch "${GENERATOR_BATCH:-16}" --lr "${GENERATOR_LR:-1e-3}" --eval-every $(((${GENERATOR_STEPS:-1000} + 4) / 5)) -o "$out/gar-$kind" $again
     drtk expand-queries "$out/test.jsonl" --model "$out/gar-$kind" --n "${SAMPLES:-50}" -o "$out/gar.$kind.jsonl" $again
     cat "$out/gar.$kind.jsonl" >> "$out/gar.test.part"
   done
