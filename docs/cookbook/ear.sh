@@ -9,6 +9,7 @@
 #   CANDIDATES=10 SWEEP="1 2 5 10"               candidates of each kind; how many the sweep leaves to choose from
 #   KINDS="sentence title terms"                 of --from-run, in the order of fusion
 #   RI_EPOCHS=3 RD_EPOCHS=2 RD_LENGTH=128 BATCH=4 MAX_LR=5e-4 WARMUP=100 EVERY=250    highest rate: MAX_LR / sqrt(WARMUP)
+#   PER_KIND=                                    yes: a scorer's best weights for each kind, in $out/ri/KIND; else the best for all kinds together
 #   RERANK_EPOCHS=2 RERANK_LENGTH=192 RERANK_DEPTH=25    the passage re-ranker: epochs over BM25's first ten, tokens, how many it re-orders
 #   GENERATOR=                                   a T5 or BART model: trained for GAR's three tasks and reported apart; needs rouge-score
 #   GENERATOR_STEPS=1000 GENERATOR_BATCH=16 GENERATOR_LR=1e-3 SAMPLES=50
@@ -67,8 +68,13 @@ for name in train dev test; do
   label found $name
 done
 learn() { # SCORER EPOCHS LENGTH
+  devs="--dev $out/found.dev.labelled.jsonl"
+  if [ -n "${PER_KIND:-}" ]; then
+    devs=""
+    for kind in $kinds; do devs="$devs --dev $kind=$out/found.dev.labelled.jsonl"; done
+  fi
   drtk rerank-queries train "$out/found.train.labelled.jsonl" --queries "$out/train.jsonl" --model "$model" --preset "ear-$1" \
-    --dev "$out/found.dev.labelled.jsonl" --dev-queries "$out/dev.jsonl" --candidates "${CANDIDATES:-10}" --epochs "$2" --max-length "$3" \
+    $devs --dev-queries "$out/dev.jsonl" --candidates "${CANDIDATES:-10}" --epochs "$2" --max-length "$3" \
     --batch "${BATCH:-4}" --max-lr "${MAX_LR:-5e-4}" --warmup "${WARMUP:-100}" --eval-every "${EVERY:-250}" --save-every "${EVERY:-250}" -o "$out/$1" $again
 }
 learn ri "${RI_EPOCHS:-3}" 64
@@ -106,12 +112,18 @@ choose() { # NAME SYSTEM KINDS OPTIONS…
   done
   drtk fuse $runs --method round-robin --top 100 -o "$out/$system.run" $again
 }
+scorers() { # SCORER KINDS: as options; a generator's kinds that the scorer has no weights for take those of the first
+  if [ -z "${PER_KIND:-}" ]; then echo "--model $out/$1"; return; fi
+  for kind in $2; do
+    if [ -d "$out/$1/$kind" ]; then echo "--model $kind=$out/$1/$kind"; else echo "--model $kind=$out/$1/${kinds%% *}"; fi
+  done
+}
 every_choice() { # NAME KINDS
   choose "$1" first "$2" --select first
   choose "$1" concat "$2" --select concat
   choose "$1" oracle "$2" --select oracle
-  choose "$1" ri "$2" --select scorer --model "$out/ri"
-  choose "$1" rd "$2" --select scorer --model "$out/rd"
+  choose "$1" ri "$2" --select scorer $(scorers ri "$2")
+  choose "$1" rd "$2" --select scorer $(scorers rd "$2")
   for way in first concat oracle ri rd; do systems="$systems $1.$way=$out/$1.$way.run"; done
 }
 every_choice found "$kinds"
@@ -152,7 +164,7 @@ done
 few=""
 for count in ${SWEEP:-1 2 5 10}; do
   for scorer in ri rd; do
-    choose found "$scorer.of-$count" "$kinds" --select scorer --model "$out/$scorer" --max-candidates "$count"
+    choose found "$scorer.of-$count" "$kinds" --select scorer $(scorers $scorer "$kinds") --max-candidates "$count"
     few="$few $scorer.of-$count=$out/found.$scorer.of-$count.run"
   done
 done
