@@ -170,7 +170,7 @@ for count in ${SWEEP:-1 2 5 10}; do
 done
 drtk eval $few --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" | tee "$out/sweep.txt"
 
-# Seconds a question, from the manifests (of whole commands, loading included), and sizes.
+# Seconds a question, from the manifests (of whole commands, loading included; of all runs of one that was interrupted), and sizes.
 seconds() { # WHAT OUTPUT: a file, or a folder
   manifest=$2.meta.json
   if [ -d "$2" ]; then manifest=$2/meta.json; fi

@@ -120,6 +120,7 @@ class FilterJob:
         manifest = new_manifest(self.kind, self.settings, program=self.command)
         resumable = is_replaceable(self.output)
         journal = self._opening()
+        clock.earlier = journal.seconds
         stream = of_part(records, self.part, window=self.window)
         digest = hashlib.blake2b(digest_size=16)
         self._skip(stream, journal, digest)
@@ -149,7 +150,7 @@ class FilterJob:
                 journal.records += size
                 journal.offset = output.end_frame()
                 if resumable:
-                    journal.counts = self.counts
+                    journal.counts, journal.seconds = self.counts, round(clock.seconds, 6)
                     journal.write(self._journal, inputs=self.intake.inputs)
                     output.keep_part = True
                 progress.add(size)
