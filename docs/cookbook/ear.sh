@@ -133,28 +133,25 @@ systems="$systems found.rd+dense=$out/found.rd+dense.run dense=$out/flat.run hns
 
 # A generator of one's own, where a model to begin with is named: GAR's three, chosen from by the same scorers, which never saw it.
 if [ -n "${GENERATOR:-}" ]; then
-  : > "$out/gar.test.part"
+  files=""
   for kind in sentence answer title; do
     if [ $kind = answer ]; then hits=""; else hits="--run $out/train.run --dev-run $out/dev.run --corpus $corpus"; fi
     drtk train-generator "$out/train.jsonl" --task gar-$kind --model "$GENERATOR" --dev "$out/dev.jsonl" $hits --steps "${GENERATOR_STEPS:-1000}" \
       --batch "${GENERATOR_BATCH:-16}" --lr "${GENERATOR_LR:-1e-3}" --eval-every $(((${GENERATOR_STEPS:-1000} + 4) / 5)) -o "$out/gar-$kind" $again
     drtk expand-queries "$out/test.jsonl" --model "$out/gar-$kind" --n "${SAMPLES:-50}" -o "$out/gar.$kind.jsonl" $again
-    cat "$out/gar.$kind.jsonl" >> "$out/gar.test.part"
+    files="$files $out/gar.$kind.jsonl"
   done
-  # Candidates of a question stand together, its kinds one after the other.
-  awk 'match($0, /"query_id": *"[^"]*"/) { print substr($0, RSTART, RLENGTH) "\t" $0 }' "$out/gar.test.part" | sort -s -k 1,1 -t "$(printf '\t')" |
-    cut -f 2- > "$out/gar.sorted.part"
-  if ! cmp -s "$out/gar.sorted.part" "$out/gar.test.jsonl"; then mv "$out/gar.sorted.part" "$out/gar.test.jsonl"; fi
-  rm -f "$out/gar.test.part" "$out/gar.sorted.part"
+  cat $files > "$out/gar.test.part"
+  if ! cmp -s "$out/gar.test.part" "$out/gar.test.jsonl"; then mv "$out/gar.test.part" "$out/gar.test.jsonl"; else rm "$out/gar.test.part"; fi
   label gar test
   every_choice gar "sentence answer title"
 fi
 
-# Top-k accuracy, and paired tests of all systems against BM25 and against the first candidate.
+# Top-k accuracy, and paired tests: all systems against BM25, the first candidate, RI's choice and re-ranked BM25.
 measures="Answer@1 Answer@5 Answer@20 Answer@100"
 drtk eval $systems --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" | tee "$out/accuracy.txt"
 drtk eval $systems --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" --format jsonl -o "$out/accuracy.jsonl" $made
-for baseline in bm25 found.first; do
+for baseline in bm25 found.first found.ri reranked; do
   drtk compare $systems --baseline $baseline --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" --missing-as-zero --moved 0 \
     -o "$out/against.$baseline.txt" $made
   cat "$out/against.$baseline.txt"
@@ -179,6 +176,7 @@ seconds() { # WHAT OUTPUT: a file, or a folder
 }
 {
   seconds "BM25" "$out/test.run"
+  if [ "$engine" = bm25 ]; then seconds "BM25 + RM3" "$out/rm3.run"; fi
   seconds "dense, flat" "$out/flat.run"
   seconds "dense, HNSW" "$out/hnsw.run"
   seconds "expand (from BM25's passages)" "$out/found.test.jsonl"
@@ -186,7 +184,12 @@ seconds() { # WHAT OUTPUT: a file, or a folder
   seconds "choose, RI" "$out/found.ri.queries"
   seconds "choose, RD" "$out/found.rd.queries"
   for kind in $kinds; do seconds "search the RD query, $kind" "$out/found.rd.$kind.run"; done
-  seconds "passage re-ranker" "$out/reranked.run"
+  seconds "fuse the RD runs" "$out/found.rd.run"
+  seconds "passage re-ranker, BM25" "$out/reranked.run"
+  seconds "passage re-ranker, RD" "$out/found.rd+reranked.run"
+  seconds "fuse RD with dense" "$out/found.rd+dense.run"
   for kind in ${GENERATOR:+sentence answer title}; do seconds "expand (generator), $kind" "$out/gar.$kind.jsonl"; done
-  for name in bm25 flat hnsw; do du -sk "$out/$name" | awk -v name=$name '{ printf "%-34s %9.1f MB\n", "index " name, $1 / 1024 }'; done
+  for name in bm25 bm25-vectors flat hnsw; do
+    if [ -d "$out/$name" ]; then du -sk "$out/$name" | awk -v name=$name '{ printf "%-34s %9.1f MB\n", "index " name, $1 / 1024 }'; fi
+  done
 } | tee "$out/costs.txt"
