@@ -112,18 +112,17 @@ choose() { # NAME SYSTEM KINDS OPTIONS…
   done
   drtk fuse $runs --method round-robin --top 100 -o "$out/$system.run" $again
 }
-scorers() { # SCORER KINDS: as options; a generator's kinds that the scorer has no weights for take those of the first
+scorers() { # SCORER: as options; with PER_KIND its weights for each kind, and those for the first where there are none
   if [ -z "${PER_KIND:-}" ]; then echo "--model $out/$1"; return; fi
-  for kind in $2; do
-    if [ -d "$out/$1/$kind" ]; then echo "--model $kind=$out/$1/$kind"; else echo "--model $kind=$out/$1/${kinds%% *}"; fi
-  done
+  echo "--model $out/$1/${kinds%% *}"
+  for kind in $kinds; do echo "--model $kind=$out/$1/$kind"; done
 }
 every_choice() { # NAME KINDS
   choose "$1" first "$2" --select first
   choose "$1" concat "$2" --select concat
   choose "$1" oracle "$2" --select oracle
-  choose "$1" ri "$2" --select scorer $(scorers ri "$2")
-  choose "$1" rd "$2" --select scorer $(scorers rd "$2")
+  choose "$1" ri "$2" --select scorer $(scorers ri)
+  choose "$1" rd "$2" --select scorer $(scorers rd)
   for way in first concat oracle ri rd; do systems="$systems $1.$way=$out/$1.$way.run"; done
 }
 every_choice found "$kinds"
@@ -161,7 +160,7 @@ done
 few=""
 for count in ${SWEEP:-1 2 5 10}; do
   for scorer in ri rd; do
-    choose found "$scorer.of-$count" "$kinds" --select scorer $(scorers $scorer "$kinds") --max-candidates "$count"
+    choose found "$scorer.of-$count" "$kinds" --select scorer $(scorers $scorer) --max-candidates "$count"
     few="$few $scorer.of-$count=$out/found.$scorer.of-$count.run"
   done
 done

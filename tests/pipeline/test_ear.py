@@ -147,7 +147,11 @@ def test_the_chain_with_generators_of_its_own(place: Path) -> None:
     tiny_writer(place / "writer", "t5")
     done = chain(place, GENERATOR="writer", ENGINE="bm25", PER_KIND="yes")
     assert done.returncode == 0, done.stderr[-3000:]
-    out = place / "runs" / "ear"
+    check_generators(place / "runs" / "ear")
+
+
+def check_generators(out: Path) -> None:
+    """What must hold besides of a run with generators of its own, Lucene, and weights for each kind."""
     found = list(accuracies(out))
     assert found == ["bm25", "rm3", *SYSTEMS[1:], *(f"gar.{way}" for way in ("first", "concat", "oracle", "ri", "rd"))]
     check(out)
@@ -162,8 +166,8 @@ def test_the_chain_with_generators_of_its_own(place: Path) -> None:
     for scorer in ("ri", "rd"):
         assert json.loads((out / scorer / "meta.json").read_text())["kinds"] == ["sentence", "title"]
         used = json.loads((out / f"gar.{scorer}.queries" / "meta.json").read_text())["settings"]["model"]
-        kinds = {"sentence": "sentence", "answer": "sentence", "title": "title"}
-        assert used == [f"{kind}=runs/ear/{scorer}/{mine}" for kind, mine in kinds.items()]
+        weights = f"runs/ear/{scorer}"
+        assert used == [f"{weights}/sentence", f"sentence={weights}/sentence", f"title={weights}/title"]
     labels = [json.loads(line) for line in (out / "gar.test.labelled.jsonl").read_text().splitlines()]
     assert [row["kind"] for row in labels] == sorted(
         (row["kind"] for row in labels), key=["sentence", "answer", "title"].index
