@@ -120,7 +120,6 @@ class FilterJob:
         manifest = new_manifest(self.kind, self.settings, program=self.command)
         resumable = is_replaceable(self.output)
         journal = self._opening()
-        clock.earlier = journal.seconds
         stream = of_part(records, self.part, window=self.window)
         digest = hashlib.blake2b(digest_size=16)
         self._skip(stream, journal, digest)
@@ -150,7 +149,7 @@ class FilterJob:
                 journal.records += size
                 journal.offset = output.end_frame()
                 if resumable:
-                    journal.counts, journal.seconds = self.counts, round(clock.seconds, 6)
+                    journal.counts = self.counts
                     journal.write(self._journal, inputs=self.intake.inputs)
                     output.keep_part = True
                 progress.add(size)

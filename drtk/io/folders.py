@@ -140,14 +140,8 @@ class FolderJob:
         ]
 
     def _take_up(self) -> None:
-        """Go on with the manifest of the run before; settings that differ from its own are said and noted there.
-
-        What that run took is noted, too: from when it wrote its manifest to the newest file it left.
-        """
+        """Go on with the manifest of the run before; settings that differ from its own are said and noted there."""
         found = read_json(self._unfinished)
-        began = self._unfinished.stat().st_mtime
-        newest = max((item.stat().st_mtime for item in self.path.rglob("*") if item.is_file()), default=began)
-        self._clock.earlier = found.get("seconds", 0.0) + max(0.0, newest - began)
         self._manifest["started"] = found["started"]
         before, now = found["settings"], plain(self.settings)
         other = {key: [before.get(key), now[key]] for key in self.may_differ if before.get(key) != now.get(key)}
@@ -156,8 +150,7 @@ class FolderJob:
             said = ", ".join(f"{key} {_said(new)}, which was {_said(old)}" for key, (old, new) in other.items())
             log(f"{self.path}: going on with other settings: {said}")
             changes = [*changes, {"at": datetime.now(UTC).isoformat(timespec="seconds"), "settings": other}]
-            found |= {"settings": before | now, "changes": changes}
-        write_json(self._unfinished, found | {"seconds": round(self._clock.seconds, 3)})
+            write_json(self._unfinished, found | {"settings": before | now, "changes": changes})
         if changes:
             self._manifest["changes"] = changes
 
@@ -178,8 +171,7 @@ class FolderJob:
                 self._take_up()
                 return self.path
             # Unfinished first, empty later: a half-emptied folder must not pass for a finished one.
-            seconds = round(self._clock.seconds, 3)
-            write_json(self._unfinished, self._manifest | {"inputs": inputs_named(self.settings), "seconds": seconds})
+            write_json(self._unfinished, self._manifest | {"inputs": inputs_named(self.settings)})
             self._began = True
             (self.path / FOLDER_MANIFEST).unlink(missing_ok=True)
             for item in self.path.iterdir():

@@ -17,7 +17,6 @@ class Journal:
 
     sources: inputs that were still being read; the digest of their records says whether they are the same.
     others: inputs read to their end before, and everything else on disk that the settings name.
-    seconds: what the finished windows took, of all runs together
     """
 
     settings: dict[str, Any]
@@ -28,7 +27,6 @@ class Journal:
     offset: int = 0
     digest: str = ""
     counts: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
 
     @classmethod
     def begin(cls, settings: Mapping[str, Any]) -> Journal:
@@ -42,7 +40,7 @@ class Journal:
         if not path.exists():
             return None
         content = read_json(path)
-        if not isinstance(content, dict) or {"seconds", *content} != {item.name for item in fields(cls)}:
+        if not isinstance(content, dict) or set(content) != {item.name for item in fields(cls)}:
             raise DrtkError(f"{path}: is not the journal of an interrupted run; remove it, or choose another output")
         return cls(**content)
 

@@ -215,12 +215,11 @@ def folder_entry(folder: str | Path) -> dict[str, Any]:
 
 
 class Clock:
-    """Seconds since it was made, and those of earlier runs of the same work."""
+    """Seconds since it was made."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
-        self.earlier = 0.0
 
     @property
     def seconds(self) -> float:
-        return self.earlier + time.monotonic() - self._start
+        return time.monotonic() - self._start

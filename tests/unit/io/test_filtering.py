@@ -105,27 +105,6 @@ def test_the_manifest_of_a_resumed_run_counts_everything(tmp_path: Path) -> None
     assert read_json(tmp_path / "out.meta.json")["counts"] == {"in": 35, "out": 70, "worked": 35}
 
 
-def test_the_manifest_of_a_resumed_run_has_the_seconds_of_all_its_runs(tmp_path: Path) -> None:
-    interrupted(tmp_path / "out")
-    journal = tmp_path / "out.part.json"
-    noted = read_json(journal)
-    assert 0 < noted["seconds"] < 100  # of the two windows that were finished
-    journal.write_bytes(orjson.dumps(noted | {"seconds": 1000.0}))
-    interrupted(tmp_path / "out", at=32, resume=True)
-    assert 1000 < read_json(journal)["seconds"] < 1100
-    run(tmp_path / "out", resume=True)
-    assert 1000 < read_json(tmp_path / "out.meta.json")["seconds"] < 1100
-
-
-def test_a_journal_that_knows_of_no_seconds_is_gone_on_with(tmp_path: Path) -> None:
-    interrupted(tmp_path / "out")
-    noted = read_json(tmp_path / "out.part.json")
-    del noted["seconds"]
-    (tmp_path / "out.part.json").write_bytes(orjson.dumps(noted))
-    run(tmp_path / "out", resume=True)
-    assert read_json(tmp_path / "out.meta.json")["counts"] == {"in": 35, "out": 70}
-
-
 @pytest.mark.parametrize("torn", [b"torn", b"torn" * 1000])
 def test_output_flushed_after_the_last_journal_entry_is_dropped(tmp_path: Path, torn: bytes) -> None:
     interrupted(tmp_path / "out")

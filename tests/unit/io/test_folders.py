@@ -253,26 +253,3 @@ def test_the_time_a_run_began_survives_resuming_and_finishing(tmp_path: Path) ->
     made.finish()
     assert read_manifest(tmp_path / "out")["started"] == "2000-01-01T00:00:00+00:00"
     assert os.listdir(tmp_path / "out").count("meta.json.part") == 0
-
-
-def test_the_seconds_of_a_resumed_folder_are_those_of_all_its_runs(tmp_path: Path) -> None:
-    # A run is known by the time at which it wrote its manifest and that of the newest file it left. The first: 600 s; the
-    # second: 50 s, after a night in which nothing ran.
-    out = tmp_path / "out"
-    leave_unfinished(out)
-    os.utime(out / "meta.json.part", (10_000, 10_000))
-    os.utime(out / "half.bin", (10_600, 10_600))
-    second = job(out, resume=True)
-    second.check()
-    second.begin()
-    assert 600 <= read_json(out / "meta.json.part")["seconds"] < 610
-    second.release()
-    (out / "deeper").mkdir()
-    (out / "deeper" / "more.bin").write_bytes(b"x")
-    os.utime(out / "meta.json.part", (90_000, 90_000))
-    os.utime(out / "deeper" / "more.bin", (90_050, 90_050))
-    third = job(out, resume=True)
-    third.check()
-    third.begin()
-    third.finish()
-    assert 650 <= read_json(out / "meta.json")["seconds"] < 670
