@@ -44,7 +44,7 @@ sample() {
   mkdir -p "$place"
   drtk sample "$place/data" --limit 2000 --skip-done --force
   drtk chunk "$place/data/documents.jsonl" --tokenizer "$model" --max-tokens 126 -o "$place/corpus.jsonl" --skip-done --resume --force
-  sizes 50 40 30 400 200 10
+  sizes 50 40 30 300 200 10
   BY=source sh "$pipeline" "$place/corpus.jsonl" "$place/data/queries.jsonl" "$place/data/qrels/train.tsv" \
     "$place/data/qrels/test.tsv" "$model" "$place/run"
 }

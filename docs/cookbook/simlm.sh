@@ -96,7 +96,7 @@ mine mined1 "$out/retriever1.index"
 examples=$out/mined1.jsonl
 if [ "${UNION:-no}" = yes ]; then
   examples=$out/union.jsonl
-  cat "$out/bm25.jsonl" "$out/mined1.jsonl" > "$examples"
+  drtk convert "$out/bm25.jsonl" "$out/mined1.jsonl" --as examples -o "$examples" $again
 fi
 retriever retriever2 "$examples" r2 ${R2:-}
 search retriever2 "$out/retriever2"
@@ -114,12 +114,8 @@ if [ -n "${SCORED:-}" ]; then
   mine teacher "$out/retriever2.index" $SCORED
   examples=$out/teacher.jsonl
 fi
-if [ -n "${SCORED_QUERIES:-}" ]; then
-  of=$(wc -l < "$examples") # evenly spread: neighbours in a file are often about one thing
-  awk -v n="$SCORED_QUERIES" -v of="$of" 'int(NR * n / of) > int((NR - 1) * n / of)' "$examples" > "$out/to-score.jsonl"
-  examples=$out/to-score.jsonl
-fi
-drtk score "$examples" --corpus "$corpus" --queries "$queries" --model "$out/reranker" -o "$out/scored.jsonl" $again
+drtk score "$examples" --corpus "$corpus" --queries "$queries" --model "$out/reranker" ${SCORED_QUERIES:+--sample "$SCORED_QUERIES"} \
+  -o "$out/scored.jsonl" $again
 retriever distilled "$out/scored.jsonl" distill ${DISTILL:-}
 search distilled "$out/distilled"
 

@@ -50,6 +50,7 @@ def plain(ask: TextQueries, k: int) -> Answer:
 
 def expanding(
     expand: Sequence[str],
+    prompts: Sequence[str],
     query_reranker: Sequence[str],
     candidates: int | None,
     ask: TextQueries,
@@ -75,14 +76,18 @@ def expanding(
         if models.setdefault(kind or ANY, model) != model:
             raise UsageError(f"--query-reranker: two are for {f'kind {kind}' if kind else 'all kinds'}")
     settings = ExpansionSettings(decode="greedy", n=1) if not models else ExpansionSettings(n=candidates or 50)
-    expanders = expanders_of([*map(_named, expand)], settings, seed=SEED, device=device)
+    asked: dict[str, str] = {}
+    for kind, text in map(_prompt, prompts):
+        if asked.setdefault(kind, text) != text:
+            raise UsageError(f"--expand-prompt: two are for {f'kind {kind}' if kind else 'all kinds'}")
+    expanders = expanders_of([*map(_named, expand)], settings, prompts=asked, seed=SEED, device=device)
     reranker = None
     if models:
         texts = None
         if any(reading_of(model).scorer == "rd" for model in models.values()):
             if len(ask.collection.folders) > 1:
                 raise UsageError("--query-reranker: one that reads passages (rd) asks one index of words")
-            texts = FoundTexts(ask.collection.folders[0], corpus=corpus)
+            texts = FoundTexts(ask.collection, corpus=corpus)  # the search's own: what it finds first is what is read
         reranker = QueryReranker(models, device=device, texts=texts)
         for kind in expanders:
             reranker.scorer(kind)  # now, not at the first question
@@ -106,6 +111,12 @@ def _named(given: str) -> tuple[str, str]:
 
     kind, separator, model = given.partition("=")
     return ("", given) if not separator or "/" in kind or Path(given).exists() else (kind, model)
+
+
+def _prompt(given: str) -> tuple[str, str]:
+    """KIND and text of KIND=TEXT; an empty kind where no single word stands before the first =."""
+    kind, separator, text = given.partition("=")
+    return (kind, text) if separator and kind.split() == [kind] else ("", given)
 
 
 def _told(chosen: Chosen) -> str:

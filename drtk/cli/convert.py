@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from drtk.cli.jobs import record_filter
-from drtk.cli.options import Output, Source, with_settings
+from drtk.cli.options import Output, with_settings
 from drtk.io.filtering import FilterJob
 from drtk.io.folders import FolderJob
 from drtk.settings.conversion import ConversionSettings
@@ -16,7 +16,14 @@ from drtk.settings.conversion import ConversionSettings
 @with_settings(ConversionSettings)
 @record_filter("records", passages=True, trains="masked_lm")
 def convert(
-    source: Source = "-",
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[INPUT]…",
+            help="File to read; - is stdin. Examples: several are read one after the other.",
+            show_default=False,
+        ),
+    ] = None,
     output: Output = "-",
     masked_lm: Annotated[
         str | None,
@@ -36,20 +43,20 @@ def convert(
     """
     if isinstance(job, FolderJob):
         assert masked_lm is not None
-        _masked_lm(source, masked_lm, settings, job)
+        _masked_lm(sources, masked_lm, settings, job)
         return
     from drtk.io.conversion import convert as converted
 
-    converted(source, settings, job)
+    converted(sources or ["-"], settings, job)
 
 
-def _masked_lm(source: str, model: str, settings: ConversionSettings, job: FolderJob) -> None:
+def _masked_lm(sources: list[str] | None, model: str, settings: ConversionSettings, job: FolderJob) -> None:
     from drtk.errors import UsageError
     from drtk.io.manifest import inputs_named
     from drtk.models.hub import locate
     from drtk.models.lm_head import trained_masked_lm, write_masked_lm
 
-    if source != "-" or settings != ConversionSettings():
+    if (sources or ["-"]) != ["-"] or settings != ConversionSettings():
         raise UsageError("--masked-lm converts a model: no input and none of the options for records go with it")
     folder = locate(model)
     made = trained_masked_lm(folder)

@@ -61,8 +61,12 @@ def doc2query(
         run_filter(passages, job, Generate, *generating, running=running, window=WINDOW)
         return
     from drtk.enrichment.judging import GenerateAndJudge
+    from drtk.models.hub import locate
+    from drtk.models.reranker import title_of
 
+    title = title_of(keeping.scorer, keeping.scorer_title, sealed=True)
+    job.looked_up = (str(locate(keeping.scorer)),)
     run_filter(
-        passages, job, GenerateAndJudge, generating, keeping, device, job.bare,
+        passages, job, GenerateAndJudge, generating, keeping, title, device, job.bare,
         running=running, window=WINDOW, revise=None if keeping.keep is None else BestShare(keeping, job.counts),
     )  # fmt: skip

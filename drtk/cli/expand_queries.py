@@ -83,7 +83,7 @@ def _by_model(
     kind = settings.kind or found.kind
     if kind is None:
         raise UsageError(f"--kind: {model} does not say what it writes; name it: answer, sentence, title …")
-    job.looked_up = (str(folder),)
+    job.looked_up, job.empty = (str(folder),), "no question came in, so nothing is expanded"
     read = read_queries(source, intake=job.intake)
     draw = settings.outside == "draw"
     questions = questions_to_expand(read, source, seen=found.seen, draw=draw, intake=job.intake)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from drtk.cli.jobs import record_filter
 from drtk.cli.options import Device, Output, Source, with_settings
 from drtk.io.filtering import FilterJob
-from drtk.settings.keeping import KeepQueriesSettings
+from drtk.settings.keeping import KeepSettings
 from drtk.settings.running import RunnerSettings
 
 
-@with_settings(KeepQueriesSettings)
+@with_settings(KeepSettings)
 @with_settings(RunnerSettings, name="running")
 @record_filter("corpus", passages=True, bare=True)
 def keep_queries(
@@ -17,7 +17,7 @@ def keep_queries(
     output: Output = "-",
     device: Device = "auto",
     *,
-    settings: KeepQueriesSettings,
+    settings: KeepSettings,
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:
@@ -38,6 +38,10 @@ def keep_queries(
         run_filter(passages, job, KeepWritten, settings, job.bare, running=running, revise=revise)
         return
     from drtk.enrichment.judging import JudgeWritten
+    from drtk.models.hub import locate
+    from drtk.models.reranker import title_of
 
-    arguments = (settings, settings.title, device, job.bare)
+    title = title_of(settings.scorer, settings.scorer_title, sealed=True)
+    job.looked_up = (str(locate(settings.scorer)),)
+    arguments = (settings, title, device, job.bare)
     run_filter(passages, job, JudgeWritten, *arguments, running=running, revise=revise)

@@ -98,6 +98,7 @@ def mine_negatives(
     )
     mining = set_up(inputs, settings, job, seed=seed)
     job.window = settings.batch if mining.sources.indexes else WINDOW
+    job.empty = "no query came in, so nothing is mined"
     job.barren = lambda: none_mined(job.counts)
     with Told(told, report, corpus=corpus, queries=queries) as tell:
         job.run_windows(mining.queries(), lambda windows: tell.windows(mining, windows), unit="queries")

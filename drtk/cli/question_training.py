@@ -118,7 +118,7 @@ def _train_folds(
     from drtk.io.manifest import FOLDER_MANIFEST, Clock, completed, new_manifest, write_json
     from drtk.training.distributed import rank, wait_for_all
     from drtk.training.fold_training import check_folds, train_folds
-    from drtk.training.folds import KIND, fold_folder
+    from drtk.training.folds import KIND, fold_folder, write_record
 
     settings = training["settings"]
     check_folds(pairs, folds, dev, settings)
@@ -131,6 +131,8 @@ def _train_folds(
 
     def finish(target: Path, begun: Start, facts: Mapping[str, Any]) -> None:
         if rank() == 0:
+            # The folder is a generator in its own right: wherever it goes, it says what it was made from.
+            write_record(target, (query for query in pairs.read if folds[query.id] != facts["fold"]))
             manifest = new_manifest("model", job.settings, program=job.command) | _facts(begun, settings)
             counts = {name: value for name, value in facts.items() if name not in ("best", "fold")}
             manifest |= {"best": facts.get("best"), "fold": facts["fold"]}

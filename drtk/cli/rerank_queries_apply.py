@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from drtk.cli.jobs import folder_maker
 from drtk.cli.options import Device, Folder, Queries, with_settings
-from drtk.errors import UsageError
+from drtk.errors import DrtkError, UsageError
 from drtk.io.folders import FolderJob
 from drtk.records import Expansion, Query
 from drtk.settings.query_reranking import ChooseSettings
 from drtk.settings.running import RunnerSettings
+
+if TYPE_CHECKING:
+    from drtk.io.candidates import Candidates
 
 WINDOW = 64  # questions (of one kind) between two places to go on from: each has dozens of candidates
 
@@ -67,6 +70,9 @@ def rerank_queries__apply(
     for flag, given in (("--index", index), ("--corpus", corpus)):
         if given is not None and not models:
             raise UsageError(f"{flag}: goes with --model")
+    for flag, value in (("--k1", settings.k1), ("--b", settings.b)):
+        if value is not None and index is None:
+            raise UsageError(f"{flag}: goes with --index")
     questions = questions_by_id(queries, job.intake)
     if index is not None:
         from drtk.io.manifest import folder_entry
@@ -76,10 +82,9 @@ def rerank_queries__apply(
     counts = _choose(source, questions, folder, (settings, models, device, index, corpus), running, job)
     without = questions_without(folder, questions)
     made = write_queries(folder, questions, settings.top)
-    if made["asked alone"]:
-        warn(f"{made['asked alone']:,} times a question has no candidate of a kind that others have: asked as it is")
-    if without:
-        warn(f"{without:,} of {len(questions):,} questions have no candidate at all, and no query")
+    if alone := made["asked alone"]:
+        none = f"; {without:,} of {len(questions):,} questions have no candidate at all" if without else ""
+        warn(f"{alone:,} times a question has no candidate of a kind: asked as it is, in the file of that kind{none}")
     if counts.get("cut"):
         warn(f"{counts['cut']:,} queries were cut to {settings.max_clauses:,} distinct words")
     if over := counts.get("above Lucene's limit"):
@@ -88,7 +93,7 @@ def rerank_queries__apply(
             f"refuses them as it comes; --max-clauses {LUCENE_CLAUSES} cuts them"
         )
     job.counts |= {name: number for name, number in counts.items() if number and name not in ("in", "out")}
-    job.counts |= {"questions": len(questions) - without, "without a candidate": without}
+    job.counts |= {"questions": len(questions), "without a candidate": without}
     (folder / f"{LINES}.meta.json").unlink()
     job.finish(queries=made)
 
@@ -108,10 +113,13 @@ def _by_kind(named: list[str]) -> dict[str, str]:
 
 def _check(select: str, models: dict[str, str], index: str | None) -> Callable[[Expansion, Any], str | None]:
     """What is wrong with a candidate for this way of choosing; None: nothing."""
-    from drtk.models.query_reading import reading_of
     from drtk.questions.choosing import unlabelled
 
-    readings = {kind: reading_of(model) for kind, model in models.items()}
+    readings = {}
+    if models:
+        from drtk.models.query_reading import reading_of
+
+        readings = {kind: reading_of(model) for kind, model in models.items()}
 
     def wrong(expansion: Expansion, _: Any) -> str | None:
         if select == "oracle":
@@ -124,6 +132,18 @@ def _check(select: str, models: dict[str, str], index: str | None) -> Callable[[
         return None
 
     return wrong
+
+
+def _at_least_one(groups: Iterable[Candidates], source: str) -> Iterator[Candidates]:
+    """The groups. Raises DrtkError where there is none: no kind is known then, and so no file to write queries into."""
+    from drtk.io.streams import name_of
+
+    empty = True
+    for group in groups:
+        empty = False
+        yield group
+    if empty:
+        raise DrtkError(f"{name_of(source)}: holds no candidates; there is nothing to choose from")
 
 
 def _choose(
@@ -156,6 +176,7 @@ def _choose(
         )
         settings, models, _, index, _ = given
         groups = read_candidates(source, questions, job.intake, check=_check(settings.select, models, index))
+        groups = _at_least_one(groups, source)
         run_filter(groups, inner, ChooseQueries, *given, running=running, window=WINDOW, unit="questions")
     counts: dict[str, Any] = read_json(manifest)["counts"]
     return counts

@@ -48,6 +48,7 @@ def rerank_queries__label(
     job.intake.inputs += texts.inputs
     job.looked_up = (texts.corpus,)
     job.window = settings.batch
+    job.empty = "no candidate came in, so nothing is labelled"
     labelling = Labelling(texts, settings)
     asked = read_asked(source, questions, job.intake, check=AnswerCheck(settings.match))
     job.run_windows(asked, labelling.pump, unit="candidates")

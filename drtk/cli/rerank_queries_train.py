@@ -102,12 +102,14 @@ def rerank_queries__train(
     facts = train_query_reranker(groups, folder, dev=measured.get("", measured or None), **training)
     best = facts.pop("best", None)
     job.intake.inputs += inputs_named({"model": str(locate(model))})
-    job.counts |= {"questions": len(groups), "candidates": groups.candidates, "tied": groups.tied, **facts}
+    job.counts |= {"questions": len(groups), "candidates": groups.candidates, "repeated": groups.repeated}
+    job.counts |= {"tied": groups.tied, **facts}
+    about = {READING: reading.to_dict(), "depth": groups.depth}
     if "" in measured or not measured:
-        job.finish(**{READING: reading.to_dict(), "best": best})
+        job.finish(**about, best=best)
         return
     for each in measured:
-        job.finish_part(folder / each, "model", **{READING: reading.to_dict(), "best": best and best[each]})
+        job.finish_part(folder / each, "model", **about, best=best and best[each])
     job.finish(kind=BY_KIND, kinds=list(measured), best=best)
 
 
@@ -132,19 +134,30 @@ def _read(
     source: str, queries: str, kind: Kind, settings: QueryRerankerSettings, job: FolderJob, *, training: bool
 ) -> LabelledCandidates:
     from drtk.io.candidates import questions_by_id, read_candidates
+    from drtk.io.label_depth import label_depth
+    from drtk.io.progress import warn
     from drtk.io.streams import name_of
+    from drtk.settings.query_reranking import DEPTH
     from drtk.training.labelled import LabelledCandidates, unlabelled
 
+    depth = label_depth(source, given=settings.depth, otherwise=DEPTH)
+    settings.check_depth(depth)
     questions = questions_by_id(queries, job.intake)
     check = partial(unlabelled, scorer=settings.scorer)
     groups = read_candidates(source, questions, job.intake, check=check)
     found = LabelledCandidates(
         (group for group in groups if kind in (None, group.kind)),
-        depth=settings.depth,
+        depth=depth,
         max_rank=settings.max_rank,
         most=settings.candidates if training else None,
         ties=not (training and settings.skip_ties),
     )
+    if len(found.beyond) > 1:
+        ranks = ", ".join(map(str, sorted(found.beyond)[:3]))
+        warn(
+            f"{name_of(source)}: ranks beyond {depth} ({ranks} …) are taken for none found, but differ; was looked deeper? "
+            "--depth says how deep"
+        )
     if not len(found):
         of_kind = "" if kind is None else f" of kind '{kind}'"
         why = f"{found.tied:,} questions, all with candidates of one rank" if found.tied else f"no candidates{of_kind}"

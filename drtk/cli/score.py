@@ -28,6 +28,10 @@ def score(
         str, typer.Argument(metavar="EXAMPLES", help="Training examples; - is stdin.", show_default=False)
     ] = "-",
     output: Output = "-",
+    sample: Annotated[
+        int | None,
+        typer.Option("--sample", metavar="N", min=1, help="Score and write so many examples, evenly spread over all."),
+    ] = None,
     another_corpus: AnotherCorpus = False,
     device: Device = "auto",
     *,
@@ -40,20 +44,30 @@ def score(
     Reads training examples and writes them again with "scores": {"positives": [...], "negatives": [...]}, a teacher's
     judgement for train-retriever to be distilled from.
     """
+    from drtk.errors import UsageError
+    from drtk.io.intake import Intake
     from drtk.io.jsonl import read_examples, read_queries
     from drtk.io.lineage import check_looked_up
+    from drtk.io.parts import spread
     from drtk.io.store import CorpusStore
+    from drtk.io.streams import is_stream
     from drtk.models.hub import locate
     from drtk.models.reranker import title_of
     from drtk.retrieval.rescoring import Score, asked
     from drtk.runners.base import run_filter
 
+    if sample is not None and is_stream(source):
+        raise UsageError("--sample counts the examples before it begins: name a file")
     check_looked_up(source, corpus, another=another_corpus)
     title = title_of(model, settings.title, sealed=True)
     job.looked_up = (corpus, str(locate(model)))
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}
+    examples = read_examples(source, intake=job.intake)
+    if sample is not None:  # neighbours in a file are often about one thing, so the first ones would not do
+        count = sum(1 for _ in read_examples(source, intake=Intake(skip_bad=job.intake.skip_bad)))
+        examples = spread(examples, sample, of=count)
     found = asked(
-        read_examples(source, intake=job.intake),
+        examples,
         source,
         queries=texts,
         corpus=CorpusStore.open(corpus),

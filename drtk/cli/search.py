@@ -66,6 +66,16 @@ def search(
             show_default=False,
         ),
     ] = None,
+    expand_prompt: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--expand-prompt",
+            metavar="[KIND=]TEXT",
+            help="-q with --expand, for a generator that was not trained for this (T0, GPT-2): what it reads, the question in "
+            "the place of …, or else before it; repeatable, one a kind.",
+            show_default=False,
+        ),
+    ] = None,
     query_reranker: Annotated[
         list[str] | None,
         typer.Option(
@@ -108,6 +118,8 @@ def search(
         raise UsageError("--tune needs --qrels, and both a file of queries, not -q")
     if expand and question is None:
         raise UsageError("--expand goes with -q; for files: drtk expand-queries, then drtk rerank-queries apply")
+    if expand_prompt and not expand:
+        raise UsageError("--expand-prompt says what the model of --expand MODEL reads")
     if query_reranker and not expand:
         raise UsageError("--query-reranker chooses among what --expand MODEL writes")
     if candidates is not None and not query_reranker:
@@ -127,8 +139,8 @@ def search(
         ask, shown = TextQueries(collection, encode), settings.k or ANSWERS
         answer = plain(ask, shown)
         if expand:
-            chosen = query_reranker or []
-            answer = expanding(expand, chosen, candidates, ask, shown, corpus=corpus, device=settings.device)
+            prompts, chosen = expand_prompt or [], query_reranker or []
+            answer = expanding(expand, prompts, chosen, candidates, ask, shown, corpus=corpus, device=settings.device)
         answer_questions(question, answer, collection, corpus)
         return
     judged = None if qrels is None else judgements_from(qrels, job.intake)

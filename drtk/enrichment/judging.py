@@ -18,11 +18,14 @@ from drtk.settings.scoring import ScoringSettings
 
 
 class Judge:
-    """Scores of queries by the passage they were written for: the query is the first text of a pair."""
+    """Scores of queries by the passage they were written for: the query is the first text of a pair.
+
+    title: how a passage's is put before its text, as `drtk.models.reading.text_of` knows it
+    """
 
     def __init__(self, settings: KeepSettings, title: str, device: str) -> None:
         wanted = ScoringSettings(batch_tokens=settings.scorer_batch_tokens, dtype=settings.scorer_dtype)
-        self._scorer = Scorer(settings.scorer, device=device, settings=wanted)
+        self._scorer = Scorer(settings.scorer, device=device, settings=wanted, logits=settings.scorer_logits)
         self._title = title
 
     def prepare(self, passages: Sequence[Passage], queries: Sequence[Sequence[str]]) -> Pairs:
@@ -40,11 +43,14 @@ class GenerateAndJudge(BatchFunction):
     """What `Generate` writes, scored, and dropped as `settings` say.
 
     generating: the arguments of `Generate`, except that nothing is `bare` before it is scored
+    title: as the scorer reads passages, whatever the writer does
     """
 
-    def __init__(self, generating: tuple[Any, ...], settings: KeepSettings, device: str, bare: bool) -> None:
+    def __init__(
+        self, generating: tuple[Any, ...], settings: KeepSettings, title: str, device: str, bare: bool
+    ) -> None:
         self._generate = generation.Generate(*generating)
-        self._judge = Judge(settings, self._generate.reading.title, device)
+        self._judge = Judge(settings, title, device)
         self._settings, self._bare = settings, bare
 
     def prepare(self, records: list[Passage]) -> generation.Prepared:

@@ -22,7 +22,7 @@ from drtk.io.rows import Row, strings_of
 from drtk.io.streams import name_of
 from drtk.records import Passage
 from drtk.runners.base import BatchFunction
-from drtk.settings.keeping import KeepQueriesSettings, KeepSettings
+from drtk.settings.keeping import KeepSettings
 
 QUERIES, SCORES = "queries", "query_scores"
 _WINDOW = 1000  # lines of the second pass worked on together
@@ -37,9 +37,10 @@ def check_keeping(settings: KeepSettings, *, written: bool) -> bool:
         flag for flag, value in (("--keep", settings.keep), ("--min-score", settings.min_score)) if value is not None
     ]
     of_the_scorer = (
+        ("--scorer-title", settings.scorer_title is not None),
+        ("--scorer-logits", settings.scorer_logits),
         ("--scorer-batch-tokens", settings.scorer_batch_tokens is not None),
         ("--scorer-dtype", settings.scorer_dtype != KeepSettings.scorer_dtype),
-        ("--title", isinstance(settings, KeepQueriesSettings) and settings.title != KeepQueriesSettings.title),
     )
     for flag, changed in of_the_scorer:
         if changed and not settings.scorer:

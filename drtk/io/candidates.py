@@ -16,10 +16,11 @@ Check = Callable[[Expansion, Query], str | None]  # what is wrong with a candida
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A candidate and the question it expands."""
+    """A candidate and the question it expands; line: where it stands in the file."""
 
     query: Query
     expansion: Expansion
+    line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,14 @@ class Candidates:
     query: Query
     kind: str
     expansions: tuple[Expansion, ...]
+
+
+def distinct(expansions: Iterable[Expansion], most: int | None = None) -> list[Expansion]:
+    """The candidates of different text, white space apart: the first of each, at most so many (methods, section 7.3)."""
+    found: dict[str, Expansion] = {}
+    for each in expansions:
+        found.setdefault(" ".join(each.text.split()), each)
+    return list(found.values())[:most]
 
 
 def questions_by_id(source: str, intake: Intake) -> dict[str, Query]:
@@ -52,7 +61,7 @@ def read_asked(
         if query is None or problem is not None:
             intake.forgive(RecordError(f"{name_of(source)}:{intake.line}", str(problem)))
             continue
-        yield Asked(query, expansion)
+        yield Asked(query, expansion, intake.line)
 
 
 def read_candidates(
@@ -63,27 +72,27 @@ def read_candidates(
     Raises what `read_asked` raises, and RecordError where candidates of a question are scattered over the file.
     """
     seen: set[tuple[str, str]] = set()
-    for group in _neighbours(read_asked(source, questions, intake, check=check)):
-        for found in group:
-            key = (found.query.id, found.kind)
-            if key in seen:
+    for neighbours in _neighbours(read_asked(source, questions, intake, check=check)):
+        for kind, asked in neighbours.items():
+            query = asked[0].query
+            if (query.id, kind) in seen:
                 raise RecordError(
-                    f"{name_of(source)}:{max(intake.line - 1, 1)}",
-                    f"candidates of '{found.query.id}' for '{found.kind}' stand before, too: they must stand together",
+                    f"{name_of(source)}:{asked[0].line}",
+                    f"candidates of '{query.id}' for '{kind}' stand before, too: they must stand together",
                 )
-            seen.add(key)
-            yield found
+            seen.add((query.id, kind))
+            yield Candidates(query, kind, tuple(each.expansion for each in asked))
 
 
-def _neighbours(asked: Iterable[Asked]) -> Iterator[list[Candidates]]:
+def _neighbours(asked: Iterable[Asked]) -> Iterator[dict[str, list[Asked]]]:
     """For each run of one question's candidates: its kinds in the order in which they begin."""
-    query: Query | None = None
-    kinds: dict[str, list[Expansion]] = {}
+    kinds: dict[str, list[Asked]] = {}
+    before = ""
     for each in asked:
-        if query is not None and each.query.id != query.id:
-            yield [Candidates(query, kind, tuple(found)) for kind, found in kinds.items()]
+        if kinds and each.query.id != before:
+            yield kinds
             kinds = {}
-        query = each.query
-        kinds.setdefault(each.expansion.kind, []).append(each.expansion)
-    if query is not None:
-        yield [Candidates(query, kind, tuple(found)) for kind, found in kinds.items()]
+        before = each.query.id
+        kinds.setdefault(each.expansion.kind, []).append(each)
+    if kinds:
+        yield kinds

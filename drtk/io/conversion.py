@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from drtk.errors import MismatchError, UsageError
@@ -28,8 +29,10 @@ WINDOW = 100  # training examples between two places to go on from
 _OPENING, _CLOSING = "opening", "closing"
 
 
-def convert(source: str, settings: ConversionSettings, job: FilterJob) -> None:
-    """Write the records of `source` in another format, and on request the texts found in them.
+def convert(sources: Sequence[str], settings: ConversionSettings, job: FilterJob) -> None:
+    """Write the records of a source in another format, and on request the texts found in them.
+
+    Of several sources, which are for examples alone, the records follow one another.
 
     Raises UsageError for a choice that cannot be meant, MismatchError for an id the given texts lack.
     """
@@ -37,6 +40,11 @@ def convert(source: str, settings: ConversionSettings, job: FilterJob) -> None:
     if job.side_files and kind != "passages":
         raise UsageError("--with adds fields to passages: --as passages")
     job.kind = "corpus" if kind == "passages" else kind
+    source = sources[0]
+    if len(sources) > 1 and (kind != "examples" or name in TABLES or settings.corpus_out or settings.queries_out):
+        raise UsageError(
+            "several inputs are for --as examples, and not for tables, --corpus-out and --queries-out, which read twice"
+        )
     sides = _side_jobs(settings, job)
     if sides or (name in TABLES and any(map(is_stream, (source, *job.side_files)))):
         holder: AbstractContextManager[str] = spooled(source, job.intake, job.side_files)
@@ -54,7 +62,8 @@ def convert(source: str, settings: ConversionSettings, job: FilterJob) -> None:
         if kind == "examples":
             complete = _Completion(form, settings, job.intake)
             job.window = WINDOW  # each may bring a hundred texts
-        _write(records(source, kind, job.intake, job.side_files), form, job, complete)
+        every = chain.from_iterable(records(each, kind, job.intake, job.side_files) for each in sources)
+        _write(every, form, job, complete)
     if kind == "examples" and not form.needs and not sides and job.counts.get(_MINTED):
         log("ids were made from texts, which are not in the output: --corpus-out and --queries-out write them")
 
@@ -96,7 +105,7 @@ def _side_jobs(settings: ConversionSettings, job: FilterJob) -> list[tuple[Filte
     for output, kind, read in wanted:
         if output is None:
             continue
-        recorded = {"source": job.settings["source"], "texts": kind, "skip_bad": job.settings["skip_bad"]}
+        recorded = {"sources": job.settings["sources"], "texts": kind, "skip_bad": job.settings["skip_bad"]}
         side = FilterJob("convert", kind, output, recorded, resume=job.resume, force=job.force)
         side.intake.skip_bad = job.intake.skip_bad
         if job.resume and is_done(output, recorded, program="convert"):

@@ -16,6 +16,7 @@ import orjson
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.intake import Intake
+from drtk.io.interrupts import interrupts_held
 from drtk.io.journal import Journal
 from drtk.io.manifest import Clock, Manifest, completed, inputs_named, manifest_path, new_manifest, write_json
 from drtk.io.parts import WHOLE, Part, of_part
@@ -60,6 +61,7 @@ class FilterJob:
     barren: Callable[[], str] | None = (
         None  # says why, where records were read and nothing came of any: that is a fault
     )
+    empty: str | None = None  # said where no record came in, which a pipe cannot tell from a fault before it
     intake: Intake = field(default_factory=Intake)
     counts: dict[str, Any] = field(default_factory=dict)
 
@@ -81,7 +83,7 @@ class FilterJob:
         if self.resume or self.force:
             return
         found = Journal.read(self._journal)
-        if found is not None:
+        if found is not None and Path(self.output + ".part").exists():  # without it there is nothing to lose
             raise DrtkError(
                 f"{self.output}.part: holds {found.records:,} finished records of an interrupted run; "
                 "--resume goes on from there, --force begins again"
@@ -136,11 +138,10 @@ class FilterJob:
         with (
             first_pass_at(self.output, self.command, revised=revise is not None) as target,
             closing(pump(windows())) as made,  # before the bar, which has a thread: processes may be forked here
-            Output(target, append_at=journal.offset, scratch=revise is not None) as output,
+            Output(target, append_at=journal.offset if journal.records else None, scratch=revise is not None) as output,
             _told_where_to_go_on(output, journal),
             Progress(self.command, unit=unit, initial=journal.records) as progress,
         ):
-            output.keep_part = journal.records > 0
             if resumable and not journal.records:
                 self._journal.unlink(missing_ok=True)  # of a run that is being replaced
             for done in made:
@@ -150,8 +151,9 @@ class FilterJob:
                 journal.offset = output.end_frame()
                 if resumable:
                     journal.counts = self.counts
-                    journal.write(self._journal, inputs=self.intake.inputs)
-                    output.keep_part = True
+                    with interrupts_held():  # the one without the other would tell of a part that goes
+                        journal.write(self._journal, inputs=self.intake.inputs)
+                        output.keep_part = True
                 progress.add(size)
             if self.barren is not None and journal.records and not journal.lines:
                 output.keep_part = False  # there is nothing in it to go on from
@@ -238,6 +240,8 @@ class FilterJob:
             )  # journals that a kill caught between writing and renaming
             for path in glob.glob(torn):
                 Path(path).unlink(missing_ok=True)
+        if self.empty is not None and self.part == WHOLE and not journal.records:
+            warn(f"{self.command}: {self.empty}")
         if self.part != WHOLE and not journal.records:
             number, of = self.part
             warn(

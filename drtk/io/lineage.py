@@ -1,15 +1,17 @@
-"""Which corpus an output was made from, as far as manifests tell: runs lead to indexes, indexes to embeddings or a corpus."""
+"""Which corpus an output was made from, as far as manifests tell: scored examples lead to examples, runs to indexes, indexes to embeddings or a corpus."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.manifest import SOURCES, folder_digest, is_manifest, manifest_path, read_json
+from drtk.io.manifest import SOURCES, folder_digest, is_manifest, manifest_path, read_json, unchanged
 from drtk.io.streams import digest_file, is_stream
 
 _MAKERS = ("encode", "index")  # commands whose `source` is a corpus, or leads to one
+_COPIERS = ("convert", "rerank", "score")  # commands whose output has the ids of their source, and so its origin
 
 
 class Origin(NamedTuple):
@@ -21,13 +23,32 @@ class Origin(NamedTuple):
 
 def origin_of(path: str) -> Origin | None:
     """The corpus that a run, examples, an index or embeddings were made from; None where no manifest tells."""
+    return next(iter(origins_of(path)), None)
+
+
+def origins_of(path: str) -> list[Origin]:
+    """The same, of what was put together from several files one for each whose manifest tells."""
     manifest = _manifest(path)
-    if manifest is None:
-        return None
+    if manifest is None or manifest.get("kind") == "model":  # which has learnt from a corpus, and is of none
+        return []
+    copied = _sources(manifest) if manifest.get("program") in _COPIERS else []
+    if copied:
+        entries = [entry for entry in manifest["inputs"] if entry["path"] in copied and unchanged(entry)]
+        return [found for entry in entries for found in origins_of(entry["path"])]
+    found = _made_from(manifest)
+    return [] if found is None else [found]
+
+
+def _sources(manifest: Mapping[str, Any]) -> list[str]:
+    """The settings that name the records themselves."""
+    named = [manifest["settings"].get(name) or [] for name in SOURCES]
+    return [path for value in named for path in (value if isinstance(value, list) else [value])]
+
+
+def _made_from(manifest: Mapping[str, Any]) -> Origin | None:
     named = manifest["settings"].get("corpus")
     if not named and manifest.get("program") in _MAKERS:
-        sources = [manifest["settings"].get(name) for name in SOURCES]
-        named = next((source[0] if isinstance(source, list) else source for source in sources if source), None)
+        named = next(iter(_sources(manifest)), None)
     for entry in manifest["inputs"]:
         if entry["path"] == named and not Path(str(named)).is_dir() and entry.get("digest"):
             return Origin(entry["path"], entry["digest"])
@@ -40,12 +61,12 @@ def origin_of(path: str) -> Origin | None:
 
 def check_origin(path: str, corpus: Origin, *, override: str) -> None:
     """Raises MismatchError where `path` is known to be made from another corpus. override: the option that lets it pass."""
-    found = origin_of(path)
-    if found is not None and found.digest != corpus.digest:
-        raise MismatchError(
-            f"{path}: was made from another corpus ({found.path}, digest {found.digest[:8]}) than {corpus.path} "
-            f"(digest {corpus.digest[:8]}); where ids mean the same in both: {override}"
-        )
+    for found in origins_of(path):
+        if found.digest != corpus.digest:
+            raise MismatchError(
+                f"{path}: was made from another corpus ({found.path}, digest {found.digest[:8]}) than {corpus.path} "
+                f"(digest {corpus.digest[:8]}); where ids mean the same in both: {override}"
+            )
 
 
 def check_looked_up(path: str, corpus: str, *, another: bool) -> None:

@@ -1,4 +1,4 @@
-"""One part of several of a stream: what `--shard 2/4` means, for every command that has it."""
+"""A part of a stream: what `--shard 2/4` means, for every command that has it, and so many records of all."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ def parse_part(text: str) -> Part:
     if number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of):
         return int(number), int(of)
     raise UsageError(f"--shard: '{text}' is not N/OF, such as 1/4")
+
+
+def spread(records: Iterable[Record], number: int, *, of: int) -> Iterator[Record]:
+    """`number` of the `of` records there are, evenly spread over them and in their order; all where there are no more."""
+    return (record for at, record in enumerate(records) if number >= of or (at + 1) * number // of > at * number // of)
 
 
 def of_part(records: Iterable[Record], part: Part, *, window: int) -> Iterator[Record]:

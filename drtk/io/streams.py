@@ -17,6 +17,7 @@ from typing import IO, Any, BinaryIO
 
 from drtk.errors import DrtkError, OutputClosed, RecordError
 from drtk.io.compression import SUFFIXES, packer, unpacked
+from drtk.io.interrupts import interrupts_held
 
 STANDARD = "-"
 _BOM = b"\xef\xbb\xbf"
@@ -149,40 +150,57 @@ def is_writable(folder: Path) -> bool:
 class Output:
     """Where records go: stdout, a device or pipe, or NAME by way of NAME.part.
 
-    As a context manager: success renames the part to NAME, a fault removes it, unless `keep_part` was set.
+    As a context manager: it is begun, success renames the part to NAME, a fault removes it, unless `keep_part` is set.
     `end_frame` closes a compressed frame and flushes, after which the offset is a place to cut and go on from.
-    `append_at`: go on from that offset; what the part holds beyond it is dropped.
+    `append_at`: go on from that offset; what the part holds beyond it is dropped, and what it holds before is kept.
     `suffix`: what the part's name ends with. `scratch`: the part is not wanted once it was of use, so success removes it.
-    Raises DrtkError where the target cannot be written, or another run is writing it.
+    Raises DrtkError for a folder, and when begun where the target cannot be written, or another run is writing it.
     """
 
     def __init__(
         self, target: str, *, append_at: int | None = None, suffix: str = ".part", scratch: bool = False
     ) -> None:
-        self.target, self._scratch = target, scratch
-        self.keep_part = False
+        self.target, self._suffix, self._scratch = target, suffix, scratch
+        self.keep_part = append_at is not None
         self.part: Path | None = None
+        self._start = append_at or 0
         self._compress = target.endswith(SUFFIXES)
+        self._file: Any = None
         self._frame: Any = None
         self._empty = not append_at
         if Path(target).is_dir() and target != STANDARD:
             raise DrtkError(f"{target}: is a folder; expected a file")
+
+    def begin(self) -> Output:
+        """Begin the part, or go on with it. Ctrl-C comes before it exists, or removes it as any fault does.
+
+        `with` does this: were the part made before, an interrupt in between would leave it to nobody.
+        """
         try:
-            if target == STANDARD:
-                self._file = _stdout()
-            elif is_replaceable(target):
-                self.part = Path(target).with_name(Path(target).name + suffix)
-                self._file = _locked(self.part)
-            else:
-                self._file = open(target, "ab", buffering=1 << 16)  # noqa: SIM115 - closed by commit or abandon
-        except (OSError, ValueError) as error:
-            raise DrtkError(f"{target}: {getattr(error, 'strerror', None) or error}") from error
-        if self.part is not None:
-            if os.fstat(self._file.fileno()).st_size < (append_at or 0):
-                self._file.close()
-                raise DrtkError(f"{self.part}: is shorter than its journal says; --force begins again")
-            self._file.truncate(append_at or 0)
-            self._file.seek(append_at or 0)
+            self._open()
+            return self
+        except BaseException as error:
+            self._abandon()
+            if isinstance(error, (OSError, ValueError)):
+                raise DrtkError(f"{self.target}: {getattr(error, 'strerror', None) or error}") from error
+            raise
+
+    __enter__ = begin
+
+    def _open(self) -> None:
+        if self.target == STANDARD:
+            self._file = _stdout()
+            return
+        if not is_replaceable(self.target):
+            self._file = open(self.target, "ab", buffering=1 << 16)  # noqa: SIM115 - closed by commit or abandon
+            return
+        self.part = Path(self.target).with_name(Path(self.target).name + self._suffix)
+        with interrupts_held():  # from here on the file is there, but not yet known to be ours
+            self._file = _locked(self.part)
+        if os.fstat(self._file.fileno()).st_size < self._start:
+            raise DrtkError(f"{self.part}: is shorter than its journal says; --force begins again")
+        self._file.truncate(self._start)
+        self._file.seek(self._start)
 
     def write(self, data: bytes) -> None:
         """Append bytes. Raises OutputClosed when the reader has gone, DrtkError on a full disk."""
@@ -233,9 +251,6 @@ class Output:
             if error.errno != errno.EPIPE:  # nobody is left to tell
                 raise self._fault(error) from error
 
-    def __enter__(self) -> Output:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if kind is None and self._scratch:
             self.keep_part = False
@@ -250,7 +265,9 @@ class Output:
             self._abandon()
 
     def _abandon(self) -> None:
-        if self.part is not None and not self.keep_part:
+        if self._file is None or self._file.closed:  # what lies there now is another run's
+            return
+        if self.part is not None and not self.keep_part and _lies_at(self._file, self.part):
             self.part.unlink(missing_ok=True)  # before the lock goes
         with contextlib.suppress(DrtkError):  # the first fault is the one to tell
             self._close()
@@ -275,10 +292,17 @@ def _locked(part: Path) -> IO[bytes]:
                 file.close()
                 raise DrtkError(f"{part}: another run is writing it") from error
             return file  # some network file systems have no locks; writing goes on without one
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(part)):
-                return file
+        if _lies_at(file, part):
+            return file
         file.close()  # the other run finished in between and renamed it: this is its output now
+
+
+def _lies_at(file: IO[bytes], path: Path) -> bool:
+    """Whether an open file goes by that name, and was not renamed or replaced."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def digest_file(path: str | Path) -> str:

@@ -42,7 +42,7 @@ class Generator(nn.Module):
         backbone, head, own = load_masked_lm(folder, announce=False)
         if head.fresh and not redrawn:
             raise MismatchError(
-                f"{folder}: has no language-model head, so it proposes no tokens; name a masked language model"
+                f"{folder}: has no language-model head, so it proposes no tokens; name a masked language model (`drtk pretrain --preset mlm` makes one)"
             )
         check_vocabulary(folder, own.get_vocab(), tokenizer.get_vocab())
         return cls.beside(backbone, head, init="random") if redrawn else cls(backbone, head, frozen=frozen)

@@ -19,7 +19,7 @@ def locate(model: str) -> Path:
     path = Path(model).expanduser()
     if path.is_dir():
         if (path / UNFINISHED_MANIFEST).exists():
-            raise MismatchError(f"{model}: is unfinished: run the command that makes it again")
+            raise MismatchError(f"{model}: is unfinished; the command that makes it goes on with --resume")
         return path
     if path.exists():
         raise DrtkError(f"{model}: is a file; expected a model folder")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,7 +57,9 @@ def add_adapters(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        encoder.backbone = peft.get_peft_model(backbone, config)
+        with warnings.catch_warnings():  # peft asks by transformers' old name
+            warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+            encoder.backbone = peft.get_peft_model(backbone, config)
 
 
 def merge_adapters(encoder: Encoder) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from drtk.errors import UsageError
+from drtk.io.candidates import distinct
 from drtk.io.rows import expansion_from, minted, parse_row
 from drtk.models.hub import locate
-from drtk.questions.choosing import as_given, by_estimate, distinct
-from drtk.questions.expansion import Expand, Question, generators_of
-from drtk.questions.reranking import Group, QueryReranker
+from drtk.questions.choosing import Group, as_given, by_estimate
+from drtk.questions.expansion import Expand, Generators, Question, generators_of
+from drtk.questions.reranking import QueryReranker
 from drtk.records import Expansion
 from drtk.retrieval.base import Ranking
 from drtk.retrieval.fusion import fuse, round_robin
@@ -37,14 +38,21 @@ class Chosen:
 
 
 def expanders_of(
-    models: Sequence[tuple[str, str]], settings: ExpansionSettings, *, seed: int, device: str
+    models: Sequence[tuple[str, str]],
+    settings: ExpansionSettings,
+    *,
+    prompts: Mapping[str, str],
+    seed: int,
+    device: str,
 ) -> dict[str, Expand]:
     """Generators kept loaded, by what they write, in the order of fusion.
 
     models: (kind, folder or hub name); an empty kind is for one that says itself what it writes
-    Raises UsageError where one does not say it, or two write the same, and what loading raises.
+    prompts: of each kind; under the empty one, of those without one of their own
+    Raises UsageError where one does not say it, two write the same, or a prompt is of a kind that none writes, and what
+    loading raises.
     """
-    found: dict[str, Expand] = {}
+    wanted: dict[str, Generators] = {}
     for named, model in models:
         known = generators_of(model, locate(model), holdout=False)
         kind = named or known.kind
@@ -52,9 +60,16 @@ def expanders_of(
             raise UsageError(
                 f"--expand {model}: does not say what it writes; name it: answer={model}, sentence= or title="
             )
-        if kind in found:
+        if kind in wanted:
             raise UsageError(f"--expand: two generators write '{kind}'")
-        found[kind] = Expand(known.models, kind, settings, known.length, seed, device)
+        wanted[kind] = known
+    for kind in prompts:
+        if kind and kind not in wanted:
+            raise UsageError(f"--expand-prompt {kind}=: no generator writes '{kind}', but {', '.join(wanted)}")
+    found: dict[str, Expand] = {}
+    for kind, known in wanted.items():
+        mine = replace(settings, prompt=prompts.get(kind, prompts.get("")))
+        found[kind] = Expand(known.models, kind, mine, known.length, seed, device, "--expand-prompt")
     return {kind: found[kind] for kind in (*ORDER, *(kind for kind in found if kind not in ORDER)) if kind in found}
 
 

@@ -6,25 +6,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import orjson
 
-from drtk.io.candidates import Candidates
+from drtk.io.candidates import Candidates, distinct
 from drtk.io.filtering import Done
 from drtk.io.jsonl import dump
-from drtk.models.crossencoder import Prepared
-from drtk.models.query_reranker import QueryScorer
-from drtk.questions.choosing import CHOICES, by_estimate, concatenated, distinct
-from drtk.questions.reranking import Group, QueryReranker
+from drtk.questions.choosing import CHOICES, Group, by_estimate, concatenated
 from drtk.records import Expansion, Query
 from drtk.retrieval.bm25_words import split_words
-from drtk.retrieval.found_texts import FoundTexts
 from drtk.runners.base import BatchFunction
 from drtk.settings.query_reranking import ChooseSettings
 from drtk.settings.retrieval import SearchSettings
 from drtk.text.expanded_query import expanded_query, plain_query
+
+if TYPE_CHECKING:
+    from drtk.models.crossencoder import Prepared
+    from drtk.models.query_reranker import QueryScorer
+    from drtk.questions.reranking import QueryReranker
 
 LUCENE_CLAUSES = 1024  # distinct words of a query that Lucene takes where nobody says otherwise
 LINES = "choices.jsonl"  # in the folder: of each question and kind what was chosen, and why
@@ -41,7 +42,8 @@ class _Window(NamedTuple):
 class ChooseQueries(BatchFunction):
     """Windows of `Candidates` to lines of choices.jsonl: the queries of each question and kind, best first.
 
-    models: query re-rankers by kind, for --select scorer; index, corpus: for those that read passages
+    models: query re-rankers by kind, for --select scorer alone, as others are to do without the libraries of models
+    index, corpus: for those that read passages
     """
 
     def __init__(
@@ -51,7 +53,11 @@ class ChooseQueries(BatchFunction):
         self.ahead = index is None  # an index must be asked by the thread that opened it
         self._reranker: QueryReranker | None = None
         if settings.select == "scorer":
-            texts = None if index is None else FoundTexts(index, corpus=corpus, settings=SearchSettings())
+            from drtk.questions.reranking import QueryReranker
+            from drtk.retrieval.found_texts import FoundTexts
+
+            searching = SearchSettings(k1=settings.k1, b=settings.b)
+            texts = None if index is None else FoundTexts(index, corpus=corpus, settings=searching)
             self._reranker = QueryReranker(models, device=device, settings=settings, texts=texts)
 
     def prepare(self, records: list[Candidates]) -> _Window:
@@ -98,13 +104,13 @@ def write_queries(folder: Path, questions: Mapping[str, Query], top: int) -> dic
     """Write the query files of a folder from its choices.jsonl: KIND.jsonl, or KIND.1.jsonl … KIND.N.jsonl for N > 1.
 
     Questions keep id, answers and all else; the text is the expanded query, "expansion" names the candidates in it. One that
-    has candidates, but none of a kind, is asked alone in the (first) file of that kind, at its end.
+    has no candidate of a kind is asked alone in the (first) file of that kind, at its end: it is to be searched for all the
+    same, and a run without it would count as one that finds nothing.
     Returns how many queries each file holds, and "asked alone".
     """
     kinds: dict[str, set[str]] = {}
     for choice in _choices(folder):
         kinds.setdefault(choice["kind"], set()).add(choice["query_id"])
-    answered = {id for ids in kinds.values() for id in ids}
     counts: dict[str, int] = {}
     with ExitStack() as stack:
         files = {
@@ -123,7 +129,7 @@ def write_queries(folder: Path, questions: Mapping[str, Query], top: int) -> dic
         alone = 0
         for kind, ids in kinds.items():
             for id, query in questions.items():
-                if id in answered and id not in ids:
+                if id not in ids:
                     files[kind, 0].write(dump(replace(query, text=plain_query(query.text))))
                     alone += 1
                     counts[_name(kind, 0, top)] += 1

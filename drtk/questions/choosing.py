@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,12 +16,12 @@ Choice = Callable[[Sequence[Expansion]], list[Expansion]]  # the candidates, bes
 GREEDY = "greedy"  # "decode" of a candidate that was written so
 
 
-def distinct(expansions: Iterable[Expansion], most: int | None = None) -> list[Expansion]:
-    """The candidates of different text, white space apart: the first of each, at most so many (methods, section 7.3)."""
-    found: dict[str, Expansion] = {}
-    for each in expansions:
-        found.setdefault(" ".join(each.text.split()), each)
-    return list(found.values())[:most]
+class Group(NamedTuple):
+    """A question and its candidates of one kind."""
+
+    question: str
+    kind: str
+    expansions: Sequence[Expansion]
 
 
 def by_estimate(expansions: Sequence[Expansion], estimates: np.ndarray) -> list[Expansion]:

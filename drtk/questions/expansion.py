@@ -106,7 +106,7 @@ class Prepared(NamedTuple):
 class Expand(BatchFunction):
     """Expansion records of questions; sampled ones depend on (seed, id of the question, number of the text) alone.
 
-    models: of each fold; a question without one goes to the first
+    models: of each fold; a question without one goes to the first. flag: what the prompt's option is called, in complaints
     Raises UsageError where prompt, prefix or output leave no room for a question, or a model that goes on with a text has no
     prompt; MismatchError for a model that does not write, or was trained to read otherwise.
     """
@@ -119,6 +119,7 @@ class Expand(BatchFunction):
         length: int | None,
         seed: int,
         device: str,  # positional: they travel to other processes in a tuple
+        flag: str = "--prompt",
     ) -> None:
         wanted = settings.generation(trained_length=length)
         self._kind, self._prompt = kind, settings.prompt
@@ -126,9 +127,9 @@ class Expand(BatchFunction):
         self._writers = [TextWriter(model, wanted, seed=seed, device=device) for model in models]
         for model, writer in zip(models, self._writers, strict=True):
             if not writer.two_sided and self._prompt is None:
-                raise UsageError(f"{model}: goes on with a text; --prompt says how it is asked")
+                raise UsageError(f"{model}: goes on with a text; {flag} says how it is asked")
             if self._prompt is not None and writer.length(self._read(writer, "?")) > writer.room:
-                raise UsageError(f"--prompt leaves nothing of --max-length {writer.room} for a question")
+                raise UsageError(f"{flag} leaves nothing of the {writer.room} tokens of an input for a question")
 
     def prepare(self, records: list[Question]) -> Prepared:
         """The window's inputs as tokens."""

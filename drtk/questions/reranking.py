@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -11,21 +10,13 @@ from drtk.errors import MismatchError
 from drtk.models.crossencoder import Prepared
 from drtk.models.query_reading import Candidate
 from drtk.models.query_reranker import QueryScorer
-from drtk.questions.choosing import by_estimate, distinct
+from drtk.questions.choosing import Group
 from drtk.records import Expansion
 from drtk.retrieval.found_texts import FoundTexts
 from drtk.settings.scoring import ScoringSettings
 from drtk.text.expanded_query import expanded_query
 
 ANY = ""  # the kind of a model that is for all kinds without one of their own
-
-
-class Group(NamedTuple):
-    """A question and its candidates of one kind."""
-
-    question: str
-    kind: str
-    expansions: Sequence[Expansion]
 
 
 class QueryReranker:
@@ -57,17 +48,6 @@ class QueryReranker:
         if found is None:
             raise MismatchError(f"no model is for candidates of kind '{kind}': --model {kind}=DIR, or one for all")
         return found
-
-    def choose(self, question: str, expansions: Sequence[Expansion]) -> dict[str, Expansion]:
-        """By kind, the distinct candidate of a question with the lowest estimated rank; of equal ones the first."""
-        kinds: dict[str, list[Expansion]] = {}
-        for each in expansions:
-            kinds.setdefault(each.kind, []).append(each)
-        groups = [Group(question, kind, distinct(found)) for kind, found in kinds.items()]
-        return {
-            group.kind: by_estimate(group.expansions, estimates)[0]
-            for group, estimates in zip(groups, self.estimates(groups), strict=True)
-        }
 
     def estimates(self, groups: Sequence[Group]) -> list[np.ndarray]:
         """The estimated ranks of each group's candidates, (candidates,) float32: THE LOWER, THE BETTER.

@@ -18,12 +18,18 @@ from drtk.settings.retrieval import SearchSettings
 class FoundTexts:
     """An index of words, and the corpus it was made from.
 
+    index: a folder, opened with `settings`, or one that is open already, searched as it is
     corpus: a file; None: where the index says it is
     Raises MismatchError for an index of vectors, and where the corpus is not known or not there; what opening raises.
     """
 
-    def __init__(self, index: str, *, corpus: str | None = None, settings: SearchSettings | None = None) -> None:
-        self.collection = Collection([index], settings or SearchSettings())
+    def __init__(
+        self, index: str | Collection, *, corpus: str | None = None, settings: SearchSettings | None = None
+    ) -> None:
+        if isinstance(index, str):
+            index = Collection([index], settings or SearchSettings())
+        self.collection = index
+        index = index.folders[0]
         if self.collection.reads != "passages":
             raise MismatchError(f"{index}: holds vectors; an index of words is needed (drtk index --type bm25)")
         self._index = index

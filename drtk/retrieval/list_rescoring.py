@@ -45,7 +45,10 @@ def _known(run: str, vectors: PairVectors, depth: int, intake: Intake) -> Iterat
         rows = vectors.rows(hits.query_id, [id for id, _ in ranking[:depth]])
         absent = {ranking[at][0] for at in np.flatnonzero(rows < 0)}
         faults = [
-            RecordError(f"{name_of(run)}:{line}", f"{vectors.folder} has no vector of '{id}' for '{hits.query_id}'")
+            RecordError(
+                f"{name_of(run)}:{line}",
+                f"{vectors.folder} has no vector of '{id}' for '{hits.query_id}'; --depth reads less of each query",
+            )
             for id, line in zip(hits.doc_ids, hits.lines, strict=True)
             if id in absent
         ]

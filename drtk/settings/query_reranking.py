@@ -49,10 +49,13 @@ class QueryRerankerSettings:
     max_length: int | None = knob(
         None, "Longest input, in tokens; the last parts are cut first. [default: 64; rd 256]", at_least=8
     )
-    candidates: int = knob(50, "Candidates of each question that are trained on: its first.", at_least=2)
+    candidates: int = knob(50, "Candidates of each question that are trained on: its first different ones.", at_least=2)
     max_rank: int = knob(101, "Rank of candidates that found no answer (the thesis tries 101 and 250).", at_least=2)
-    depth: int = knob(
-        DEPTH, "How deep was looked for answers: greater ranks in the labels mean none found.", at_least=1
+    depth: int | None = knob(
+        None,
+        "How deep was looked for answers: greater ranks in the labels mean none found. [default: as label noted beside "
+        "them, or 100]",
+        at_least=1,
     )
     pair_weight: Literal["offset", "sum"] = knob(
         "offset",
@@ -93,10 +96,15 @@ class QueryRerankerSettings:
 
     def check(self) -> None:
         """Raise UsageError for settings that contradict each other."""
-        if self.max_rank <= self.depth:
-            raise UsageError(f"--max-rank {self.max_rank}: must be above --depth, {self.depth}")
+        if self.depth is not None:
+            self.check_depth(self.depth)
         if self.schedule == "inverse-sqrt" and self.warmup < 1:
             raise UsageError(f"--warmup {self.warmup:g}: --schedule inverse-sqrt wants a number of steps")
+
+    def check_depth(self, depth: int) -> None:
+        """Raise UsageError where candidates that found nothing among so many would rank among those that found something."""
+        if self.max_rank <= depth:
+            raise UsageError(f"--max-rank {self.max_rank}: must be above the depth of the labels, {depth}")
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,10 @@ class ChooseSettings(ScoringSettings):
     top: int = knob(1, "Queries of each question and kind; more than one: KIND.1.jsonl … KIND.N.jsonl.", at_least=1)
     max_clauses: int | None = knob(
         None, "concat: cut queries to so many distinct words; a stock Lucene takes 1024, drtk any number.", at_least=1
+    )
+    k1: float | None = knob(None, "--index: BM25's k1. [default: as the index advises, or 0.9]", at_least=0)
+    b: float | None = knob(
+        None, "--index: BM25's b, 0 to 1. [default: as the index advises, or 0.4]", at_least=0, at_most=1
     )
 
     def check(self) -> None:

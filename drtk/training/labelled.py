@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import torch
 
-from drtk.io.candidates import Candidates
+from drtk.io.candidates import Candidates, distinct
 from drtk.models.query_reading import Candidate
 from drtk.records import Expansion, Query
 from drtk.training.sampling import order_of_epoch
@@ -38,7 +38,8 @@ class LabelledCandidates:
     """Groups of candidates by number. Ranks beyond `depth`, of candidates that found no answer, become `max_rank`.
 
     ties: keep groups whose ranks are all the same, from which nothing can be learned; `tied` counts those left out
-    most: candidates of a group that are kept, its first
+    most: candidates of a group that are kept, its first different ones; `repeated` counts those of a text that came before
+    beyond: the ranks beyond `depth` that there are: more than one where `depth` is not that of the labels
     """
 
     def __init__(
@@ -47,10 +48,15 @@ class LabelledCandidates:
         # Both the file and its position are this process's own; readers in other processes take theirs with pread.
         self._file = tempfile.TemporaryFile(prefix="drtk-")  # noqa: SIM115 - it lives as long as this does
         self._offsets, self._starts, self._ranks = array("q", [0]), array("q", [0]), array("i")
-        self.tied = 0
+        self.depth = depth
+        self.tied = self.repeated = 0
+        self.beyond: set[int] = set()
         written = 0
         for group in groups:
-            kept = group.expansions[:most]
+            different = distinct(group.expansions)
+            self.repeated += len(group.expansions) - len(different)
+            kept = different[:most]
+            self.beyond.update(each.rank for each in kept if each.rank is not None and each.rank > depth)
             ranks = [max_rank if (rank := each.rank or max_rank) > depth else rank for each in kept]
             if not ties and len(set(ranks)) < 2:
                 self.tied += 1

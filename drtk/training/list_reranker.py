@@ -69,7 +69,9 @@ def read_lists(run: str, *, vectors: PairVectors, judgements: Judgements, depth:
         rows = vectors.rows(hits.query_id, ids)
         for at in np.flatnonzero(rows < 0):
             line = hits.lines[hits.doc_ids.index(ids[at])]
-            problem = f"{vectors.folder} has no vector of '{ids[at]}' for '{hits.query_id}'"
+            problem = (
+                f"{vectors.folder} has no vector of '{ids[at]}' for '{hits.query_id}'; --depth reads less of each query"
+            )
             intake.forgive(RecordError(f"{name_of(run)}:{line}", problem))
         there = rows >= 0
         if labels[there].any():

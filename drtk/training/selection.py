@@ -71,7 +71,8 @@ class Selection:
             say(f"step {step:,}: {self.by} {value:z.4f}, the best so far")
         else:
             best.since += 1
-            say(f"step {step:,}: {self.by} {value:z.4f}; that of step {best.step:,} was better")
+            how = "as good" if value == best.value else "better"
+            say(f"step {step:,}: {self.by} {value:z.4f}; that of step {best.step:,} was {how}")
         return found
 
     def _keep(self) -> None:

@@ -6,6 +6,10 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
+from drtk.io.lineage import origins_of
+from drtk.io.streams import digest_file
 from tests.contract.running import shell
 
 COOKBOOK = Path(__file__).resolve().parents[2] / "docs" / "cookbook"
@@ -21,6 +25,7 @@ SMALL = {
     "MINE": "--floor 0",
     "SCORED": "--floor 0 --keep 3",
     "SCORED_QUERIES": "8",
+    "UNION": "yes",
     "WARM": f"{STEPS} --max-length 24",
     "PRETRAIN": f"{STEPS} --max-length 24 --held-out 4 --set objective.decoder.reader.layers=1",
     "R1": f"{STEPS} {LENGTHS} --negatives 1",
@@ -29,7 +34,6 @@ SMALL = {
     "DISTILL": f"{STEPS} {LENGTHS} --negatives 2",
     "MEASURES": "RR@10 R@20",
 }
-STAGES = 24  # commands of the whole recipe
 
 
 def simlm(workplace: Path, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -53,7 +57,10 @@ def settings_of(folder: Path) -> dict[str, str]:
     return json.loads((folder / "meta.json").read_text())["settings"]
 
 
-def test_simlms_pipeline_runs_from_one_command_and_skips_what_is_done(workplace: Path) -> None:
+def test_simlms_pipeline_runs_from_one_command_and_skips_what_is_done(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workplace)  # manifests name what they were made from as the recipe does
     first = simlm(workplace)
     out = workplace / "out"
     systems = ("bm25", "start", "pretrained", "retriever1", "retriever2", "distilled", "reranked")
@@ -64,8 +71,21 @@ def test_simlms_pipeline_runs_from_one_command_and_skips_what_is_done(workplace:
     assert {settings_of(out / name)["model"] for name in ("retriever1", "retriever2", "reranker", "distilled")} == {
         "out/pretrained"
     }
+    # The second retriever learns from both files, and everything that examples became still tells which corpus it is of.
+    parts = [(out / f"{name}.jsonl").read_bytes() for name in ("bm25", "mined1")]
+    assert (out / "union.jsonl").read_bytes() == b"".join(parts)
+    examples = {settings_of(out / name)["examples"] for name in ("retriever1", "retriever2", "reranker", "distilled")}
+    assert examples == {f"out/{name}.jsonl" for name in ("bm25", "union", "mined2", "scored")}
+    for name in examples:
+        found = origins_of(name)
+        assert {origin.digest for origin in found} == {digest_file(workplace / "corpus.jsonl")}, name
     scored = [json.loads(line) for line in (out / "scored.jsonl").read_text().splitlines()]
     assert len(scored) == 8
+    teacher = [json.loads(line)["query_id"] for line in (out / "teacher.jsonl").read_text().splitlines()]
+    assert len(teacher) == 10
+    assert [row["query_id"] for row in scored] == [
+        id for at, id in enumerate(teacher) if at not in (0, 5)
+    ]  # at 8 in 10
     assert all(len(row["scores"]["negatives"]) == len(row["negatives"]) <= 3 for row in scored)
 
     again = simlm(workplace)

@@ -130,8 +130,8 @@ class Audit:
             part, final = Path(self._target + suffix), Path(self._target)
             if at and not self._scratch and not part.exists() and final.exists():
                 final.rename(part)  # the job was killed between this file's last step and its own
-            self._output = Output(self._target, append_at=at, suffix=suffix, scratch=self._scratch)
-            self._output.keep_part = at > 0
+            self._output = Output(self._target, append_at=at or None, suffix=suffix, scratch=self._scratch)
+            self._output.begin()  # known before it is there, so that a fault in between does not leave it
         return self._output
 
     def __enter__(self) -> Audit:

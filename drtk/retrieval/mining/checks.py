@@ -10,6 +10,7 @@ from drtk.settings.mining import MineSettings
 
 Filter = Callable[[Sequence[Pool]], None]
 UNRETRIEVED = "unretrieved"  # what --margin and --max-share drop where there is no positive to go by
+PERCENT = 2.0  # a share above it is meant in per cent
 PLACE_FILTERS = ("rank", "max-score", "min-score", "margin", "max-share", UNRETRIEVED)
 
 
@@ -32,6 +33,8 @@ def place_filters(settings: MineSettings, sources: Sequence[str] | None) -> list
             wanted = limits_of(given, f"--{name}", sources)
             if name == "max-share" and min(wanted.values()) < 0:
                 raise UsageError("--max-share: must be at least 0")
+            if name == "max-share" and max(wanted.values()) > PERCENT:
+                raise UsageError(f"--max-share {max(wanted.values()):g}: a share of 1 is all of it; 95% is 0.95")
             found.append(_beside_the_positive(name, wanted, keep=settings.unretrieved == "keep"))
     return found
 

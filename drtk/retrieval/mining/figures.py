@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappush, heappushpop
+from typing import Any
 
 import numpy as np
 
@@ -50,8 +51,13 @@ class Spread:
         return found
 
     def histogram(self, bins: int) -> tuple[list[float], list[float]]:
-        """(shares of the numbers, edges) of equal bins over the sample."""
-        counts, edges = np.histogram([value for _, value in self._sample], bins=bins)
+        """(shares of the numbers, edges) of up to `bins` equal bins over the sample; of whole numbers, each has as many."""
+        values = np.array([value for _, value in self._sample])
+        edges: Any = bins
+        if len(values) and (values == values.round()).all():
+            step = max(1, -(-int(values.max() - values.min() + 1) // bins))
+            edges = np.arange(values.min(), values.max() + step + 1, step) - 0.5
+        counts, edges = np.histogram(values, bins=edges)
         return (counts / max(1, counts.sum())).tolist(), edges.tolist()
 
 

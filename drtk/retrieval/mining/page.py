@@ -73,15 +73,15 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _histogram(caption: str, spread: Spread) -> Iterator[str]:
-    shares, edges = spread.histogram(_BINS)
-    tallest, width = max(shares), _WIDTH / _BINS
+    shares, _ = spread.histogram(_BINS)
+    tallest, width = max(shares), _WIDTH / len(shares)
     yield f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT + 16}" role="img" aria-label="{escape(caption)}">'
     for at, share in enumerate(shares):
         if share:
             tall = share / tallest * _HEIGHT
             yield f'<rect x="{at * width:.2f}" y="{_HEIGHT - tall:.2f}" width="{width * 0.9:.2f}" height="{tall:.2f}"/>'
-    yield f'<text x="0" y="{_HEIGHT + 14}">{edges[0]:z.4g}</text>'
-    yield f'<text x="{_WIDTH}" y="{_HEIGHT + 14}" text-anchor="end">{edges[-1]:z.4g}</text></svg>'
+    yield f'<text x="0" y="{_HEIGHT + 14}">{spread.least:z.4g}</text>'
+    yield f'<text x="{_WIDTH}" y="{_HEIGHT + 14}" text-anchor="end">{spread.most:z.4g}</text></svg>'
     yield f"<figcaption>{escape(caption)}; mean {spread.mean:z.4g}</figcaption></figure>"
 
 

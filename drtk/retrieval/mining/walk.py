@@ -10,7 +10,7 @@ from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.io.corpus_ids import CorpusIds
 from drtk.io.intake import Intake
 from drtk.io.jsonl import read_queries
-from drtk.io.progress import log, warn
+from drtk.io.progress import warn
 from drtk.io.sources import source_of
 from drtk.io.streams import name_of
 from drtk.io.trec import Judgements, read_qrels
@@ -36,8 +36,6 @@ def policy_of(settings: MineSettings, *, has_corpus: bool) -> Policy:
     policy: Policy = MINING.load(settings.policy)
     if settings.floor and not has_corpus:
         raise UsageError("--floor fills up with random passages: name their --corpus")
-    if policy.floor and settings.floor is None and not has_corpus:
-        log(f"mine-negatives: no --corpus, so nothing is filled up to {policy.floor} negatives")
     own = {name: getattr(settings, name) for name in ("keep", "floor", "depth", "ce_margin")}
     return replace(policy, **{name: value for name, value in own.items() if value is not None})
 

@@ -124,6 +124,37 @@ def test_scores_stand_beside_positives_and_negatives_and_all_else_passes_through
     assert 1 / (1 + np.exp(-logit)) == pytest.approx(expected[0], abs=1e-6)
 
 
+def test_so_many_examples_are_scored_evenly_spread(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"query_id": f"q{at}", "positives": [f"d{at}"], "negatives": [f"d{59 - at}"]} for at in range(10)]
+    (here / "e.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run("score", "e.jsonl", *TEXTS, "-o", "all.jsonl")
+    run("score", "e.jsonl", *TEXTS, "--sample", "4", "-o", "some.jsonl")
+    every, some = (
+        [json.loads(line) for line in (here / f"{name}.jsonl").read_text().splitlines()] for name in ("all", "some")
+    )
+    # 4 of 10: at 2, 4, 7 and 9, where 4(n + 1)/10 passes a whole number
+    assert [row["query_id"] for row in some] == ["q2", "q4", "q7", "q9"]
+    for row in some:
+        expected = every[int(row["query_id"][1:])]["scores"]
+        for side in ("positives", "negatives"):
+            assert row["scores"][side] == pytest.approx(expected[side], abs=1e-6)
+    run("score", "e.jsonl", *TEXTS, "--sample", "99", "-o", "more.jsonl")
+    assert (here / "more.jsonl").read_bytes() == (here / "all.jsonl").read_bytes()
+    # What is left out counts for nothing, and a fault is told with the line it has in the file.
+    rows[4]["negatives"] = ["d999"]
+    (here / "e.jsonl").write_text("torn\n" + "".join(json.dumps(row) + "\n" for row in rows))
+    run("score", "e.jsonl", *TEXTS, "--sample", "4", "--skip-bad", "2", "-o", "fewer.jsonl")
+    assert [json.loads(line)["query_id"] for line in (here / "fewer.jsonl").read_text().splitlines()] == [
+        "q2",
+        "q7",
+        "q9",
+    ]
+    with pytest.raises(RecordError, match=r"^e\.jsonl:6: the corpus has no 'd999'"):
+        run("score", "e.jsonl", *TEXTS, "--sample", "4", "--skip-bad", "1", "-o", "x.jsonl")
+    with pytest.raises(UsageError, match="--sample counts the examples before it begins: name a file"):
+        run("score", "-", *TEXTS, "--sample", "4", "-o", "x.jsonl")
+
+
 def test_unknown_ids_are_told_with_file_line_and_number(here: Path) -> None:
     lines = (here / "run").read_text().splitlines(keepends=True)[:24]
     bad = [*lines[:3], "q0 Q0 nowhere 4 26.5 t\n", *lines[3:], "q99 Q0 d1 1 1.0 t\n", "q98 Q0 d1 1 1.0 t\n"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -171,7 +173,7 @@ def test_concat_asks_with_all_candidates_and_counts_what_lucene_would_refuse(
     rows = [{"_id": f"e{n}", "query_id": "q0", "kind": "answer", "text": text} for n, text in enumerate(texts)]
     source = write_rows(tmp_path / "in", rows)
     folder = call(place, tmp_path / "out", "--select", "concat", source=source)
-    (row,) = rows_of(folder / "answer.jsonl")
+    row, *_ = rows_of(folder / "answer.jsonl")
     assert row["text"] == f"which thing was meant0 ? {' '.join(texts)}"
     assert row["expansion"] == ["e0", "e1", "e2", "e3"]
     assert "1 queries have more than 1,024 distinct words: drtk search takes them" in capfd.readouterr().err
@@ -190,7 +192,7 @@ def test_questions_without_answers_are_asked_too(place: Path, tmp_path: Path) ->
     assert rows_of(folder / "answer.jsonl") == [{"_id": "q0", "text": "which ? a", "expansion": "e"}]
 
 
-def test_a_question_that_lacks_a_kind_is_asked_alone_and_one_without_candidates_not_at_all(
+def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rows = [
@@ -202,10 +204,47 @@ def test_a_question_that_lacks_a_kind_is_asked_alone_and_one_without_candidates_
     assert [(row["_id"], row["text"]) for row in rows_of(folder / "title.jsonl")] == [
         ("q1", f"which thing was meant1 ? {next(row['text'] for row in rows if row['kind'] == 'title')}"),
         ("q0", "which thing was meant0 ?"),
+        *((f"q{n}", f"which thing was meant{n} ?") for n in range(2, 24)),
     ]
-    said = capfd.readouterr().err
-    assert "1 times a question has no candidate of a kind that others have: asked as it is" in said
-    assert "22 of 24 questions have no candidate at all, and no query" in said
+    assert [row["_id"] for row in rows_of(folder / "answer.jsonl")] == [f"q{n}" for n in range(24)]
+    # q0 in the file of titles, and 22 questions in each of the three files
+    assert capfd.readouterr().err == (
+        "drtk: 67 times a question has no candidate of a kind: asked as it is, in the file of that kind; "
+        "22 of 24 questions have no candidate at all\n"
+    )
+    manifest = read_json(folder / "meta.json")
+    assert manifest["queries"] == {f"{kind}.jsonl": 24 for kind in KINDS} | {"asked alone": 67}
+    assert (manifest["counts"]["questions"], manifest["counts"]["without a candidate"]) == (24, 22)
+    # so that each file's run has all questions, and is judged like that of the questions themselves
+    command(capfd, "search", place / "bm25s", folder / "title.jsonl", "-k", "5", "-o", tmp_path / "run", "--quiet")
+    command(capfd, "search", place / "bm25s", place / "queries.jsonl", "-k", "5", "-o", tmp_path / "bm25", "--quiet")
+    asked = {line.split()[0]: line.split()[2] for line in (tmp_path / "bm25").open()}
+    assert {line.split()[0] for line in (tmp_path / "run").open()} == set(asked) | {"q1"}
+    # of several places the question alone takes the first
+    folder = call(place, tmp_path / "two", "--select", "first", "--top", "2", source=tmp_path / "in")
+    found = [{row["_id"]: row["text"] for row in rows_of(folder / f"title.{at}.jsonl")} for at in (1, 2)]
+    assert found[0]["q9"] == "which thing was meant9 ?"
+    assert list(found[1]) == ["q1"]
+
+
+@pytest.mark.parametrize("content", ["", "\n"])
+def test_a_file_without_candidates_is_refused(place: Path, tmp_path: Path, content: str) -> None:
+    (tmp_path / "in").write_text(content)
+    with pytest.raises(DrtkError, match="in: holds no candidates; there is nothing to choose from"):
+        call(place, tmp_path / "out", "--select", "first", source=tmp_path / "in")
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_of_models_is_loaded_where_none_is_asked(place: Path, tmp_path: Path) -> None:
+    script = "import sys; from drtk.cli.main import app; app(sys.argv[1:], standalone_mode=False); print(*sys.modules)"
+    files = [place / "labelled.jsonl", "--queries", place / "queries.jsonl", "-q", "-o"]
+    named = [sys.executable, "-c", script, "rerank-queries", "apply", *files]
+    for select in ("first", "oracle", "concat"):
+        ran = subprocess.run(
+            [*named, tmp_path / select, "--select", select], check=True, capture_output=True, text=True
+        )
+        assert not {"torch", "transformers"} & set(ran.stdout.split())
+        assert (tmp_path / select / "answer.jsonl").exists()
 
 
 def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(place: Path, tmp_path: Path) -> None:
@@ -293,6 +332,8 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
         (["--select", "concat", "--top", "2"], UsageError, "--top: --select concat makes one query of all candidates"),
         (["--select", "first", "--max-clauses", "9"], UsageError, "--max-clauses: only with --select concat"),
         (["--select", "first", "--index", "x"], UsageError, "--index: goes with --model"),
+        (["--model", "x", "--k1", "2"], UsageError, "--k1: goes with --index"),
+        (["--select", "first", "--b", "0"], UsageError, "--b: goes with --index"),
         (
             ["--model", "{encoder}"],
             MismatchError,
@@ -322,18 +363,30 @@ def test_bad_candidates_are_named(place: Path, tmp_path: Path, row: dict, told: 
     assert not (tmp_path / "out").exists()
 
 
-def test_candidates_scattered_over_the_file_are_refused(place: Path, tmp_path: Path) -> None:
-    ids = ["q0", "q1", "q0"]
-    rows = [{"_id": f"e{n}", "query_id": id, "kind": "answer", "text": "a"} for n, id in enumerate(ids)]
-    with pytest.raises(
-        RecordError, match="candidates of 'q0' for 'answer' stand before, too: they must stand together"
-    ):
+@pytest.mark.parametrize(
+    ("ids", "line"),
+    [(["q0", "q1", "q0"], 3), (["q0", "q1", "q0", "q0", "q0", "q2"], 3), (["q0", "q0", "q1", "q1", "q0", "q3"], 5)],
+)
+def test_candidates_scattered_over_the_file_are_refused(place: Path, tmp_path: Path, ids: list[str], line: int) -> None:
+    rows = [{"_id": f"e{n}", "query_id": id, "kind": "answer", "text": f"a{n}"} for n, id in enumerate(ids)]
+    told = f"in:{line}: candidates of 'q0' for 'answer' stand before, too: they must stand together"
+    with pytest.raises(RecordError, match=told):
         call(place, tmp_path / "out", "--select", "first", source=write_rows(tmp_path / "in", rows))
-    # of another kind they may: one file after the other, as cat joins them
+    # the line is where the kind comes again, not where another one of the question begins
+    between = [rows[line - 1] | {"_id": "t0", "kind": "title"}, *rows[line - 1 :]]
+    with pytest.raises(RecordError, match=told.replace(f"in:{line}", f"in:{line + 1}")):
+        call(
+            place, tmp_path / "out", "--select", "first", source=write_rows(tmp_path / "in", rows[: line - 1] + between)
+        )
+
+
+def test_kinds_one_after_the_other_as_cat_joins_them(place: Path, tmp_path: Path) -> None:
+    rows = [{"_id": f"e{n}", "query_id": f"q{n % 2}", "kind": "answer", "text": "a"} for n in range(3)]
     rows[2]["kind"] = "title"
-    folder = call(place, tmp_path / "out", "--select", "first", "--force", source=write_rows(tmp_path / "in", rows))
+    folder = call(place, tmp_path / "out", "--select", "first", source=write_rows(tmp_path / "in", rows))
+    # q0 and q1 have an answer, q0 has a title; all others are asked alone in both
     assert json.loads((folder / "meta.json").read_text())["queries"] == {
-        "answer.jsonl": 2,
-        "title.jsonl": 2,
-        "asked alone": 1,
+        "answer.jsonl": 24,
+        "title.jsonl": 24,
+        "asked alone": 22 + 23,
     }

@@ -285,7 +285,8 @@ def test_candidates_that_cannot_be_learned_from_are_named(place: Path, tmp_path:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        (["--max-rank", "50"], "--max-rank 50: must be above --depth, 100"),
+        (["--depth", "99"], "--depth 99: .*labelled.jsonl was labelled with --depth 100"),
+        (["--max-rank", "50"], "--max-rank 50: must be above the depth of the labels, 100"),
         (["--warmup", "0.1"], "--warmup 0.1: --schedule inverse-sqrt wants a number of steps"),
         (["--dev-kind", "answer"], "--dev-kind: goes with --dev"),
         (["--patience", "1"], "--patience: goes with --dev"),
@@ -305,3 +306,75 @@ def test_what_cannot_be_meant_is_refused(place: Path, tmp_path: Path, more: list
     assert "\n" not in str(fault.value)
     assert not (tmp_path / "m").exists()
     assert isinstance(fault.value, UsageError) == (more[0] not in ("--micro-batch", "--kind"))
+
+
+def relabelled(place: Path, output: Path, depth: int, max_rank: int) -> Path:
+    call = ["rerank-queries", "label", place / "expansions.jsonl", "--queries", place / "queries.jsonl"]
+    call += ["--index", place / "bm25s", "--depth", depth, "--max-rank", max_rank, "-o", output, "-q"]
+    app([str(each) for each in call], standalone_mode=False)
+    return output
+
+
+def measured(folder: Path) -> float:
+    """The first mean rank of a training that changes nothing: of what an untrained model chooses."""
+    return next(entry["mean rank"] for entry in entries(folder) if "mean rank" in entry)
+
+
+def test_how_deep_was_looked_is_taken_from_the_labels(place: Path, tmp_path: Path) -> None:
+    # Of a question's four candidates one finds its answer at rank 1, one at 2, two nowhere. Looked through to rank 1 alone,
+    # three find none, for which these labels say 2, a rank that is a real one beside the default depth of 100.
+    shallow = relabelled(place, tmp_path / "shallow.jsonl", 1, 2)
+    assert {row["rank"] for row in rows_of(shallow)} == {1, 2}
+    ended = ["--steps", "1", "--max-lr", "0", "--warmup", "1", "--eval-every", "1"]
+    train(place, tmp_path / "m", *ended, "--dev", str(shallow), source=shallow)
+    manifest = read_json(tmp_path / "m" / "meta.json")
+    assert (manifest["depth"], manifest["settings"]["depth"]) == (1, None)
+    assert manifest["settings"]["max_rank"] == 101
+    found = {row["_id"]: 101 if row["rank"] == 2 else 1 for row in rows_of(shallow)}
+    chosen = choices(place, tmp_path, tmp_path / "m")
+    assert measured(tmp_path / "m") == pytest.approx(sum(found[id] for id in chosen) / len(chosen))
+    assert measured(tmp_path / "m") > 2  # what it would be at most, if rank 2 were one
+    # deeper than the default: --max-rank must be above what the labels say
+    deep = relabelled(place, tmp_path / "deep.jsonl", 200, 250)
+    with pytest.raises(UsageError, match="--max-rank 101: must be above the depth of the labels, 200"):
+        train(place, tmp_path / "n", *ended, source=deep)
+    train(place, tmp_path / "n", *ended, "--max-rank", "250", source=deep)
+    assert read_json(tmp_path / "n" / "meta.json")["depth"] == 200
+    # labels and what is measured with are each of their own depth
+    train(place, tmp_path / "o", *ended, "--dev", str(shallow))
+    assert measured(tmp_path / "o") == measured(tmp_path / "m")
+
+
+def choices(place: Path, tmp_path: Path, model: Path) -> list[str]:
+    call = ["rerank-queries", "apply", place / "labelled.jsonl", "--queries", place / "queries.jsonl"]
+    app([str(each) for each in (*call, "--model", model, "-o", tmp_path / "chosen", "-q")], standalone_mode=False)
+    return [row["chosen"][0][0] for row in rows_of(tmp_path / "chosen" / "choices.jsonl")]
+
+
+def test_labels_without_a_manifest_go_by_the_option_and_ranks_that_contradict_it_are_told(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = rows_of(place / "labelled.jsonl")
+    for row in rows:
+        row["rank"] = {101: 250, 2: 150}.get(row["rank"], row["rank"])
+    source = write_rows(tmp_path / "in", rows)
+    train(place, tmp_path / "m", "--steps", "1", source=source)
+    said = "in: ranks beyond 100 (150, 250 …) are taken for none found, but differ; was looked deeper? --depth says how deep"
+    assert said in capfd.readouterr().err
+    assert read_json(tmp_path / "m" / "meta.json")["depth"] == 100
+    train(place, tmp_path / "n", "--steps", "1", "--depth", "200", "--max-rank", "250", source=source)
+    assert "ranks beyond" not in capfd.readouterr().err
+    assert read_json(tmp_path / "n" / "meta.json")["depth"] == 200
+
+
+def test_repeated_candidates_are_one_in_training_and_measuring(place: Path, tmp_path: Path) -> None:
+    rows = rows_of(place / "labelled.jsonl")
+    twice = [each for row in rows for each in (row, row | {"_id": row["_id"] + "x", "text": f" {row['text']} "})]
+    more = ["--steps", "4", "--eval-every", "2", "--candidates", "3"]
+    for name, source in (("once", write_rows(tmp_path / "a", rows)), ("twice", write_rows(tmp_path / "b", twice))):
+        train(place, tmp_path / name, *more, "--dev", str(source), source=source)
+    counts = [read_json(tmp_path / name / "meta.json")["counts"] for name in ("once", "twice")]
+    assert [each.pop("repeated") for each in counts] == [0, 288]  # 24 questions, 3 kinds, 4 candidates
+    assert counts[0] == counts[1]
+    assert entries(tmp_path / "once") == entries(tmp_path / "twice")
+    assert distance(*(load_file(tmp_path / name / "model.safetensors") for name in ("once", "twice"))) == 0.0

@@ -141,7 +141,7 @@ def test_training_ends_when_patience_does_and_stays_ended(place: Path, tmp_path:
     losses = [entry["dev_loss"] for entry in entries(tmp_path / "m", "dev_loss")]
     best = min(range(len(losses)), key=losses.__getitem__)
     manifest = read_json(tmp_path / "m" / "meta.json")
-    assert manifest["best"] == {"step": 20 * (best + 1), "loss": pytest.approx(losses[best], rel=1e-5)}
+    assert manifest["best"] == {"step": 20 * (best + 1), "dev_loss": pytest.approx(losses[best], rel=1e-5)}
     assert manifest["counts"]["steps"] == 20 * len(losses) < 400
     assert len(losses) == best + 1 + 2
     assert not entries(tmp_path / "m", "rougeL")

@@ -179,6 +179,7 @@ def test_queries_are_generated_scored_and_kept_in_one_call(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judging, "Scorer", Planted)
+    (here / "planted").mkdir()
     monkeypatch.setattr("drtk.cli.doc2query.WINDOW", 8)
     call = ["doc2query", "c.jsonl", "--model", models / "t5", *SHORT]
     every = load(command(capfd, *call))
@@ -225,7 +226,16 @@ def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(
     save(here / "written.jsonl", [*rows, rows[0] | {"_id": "none", "queries": []}])
     scorer = Scorer(str(models / "scorer"))
     for title in ("join", "none"):
-        call = ["keep-queries", "written.jsonl", "--scorer", models / "scorer", "--scores", "--title", title, "-q"]
+        call = [
+            "keep-queries",
+            "written.jsonl",
+            "--scorer",
+            models / "scorer",
+            "--scores",
+            "--scorer-title",
+            title,
+            "-q",
+        ]
         found = load(command(capfd, *call))
         texts = [f"{row['title']} {row['text']}" if title == "join" else row["text"] for row in rows]
         expected = scorer([(query, text) for text in texts for query in rows[0]["queries"]])
@@ -445,5 +455,3 @@ def test_what_the_scorer_alone_looks_at_is_refused_without_one(
     for call in (["doc2query", "--model", "m"], ["keep-queries", "--keep", "0.5"]):
         with pytest.raises(UsageError, match=f"{more[0]}: only with --scorer"):
             command(capfd, *call, source, *more)
-    with pytest.raises(UsageError, match="--title: only with --scorer"):
-        command(capfd, "keep-queries", "--keep", "0.5", source, "--title", "none")

@@ -233,3 +233,33 @@ def test_fields_of_a_side_file_are_joined_into_a_corpus_and_into_nothing_else(tm
     assert [orjson.loads(line)["queries"] for line in output.read_bytes().splitlines()] == [["which?"], []]
     refused = CliRunner().invoke(app, ["convert", *given, "--as", "queries", "-o", str(tmp_path / "q.jsonl")])
     assert isinstance(refused.exception, UsageError)
+
+
+def test_several_files_of_examples_become_one(tmp_path: Path) -> None:
+    first = lines(tmp_path / "a", [{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"]}])
+    other = [
+        {"query_id": "q1", "positives": ["d1"], "negatives": ["d3"], "sources": {"negatives": ["dense"]}},
+        {
+            "query_id": "q2",
+            "positives": ["d2"],
+            "negatives": ["d3"],
+            "scores": {"positives": [2.5], "negatives": [1.0]},
+        },
+    ]
+    second = lines(tmp_path / "b", other)
+    found = run(first, second, "--as", "examples")
+    assert found == Path(first).read_bytes() + Path(second).read_bytes()
+    assert run(first, "-", "--as", "examples", input=Path(second).read_bytes()) == found
+    # one array of both, and a fault in the second is told by its own line
+    boxed = run(first, second, "--as", "examples", "--to", "sbert")
+    assert [orjson.loads(line)["qid"] for line in boxed.splitlines()] == ["q1", "q1", "q2"]
+    lines(tmp_path / "b", [*other, {"query_id": "q3"}])
+    with pytest.raises(RecordError, match=r"b:3: "):
+        run(first, second, "--as", "examples")
+    for more in (
+        ["--as", "passages"],
+        ["--as", "examples", "--corpus-out", "c"],
+        ["--as", "examples", "--to", "parquet"],
+    ):
+        with pytest.raises(UsageError, match="several inputs are for --as examples, and not for tables"):
+            run(first, second, *more)

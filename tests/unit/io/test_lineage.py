@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.lineage import Origin, check_origin, origin_of
+from drtk.io.lineage import Origin, check_origin, origin_of, origins_of
 from drtk.io.streams import digest_file
 from tests.running import command, write
+from tests.tiny import tiny_crossencoder
 
 
 @pytest.fixture
@@ -47,6 +48,41 @@ def test_an_index_that_was_made_again_no_longer_tells(corpus: Origin, capfd: pyt
     Path("corpus.jsonl").write_text('{"_id": "d3", "text": "other"}\n')
     command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "index", "--force")
     assert origin_of("a.run") is None
+
+
+def test_copies_tell_what_their_sources_tell(corpus: Origin, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tiny_crossencoder(tmp_path / "model")
+    # Where the model comes from says nothing of what it scores.
+    learnt = {"command": "drtk train-reranker", "kind": "model", "settings": {"corpus": "theirs"}}
+    entry = {"path": "theirs", "digest": "0" * 32}
+    write(tmp_path / "model" / "meta.json", json.dumps(learnt | {"inputs": [entry]}))
+    texts = "--corpus corpus.jsonl --queries queries.jsonl --model model -q"
+    for call in (
+        f"score examples.jsonl {texts} -o scored.jsonl",
+        f"rerank a.run {texts} -o b.run",
+        "convert examples.jsonl scored.jsonl --as examples -o both.jsonl",
+    ):
+        command(capfd, *call.split())
+        assert origin_of(call.split()[-1]) == corpus, call
+    assert origins_of("both.jsonl") == [corpus, corpus]
+    assert origin_of("model") is None
+    with open("scored.jsonl", "a") as file:
+        file.write("\n")
+    assert origins_of("both.jsonl") == [corpus]  # the other part is no longer what it was
+
+
+def test_each_part_of_several_is_looked_at(corpus: Origin, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("new.jsonl").write_text(Path("corpus.jsonl").read_text() + '{"_id": "d10", "text": "more"}\n')
+    for call in (
+        "index new.jsonl --type bm25s -o other",
+        "mine-negatives other --queries queries.jsonl --qrels qrels.tsv --corpus new.jsonl --depth 5 -o new-examples.jsonl",
+        "convert examples.jsonl new-examples.jsonl --as examples -o both.jsonl",
+    ):
+        command(capfd, *call.split())
+    texts = ["--queries", "queries.jsonl", "--model", "none", "-o", "out"]
+    for name, other in (("corpus.jsonl", r"new\.jsonl"), ("new.jsonl", r"corpus\.jsonl")):
+        with pytest.raises(MismatchError, match=rf"both\.jsonl: was made from another corpus \({other}, "):
+            command(capfd, "train-retriever", "both.jsonl", "--corpus", name, *texts)
 
 
 def test_another_corpus_is_refused(corpus: Origin) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.io.filtering import FilterJob
-from drtk.io.parts import of_part, parse_part
+from drtk.io.parts import of_part, parse_part, spread
 
 
 def test_a_part_takes_every_so_manieth_window() -> None:
@@ -17,6 +18,18 @@ def test_a_part_takes_every_so_manieth_window() -> None:
     assert list(of_part(range(11), (2, 2), window=3)) == [3, 4, 5, 9, 10]
     assert list(of_part(range(11), (1, 1), window=3)) == list(range(11))
     assert list(of_part(range(3), (2, 2), window=3)) == []
+
+
+def test_so_many_of_all_are_spread_evenly() -> None:
+    # 4 of 10: those at which 4(n + 1)/10 passes a whole number: 1.2, 2.0, 3.2, 4.0 at 2, 4, 7, 9
+    assert list(spread(range(10), 4, of=10)) == [2, 4, 7, 9]
+    assert list(spread(range(10), 10, of=10)) == list(spread(range(10), 99, of=10)) == list(range(10))
+    for number in range(1, 31):
+        found = list(spread(range(30), number, of=30))
+        gaps = {after - before for before, after in pairwise(found)}
+        assert len(found) == number
+        assert gaps <= {30 // number, 30 // number + 1}
+    assert list(spread([], 3, of=0)) == []
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "x", "1", "1/", "-1/2", "1/0", "1/2/3"])

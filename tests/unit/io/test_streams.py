@@ -212,7 +212,8 @@ def test_a_part_worth_keeping_is_kept_and_going_on_drops_what_came_after_the_off
 def test_going_on_beyond_the_end_of_the_part_is_a_fault(tmp_path: Path) -> None:
     (tmp_path / "out.part").write_bytes(b"one\n")
     with pytest.raises(DrtkError, match="shorter than its journal says"):
-        Output(str(tmp_path / "out"), append_at=5)
+        Output(str(tmp_path / "out"), append_at=5).begin()
+    assert (tmp_path / "out.part").read_bytes() == b"one\n"
 
 
 def test_two_runs_do_not_write_one_output(tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ def test_two_runs_do_not_write_one_output(tmp_path: Path) -> None:
         output.write(b"one\n")
         output.end_frame()
         with pytest.raises(DrtkError, match=r"out\.part: another run is writing it"):
-            Output(target)
+            Output(target).begin()
         assert (tmp_path / "out.part").read_bytes() == b"one\n"  # the second has cut nothing off
     assert (tmp_path / "out").read_bytes() == b"one\n"
 
@@ -230,7 +231,7 @@ def test_a_run_that_opens_the_part_while_the_other_finishes_does_not_cut_the_fin
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "out"
-    first = Output(str(target))
+    first = Output(str(target)).begin()
     first.write(b"one\n")
     opened = os.open
 
@@ -241,7 +242,7 @@ def test_a_run_that_opens_the_part_while_the_other_finishes_does_not_cut_the_fin
         return found
 
     monkeypatch.setattr(os, "open", slow_open)
-    second = Output(str(target))
+    second = Output(str(target)).begin()
     assert target.read_bytes() == b"one\n"
     second.write(b"two\n")
     second.commit()
@@ -259,7 +260,7 @@ def test_a_device_is_written_and_not_replaced(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_a_fault_that_names_the_place(tmp_path: Path) -> None:
     (tmp_path / "full").symlink_to("/dev/full")
-    output = Output(str(tmp_path / "full"))
+    output = Output(str(tmp_path / "full")).begin()
     with pytest.raises(DrtkError, match="full: No space left on device"):
         output.write(b"x" * 1_000_000)
 
@@ -302,14 +303,14 @@ def test_the_target_of_an_output_is_a_file_in_a_folder_that_exists(tmp_path: Pat
     with pytest.raises(DrtkError, match="is a folder; expected a file"):
         Output(str(tmp_path))
     with pytest.raises(DrtkError, match="No such file or directory"):
-        Output(str(tmp_path / "none" / "out"))
+        Output(str(tmp_path / "none" / "out")).begin()
 
 
 def test_output_closed_is_told_from_a_full_disk(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    output = Output(str(pipe))
+    output = Output(str(pipe)).begin()
     os.close(reader)
     output.write(b"one\n")
     with pytest.raises(OutputClosed):

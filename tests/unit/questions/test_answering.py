@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ import numpy as np
 import pytest
 
 from drtk.errors import MismatchError, UsageError
-from drtk.models import query_reranker
+from drtk.models import query_reranker, text_writer
 from drtk.questions.answering import Chain, Chosen
 from drtk.questions.reranking import QueryReranker
 from drtk.records import Query
+from drtk.retrieval.bm25s import Bm25sIndex
 from tests.running import command, write
 from tests.tiny import collection, tiny_model, tiny_writer
 
 QUESTION = "which river flows?"
+SHORT = ("planets", "market castles")
 
 
 class Writes:
@@ -100,6 +103,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     tiny_writer(folder / "one", "t5", seed=1)
     tiny_writer(folder / "other", "t5", seed=2)
+    tiny_writer(folder / "gpt2", "gpt2", max_length=160)  # room for 100 written ones
     tiny_model(folder / "encoder")
     return folder
 
@@ -193,6 +197,93 @@ def test_what_is_shown_is_what_the_commands_make_of_the_question_in_a_file(
     assert [line.strip() for line in first[: page.index("anything else")] if line.startswith("    d")][:4] == ids
 
 
+PROMPT = "… To answer this question, we need to know"
+
+
+def test_a_model_that_is_prompted_expands_as_expand_queries_does(
+    here: Path, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[list[str]] = []
+    answers = text_writer.answers
+
+    def seen(writer: Any, ids: Any, *more: Any, **named: Any) -> Any:
+        read.append(writer.tokenizer.batch_decode(ids, skip_special_tokens=True))
+        return answers(writer, ids, *more, **named)
+
+    monkeypatch.setattr(text_writer, "answers", seen)
+
+    def best(model: str, prompt: str) -> str:
+        """The query of a file's question with what is written first, as BM25 is asked with it."""
+        call = ["expand-queries", "question.jsonl", "--model", models / model, "--kind", "x", "--prompt", prompt]
+        lines = command(capfd, *call, "--decode", "greedy", "--n", "1", "--device", "cpu", "-q").splitlines()
+        return " ".join(["which river flows ?", *(json.loads(line)["text"] for line in lines)])
+
+    def shown(*more: str) -> dict[str, str]:
+        expand = ["--expand", f"answer={models / 'gpt2'}", "--expand", f"title={models / 'one'}"]
+        page = command(capfd, "search", "bm25", "-q", QUESTION, "--device", "cpu", "--quiet", *expand, *more)
+        told = [line.removesuffix("  (nothing was written)").split(": ", 1) for line in page.splitlines()[:2]]
+        return dict(told)
+
+    rivers = "rivers rivers … castles"
+    by_file = {(model, prompt): best(model, prompt) for model in ("gpt2", "one") for prompt in (PROMPT, rivers)}
+    assert by_file["gpt2", PROMPT] != by_file["gpt2", rivers]  # what is written depends on what is asked
+    of_gpt2, other_of_gpt2, of_t5, other_of_t5 = read
+    assert of_gpt2 != other_of_gpt2
+    assert of_t5 != other_of_t5
+    # One prompt for both, the last of which is a T5; then each its own; then one for all but the kind that has its own.
+    for prompts, asked in (
+        ([PROMPT], (PROMPT, PROMPT)),
+        ([f"answer={PROMPT}", f"title={rivers}"], (PROMPT, rivers)),
+        ([f"answer={rivers}", PROMPT], (rivers, PROMPT)),
+    ):
+        read.clear()
+        found = shown(*(part for prompt in prompts for part in ("--expand-prompt", prompt)))
+        assert found == {"answer": by_file["gpt2", asked[0]], "title": by_file["one", asked[1]]}
+        wanted = of_gpt2 if asked[0] == PROMPT else other_of_gpt2, of_t5 if asked[1] == PROMPT else other_of_t5
+        assert read == list(wanted)
+    # A trained generator beside a prompted one reads the question as it stands.
+    read.clear()
+    shown("--expand-prompt", f"answer={PROMPT}")
+    assert read == [of_gpt2, ["which river"]]  # "flows?" is no word of its vocabulary
+
+
+def test_first_passages_are_those_of_the_searchs_own_settings(
+    here: Path, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chooser = scorer(here, models, capfd, "rd")
+    # For "river": with b = 0 the passage that has it three times is first, with b = 1 the short one.
+    rows = [
+        {"_id": "short", "title": "winters", "text": "river"},
+        {"_id": "long", "title": "gardens", "text": "river river river " + "nothing " * 90},
+        *({"_id": f"d{n}", "title": "", "text": f"other{n} things{n}"} for n in range(9)),
+    ]
+    write(here / "rivers.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    command(capfd, "index", "rivers.jsonl", "--type", "bm25s", "-o", "rivers", "-q")
+
+    def written(given: Any, ids: Any, mask: Any, keys: Sequence[str], *_: Any, **__: Any) -> list[list[list[int]]]:
+        return [[given.tokenizer(text, add_special_tokens=False)["input_ids"] for text in SHORT] for _ in keys]
+
+    monkeypatch.setattr(text_writer, "answers", written)  # so that 48 tokens have room for passages
+    call = ["expand-queries", "question.jsonl", "--model", models / "one", "--kind", "title", "--n", "2"]
+    command(capfd, *call, "--device", "cpu", "-o", "candidates.jsonl", "-q")
+    opened = []
+    opening = Bm25sIndex.open
+    monkeypatch.setattr(Bm25sIndex, "open", lambda *given: opened.append(given) or opening(*given))
+    told, shown = {}, {}
+    for b in ("0", "1"):
+        apply = ["rerank-queries", "apply", "candidates.jsonl", "--queries", "question.jsonl", "--model", chooser]
+        command(capfd, *apply, "--index", "rivers", "--b", b, "-o", f"chosen{b}", "--device", "cpu", "-q")
+        (row,) = map(json.loads, (here / f"chosen{b}" / "choices.jsonl").read_text().splitlines())
+        told[b] = f"title: {row['queries'][0]}  (estimate {row['estimates'][0]:.4f}"
+        opened.clear()
+        ask = ["search", "rivers", "-q", QUESTION, "--b", b, "-k", "2", "--expand", f"title={models / 'one'}"]
+        ask += ["--candidates", "2", "--query-reranker", chooser, "--device", "cpu", "--quiet"]
+        shown[b] = command(capfd, *ask).splitlines()
+        assert len(opened) == 1  # the index is there once, for the search and for what is read
+    assert told["0"] != told["1"]
+    assert [shown[b][0].startswith(told[b]) for b in ("0", "1")] == [True, True]
+
+
 def test_what_does_not_go_together_is_refused(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
     generator = f"answer={models / 'one'}"
     for arguments, complaint in (
@@ -201,6 +292,17 @@ def test_what_does_not_go_together_is_refused(here: Path, models: Path, capfd: p
         (["-q", "who?", "--expand", generator, "--candidates", "3"], "--candidates: without --query-reranker"),
         (["-q", "who?", "--expand", generator, "--expand", generator], "two generators write 'answer'"),
         (["-q", "who?", "--expand", models / "one"], "does not say what it writes"),
+        (["-q", "who?", "--expand-prompt", "a"], "--expand-prompt says what the model of --expand MODEL reads"),
+        (["-q", "who?", "--expand", f"answer={models / 'gpt2'}"], "goes on with a text; --expand-prompt says how"),
+        (
+            ["-q", "who?", "--expand", generator, "--expand-prompt", "a", "--expand-prompt", "b"],
+            "two are for all kinds",
+        ),
+        (
+            ["-q", "who?", "--expand", generator, "--expand-prompt", "title=a"],
+            "no generator writes 'title', but answer",
+        ),
+        (["-q", "who?", "--expand", generator, "--expand-prompt", "a " * 600], "leaves nothing of the 64 tokens"),
         (
             ["-q", "who?", "--expand", generator, "--query-reranker", "a=x", "--query-reranker", "a=y"],
             "two are for kind a",

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from drtk.errors import MismatchError
-from drtk.questions.choosing import CHOICES, as_given, by_estimate, by_label, concatenated, distinct
+from drtk.io.candidates import distinct
+from drtk.questions.choosing import CHOICES, as_given, by_estimate, by_label, concatenated
 from drtk.records import Expansion
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from drtk.cli.main import app
-from drtk.questions.choosing import CHOICES, by_estimate, concatenated, distinct
+from drtk.io.candidates import distinct
+from drtk.questions.choosing import CHOICES, by_estimate, concatenated
 from drtk.questions.reading import reader_input
 from drtk.records import Expansion, Passage
 from drtk.retrieval.found_texts import FoundTexts

@@ -192,7 +192,7 @@ def test_a_long_question_is_cut_and_never_the_prompt(
     (text,) = read[0]
     assert text.endswith("market winters")
     assert 1 < text.count("rivers") < 20
-    with pytest.raises(UsageError, match="--prompt leaves nothing of --max-length 3 for a question"):
+    with pytest.raises(UsageError, match="--prompt leaves nothing of the 3 tokens of an input for a question"):
         rows(capfd, *call, "3")
 
 
@@ -274,6 +274,30 @@ def test_held_out_expansions_equal_those_of_the_generator_named(
     assert [{key: value for key, value in row.items() if key != "fold"} for row in mine] == [
         row for row in own if row["query_id"] in {each["query_id"] for each in mine}
     ]
+
+
+def test_a_generator_of_a_fold_by_itself_knows_what_it_was_trained_with(
+    held_out: tuple[Path, Path, dict[str, set[str]]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    generators, questions, learnt = held_out
+    folds = [json.loads(line)["fold"] for line in (generators / "questions.jsonl").open()]
+
+    def told(source: Path, fold: int) -> tuple[str, int]:
+        call = ["expand-queries", source, "--model", generators / f"fold-{fold}", "--n", "1", "--max-new-tokens", "2"]
+        capfd.readouterr()
+        app([*map(str, call), "-o", str(tmp_path / "e"), "--force", "-q"], standalone_mode=False)
+        return capfd.readouterr().err, read_json(tmp_path / "e.meta.json")["counts"]["trained on"]
+
+    for fold in range(3):
+        seen = len(learnt[f"fold-{fold}"])
+        assert seen == sum(each != fold for each in folds) < 24
+        said, counted = told(questions, fold)
+        assert f"fold-{fold} was trained with {seen} of these questions, and may have their answers" in said
+        assert counted == seen
+    # the questions of its own fold alone are new to it
+    own = [line for line, fold in zip(questions.open(), folds, strict=True) if fold == 0]
+    (tmp_path / "own.jsonl").write_text("".join(own))
+    assert told(tmp_path / "own.jsonl", 0) == ("", 0)
 
 
 def test_what_holdout_cannot_choose_is_refused(

@@ -105,6 +105,20 @@ def test_ranks_beyond_the_depth_become_max_rank_and_tied_groups_go() -> None:
     assert len(LabelledCandidates(groups, depth=100, max_rank=101, ties=True)) == 3
 
 
+def test_candidates_of_one_text_are_one_and_the_most_counts_different_ones() -> None:
+    texts = ["a b", "a  b ", "c", "d", "c"]
+    found = tuple(
+        Expansion(f"e{at}", "q", "answer", text, rank=rank)
+        for at, (text, rank) in enumerate(zip(texts, [7, 7, 2, 9, 2], strict=True))
+    )
+    groups = LabelledCandidates([Candidates(Query("q", "who?"), "answer", found)], depth=100, max_rank=101, most=3)
+    assert groups.ranks(0).tolist() == [7, 2, 9]  # a b, c and d
+    assert [each.text for each in groups[0].candidates] == ["a b", "c", "d"]
+    assert groups.repeated == 2
+    # two of one text and one rank teach nothing
+    assert len(LabelledCandidates([Candidates(Query("q", "who?"), "answer", found[:2])], depth=9, max_rank=10)) == 0
+
+
 def test_a_batch_puts_the_ranks_of_each_question_into_a_row() -> None:
     class Tokenizing:
         pad, left = 0, False

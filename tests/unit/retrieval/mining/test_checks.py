@@ -109,3 +109,8 @@ def test_limits_that_cannot_be_read_are_refused() -> None:
         limits_of(("x=1",), "--margin", ["bm25"])
     with pytest.raises(UsageError, match="--margin: is not a number"):
         limits_of(("nan",), "--margin", None)
+
+
+def test_a_share_meant_in_per_cent_is_told() -> None:
+    with pytest.raises(UsageError, match=r"--max-share 95: a share of 1 is all of it; 95% is 0.95"):
+        filtered(RUN, "p", max_share=("95",))

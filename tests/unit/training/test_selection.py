@@ -1,0 +1,26 @@
+"""Selection of the best weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from drtk.training.selection import Selection
+
+
+def test_a_measurement_that_equals_the_best_is_not_called_worse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("drtk.training.selection.say", told.append)
+    values = iter([0.5, 0.5, 0.4])
+    selection = Selection(nn.Linear(1, 1), lambda: {"nDCG": next(values)}, tmp_path, by="nDCG", every=1)
+    for step in range(3):
+        selection.measure(step)
+    assert told == [
+        "step 0: nDCG 0.5000, the best so far",
+        "step 1: nDCG 0.5000; that of step 0 was as good",
+        "step 2: nDCG 0.4000; that of step 0 was better",
+    ]
