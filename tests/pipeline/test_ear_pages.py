@@ -22,7 +22,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 SMALLER = {
     "index": "--type bm25s",
     "expand-queries": "--max-new-tokens 6",
-    "train-generator": "--steps 2 --batch 4 --dev-limit 4",
+    "train-generator": "--steps 40 --batch 4 --lr 1e-2 --schedule constant --dev-limit 4",  # enough to write something greedily
     "rerank-queries train": "--steps 4 --batch 4 --warmup 2 --max-length 48 --eval-every 2",
     "train-reranker": "--steps 2 --batch 4 --warmup 0 --max-length 48",
     "rerank": "--depth 5",
