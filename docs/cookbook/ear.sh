@@ -9,8 +9,9 @@
 #   CANDIDATES=10 SWEEP="1 2 5 10"               candidates of each kind; how many the sweep leaves to choose from
 #   KINDS="sentence title terms"                 of --from-run, in the order of fusion
 #   RI_EPOCHS=3 RD_EPOCHS=2 RD_LENGTH=128 BATCH=4 MAX_LR=5e-4 WARMUP=100 EVERY=250    highest rate: MAX_LR / sqrt(WARMUP)
+#   PER_KIND=                                    yes: a scorer's best weights for each kind, in $out/ri/KIND; else the best for all kinds together
 #   RERANK_EPOCHS=2 RERANK_LENGTH=192 RERANK_DEPTH=25    the passage re-ranker: epochs over BM25's first ten, tokens, how many it re-orders
-#   GENERATOR=                                   a T5 or BART model: trained for GAR's three tasks and reported apart
+#   GENERATOR=                                   a T5 or BART model: trained for GAR's three tasks and reported apart; needs rouge-score
 #   GENERATOR_STEPS=1000 GENERATOR_BATCH=16 GENERATOR_LR=1e-3 SAMPLES=50
 #   PASSAGE_RERANKER=                            a passage re-ranker that is trained already
 #   DENSE= ENCODE=                               the encoder of the dense runs, MODEL where nothing is said, and options of its encode
@@ -67,8 +68,13 @@ for name in train dev test; do
   label found $name
 done
 learn() { # SCORER EPOCHS LENGTH
+  devs="--dev $out/found.dev.labelled.jsonl"
+  if [ -n "${PER_KIND:-}" ]; then
+    devs=""
+    for kind in $kinds; do devs="$devs --dev $kind=$out/found.dev.labelled.jsonl"; done
+  fi
   drtk rerank-queries train "$out/found.train.labelled.jsonl" --queries "$out/train.jsonl" --model "$model" --preset "ear-$1" \
-    --dev "$out/found.dev.labelled.jsonl" --dev-queries "$out/dev.jsonl" --candidates "${CANDIDATES:-10}" --epochs "$2" --max-length "$3" \
+    $devs --dev-queries "$out/dev.jsonl" --candidates "${CANDIDATES:-10}" --epochs "$2" --max-length "$3" \
     --batch "${BATCH:-4}" --max-lr "${MAX_LR:-5e-4}" --warmup "${WARMUP:-100}" --eval-every "${EVERY:-250}" --save-every "${EVERY:-250}" -o "$out/$1" $again
 }
 learn ri "${RI_EPOCHS:-3}" 64
@@ -106,12 +112,17 @@ choose() { # NAME SYSTEM KINDS OPTIONS…
   done
   drtk fuse $runs --method round-robin --top 100 -o "$out/$system.run" $again
 }
+scorers() { # SCORER: as options; with PER_KIND its weights for each kind, and those for the first where there are none
+  if [ -z "${PER_KIND:-}" ]; then echo "--model $out/$1"; return; fi
+  echo "--model $out/$1/${kinds%% *}"
+  for kind in $kinds; do echo "--model $kind=$out/$1/$kind"; done
+}
 every_choice() { # NAME KINDS
   choose "$1" first "$2" --select first
   choose "$1" concat "$2" --select concat
   choose "$1" oracle "$2" --select oracle
-  choose "$1" ri "$2" --select scorer --model "$out/ri"
-  choose "$1" rd "$2" --select scorer --model "$out/rd"
+  choose "$1" ri "$2" --select scorer $(scorers ri)
+  choose "$1" rd "$2" --select scorer $(scorers rd)
   for way in first concat oracle ri rd; do systems="$systems $1.$way=$out/$1.$way.run"; done
 }
 every_choice found "$kinds"
@@ -121,28 +132,25 @@ systems="$systems found.rd+dense=$out/found.rd+dense.run dense=$out/flat.run hns
 
 # A generator of one's own, where a model to begin with is named: GAR's three, chosen from by the same scorers, which never saw it.
 if [ -n "${GENERATOR:-}" ]; then
-  : > "$out/gar.test.part"
+  files=""
   for kind in sentence answer title; do
     if [ $kind = answer ]; then hits=""; else hits="--run $out/train.run --dev-run $out/dev.run --corpus $corpus"; fi
     drtk train-generator "$out/train.jsonl" --task gar-$kind --model "$GENERATOR" --dev "$out/dev.jsonl" $hits --steps "${GENERATOR_STEPS:-1000}" \
-      --batch "${GENERATOR_BATCH:-16}" --lr "${GENERATOR_LR:-1e-3}" --eval-every "${GENERATOR_STEPS:-1000}" --select loss -o "$out/gar-$kind" $again
+      --batch "${GENERATOR_BATCH:-16}" --lr "${GENERATOR_LR:-1e-3}" --eval-every $(((${GENERATOR_STEPS:-1000} + 4) / 5)) -o "$out/gar-$kind" $again
     drtk expand-queries "$out/test.jsonl" --model "$out/gar-$kind" --n "${SAMPLES:-50}" -o "$out/gar.$kind.jsonl" $again
-    cat "$out/gar.$kind.jsonl" >> "$out/gar.test.part"
+    files="$files $out/gar.$kind.jsonl"
   done
-  # Candidates of a question stand together, its kinds one after the other.
-  awk 'match($0, /"query_id": *"[^"]*"/) { print substr($0, RSTART, RLENGTH) "\t" $0 }' "$out/gar.test.part" | sort -s -k 1,1 -t "$(printf '\t')" |
-    cut -f 2- > "$out/gar.sorted.part"
-  if ! cmp -s "$out/gar.sorted.part" "$out/gar.test.jsonl"; then mv "$out/gar.sorted.part" "$out/gar.test.jsonl"; fi
-  rm -f "$out/gar.test.part" "$out/gar.sorted.part"
+  cat $files > "$out/gar.test.part"
+  if ! cmp -s "$out/gar.test.part" "$out/gar.test.jsonl"; then mv "$out/gar.test.part" "$out/gar.test.jsonl"; else rm "$out/gar.test.part"; fi
   label gar test
   every_choice gar "sentence answer title"
 fi
 
-# Top-k accuracy, and paired tests of all systems against BM25 and against the first candidate.
+# Top-k accuracy, and paired tests: all systems against BM25, the first candidate, RI's choice and re-ranked BM25.
 measures="Answer@1 Answer@5 Answer@20 Answer@100"
 drtk eval $systems --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" | tee "$out/accuracy.txt"
 drtk eval $systems --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" --format jsonl -o "$out/accuracy.jsonl" $made
-for baseline in bm25 found.first; do
+for baseline in bm25 found.first found.ri reranked; do
   drtk compare $systems --baseline $baseline --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" --missing-as-zero --moved 0 \
     -o "$out/against.$baseline.txt" $made
   cat "$out/against.$baseline.txt"
@@ -152,13 +160,13 @@ done
 few=""
 for count in ${SWEEP:-1 2 5 10}; do
   for scorer in ri rd; do
-    choose found "$scorer.of-$count" "$kinds" --select scorer --model "$out/$scorer" --max-candidates "$count"
+    choose found "$scorer.of-$count" "$kinds" --select scorer $(scorers $scorer) --max-candidates "$count"
     few="$few $scorer.of-$count=$out/found.$scorer.of-$count.run"
   done
 done
 drtk eval $few --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" | tee "$out/sweep.txt"
 
-# Seconds a question, from the manifests (of whole commands, loading included), and sizes.
+# Seconds a question, from the manifests (of whole commands, loading included; of all runs of one that was interrupted), and sizes.
 seconds() { # WHAT OUTPUT: a file, or a folder
   manifest=$2.meta.json
   if [ -d "$2" ]; then manifest=$2/meta.json; fi
@@ -167,6 +175,7 @@ seconds() { # WHAT OUTPUT: a file, or a folder
 }
 {
   seconds "BM25" "$out/test.run"
+  if [ "$engine" = bm25 ]; then seconds "BM25 + RM3" "$out/rm3.run"; fi
   seconds "dense, flat" "$out/flat.run"
   seconds "dense, HNSW" "$out/hnsw.run"
   seconds "expand (from BM25's passages)" "$out/found.test.jsonl"
@@ -174,7 +183,12 @@ seconds() { # WHAT OUTPUT: a file, or a folder
   seconds "choose, RI" "$out/found.ri.queries"
   seconds "choose, RD" "$out/found.rd.queries"
   for kind in $kinds; do seconds "search the RD query, $kind" "$out/found.rd.$kind.run"; done
-  seconds "passage re-ranker" "$out/reranked.run"
+  seconds "fuse the RD runs" "$out/found.rd.run"
+  seconds "passage re-ranker, BM25" "$out/reranked.run"
+  seconds "passage re-ranker, RD" "$out/found.rd+reranked.run"
+  seconds "fuse RD with dense" "$out/found.rd+dense.run"
   for kind in ${GENERATOR:+sentence answer title}; do seconds "expand (generator), $kind" "$out/gar.$kind.jsonl"; done
-  for name in bm25 flat hnsw; do du -sk "$out/$name" | awk -v name=$name '{ printf "%-34s %9.1f MB\n", "index " name, $1 / 1024 }'; done
+  for name in bm25 bm25-vectors flat hnsw; do
+    if [ -d "$out/$name" ]; then du -sk "$out/$name" | awk -v name=$name '{ printf "%-34s %9.1f MB\n", "index " name, $1 / 1024 }'; fi
+  done
 } | tee "$out/costs.txt"

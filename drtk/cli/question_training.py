@@ -60,7 +60,7 @@ def train_on_questions(
 
     dev = given["dev"]
     measured = dev is not None or settings.dev_share is not None
-    if measured and settings.select != "loss":
+    if measured and settings.best_by != "loss":
         need_rouge()
     start = start_from(model, settings)
     reading, corpus = start.reading, given["corpus"]
@@ -82,7 +82,7 @@ def train_on_questions(
     job.intake.inputs += inputs_named({"corpus": corpus, "model": str(locate(model))})
     job.counts |= {"questions": len(pairs.read), **pairs.dropped, "pairs": len(pairs)}
     folds = None if settings.folds is None else drawn_folds(pairs.read, settings.folds, seed=seed)
-    score = rouge if measured and settings.select != "loss" else None
+    score = rouge if measured and settings.best_by != "loss" else None
     training = {"settings": settings, "score": score, "seed": seed, "device": device}
     if folds is None:
         _train_one(pairs, held, start, training, job)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,8 +35,14 @@ def rerank_queries__train(
         Kind, typer.Option("--kind", metavar="NAME", help="Train on candidates of this kind alone (answer, title …).")
     ] = None,
     dev: Annotated[
-        str | None,
-        typer.Option("--dev", metavar="FILE", help="Measure with these labelled candidates; keep the best weights."),
+        list[str] | None,
+        typer.Option(
+            "--dev",
+            metavar="[KIND=]FILE",
+            help="Measure with these labelled candidates, or with those of one kind; keep the best weights, "
+            "or those of each kind; KIND=FILE is repeatable.",
+            show_default=False,
+        ),
     ] = None,
     dev_queries: Annotated[
         str | None, typer.Option("--dev-queries", metavar="FILE", help="--dev: its questions, if not in --queries.")
@@ -52,17 +59,21 @@ def rerank_queries__train(
     """Train a model to put expansions of a question into the order of what they retrieve.
 
     Makes a folder that rerank-queries apply loads, and sentence-transformers' CrossEncoder; LOWER numbers are better.
+    With --dev KIND=FILE, a folder of such folders, one for each kind.
     """
     from drtk.io.manifest import inputs_named
     from drtk.io.progress import log
     from drtk.models.hub import locate
-    from drtk.models.query_reading import READING, QueryReading
+    from drtk.models.query_reading import BY_KIND, READING, QueryReading
     from drtk.models.query_reranker import start_query_reranker
     from drtk.settings.query_reranking import READ
     from drtk.training.query_reranker import plan, train_query_reranker
 
     settings.check()
-    if dev is None:
+    devs = _files_by_kind(dev or [])
+    if devs and "" not in devs and dev_kind is not None:
+        raise UsageError("--dev-kind: --dev KIND=FILE names the kind already")
+    if not devs:
         for flag, given in (
             ("--dev-queries", dev_queries), ("--dev-kind", dev_kind), ("--patience", settings.patience),
             ("--dev-questions", settings.dev_questions),
@@ -72,19 +83,51 @@ def rerank_queries__train(
     groups = _read(labelled, queries, kind, settings, job, training=True)
     if groups.tied:
         log(f"{groups.tied:,} questions have candidates of one rank alone, which teach nothing: left out")
-    measured = None if dev is None else _read(dev, dev_queries or queries, dev_kind, settings, job, training=False)
+    measured = {
+        kind: _read(file, dev_queries or queries, kind or dev_kind, settings, job, training=False)
+        for kind, file in devs.items()
+    }
     plan(len(groups), settings)
     reading = QueryReading(settings.scorer, settings.style, settings.max_length or READ[settings.scorer])
     start = start_query_reranker(model, reading, max_length=settings.max_length, seed=seed)
     reading = QueryReading(settings.scorer, settings.style, start.max_length)
-    facts = train_query_reranker(
-        groups, job.begin(), start=start, reading=reading, settings=settings, dev=measured, seed=seed, device=device
-    )
+    folder = job.begin()
+    training: dict[str, Any] = {
+        "start": start,
+        "reading": reading,
+        "settings": settings,
+        "seed": seed,
+        "device": device,
+    }
+    facts = train_query_reranker(groups, folder, dev=measured.get("", measured or None), **training)
     best = facts.pop("best", None)
     job.intake.inputs += inputs_named({"model": str(locate(model))})
     job.counts |= {"questions": len(groups), "candidates": groups.candidates, "repeated": groups.repeated}
     job.counts |= {"tied": groups.tied, **facts}
-    job.finish(**{READING: reading.to_dict(), "best": best, "depth": groups.depth})
+    about = {READING: reading.to_dict(), "depth": groups.depth}
+    if "" in measured or not measured:
+        job.finish(**about, best=best)
+        return
+    for each in measured:
+        job.finish_part(folder / each, "model", **about, best=best and best[each])
+    job.finish(kind=BY_KIND, kinds=list(measured), best=best)
+
+
+def _files_by_kind(named: list[str]) -> dict[str, str]:
+    """The files of --dev by kind, "" for one that is for all together. Raises UsageError where that cannot be meant."""
+    found: dict[str, str] = {}
+    for each in named:
+        kind, separator, file = each.partition("=")
+        if not separator or "/" in kind or Path(each).exists():
+            kind, file = "", each
+        elif not kind or kind.startswith((".", "best-", "checkpoint")):
+            raise UsageError(f"--dev {each}: '{kind}' cannot be the name of a folder for its model")
+        if kind in found:
+            raise UsageError(f"--dev: two are for {f'kind {kind}' if kind else 'all kinds'}; KIND=FILE names one each")
+        found[kind] = file
+    if "" in found and len(found) > 1:
+        raise UsageError("--dev: either one FILE, or KIND=FILE for each kind")
+    return found
 
 
 def _read(

@@ -77,7 +77,7 @@ def train_generator(
     from drtk.training.pair_files import read_pairs
     from drtk.training.pairs import held_out, sampled
 
-    if measured and settings.select != "loss":
+    if measured and settings.best_by != "loss":
         need_rouge()
     start = start_from(model, settings)
     files = [source] if dev is None else [source, dev]

@@ -228,6 +228,14 @@ class FolderJob:
     def __del__(self) -> None:
         self.release()
 
+    def finish_part(self, folder: Path, kind: str, **facts: Any) -> None:
+        """Write the meta.json of a folder within this one that others use by itself; settings and inputs are those of all."""
+        if self._leads:
+            manifest = new_manifest(kind, self.settings, program=self.command) | facts
+            inputs, counts = self.intake.inputs, self.counts
+            found = completed(manifest, inputs=inputs, counts=counts, seconds=self._clock.seconds)
+            write_json(folder / FOLDER_MANIFEST, found)
+
     def finish(self, **facts: Any) -> None:
         """Write meta.json with `facts` beside the usual entries; from here on the folder counts as finished."""
         if not self._leads:

@@ -173,9 +173,13 @@ def from_stream(entry: Mapping[str, Any]) -> bool:
 
 
 def inputs_named(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Entries (without digests of files) of all files and folders that values of `settings` name; streams are left out."""
+    """Entries (without digests of files) of all files and folders that values of `settings` name; streams are left out.
+
+    A value names PATH, or NAME=PATH.
+    """
     values = [item for value in settings.values() for item in (value if isinstance(value, (list, tuple)) else [value])]
-    return [_glance(value) for value in values if isinstance(value, str) and _exists(value) and not is_stream(value)]
+    named = [value if _exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
+    return [_glance(value) for value in named if _exists(value) and not is_stream(value)]
 
 
 def _exists(name: str) -> bool:

@@ -19,6 +19,7 @@ from drtk.text.batching import Tokens
 from drtk.text.expanded_query import expanded_query
 
 READING = "query_reranker"  # the entry of meta.json
+BY_KIND = "query re-rankers"  # of a folder of one for each kind of expansion
 
 
 class Candidate(NamedTuple):
@@ -67,10 +68,20 @@ def stated_reading(folder: Path) -> QueryReading | None:
     return QueryReading(**{name: stated[name] for name in QueryReading.__dataclass_fields__ if name in stated})
 
 
+def _kinds_of(folder: Path) -> list[str]:
+    """The kinds that a folder of query re-rankers, one for each kind, has."""
+    content = read_json(folder / FOLDER_MANIFEST) if (folder / FOLDER_MANIFEST).exists() else {}
+    return list(content.get("kinds", [])) if is_manifest(content) and content.get("kind") == BY_KIND else []
+
+
 def reading_of(model: str) -> QueryReading:
     """What a query re-ranker reads. Raises MismatchError for a model that is none."""
-    found = stated_reading(locate(model))
+    folder = locate(model)
+    found = stated_reading(folder)
     if found is None:
+        if kinds := _kinds_of(folder):
+            named = " ".join(f"{kind}={model}/{kind}" for kind in kinds)
+            raise MismatchError(f"{model}: holds a query re-ranker for each kind; name them: {named}")
         raise MismatchError(f"{model}: is no query re-ranker; drtk rerank-queries train makes one")
     return found
 

@@ -24,6 +24,7 @@ FUSIONS = Registry(
     {
         "rrf": ("drtk.retrieval.fusion:reciprocal_rank", "sum of 1 / (k + rank) over the runs (Cormack 2009)"),
         "weighted": ("drtk.retrieval.fusion:weighted_sum", "weighted sum of scores, a missing one being the least"),
+        "linear": ("drtk.retrieval.fusion:linear_sum", "weighted sum of scores as they are (DPR: weights 1, 1.1)"),
         "zscore": ("drtk.retrieval.fusion:zscore_sum", "weighted sum of scores in standard deviations from their mean"),
         "round-robin": ("drtk.retrieval.fusion:round_robin", "one of each run in turn, in the order of the runs (GAR)"),
     },
@@ -46,10 +47,7 @@ def reciprocal_rank(rankings: Sequence[Ranking], weights: Sequence[float], *, se
 
 
 def weighted_sum(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Weighted sum of (normalised) scores over the union of the runs; a missing score is the run's lowest.
-
-    With two runs, weights 1 and 1.1 and nothing normalised it is DPR's way of joining BM25 and dense scores.
-    """
+    """Weighted sum of (normalised) scores over the union of the runs; a missing score is the run's lowest."""
     normalize = _NORMALIZE[settings.normalize]
     union = dict.fromkeys(id for ranking in rankings for id, _ in ranking)
     scores = dict.fromkeys(union, 0.0)
@@ -61,6 +59,11 @@ def weighted_sum(rankings: Sequence[Ranking], weights: Sequence[float], *, setti
         for id in scores:
             scores[id] += weight * normal.get(id, least)
     return list(scores.items())
+
+
+def linear_sum(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
+    """`weighted_sum` of the scores as they are: with weights 1 and 1.1, DPR's joining of BM25 and dense scores (methods, section 7.9)."""
+    return weighted_sum(rankings, weights, settings=replace(settings, normalize="none"))
 
 
 def zscore_sum(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:

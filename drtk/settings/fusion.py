@@ -15,10 +15,12 @@ class FuseSettings:
 
     method: str = knob(
         "rrf",
-        "rrf: sum of reciprocal ranks; weighted: weighted sum of scores; zscore: of scores in standard deviations; "
-        "round-robin: rank by rank in turn.",
+        "rrf: sum of reciprocal ranks; weighted: weighted sum of scores; linear: of scores as they are (DPR); "
+        "zscore: of scores in standard deviations; round-robin: rank by rank in turn.",
     )
-    weights: str = knob("", "rrf, weighted, zscore: weights of the runs in order, such as 1,1.1; by default all are 1.")
+    weights: str = knob(
+        "", "rrf, weighted, linear, zscore: weights of the runs in order, such as 1,1.1; by default all are 1."
+    )
     rrf_k: int = knob(60, "rrf: the constant added to every rank.", at_least=0)
     normalize: Literal["none", "minmax", "zscore"] = knob(
         "minmax", "weighted: what makes scores of different runs comparable, query by query; none leaves them."

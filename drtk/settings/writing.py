@@ -71,8 +71,10 @@ class GeneratorSettings:
     )
     dev_limit: int = knob(1000, "Pairs to measure with, at most.", at_least=1)
     eval_every: int = knob(500, "Steps between two measurements on the pairs held out.", at_least=1)
-    select: Literal["rouge1", "rouge2", "rougeL", "loss"] = knob(
-        "rougeL", "Which weights are kept: the best on the pairs held out by this; loss writes nothing and is quick."
+    select: Literal["rouge1", "rouge2", "rougeL", "loss"] | None = knob(
+        None,
+        "Which weights are kept: the best on the pairs held out by this; loss writes nothing and is quick. "
+        "[default: rougeL; GAR rouge1]",
     )
     patience: int | None = knob(None, "End training after so many measurements without a better one.", at_least=1)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = knob(
@@ -89,6 +91,11 @@ class GeneratorSettings:
     def kind(self) -> str | None:
         """The kind of expansion that a GAR task writes: answer, sentence or title; None for doc2query."""
         return self.task.removeprefix(GAR) if self.task.startswith(GAR) else None
+
+    @property
+    def best_by(self) -> Literal["rouge1", "rouge2", "rougeL", "loss"]:
+        """By what the best weights are told: --select, or ROUGE-1 for GAR (methods, section 7.2) and ROUGE-L for doc2query."""
+        return self.select or ("rougeL" if self.kind is None else "rouge1")
 
     def check(self) -> None:
         """Raise UsageError for a choice other than its default that --task does not look at."""

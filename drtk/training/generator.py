@@ -107,7 +107,7 @@ def train_generator(
     folder: where checkpoints (taken away at the end), log.jsonl and the model go; where it holds a whole checkpoint,
             training goes on from there
     dev: pairs to measure with every so many steps; the best weights are the result. Without: the last ones
-    score: (texts written for dev, targets) -> numbers, among them the one of settings.select unless that is loss
+    score: (texts written for dev, targets) -> numbers, among them the one of settings.best_by unless that is loss
     Raises DrtkError where the loss ceases to be a number, or memory is too small.
     """
     writer = start.writer
@@ -134,11 +134,11 @@ def train_generator(
             writer,
             dev,
             collate=collating,
-            score=None if settings.select == "loss" else score,
+            score=None if settings.best_by == "loss" else score,
             rows=schedule.batch,
             longest=target_length,
         )
-        by = "dev_loss" if settings.select == "loss" else settings.select
+        by = "dev_loss" if settings.best_by == "loss" else settings.best_by
         selection = Selection(model, test, checkpoints, by=by, every=settings.eval_every, patience=settings.patience)
     trainer = DrtkTrainer(
         objective=partial(teacher_forced, smoothing=settings.label_smoothing),

@@ -27,6 +27,7 @@ from drtk.training.memory import allow_checkpointing
 from drtk.training.reranker import GPU_TOKENS, GROUP_TOKENS, LOG
 from drtk.training.schedule import Plan, planned
 from drtk.training.selection import Selection
+from drtk.training.selections import Selections, folder_of
 from drtk.training.trainer import DrtkTrainer, Objective
 
 MEASURE = "mean rank"  # of the candidate that is chosen; lower is better
@@ -93,8 +94,13 @@ class MeasuredRank:
         *,
         tokenizing: CandidateTokenizing,
         budget: int,
+        kind: str = "",
     ) -> None:
-        """numbers: the groups that are measured; budget: tokens of candidates at once, padding included"""
+        """numbers: the groups that are measured; budget: tokens of candidates at once, padding included
+
+        kind: of the candidates, where several measure
+        """
+        self.name = measure_of(kind)
         self._model, self._tokenizing, self._budget = model, tokenizing, budget
         self._ranks = [groups.ranks(number) for number in numbers]
         texts = (candidate for number in numbers for candidate in groups[number].candidates)
@@ -102,12 +108,12 @@ class MeasuredRank:
         first, best = np.mean([ranks[0] for ranks in self._ranks]), np.mean([ranks.min() for ranks in self._ranks])
         if rank() == 0:
             log(
-                f"--dev: {len(numbers):,} questions; {MEASURE} {first:.2f} of the first candidates, {best:.2f} of the best"
+                f"--dev: {len(numbers):,} questions; {self.name} {first:.2f} of the first candidates, {best:.2f} of the best"
             )
 
     @torch.no_grad()
     def __call__(self) -> dict[str, float]:
-        """{"mean rank"}; the model is left as it was."""
+        """{"mean rank"}, with the kind in its name where there is one; the model is left as it was."""
         device = next(self._model.parameters()).device
         scores = np.empty(len(self._tokens), dtype=np.float32)
         training = self._model.training
@@ -121,7 +127,12 @@ class MeasuredRank:
         found = np.array(collected(scores.tolist()), dtype=np.float32)
         ends = np.cumsum([len(ranks) for ranks in self._ranks])[:-1]
         chosen = [ranks[each.argmin()] for ranks, each in zip(self._ranks, np.split(found, ends), strict=True)]
-        return {MEASURE: float(np.mean(chosen))}
+        return {self.name: float(np.mean(chosen))}
+
+
+def measure_of(kind: str) -> str:
+    """The name of what is measured with the candidates of a kind; "" is for those of all."""
+    return f"{MEASURE} ({kind})" if kind else MEASURE
 
 
 def train_query_reranker(
@@ -131,7 +142,7 @@ def train_query_reranker(
     start: CrossEncoder,
     reading: QueryReading,
     settings: QueryRerankerSettings,
-    dev: LabelledCandidates | None = None,
+    dev: LabelledCandidates | Mapping[str, LabelledCandidates] | None = None,
     seed: int = 42,
     device: str = "auto",
 ) -> dict[str, Any]:
@@ -139,7 +150,9 @@ def train_query_reranker(
 
     folder: where checkpoints (taken away at the end), log.jsonl and the model go; where it holds a whole checkpoint,
             training goes on from there
-    dev: candidates to measure with now and then; the weights whose choices have the lowest mean rank are the result
+    dev: candidates to measure with now and then; the weights whose choices have the lowest mean rank are the result. By kind:
+         the weights that are best for each kind become a model of their own, in the folder of its name below `folder`, and
+         "best" is by kind
     Raises DrtkError where the loss ceases to be a number, or memory is too small.
     """
     schedule = plan(len(groups), settings)
@@ -167,18 +180,24 @@ def train_query_reranker(
     on_cpu = arguments.device.type == "cpu"
     model = PairScorer(start.model, group_tokens=GROUP_TOKENS if on_cpu else None)
     tokenizing = CandidateTokenizing(start.tokenizer, reading)
-    selection = None
-    if dev is not None:
+
+    def selected(candidates: LabelledCandidates, place: Path, kind: str = "") -> Selection:
         measure = MeasuredRank(
             model.to(arguments.device),
-            dev,
-            _spread(len(dev), settings.dev_questions),
+            candidates,
+            _spread(len(candidates), settings.dev_questions),
             tokenizing=tokenizing,
             budget=GROUP_TOKENS if on_cpu else GPU_TOKENS,
+            kind=kind,
         )
-        selection = Selection(
-            model, measure, checkpoints, by=MEASURE, every=settings.eval_every, patience=settings.patience, lower=True
-        )
+        often, patience = settings.eval_every, settings.patience
+        return Selection(model, measure, place, by=measure.name, every=often, patience=patience, lower=True)
+
+    selection: Selection | Selections | None = None
+    if isinstance(dev, Mapping):
+        selection = Selections({kind: selected(each, folder_of(checkpoints, kind), kind) for kind, each in dev.items()})
+    elif dev is not None:
+        selection = selected(dev, checkpoints)
     trainer = DrtkTrainer(
         objective=query_objective(settings),
         log=folder / LOG,
@@ -192,9 +211,10 @@ def train_query_reranker(
         callbacks=[ShowProgress("rerank-queries train", schedule.steps)],
     )
 
-    def save() -> None:
+    def save(kind: str = "") -> None:
         start.model.cpu().eval()
-        save_crossencoder(start, folder)
+        (folder / kind).mkdir(exist_ok=True)
+        save_crossencoder(start, folder / kind)
 
     return trainer.finish(save)
 

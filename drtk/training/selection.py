@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -94,6 +95,7 @@ class Selection:
         if rank() == 0:
             (self._folder / _WEIGHTS).unlink(missing_ok=True)
             if checkpoint is not None and known:
+                self._folder.mkdir(parents=True, exist_ok=True)
                 _share(checkpoint / _WEIGHTS, self._folder / _WEIGHTS)
         wait_for_all()
 
@@ -107,6 +109,12 @@ class Selection:
                 f"no {self.by} was better than the {self.best.value:z.4f} before the first step: the weights are those it began with"
             )
         return self.best
+
+    def conclude(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
+        """Give the model the best weights, let `save` write it, and return their step and measure."""
+        best = self.put_back(model)
+        save()
+        return {"step": best.step, self.by: best.value}
 
 
 def _share(path: Path, other: Path) -> None:

@@ -34,6 +34,7 @@ from drtk.training.distributed import mean_of_processes, rank, wait_for_all
 from drtk.training.reporting import beside_the_log
 from drtk.training.sampling import seed_of_step
 from drtk.training.selection import Selection
+from drtk.training.selections import Selections
 from drtk.training.soundness import Ruined, exploded, finite, first_loss, short_of_memory
 
 Objective = Callable[[nn.Module, dict[str, Any]], dict[str, Tensor]]
@@ -132,18 +133,20 @@ class DrtkTrainer(Trainer):
                 f"{self._way_back(ruined=False)}"
             ) from error
 
-    def finish(self, save: Callable[[], None]) -> dict[str, Any]:
+    def finish(self, save: Callable[..., None]) -> dict[str, Any]:
         """Train to the end, let rank zero `save` the model with its best weights, and take the checkpoints away.
 
-        Returns "steps", "epochs" and, where a Selection chose the weights, "best": its step and measure. Raises as `go_on` does.
+        save: called once; with each name, where there are Selections
+        Returns "steps", "epochs" and, where a Selection chose the weights, "best": its step and measure, or those of each
+        name. Raises as `go_on` does.
         """
         steps = self.go_on()
         facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / self._steps_per_epoch, 4)}
         if self.is_world_process_zero():
-            if isinstance(self.probe, Selection):
-                best = self.probe.put_back(self.model)
-                facts["best"] = {"step": best.step, self.probe.by: best.value}
-            save()
+            if isinstance(self.probe, Selection | Selections):
+                facts["best"] = self.probe.conclude(self.model, save)
+            else:
+                save()
             shutil.rmtree(self.args.output_dir, ignore_errors=True)
         wait_for_all()
         return facts

@@ -122,14 +122,17 @@ def test_the_whole_chain_runs_in_miniature_and_a_second_time_does_nothing(place:
     out = place / "runs" / "ear"
     assert list(accuracies(out)) == SYSTEMS
     check(out)
-    for name in ("against.bm25.txt", "against.found.first.txt"):
-        assert all(system in (out / name).read_text() for system in SYSTEMS), name
+    for baseline in ("bm25", "found.first", "found.ri", "reranked"):
+        told = (out / f"against.{baseline}.txt").read_text()
+        assert all(system in told for system in SYSTEMS), baseline
     assert [line.split()[0] for line in (out / "sweep.txt").read_text().splitlines() if ".of-" in line] == [
         "ri.of-2",
         "rd.of-2",
     ]
     costs = (out / "costs.txt").read_text()
-    assert costs.count(" s a question") == 10
+    assert costs.count(" s a question") == 13
+    for stage in ("fuse the RD runs", "passage re-ranker, RD", "fuse RD with dense"):
+        assert f"\n{stage} " in costs, stage
     assert costs.count(" MB") == 3
     made = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name not in TABLES}
     assert len(made) > 100
@@ -142,8 +145,30 @@ def test_the_whole_chain_runs_in_miniature_and_a_second_time_does_nothing(place:
 @pytest.mark.slow
 def test_the_chain_with_generators_of_its_own(place: Path) -> None:
     tiny_writer(place / "writer", "t5")
-    done = chain(place, GENERATOR="writer", ENGINE="bm25")
+    done = chain(place, GENERATOR="writer", ENGINE="bm25", PER_KIND="yes")
     assert done.returncode == 0, done.stderr[-3000:]
-    found = list(accuracies(place / "runs" / "ear"))
+    check_generators(place / "runs" / "ear")
+
+
+def check_generators(out: Path) -> None:
+    """What must hold besides of a run with generators of its own, Lucene, and weights for each kind."""
+    found = list(accuracies(out))
     assert found == ["bm25", "rm3", *SYSTEMS[1:], *(f"gar.{way}" for way in ("first", "concat", "oracle", "ri", "rd"))]
-    check(place / "runs" / "ear")
+    check(out)
+    costs = (out / "costs.txt").read_text()
+    assert "\nBM25 + RM3 " in costs
+    assert costs.count(" MB") == 4
+    # Generators: five measurements of what they write, kept by ROUGE-1.
+    for kind in ("sentence", "answer", "title"):
+        meta = json.loads((out / f"gar-{kind}" / "meta.json").read_text())
+        assert "rouge1" in meta["best"], kind
+    # Scorers: the best weights for each kind of --from-run, of which the generator's answers take the first.
+    for scorer in ("ri", "rd"):
+        assert json.loads((out / scorer / "meta.json").read_text())["kinds"] == ["sentence", "title"]
+        used = json.loads((out / f"gar.{scorer}.queries" / "meta.json").read_text())["settings"]["model"]
+        weights = f"runs/ear/{scorer}"
+        assert used == [f"{weights}/sentence", f"sentence={weights}/sentence", f"title={weights}/title"]
+    labels = [json.loads(line) for line in (out / "gar.test.labelled.jsonl").read_text().splitlines()]
+    assert [row["kind"] for row in labels] == sorted(
+        (row["kind"] for row in labels), key=["sentence", "answer", "title"].index
+    )

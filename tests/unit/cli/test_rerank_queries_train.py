@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,9 +39,17 @@ def arguments(place: Path, output: Path, *more: str, source: Path | None = None)
     return ["rerank-queries", "train", str(source or place / "labelled.jsonl"), *named, *more]
 
 
-def train(place: Path, output: Path, *more: str, source: Path | None = None) -> dict:
+def run(place: Path, output: Path, *more: str, source: Path | None = None) -> None:
     app([*arguments(place, output, *more, source=source), "-q"], standalone_mode=False)
-    return load_file(output / "model.safetensors")
+
+
+def train(place: Path, output: Path, *more: str, source: Path | None = None) -> dict:
+    run(place, output, *more, source=source)
+    return weights(output)
+
+
+def weights(folder: Path) -> dict:
+    return load_file(folder / "model.safetensors")
 
 
 def entries(folder: Path) -> list[dict]:
@@ -54,7 +63,9 @@ def distance(mine: dict, theirs: dict) -> float:
 
 def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place: Path, tmp_path: Path) -> None:
     more = ["--steps", "60", "--log-every", "5", "--save-every", "10", "--scorer", "rd", "--eval-every", "10"]
-    more += ["--dev", str(place / "labelled.jsonl"), "--dev-kind", "title", "--micro-batch", "2"]
+    more += ["--micro-batch", "2"]  # the best of each kind travels with the checkpoints
+    for kind in ("title", "answer"):
+        more += ["--dev", f"{kind}={place / 'labelled.jsonl'}"]
     output = tmp_path / "killed"
     running = subprocess.Popen(
         [sys.executable, "-m", "drtk", *arguments(place, output, *more)], stderr=subprocess.DEVNULL
@@ -71,8 +82,12 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place:
         running.wait()
     assert not (output / "meta.json").exists()
     with pytest.raises(MismatchError, match=r"other settings .*\(alpha\)"):
-        train(place, output, *more, "--resume", "--alpha", "0.5")
-    assert distance(train(place, output, *more, "--resume"), train(place, tmp_path / "whole", *more)) == 0.0
+        run(place, output, *more, "--resume", "--alpha", "0.5")
+    run(place, output, *more, "--resume")
+    run(place, tmp_path / "whole", *more)
+    for kind in ("title", "answer"):
+        assert distance(weights(output / kind), weights(tmp_path / "whole" / kind)) == 0.0
+    assert read_json(output / "meta.json")["best"] == read_json(tmp_path / "whole" / "meta.json")["best"]
     assert entries(output) == entries(tmp_path / "whole")
     assert not (output / "checkpoints").exists()
 
@@ -134,6 +149,49 @@ def test_the_weights_with_the_lowest_mean_rank_are_kept(place: Path, tmp_path: P
     app([str(each) for each in call], standalone_mode=False)
     ranks = [row["ranks"][0] for row in rows_of(tmp_path / "out" / "choices.jsonl") if row["kind"] == "answer"]
     assert best["mean rank"] == pytest.approx(sum(ranks) / len(ranks))
+
+
+def test_one_training_keeps_the_best_weights_for_each_kind(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # ranks by kind and step; planted, so that each kind is at its best at a step of its own
+    planted = {"mean rank (answer)": [4.0, 2.0, 3.0], "mean rank (title)": [1.5, 7.0, 7.0]}
+    asked: dict[str, list[dict]] = {name: [] for name in planted}
+
+    def measured(self: Any) -> dict[str, float]:
+        state = {name: value.detach().clone() for name, value in self._model.classifier.state_dict().items()}
+        asked[self.name].append(state)
+        return {self.name: planted[self.name][len(asked[self.name]) - 1]}
+
+    monkeypatch.setattr("drtk.training.query_reranker.MeasuredRank.__call__", measured)
+    files = [f"{kind}={place / 'labelled.jsonl'}" for kind in ("answer", "title")]
+    run(place, tmp_path / "m", "--steps", "6", "--eval-every", "2", "--dev", files[0], "--dev", files[1])
+    meta = read_json(tmp_path / "m" / "meta.json")
+    best = {"answer": {"step": 4, "mean rank (answer)": 2.0}, "title": {"step": 2, "mean rank (title)": 1.5}}
+    assert (meta["kind"], meta["kinds"], meta["best"]) == ("query re-rankers", ["answer", "title"], best)
+    assert not (tmp_path / "m" / "model.safetensors").exists()
+    for kind, place_of_best in (("answer", 1), ("title", 0)):
+        folder = tmp_path / "m" / kind
+        assert distance(weights(folder), asked[f"mean rank ({kind})"][place_of_best]) == 0.0
+        mine = read_json(folder / "meta.json")
+        assert (mine["kind"], mine["best"], mine["query_reranker"]["better"]) == ("model", best[kind], "lower")
+        QueryScorer(str(folder), device="cpu")
+    call = ["rerank-queries", "apply", str(place / "labelled.jsonl"), "--queries", str(place / "queries.jsonl"), "-q"]
+    with pytest.raises(
+        MismatchError, match=r"holds a query re-ranker for each kind; name them: answer=.*m/answer title="
+    ):
+        app([*call, "--model", str(tmp_path / "m"), "-o", str(tmp_path / "out")], standalone_mode=False)
+
+
+def test_measuring_by_kind_is_measuring_each_kind_alone(place: Path, tmp_path: Path) -> None:
+    labels, more = place / "labelled.jsonl", ["--steps", "4", "--eval-every", "2"]
+    run(place, tmp_path / "both", *more, "--dev", f"answer={labels}", "--dev", f"title={labels}")
+    for kind in ("answer", "title"):
+        train(place, tmp_path / kind, *more, "--dev", str(labels), "--dev-kind", kind)
+        assert distance(weights(tmp_path / "both" / kind), weights(tmp_path / kind)) == 0.0
+        alone = [entry["mean rank"] for entry in entries(tmp_path / kind) if "mean rank" in entry]
+        name = f"mean rank ({kind})"
+        assert [entry[name] for entry in entries(tmp_path / "both") if name in entry] == alone
 
 
 def test_the_learning_rate_follows_the_inverse_square_root(place: Path, tmp_path: Path) -> None:
@@ -232,6 +290,11 @@ def test_candidates_that_cannot_be_learned_from_are_named(place: Path, tmp_path:
         (["--warmup", "0.1"], "--warmup 0.1: --schedule inverse-sqrt wants a number of steps"),
         (["--dev-kind", "answer"], "--dev-kind: goes with --dev"),
         (["--patience", "1"], "--patience: goes with --dev"),
+        (["--dev", "a=x", "--dev", "a=y"], "--dev: two are for kind a; KIND=FILE names one each"),
+        (["--dev", "x", "--dev", "y"], "--dev: two are for all kinds; KIND=FILE names one each"),
+        (["--dev", "x", "--dev", "a=y"], "--dev: either one FILE, or KIND=FILE for each kind"),
+        (["--dev", "..=x"], r"--dev \.\.=x: '\.\.' cannot be the name of a folder for its model"),
+        (["--dev", "a=x", "--dev-kind", "a"], "--dev-kind: --dev KIND=FILE names the kind already"),
         (["--preset", "simlm-r1"], "preset 'simlm-r1' is for drtk train-retriever"),
         (["--micro-batch", "3"], "--micro-batch 3: does not divide the 4 of a device"),
         (["--kind", "poem"], "labelled.jsonl: holds no candidates of kind 'poem'; there is nothing to learn"),

@@ -157,6 +157,19 @@ def test_presets_hold_the_published_figures(name: str, task: str, lengths: tuple
     assert found.title_mode == "all"
 
 
+def test_a_generator_of_expansions_is_kept_by_rouge_1_and_one_of_queries_by_rouge_l(
+    asked: Asked, writer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = iter([0.9, 0.1])  # after three steps and after six; by ROUGE-L the later one would be the best
+    monkeypatch.setattr(
+        "drtk.evaluation.rouge.rouge", lambda *_: {"rouge1": (one := next(measured)), "rouge2": 0.0, "rougeL": 1 - one}
+    )
+    train(asked, writer, tmp_path / "m", "--dev-share", "0.3", "--eval-every", "3")
+    assert read_json(tmp_path / "m" / "meta.json")["best"] == {"step": 3, "rouge1": 0.9}
+    assert GeneratorSettings().best_by == "rougeL"
+    assert GeneratorSettings(task="gar-title", select="loss").best_by == "loss"
+
+
 def test_no_generator_learns_from_its_own_fold_and_all_learn_from_the_others(
     asked: Asked, writer: Path, tmp_path: Path, learnt: dict[str, dict[str, str]]
 ) -> None:

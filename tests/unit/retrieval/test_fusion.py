@@ -36,9 +36,10 @@ def test_reciprocal_rank_fusion_of_two_short_lists() -> None:
     assert [round(score, 6) for _, score in found] == [0.032522, 0.032266, 0.016129, 0.015873]
 
 
-def test_linear_fusion_takes_a_lists_minimum_for_a_missing_score() -> None:
+@pytest.mark.parametrize("options", [{"method": "linear"}, {"method": "weighted", "normalize": "none"}])
+def test_linear_fusion_takes_a_lists_minimum_for_a_missing_score(options: dict[str, str]) -> None:
     # p1 12 + 1.1 * 78, p3 9 + 1.1 * 80, p2 10 + 1.1 * 77, p4 9 + 1.1 * 77
-    found = fused([BM25, DENSE], [1, 1.1], method="weighted", normalize="none")
+    found = fused([BM25, DENSE], [1, 1.1], **options)
     assert [(id, round(score, 6)) for id, score in found] == [("p1", 97.8), ("p3", 97.0), ("p2", 94.7), ("p4", 93.7)]
 
 
@@ -87,7 +88,7 @@ def test_round_robin_of_disjoint_lists_shares_the_places() -> None:
     assert found[-1] == "s34"
 
 
-@pytest.mark.parametrize("method", ["round-robin", "rrf", "weighted"])
+@pytest.mark.parametrize("method", ["round-robin", "rrf", "weighted", "linear"])
 def test_one_list_stays_as_it_is(method: str) -> None:
     assert [id for id, _ in fused([BM25], method=method)] == ["p1", "p2", "p3"]
 
@@ -176,7 +177,7 @@ def test_reciprocal_ranks_come_out_of_the_command(
     assert found == [("p1", 0.032522), ("p3", 0.032266), ("p2", 0.016129), ("p4", 0.015873)]
 
 
-@pytest.mark.parametrize("method", ["round-robin", "rrf", "weighted", "zscore"])
+@pytest.mark.parametrize("method", ["round-robin", "rrf", "weighted", "linear", "zscore"])
 def test_fusing_one_run_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], method: str
 ) -> None:
@@ -188,8 +189,12 @@ def test_fusing_one_run_changes_nothing(
     ]
 
 
-def test_dprs_rule_comes_out_of_the_command(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    options = ["--method", "weighted", "--normalize", "none", "--weights", "1,1.1"]
+@pytest.mark.parametrize(
+    "method", [["weighted", "--normalize", "none"], ["linear"], ["linear", "--normalize", "zscore"]]
+)
+def test_dprs_rule_comes_out_of_the_command(runs: Path, capfd: pytest.CaptureFixture[str], method: list[str]) -> None:
+    # methods, section 7.9; --normalize is of `weighted` alone
+    options = ["--method", *method, "--weights", "1,1.1"]
     command(capfd, "fuse", "bm25.run", "dense.run", *options, "-o", "out.run")
     found = load_run("out.run")["q"]
     assert [id for id, _ in found] == ["p1", "p3", "p2", "p4"]

@@ -35,6 +35,18 @@ def test_a_factor_of_5e_3_peaks_at_5e_5() -> None:
     assert 5e-3 * max(inverse_sqrt(t, warmup=10_000) for t in range(1, 30_000, 3)) == pytest.approx(5e-5, rel=1e-9)
 
 
+@pytest.mark.parametrize("preset", ["ear-ri", "ear-rd"])
+def test_measuring_takes_a_fifth_of_the_training_on_natural_questions(preset: str) -> None:
+    # ri: 58,880 * 2 / 8 = 14,720 steps, 8 measurements; rd: 58,880 * 3 / 4 = 44,160 steps, 12 of them. A candidate that is
+    # trained on costs three forward passes, one that is measured a single one.
+    settings = settings_of(preset)
+    schedule = plan(58_880, settings)
+    measured = -(-schedule.steps // settings.eval_every) * 8_757 * settings.candidates
+    trained = schedule.steps * schedule.batch * settings.candidates
+    assert measured <= 0.2 * 3 * trained
+    assert schedule.steps // settings.eval_every >= 7  # and often enough to choose from
+
+
 class Planted(torch.nn.Module):
     """Gives the scores it was made with, whatever it reads."""
 

@@ -1,0 +1,159 @@
+"""What docs/cookbook/ear-nq.md and docs/methods/ear.md tell to type, typed in miniature: same lines, small files and models."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.forkserver import Forkserver
+from tests.contract.running import environment
+from tests.expansions import labelled, rows_of, write_rows, write_world
+from tests.pipeline.test_ear import made_up
+from tests.tiny import tiny_model, tiny_writer
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+# What a page's lines get behind them; of an option given twice, the last one counts.
+SMALLER = {
+    "index": "--type bm25s",
+    "expand-queries": "--max-new-tokens 6",
+    "train-generator": "--steps 40 --batch 4 --lr 1e-2 --schedule constant --dev-limit 4",  # enough to write something greedily
+    "rerank-queries train": "--steps 4 --batch 4 --warmup 2 --max-length 48 --eval-every 2",
+    "train-reranker": "--steps 2 --batch 4 --warmup 0 --max-length 48",
+    "rerank": "--depth 5",
+    "read": "--depth 5 --max-new-tokens 4",
+}
+
+
+def blocks(page: str) -> list[str]:
+    """The shell blocks of a page of docs, as they stand there."""
+    return re.findall(r"^```sh\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder; beside it `drtk`, as quick processes that do less than they are told."""
+    server = Forkserver(tmp_path, environment())
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "whole-drtk").write_text(server.client)
+    cases = "".join(
+        f'"{name} "*) set -- "$@" {options};;\n' for name, options in sorted(SMALLER.items(), key=len, reverse=True)
+    )
+    (folder / "drtk").write_text(
+        f'#!/bin/sh\nif [ -n "$MORE" ]; then set -- "$@" $MORE; else case "$* " in\n{cases}esac; fi\nexec whole-drtk "$@"\n'
+    )
+    for program in folder.iterdir():
+        program.chmod(0o755)
+    (tmp_path / "work").mkdir()
+    yield tmp_path / "work"
+    server.stop()
+
+
+def run(place: Path, script: str, **settings: str) -> str:
+    path = f"{place.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    env = environment() | {"PATH": path, "CUDA_VISIBLE_DEVICES": "", "MORE": ""} | settings
+    done = subprocess.run(
+        ["sh", "-euc", script],
+        cwd=place,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, f"{script}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def write_downloads(folder: Path) -> None:
+    """The files that the page names, as those who made them give them out, with few questions."""
+    made_up(folder / "data")
+    passages, asked = rows_of(folder / "data" / "corpus.jsonl"), rows_of(folder / "data" / "queries.jsonl")
+    lines = [f'{at}\t"{row["text"]}"\t{row["title"]}\n' for at, row in enumerate(passages, start=1)]
+    (folder / "psgs_w100.tsv").write_text("id\ttext\ttitle\n" + "".join(lines))
+    found = [(row["text"].removesuffix("?"), row["metadata"]["answers"]) for row in asked]
+    gold = [
+        {"question": text, "answers": answers, "positive_ctxs": [{"title": row["title"], "text": row["text"], "passage_id": str(at)}],
+         "negative_ctxs": [], "hard_negative_ctxs": []}
+        for at, ((text, answers), row) in enumerate(zip(found, passages, strict=True), start=1)
+    ]  # fmt: skip
+    (folder / "biencoder-nq-train.json").write_text(json.dumps(gold[:30]))
+    for name, some in {
+        "nq-dev": found[30:36], "nq-test": found[66:72], "webquestions-test": found[72:75],
+        "curatedtrec-test": [(text, [f"{answers[0][:2]}.+o"]) for text, answers in found[75:78]],
+    }.items():  # fmt: skip
+        (folder / f"{name}.qa.csv").write_text("".join(f"{text}\t{answers}\n" for text, answers in some))
+    relations = folder / "EntityQuestions" / "dataset" / "test"
+    relations.mkdir(parents=True)
+    rows = [{"question": text, "answers": answers} for text, answers in found[78:84]]
+    (relations / "P17.test.json").write_text(json.dumps(rows[:3]))
+    write_rows(relations / "P19.test.jsonl", rows[3:])
+    for name in ("facebook/bart-large", "bigscience/T0_3B", "nq_reader_large", "t5-large"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        tiny_writer(folder / name, "t5")
+    for name in ("microsoft/deberta-v3-base", "bert-base-uncased"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        tiny_model(folder / name)
+
+
+@pytest.mark.slow
+def test_the_page_of_natural_questions_runs_from_top_to_bottom(place: Path) -> None:
+    write_downloads(place)
+    script = "\n".join(blocks("cookbook/ear-nq.md")).replace("--n 50", "--n 3")
+    assert script.count("--n 3") == 3
+    # The dense run is another page's: here it is BM25's.
+    (place / "runs").mkdir()
+    script = script.replace(
+        "drtk fuse nq.rd.run runs/dpr.run", "cp nq.test.run runs/dpr.run\ndrtk fuse nq.rd.run runs/dpr.run", 1
+    )
+    told = run(place, script)
+    rows = [line.split()[0] for line in told.splitlines() if line.strip()]
+    for system in (
+        "nq.test",
+        "dpr",
+        "nq.greedy",
+        "nq.ri",
+        "nq.rd",
+        "nq.oracle",
+        "nq.concat",
+        "nq.greedy+pr",
+        "nq.rd+pr",
+        "nq.rd+dpr",
+    ):
+        assert system in rows, system
+    # A kind's queries come from that kind's candidates, chosen by the scorer's weights for it.
+    for kind in ("sentence", "answer", "title"):
+        meta = json.loads((place / f"nq.rd.{kind}.queries" / "meta.json").read_text())
+        assert meta["settings"]["model"] == [f"nq.rd/{kind}"]
+        assert len((place / f"nq.greedy.{kind}.queries" / f"{kind}.jsonl").read_text().splitlines()) == 6
+    assert len(rows_of(place / "entity.test.jsonl")) == 6
+    assert all((place / f"{name}.rd.run").exists() for name in ("webq", "trec", "entity"))
+
+
+def test_the_grid_of_table_b_1_makes_eight_models_and_orders_them_by_mean_rank(place: Path) -> None:
+    write_world(place, 12)
+    labels = [row for row in rows_of(labelled(place)) if row["kind"] == "answer"]
+    questions = rows_of(place / "queries.jsonl")
+    for part, some in {"train": questions[:9], "dev": questions[9:]}.items():
+        ids = {row["_id"] for row in some}
+        write_rows(place / f"{part}.jsonl", some)
+        write_rows(place / f"answer.{part}.labels.jsonl", [row for row in labels if row["query_id"] in ids])
+    (place / "microsoft").mkdir()
+    tiny_model(place / "microsoft" / "deberta-v3-base")
+    (grid,) = [block for block in blocks("methods/ear.md") if "grid/" in block]
+    told = run(place, grid, MORE="--steps 1 --max-length 24 --warmup 1 -q")
+    settings = [json.loads(path.read_text())["settings"] for path in (place / "grid").glob("*/meta.json")]
+    tried = {(each["max_rank"], each["batch"], each["max_lr"]) for each in settings}
+    assert tried == {(rank, batch, lr) for rank in (101, 250) for batch in (4, 8) for lr in (2e-3, 5e-3)}
+    best = [float(line.rpartition(":")[2].strip(" ,}")) for line in told.splitlines()]
+    assert len(best) == 3
+    everything = sorted(
+        json.loads(path.read_text())["best"]["mean rank"] for path in (place / "grid").glob("*/meta.json")
+    )
+    assert best == everything[:3]
