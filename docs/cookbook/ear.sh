@@ -7,7 +7,7 @@
 #
 #   TRAIN=500 DEV=80 TEST=500                    questions of each part
 #   CANDIDATES=10 SWEEP="1 2 5 10"               candidates of each kind; how many the sweep leaves to choose from
-#   KINDS="sentence title terms"                 of --from-run, in the order of fusion
+#   KINDS="sentence title terms"                 of what --from-run makes, the kinds that are searched, in the order of fusion; scorers learn from all three
 #   RI_EPOCHS=3 RD_EPOCHS=2 RD_LENGTH=128 BATCH=4 MAX_LR=5e-4 WARMUP=100 EVERY=250    highest rate: MAX_LR / sqrt(WARMUP)
 #   PER_KIND=                                    yes: a scorer's best weights for each kind, in $out/ri/KIND; else the best for all kinds together
 #   RERANK_EPOCHS=2 RERANK_LENGTH=192 RERANK_DEPTH=25    the passage re-ranker: epochs over BM25's first ten, tokens, how many it re-orders
@@ -48,6 +48,13 @@ part() { # NAME COUNT QRELS REMAINDER TEST: articles whose number leaves REMAIND
 part train "${TRAIN:-500}" "$data/qrels/train.tsv" 0 0
 part dev "${DEV:-80}" "$data/qrels/train.tsv" 0 1
 part test "${TEST:-500}" "$data/qrels/dev.tsv" 10 0
+for name in train dev test; do
+  printf '== %s: %d questions\n' "$name" "$(wc -l < "$out/$name.jsonl")" >&2
+  if [ ! -s "$out/$name.jsonl" ]; then
+    echo "$name has no question: qrels/train.tsv must name passages of ten articles at least (a073-p046 is of a073), qrels/dev.tsv of one" >&2
+    exit 1
+  fi
+done
 
 # BM25, with RM3 as the classical way to expand.
 drtk index "$corpus" --type "$engine" -o "$out/bm25" $made
@@ -146,7 +153,8 @@ if [ -n "${GENERATOR:-}" ]; then
   every_choice gar "sentence answer title"
 fi
 
-# Top-k accuracy, and paired tests: all systems against BM25, the first candidate, RI's choice and re-ranked BM25.
+# Top-k accuracy. found: candidates out of BM25's passages (gar: a generator's), chosen by first, concat, oracle, ri or rd.
+# Paired tests: all systems against BM25, the first candidate, RI's choice and re-ranked BM25.
 measures="Answer@1 Answer@5 Answer@20 Answer@100"
 drtk eval $systems --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" | tee "$out/accuracy.txt"
 drtk eval $systems --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" --format jsonl -o "$out/accuracy.jsonl" $made
@@ -174,6 +182,7 @@ seconds() { # WHAT OUTPUT: a file, or a folder
     { sum += $1 } END { printf "%-34s %9.4f s a question\n", what, sum / all }'
 }
 {
+  echo "Seconds of whole commands, loading included, over the test questions; sizes on disk"
   seconds "BM25" "$out/test.run"
   if [ "$engine" = bm25 ]; then seconds "BM25 + RM3" "$out/rm3.run"; fi
   seconds "dense, flat" "$out/flat.run"

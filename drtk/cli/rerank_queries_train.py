@@ -82,7 +82,9 @@ def rerank_queries__train(
                 raise UsageError(f"{flag}: goes with --dev")
     groups = _read(labelled, queries, kind, settings, job, training=True)
     if groups.tied:
-        log(f"{groups.tied:,} questions have candidates of one rank alone, which teach nothing: left out")
+        log(
+            f"{groups.tied:,} lists (a question's candidates of a kind) are of one rank alone, which teaches nothing: left out"
+        )
     measured = {
         kind: _read(file, dev_queries or queries, kind or dev_kind, settings, job, training=False)
         for kind, file in devs.items()
@@ -102,7 +104,12 @@ def rerank_queries__train(
     facts = train_query_reranker(groups, folder, dev=measured.get("", measured or None), **training)
     best = facts.pop("best", None)
     job.intake.inputs += inputs_named({"model": str(locate(model))})
-    job.counts |= {"questions": len(groups), "candidates": groups.candidates, "repeated": groups.repeated}
+    job.counts |= {
+        "questions": groups.questions,
+        "lists": len(groups),
+        "candidates": groups.candidates,
+        "repeated": groups.repeated,
+    }
     job.counts |= {"tied": groups.tied, **facts}
     about = {READING: reading.to_dict(), "depth": groups.depth}
     if "" in measured or not measured:
@@ -160,6 +167,6 @@ def _read(
         )
     if not len(found):
         of_kind = "" if kind is None else f" of kind '{kind}'"
-        why = f"{found.tied:,} questions, all with candidates of one rank" if found.tied else f"no candidates{of_kind}"
+        why = f"{found.tied:,} lists of candidates, each of one rank alone" if found.tied else f"no candidates{of_kind}"
         raise DrtkError(f"{name_of(source)}: holds {why}; there is nothing to {'learn' if training else 'measure'}")
     return found

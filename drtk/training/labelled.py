@@ -37,6 +37,7 @@ def unlabelled(expansion: Expansion, _: Query, *, scorer: str) -> str | None:
 class LabelledCandidates:
     """Groups of candidates by number. Ranks beyond `depth`, of candidates that found no answer, become `max_rank`.
 
+    A group is a question's candidates of one kind; `questions` counts the questions they are of, tied ones too.
     ties: keep groups whose ranks are all the same, from which nothing can be learned; `tied` counts those left out
     most: candidates of a group that are kept, its first different ones; `repeated` counts those of a text that came before
     beyond: the ranks beyond `depth` that there are: more than one where `depth` is not that of the labels
@@ -50,9 +51,11 @@ class LabelledCandidates:
         self._offsets, self._starts, self._ranks = array("q", [0]), array("q", [0]), array("i")
         self.depth = depth
         self.tied = self.repeated = 0
+        questions: set[str] = set()
         self.beyond: set[int] = set()
         written = 0
         for group in groups:
+            questions.add(group.query.id)
             different = distinct(group.expansions)
             self.repeated += len(group.expansions) - len(different)
             kept = different[:most]
@@ -70,6 +73,7 @@ class LabelledCandidates:
             self._ranks.extend(ranks)
             self._starts.append(len(self._ranks))
         self._file.flush()
+        self.questions = len(questions)
 
     def __len__(self) -> int:
         return len(self._starts) - 1

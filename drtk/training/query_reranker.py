@@ -45,7 +45,7 @@ def inverse_sqrt(step: int, *, warmup: float) -> float:
 def plan(groups: int, settings: QueryRerankerSettings) -> Plan:
     """The plan for so many questions. Raises DrtkError where they fill no batch, or a batch cannot be shared out."""
     epochs = EPOCHS[settings.scorer] if settings.epochs is None else settings.epochs
-    found = planned(groups, batch=settings.batch, epochs=epochs, steps=settings.steps, what="questions")
+    found = planned(groups, batch=settings.batch, epochs=epochs, steps=settings.steps, what="lists of candidates")
     if found.batch % (settings.micro_batch or found.batch):
         raise DrtkError(f"--micro-batch {settings.micro_batch}: does not divide the {found.batch} of a device")
     return found
@@ -108,7 +108,7 @@ class MeasuredRank:
         first, best = np.mean([ranks[0] for ranks in self._ranks]), np.mean([ranks.min() for ranks in self._ranks])
         if rank() == 0:
             log(
-                f"--dev: {len(numbers):,} questions; {self.name} {first:.2f} of the first candidates, {best:.2f} of the best"
+                f"--dev: {len(numbers):,} lists of candidates; {self.name} {first:.2f} of the first candidates, {best:.2f} of the best"
             )
 
     @torch.no_grad()

@@ -233,9 +233,10 @@ def test_questions_that_teach_nothing_are_left_out_and_counted(place: Path, tmp_
         row["rank"] = 101
     train(place, tmp_path / "m", "--steps", "1", source=write_rows(tmp_path / "in", rows))
     counts = read_json(tmp_path / "m" / "meta.json")["counts"]
-    assert (counts["questions"], counts["candidates"], counts["tied"]) == (69, 276, 3)
+    # 24 questions with three kinds each: 72 lists
+    assert (counts["questions"], counts["lists"], counts["candidates"], counts["tied"]) == (24, 69, 276, 3)
     with pytest.raises(
-        DrtkError, match="in: holds 72 questions, all with candidates of one rank; there is nothing to learn"
+        DrtkError, match="in: holds 72 lists of candidates, each of one rank alone; there is nothing to learn"
     ):
         train(place, tmp_path / "n", source=write_rows(tmp_path / "in", [row | {"rank": 7} for row in rows]))
 
