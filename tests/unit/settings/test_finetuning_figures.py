@@ -28,7 +28,7 @@ RETRIEVERS: dict[str, tuple[Any, ...]] = {
     "simlm-nq-distill": (3e-5, 64, 6.0, 1000.0, 23, 32, 192, *KL, "segment"),
     "simlm-nq-r1-official": (1e-5, 64, 20_000, 1000.0, 15, 32, 192, *SIMLM, "segment"),
     "simlm-nq-r2-official": (1e-5, 64, 20_000, 1000.0, 15, 32, 192, *SIMLM, "segment"),
-    "simlm-nq-distill-official": (3e-5, 64, 15.0, 1000.0, 23, 32, 192, *KL, "segment"),
+    "simlm-nq-distill-official": (3e-5, 64, 15.0, 1000.0, 15, 32, 192, *KL, "segment"),
     # 6.4: S1's scripts, which say nothing of warm-up and titles; the distilled one's length of training is the second's
     "master-official-r1": (5e-6, 64, 30_000, 0.1, 31, 32, 128, *INFONCE, None),
     "master-official-r2": (5e-6, 64, 40_000, 0.1, 31, 32, 128, *INFONCE, None),
@@ -54,7 +54,12 @@ BESIDES: dict[str, dict[str, Any]] = {
     "simlm-distill": DISTILLED,
     "simlm-distill-official": DISTILLED,
     "simlm-nq-distill": DISTILLED,
-    "simlm-nq-distill-official": {"contrastive": "simlm-full", "alpha": 1.0, "positive": "first"},
+    "simlm-nq-distill-official": {
+        "contrastive": "simlm-full",
+        "alpha": 1.0,
+        "positive": "first",
+        "temperature_warmup": True,
+    },
     "simlm-nq-r1-official": {"temperature_warmup": True, "positive": "first"},
     "simlm-nq-r2-official": {"temperature_warmup": True, "positive": "first"},
     "master-official-r1": {"untied": True},
