@@ -212,8 +212,8 @@ def test_masters_first_retriever_has_two_encoders(place: Path, tmp_path: Path):
 
 def test_dpr_has_two_encoders_the_gold_passage_and_one_of_the_negatives(place: Path, tmp_path: Path):
     # which of two negatives a query gets is drawn: every epoch has to be one of the 2^4 batches there are
-    query = Plain(place / "both" / "query", length=256, title="segment")
-    passage = Plain(place / "both" / "passage", length=256, title="segment")
+    query = Plain(place / "both" / "query", length=256, title="sep")  # all token types are zero there
+    passage = Plain(place / "both" / "passage", length=256, title="sep")
     rows = examples(4, 2)
     possible = []
     for choice in itertools.product((0, 1), repeat=4):
