@@ -203,6 +203,17 @@ def test_simlms_distillation(place: Path, tmp_path: Path):
         assert line["loss"] == close(divergence + 0.2 * contrast)
 
 
+def test_simlms_distillation_on_nq_as_released_warms_its_temperature_up_too(place: Path, tmp_path: Path):
+    plain = Plain(place / "one", length=192, title="segment")
+    lines = logged(place, tmp_path / "m", "--preset", "simlm-nq-distill-official", "--warmup", "4")
+    for step, batch in enumerate(batches(plain, plain, negatives=15, rotate=False)):
+        warm: dict[str, Any] = {"temperature": slow.warmed_temperature(step, temperature=0.02, warmup=4)}
+        divergence = slow.mean(slow.distillation(batch, similarity="cosine", **warm))
+        contrast = slow.mean(slow.simlm_full(batch, **warm))
+        assert (lines[step]["distillation"], lines[step]["contrastive"]) == (close(divergence), close(contrast))
+        assert lines[step]["loss"] == close(divergence + contrast)  # alpha 1
+
+
 def test_query_as_contexts_first_retriever(place: Path, tmp_path: Path):
     plain = Plain(place / "one", length=144, title="sep")
     lines = logged(place, tmp_path / "m", "--preset", "qac-r1")
