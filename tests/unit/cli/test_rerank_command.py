@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from drtk.cli import rerank as command_file
 from drtk.cli.main import app
@@ -20,6 +23,7 @@ from drtk.io.manifest import read_json
 from drtk.io.pair_vectors import PairVectors
 from drtk.io.shards import read_shards
 from drtk.models.crossencoder import Scorer
+from drtk.models.listreranker import ListShape, load_list_reranker
 from drtk.retrieval.rescoring import reordered
 from drtk.settings.fusion import FuseSettings
 from drtk.settings.scoring import ScoringSettings
@@ -198,12 +202,17 @@ def test_another_corpus_or_model_makes_an_output_outdated(here: Path, capfd: pyt
     assert "out is up to date" not in told(capfd, *call)
 
 
-def test_a_score_that_is_no_number_ends_the_work(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        Scorer, "scores", lambda *_: (_ for _ in ()).throw(DrtkError("model: gave a score that is NaN"))
-    )
-    with pytest.raises(DrtkError, match="model: gave a score"):
-        run("score", "examples.jsonl", *TEXTS, "-o", "out")
+@pytest.mark.parametrize("call", [["score", "examples.jsonl"], ["rerank", "run"]])
+def test_a_logit_that_is_no_number_ends_the_work(here: Path, call: list[str]) -> None:
+    shutil.copytree(here / "model", here / "broken")
+    weights = load_file(here / "broken" / "model.safetensors")
+    [bias] = [name for name, each in weights.items() if name.endswith("bias") and len(each) == 1]  # of the one logit
+    weights[bias][:] = float("nan")
+    save_file(weights, here / "broken" / "model.safetensors", metadata={"format": "pt"})
+    told = r"^broken: gave a score that is no finite number, computing in torch\.float32"
+    with pytest.raises(DrtkError, match=told) as fault:
+        run(*call, *TEXTS[:4], "--model", "broken", "-o", "out")
+    assert "\n" not in str(fault.value)
     assert not (here / "out").exists()
 
 
@@ -320,6 +329,53 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     run("rerank", "run", *TEXTS[:4], "--model", "other", "--depth", "10", "--vectors", "w", "-o", "second")
     with pytest.raises(MismatchError, match=r"w: holds vectors of .*other; .*h was trained on those of .*model"):
         run("rerank", "run", "--vectors", "w", "--model", "h", "-o", "x")
+
+
+def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(here: Path) -> None:
+    """The check of methods, section 6.9, of the preset's sizes and through the command: 12 candidates of each query."""
+    run("rerank", "run", *TEXTS, "--vectors", "v", "-o", "out")
+    call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
+    run(*call, "--batch", "20", "--steps", "2", "-o", "h")
+    model, vectors = load_list_reranker(here / "h"), PairVectors("v")
+    assert model.shape == ListShape(width=32, depth=100, hidden=128, layers=4, heads=2, feedforward=768, dropout=0.1)
+    order = [7, 0, 11, 4, 2, 9, 1, 10, 3, 8, 6, 5]
+    before, permuted = rankings("run"), ""
+    for query, found in before.items():
+        names = [found[at][0] for at in order]
+        permuted += "".join(f"{query} Q0 {id} {at + 1} {30 - at} t\n" for at, id in enumerate(names))
+    (here / "permuted").write_text(permuted)
+    run("rerank", "run", "--vectors", "v", "--model", "h", "-o", "listed")
+    run("rerank", "permuted", "--vectors", "v", "--model", "h", "-o", "alone")
+    listed, alone = rankings("listed"), rankings("alone")
+    ranks, present = torch.tensor([order]), torch.ones(1, 12, dtype=torch.bool)
+    for query, found in before.items():
+        names = [found[at][0] for at in order]
+        items = torch.from_numpy(vectors.vectors(vectors.rows(query, names))).float()[None]
+        told, changed = (dict(scored[query]) for scored in (listed, alone))
+        with torch.no_grad():
+            together, apart = model(items, ranks, present)[0], model(items, torch.arange(12)[None], present)[0]
+        # with its rank an item keeps its logit wherever it stands; with another rank it has another
+        assert [told[id] for id in names] == pytest.approx(together.tolist(), abs=1e-4)
+        assert [changed[id] for id in names] == pytest.approx(apart.tolist(), abs=1e-4)
+        assert max(abs(told[id] - changed[id]) for id in names) > 1e-2
+
+
+def test_a_list_training_of_other_settings_is_not_gone_on_from(here: Path) -> None:
+    run("rerank", "run", *TEXTS, "--vectors", "v", "-o", "out")
+    call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--device", "cpu", "--batch", "20"]
+    call += ["--steps", "4", "--save-every", "1", "--log-every", "1", "-o", "h"]
+    with pytest.raises(DrtkError, match="the loss is nan at step"):
+        run(*call, "--preset", "hlatr", "--lr", "1e38", "--trainer", "max_grad_norm=0")
+    assert (here / "h" / "meta.json.part").exists()
+    (here / "small.toml").write_text(
+        'command = "train-reranker"\nsummary = "x"\n[settings]\nkind = "hlatr"\nlayers = 2\n'
+    )
+    with pytest.raises(MismatchError, match=r"was begun with other settings or files \(.*layers") as fault:
+        run(*call, "--preset", "small.toml", "--resume")
+    assert "\n" not in str(fault.value)
+    texts = ["train-reranker", "examples.jsonl", *TEXTS, "--device", "cpu", "--negatives", "3", "-o", "h"]
+    with pytest.raises(MismatchError, match=r"was begun with other settings or files \(.*kind"):
+        run(*texts, "--preset", "simlm-reranker", "--steps", "4", "--batch", "20", "--resume")
 
 
 def test_a_killed_list_training_resumes_to_the_same_weights(here: Path) -> None:

@@ -111,6 +111,18 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place:
     assert not (output / "checkpoints").exists()
 
 
+def test_a_checkpoint_of_another_preset_is_not_gone_on_from(place: Path, tmp_path: Path) -> None:
+    size = ["--backward", "2", "--steps", "4", "--save-every", "2", "--log-every", "1"]
+    with pytest.raises(DrtkError, match="the loss is nan at step"):
+        train(
+            place, tmp_path / "m", "--preset", "simlm-reranker", *size, "--lr", "1e38", "--trainer", "max_grad_norm=0"
+        )
+    assert (tmp_path / "m" / "meta.json.part").exists()
+    with pytest.raises(MismatchError, match=r"was begun with other settings or files \(.*r_drop") as told:
+        train(place, tmp_path / "m", "--preset", "simlm-reranker-official", *size, "--resume")
+    assert "\n" not in str(told.value)
+
+
 def test_the_best_measured_weights_are_kept_and_score_what_was_measured(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,7 +75,13 @@ def examples(count: int, negatives: int) -> list[dict]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reference")
-    for name, rows in {"corpus": PASSAGES, "queries": QUERIES, "many": examples(6, 50), "two": examples(4, 2)}.items():
+    for name, rows in {
+        "corpus": PASSAGES,
+        "queries": QUERIES,
+        "many": examples(6, 50),
+        "two": examples(4, 2),
+        "31": examples(6, 31),
+    }.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     plain_bert(folder / "one", seed=1)
     plain_bert(folder / "both" / "query", seed=2)
@@ -130,14 +136,16 @@ def asked(row: dict, names: list[str], scores: list[float], query: Plain, passag
     return Asked(query.query(row["query_id"]), vectors, names, frozenset(row["positives"]), tuple(scores))
 
 
-def batches(query: Plain, passage: Plain, *, negatives: int, rotate: bool = True) -> list[list[Asked]]:
+def batches(
+    query: Plain, passage: Plain, *, negatives: int, rotate: bool = True, listed: int = 50
+) -> list[list[Asked]]:
     """What an epoch sees: positives in turn, or the first, and a window of negatives with a teacher's scores."""
     found = []
     for epoch in range(EPOCHS):
         batch = []
-        for row in examples(6, 50):
+        for row in examples(6, listed):
             at = epoch % len(row["positives"]) if rotate else 0
-            places = list(map(str, range(50)))
+            places = list(map(str, range(listed)))
             window = [int(number) for number in slow.window(places, negatives, epoch=epoch, seed=SEED)]
             names = [row["positives"][at], *(row["negatives"][number] for number in window)]
             scores = [row["scores"]["positives"][at], *(row["scores"]["negatives"][number] for number in window)]
@@ -195,6 +203,17 @@ def test_simlms_distillation(place: Path, tmp_path: Path):
         assert line["loss"] == close(divergence + 0.2 * contrast)
 
 
+def test_simlms_distillation_on_nq_as_released_warms_its_temperature_up_too(place: Path, tmp_path: Path):
+    plain = Plain(place / "one", length=192, title="segment")
+    lines = logged(place, tmp_path / "m", "--preset", "simlm-nq-distill-official", "--warmup", "4")
+    for step, batch in enumerate(batches(plain, plain, negatives=15, rotate=False)):
+        warm: dict[str, Any] = {"temperature": slow.warmed_temperature(step, temperature=0.02, warmup=4)}
+        divergence = slow.mean(slow.distillation(batch, similarity="cosine", **warm))
+        contrast = slow.mean(slow.simlm_full(batch, **warm))
+        assert (lines[step]["distillation"], lines[step]["contrastive"]) == (close(divergence), close(contrast))
+        assert lines[step]["loss"] == close(divergence + contrast)  # alpha 1
+
+
 def test_query_as_contexts_first_retriever(place: Path, tmp_path: Path):
     plain = Plain(place / "one", length=144, title="sep")
     lines = logged(place, tmp_path / "m", "--preset", "qac-r1")
@@ -203,17 +222,18 @@ def test_query_as_contexts_first_retriever(place: Path, tmp_path: Path):
 
 
 def test_masters_first_retriever_has_two_encoders(place: Path, tmp_path: Path):
-    query = Plain(place / "both" / "query", length=32, title="join")
-    passage = Plain(place / "both" / "passage", length=128, title="join")
-    lines = logged(place, tmp_path / "m", "--preset", "master-official-r1", model="both")
-    expected = [dot(batch) for batch in batches(query, passage, negatives=31)]
+    # of lists of 31 the shuffle takes all, in some order
+    query = Plain(place / "both" / "query", length=32, title="sep")
+    passage = Plain(place / "both" / "passage", length=128, title="sep")
+    lines = logged(place, tmp_path / "m", "--preset", "master-official-r1", model="both", data="31")
+    expected = [dot(batch) for batch in batches(query, passage, negatives=31, listed=31)]
     assert [line["loss"] for line in lines] == [close(value) for value in expected]
 
 
 def test_dpr_has_two_encoders_the_gold_passage_and_one_of_the_negatives(place: Path, tmp_path: Path):
     # which of two negatives a query gets is drawn: every epoch has to be one of the 2^4 batches there are
-    query = Plain(place / "both" / "query", length=256, title="segment")
-    passage = Plain(place / "both" / "passage", length=256, title="segment")
+    query = Plain(place / "both" / "query", length=256, title="sep")  # all token types are zero there
+    passage = Plain(place / "both" / "passage", length=256, title="sep")
     rows = examples(4, 2)
     possible = []
     for choice in itertools.product((0, 1), repeat=4):

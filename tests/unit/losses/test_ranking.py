@@ -22,7 +22,11 @@ def test_the_listwise_loss_matches_a_hand_computed_value():
 def test_the_listwise_loss_is_averaged_over_queries():
     both = listwise(torch.cat([FIRST, SECOND]))
     assert both.item() == pytest.approx((0.495182 + 0.808275) / 2, abs=1e-6)
-    assert listwise(torch.zeros(3, 64)).item() == pytest.approx(log(64), abs=1e-6)
+
+
+def test_equal_logits_count_the_passages_of_a_query():
+    assert listwise(torch.zeros(3, 64)).item() == pytest.approx(4.158883, abs=1e-6)  # ln 64
+    assert listwise(torch.full((2, 16), -1.5)).item() == pytest.approx(2.772589, abs=1e-6)  # ln 16
 
 
 def test_r_drop_matches_the_known_answer():

@@ -85,6 +85,7 @@ def test_masters_distillation_compares_inner_products():
         ("dpr-nq", {}, 5.545177),  # ln(128 * 2)
         ("dpr-nq-roberta-shared", {}, 5.545177),
         ("master-official-r1", {}, math.log(64 * 32)),
+        ("master-official-distill", {}, math.log(512 * 42)),
         ("quickstart", {}, math.log(16 * 2)),
     ],
 )

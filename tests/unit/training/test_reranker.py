@@ -77,6 +77,25 @@ def test_the_official_presets_give_the_known_answer_of_r_drop(name: str, passage
     assert model.training
 
 
+@pytest.mark.parametrize("name", ["simlm-reranker", "simlm-nq-reranker", "master-official-reranker"])
+def test_equal_logits_count_the_64_passages_of_a_preset(name: str) -> None:
+    settings = preset(name)
+    assert settings.negatives is not None
+    passages = settings.negatives + 1
+    found = reranker_objective(settings)(Planted([0.5] * passages), batch(passages))
+    assert found["cross_entropy"].item() == pytest.approx(4.158883, abs=1e-6)  # ln 64
+
+
+@pytest.mark.parametrize("name", ["simlm-reranker-official", "simlm-nq-reranker-official"])
+def test_equal_logits_count_the_16_passages_that_the_official_presets_keep(name: str) -> None:
+    settings = preset(name)
+    assert settings.negatives is not None
+    passages = settings.negatives + 1
+    found = reranker_objective(settings)(Planted([0.5] * passages), batch(passages))
+    assert found["cross_entropy"].item() == pytest.approx(2.772589, abs=1e-6)  # ln 16
+    assert found["r_drop"].item() == 0.0  # both passes agree
+
+
 def test_gradients_reach_the_positive_and_the_best_negatives_alone() -> None:
     # two queries of five; the positive is the worst of the first, and kept all the same
     model = Planted([-3.0, 1.0, 4.0, 2.0, 3.0, 0.5, 0.1, 0.4, 0.2, 0.3])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from drtk.cli.main import app
 from drtk.errors import MismatchError, UsageError
 from drtk.records import Query
 from drtk.retrieval.mining.crossencoder import CrossEncoderCheck
@@ -207,3 +210,73 @@ def test_what_a_check_needs_is_named(world: SimpleNamespace, capfd: pytest.Captu
     ):
         with pytest.raises(UsageError, match=problem):
             command(capfd, *plain, *options)
+
+
+def run_of(query: int) -> list[tuple[int, int]]:
+    """(passage, score) of the nine candidates that `world` has for a query: 19, 18 and 16 to 10; its positive has 17."""
+    steps = {1: 19, 2: 18} | {step: 19 - step for step in range(3, 10)}
+    return [((query + step) % 40, score) for step, score in steps.items()]
+
+
+def equal_texts(world: SimpleNamespace) -> int:
+    """How many candidates have the words of their query's positive."""
+    words = [re.findall(r"\w+", passage["text"].lower()) for passage in world.passages]
+    return sum(words[query] == words[passage] for query in range(40) for passage, _ in run_of(query))
+
+
+def too_near_by_cross_encoder(world: SimpleNamespace) -> int:
+    """How many candidates the model in "ce" does not score at least .01 below their query's positive."""
+    from drtk.models.crossencoder import Scorer
+
+    score = Scorer(str(tiny_crossencoder(world.folder / "ce")), device="cpu")
+    texts = [f"{passage['title']} {passage['text']}" for passage in world.passages]
+    found = 0
+    for query, row in enumerate(collection(40)[1]):
+        right, *others = score([(row["text"], texts[at]) for at in (query, *(at for at, _ in run_of(query)))])
+        found += sum(other > right - 0.01 for other in others)
+    return found
+
+
+DROPPED: dict[str, tuple[list[str], dict[str, int | Callable[[SimpleNamespace], int]]]] = {
+    "rank": (["--from-rank", "4"], {"rank": 2 * 40}),  # 1 and 2; 3 is the positive's
+    "max-score": (["--max-score", "15.5"], {"max-score": 3 * 40}),  # 19, 18, 16
+    "min-score": (["--min-score", "11.5"], {"min-score": 2 * 40}),  # 11, 10
+    "margin": (["--margin", "2"], {"margin": 3 * 40}),  # above 15: 19, 18, 16
+    "max-share": (["--max-share", "0.75"], {"max-share": 6 * 40}),  # above 12.75: 19, 18, 16, 15, 14, 13
+    "unretrieved": (["--margin", "2"], {"unretrieved": 10, "margin": 3 * 39}),  # of q0, the first, all ten
+    "overlap": (["--max-overlap", "1"], {"overlap": equal_texts}),
+    # within .3 of the positive's angle: three of each, but for the last of the row, which have 2, 1 and none behind them
+    "cosine": (["--vectors", "vectors", "--max-cosine", "0.95"], {"cosine": 3 * 37 + 2 + 1}),
+    "ce": (["--queries", "queries.jsonl", "--scorer", "ce", "--ce-margin", "0.01"], {"ce": too_near_by_cross_encoder}),
+}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_every_filter_says_how_many_it_dropped_in_manifest_summary_and_audit(
+    world: SimpleNamespace, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    options, told = DROPPED[name]
+    expected = {by: count(world) if callable(count) else count for by, count in told.items()}
+    assert all(expected.values())
+    if name == "cosine":
+        angles = np.arange(40) * 0.1
+        vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+        embeddings(world.folder / "vectors", vectors, [f"d{at}" for at in range(40)])
+    if name == "unretrieved":  # d20 is right for q0, and not among the ten it finds
+        write(world.folder / "qrels.tsv", (world.folder / "qrels.tsv").read_text().replace("q0\td0\t", "q0\td20\t"))
+    capfd.readouterr()
+    app([*world.call, *options, "--audit", "audit.jsonl", "-o", "out.jsonl"], standalone_mode=False)
+    summary = ", ".join(f"{count:,} by {by}" for by, count in expected.items())
+    assert f"dropped: {summary}\n" in capfd.readouterr().err
+    counts = json.loads((world.folder / "out.jsonl.meta.json").read_text())["counts"]
+    assert counts["dropped"] == expected
+    assert counts["passages"]["dropped"] == sum(expected.values())
+    audit = rows_of(world.folder / "audit.jsonl")
+    assert Counter(one["by"] for row in audit.values() for one in row["dropped"]) == expected
+    mined = rows_of(world.folder / "out.jsonl")
+    for query, row in mined.items():
+        assert not {one["id"] for one in audit[query]["dropped"]} & set(row["negatives"])
+    assert (
+        sum(len(row["negatives"]) for row in mined.values()) + sum(expected.values())
+        == counts["passages"]["candidates"]
+    )
