@@ -15,6 +15,7 @@ from drtk.io.rounding import significant
 from drtk.models.checkpoint import TextEncoder
 from drtk.objectives.network import Network
 from drtk.settings.pretraining import PretrainSettings
+from drtk.training import memory
 from drtk.training.arguments import training_arguments
 from drtk.training.callbacks import MeasureTheStart, ShowProgress
 from drtk.training.distributed import share_batch_norm, wait_for_all, world_size
@@ -159,13 +160,9 @@ def shares(settings: PretrainSettings, network: Network) -> tuple[int, int]:
 
 def relief(settings: PretrainSettings, network: Network, *, micro: int) -> str:
     """What makes a step smaller: first what a run can go on with, then what it must begin anew with."""
-    ways = []
-    if micro > 1 and not projected(network):
-        ways.append(f"a smaller --micro-batch (it is {micro})")
-    if not settings.gradient_checkpointing:
-        ways.append("--gradient-checkpointing")
-    anew = "a smaller --batch or --max-length" if projected(network) else "a shorter --max-length"
-    return ", ".join(ways) + (" or, begun anew, " if ways else "beginning anew with ") + anew
+    whole = projected(network)
+    anew = "a smaller --batch or --max-length" if whole else "a shorter --max-length"
+    return memory.relief(anew=anew, micro=1 if whole else micro, checkpointing=settings.gradient_checkpointing)
 
 
 def projected(network: Network) -> bool:
