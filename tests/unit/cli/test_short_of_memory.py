@@ -108,7 +108,7 @@ def test_a_list_re_ranker_is_advised_what_it_has(here: Path, monkeypatch: pytest
 
 
 def test_a_query_re_ranker_is_advised_fewer_questions_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = write_world(tmp_path / "world")
+    world = write_world(tmp_path)
     labelled(world)
     tiny_model(world / "model")
     call = ["rerank-queries", "train", str(world / "labelled.jsonl"), "--queries", str(world / "queries.jsonl")]
