@@ -48,8 +48,9 @@ def origins_of(path: str) -> list[Origin]:
     copied = _named(manifest, _COPIERS.get(program, ()))
     if program == "mine-negatives" and manifest["settings"].get("corpus"):
         copied = []  # all ids were looked up in there, whatever the runs are of
-    entries = [entry for entry in manifest["inputs"] if entry["path"] in copied and unchanged(entry)]
-    found = [origin for entry in entries for origin in origins_of(entry["path"])]
+    entries = {entry["path"]: entry for entry in manifest["inputs"]}
+    whole = [path for path in copied if path in entries and unchanged(entries[path])]
+    found = [origin for path in whole for origin in origins_of(path)]
     if not found and (made := _made_from(manifest)) is not None:
         return [made]
     return found
