@@ -49,9 +49,9 @@ quickstart *args:
 bench *names:
     for name in {{ if names == "" { "$(ls benchmarks/*.py | xargs -n 1 basename -s .py)" } else { names } }}; do python benchmarks/$name.py; done
 
-# a method from beginning to end: docs/cookbook/METHOD.sh into runs/METHOD
-reproduce method:
-    sh docs/cookbook/{{method}}.sh runs/{{method}}
+# a method from beginning to end: docs/cookbook/METHOD.sh into runs/METHOD; what else the script wants (MODEL …) comes after METHOD
+reproduce method *args:
+    sh docs/cookbook/{{method}}.sh runs/{{method}} {{args}}
 
 # SQuAD: chunk, both BM25 engines and the reference figures; data in ../shared/data or $DRTK_TEST_DATA
 squad:

@@ -20,11 +20,12 @@
 #   RERANK       documents re-ranked for each test query (200)
 #   BY           source, where judgements name documents and passages are chunks of them
 #   SCORED       options of mine-negatives for what the teacher scores ("--keep 23"), else all that was mined; SCORED_QUERIES: how many
-#   UNION        yes: the second retriever learns from BM25's examples too, as SimLM does on NQ
+#   UNION        yes: the second retriever, the re-ranker and the distilled retriever learn from BM25's examples too, as on NQ
 #   BASELINES    systems besides: start (MODEL as it is), pretrained (before fine-tuning)
 #   WARM PRETRAIN MINE R1 R2 RERANKER DISTILL ENCODE    further options of these stages' commands
 #   ANSWERS      questions with answers: these are searched, and a passage is right that holds one; TEST_QRELS may then be anything
 #   MEASURES     what is measured
+#   SEED         of pre-training, mining and fine-tuning, in place of the commands' own
 set -eu
 corpus=${1:?name the passages} queries=${2:?name the queries} qrels=${3:?name the judgements to train with}
 test=${4:?name the judgements to evaluate with} model=${5:?name an encoder to begin with} out=${6:-runs/simlm}
@@ -33,7 +34,8 @@ again="--skip-done --resume --force" # a stage with the same inputs and settings
 made="--skip-done --force"
 mkdir -p "$out"
 step() { printf '\n== %s\n' "$*" >&2; }
-train() { ${LAUNCH:-} drtk "$@" $again; }
+seed=${SEED:+--seed $SEED}
+train() { ${LAUNCH:-} drtk "$@" $seed $again; }
 
 # The test run of an index: ask NAME
 ask() {
@@ -55,7 +57,16 @@ search() {
 mine() {
   name=$1 index=$2 && shift 2
   drtk mine-negatives "$index" --queries "$queries" --qrels "$qrels" --corpus "$corpus" --positives "$by" --depth "$depth" \
-    -o "$out/$name.jsonl" ${MINE:-} "$@" $again
+    -o "$out/$name.jsonl" ${MINE:-} "$@" $seed $again
+}
+
+# The examples to learn from, with UNION after those that BM25 gave: learn EXAMPLES BM25S JOINED
+learn() {
+  examples=$out/$1.jsonl
+  if [ "${UNION:-no}" = yes ]; then
+    examples=$out/$3.jsonl
+    drtk convert "$out/$2.jsonl" "$out/$1.jsonl" --as examples -o "$examples" $again
+  fi
 }
 
 retriever() { # retriever NAME EXAMPLES PRESET [OPTION…]
@@ -93,26 +104,23 @@ search retriever1 "$out/retriever1"
 
 step "Retriever 2: negatives that retriever 1 takes for right"
 mine mined1 "$out/retriever1.index"
-examples=$out/mined1.jsonl
-if [ "${UNION:-no}" = yes ]; then
-  examples=$out/union.jsonl
-  drtk convert "$out/bm25.jsonl" "$out/mined1.jsonl" --as examples -o "$examples" $again
-fi
+learn mined1 bm25 union
 retriever retriever2 "$examples" r2 ${R2:-}
 search retriever2 "$out/retriever2"
 
 step "Re-ranker: reads query and passage together; negatives of retriever 2"
 mine mined2 "$out/retriever2.index"
-train train-reranker "$out/mined2.jsonl" --corpus "$corpus" --queries "$queries" --model "${TEACHER:-$encoder}" \
+learn mined2 bm25 union2
+train train-reranker "$examples" --corpus "$corpus" --queries "$queries" --model "${TEACHER:-$encoder}" \
   --preset "$recipe-reranker$variant" -o "$out/reranker" ${RERANKER:-}
 drtk rerank "$out/retriever2.run" --corpus "$corpus" --queries "${ANSWERS:-$queries}" --model "$out/reranker" --depth "${RERANK:-200}" \
   -o "$out/reranked.run" $again
 
 step "Distilled retriever: learns from the re-ranker's scores"
-examples=$out/mined2.jsonl
 if [ -n "${SCORED:-}" ]; then
   mine teacher "$out/retriever2.index" $SCORED
-  examples=$out/teacher.jsonl
+  if [ "${UNION:-no}" = yes ]; then mine teacher-bm25 "$out/bm25.index" $SCORED; fi
+  learn teacher teacher-bm25 teacher-union
 fi
 drtk score "$examples" --corpus "$corpus" --queries "$queries" --model "$out/reranker" ${SCORED_QUERIES:+--sample "$SCORED_QUERIES"} \
   -o "$out/scored.jsonl" $again

@@ -129,11 +129,11 @@ def pretrain(
         return
     facts = train(material, job.begin(), network=network, tokenizer=tokenizer, device=device, probe=look)
     job.intake.inputs += inputs_named({"model": str(folder)})
-    at_once = facts.pop("micro_batch")
+    at_once, best = facts.pop("micro_batch"), facts.pop("best", None)
     job.counts |= {"passages": len(corpus), **noticed, **facts}
     if fitted:
         job.counts["tensors taken up"] = fitted
-    job.finish(encoding=None, preset=place, micro_batch=at_once)
+    job.finish(encoding=None, preset=place, micro_batch=at_once, best=best)
 
 
 def _at_once(material: Any, network: Any, device: str) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drtk.cli.jobs import record_filter
-from drtk.cli.options import Device, Output, with_settings
+from drtk.cli.options import AnotherCorpus, Device, Output, with_settings
 from drtk.errors import UsageError
 from drtk.io.filtering import Done, FilterJob
 from drtk.io.folders import FolderJob
@@ -47,6 +47,7 @@ def rerank(
             "--vectors", metavar="DIR", help="Write the vector of each scored pair into DIR; an HLATR model reads them."
         ),
     ] = None,
+    another_corpus: AnotherCorpus = False,
     device: Device = "auto",
     *,
     settings: RerankSettings,
@@ -57,9 +58,12 @@ def rerank(
 
     Reads a TREC run and writes one: the documents that were scored, best first, the others below them in the order they had.
     """
+    from drtk.io.lineage import check_looked_up
     from drtk.models.hub import locate
     from drtk.models.listreranker import is_list_reranker
 
+    if corpus is not None:
+        check_looked_up(source, corpus, another=another_corpus)
     folder = locate(model)
     if is_list_reranker(folder):
         if vectors is None or corpus is not None or queries is not None:

@@ -88,9 +88,10 @@ def train_retriever(
     )
     named = {"corpus": corpus, "model": str(locate(model)), "generator": settings.aux_generator}
     job.intake.inputs += inputs_named(named)
+    best = facts.pop("best", None)
     job.counts |= {"examples": len(packed), **facts}
     passage = towers["passage"].recipe
-    job.finish(encoding=passage.to_dict(), towers=sorted(towers) if len(towers) > 1 else None)
+    job.finish(encoding=passage.to_dict(), towers=sorted(towers) if len(towers) > 1 else None, best=best)
 
 
 def _look(folder: str, towers: dict[str, Any], settings: RetrieverSettings, seed: int, job: FolderJob) -> Any:

@@ -25,7 +25,13 @@ class Judge:
 
     def __init__(self, settings: KeepSettings, title: str, device: str) -> None:
         wanted = ScoringSettings(batch_tokens=settings.scorer_batch_tokens, dtype=settings.scorer_dtype)
-        self._scorer = Scorer(settings.scorer, device=device, settings=wanted, logits=settings.scorer_logits)
+        self._scorer = Scorer(
+            settings.scorer,
+            device=device,
+            settings=wanted,
+            logits=settings.scorer_logits,
+            option="--scorer-batch-tokens",
+        )
         self._title = title
 
     def prepare(self, passages: Sequence[Passage], queries: Sequence[Sequence[str]]) -> Pairs:

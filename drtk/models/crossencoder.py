@@ -142,6 +142,7 @@ class Scorer:
 
     model: a folder or a hub name
     logits: give the model's logits, without the activation function that its folder asks for
+    option: the one that sets `settings.batch_tokens`, which is named where memory is too small
     tokenizing: made of the tokenizer, turns what is scored into tokens in place of pairs; for models that read other things
     Equal pairs are scored once, so that they have equal scores whatever the batches.
     Raises what `load_crossencoder` raises, MismatchError where `settings` ask for more tokens than the model reads, and for
@@ -156,9 +157,10 @@ class Scorer:
         settings: ScoringSettings | None = None,
         logits: bool = False,
         tokenizing: Callable[[Any], Any] | None = None,
+        option: str = "--batch-tokens",
     ) -> None:
         settings = settings or ScoringSettings()
-        self.model = model
+        self.model, self._option = model, option
         self.device = choose_device(device)
         folder = locate(model)
         if tokenizing is None:
@@ -232,7 +234,7 @@ class Scorer:
                     logits = self._model(**inputs).logits
                 except torch.OutOfMemoryError as error:
                     raise DrtkError(
-                        f"{self.device}: out of memory at {batch['input_ids'].size:,} tokens of pairs; score fewer at once"
+                        f"{self.device}: out of memory at {batch['input_ids'].size:,} tokens of pairs; lower {self._option}"
                     ) from error
                 out[places] = self._activation(logits.float()).squeeze(-1)  # (batch,)
                 if vectors is not None:

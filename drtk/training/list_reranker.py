@@ -21,6 +21,7 @@ from drtk.models.listreranker import ListReranker, ListShape, new_list_reranker,
 from drtk.settings.reranking import RerankerSettings
 from drtk.training.arguments import arguments_of
 from drtk.training.callbacks import ShowProgress
+from drtk.training.memory import relief
 from drtk.training.reranker import LOG, Probe
 from drtk.training.sampling import order_of_epoch
 from drtk.training.schedule import Plan, planned
@@ -216,6 +217,7 @@ def train_list_reranker(
         data_collator=Collate(vectors),
         callbacks=[ShowProgress("train-reranker", schedule.steps)],
     )
+    trainer.relief = relief(anew="a smaller --batch or --depth")
 
     def save() -> None:
         save_list_reranker(model.cpu().eval(), folder)

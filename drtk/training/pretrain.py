@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,10 @@ from drtk.io.rounding import significant
 from drtk.models.checkpoint import TextEncoder
 from drtk.objectives.network import Network
 from drtk.settings.pretraining import PretrainSettings
+from drtk.training import memory
 from drtk.training.arguments import training_arguments
 from drtk.training.callbacks import MeasureTheStart, ShowProgress
-from drtk.training.distributed import share_batch_norm, wait_for_all, world_size
+from drtk.training.distributed import share_batch_norm, world_size
 from drtk.training.fitting import fitted
 from drtk.training.material import Material
 from drtk.training.measuring import AT_ONCE, measured
@@ -26,7 +26,7 @@ from drtk.training.pretrained import Keeper, SaveEncoders
 from drtk.training.pretrainer import Pretrainer
 from drtk.training.selection import Selection
 
-LOG, BEST = "log.jsonl", "best"
+LOG = "log.jsonl"
 WAITED_LONG = 0.1  # of the time: making batches holds training up
 MICRO_FILE = "micro_batch"  # among the checkpoints: what was chosen
 Probe = Callable[[TextEncoder], float]
@@ -102,7 +102,7 @@ def pretrain(
 
     watch: Any = None
     if probe is not None:
-        watch = Selection(network, look, folder / BEST, by="probe", every=settings.eval_every)
+        watch = Selection(network, look, checkpoints, by="probe", every=settings.eval_every)
     elif batches:
         watch = Measuring(look, every=settings.eval_every)
     with within_memory(arguments.device, advice):
@@ -122,23 +122,18 @@ def pretrain(
     trainer.relief = advice
     if watch is not None:
         trainer.add_callback(MeasureTheStart(trainer))
-    facts: dict[str, Any] = {"steps": trainer.go_on(), "epochs": round(material.steps / material.steps_per_epoch, 4)}
+
+    def save() -> None:
+        network.cpu().eval()
+        store.save(folder)
+
+    facts = trainer.finish(save)
     facts["waiting_for_data"] = round(waited := trainer.waiting.share(), 4)
     if waited > WAITED_LONG:
         log(
             f"pretrain: {waited:.0%} of the time was spent waiting for data; --trainer dataloader_num_workers=4 may help"
         )
-    facts["micro_batch"] = micro
-    if trainer.is_world_process_zero():
-        if isinstance(watch, Selection):
-            best = watch.put_back(network)
-            facts |= {"best_step": best.step, "best_probe": best.value}
-        network.cpu().eval()
-        store.save(folder)
-        for passing in (checkpoints, folder / BEST):
-            shutil.rmtree(passing, ignore_errors=True)
-    wait_for_all()
-    return facts
+    return facts | {"micro_batch": micro}
 
 
 def shares(settings: PretrainSettings, network: Network) -> tuple[int, int]:
@@ -159,13 +154,9 @@ def shares(settings: PretrainSettings, network: Network) -> tuple[int, int]:
 
 def relief(settings: PretrainSettings, network: Network, *, micro: int) -> str:
     """What makes a step smaller: first what a run can go on with, then what it must begin anew with."""
-    ways = []
-    if micro > 1 and not projected(network):
-        ways.append(f"a smaller --micro-batch (it is {micro})")
-    if not settings.gradient_checkpointing:
-        ways.append("--gradient-checkpointing")
-    anew = "a smaller --batch or --max-length" if projected(network) else "a shorter --max-length"
-    return ", ".join(ways) + (" or, begun anew, " if ways else "beginning anew with ") + anew
+    whole = projected(network)
+    anew = "a smaller --batch or --max-length" if whole else "a shorter --max-length"
+    return memory.relief(anew=anew, micro=1 if whole else micro, checkpointing=settings.gradient_checkpointing)
 
 
 def projected(network: Network) -> bool:

@@ -23,7 +23,7 @@ from drtk.training.arguments import training_arguments
 from drtk.training.callbacks import ShowProgress
 from drtk.training.distributed import collected, rank, world_size
 from drtk.training.labelled import Labelled, LabelledCandidates, Steps
-from drtk.training.memory import allow_checkpointing
+from drtk.training.memory import allow_checkpointing, relief
 from drtk.training.reranker import GPU_TOKENS, GROUP_TOKENS, LOG
 from drtk.training.schedule import Plan, planned
 from drtk.training.selection import Selection
@@ -158,6 +158,7 @@ def train_query_reranker(
     schedule = plan(len(groups), settings)
     checkpoints = folder / "checkpoints"
     factor = factor_of(settings)
+    micro = settings.micro_batch or schedule.batch
     arguments = training_arguments(
         checkpoints,
         steps=schedule.steps,
@@ -171,7 +172,7 @@ def train_query_reranker(
         log_every=settings.log_every,
         save_every=settings.save_every,
         others=["max_grad_norm=0.0", *settings.trainer],  # 0: gradients are not clipped
-        parts=schedule.batch // (settings.micro_batch or schedule.batch),
+        parts=schedule.batch // micro,
     )
     if rank() == 0:
         _tell_rates(settings, schedule.steps)
@@ -209,6 +210,9 @@ def train_query_reranker(
         train_dataset=Steps(groups, batch=settings.batch, steps=schedule.steps, seed=seed),
         data_collator=partial(collate, tokenizing=tokenizing),
         callbacks=[ShowProgress("rerank-queries train", schedule.steps)],
+    )
+    trainer.relief = relief(
+        anew="fewer --candidates or a shorter --max-length", micro=micro, checkpointing=settings.gradient_checkpointing
     )
 
     def save(kind: str = "") -> None:

@@ -25,7 +25,7 @@ from drtk.training.distributed import collected, rank, world_size
 from drtk.training.draws import Drawn, Draws, Texts
 from drtk.training.examples import PackedExamples
 from drtk.training.judged_pairs import JudgedPair, JudgedPairs, pair_count
-from drtk.training.memory import allow_checkpointing
+from drtk.training.memory import allow_checkpointing, relief
 from drtk.training.schedule import Plan, planned
 from drtk.training.selection import Selection
 from drtk.training.trainer import DrtkTrainer, Objective
@@ -211,13 +211,9 @@ def train_reranker(
     """
     schedule = plan(examples, settings)
     checkpoints = folder / "checkpoints"
+    micro = settings.micro_batch or schedule.batch
     arguments = arguments_of(
-        settings,
-        checkpoints,
-        plan=schedule,
-        seed=seed,
-        device=device,
-        parts=schedule.batch // (settings.micro_batch or schedule.batch),
+        settings, checkpoints, plan=schedule, seed=seed, device=device, parts=schedule.batch // micro
     )
     if settings.gradient_checkpointing:
         allow_checkpointing(start.model)
@@ -250,6 +246,10 @@ def train_reranker(
         train_dataset=draws,
         data_collator=partial(collate, tokenizing=tokenizing, title=title),
         callbacks=[ShowProgress("train-reranker", schedule.steps)],
+    )
+    fewer = "" if settings.loss == "bce" else "fewer --negatives or "
+    trainer.relief = relief(
+        anew=f"{fewer}a shorter --max-length", micro=micro, checkpointing=settings.gradient_checkpointing
     )
 
     def save() -> None:

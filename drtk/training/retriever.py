@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,6 @@ from drtk.training.arguments import arguments_of
 from drtk.training.auxiliary import Corrupting, WithAuxiliary, diffcse_network
 from drtk.training.caching import RetrieverTrainer
 from drtk.training.callbacks import MeasureTheStart, ShowProgress
-from drtk.training.distributed import wait_for_all
 from drtk.training.draws import Draws, Texts, collate
 from drtk.training.examples import PackedExamples
 from drtk.training.goal import Goal, learns_from_teacher
@@ -32,7 +30,7 @@ QUERY_LENGTH, PASSAGE_LENGTH = 32, 144  # methods, section 6.2
 # Texts of like length go through the encoder together. What beginning another group costs, in tokens: the gradient of all
 # word embeddings and the start of every operation; a GPU has done thousands of tokens meanwhile.
 GROUP_OVERHEAD = {"cpu": 64.0, "cuda": 4096.0}
-LOG, BEST, CHOSEN_BY = "log.jsonl", "best", "dev_nDCG@10"
+LOG, CHOSEN_BY = "log.jsonl", "dev_nDCG@10"
 Look = Callable[[], dict[str, float]]
 
 
@@ -109,7 +107,7 @@ def train_retriever(
     device: str = "auto",
     dev: Look | None = None,
 ) -> dict[str, Any]:
-    """Train, write the model into `folder` (rank zero), and return {"steps", "epochs", …} of the run.
+    """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with `dev`, "best".
 
     folder: where checkpoints (taken away at the end), log.jsonl and the model go; where it holds a whole checkpoint,
             training goes on from there
@@ -167,9 +165,7 @@ def train_retriever(
     )
     watch: Selection | None = None
     if dev is not None:
-        watch = Selection(
-            model, dev, folder / BEST, by=CHOSEN_BY, every=settings.eval_every, patience=settings.patience
-        )
+        watch = Selection(model, dev, checkpoints, by=CHOSEN_BY, every=settings.eval_every, patience=settings.patience)
     trainer = RetrieverTrainer(
         goal=goal,
         cache_chunk=settings.cache_chunk,
@@ -188,18 +184,12 @@ def train_retriever(
     )
     if watch is not None:
         trainer.add_callback(MeasureTheStart(trainer))
-    steps = trainer.go_on()
-    facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / schedule.steps_per_epoch, 4)}
-    if trainer.is_world_process_zero():
-        if watch is not None:
-            best = watch.put_back(model)
-            facts |= {"best_step": best.step, f"best_{CHOSEN_BY}": best.value}
+
+    def save() -> None:
         for tower in towers.values():
             if settings.lora is not None:
                 merge_adapters(tower.encoder)
             tower.encoder.cpu().eval()
         save_towers(towers, folder)
-        for passing in (checkpoints, folder / BEST):
-            shutil.rmtree(passing, ignore_errors=True)
-    wait_for_all()
-    return facts
+
+    return trainer.finish(save)

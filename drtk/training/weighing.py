@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ from drtk.text.word_pieces import WordPieceTokenizer
 from drtk.text.word_places import passage_places
 from drtk.training.arguments import training_arguments
 from drtk.training.callbacks import ShowProgress
-from drtk.training.distributed import wait_for_all
 from drtk.training.draws import Draws, Texts
 from drtk.training.examples import PackedExamples
 from drtk.training.schedule import Plan, planned
@@ -145,20 +143,19 @@ def train_weigher(
         callbacks=[ShowProgress("termweight", schedule.steps)],
     )
     trainer.relief = "a smaller --batch or more devices"
-    steps = trainer.go_on()
     facts: dict[str, Any] = {"method": method, "title": settings.title or "join", "trained_length": length}
     if method == "deepimpact":
         facts |= {"expand": list(settings.expand)}
-    if trainer.is_world_process_zero():
+
+    def save() -> None:
         if method == "deepimpact":
             facts["largest"] = largest_impact(
                 weigher, tokenizer, examples, corpus, settings=settings, length=length, device=device
             )
         weigher.module.cpu().float().eval()
         save_weigher(weigher, folder)
-        shutil.rmtree(checkpoints, ignore_errors=True)
-    wait_for_all()
-    return {"steps": steps, "epochs": round(schedule.steps / schedule.steps_per_epoch, 4)}, facts
+
+    return trainer.finish(save), facts
 
 
 def largest_impact(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import shlex
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,21 +76,23 @@ def test_simlms_pipeline_runs_from_one_command_and_skips_what_is_done(
     assert {settings_of(out / name)["model"] for name in ("retriever1", "retriever2", "reranker", "distilled")} == {
         "out/pretrained"
     }
-    # The second retriever learns from both files, and everything that examples became still tells which corpus it is of.
-    parts = [(out / f"{name}.jsonl").read_bytes() for name in ("bm25", "mined1")]
-    assert (out / "union.jsonl").read_bytes() == b"".join(parts)
+    # All but the first learn from both files, and everything that examples became still tells which corpus it is of.
+    joined = {"union": ("bm25", "mined1"), "union2": ("bm25", "mined2"), "teacher-union": ("teacher-bm25", "teacher")}
+    for name, parts in joined.items():
+        assert (out / f"{name}.jsonl").read_bytes() == b"".join((out / f"{part}.jsonl").read_bytes() for part in parts)
     examples = {settings_of(out / name)["examples"] for name in ("retriever1", "retriever2", "reranker", "distilled")}
-    assert examples == {f"out/{name}.jsonl" for name in ("bm25", "union", "mined2", "scored")}
+    assert examples == {f"out/{name}.jsonl" for name in ("bm25", "union", "union2", "scored")}
     for name in examples:
         found = origins_of(name)
         assert {origin.digest for origin in found} == {digest_file(workplace / "corpus.jsonl")}, name
     scored = [json.loads(line) for line in (out / "scored.jsonl").read_text().splitlines()]
     assert len(scored) == 8
-    teacher = [json.loads(line)["query_id"] for line in (out / "teacher.jsonl").read_text().splitlines()]
-    assert len(teacher) == 10
-    assert [row["query_id"] for row in scored] == [
-        id for at, id in enumerate(teacher) if at not in (0, 5)
-    ]  # at 8 in 10
+    teacher = [json.loads(line) for line in (out / "teacher-union.jsonl").read_text().splitlines()]
+    assert len(teacher) == 20  # ten queries twice, of which 8 are taken: those at places 2, 4, 7, 9, 12, 14, 17, 19
+    chosen = [teacher[at] for at in (2, 4, 7, 9, 12, 14, 17, 19)]
+    assert [(row["query_id"], row["negatives"]) for row in scored] == [
+        (row["query_id"], row["negatives"]) for row in chosen
+    ]
     assert all(len(row["scores"]["negatives"]) == len(row["negatives"]) <= 3 for row in scored)
 
     again = simlm(workplace)
@@ -96,3 +103,101 @@ def test_simlms_pipeline_runs_from_one_command_and_skips_what_is_done(
     assert "out/retriever1 is up to date" in changed.stderr
     assert {"retriever2", "reranker", "distilled"} <= set(made(changed))
     assert settings_of(out / "retriever2")["lr"] == 1e-3
+
+
+RECORDER = """#!/bin/sh
+# In place of drtk: notes the call, and makes its output.
+echo "$*" >> "$CALLS"
+for word in "$@"; do
+  if [ "${before:-}" = -o ]; then mkdir -p "$(dirname "$word")" && : > "$word"; fi
+  before=$word
+done
+"""
+
+
+def reproduced(folder: Path, *pools: str, **settings: str) -> dict[str, list[list[str]]]:
+    """What `just reproduce fine-tuning MODEL` calls drtk for, by command; the folder holds a collection in miniature."""
+    just = shutil.which("just", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert just is not None, "`just` is of the dev extra"
+    told = subprocess.run(
+        [just, "--dry-run", "reproduce", "fine-tuning", "MODEL", *pools],
+        cwd=COOKBOOK,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for file in (folder / "runs" / "calls", folder / "bin" / "drtk"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)
+    (folder / "bin" / "drtk").write_text(RECORDER)
+    (folder / "bin" / "drtk").chmod(0o755)
+    if not (folder / "docs").exists():
+        (folder / "docs").symlink_to(COOKBOOK.parent)
+    (folder / "squad" / "qrels").mkdir(parents=True, exist_ok=True)
+    for name in ("corpus", "queries"):
+        rows = "".join(json.dumps({"_id": f"{name[0]}{at}", "text": f"text {at}"}) + "\n" for at in range(5000))
+        (folder / "squad" / f"{name}.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
+    for name in ("train", "dev"):
+        judged = "".join(f"q{at}\tc{at}\t1\n" for at in range(5000))
+        (folder / "squad" / "qrels" / f"{name}.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    place = {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "DRTK_TEST_DATA": str(folder)}
+    given = place | {"CALLS": str(folder / "runs" / "calls")} | settings
+    done = subprocess.run(
+        ["sh", "-c", told.stderr], cwd=folder, env=os.environ | given, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    calls: dict[str, list[list[str]]] = {}
+    for line in (folder / "runs" / "calls").read_text().splitlines():
+        words = shlex.split(line)
+        calls.setdefault(words[0], []).append(words[1:])
+    return calls
+
+
+def value(words: list[str], option: str) -> str | None:
+    return words[words.index(option) + 1] if option in words else None
+
+
+def test_just_reproduces_fine_tuning_on_both_collections_each_with_sizes_of_its_own(tmp_path: Path) -> None:
+    calls = reproduced(tmp_path)
+    steps = [
+        [value(words, "--steps") for words in calls[name]] for name in ("pretrain", "train-retriever", "train-reranker")
+    ]
+    assert steps == [["150", "100", "50", "40"], ["80"] * 3 + ["30"] * 3, ["1200", "300"]]
+    assert [value(words, "--depth") for words in calls["rerank"]] == ["30", "10"]
+    assert [value(words, "--sample") for words in calls["score"]] == ["500", "200"]
+    assert {value(words, "--depth") for words in calls["mine-negatives"]} == {"50"}
+    assert {value(words, "--model") for words in calls["train-reranker"]} == {"MODEL"}
+    assert not [words for found in calls.values() for words in found if "--seed" in words]  # that of the commands
+    squad = tmp_path / "runs" / "fine-tuning" / "squad"
+    # The last 3,000 of 5,000, c2000 to c4999, whose judgements are learnt from; of dev's 5,001 lines the first, and each 35th.
+    assert [len((squad / name).read_text().splitlines()) for name in ("corpus.jsonl", "train.tsv", "test.tsv")] == [
+        3000,
+        3001,
+        143,
+    ]
+
+
+def test_every_size_of_fine_tuning_is_a_variable_and_an_empty_one_leaves_it_to_the_pipeline(tmp_path: Path) -> None:
+    reproduced(tmp_path, "squad")
+    given = {
+        "PASSAGES": "+1",
+        "QUESTIONS": "1",
+        "DEPTH": "200",
+        "RERANK": "",
+        "SCORED": "",
+        "SCORED_QUERIES": "",
+        "MINE": "",
+    }
+    given |= {"R1": "", "R2": "--epochs 2", "RERANKER_STEPS": "7", "PRETRAIN_STEPS": "9", "SEED": "3"}
+    calls = reproduced(tmp_path, "squad", **given)
+    assert [value(words, "--steps") for words in calls["pretrain"]] == ["150", "9"]
+    assert [value(words, "--steps") for words in calls["train-retriever"]] == [None, None, "80"]
+    assert [value(words, "--epochs") for words in calls["train-retriever"]] == [None, "2", None]
+    assert value(calls["train-reranker"][0], "--steps") == "7"
+    assert [(value(words, "--depth"), "--floor" in words) for words in calls["mine-negatives"]] == [("200", False)] * 3
+    assert value(calls["rerank"][0], "--depth") == "200"
+    assert "--sample" not in calls["score"][0]
+    for name in ("pretrain", "mine-negatives", "train-retriever", "train-reranker"):
+        assert {value(words, "--seed") for words in calls[name]} == {"3"}, name
+    squad = tmp_path / "runs" / "fine-tuning" / "squad"  # which was cut otherwise before
+    assert [len((squad / name).read_text().splitlines()) for name in ("corpus.jsonl", "test.tsv")] == [5000, 5001]

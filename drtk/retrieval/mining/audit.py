@@ -11,7 +11,7 @@ import orjson
 from drtk.errors import DrtkError
 from drtk.io.filtering import FilterJob
 from drtk.io.streams import Output, is_replaceable, open_input, read_lines
-from drtk.retrieval.mining.pool import Pool, Sighting
+from drtk.retrieval.mining.pool import Drop, Pool, Sighting
 
 Row = dict[str, Any]
 # From where on a negative is called suspicious, where its value is known.
@@ -55,12 +55,16 @@ def audit_row(pool: Pool) -> Row:
     if not pool.left_out:
         row["kept"] = [_suspected(shown(one)) for one in pool.kept]
         row["not_drawn"] = pool.seen - sum(one.rank > 0 for one in pool.kept) - len(pool.dropped) - len(pool.promoted)
-    dropped = []
-    for drop in pool.dropped.values():
+
+    def told(drop: Drop) -> Row:
         limits = {"value": drop.value, "limit": drop.limit}
         named = {name: value for name, value in limits.items() if value is not None}
-        dropped.append(shown(drop.sighting) | {"by": drop.by} | named)
-    return row | {"dropped": dropped}
+        return shown(drop.sighting) | {"by": drop.by} | named
+
+    row["dropped"] = [told(drop) for drop in pool.dropped.values()]
+    if pool.refused:
+        row["random_refused"] = [told(drop) for drop in pool.refused.values()]
+    return row
 
 
 def _positive(pool: Pool, id: str) -> Row:

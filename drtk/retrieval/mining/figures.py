@@ -78,6 +78,7 @@ class Figures:
     dropped: Counter[str] = field(default_factory=Counter)
     losing: Counter[str] = field(default_factory=Counter)  # queries that lost a candidate, by filter
     not_drawn: int = 0
+    random_refused: int = 0  # passages drawn at random that a filter would not have
     negatives: Spread = field(default_factory=Spread)  # of a query
     ranks: Counter[int] = field(default_factory=Counter)  # by the lower ends of RANKS
     rank: Spread = field(default_factory=Spread)
@@ -136,6 +137,7 @@ def _add(found: Figures, row: Row) -> None:
     found.positives += len(row["positives"])
     found.retrieved.update({source for one in row["positives"] for source in one["found"]})
     found.not_drawn += row["not_drawn"]
+    found.random_refused += len(row.get("random_refused", ()))
     found.negatives.add(len(row["kept"]), query_id)
     for one in row["kept"]:
         key = f"{query_id}\0{one['id']}"

@@ -61,6 +61,7 @@ class Pool:
     """A query's candidates on their way through the filters.
 
     positives: the judged ones first, `judged` of them. left_out: why the query makes no example, "" where it does.
+    refused: random passages that a check would not have.
     marks: what checks measured of a passage, by id and check. seen: different candidates at the start.
     """
 
@@ -70,6 +71,7 @@ class Pool:
     candidates: dict[str, list[Sighting]]
     seen: int = 0
     dropped: dict[str, Drop] = field(default_factory=dict)
+    refused: dict[str, Drop] = field(default_factory=dict)
     promoted: list[str] = field(default_factory=list)
     kept: list[Sighting] = field(default_factory=list)
     marks: dict[str, dict[str, float]] = field(default_factory=dict)

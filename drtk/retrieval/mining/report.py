@@ -75,6 +75,8 @@ def _overview(figures: Figures) -> Table:
             ("negatives of a query, most", f"{negatives.most:,.0f}"),
             ("candidates that were not drawn", f"{figures.not_drawn:,}"),
         ]
+    if figures.random_refused:
+        rows.append(("random passages that a filter refused", f"{figures.random_refused:,}"))
     if figures.promoted:
         rows.append(("candidates that became positives", f"{figures.promoted:,}"))
     return Table("Mined", ("", ""), rows)

@@ -188,4 +188,11 @@ def _scorer(settings: MineSettings) -> tuple[Any, str]:
 
     title = title_of(settings.scorer, settings.scorer_title, sealed=True)
     wanted = ScoringSettings(batch_tokens=settings.scorer_batch_tokens, dtype=settings.scorer_dtype)
-    return Scorer(settings.scorer, device=settings.device, settings=wanted, logits=settings.scorer_logits), title
+    found = Scorer(
+        settings.scorer,
+        device=settings.device,
+        settings=wanted,
+        logits=settings.scorer_logits,
+        option="--scorer-batch-tokens",
+    )
+    return found, title

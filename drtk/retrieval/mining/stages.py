@@ -79,23 +79,21 @@ class Stages:
             pool.drop(_beyond(pool, list(pool.sightings()), check))
 
     def _fill(self, pools: Sequence[Pool], grades_of: Callable[[str], Mapping[str, int]]) -> None:
-        """Fill up with random passages, which the checks judge too; those they refuse are drawn anew."""
-        refused: dict[str, set[str]] = {}
+        """Fill up with random passages, which the checks judge too; those they refuse are noted and drawn anew."""
         waiting = list(pools)
         for number in range(ROUNDS if self._rivals else 1):
-            drawn = [
-                self.miner.fill(pool, grades_of(pool.query_id), refused.get(pool.query_id, ()), round=number)
-                for pool in waiting
-            ]
+            drawn = [self.miner.fill(pool, grades_of(pool.query_id), pool.refused, round=number) for pool in waiting]
             short = []
             some = [(pool, found) for pool, found in zip(waiting, drawn, strict=True) if found]
             for check in self._rivals:
                 check.measure([pool for pool, _ in some], [[one.id for one in found] for _, found in some])
             for pool, found in some:
-                lost = {id for check in self._rivals for id in _beyond(pool, found, check)}
+                lost: dict[str, Drop] = {}
+                for check in self._rivals:
+                    lost = _beyond(pool, found, check) | lost  # by the first check that refuses it
                 pool.kept = [*pool.kept, *(one for one in found if one.id not in lost)]
                 if lost:
-                    refused.setdefault(pool.query_id, set()).update(lost)
+                    pool.refused |= lost
                     short.append(pool)
             waiting = short
             if not waiting:

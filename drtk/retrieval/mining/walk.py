@@ -231,6 +231,9 @@ class Mining:
     def _count(self, pool: Pool) -> None:
         if pool.left_out and pool.left_out != WITHOUT_NEGATIVES:
             return  # it came to no filter
+        miner = self.stages.miner
+        if miner.corpus is not None and not pool.left_out and len(pool.kept) < miner.policy.floor:
+            self.counts["below_floor"] = self.counts.get("below_floor", 0) + 1
         dropped = self.counts.setdefault("dropped", {})
         for drop in pool.dropped.values():
             dropped[drop.by] = dropped.get(drop.by, 0) + 1
@@ -245,6 +248,8 @@ class Mining:
             ("random", len(pool.kept) - from_sources),
         ):
             mined[what] = mined.get(what, 0) + number
+        if pool.refused:
+            mined["random_refused"] = mined.get("random_refused", 0) + len(pool.refused)
 
 
 def _taken(others: Mapping[str, Aligned[Any]], query_id: str) -> dict[str, Any]:

@@ -323,12 +323,14 @@ def test_the_best_weights_on_dev_are_kept(place: Path, tmp_path: Path):
     seen = {entry["step"]: entry["dev_nDCG@10"] for entry in log if "dev_nDCG@10" in entry}
     assert sorted(seen) == [0, 10, 20, 30, 40]
     assert all(0 <= entry["dev_accuracy"] <= 1 for entry in log if "dev_accuracy" in entry)
-    counts = read_json(tmp_path / "m" / "meta.json")["counts"]
+    told = read_json(tmp_path / "m" / "meta.json")["best"]
     best = max(seen.values())
-    assert counts["best_dev_nDCG@10"] == pytest.approx(best)
-    assert counts["best_step"] == min(step for step, value in seen.items() if value == best)
+    assert told == {
+        "step": min(step for step, value in seen.items() if value == best),
+        "dev_nDCG@10": pytest.approx(best),
+    }
     assert best > seen[0] + 0.05
-    assert not (tmp_path / "m" / "best").exists()
+    assert not list((tmp_path / "m").rglob("best*"))
 
 
 def test_a_dev_folder_that_has_test_queries_alone_is_refused(place: Path, tmp_path: Path):
@@ -345,7 +347,7 @@ def test_training_ends_when_nothing_gets_better(place: Path, tmp_path: Path):
     dev = ["--dev", str(beir(place)), "--eval-every", "2", "--patience", "2", "--dev-queries", "10"]
     train(place, tmp_path / "m", "--steps", "40", "--lr", "0", *dev)
     manifest = read_json(tmp_path / "m" / "meta.json")
-    assert (manifest["counts"]["steps"], manifest["counts"]["best_step"]) == (4, 0)
+    assert (manifest["counts"]["steps"], manifest["best"]["step"]) == (4, 0)
     start, ended = (load_file(folder / "model.safetensors") for folder in (place / "model", tmp_path / "m"))
     assert all(bool((start[name] == ended[name]).all()) for name in start)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ import pytest
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.lineage import Origin, check_origin, origin_of, origins_of
 from drtk.io.streams import digest_file
-from tests.running import command, write
-from tests.tiny import tiny_crossencoder
+from tests.running import command, piped, write
+from tests.tiny import tiny_crossencoder, tiny_model
 
 
 @pytest.fixture
@@ -39,9 +40,61 @@ def test_an_index_a_run_and_examples_lead_to_their_corpus(corpus: Origin) -> Non
 
 def test_what_cannot_be_known_is_not_guessed(corpus: Origin, tmp_path: Path) -> None:
     assert origin_of("corpus.jsonl") is None
-    assert origin_of("others.jsonl") is None  # their run is a file, which is not followed
     (tmp_path / "a.run.meta.json").write_text("torn")
     assert origin_of("a.run") is None
+    assert origin_of("others.jsonl") is None
+
+
+def test_examples_that_were_mined_without_a_corpus_lead_to_that_of_their_runs(
+    corpus: Origin, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path("new.jsonl").write_text(Path("corpus.jsonl").read_text() + '{"_id": "d10", "text": "more"}\n')
+    new = Origin("new.jsonl", digest_file("new.jsonl"))
+    assert origins_of("others.jsonl") == [corpus]
+    for call in (
+        "index new.jsonl --type bm25s -o new-index",
+        "search new-index queries.jsonl -k 5 -o b.run",
+        "mine-negatives one=a.run b.run --qrels qrels.tsv -o mixed.jsonl",
+        "fuse a.run b.run -o fused.run",
+        "mine-negatives a.run --qrels qrels.tsv --corpus new.jsonl --another-corpus --floor 0 -o looked-up.jsonl",
+    ):
+        command(capfd, *call.split())
+    assert origins_of("mixed.jsonl") == origins_of("fused.run") == [corpus, new]
+    assert origins_of("looked-up.jsonl") == [new]  # where all its ids were looked up
+    words = ["--queries", "queries.jsonl", "--model", "none", "-o", "out"]
+    with pytest.raises(MismatchError, match=r"others\.jsonl: was made from another corpus \(corpus\.jsonl, "):
+        command(capfd, "train-retriever", "others.jsonl", "--corpus", "new.jsonl", *words)
+
+
+def test_what_was_searched_for_is_no_corpus(corpus: Origin, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tiny_model(tmp_path / "model")
+    for call in (
+        "encode corpus.jsonl --model model -o vectors",
+        "encode queries.jsonl --role query --model model -o asked",
+        "index vectors --type exact -o dense",
+        "search dense asked -k 5 -o dense.run",
+    ):
+        command(capfd, *call.split())
+    assert origin_of("asked") is None
+    assert origins_of("dense.run") == [corpus]
+    Path("dense/meta.json").write_text("torn")
+    assert origin_of("dense.run") is None
+
+
+def test_where_no_source_tells_the_corpus_that_texts_were_looked_up_in_does(
+    corpus: Origin, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tiny_crossencoder(tmp_path / "scorer")
+    texts = "--corpus corpus.jsonl --queries queries.jsonl --model scorer -q"
+    command(capfd, *f"score examples.jsonl {texts} -o scored.jsonl".split())
+    with piped(Path("examples.jsonl").read_bytes()) as stdin:
+        command(capfd, *f"score {stdin} {texts} -o of-a-pipe.jsonl".split())
+    with open("examples.jsonl", "a") as file:
+        file.write("\n")
+    for name in ("scored.jsonl", "of-a-pipe.jsonl"):
+        assert origins_of(name) == [corpus], name
+    os.utime("corpus.jsonl", ns=(1, 1))  # of the same content, as its size and digest say: but nobody noted a digest
+    assert origins_of("scored.jsonl") == []
 
 
 def test_an_index_that_was_made_again_no_longer_tells(corpus: Origin, capfd: pytest.CaptureFixture[str]) -> None:
@@ -94,14 +147,15 @@ def test_another_corpus_is_refused(corpus: Origin) -> None:
         check_origin("index", Origin("new", "0000"), override="--x")
 
 
-@pytest.mark.parametrize("call", ["score", "train-retriever", "train-reranker"])
+@pytest.mark.parametrize("call", ["score", "rerank", "train-retriever", "train-reranker"])
 def test_examples_of_another_corpus_are_refused_where_their_texts_are_looked_up(
     call: str, corpus: Origin, capfd: pytest.CaptureFixture[str]
 ) -> None:
     Path("new.jsonl").write_text(Path("corpus.jsonl").read_text() + '{"_id": "d10", "text": "more"}\n')
+    made = "a.run" if call == "rerank" else "examples.jsonl"
     words = [
         call,
-        "examples.jsonl",
+        made,
         "--corpus",
         "new.jsonl",
         "--queries",
@@ -111,7 +165,7 @@ def test_examples_of_another_corpus_are_refused_where_their_texts_are_looked_up(
         "-o",
         "out",
     ]
-    problem = r"examples\.jsonl: was made from another corpus \(corpus\.jsonl, .* than new\.jsonl .*--another-corpus$"
+    problem = rf"{made}: was made from another corpus \(corpus\.jsonl, .* than new\.jsonl .*--another-corpus$"
     with pytest.raises(MismatchError, match=problem):
         command(capfd, *words)
     with pytest.raises(DrtkError) as caught:  # what is wrong with it then is something else

@@ -138,6 +138,27 @@ def test_near_vectors_are_dropped_by_the_command(world: SimpleNamespace, capfd: 
     assert sorted(row["negatives"]) == sorted(f"d{at}" for at in range(9, 15))  # d6, d7 and d8 are within .3
 
 
+def test_random_passages_that_a_filter_refuses_and_queries_below_the_floor_are_told(
+    world: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    angles = (
+        np.arange(40) * 0.1
+    )  # within .3, three passages to either side, the cosine is .955 and more; at .4 it is .921
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    embeddings(world.folder / "vectors", vectors, [f"d{at}" for at in range(40)])
+    more = ["--vectors", "vectors", "--max-cosine", "0.95", "--floor", "38", "--audit", "audit.jsonl"]
+    command(capfd, *world.call, *more, "--report", "report.txt", "-o", "out.jsonl")
+    row = rows_of(world.folder / "audit.jsonl")["q5"]
+    assert sorted(one["id"] for one in row["dropped"]) == ["d6", "d7", "d8"]  # which the run has
+    refused = {one["id"]: (one["source"], one["by"], one["limit"]) for one in row["random_refused"]}
+    assert refused == dict.fromkeys(["d2", "d3", "d4"], ("random", "cosine", 0.95))  # which it has not
+    counts = json.loads((world.folder / "out.jsonl.meta.json").read_text())["counts"]
+    # Before q's passage lie three, but for q0, q1 and q2: 37 * 3 + 2 + 1. At most 40 - 1 - 3 = 36 are left of the 38 wanted.
+    assert counts["passages"]["random_refused"] == 114
+    assert counts["below_floor"] == 40
+    assert "random passages that a filter refused" in (world.folder / "report.txt").read_text()
+
+
 def test_scores_of_a_cross_encoder_filter_and_go_into_the_examples(
     world: SimpleNamespace, capfd: pytest.CaptureFixture[str]
 ) -> None:
