@@ -18,7 +18,7 @@
 #   TEACHER      what the re-ranker begins with (the pre-trained encoder; the paper: google/electra-base-discriminator)
 #   BM25         the engine, bm25 or bm25s; INDEX: of vectors, flat or exact; DEPTH: of mining (200); K: of test runs (1000)
 #   RERANK       documents re-ranked for each test query (200)
-#   BY           source, where judgements name documents and passages are chunks of them
+#   BY           source, where judgements name documents and passages are chunks of them; test runs are of passages all the same
 #   SCORED       options of mine-negatives for what the teacher scores ("--keep 23"), else all that was mined; SCORED_QUERIES: how many
 #   UNION        yes: the second retriever, the re-ranker and the distilled retriever learn from BM25's examples too, as on NQ
 #   BASELINES    systems besides: start (MODEL as it is), pretrained (before fine-tuning)
@@ -42,7 +42,7 @@ ask() {
   if [ -n "${ANSWERS:-}" ]; then
     drtk search "$out/$1.index" "$ANSWERS" -k "$k" -o "$out/$1.run" $again
   else
-    drtk search "$out/$1.index" "$queries" --qrels "$test" -k "$k" --by "$by" -o "$out/$1.run" $again
+    drtk search "$out/$1.index" "$queries" --qrels "$test" -k "$k" -o "$out/$1.run" $again
   fi
 }
 

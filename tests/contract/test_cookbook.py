@@ -168,6 +168,10 @@ def test_just_reproduces_fine_tuning_on_both_collections_each_with_sizes_of_its_
     assert {value(words, "--depth") for words in calls["mine-negatives"]} == {"50"}
     assert {value(words, "--model") for words in calls["train-reranker"]} == {"MODEL"}
     assert not [words for found in calls.values() for words in found if "--seed" in words]  # that of the commands
+    # Judgements of the sample name documents: passages are mined, searched and re-ranked, and documents are what is compared.
+    assert [value(words, "--positives") for words in calls["mine-negatives"]] == ["passage"] * 4 + ["source"] * 4
+    assert not [words for words in calls["search"] if "--by" in words]
+    assert [value(words, "--by") for words in calls["compare"]] == ["passage", "source"]
     squad = tmp_path / "runs" / "fine-tuning" / "squad"
     # The last 3,000 of 5,000, c2000 to c4999, whose judgements are learnt from; of dev's 5,001 lines the first, and each 35th.
     assert [len((squad / name).read_text().splitlines()) for name in ("corpus.jsonl", "train.tsv", "test.tsv")] == [

@@ -31,7 +31,7 @@ ROWS = [
 def made(folder: Path, to: str, rows: list[dict[str, object]], kind: str = "passages") -> str:
     (folder / "in.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
     job = FilterJob("convert", kind, str(folder / to), {"source": str(folder / "in.jsonl"), "skip_bad": 0})
-    convert(str(folder / "in.jsonl"), ConversionSettings(kind=kind, to=to), job)  # type: ignore[arg-type]
+    convert([str(folder / "in.jsonl")], ConversionSettings(kind=kind, to=to), job)  # type: ignore[arg-type]
     return str(folder / to)
 
 
@@ -110,9 +110,9 @@ def test_a_table_needs_a_name_and_is_made_in_one_go(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(b"")
     source = {"source": str(tmp_path / "in.jsonl"), "skip_bad": 0}
     with pytest.raises(UsageError, match="needs a named output"):
-        convert(source["source"], settings, FilterJob("convert", "corpus", "-", source))
+        convert([source["source"]], settings, FilterJob("convert", "corpus", "-", source))
     with pytest.raises(UsageError, match="--resume does not apply"):
-        convert(source["source"], settings, FilterJob("convert", "corpus", str(tmp_path / "o"), source, resume=True))
+        convert([source["source"]], settings, FilterJob("convert", "corpus", str(tmp_path / "o"), source, resume=True))
 
 
 def test_without_the_data_extra_the_command_that_mends_it_is_told(
