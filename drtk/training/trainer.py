@@ -96,7 +96,7 @@ class DrtkTrainer(Trainer):
         self._steps_of_terms = 0
         self._first_loss: float | None = None
         self._last_loss = 0.0
-        self.relief = "--gradient-checkpointing, a smaller --batch or more devices"
+        self.relief = "--gradient-checkpointing or, begun anew, a smaller --batch or more devices"
         self._drawn_for = -1  # the step whose random draws have begun
         self.model_accepts_loss_kwargs = False
 

@@ -165,7 +165,8 @@ def test_out_of_memory_names_what_helps(place: Path, tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(trainer, "train", full)
     with pytest.raises(
-        DrtkError, match="out of memory at step 1; --cache-chunk, --gradient-checkpointing, a smaller --batch"
+        DrtkError,
+        match="out of memory at step 1; --cache-chunk, --gradient-checkpointing or, begun anew, a smaller --batch",
     ) as told:
         trainer.go_on()
     assert "\n" not in str(told.value)
