@@ -212,7 +212,7 @@ def test_a_training_that_ran_out_of_memory_goes_on_with_what_the_message_names(
     schedule = ["--steps", "6", "--log-every", "1", "--save-every", "2"]
     with monkeypatch.context() as patch:
         patch.setattr(DrtkTrainer, "training_step", short_of_memory_at(5, DrtkTrainer.training_step))
-        told = r"cpu: out of memory at step 5; --cache-chunk, --gradient-checkpointing, .* may help; --resume goes on from .* step 4"
+        told = r"cpu: out of memory at step 5; --cache-chunk, --gradient-checkpointing or, begun anew, .* may help; --resume goes on from .* step 4"
         with pytest.raises(DrtkError, match=told):
             train(place, tmp_path / "m", *schedule)
     app([*arguments(place, tmp_path / "m", *schedule, "--resume"), "--gradient-checkpointing"], standalone_mode=False)
