@@ -44,7 +44,7 @@ class Killed:
 MINED = "--qrels {many.tsv} --corpus {documents.jsonl} --keep 5 --floor 9"
 TEXTS = "--corpus {documents.jsonl} --queries {many.jsonl} --model {crossencoder} --max-length 16"
 KILLED = {
-    "chunk": Killed("--max-words 12 --punkt-mb 0.05 --workers 2", 2500),
+    "chunk": Killed("--max-words 12 --punkt-mb 0.05 --workers 2", 9000),
     "doc2query": Killed("--model {writer} --n 1 --max-new-tokens 4", 2000),
     "doc2query --keep": Killed("--model {writer} --n 2 --max-new-tokens 4 --scorer {crossencoder} --keep 0.5", 1200),
     "keep-queries": Killed("--keep 0.5", 60_000, input=queried),
@@ -105,9 +105,15 @@ def test_killed_at_random_points_and_resumed_nothing_is_lost_or_doubled(
     length = time.monotonic() - begin
     draw = random.Random(f"{SEED} {name}")
     resumed = 0
-    for _ in range(TRIES):
+    journal = Path(f"{tmp_path}/out{call.journal}")
+    for attempt in range(TRIES):
         running = begun("out")
-        status = running.status(timeout=length * draw.uniform(0.2, 0.7))
+        if attempt < TRIES // 2 or resumed:
+            status = running.status(timeout=length * draw.uniform(0.2, 0.7))
+        else:  # chance did not find the work: kill as soon as there is something to go on from
+            status = None
+            while status is None and not journal.exists():
+                status = running.status(timeout=0.002)
         killed = status is None and running.kill() == SIGKILLED
         assert killed or status in (None, 0), told.read_text()
         resumed += "resuming out" in told.read_text()
@@ -118,7 +124,7 @@ def test_killed_at_random_points_and_resumed_nothing_is_lost_or_doubled(
             _remove(tmp_path / "out")
             for ending in call.beside:
                 _remove(tmp_path / f"out{ending}")
-        elif not Path(f"{tmp_path}/out{call.journal}").exists():  # too early: slower than before
+        elif not journal.exists():  # too early: slower than before
             length *= 1.5
     assert resumed, "no kill fell into the work"
     assert begun("out").status() == 0, told.read_text()
