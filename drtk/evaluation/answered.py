@@ -62,11 +62,10 @@ def answers_of(source: str, match: str, intake: Intake) -> dict[str, tuple[str, 
     without = 0
     for query in read_queries(source, intake=intake):
         matching = MATCHES[match](query.answers or ())
-        for pattern in getattr(matching, "invalid", ()):
+        invalid = getattr(matching, "invalid", ())
+        for pattern in invalid:
             warn(f"{name_of(source)}:{intake.line}: '{pattern}' is no regular expression and matches nothing")
-        if query.answers and (
-            matching or getattr(matching, "invalid", ())
-        ):  # a pattern that is none is wrong, not away
+        if query.answers and (matching or invalid):  # what no pattern can match is wrong, not left out
             found[query.id] = query.answers
         else:
             without += 1
