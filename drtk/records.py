@@ -63,6 +63,16 @@ class Example:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
+TAKEN = "choices"  # a file of rerank-queries apply, beside those that are named by kinds
+
+
+def kind_problem(kind: str) -> str | None:
+    """Why a kind of expansions cannot be the name of a file of queries; None: it can."""
+    if kind.split() != [kind] or "/" in kind or kind.startswith("."):
+        return "must be one word that can stand in a file name"
+    return f"is the name of another file that rerank-queries apply makes, {TAKEN}.jsonl" if kind == TAKEN else None
+
+
 @dataclass(frozen=True, slots=True)
 class Expansion:
     """A candidate re-writing of a question (GAR); `rank` is that of its first answer-bearing passage (EAR)."""

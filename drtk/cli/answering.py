@@ -121,11 +121,14 @@ def _prompt(given: str) -> tuple[str, str]:
 
 def _told(chosen: Chosen) -> str:
     """A line about the query of one kind."""
+    notes = []
     if not chosen.candidates:
-        return f"{chosen.kind}: {chosen.query}  (nothing was written)"
-    if chosen.estimate is None:
-        return f"{chosen.kind}: {chosen.query}"
-    return f"{chosen.kind}: {chosen.query}  (estimate {chosen.estimate:.4f}, the lowest of {chosen.candidates})"
+        notes.append("nothing was written")
+    elif chosen.estimate is not None:
+        notes.append(f"estimate {chosen.estimate:.4f}, the lowest of {chosen.candidates}")
+    if chosen.seen:
+        notes.append("the generator was trained with this question")
+    return f"{chosen.kind}: {chosen.query}" + (f"  ({'; '.join(notes)})" if notes else "")
 
 
 def _lines() -> Iterator[str]:

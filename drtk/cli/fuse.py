@@ -42,6 +42,7 @@ def fuse(
     from drtk.retrieval.fusion import fuse as fused
 
     method = FUSIONS.load(settings.method)
+    settings.check()
     if runs.count("-") > 1:
         raise UsageError("stdin can be only one of the runs")
     if settings.sweep and (qrels is None or settings.method == "round-robin" or settings.weights):

@@ -61,7 +61,9 @@ def rerank_queries__apply(
     """
     from drtk.io.candidates import questions_by_id
     from drtk.io.progress import warn
+    from drtk.io.streams import name_of
     from drtk.questions.applying import LINES, LUCENE_CLAUSES, questions_without, write_queries
+    from drtk.questions.choosing import GREEDY
 
     settings.check()
     models = _by_kind(model or [])
@@ -80,6 +82,11 @@ def rerank_queries__apply(
         job.intake.inputs.append(folder_entry(index))
     folder = job.begin()
     counts = _choose(source, questions, folder, (settings, models, device, index, corpus), running, job)
+    if not counts["chosen"]:  # of --select greedy alone: every other way takes one where there are any
+        raise DrtkError(
+            f'{name_of(source)}: no candidate says "decode": "{GREEDY}", as those of drtk expand-queries --decode greedy do; '
+            "--select first takes the first"
+        )
     without = questions_without(folder, questions)
     made = write_queries(folder, questions, settings.top)
     if alone := made["asked alone"]:

@@ -48,7 +48,10 @@ def rerank_queries__train(
         str | None, typer.Option("--dev-queries", metavar="FILE", help="--dev: its questions, if not in --queries.")
     ] = None,
     dev_kind: Annotated[
-        Kind, typer.Option("--dev-kind", metavar="NAME", help="--dev: measure with candidates of this kind alone.")
+        Kind,
+        typer.Option(
+            "--dev-kind", metavar="NAME", help="--dev: measure with candidates of this kind alone. [default: --kind]"
+        ),
     ] = None,
     seed: Seed = 42,
     device: Device = "auto",
@@ -86,8 +89,8 @@ def rerank_queries__train(
             f"{groups.tied:,} lists (a question's candidates of a kind) are of one rank alone, which teaches nothing: left out"
         )
     measured = {
-        kind: _read(file, dev_queries or queries, kind or dev_kind, settings, job, training=False)
-        for kind, file in devs.items()
+        of: _read(file, dev_queries or queries, of or dev_kind or kind, settings, job, training=False)
+        for of, file in devs.items()
     }
     plan(len(groups), settings)
     reading = QueryReading(settings.scorer, settings.style, settings.max_length or READ[settings.scorer])

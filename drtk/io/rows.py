@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from drtk.records import Example, Expansion, Passage, Prediction, Query
+from drtk.records import Example, Expansion, Passage, Prediction, Query, kind_problem
 
 Row = dict[str, Any]
 PASSAGE_IDS = ("_id", "id", "docid", "doc_id", "passage_id", "psg_id", "pid")
@@ -18,6 +18,8 @@ _set_id, _set_text, _set_title, _set_metadata, _set_extra = (
 )
 _ADDED = frozenset({"weights", "impacts", "queries", "continuations"})  # what --bare writes without texts
 QUERY_IDS = ("_id", "id", "query_id", "qid")
+# TriviaQA's own files write names in capitals, the hub's copy does not.
+_OF_TRIVIAQA = (("_id", "QuestionId"), ("_id", "question_id"), ("question", "Question"), ("answer", "Answer"))
 
 
 def parse_row(line: bytes) -> Row:
@@ -133,9 +135,13 @@ def passage_from(row: Row) -> Passage:
 def query_from(row: Row) -> Query:
     """A query from a BEIR row or one with `question` / `query`; answers may stand in `metadata.answers`.
 
-    A row with `question` or `query` and no id, as NQ-open has it, gets one made from its text.
+    A row with `question` or `query` and no id, as NQ-open has it, gets one made from its text. TriviaQA's answer is an
+    object: its value, the one that annotators chose, comes before its aliases.
     """
     row = row.copy()
+    for ours, theirs in _OF_TRIVIAQA:
+        if theirs in row and ours not in row:
+            row[ours] = row.pop(theirs)
     named = any(name in row for name in QUERY_IDS)
     if not named and ("text" in row or not ("question" in row or "query" in row)):
         raise ValueError("'_id' is missing")
@@ -147,9 +153,20 @@ def query_from(row: Row) -> Query:
         answers = metadata.get("answers")
     if isinstance(answers, str):
         answers = [answers]
+    if isinstance(answers, dict):
+        answers = _value_and_aliases(answers)
     return Query(
         id or minted("q", text), text, None if answers is None else strings_of(answers, "answers"), metadata, row
     )
+
+
+def _value_and_aliases(answer: Row) -> list[Any]:
+    """TriviaQA's answer as a list, its value first and once; other fields are forms of the same, or where it was found."""
+    parts = [answer.get(name, answer.get(name.lower())) for name in ("Value", "Aliases")]
+    value, aliases = parts[0], parts[1] or []
+    if not isinstance(value, str) or not isinstance(aliases, list):
+        raise ValueError("'answer' is an object without 'value', as a string, and 'aliases', as a list")
+    return [value, *(alias for alias in aliases if alias != value)]
 
 
 def strings_of(value: Any, field: str) -> tuple[str, ...]:
@@ -200,8 +217,8 @@ def expansion_from(row: Row) -> Expansion:
     id = identifier(take(row, "_id", "id"), "_id")
     query_id = identifier(take(row, "query_id", "qid"), "query_id")
     kind = identifier(take(row, "kind"), "kind")
-    if "/" in kind or kind.startswith("."):
-        raise ValueError(f"'kind' {kind!r} cannot stand in a file name")
+    if problem := kind_problem(kind):
+        raise ValueError(f"'kind' {kind!r} {problem}")
     text = text_of(take(row, "text"), "text")
     if not text.strip():
         raise ValueError("'text' is empty")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from drtk.errors import UsageError
 from drtk.io.candidates import distinct
@@ -12,12 +13,13 @@ from drtk.models.hub import locate
 from drtk.questions.choosing import Group, as_given, by_estimate
 from drtk.questions.expansion import Expand, Generators, Question, generators_of
 from drtk.questions.reranking import QueryReranker
-from drtk.records import Expansion
+from drtk.records import Expansion, Query
 from drtk.retrieval.base import Ranking
 from drtk.retrieval.fusion import fuse, round_robin
 from drtk.settings.expansion import ExpansionSettings
 from drtk.settings.fusion import FuseSettings
 from drtk.text.expanded_query import expanded_query, plain_query
+from drtk.training.folds import Seen
 
 ORDER = ("sentence", "answer", "title")  # of the lists that are fused (methods, section 7.8); other kinds follow
 Search = Callable[[Sequence[str], int], Sequence[Ranking]]  # texts, how many passages for each
@@ -29,12 +31,21 @@ class Chosen:
 
     candidates: how many different ones there were; 0: none, and the question is asked alone
     estimate: of the query re-ranker, the lower the better; None where there is none to ask
+    seen: whether the generator was trained with the question, and so has what to write by heart
     """
 
     kind: str
     query: str
     candidates: int
     estimate: float | None = None
+    seen: bool = False
+
+
+class Writer(NamedTuple):
+    """A generator, and what it was made from, where its folder says so."""
+
+    expand: Expand
+    seen: Seen | None = None
 
 
 def expanders_of(
@@ -44,7 +55,7 @@ def expanders_of(
     prompts: Mapping[str, str],
     seed: int,
     device: str,
-) -> dict[str, Expand]:
+) -> dict[str, Writer]:
     """Generators kept loaded, by what they write, in the order of fusion.
 
     models: (kind, folder or hub name); an empty kind is for one that says itself what it writes
@@ -54,7 +65,7 @@ def expanders_of(
     """
     wanted: dict[str, Generators] = {}
     for named, model in models:
-        known = generators_of(model, locate(model), holdout=False)
+        known = generators_of(model, locate(model), holdout=False, way_out="name one of them: ")
         kind = named or known.kind
         if kind is None:
             raise UsageError(
@@ -66,10 +77,11 @@ def expanders_of(
     for kind in prompts:
         if kind and kind not in wanted:
             raise UsageError(f"--expand-prompt {kind}=: no generator writes '{kind}', but {', '.join(wanted)}")
-    found: dict[str, Expand] = {}
+    found: dict[str, Writer] = {}
     for kind, known in wanted.items():
         mine = replace(settings, prompt=prompts.get(kind, prompts.get("")))
-        found[kind] = Expand(known.models, kind, mine, known.length, seed, device, "--expand-prompt")
+        expand = Expand(known.models, kind, mine, known.length, seed, device, "--expand-prompt")
+        found[kind] = Writer(expand, known.seen)
     return {kind: found[kind] for kind in (*ORDER, *(kind for kind in found if kind not in ORDER)) if kind in found}
 
 
@@ -80,7 +92,7 @@ class Chain:
     What is sampled depends on the text of the question alone: the same as drtk expand-queries gives a question without an id.
     """
 
-    def __init__(self, expanders: Mapping[str, Expand], reranker: QueryReranker | None, search: Search) -> None:
+    def __init__(self, expanders: Mapping[str, Writer], reranker: QueryReranker | None, search: Search) -> None:
         self._expanders, self._reranker, self._search = expanders, reranker, search
 
     def __call__(self, question: str, k: int) -> tuple[list[Chosen], Ranking]:
@@ -95,11 +107,13 @@ class Chain:
     def choose(self, question: str) -> list[Chosen]:
         """The query of each kind."""
         asked = Question(minted("q", question), question)
-        groups = []
-        for kind, expand in self._expanders.items():
+        query = Query(asked.id, question)
+        chosen = []
+        for kind, (expand, seen) in self._expanders.items():
             lines = expand(expand.prepare([asked])).lines
-            groups.append(Group(question, kind, distinct(expansion_from(parse_row(line)) for line in lines)))
-        return [self._best(group) for group in groups]
+            group = Group(question, kind, distinct(expansion_from(parse_row(line)) for line in lines))
+            chosen.append(replace(self._best(group), seen=seen is not None and query in seen))
+        return chosen
 
     def _best(self, group: Group) -> Chosen:
         found: Sequence[Expansion] = group.expansions

@@ -70,7 +70,7 @@ class ChooseQueries(BatchFunction):
         """The lines of a window, and how many candidates there were and how many different ones."""
         records, groups, tokens = prepared
         given = sum(len(each.expansions) for each in records)
-        counts = {"candidates": given, "distinct": 0, "cut": 0, "above Lucene's limit": 0}
+        counts = {"candidates": given, "distinct": 0, "chosen": 0, "cut": 0, "above Lucene's limit": 0}
         estimates: Sequence[np.ndarray | None] = [None] * len(records)
         if self._reranker is not None and tokens is not None:
             estimates = self._reranker.scores(groups, tokens)
@@ -85,12 +85,14 @@ class ChooseQueries(BatchFunction):
     ) -> dict[str, Any]:
         line: dict[str, Any] = {"query_id": group.query.id, "kind": group.kind}
         if self._settings.select == "concat":
+            counts["chosen"] += 1
             text, cut = concatenated(group.query.text, found, clauses=self._settings.max_clauses)
             counts["cut"] += cut
             counts["above Lucene's limit"] += len(set(split_words(text, latin=False))) > LUCENE_CLAUSES
             return line | {"chosen": [[each.id for each in found]], "queries": [text]}
         best = by_estimate(found, estimate) if estimate is not None else CHOICES[self._settings.select](found)
         best = best[: self._settings.top]
+        counts["chosen"] += bool(best)
         line |= {"chosen": [[each.id] for each in best]}
         if estimate is not None:
             of = dict(zip((each.id for each in found), estimate.tolist(), strict=True))
@@ -110,7 +112,7 @@ def write_queries(folder: Path, questions: Mapping[str, Query], top: int) -> dic
     """
     kinds: dict[str, set[str]] = {}
     for choice in _choices(folder):
-        kinds.setdefault(choice["kind"], set()).add(choice["query_id"])
+        kinds.setdefault(choice["kind"], set()).update([choice["query_id"]] if choice["chosen"] else [])
     counts: dict[str, int] = {}
     with ExitStack() as stack:
         files = {
@@ -132,13 +134,14 @@ def write_queries(folder: Path, questions: Mapping[str, Query], top: int) -> dic
                 if id not in ids:
                     files[kind, 0].write(dump(replace(query, text=plain_query(query.text))))
                     alone += 1
-                    counts[_name(kind, 0, top)] += 1
+                    name = _name(kind, 0, top)
+                    counts[name] = counts.get(name, 0) + 1
     return counts | {"asked alone": alone}
 
 
 def questions_without(folder: Path, questions: Mapping[str, Query]) -> int:
-    """How many questions no candidate of the folder's choices.jsonl belongs to."""
-    return len(questions.keys() - {choice["query_id"] for choice in _choices(folder)})
+    """How many questions no choice of the folder's choices.jsonl belongs to."""
+    return len(questions.keys() - {choice["query_id"] for choice in _choices(folder) if choice["chosen"]})
 
 
 def _choices(folder: Path) -> Iterator[dict[str, Any]]:

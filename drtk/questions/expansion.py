@@ -47,8 +47,10 @@ class Generators(NamedTuple):
     seen: Seen | None
 
 
-def generators_of(model: str, folder: Path, *, holdout: bool) -> Generators:
+def generators_of(model: str, folder: Path, *, holdout: bool, way_out: str = "--holdout chooses, ") -> Generators:
     """The generator, or the generators, of a folder.
+
+    way_out: what the caller has to choose with, in the complaint about several
 
     Raises MismatchError where there are several and `holdout` does not choose, or one and it would have to.
     """
@@ -56,9 +58,7 @@ def generators_of(model: str, folder: Path, *, holdout: bool) -> Generators:
     manifest = content if is_manifest(content) else {}
     count = int(manifest["folds"]) if manifest.get("kind") == KIND else None
     if count is not None and not holdout:
-        raise MismatchError(
-            f"{model}: holds {count} generators, one a fold; --holdout chooses, {model}/fold-0 is the first"
-        )
+        raise MismatchError(f"{model}: holds {count} generators, one a fold; {way_out}{model}/fold-0 is the first")
     if count is None and holdout:
         raise MismatchError(
             f"{model}: is no folder of train-generator --folds, so --holdout has nothing to choose from"

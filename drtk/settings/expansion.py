@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from drtk.errors import UsageError
+from drtk.records import kind_problem
 from drtk.settings.core import knob
 from drtk.settings.generation import GenerationSettings
 
@@ -104,10 +105,8 @@ class ExpansionSettings:
             if name != "kind" and (name in kept) != from_run and getattr(self, name) != getattr(usual, name):
                 told = "not with --from-run" if from_run else "only with --from-run"
                 raise UsageError(f"--{name.replace('_', '-')}: {told}")
-        if self.kind is not None and (
-            "/" in self.kind or self.kind.startswith(".") or self.kind.split() != [self.kind]
-        ):
-            raise UsageError(f"--kind '{self.kind}': must be one word that can stand in a file name")
+        if self.kind is not None and (problem := kind_problem(self.kind)):
+            raise UsageError(f"--kind '{self.kind}': {problem}")
         if from_run:
             if self.kind is not None and self.kind not in PASSAGE_KINDS:
                 raise UsageError(f"--kind {self.kind}: --from-run makes {', '.join(PASSAGE_KINDS)}")

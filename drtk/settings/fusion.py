@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from drtk.errors import UsageError
 from drtk.settings.core import knob
 from drtk.settings.evaluation import By
+
+# Methods of one's own may look at all of them.
+_NOT_LOOKED_AT = {
+    "weights": ("round-robin",),
+    "rrf_k": ("weighted", "linear", "zscore", "round-robin"),
+    "normalize": ("rrf", "linear", "zscore", "round-robin"),
+}
 
 
 @dataclass(frozen=True)
@@ -36,3 +44,13 @@ class FuseSettings:
     measure: str = knob("nDCG@10", "What --sweep maximises: one measure, as drtk eval takes it.")
     by: By = knob("passage", "What --sweep scores: passage, or source: a document by its best passage.")
     tag: str = knob("drtk", "Last column of the run.")
+
+    def check(self) -> None:
+        """Raise UsageError for a choice other than its default that --method does not look at."""
+        usual = type(self)
+        for name, without in _NOT_LOOKED_AT.items():
+            if self.method in without and getattr(self, name) != getattr(usual, name):
+                raise UsageError(f"--{name.replace('_', '-')}: not with --method {self.method}")
+        for name in ("step", "measure", "by"):
+            if not self.sweep and getattr(self, name) != getattr(usual, name):
+                raise UsageError(f"--{name}: only with --sweep")

@@ -12,6 +12,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.io.manifest import read_json
+from drtk.io.trec import load_run
 from tests.expansions import KINDS, labelled, rows_of, world, write_rows, write_world
 from tests.running import command
 from tests.tiny import tiny_model
@@ -138,6 +139,25 @@ def test_several_queries_of_a_question_go_into_files_by_their_place(place: Path,
     assert [made[each["q0"]] for each in files[:2]] == ["good", "middling"]
 
 
+def test_several_queries_of_a_question_are_searched_and_fused(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # The best candidate's list and the worst one's, taken in turn: whatever either finds first is among the first two.
+    rows = [row for row in rows_of(place / "labelled.jsonl") if row["kind"] == "title"]
+    rows = [row for row in rows if not (row["query_id"] == "q1" and row["made"] != "good")]  # one candidate alone
+    folder = call(place, tmp_path / "out", "--select", "oracle", "--top", "2", source=write_rows(tmp_path / "in", rows))
+    runs = [tmp_path / f"{place_of}.run" for place_of in (1, 2)]
+    for at, run in enumerate(runs, start=1):
+        command(capfd, "search", place / "bm25s", folder / f"title.{at}.jsonl", "-k", "10", "-o", run, "--quiet")
+    command(capfd, "fuse", *runs, "--method", "round-robin", "-o", tmp_path / "fused.run", "-q")
+    first, second, fused = (load_run(str(path)) for path in (*runs, tmp_path / "fused.run"))
+    assert (len(first), len(second), len(fused)) == (24, 23, 24)
+    for question, found in fused.items():
+        lists = [run[question] for run in (first, second) if question in run]
+        assert {ranking[0][0] for ranking in lists} <= {id for id, _ in found[:2]}
+    assert [id for id, _ in fused["q1"]] == [id for id, _ in first["q1"]]
+
+
 def test_repeated_candidates_are_one_and_max_candidates_counts_different_ones(place: Path, tmp_path: Path) -> None:
     texts = ["a b", "a  b ", "c", "d"]
     rows = [
@@ -159,11 +179,32 @@ def test_ties_go_to_the_first(place: Path, tmp_path: Path) -> None:
 
 def test_greedy_takes_the_candidate_that_says_it_was_generated_so(place: Path, tmp_path: Path) -> None:
     rows = [{"_id": f"e{n}", "query_id": "q0", "kind": "answer", "text": f"t{n}"} for n in range(3)]
-    with pytest.raises(MismatchError, match="no candidate of 'q0' for 'answer' says \"decode\": \"greedy\""):
+    with pytest.raises(DrtkError, match=r"/in: no candidate says \"decode\": \"greedy\", as those of"):
         call(place, tmp_path / "out", "--select", "greedy", source=write_rows(tmp_path / "in", rows))
     rows[1]["decode"] = "greedy"
     folder = call(place, tmp_path / "out", "--select", "greedy", "--force", source=write_rows(tmp_path / "in", rows))
     assert rows_of(folder / "answer.jsonl")[0]["text"] == "which thing was meant0 ? t1"
+
+
+def test_where_the_greedy_text_was_blank_the_question_is_asked_alone(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # as expand-queries --decode greedy+sample leaves it: a blank text makes no candidate, its samples do
+    rows = [{"_id": f"e{n}", "query_id": "q0", "kind": "answer", "text": f"t{n}", "decode": "greedy"} for n in range(1)]
+    rows += [{"_id": f"f{n}", "query_id": "q1", "kind": "answer", "text": f"t{n}"} for n in range(3)]
+    folder = call(place, tmp_path / "out", "--select", "greedy", source=write_rows(tmp_path / "in", rows))
+    texts = {row["_id"]: row["text"] for row in rows_of(folder / "answer.jsonl")}
+    assert len(texts) == 24
+    assert (texts["q0"], texts["q1"]) == ("which thing was meant0 ? t0", "which thing was meant1 ?")
+    assert "23 times a question has no candidate of a kind: asked as it is" in capfd.readouterr().err
+
+
+def test_a_kind_that_would_overwrite_what_was_chosen_is_refused(place: Path, tmp_path: Path) -> None:
+    rows = [{"_id": "e", "query_id": "q0", "kind": "choices", "text": "t"}]
+    with pytest.raises(
+        RecordError, match=r"in:1: 'kind' 'choices' is the name of another file that rerank-queries apply"
+    ):
+        call(place, tmp_path / "out", "--select", "first", source=write_rows(tmp_path / "in", rows))
 
 
 def test_concat_asks_with_all_candidates_and_counts_what_lucene_would_refuse(

@@ -194,6 +194,19 @@ def test_measuring_by_kind_is_measuring_each_kind_alone(place: Path, tmp_path: P
         assert [entry[name] for entry in entries(tmp_path / "both") if name in entry] == alone
 
 
+def test_a_model_of_one_kind_is_measured_with_that_kind(place: Path, tmp_path: Path) -> None:
+    rows = [  # labels of titles turned about, so that the measure tells which kind it is of
+        row | {"rank": 102 - row["rank"] if row["kind"] == "title" else row["rank"]}
+        for row in rows_of(place / "labelled.jsonl")
+    ]
+    dev, more = str(write_rows(tmp_path / "dev.jsonl", rows)), ["--steps", "4", "--eval-every", "2", "--kind", "title"]
+    found = {}
+    for name, which in (("by default", []), ("named", ["--dev-kind", "title"]), ("other", ["--dev-kind", "answer"])):
+        train(place, tmp_path / name, *more, "--dev", dev, *which)
+        found[name] = [entry["mean rank"] for entry in entries(tmp_path / name) if "mean rank" in entry]
+    assert found["by default"] == found["named"] != found["other"]
+
+
 def test_the_learning_rate_follows_the_inverse_square_root(place: Path, tmp_path: Path) -> None:
     train(place, tmp_path / "m", "--steps", "12", "--log-every", "1", "--max-lr", "2e-3", "--warmup", "4")
     rates = {entry["step"]: entry["learning_rate"] for entry in entries(tmp_path / "m")}

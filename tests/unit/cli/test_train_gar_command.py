@@ -137,6 +137,27 @@ def test_answers_in_capitals_are_cleaned_where_the_preset_of_triviaqa_says_so(
         assert learnt[preset][asked.texts["q0"]] == wanted
 
 
+def test_the_value_of_triviaqas_answer_is_learnt_not_its_first_alias(
+    asked: Asked, writer: Path, tmp_path: Path, learnt: dict[str, dict[str, str]]
+) -> None:
+    rows = [json.loads(line) for line in asked.questions.read_text().splitlines()]
+    del rows[0]["answers"]
+    rows[0] |= {"answer": {"aliases": ["Becks", "DAVID BECKHAM"], "value": "DAVID BECKHAM"}}
+    asked.questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    call = [
+        "train-generator",
+        asked.questions,
+        "--preset",
+        "gar-answer-triviaqa",
+        "--model",
+        writer,
+        "-o",
+        tmp_path / "v",
+    ]
+    app([*map(str, call), "--batch", "4", "-q"], standalone_mode=False)
+    assert learnt["v"][asked.texts["q0"]] == "David Beckham"
+
+
 @pytest.mark.parametrize(
     ("name", "task", "lengths"),
     [

@@ -34,7 +34,7 @@ def test_an_expansion_is_read_and_written_as_it_was(tmp_path: Path) -> None:
     ("change", "told"),
     [
         ({"query_id": None}, "'query_id' must be a string, found null"),
-        ({"kind": "a/b"}, "'kind' 'a/b' cannot stand in a file name"),
+        ({"kind": "a/b"}, "'kind' 'a/b' must be one word that can stand in a file name"),
         ({"text": " "}, "'text' is empty"),
         ({"rank": 0}, "'rank' must be a whole number from 1"),
         ({"fold": True}, "'fold' must be a whole number from 0"),

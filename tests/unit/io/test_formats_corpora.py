@@ -87,6 +87,16 @@ def test_questions_without_ids_get_the_same_id_from_nq_open_as_from_dprs_tsv(tmp
     assert len(from_json[0].id) == 21  # q and 80 bits in hexadecimal
 
 
+def test_triviaqas_value_comes_first_and_once_from_its_own_files_as_from_the_hubs(tmp_path: Path) -> None:
+    own = b'{"Question":"Which band?","QuestionId":"tc_1","Answer":{"Aliases":["Fab 4","THE BEATLES"],"Value":"THE BEATLES"}}\n'
+    hub = b'{"question":"Which band?","question_id":"tc_1","answer":{"aliases":["Fab 4","THE BEATLES"],"value":"THE BEATLES"}}\n'
+    wanted = [Query("tc_1", "Which band?", ("THE BEATLES", "Fab 4"))]
+    assert queries(tmp_path, own) == wanted == queries(tmp_path, hub)
+    alone = b'{"question":"Which band?","answer":{"aliases":["Fab 4"]}}\n'
+    with pytest.raises(RecordError, match=r":1: 'answer' is an object without 'value'"):
+        queries(tmp_path, alone)
+
+
 def test_a_question_asked_twice_without_ids_keeps_both_records(tmp_path: Path) -> None:
     first, second = queries(tmp_path, b'{"question":"who?","answer":["A"]}\n{"question":"who?","answer":["B"]}\n')
     assert (second.id, second.answers) == (first.id + "-2", ("B",))

@@ -13,7 +13,7 @@ import pytest
 
 from drtk.errors import MismatchError, UsageError
 from drtk.models import query_reranker, text_writer
-from drtk.questions.answering import Chain, Chosen
+from drtk.questions.answering import Chain, Chosen, Writer
 from drtk.questions.reranking import QueryReranker
 from drtk.records import Query
 from drtk.retrieval.bm25s import Bm25sIndex
@@ -62,9 +62,9 @@ def searched(texts: Any, k: int) -> Any:
 
 def test_the_best_of_each_kind_is_searched_with_and_lists_are_taken_in_turn() -> None:
     expanders: Any = {
-        "sentence": Writes("sentence", "t", "a longer s"),
-        "answer": Writes("answer", "even longer a", "s", "s"),
-        "title": Writes("title", "t"),
+        "sentence": Writer(Writes("sentence", "t", "a longer s")),
+        "answer": Writer(Writes("answer", "even longer a", "s", "s")),
+        "title": Writer(Writes("title", "t")),
     }
     reranker: Any = Longest()
     chosen, ranking = Chain(expanders, reranker, searched)("who?", 6)
@@ -78,7 +78,7 @@ def test_the_best_of_each_kind_is_searched_with_and_lists_are_taken_in_turn() ->
 
 
 def test_without_a_re_ranker_the_first_is_taken_and_one_list_stays_as_it_is() -> None:
-    expanders: Any = {"sentence": Writes("sentence", "s", "a longer t")}
+    expanders: Any = {"sentence": Writer(Writes("sentence", "s", "a longer t"))}
     chosen, ranking = Chain(expanders, None, searched)("who?", 3)
     assert chosen == [Chosen("sentence", "who ? s", 2, None)]
     assert ranking == LISTS["s"][:3]  # scores and all
@@ -91,10 +91,33 @@ def test_where_nothing_is_written_the_question_is_asked_alone() -> None:
         asked.extend(texts)
         return [[] for _ in texts]
 
-    expanders: Any = {"sentence": Writes("sentence", "", "  "), "title": Writes("title", "t")}
+    expanders: Any = {"sentence": Writer(Writes("sentence", "", "  ")), "title": Writer(Writes("title", "t"))}
     chosen, ranking = Chain(expanders, None, search)("who?", 3)
     assert asked == ["who ?", "who ? t"]
     assert (chosen[0], ranking) == (Chosen("sentence", "who ?", 0), [])
+
+
+def test_a_question_that_the_generator_was_trained_with_is_told(
+    here: Path, models: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    call = ["train-generator", "question.jsonl", "--task", "gar-answer", "--model", models / "one", "--steps", "1"]
+    command(capfd, *call, "--batch", "1", "--device", "cpu", "-o", "learnt", "-q")
+    ask = ["search", "bm25", "--expand", "learnt", "--device", "cpu", "--quiet", "-q"]
+    told = "the generator was trained with this question"
+    assert told in command(capfd, *ask, QUESTION).splitlines()[0]
+    assert told not in command(capfd, *ask, "which castle stands?")
+
+
+def test_of_a_generator_for_each_fold_one_is_to_be_named(
+    here: Path, models: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(here / "two.jsonl", "".join(f'{{"_id": "{n}", "text": "who {n}?", "answers": ["x"]}}\n' for n in range(9)))
+    call = ["train-generator", "two.jsonl", "--task", "gar-answer", "--model", models / "one", "--steps", "1"]
+    command(capfd, *call, "--folds", "2", "--batch", "1", "--device", "cpu", "-o", "folds", "-q")
+    with pytest.raises(
+        MismatchError, match="holds 2 generators, one a fold; name one of them: folds/fold-0 is the first"
+    ):
+        command(capfd, "search", "bm25", "-q", "who?", "--expand", "folds", "--device", "cpu")
 
 
 @pytest.fixture(scope="module")

@@ -189,11 +189,9 @@ def test_fusing_one_run_changes_nothing(
     ]
 
 
-@pytest.mark.parametrize(
-    "method", [["weighted", "--normalize", "none"], ["linear"], ["linear", "--normalize", "zscore"]]
-)
+@pytest.mark.parametrize("method", [["weighted", "--normalize", "none"], ["linear"]])
 def test_dprs_rule_comes_out_of_the_command(runs: Path, capfd: pytest.CaptureFixture[str], method: list[str]) -> None:
-    # methods, section 7.9; --normalize is of `weighted` alone
+    # methods, section 7.9
     options = ["--method", *method, "--weights", "1,1.1"]
     command(capfd, "fuse", "bm25.run", "dense.run", *options, "-o", "out.run")
     found = load_run("out.run")["q"]
@@ -220,3 +218,19 @@ def test_a_sweep_needs_judgements_of_the_runs_queries(runs: Path, capfd: pytest.
     (runs / "other.tsv").write_text("x\tp3\t1\n")
     with pytest.raises(UsageError, match="no query of the runs has judgements"):
         command(capfd, "fuse", "bm25.run", "dense.run", "--sweep", "--qrels", "other.tsv")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["round-robin", "--weights", "1,2"], "--weights: not with --method round-robin"),
+        (["linear", "--rrf-k", "5"], "--rrf-k: not with --method linear"),
+        (["linear", "--normalize", "zscore"], "--normalize: not with --method linear"),
+        (["rrf", "--measure", "RR@10"], "--measure: only with --sweep"),
+    ],
+)
+def test_an_option_that_is_not_looked_at_is_refused(
+    runs: Path, capfd: pytest.CaptureFixture[str], given: list[str], told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        command(capfd, "fuse", "bm25.run", "dense.run", "--method", *given)
