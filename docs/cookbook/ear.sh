@@ -31,6 +31,7 @@ first() { for file in "$@"; do if [ -e "$file" ]; then echo "$file"; return; fi;
 corpus=$(first "$data/corpus.jsonl.gz" "$data/corpus.jsonl")
 questions=$(first "$data/queries.jsonl.gz" "$data/queries.jsonl")
 mkdir -p "$out"
+gzip -cdf "$questions" > "$out/questions.part" # not into a pipe, which would hide that it breaks off
 
 # Parts: a question belongs where the article of its passage belongs (a073-p046 is of a073), evenly drawn.
 part() { # NAME COUNT QRELS REMAINDER TEST: articles whose number leaves REMAINDER when divided by ten pass TEST
@@ -40,14 +41,15 @@ part() { # NAME COUNT QRELS REMAINDER TEST: articles whose number leaves REMAIND
       if ((number[article] % 10 == remainder) == test) print $1 }' "$3" > "$out/ids.part"
   awk -v count="$2" '{ id[NR] = $1 } END { if (count > NR) count = NR; for (at = 0; at < count; at++) print id[int(at * NR / count) + 1] }' \
     "$out/ids.part" > "$out/$1.ids"
-  gzip -cdf "$questions" | awk 'NR == FNR { wanted[$1]; next } match($0, /"_id": *"[^"]*"/) {
-      id = substr($0, RSTART, RLENGTH); sub(/^"_id": *"/, "", id); sub(/"$/, "", id); if (id in wanted) print }' "$out/$1.ids" - > "$out/$1.part"
+  awk 'NR == FNR { wanted[$1]; next } match($0, /"_id": *"[^"]*"/) {
+      id = substr($0, RSTART, RLENGTH); sub(/^"_id": *"/, "", id); sub(/"$/, "", id); if (id in wanted) print }' "$out/$1.ids" "$out/questions.part" > "$out/$1.part"
   if ! cmp -s "$out/$1.part" "$out/$1.jsonl"; then mv "$out/$1.part" "$out/$1.jsonl"; else rm "$out/$1.part"; fi
   rm "$out/ids.part" "$out/$1.ids"
 }
 part train "${TRAIN:-500}" "$data/qrels/train.tsv" 0 0
 part dev "${DEV:-80}" "$data/qrels/train.tsv" 0 1
 part test "${TEST:-500}" "$data/qrels/dev.tsv" 10 0
+rm "$out/questions.part"
 for name in train dev test; do
   printf '== %s: %d questions\n' "$name" "$(wc -l < "$out/$name.jsonl")" >&2
   if [ ! -s "$out/$name.jsonl" ]; then
@@ -107,9 +109,10 @@ rerank() { # RUN NAME
 }
 rerank "$out/test.run" reranked
 
-# One way to choose: the query of each kind searched, the lists fused in turn.
-choose() { # NAME SYSTEM KINDS OPTIONS…
-  candidates=$out/$1.test.labelled.jsonl system=$1.$2 order=$3
+# One way to choose: the query of each kind searched, the lists fused in turn. Only the oracle sees labels; a scorer chooses as it
+# would for a question of which no answer is known.
+choose() { # CANDIDATES SYSTEM KINDS OPTIONS…
+  candidates=$out/$1.jsonl system=${1%%.*}.$2 order=$3
   shift 3
   drtk rerank-queries apply "$candidates" --queries "$out/test.jsonl" "$@" -o "$out/$system.queries" $again
   runs=""
@@ -120,16 +123,17 @@ choose() { # NAME SYSTEM KINDS OPTIONS…
   drtk fuse $runs --method round-robin --top 100 -o "$out/$system.run" $again
 }
 scorers() { # SCORER: as options; with PER_KIND its weights for each kind, and those for the first where there are none
+  if [ "$1" = rd ]; then echo "--index $out/bm25 --corpus $corpus"; fi # whose first passages it reads
   if [ -z "${PER_KIND:-}" ]; then echo "--model $out/$1"; return; fi
   echo "--model $out/$1/${kinds%% *}"
   for kind in $kinds; do echo "--model $kind=$out/$1/$kind"; done
 }
 every_choice() { # NAME KINDS
-  choose "$1" first "$2" --select first
-  choose "$1" concat "$2" --select concat
-  choose "$1" oracle "$2" --select oracle
-  choose "$1" ri "$2" --select scorer $(scorers ri)
-  choose "$1" rd "$2" --select scorer $(scorers rd)
+  choose "$1.test" first "$2" --select first
+  choose "$1.test" concat "$2" --select concat
+  choose "$1.test.labelled" oracle "$2" --select oracle
+  choose "$1.test" ri "$2" --select scorer $(scorers ri)
+  choose "$1.test" rd "$2" --select scorer $(scorers rd)
   for way in first concat oracle ri rd; do systems="$systems $1.$way=$out/$1.$way.run"; done
 }
 every_choice found "$kinds"
@@ -156,7 +160,8 @@ fi
 # Top-k accuracy. found: candidates out of BM25's passages (gar: a generator's), chosen by first, concat, oracle, ri or rd.
 # Paired tests: all systems against BM25, the first candidate, RI's choice and re-ranked BM25.
 measures="Answer@1 Answer@5 Answer@20 Answer@100"
-drtk eval $systems --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" | tee "$out/accuracy.txt"
+drtk eval $systems --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" > "$out/accuracy.txt"
+cat "$out/accuracy.txt"
 drtk eval $systems --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" --format jsonl -o "$out/accuracy.jsonl" $made
 for baseline in bm25 found.first found.ri reranked; do
   drtk compare $systems --baseline $baseline --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" --missing-as-zero --moved 0 \
@@ -168,16 +173,18 @@ done
 few=""
 for count in ${SWEEP:-1 2 5 10}; do
   for scorer in ri rd; do
-    choose found "$scorer.of-$count" "$kinds" --select scorer $(scorers $scorer) --max-candidates "$count"
+    choose found.test "$scorer.of-$count" "$kinds" --select scorer $(scorers $scorer) --max-candidates "$count"
     few="$few $scorer.of-$count=$out/found.$scorer.of-$count.run"
   done
 done
-drtk eval $few --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" | tee "$out/sweep.txt"
+drtk eval $few --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" > "$out/sweep.txt"
+cat "$out/sweep.txt"
 
 # Seconds a question, from the manifests (of whole commands, loading included; of all runs of one that was interrupted), and sizes.
 seconds() { # WHAT OUTPUT: a file, or a folder
   manifest=$2.meta.json
   if [ -d "$2" ]; then manifest=$2/meta.json; fi
+  if [ ! -e "$manifest" ]; then echo "$manifest: is not there, so that nothing says how long '$1' took" >&2; exit 1; fi
   sed -n 's/^ *"seconds": *\([0-9.]*\),*$/\1/p' "$manifest" | awk -v what="$1" -v all="$(awk 'END { print NR }' "$out/test.jsonl")" '
     { sum += $1 } END { printf "%-34s %9.4f s a question\n", what, sum / all }'
 }
@@ -188,9 +195,8 @@ seconds() { # WHAT OUTPUT: a file, or a folder
   seconds "dense, flat" "$out/flat.run"
   seconds "dense, HNSW" "$out/hnsw.run"
   seconds "expand (from BM25's passages)" "$out/found.test.jsonl"
-  seconds "first passages of all candidates" "$out/found.test.labelled.jsonl"
   seconds "choose, RI" "$out/found.ri.queries"
-  seconds "choose, RD" "$out/found.rd.queries"
+  seconds "first passages and choose, RD" "$out/found.rd.queries"
   for kind in $kinds; do seconds "search the RD query, $kind" "$out/found.rd.$kind.run"; done
   seconds "fuse the RD runs" "$out/found.rd.run"
   seconds "passage re-ranker, BM25" "$out/reranked.run"
@@ -200,4 +206,5 @@ seconds() { # WHAT OUTPUT: a file, or a folder
   for name in bm25 bm25-vectors flat hnsw; do
     if [ -d "$out/$name" ]; then du -sk "$out/$name" | awk -v name=$name '{ printf "%-34s %9.1f MB\n", "index " name, $1 / 1024 }'; fi
   done
-} | tee "$out/costs.txt"
+} > "$out/costs.txt"
+cat "$out/costs.txt"

@@ -39,7 +39,9 @@ squad() {
   place=$out/squad cut="the last ${PASSAGES:-3000} paragraphs, one in ${QUESTIONS:-35} of dev's questions"
   mkdir -p "$place"
   if [ ! -s "$place/test.tsv" ] || [ "$(cat "$place/cut" 2> /dev/null)" != "$cut" ]; then
-    gzip -cd "$data/squad/corpus.jsonl.gz" | tail -n "${PASSAGES:-3000}" > "$place/corpus.jsonl"
+    gzip -cd "$data/squad/corpus.jsonl.gz" > "$place/all.jsonl" # not into a pipe, which would hide that it breaks off
+    tail -n "${PASSAGES:-3000}" "$place/all.jsonl" > "$place/corpus.jsonl"
+    rm "$place/all.jsonl"
     gzip -cd "$data/squad/queries.jsonl.gz" > "$place/queries.jsonl"
     sed 's/.*"_id": *"\([^"]*\)".*/\1/' "$place/corpus.jsonl" > "$place/ids"
     awk 'NR == FNR { pool[$1]; next } FNR == 1 || $2 in pool' "$place/ids" "$data/squad/qrels/train.tsv" > "$place/train.tsv"

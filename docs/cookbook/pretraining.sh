@@ -23,16 +23,20 @@ head -n "$passages" "$out/all.jsonl" > "$out/passages.part" && cmp -s "$out/pass
 drtk termweight "$out/passages.jsonl" --method bprop --model "$model" -o "$out/weighted.jsonl" $again
 
 # The pools to search: dev paragraphs and as many others, and Cranfield; a few dev questions; train questions to fine-tune with.
+gzip -cd "$data/squad/queries.jsonl.gz" > "$out/queries.part" # not into a pipe, which would hide that it breaks off
 if [ ! -s "$out/squad/queries.jsonl" ]; then
   mkdir -p "$out/squad/qrels"
-  gzip -cd "$data/squad/corpus.jsonl.gz" | tail -n 3000 > "$out/squad/corpus.jsonl"
-  gzip -cd "$data/squad/queries.jsonl.gz" | grep '"_id": *"dev-' | awk 'NR % 21 == 0' > "$out/squad/queries.jsonl"
+  gzip -cd "$data/squad/corpus.jsonl.gz" > "$out/corpus.part"
+  tail -n 3000 "$out/corpus.part" > "$out/squad/corpus.jsonl"
+  rm "$out/corpus.part"
+  grep '"_id": *"dev-' "$out/queries.part" | awk 'NR % 21 == 0' > "$out/squad/queries.jsonl"
   sed 's/.*"_id": *"\([^"]*\)".*/\1/' "$out/squad/queries.jsonl" |
     awk -F '\t' 'NR == FNR { asked[$1]; next } FNR == 1 || $1 in asked' - "$data/squad/qrels/dev.tsv" > "$out/squad/qrels/dev.tsv"
 fi
 drtk sample "$out/sample" --limit 2000 $made
 cut -f 1 "$out/sample/qrels/test.tsv" | sed 's/.*/"_id":"&"/' | grep -F -f - "$out/sample/queries.jsonl" > "$out/sample.test.jsonl"
-gzip -cd "$data/squad/queries.jsonl.gz" | grep '"_id": *"train-' | awk 'NR % 40 == 0' > "$out/questions.jsonl"
+grep '"_id": *"train-' "$out/queries.part" | awk 'NR % 40 == 0' > "$out/questions.jsonl"
+rm "$out/queries.part"
 awk 'NR > 1 { split($1, part, "-"); if (part[2] % 40 == 0) printf "{\"query_id\":\"%s\",\"positives\":[\"%s\"],\"negatives\":[]}\n", $1, $2 }' \
   "$data/squad/qrels/train.tsv" > "$out/train.jsonl"
 
@@ -84,6 +88,7 @@ for pool in squad cranfield sample; do
   place $pool
   runs=""
   for arm in start $arms; do for run in "$out/$pool.$arm".*.run; do runs="$runs $arm=$run"; done; done
-  drtk compare $runs --qrels "$qrels" --measures "nDCG@10 R@100" --baseline mlm --moved 0 | tee "$out/$pool.txt"
+  drtk compare $runs --qrels "$qrels" --measures "nDCG@10 R@100" --baseline mlm --moved 0 > "$out/$pool.txt"
+  cat "$out/$pool.txt"
 done
 grep -h '"gain_' "$out"/*.encoder/log.jsonl || true

@@ -19,7 +19,8 @@ drtk index "$data/corpus.jsonl.gz" --type bm25 -o "$out/lucene" $again
 drtk index "$data/corpus.jsonl.gz" --type bm25s -o "$out/bm25s" $again
 
 # The questions of the dev set; train questions are in the same file.
-gzip -cd "$data/queries.jsonl.gz" | grep '"_id": *"dev-' > "$out/queries.dev.jsonl"
+gzip -cd "$data/queries.jsonl.gz" > "$out/queries.jsonl" # not into a pipe, which would hide that it breaks off
+grep '"_id": *"dev-' "$out/queries.jsonl" > "$out/queries.dev.jsonl"
 drtk search "$out/lucene" "$out/queries.dev.jsonl" -k 100 -o "$out/lucene.run" $again
 drtk search "$out/bm25s" "$out/queries.dev.jsonl" -k 100 -o "$out/bm25s.run" $again
 

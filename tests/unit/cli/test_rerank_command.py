@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -98,6 +99,17 @@ def test_the_rest_stands_below_whatever_the_scores_are() -> None:
     assert [score for _, score in found[2:]] == [-7.0, -8.0, -9.0]
     assert found[0][1] == 3.0 > found[1][1]
     assert reordered(ranking[:2], [1.0, 2.0]) == [("b", 2.0), ("a", 1.0)]
+
+
+@pytest.mark.parametrize("depth", [25, 32, 100])
+def test_what_is_among_the_first_hundred_stays_there_however_many_are_put_in_order(depth: int) -> None:
+    # methods, section 7.10: top-100 accuracy cannot change with k = 100, nor with fewer
+    draw = random.Random(depth)
+    ranking = [(f"p{at}", 200.0 - at) for at in range(120)]
+    found = reordered(ranking, [draw.gauss(0, 3) for _ in range(depth)])
+    assert {id for id, _ in found[:100]} == {id for id, _ in ranking[:100]}
+    assert [id for id, _ in found[depth:]] == [id for id, _ in ranking[depth:]]
+    assert [id for id, _ in found[:depth]] != [id for id, _ in ranking[:depth]]
 
 
 def test_scores_stand_beside_positives_and_negatives_and_all_else_passes_through(here: Path) -> None:
