@@ -61,6 +61,10 @@ squad:
 simlm +inputs:
     sh docs/cookbook/simlm.sh {{inputs}}
 
+# one encoder on every collection of a folder in BEIR's layout: BEIR MODEL [OUT]; docs/cookbook/beir.md
+beir +inputs:
+    sh docs/cookbook/beir.sh {{inputs}}
+
 # EAR on SQuAD with both scorers, from the encoder MODEL; docs/cookbook/ear.sh
 ear model:
     sh docs/cookbook/ear.sh runs/ear {{model}}

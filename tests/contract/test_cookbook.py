@@ -205,3 +205,69 @@ def test_every_size_of_fine_tuning_is_a_variable_and_an_empty_one_leaves_it_to_t
         assert {value(words, "--seed") for words in calls[name]} == {"3"}, name
     squad = tmp_path / "runs" / "fine-tuning" / "squad"  # which was cut otherwise before
     assert [len((squad / name).read_text().splitlines()) for name in ("corpus.jsonl", "test.tsv")] == [5000, 5001]
+
+
+def test_one_encoder_is_measured_on_every_collection_of_a_folder(workplace: Path) -> None:
+    names = ("one", "forums/first", "forums/second")
+    for name in names:
+        (workplace / "beir" / name / "qrels").mkdir(parents=True)
+        (workplace / "beir" / name / "corpus.jsonl.gz").write_bytes(
+            gzip.compress((workplace / "corpus.jsonl").read_bytes())
+        )
+        shutil.copy(workplace / "queries.jsonl", workplace / "beir" / name)
+        shutil.copy(workplace / "qrels.tsv", workplace / "beir" / name / "qrels" / "test.tsv")
+    settings = {"BM25": "bm25s", "INDEX": "exact", "K": "20", "MEASURES": "RR@10"}
+
+    def beir(output: str, **more: str) -> subprocess.CompletedProcess[str]:
+        done = shell(str(COOKBOOK / "beir.sh"), "beir", "model", output, folder=workplace, **settings | more)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    done = beir("out")
+    out = workplace / "out"
+    for system in ("bm25", "dense"):
+        made_runs = sorted(path.name for path in (out / "runs" / system).glob("*.run"))
+        assert made_runs == ["forums-first.run", "forums-second.run", "one.run"]
+    rows = [line.split() for line in done.stdout.splitlines() if line.split()]
+    told = {row[1]: row[2:] for row in rows}
+    assert told.keys() == {"collection", *names, "forums", "average"}
+    assert told["one"] == told["forums"]  # the mean of two that are alike
+    assert done.stdout == (out / "figures.txt").read_text()
+    again = beir("out")
+    assert made(again) == []
+    assert again.stdout == done.stdout
+    few = beir("few", SETS="one", BM25="none")
+    assert "forums" not in few.stdout
+    assert [line.split()[:2] for line in few.stdout.splitlines()[1:] if line.split()] == [
+        ["dense", "one"],
+        ["dense", "average"],
+    ]
+
+
+def test_the_hard_negatives_that_others_mined_train_a_retriever(workplace: Path) -> None:
+    # docs/cookbook/beir.md: the file of sentence-transformers, of which query-as-context's BEIR models learn
+    corpus = [json.loads(line)["_id"] for line in (workplace / "corpus.jsonl").read_text().splitlines()]
+    rows = []
+    for line in (workplace / "qrels.tsv").read_text().splitlines()[1:]:
+        query, right, _ = line.split("\t")
+        wrong = [id for id in corpus if id != right][:14]
+        # 9 - 3 = 6: of each system's seven, every other one is out; two are left of four and of three, and no more than five
+        found = [{"pid": id, "ce-score": 6.5 if at % 2 else 1.0} for at, id in enumerate(wrong)]
+        rows.append(
+            {"qid": query, "pos": [{"pid": right, "ce-score": 9.0}], "neg": {"bm25": found[:7], "tas-b": found[7:]}}
+        )
+    (workplace / "hard.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    script = workplace / "mine.sh"
+    script.write_text(
+        "set -e\ndrtk mine-negatives hard.jsonl.gz --policy sbert --corpus corpus.jsonl --report sbert.html -o sbert.jsonl\n"
+        "drtk train-retriever sbert.jsonl --corpus corpus.jsonl --queries queries.jsonl --model model --preset qac-r1 -o zero-shot "
+        f"{STEPS} {LENGTHS} --negatives 3\n"
+    )
+    done = shell(str(script), folder=workplace)
+    assert done.returncode == 0, done.stderr
+    examples = [json.loads(line) for line in (workplace / "sbert.jsonl").read_text().splitlines()]
+    assert len(examples) == len(rows)
+    for example, row in zip(examples, rows, strict=True):
+        kept = [each["pid"] for system in row["neg"].values() for each in system if each["ce-score"] == 1.0]
+        assert example["negatives"] == kept
+    assert settings_of(workplace / "zero-shot")["similarity"] == "dot"
