@@ -1,12 +1,13 @@
 """Training of a retriever: drtk beside sentence-transformers' trainer, with the same model, examples, batches and precision.
 
-python benchmarks/train.py EXAMPLES --corpus FILE --queries FILE --model DIR [--batch N] [--negatives N] [--chunk N] [--steps N] [--rounds N] [--out FILE]
+python benchmarks/train.py EXAMPLES --corpus FILE --queries FILE --model DIR [--batch N] [--negatives N] [--chunk N] [--steps N] [--rounds N] [--tensors] [--out FILE]
 
 InfoNCE at temperature .05 by cosine over the positives and hard negatives of the batch: sentence-transformers'
 MultipleNegativesRankingLoss, and with --chunk its cached form beside --cache-chunk. Both see the same texts in the same order, each in a
 process of its own, and take turns; samples a second are of the steps after the first two. Processor seconds are given too: on a
 machine shared with others they are the steadier figure. Memory is the peak of the process (of the GPU where there is one), less
-what it has before the first step. Writes JSON.
+what it has before the first step; --tensors adds what the tensors alone take in a step at most, beside those that are there
+before it, and spoils the clock. Writes JSON.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ import sys
 import tempfile
 import time
 from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 WARM, TEMPERATURE, LENGTH = 2, 0.05, 144
 PEER = "sentence-transformers"
@@ -50,6 +53,7 @@ def main() -> None:
             "samples_per_processor_second": max(each["samples_per_processor_second"] for each in found),
             "peak_mib": min(each["peak_mib"] for each in found),
         }
+        | ({"tensors_mib": found[0]["tensors_mib"]} if options.tensors else {})
         for name, found in rounds.items()
     }
     report = {
@@ -77,7 +81,7 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     set_verbosity(quiet=True, verbose=False)
     settings = _settings(options)
     packed, texts, store = _data(options)
-    clock = Clock(options.steps)
+    clock = Clock(options.steps, tensors=options.tensors)
     usual = RetrieverTrainer.training_step
 
     def timed(self: Any, *given: Any, **named: Any) -> torch.Tensor:
@@ -130,7 +134,7 @@ def theirs(options: argparse.Namespace) -> dict[str, float]:
     kind, more = MultipleNegativesRankingLoss, {}
     if options.chunk:
         kind, more = CachedMultipleNegativesRankingLoss, {"mini_batch_size": options.chunk}
-    clock = Clock(options.steps)
+    clock = Clock(options.steps, tensors=options.tensors)
 
     class Timed(SentenceTransformerTrainer):
         def get_batch_sampler(self, dataset: Any, batch_size: int, drop_last: bool, **given: Any) -> Any:
@@ -171,10 +175,12 @@ def theirs(options: argparse.Namespace) -> dict[str, float]:
 class Clock:
     """Seconds from the end of the warm-up to the end of the last step, and the memory it took."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, *, tensors: bool) -> None:
         self._last = steps - 1
         self._steps = steps - WARM
         self._losses: list[float] = []
+        self._tensors = profile(activities=[ProfilerActivity.CPU], profile_memory=True) if tensors else None
+        self._most = 0
 
     def before(self, step: int) -> None:
         """Before a step."""
@@ -183,9 +189,17 @@ class Clock:
         if step == WARM:
             _wait()
             self._start, self._processor = time.perf_counter(), time.process_time()
+            if self._tensors is not None:
+                self._tensors.start()
 
     def after(self, step: int, loss: torch.Tensor) -> None:
         """After a step's backward pass."""
+        if step == WARM and self._tensors is not None:
+            self._tensors.stop()
+            told: Any = self._tensors.profiler
+            events = [each for each in told.kineto_results.events() if each.name() == "[memory]"]
+            taken = (each.nbytes() for each in sorted(events, key=lambda each: each.start_ns()))
+            self._most = max(accumulate(taken), default=0)
         if step in (0, self._last):
             self._losses.append(float(loss))
         if step == self._last:
@@ -199,6 +213,7 @@ class Clock:
             "samples_per_second": samples / self._seconds,
             "samples_per_processor_second": samples / self._spent,
             "peak_mib": _peak() - self._memory,
+            **({} if self._tensors is None else {"tensors_mib": self._most / 2**20}),
             "first_loss": self._losses[0],
             "last_loss": self._losses[-1],
         }
@@ -272,6 +287,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--chunk", type=int, help="gradient caching with so many texts at once, on both sides")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--tensors", action="store_true", help="what tensors take in a step, too")
     parser.add_argument("--out")
     parser.add_argument("--run", choices=["drtk", PEER], help=argparse.SUPPRESS)
     return parser.parse_args()

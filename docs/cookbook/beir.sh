@@ -6,7 +6,7 @@
 #   BEIR     a folder of collections: NAME/corpus.jsonl, NAME/queries.jsonl (.gz, .zst …), NAME/qrels/test.tsv; a folder of collections
 #            within, such as cqadupstack/android, counts as one. MODEL: the encoder; OUT: where all of it goes (runs/beir)
 #
-#   SETS     which collections, in place of all: "scifact cqadupstack/android"
+#   SETS     which collections, in place of all: "scifact cqadupstack/android"; the table has those of earlier calls, too
 #   BM25     the engine, bm25 or bm25s, or none; INDEX: of vectors, flat or exact; K: documents a query (1000)
 #   ENCODE   further options of drtk encode; MEASURES: what is measured
 set -eu
@@ -40,8 +40,9 @@ for name in $sets; do
   printf '\n== %s\n' "$name" >&2
   folder=$beir/$name
   place=$out/collections/$name run=$(echo "$name" | tr / -).run
-  mkdir -p "$place" "$out/runs/bm25" "$out/runs/dense"
+  mkdir -p "$place/qrels" "$out/runs/bm25" "$out/runs/dense"
   corpus=$(file corpus.jsonl) queries=$(file queries.jsonl) qrels=$(judged)
+  cp "$qrels" "$place/qrels/test.tsv" # OUT is a folder of collections itself, of those that were searched
   if [ "$engine" != none ]; then
     drtk index "$corpus" --type "$engine" -o "$place/bm25" $made
     drtk search "$place/bm25" "$queries" --qrels "$qrels" -k "$k" -o "$out/runs/bm25/$run" $again
@@ -53,7 +54,5 @@ done
 
 systems="dense=$out/runs/dense"
 if [ "$engine" != none ]; then systems="bm25=$out/runs/bm25 $systems"; fi
-only=""
-if [ -n "${SETS:-}" ]; then only=--retrieved-only; fi
-drtk eval $systems --qrels "$beir" --measures "${MEASURES:-nDCG@10}" $only > "$out/figures.txt"
+drtk eval $systems --qrels "$out/collections" --measures "${MEASURES:-nDCG@10}" > "$out/figures.txt"
 cat "$out/figures.txt"

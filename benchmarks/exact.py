@@ -1,0 +1,125 @@
+"""Where the time of exact search goes, part by part, beside faiss on the same vectors.
+
+python benchmarks/exact.py [--passages N] [--queries N] [--dimension N] [-k N] [--rounds N] [--out FILE]
+
+Writes JSON: processor seconds of one thread for the products alone (each block into fresh memory, into one buffer, and by numpy), for
+finding the candidates among given products, for making lists of ids and scores, and for the whole of both; the quickest of the
+rounds each. Vectors are random, of length 1, float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before the libraries that read it
+
+import faiss
+import numpy as np
+import torch
+
+from drtk.retrieval.dense_exact import EMPTY, ExactIndex, keep_best
+from drtk.retrieval.ordering import RankedIds, ranks_of, scores_of
+from drtk.retrieval.vectors import VECTORS
+from drtk.settings.retrieval import DenseSearchSettings
+
+BLOCK = DenseSearchSettings().block
+
+
+def quickest(work: Callable[[], object], rounds: int) -> float:
+    """Processor seconds."""
+    found = []
+    for _ in range(rounds):
+        start = time.process_time()
+        work()
+        found.append(time.process_time() - start)
+    return min(found)
+
+
+def parts(passages: np.ndarray, queries: np.ndarray, k: int, rounds: int) -> dict[str, float]:
+    """Seconds of each part."""
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
+    asked, vectors = torch.from_numpy(queries), torch.from_numpy(passages)
+    blocks = [vectors[start : start + BLOCK] for start in range(0, len(vectors), BLOCK)]
+    ranks = torch.arange(len(vectors))
+    buffer, plain = torch.empty(len(asked), BLOCK), np.empty((len(queries), BLOCK), dtype=np.float32)
+
+    def fresh() -> None:
+        for block in blocks:
+            asked @ block.T
+
+    def buffered() -> None:
+        for block in blocks:
+            torch.mm(asked, block.T, out=buffer[:, : len(block)] if len(block) == BLOCK else None)
+
+    def by_numpy() -> None:
+        for block in blocks:
+            np.matmul(queries, block.numpy().T, out=plain if len(block) == BLOCK else None)
+
+    scored = [asked @ block.T for block in blocks]
+
+    def candidates() -> torch.Tensor:
+        keys = torch.full((len(asked), k), EMPTY, dtype=torch.int64)
+        for at, scores in enumerate(scored):
+            keys = keep_best(keys, scores, ranks[at * BLOCK : at * BLOCK + scores.shape[1]])
+        return keys
+
+    found = {
+        "products, fresh memory": quickest(fresh, rounds),
+        "products, one buffer": quickest(buffered, rounds),
+        "products, numpy": quickest(by_numpy, rounds),
+        "candidates": quickest(candidates, rounds),
+    }
+    best = candidates().sort(dim=1, descending=True).values.numpy()
+    flat = faiss.IndexFlatIP(passages.shape[1])
+    flat.add(passages)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        RankedIds.write((f"p{at}" for at in range(len(passages))), folder)
+        np.save(folder / VECTORS, passages)
+        index = ExactIndex.open(folder, DenseSearchSettings(threads=1))
+        ids = index.ids
+        found["lists of ids and scores"] = quickest(
+            lambda: [ids.ranking(ids.rows(ranks_of(row)), scores_of(row)) for row in best], rounds
+        )
+        found["exact, all of it"] = quickest(lambda: index.search(queries, k), rounds)
+    found["faiss, all of it"] = quickest(lambda: flat.search(queries, k), rounds)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--passages", type=int, default=200_000)
+    parser.add_argument("--queries", type=int, default=1024)
+    parser.add_argument("--dimension", type=int, default=384)
+    parser.add_argument("-k", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", default="-", help="- is stdout")
+    given = parser.parse_args()
+    draw = np.random.default_rng(0)
+    drawn = [
+        draw.standard_normal((rows, given.dimension), dtype=np.float32) for rows in (given.passages, given.queries)
+    ]
+    passages, queries = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in drawn)
+    report = {
+        "benchmark": "exact",
+        "seconds": parts(passages, queries, given.k, given.rounds),
+        "settings": {name: value for name, value in vars(given).items() if name != "out"},
+        "processor": platform.processor() or platform.machine(),
+        "versions": {name: version(name) for name in ("torch", "faiss-cpu", "numpy")},
+    }
+    text = json.dumps(report, indent=2) + "\n"
+    sys.stdout.write(text) if given.out == "-" else Path(given.out).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
