@@ -65,7 +65,10 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """A candidate re-writing of a question (GAR); `rank` is that of its first answer-bearing passage (EAR)."""
+    """A candidate re-writing of a question (GAR); `rank` is that of its first answer-bearing passage (EAR).
+
+    depth: the rank to which was looked for one; a greater `rank` means that none was found
+    """
 
     id: str
     query_id: str
@@ -75,6 +78,7 @@ class Expansion:
     rank: int | None = None
     top1: dict[str, str] | None = None
     fold: int | None = None
+    depth: int | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
 
