@@ -46,9 +46,9 @@ def read(
     """
     from drtk.io.jsonl import read_queries
     from drtk.io.store import CorpusStore
+    from drtk.io.textless import all_textless, warn_of_textless
     from drtk.models.hub import locate
     from drtk.questions.reading import Read, questions_read
-    from drtk.questions.textless import all_textless, warn_of_textless
     from drtk.runners.base import run_filter
 
     job.looked_up = (corpus, str(locate(model)))

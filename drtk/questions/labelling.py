@@ -13,7 +13,7 @@ from drtk.io.candidates import Asked
 from drtk.io.filtering import Done
 from drtk.io.jsonl import dump
 from drtk.io.progress import warn
-from drtk.questions.textless import PASSAGES, TEXTLESS
+from drtk.io.textless import PASSAGES, TEXTLESS
 from drtk.records import Expansion, Passage, Query
 from drtk.retrieval.base import Ranking
 from drtk.retrieval.found_texts import FoundTexts

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from drtk.cli.main import app
-from drtk.errors import MismatchError, RecordError, UsageError
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.io.jsonl import read_expansions
 from drtk.io.manifest import read_json
 from drtk.models import text_writer
@@ -99,7 +99,7 @@ def test_a_question_whose_texts_are_all_blank_is_told(
     ]
     app(call, standalone_mode=False)
     assert Path("e.jsonl").read_bytes() == b""
-    assert capfd.readouterr().err == "drtk: 24 times a question is left without a candidate\n"
+    assert capfd.readouterr().err == "drtk: 24 of 24 questions are left without a candidate of kind 'answer'\n"
 
 
 def test_texts_do_not_depend_on_order_batches_or_neighbours(
@@ -418,3 +418,29 @@ def test_killed_and_resumed_the_bytes_and_counts_are_the_same(
     assert Path("killed.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
     counts = [read_json(Path(f"{name}.jsonl.meta.json"))["counts"] for name in ("killed", "whole")]
     assert counts[0] == counts[1]
+
+
+def without_texts(asked: Asked, **changes: str) -> None:
+    rows = [json.loads(line) | changes for line in asked.corpus.read_text().splitlines()]
+    asked.corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_candidates_that_are_missing_are_told_with_their_kind_and_the_corpus(
+    asked: Asked, capfd: pytest.CaptureFixture[str]
+) -> None:
+    call = ["expand-queries", "questions.jsonl", "--from-run", "bm25.run", "--corpus", "passages.jsonl", "-q"]
+    without_texts(asked, text=" ")
+    capfd.readouterr()
+    app([*call, "-o", "titles.jsonl"], standalone_mode=False)  # 24 questions with 3 hits each
+    told = "passages.jsonl: none of the 72 passages looked up there has a text: is it the right file?"
+    left = "24 of 24 questions are left without a candidate of kind 'sentence'"
+    assert capfd.readouterr().err == f"drtk: {told}\ndrtk: {left}\n"
+    with pytest.raises(DrtkError) as fault:
+        app([*call, "--kind", "sentence", "-o", "s.jsonl"], standalone_mode=False)
+    assert str(fault.value) == told
+    assert not Path("s.jsonl").exists()
+    app([*call, "--kind", "title", "-o", "t.jsonl"], standalone_mode=False)
+    assert capfd.readouterr().err == ""  # which needs no texts
+    without_texts(asked, title="")
+    with pytest.raises(DrtkError, match="none of the 72 passages looked up there has a text"):
+        app([*call, "-o", "all.jsonl"], standalone_mode=False)
