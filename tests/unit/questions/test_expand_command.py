@@ -68,6 +68,7 @@ def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(
     call = ["expand-queries", "questions.jsonl", "--model", str(models / "t5"), "--kind", "answer", "-o", "e.jsonl"]
     app(call, standalone_mode=False)
     told = capfd.readouterr().err
+    assert "trained on" not in told  # nothing says what this model was made from
     found = list(read_expansions("e.jsonl"))
     assert [each.text for each in found[:3]] == ["rivers", "planets market", "winters"]
     assert [each.id for each in found[:4]] == ["q0#answer#01", "q0#answer#02", "q0#answer#03", "q1#answer#01"]
@@ -75,6 +76,7 @@ def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(
     counts = read_json(Path("e.jsonl.meta.json"))["counts"]
     # 24 questions, of whose 6 texts 2 are blank and 1 comes again; 2 words a question and 1, 2 and 1 more with each candidate
     assert (counts["in"], counts["out"], counts["blank"], counts["repeated"]) == (24, 72, 48, 24)
+    assert "trained on" not in counts
     assert counts["words"] == {
         "answer": {"questions": 24, "candidates": 72, "question": 48, "expanded": 24 * (3 + 4 + 3)}
     }
@@ -294,6 +296,10 @@ def test_a_generator_of_a_fold_by_itself_knows_what_it_was_trained_with(
         said, counted = told(questions, fold)
         assert f"fold-{fold} was trained with {seen} of these questions, and may have their answers" in said
         assert counted == seen
+    # with --holdout no question goes to a generator that was made from it, which is known
+    call = ["expand-queries", questions, "--model", generators, "--holdout", *SHORT, "-o", tmp_path / "h", "-q"]
+    app([str(each) for each in call], standalone_mode=False)
+    assert read_json(tmp_path / "h.meta.json")["counts"]["trained on"] == 0
     # the questions of its own fold alone are new to it
     own = [line for line, fold in zip(questions.open(), folds, strict=True) if fold == 0]
     (tmp_path / "own.jsonl").write_text("".join(own))
