@@ -61,6 +61,7 @@ def read(
         order=settings.order,
         intake=job.intake,
     )
+    job.empty = "no question came in, so nothing is answered"
     job.vain = lambda: all_textless(job.counts, corpus)
     run_filter(
         found, job, Read, model, tokenizer, settings, device, running=running, window=WINDOW, unit="questions"

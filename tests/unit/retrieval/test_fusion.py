@@ -220,3 +220,14 @@ def test_a_sweep_needs_judgements_of_the_runs_queries(runs: Path, capfd: pytest.
     (runs / "other.tsv").write_text("x\tp3\t1\n")
     with pytest.raises(UsageError, match="no query of the runs has judgements"):
         command(capfd, "fuse", "bm25.run", "dense.run", "--sweep", "--qrels", "other.tsv")
+
+
+def test_runs_without_a_query_are_told(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from drtk.cli.main import app
+
+    (runs / "empty.run").write_text("")
+    capfd.readouterr()
+    app(["fuse", "empty.run", "empty.run", "-q"], standalone_mode=False)
+    assert capfd.readouterr() == ("", "drtk: fuse: no query came in, so nothing is fused\n")
+    app(["fuse", "empty.run", "bm25.run", "-q"], standalone_mode=False)
+    assert capfd.readouterr().err == ""
