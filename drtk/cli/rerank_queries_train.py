@@ -63,10 +63,12 @@ def rerank_queries__train(
     """
     from drtk.io.manifest import inputs_named
     from drtk.io.progress import log
+    from drtk.io.streams import name_of
     from drtk.models.hub import locate
     from drtk.models.query_reading import BY_KIND, READING, QueryReading
     from drtk.models.query_reranker import start_query_reranker
     from drtk.settings.query_reranking import READ
+    from drtk.training.overlap import warn_of_overlap
     from drtk.training.query_reranker import plan, train_query_reranker
 
     settings.check()
@@ -90,6 +92,9 @@ def rerank_queries__train(
         kind: _read(file, dev_queries or queries, kind or dev_kind, settings, job, told, training=False)
         for kind, file in devs.items()
     }
+    for file in dict.fromkeys(devs.values()):
+        asked = set().union(*(measured[kind].asked for kind in devs if devs[kind] == file))
+        warn_of_overlap(len(asked & groups.asked), len(asked), "questions", dev=file, source=name_of(labelled))
     plan(len(groups), settings)
     reading = QueryReading(settings.scorer, settings.style, settings.max_length or READ[settings.scorer])
     start = start_query_reranker(model, reading, max_length=settings.max_length, seed=seed)

@@ -15,6 +15,7 @@ import torch
 from drtk.io.candidates import Candidates, distinct
 from drtk.models.query_reading import Candidate
 from drtk.records import Expansion
+from drtk.training.folds import digest_of
 from drtk.training.sampling import order_of_epoch
 
 
@@ -38,6 +39,7 @@ class LabelledCandidates:
     """Groups of candidates by number. Ranks beyond the depth of the labels, where no answer was found, become `max_rank`.
 
     A group is a question's candidates of one kind; `questions` counts the questions they are of, tied ones too.
+    asked: what tells these questions from others, whatever their ids
     ties: keep groups whose ranks are all the same, from which nothing can be learned; `tied` counts those left out
     most: candidates of a group that are kept, its first different ones; `repeated` counts those of a text that came before
     depth: of the labels, for candidates that do not say it themselves
@@ -53,10 +55,12 @@ class LabelledCandidates:
         self._depths: set[int] = set()
         self.tied = self.repeated = 0
         questions: set[str] = set()
+        self.asked: set[str] = set()
         self.beyond: set[int] = set()
         written = 0
         for group in groups:
             questions.add(group.query.id)
+            self.asked.add(digest_of(group.query.text))
             different = distinct(group.expansions)
             self.repeated += len(group.expansions) - len(different)
             kept = different[:most]

@@ -183,6 +183,26 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         app([*call, "--model", str(tmp_path / "m"), "-o", str(tmp_path / "out")], standalone_mode=False)
 
 
+def test_measuring_with_questions_that_are_trained_on_is_told(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows, questions = rows_of(place / "labelled.jsonl"), rows_of(place / "queries.jsonl")
+    # q20 to q23 under other ids, and written otherwise; they are 4 questions, though of three kinds
+    asked = [row | {"_id": f"x{row['_id']}", "text": row["text"].upper()} for row in questions]
+    mine = [row | {"query_id": f"x{row['query_id']}"} for row in rows if int(row["query_id"][1:]) >= 20]
+    dev, named = write_rows(tmp_path / "dev", mine), write_rows(tmp_path / "asked", asked)
+    first = write_rows(tmp_path / "first", [row for row in rows if int(row["query_id"][1:]) < 22])
+    more = ["--steps", "1", "--dev-queries", str(named)]
+    devs = [each for kind in ("answer", "title") for each in ("--dev", f"{kind}={dev}")]
+    capfd.readouterr()
+    run(place, tmp_path / "m", *more, *devs, source=first)
+    told = f"drtk: {dev}: 2 of its 4 questions are in {first} too: the weights that are kept are then those that know"
+    assert capfd.readouterr().err.count(told) == 1
+    rest = write_rows(tmp_path / "rest", [row for row in rows if int(row["query_id"][1:]) < 20])
+    run(place, tmp_path / "n", *more, "--dev", str(dev), source=rest)
+    assert "too" not in capfd.readouterr().err
+
+
 def test_measuring_by_kind_is_measuring_each_kind_alone(place: Path, tmp_path: Path) -> None:
     labels, more = place / "labelled.jsonl", ["--steps", "4", "--eval-every", "2"]
     run(place, tmp_path / "both", *more, "--dev", f"answer={labels}", "--dev", f"title={labels}")

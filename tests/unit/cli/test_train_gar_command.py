@@ -125,6 +125,23 @@ def test_questions_without_answers_or_answer_bearing_passage_are_dropped_and_cou
     assert set(learnt["m"]) == {asked.texts[f"q{number}"] for number in range(3, 24)}
 
 
+def test_measuring_with_questions_that_are_trained_with_is_told(
+    asked: Asked, writer: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [json.loads(line) for line in asked.questions.read_text().splitlines()]
+    again = [row | {"_id": f"other-{row['_id']}", "text": row["text"].upper()} for row in rows[:5]]
+    again[0]["answers"] = []  # has nothing to be measured with
+    dev = tmp_path / "dev.jsonl"
+    dev.write_text("".join(json.dumps(row) + "\n" for row in (*again, {"_id": "new", "text": "new", "answers": ["x"]})))
+    more = ["--eval-every", "6", "--select", "loss"]
+    capfd.readouterr()
+    train(asked, writer, tmp_path / "m", "--dev", str(dev), *more)
+    told = f"drtk: {dev}: 4 of its 5 questions are in {asked.questions} too: the weights that are kept are then"
+    assert told in capfd.readouterr().err
+    train(asked, writer, tmp_path / "n", "--dev-share", "0.3", *more)
+    assert "too:" not in capfd.readouterr().err
+
+
 def blank(asked: Asked, *questions: str) -> None:
     """Take the texts of these questions' passages away."""
     ids = {question.replace("q", "d") for question in questions}
