@@ -75,7 +75,10 @@ def kind_problem(kind: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """A candidate re-writing of a question (GAR); `rank` is that of its first answer-bearing passage (EAR)."""
+    """A candidate re-writing of a question (GAR); `rank` is that of its first answer-bearing passage (EAR).
+
+    depth: the rank to which was looked for one; a greater `rank` means that none was found
+    """
 
     id: str
     query_id: str
@@ -85,6 +88,7 @@ class Expansion:
     rank: int | None = None
     top1: dict[str, str] | None = None
     fold: int | None = None
+    depth: int | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
 

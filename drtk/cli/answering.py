@@ -63,6 +63,7 @@ def expanding(
 
     Raises UsageError where they do not go together, and what loading raises.
     """
+    from drtk.io.textless import TEXTLESS, warn_of_textless
     from drtk.models.query_reading import reading_of
     from drtk.questions.answering import Chain, expanders_of
     from drtk.questions.reranking import ANY, QueryReranker
@@ -81,9 +82,8 @@ def expanding(
         if asked.setdefault(kind, text) != text:
             raise UsageError(f"--expand-prompt: two are for {f'kind {kind}' if kind else 'all kinds'}")
     expanders = expanders_of([*map(_named, expand)], settings, prompts=asked, seed=SEED, device=device)
-    reranker = None
+    reranker, texts = None, None
     if models:
-        texts = None
         if any(reading_of(model).scorer == "rd" for model in models.values()):
             if len(ask.collection.folders) > 1:
                 raise UsageError("--query-reranker: one that reads passages (rd) asks one index of words")
@@ -97,9 +97,14 @@ def expanding(
         return [ranking for _, ranking in ask(queries, Wanted(depth))]
 
     chain = Chain(expanders, reranker, search)
+    told = False
 
     def answer(question: str) -> tuple[list[str], Ranking]:
+        nonlocal told
         chosen, ranking = chain(question, k)
+        if reranker is not None and texts is not None and not told and reranker.looked_up[TEXTLESS]:
+            told = True  # once, with the first question that lacks one: stdin may go on for hours
+            warn_of_textless(reranker.looked_up, texts.corpus)
         return [_told(each) for each in chosen], ranking
 
     return answer

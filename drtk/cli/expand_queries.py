@@ -54,13 +54,24 @@ def expand_queries(
         _by_model(source, model, seed, device, settings, running, job)
     elif from_run is not None and corpus is not None:
         _by_passages(source, from_run, corpus, settings, running, job)
-    from drtk.io.progress import log, warn
+    from drtk.io.progress import log
     from drtk.questions.candidates import summary
 
     for line in summary(job.counts.get("words", {})):
         log(line)
-    if job.counts.get("without candidates"):
-        warn(f"{job.counts['without candidates']:,} times a question is left without a candidate")
+    _tell_without(job)
+
+
+def _tell_without(job: FilterJob) -> None:
+    """Warn of each kind of which questions are left without a candidate."""
+    from drtk.io.progress import warn
+    from drtk.questions.passage_candidates import WITHOUT
+
+    words = job.counts.get("words", {})
+    without = job.counts.get(WITHOUT) or dict.fromkeys(words, job.counts.get("without candidates"))  # a model: one kind
+    for kind, number in without.items():
+        if number:
+            warn(f"{number:,} of {words[kind]['questions']:,} questions are left without a candidate of kind '{kind}'")
 
 
 def _by_model(
@@ -105,6 +116,7 @@ def _by_passages(
     from drtk.io.parts import WHOLE
     from drtk.io.progress import warn
     from drtk.io.store import CorpusStore
+    from drtk.io.textless import all_textless, warn_of_textless
     from drtk.questions.passage_candidates import FromPassages, found_passages
     from drtk.runners.base import run_filter
 
@@ -112,10 +124,17 @@ def _by_passages(
     queries = {query.id: query for query in read_queries(source, intake=job.intake)}
     store = CorpusStore.open(corpus)
     found = found_passages(run, queries=queries, corpus=store, depth=settings.depth, intake=job.intake)
+    # Titles, where there are some, are candidates all the same; what the texts lack is told below.
+    job.vain = lambda: None if _candidates(job) else all_textless(job.counts, corpus)
     run_filter(
         found, job, FromPassages, settings.kind, settings, running=running, window=WINDOW, unit="questions", gpu=False
     )
+    warn_of_textless(job.counts, corpus)
     words = job.counts.get("words", {})
     missing = len(queries) - max((each["questions"] for each in words.values()), default=0)
     if job.part == WHOLE and missing:
         warn(f"{missing:,} of {len(queries):,} questions have no hits in {run}, and so no candidates")
+
+
+def _candidates(job: FilterJob) -> int:
+    return sum(each["candidates"] for each in job.counts.get("words", {}).values())

@@ -82,7 +82,9 @@ def mine_negatives(
     """
     from drtk.cli.mining import Told, none_mined, side_files
     from drtk.io.progress import log
+    from drtk.io.textless import all_textless, warn_of_textless
     from drtk.retrieval.mining.setup import Inputs, set_up
+    from drtk.retrieval.mining.texts import LOOKED_INTO
 
     told = side_files(audit, report, job)
     inputs = Inputs(
@@ -99,9 +101,14 @@ def mine_negatives(
     mining = set_up(inputs, settings, job, seed=seed)
     job.window = settings.batch if mining.sources.indexes else WINDOW
     job.empty = "no query came in, so nothing is mined"
-    job.barren = lambda: none_mined(job.counts)
+
+    def textless() -> str | None:
+        return all_textless(job.counts.get(LOOKED_INTO, {}), str(corpus))
+
+    job.barren, job.vain = lambda: textless() or none_mined(job.counts), textless
     with Told(told, report, corpus=corpus, queries=queries) as tell:
         job.run_windows(mining.queries(), lambda windows: tell.windows(mining, windows), unit="queries")
+    warn_of_textless(job.counts.get(LOOKED_INTO, {}), str(corpus))
     dropped = job.counts.get("dropped")
     if dropped:
         log("dropped: " + ", ".join(f"{number:,} by {name}" for name, number in dropped.items()))

@@ -56,6 +56,7 @@ def train_on_questions(
     from drtk.training.fold_training import to_train_and_measure
     from drtk.training.folds import drawn_folds
     from drtk.training.generator import start_from
+    from drtk.training.overlap import questions_in_both, warn_of_overlap
     from drtk.training.question_pairs import question_pairs
 
     dev = given["dev"]
@@ -79,6 +80,9 @@ def train_on_questions(
     held = None if dev is None else read(dev, given["dev_run"])
     if measured and not to_train_and_measure(pairs, held, settings)[1]:
         raise DrtkError(f"{dev or source}: no questions to measure with" + (" at this --dev-share" if not dev else ""))
+    if dev is not None and held is not None:
+        both = questions_in_both(pairs.questions, held.questions)
+        warn_of_overlap(both, len(held), "questions", dev=dev, source=source)
     job.intake.inputs += inputs_named({"corpus": corpus, "model": str(locate(model))})
     job.counts |= {"questions": len(pairs.read), **pairs.dropped, "pairs": len(pairs)}
     folds = None if settings.folds is None else drawn_folds(pairs.read, settings.folds, seed=seed)

@@ -46,9 +46,9 @@ def read(
     """
     from drtk.io.jsonl import read_queries
     from drtk.io.store import CorpusStore
+    from drtk.io.textless import all_textless, warn_of_textless
     from drtk.models.hub import locate
     from drtk.questions.reading import Read, questions_read
-    from drtk.questions.textless import all_textless, warn_of_textless
     from drtk.runners.base import run_filter
 
     job.looked_up = (corpus, str(locate(model)))
@@ -61,6 +61,7 @@ def read(
         order=settings.order,
         intake=job.intake,
     )
+    job.empty = "no question came in, so nothing is answered"
     job.vain = lambda: all_textless(job.counts, corpus)
     run_filter(
         found, job, Read, model, tokenizer, settings, device, running=running, window=WINDOW, unit="questions"

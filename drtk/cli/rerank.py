@@ -89,7 +89,7 @@ def _by_pairs(
     from drtk.io.store import CorpusStore
     from drtk.models.hub import locate
     from drtk.models.reranker import title_of
-    from drtk.retrieval.rescoring import Rerank, candidates
+    from drtk.retrieval.rescoring import Rerank, candidates, nothing_read, warn_of_unread
     from drtk.runners.base import Recipe, mapped
 
     corpus, queries = files
@@ -102,6 +102,8 @@ def _by_pairs(
     recipe = Recipe(Rerank, (model, settings, device, settings.logits, settings.tag, vectors is not None))
     beside = None if vectors is None else _Beside(vectors, model, settings.store, job)
     job.window = WINDOW if beside is None else WINDOW_WITH_VECTORS
+
+    job.vain = lambda: nothing_read(job.counts, corpus)
 
     def pump(windows: Iterator[list[Any]]) -> Generator[Done, None, None]:
         made = mapped(windows, recipe, running)
@@ -116,6 +118,7 @@ def _by_pairs(
         raise
     if beside is not None:
         beside.finish()
+    warn_of_unread(job.counts, corpus)
 
 
 def _by_lists(

@@ -62,6 +62,7 @@ def rerank_queries__apply(
     from drtk.io.candidates import questions_by_id
     from drtk.io.progress import warn
     from drtk.io.streams import name_of
+    from drtk.io.textless import warn_of_textless
     from drtk.questions.applying import LINES, LUCENE_CLAUSES, questions_without, write_queries
     from drtk.questions.choosing import GREEDY
 
@@ -92,6 +93,7 @@ def rerank_queries__apply(
     if alone := made["asked alone"]:
         none = f"; {without:,} of {len(questions):,} questions have no candidate at all" if without else ""
         warn(f"{alone:,} times a question has no candidate of a kind: asked as it is, in the file of that kind{none}")
+    warn_of_textless(counts, _corpus(index, corpus))
     if counts.get("cut"):
         warn(f"{counts['cut']:,} queries were cut to {settings.max_clauses:,} distinct words")
     if over := counts.get("above Lucene's limit"):
@@ -116,6 +118,15 @@ def _by_kind(named: list[str]) -> dict[str, str]:
             raise UsageError(f"--model: two are for {f'kind {kind}' if kind else 'all kinds'}")
         found[kind] = model
     return found
+
+
+def _corpus(index: str | None, corpus: str | None) -> str:
+    """Where passages are looked up, as complaints name it: the file, or the index where it does not say."""
+    from drtk.io.manifest import FOLDER_MANIFEST, read_json
+
+    if corpus is not None or index is None:
+        return str(corpus)
+    return str(read_json(Path(index) / FOLDER_MANIFEST).get("corpus") or index)
 
 
 def _check(select: str, models: dict[str, str], index: str | None) -> Callable[[Expansion, Any], str | None]:
@@ -165,6 +176,7 @@ def _choose(
     from drtk.io.candidates import read_candidates
     from drtk.io.filtering import FilterJob
     from drtk.io.manifest import is_done, manifest_path, read_json
+    from drtk.io.textless import all_textless
     from drtk.questions.applying import LINES, ChooseQueries
     from drtk.runners.base import run_filter
 
@@ -181,7 +193,8 @@ def _choose(
             told=False,
             intake=job.intake,
         )
-        settings, models, _, index, _ = given
+        settings, models, _, index, corpus = given
+        inner.vain = lambda: all_textless(inner.counts, _corpus(index, corpus))
         groups = read_candidates(source, questions, job.intake, check=_check(settings.select, models, index))
         groups = _at_least_one(groups, source)
         run_filter(groups, inner, ChooseQueries, *given, running=running, window=WINDOW, unit="questions")

@@ -37,8 +37,8 @@ def rerank_queries__label(
     """
     from drtk.io.candidates import questions_by_id, read_asked
     from drtk.io.progress import log
+    from drtk.io.textless import all_textless, warn_of_textless
     from drtk.questions.labelling import AnswerCheck, Labelling
-    from drtk.questions.textless import all_textless, warn_of_textless
     from drtk.retrieval.found_texts import FoundTexts
     from drtk.settings.retrieval import SearchSettings
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ from drtk.cli.jobs import OF_TRAINING, folder_maker
 from drtk.cli.options import Device, Folder, Queries, Seed, with_settings
 from drtk.errors import DrtkError, UsageError
 from drtk.io.folders import FolderJob
+from drtk.records import Expansion, Query
 from drtk.settings.query_reranking import QueryRerankerSettings
 
 if TYPE_CHECKING:
@@ -66,10 +66,12 @@ def rerank_queries__train(
     """
     from drtk.io.manifest import inputs_named
     from drtk.io.progress import log
+    from drtk.io.streams import name_of
     from drtk.models.hub import locate
     from drtk.models.query_reading import BY_KIND, READING, QueryReading
     from drtk.models.query_reranker import start_query_reranker
     from drtk.settings.query_reranking import READ
+    from drtk.training.overlap import warn_of_overlap
     from drtk.training.query_reranker import plan, train_query_reranker
 
     settings.check()
@@ -83,15 +85,19 @@ def rerank_queries__train(
         ):  # fmt: skip
             if given is not None:
                 raise UsageError(f"{flag}: goes with --dev")
-    groups = _read(labelled, queries, kind, settings, job, training=True)
+    told: set[str] = set()
+    groups = _read(labelled, queries, kind, settings, job, told, training=True)
     if groups.tied:
         log(
             f"{groups.tied:,} lists (a question's candidates of a kind) are of one rank alone, which teaches nothing: left out"
         )
     measured = {
-        of: _read(file, dev_queries or queries, of or dev_kind or kind, settings, job, training=False)
+        of: _read(file, dev_queries or queries, of or dev_kind or kind, settings, job, told, training=False)
         for of, file in devs.items()
     }
+    for file in dict.fromkeys(devs.values()):
+        asked = set().union(*(measured[kind].asked for kind in devs if devs[kind] == file))
+        warn_of_overlap(len(asked & groups.asked), len(asked), "questions", dev=file, source=name_of(labelled))
     plan(len(groups), settings)
     reading = QueryReading(settings.scorer, settings.style, settings.max_length or READ[settings.scorer])
     start = start_query_reranker(model, reading, max_length=settings.max_length, seed=seed)
@@ -141,23 +147,33 @@ def _files_by_kind(named: list[str]) -> dict[str, str]:
 
 
 def _read(
-    source: str, queries: str, kind: Kind, settings: QueryRerankerSettings, job: FolderJob, *, training: bool
+    source: str,
+    queries: str,
+    kind: Kind,
+    settings: QueryRerankerSettings,
+    job: FolderJob,
+    told: set[str],
+    *,
+    training: bool,
 ) -> LabelledCandidates:
     from drtk.io.candidates import questions_by_id, read_candidates
-    from drtk.io.label_depth import label_depth
+    from drtk.io.label_depth import LabelDepths
     from drtk.io.progress import warn
     from drtk.io.streams import name_of
     from drtk.settings.query_reranking import DEPTH
     from drtk.training.labelled import LabelledCandidates, unlabelled
 
-    depth = label_depth(source, given=settings.depth, otherwise=DEPTH)
-    settings.check_depth(depth)
+    depths = LabelDepths(source, given=settings.depth, otherwise=DEPTH, check=settings.check_depth, told=told)
     questions = questions_by_id(queries, job.intake)
-    check = partial(unlabelled, scorer=settings.scorer)
+
+    def check(expansion: Expansion, query: Query) -> str | None:
+        wrong = unlabelled(expansion, scorer=settings.scorer)
+        return depths(expansion, query) if wrong is None and kind in (None, expansion.kind) else wrong
+
     groups = read_candidates(source, questions, job.intake, check=check)
     found = LabelledCandidates(
         (group for group in groups if kind in (None, group.kind)),
-        depth=depth,
+        depth=depths.usual,
         max_rank=settings.max_rank,
         most=settings.candidates if training else None,
         ties=not (training and settings.skip_ties),
@@ -165,7 +181,7 @@ def _read(
     if len(found.beyond) > 1:
         ranks = ", ".join(map(str, sorted(found.beyond)[:3]))
         warn(
-            f"{name_of(source)}: ranks beyond {depth} ({ranks} …) are taken for none found, but differ; was looked deeper? "
+            f"{name_of(source)}: ranks beyond {depths.usual} ({ranks} …) are taken for none found, but differ; was looked deeper? "
             "--depth says how deep"
         )
     if not len(found):

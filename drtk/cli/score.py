@@ -53,7 +53,7 @@ def score(
     from drtk.io.streams import is_stream
     from drtk.models.hub import locate
     from drtk.models.reranker import title_of
-    from drtk.retrieval.rescoring import Score, asked
+    from drtk.retrieval.rescoring import Score, asked, nothing_read, warn_of_unread
     from drtk.runners.base import run_filter
 
     if sample is not None and is_stream(source):
@@ -74,6 +74,8 @@ def score(
         title=title,
         intake=job.intake,
     )
+    job.vain = lambda: nothing_read(job.counts, corpus)
     run_filter(
         found, job, Score, model, settings, device, settings.logits, running=running, window=WINDOW, unit="examples"
     )
+    warn_of_unread(job.counts, corpus)

@@ -74,6 +74,7 @@ def train_generator(
     from drtk.models.hub import locate
     from drtk.models.reading import RECIPE
     from drtk.training.generator import plan, start_from, train_generator
+    from drtk.training.overlap import pairs_in_both, warn_of_overlap
     from drtk.training.pair_files import read_pairs
     from drtk.training.pairs import held_out, sampled
 
@@ -85,6 +86,8 @@ def train_generator(
     pairs, held = held_out(found[0], settings.dev_share) if settings.dev_share is not None else (found[0], found[-1])
     if measured and not len(held):
         raise DrtkError(f"{dev or source}: no pairs to measure with" + (" at this --dev-share" if dev is None else ""))
+    if dev is not None:
+        warn_of_overlap(pairs_in_both(pairs, held), len(held), "pairs", dev=dev, source=source)
     plan(len(pairs), settings)
     facts = train_generator(
         pairs,

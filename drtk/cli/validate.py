@@ -11,7 +11,7 @@ from drtk.settings.validation import ValidationSettings
 @with_settings(ValidationSettings)
 @plain_command
 def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
-    """Find everything that is wrong with a file of passages, queries, judgements, hits or training examples.
+    """Find everything that is wrong with a file of passages, queries, judgements, hits, training examples, expansions or predictions.
 
     The exit status is 1 where an error was found; warnings alone leave it at 0.
     """

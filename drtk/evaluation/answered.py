@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.evaluate import Evaluation, Evaluator
@@ -16,6 +18,7 @@ from drtk.io.progress import Progress, warn
 from drtk.io.runs import NamedRun
 from drtk.io.store import CorpusStore
 from drtk.io.streams import name_of
+from drtk.io.textless import PASSAGES, TEXTLESS, all_textless, warn_of_textless
 from drtk.io.trec import Judgements, query_hits
 from drtk.settings.evaluation import EvalSettings
 from drtk.text.answers import MATCHES
@@ -28,16 +31,30 @@ _WORTH_WORKERS = 20_000  # passages to look at; below, starting processes takes 
 Question = tuple[str, tuple[str, ...], list[str]]  # id, answers, ids of passages to look at
 
 
+class Looked(NamedTuple):
+    """What became of a question: its first right passage, or one that the corpus lacks; and what was looked at till then."""
+
+    query_id: str
+    right: str | None
+    absent: str | None
+    counts: dict[str, int]
+
+
 def answer_lines(
     runs: Sequence[NamedRun], questions: str, corpus: str, settings: EvalSettings, intake: Intake
 ) -> Iterator[str]:
-    """Lines of the table. Raises UsageError for measures that need to know every right passage."""
+    """Lines of the table.
+
+    Raises UsageError for measures that need to know every right passage, DrtkError where no passage has a text.
+    """
     if settings.by == "source" or settings.rel != 1:
         raise UsageError("--by source and --rel go with --qrels; with --answers a passage is right or not")
     measures = answer_measures(settings.measures or MEASURES)
     wanted = answers_of(questions, settings.match, intake)
     CorpusStore.open(corpus).close()  # indexed once, here, and not by every worker
-    results = [evaluated_by_answers(run, wanted, corpus, measures, settings, intake) for run in runs]
+    looked: Counter[str] = Counter()
+    results = [evaluated_by_answers(run, wanted, corpus, measures, settings, intake, looked) for run in runs]
+    _check_texts(looked, corpus)
     return table_lines(results, measures, format=settings.format, per_query=settings.per_query, digits=settings.digits)
 
 
@@ -83,13 +100,14 @@ def evaluated_by_answers(
     measures: Sequence[Measure],
     settings: EvalSettings,
     intake: Intake,
+    looked: Counter[str],
 ) -> Evaluation:
-    """The values of one run. Raises MismatchError (file:line) for a passage that the corpus does not have."""
+    """The values of one run; `looked` counts the passages that were looked at. Raises MismatchError (file:line) for a passage that the corpus does not have."""
     view = View(order=settings.order, drop_same_id=bool(settings.drop_same_id), depth=settings.depth)
     asked: Judgements = {id: {} for id in answers}
     found = retrieved_by(run, asked, view, intake)
     tell_missing(run.name, len(found.rankings), len(asked), retrieved_only=settings.retrieved_only)
-    _mark_right(asked, run, found.rankings, answers, corpus, measures, settings)
+    _mark_right(asked, run, found.rankings, answers, corpus, measures, settings, looked)
     return Evaluator(asked, measures)(run.name, found.rankings, retrieved_only=settings.retrieved_only)
 
 
@@ -104,15 +122,24 @@ def judgements_by_answers(
     """For each question the first right passage of every run: what `answer_measures` need, whichever of the runs they score.
 
     Another run's first right passage contains an answer too, so it cannot stand above a run's own.
-    Raises MismatchError (file:line) for a passage that the corpus does not have.
+    Raises MismatchError (file:line) for a passage that the corpus does not have, DrtkError where no passage has a text.
     """
     CorpusStore.open(corpus).close()  # indexed once, here, and not by every worker
     view = View(order=settings.order, drop_same_id=bool(settings.drop_same_id), depth=settings.depth)
     judged: Judgements = {id: {} for id in answers}
+    looked: Counter[str] = Counter()
     for run in runs:
         found = retrieved_by(run, judged, view, intake)
-        _mark_right(judged, run, found.rankings, answers, corpus, measures, settings)
+        _mark_right(judged, run, found.rankings, answers, corpus, measures, settings, looked)
+    _check_texts(looked, corpus)
     return judged
+
+
+def _check_texts(looked: Counter[str], corpus: str) -> None:
+    """Raise DrtkError where answers were looked for and no passage had a text; warn where some had none."""
+    if fault := all_textless(looked, corpus):
+        raise DrtkError(fault)
+    warn_of_textless(looked, corpus)
 
 
 def _mark_right(
@@ -123,16 +150,18 @@ def _mark_right(
     corpus: str,
     measures: Sequence[Measure],
     settings: EvalSettings,
+    looked: Counter[str],
 ) -> None:
     """Judge the first right passage of each ranking, as far down as the measures look."""
     depth = _deepest(measures)
     work: list[Question] = [(id, answers[id], ids[:depth]) for id, ids in rankings.items()]
-    for id, first in _first_right(work, corpus, settings):
-        if first is not None and first[1]:
-            judged[id][first[0]] = 1
-        elif first is not None:
-            place = _place(run.source, id, first[0])
-            raise MismatchError(f"{place}: passage '{first[0]}' is not in the corpus {corpus}")
+    for each in _first_right(work, corpus, settings):
+        if each.absent is not None:
+            place = _place(run.source, each.query_id, each.absent)
+            raise MismatchError(f"{place}: passage '{each.absent}' is not in the corpus {corpus}")
+        if each.right is not None:
+            judged[each.query_id][each.right] = 1
+        looked.update(each.counts)
 
 
 def _deepest(measures: Sequence[Measure]) -> int | None:
@@ -148,10 +177,8 @@ def _deepest(measures: Sequence[Measure]) -> int | None:
     return max(depths)
 
 
-def _first_right(
-    work: Sequence[Question], corpus: str, settings: EvalSettings
-) -> Iterator[tuple[str, tuple[str, bool] | None]]:
-    """(question, (its first right passage, True)), or None where there is none; (id, False): a passage that is not there."""
+def _first_right(work: Sequence[Question], corpus: str, settings: EvalSettings) -> Iterator[Looked]:
+    """What was found for each question, in order."""
     size = sum(len(ids) for _, _, ids in work)
     count = settings.workers or (cores() if size >= _WORTH_WORKERS else 1)
     batches = [work[at : at + _BATCH] for at in range(0, len(work), _BATCH)]
@@ -173,19 +200,22 @@ class LookForAnswers:
     def __init__(self, corpus: str, match: str, title: bool) -> None:  # positional: they travel to other processes
         self._store, self._match, self._title = CorpusStore.open(corpus), MATCHES[match], title
 
-    def __call__(self, questions: Sequence[Question]) -> list[tuple[str, tuple[str, bool] | None]]:
-        return [(id, self._first(answers, ids)) for id, answers, ids in questions]
+    def __call__(self, questions: Sequence[Question]) -> list[Looked]:
+        return [self._look(*question) for question in questions]
 
-    def _first(self, answers: tuple[str, ...], ids: Sequence[str]) -> tuple[str, bool] | None:
+    def _look(self, query_id: str, answers: tuple[str, ...], ids: Sequence[str]) -> Looked:
         contains = self._match(answers)
+        counts = {PASSAGES: 0, TEXTLESS: 0}
         for id in ids:
             passage = self._store.get(id)
             if passage is None:
-                return id, False
+                return Looked(query_id, None, id, counts)
             text = f"{passage.title} {passage.text}" if self._title and passage.title else passage.text
+            counts[PASSAGES] += 1
+            counts[TEXTLESS] += not text.strip()
             if contains(text):
-                return id, True
-        return None
+                return Looked(query_id, id, None, counts)
+        return Looked(query_id, None, None, counts)
 
 
 def _place(source: str, query: str, passage: str) -> str:

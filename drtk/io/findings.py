@@ -8,6 +8,7 @@ from heapq import heappushpop
 from typing import Any
 
 from drtk.errors import DrtkError, RecordError
+from drtk.io.grouping import Grouping
 from drtk.io.intake import Intake
 
 # Name -> whether it makes the file unfit (else: worth knowing), and what it means.
@@ -21,18 +22,23 @@ CHECKS: dict[str, tuple[bool, str]] = {
     "rank-order": (True, "ranks that do not grow from line to line, or come twice"),
     "score-order": (True, "scores above that of the rank before: ranks and scores disagree"),
     "split-query": (True, "queries that come back after another one"),
+    "mixed-depth": (True, "candidates that were looked at to another depth than others of their question and kind"),
+    "no-score": (True, "predictions without a score, of questions that have several"),
     "leak": (True, "texts that the other file holds too"),
     "empty-text": (False, "texts that are empty"),
     "same-text": (False, "texts that come again under another id"),
     "repeated-positive": (False, "positives that come again within an example"),
     "repeated-negative": (False, "negatives that come again within an example"),
     "repeated-query": (False, "queries with more than one example"),
+    "repeated-prediction": (False, "questions with more than one prediction, of which the highest score counts"),
     "no-negatives": (False, "examples without a negative"),
     "not-relevant": (False, "positives that are not judged relevant"),
     "negative-grade": (False, "grades below 0"),
     "no-relevant": (False, "queries without a relevant document"),
     "no-answers": (False, "empty lists of answers"),
     "no-hits": (False, "queries that the run lacks"),
+    "no-candidates": (False, "queries without a candidate expansion"),
+    "no-prediction": (False, "queries without a prediction"),
     "not-judged": (False, "queries without any judgement"),
     "rank-gap": (False, "queries whose ranks do not count 1, 2, 3, …"),
     "tie": (False, "scores equal to that of the rank before: their order is decided by id"),
@@ -123,6 +129,16 @@ class Findings:
                 yield f"  … and {self.counts[check] - len(shown):,} more"
         yield ""
         yield f"{counted(self.errors, 'error')}, {counted(self.warnings, 'warning')}" if self.counts else _CLEAN
+
+
+def note_repeated(ids: Grouping, texts: Grouping, findings: Findings) -> None:
+    """Note second uses of an id, and texts that come again under another; the values are lines."""
+    for id, lines in ids.repeated():
+        for line in lines[1:]:
+            findings.add("duplicate", int(line), f"id '{id}' is taken by line {lines[0]}")
+    for _, lines in texts.repeated():
+        for line in lines[1:]:
+            findings.add("same-text", int(line), f"is the same text as line {lines[0]}")
 
 
 @dataclass

@@ -222,17 +222,17 @@ def expansion_from(row: Row) -> Expansion:
     text = text_of(take(row, "text"), "text")
     if not text.strip():
         raise ValueError("'text' is empty")
-    score, rank, top1, fold = (row.pop(field, None) for field in ("score", "rank", "top1", "fold"))
+    score, rank, top1, fold, depth = (row.pop(field, None) for field in ("score", "rank", "top1", "fold", "depth"))
     if score is not None and (isinstance(score, bool) or not isinstance(score, int | float) or not isfinite(score)):
         raise ValueError("'score' must be a number")
-    for field, value, least in (("rank", rank, 1), ("fold", fold, 0)):
+    for field, value, least in (("rank", rank, 1), ("fold", fold, 0), ("depth", depth, 1)):
         if value is not None and (type(value) is not int or value < least):
             raise ValueError(f"'{field}' must be a whole number from {least}")
     if top1 is not None:
         if not isinstance(top1, dict):
             raise ValueError("'top1' must be an object")
         top1 = {field: text_of(top1.get(field, ""), f"top1.{field}") for field in ("title", "text")}
-    return Expansion(id, query_id, kind, text, None if score is None else float(score), rank, top1, fold, row)
+    return Expansion(id, query_id, kind, text, None if score is None else float(score), rank, top1, fold, depth, row)
 
 
 def prediction_from(row: Row) -> Prediction:
@@ -279,7 +279,7 @@ def example_row(example: Example) -> Row:
 
 def expansion_row(expansion: Expansion) -> Row:
     row: Row = {"_id": expansion.id, "query_id": expansion.query_id, "kind": expansion.kind, "text": expansion.text}
-    for field in ("score", "rank", "top1", "fold"):
+    for field in ("score", "rank", "depth", "top1", "fold"):
         if getattr(expansion, field) is not None:
             row[field] = getattr(expansion, field)
     return row | expansion.extra

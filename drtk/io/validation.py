@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from drtk.errors import RecordError, UsageError
 from drtk.io import formats
-from drtk.io.findings import Findings, Inspection
+from drtk.io.findings import Findings, Inspection, note_repeated
 from drtk.io.grouping import Grouping
 from drtk.io.jsonl import read_queries
 from drtk.io.leaks import digest, note_leaks
+from drtk.io.question_validation import check_expansions, check_predictions, recognised
+from drtk.io.rows import expansion_from, prediction_from
 from drtk.io.streams import name_of
 from drtk.io.trec import Judgements, load_qrels
 from drtk.records import Hit
@@ -28,28 +30,29 @@ def validate(source: str, settings: ValidationSettings) -> Findings:
 
     Raises UsageError for a choice that cannot be meant, DrtkError where a file it is compared with cannot be read.
     """
-    if settings.kind is None:
-        raise UsageError(f"--as is needed: one of {', '.join(_CHECKERS)}")
-    against = Against(settings)
-    findings = Findings(name_of(source), settings.kind, settings.show)
-    intake = Inspection(findings=findings)
+    intake = Inspection()
+    kind = settings.kind or recognised(source, intake)
+    if kind is None:
+        told = "what it holds is not to be told from its first record"
+        raise UsageError(f"--as is needed: one of {', '.join(_CHECKERS)}; {name_of(source)}: {told}")
+    against = Against(settings, kind)
+    findings = intake.findings = Findings(name_of(source), kind, settings.show)
     try:
-        _CHECKERS[settings.kind](source, intake, findings, against)
+        _CHECKERS[kind](source, intake, findings, against)
     except RecordError as error:  # damage past which nothing can be read
         intake.forgive(RecordError(error.place, f"{error.problem}; nothing after it was read"))
     if settings.leak is not None:
-        note_leaks(source, settings.leak, settings.kind, findings, against.queries or {})
+        note_leaks(source, settings.leak, kind, findings, against.queries or {})
     return findings
 
 
 class Against:
     """The files a file is compared with."""
 
-    def __init__(self, settings: ValidationSettings) -> None:
-        kind = settings.kind
+    def __init__(self, settings: ValidationSettings, kind: str) -> None:
         for value, flag, kinds in (
             (settings.corpus, "corpus", ("qrels", "run", "examples")),
-            (settings.queries, "queries", ("qrels", "run", "examples")),
+            (settings.queries, "queries", ("qrels", "run", "examples", "expansions", "predictions")),
             (settings.qrels, "qrels", ("queries", "run", "examples")),
             (settings.leak, "leak", ("passages", "queries", "examples")),
         ):
@@ -95,7 +98,7 @@ def _passages(source: str, intake: Inspection, findings: Findings, _: Against) -
             texts.add(digest(f"{passage.title}\n{passage.text}"), str(line))
         else:
             findings.add("empty-text", line, f"'{passage.id}' has no text{', only a title' if passage.title else ''}")
-    _note_repeated(ids, texts, findings)
+    note_repeated(ids, texts, findings)
 
 
 def _queries(source: str, intake: Inspection, findings: Findings, against: Against) -> None:
@@ -110,16 +113,7 @@ def _queries(source: str, intake: Inspection, findings: Findings, against: Again
             findings.add("no-answers", line, f"'{query.id}' has an empty list of answers")
         if against.qrels is not None and query.id not in against.qrels:
             findings.add("not-judged", line, f"query '{query.id}' is not in the judgements")
-    _note_repeated(ids, texts, findings)
-
-
-def _note_repeated(ids: Grouping, texts: Grouping, findings: Findings) -> None:
-    for id, lines in ids.repeated():
-        for line in lines[1:]:
-            findings.add("duplicate", int(line), f"id '{id}' is taken by line {lines[0]}")
-    for _, lines in texts.repeated():
-        for line in lines[1:]:
-            findings.add("same-text", int(line), f"is the same text as line {lines[0]}")
+    note_repeated(ids, texts, findings)
 
 
 def _qrels(source: str, intake: Inspection, findings: Findings, against: Against) -> None:
@@ -227,6 +221,16 @@ def _examples(source: str, intake: Inspection, findings: Findings, against: Agai
             findings.add("repeated-query", int(number), f"query '{query_id}' has an example in line {lines[0]} already")
 
 
+def _expansions(source: str, intake: Inspection, findings: Findings, against: Against) -> None:
+    found = formats.parsed(formats.json_rows(source, intake), expansion_from)
+    check_expansions(_good(found, findings), findings, against)
+
+
+def _predictions(source: str, intake: Inspection, findings: Findings, against: Against) -> None:
+    found = formats.parsed(formats.json_rows(source, intake), prediction_from)
+    check_predictions(_good(found, findings), findings, against)
+
+
 def _repeats(ids: tuple[str, ...]) -> list[str]:
     seen: set[str] = set()
     return [id for id in ids if id in seen or seen.add(id)]  # type: ignore[func-returns-value]
@@ -248,4 +252,6 @@ _CHECKERS: dict[str, Callable[[str, Inspection, Findings, Against], None]] = {
     "qrels": _qrels,
     "run": _run,
     "examples": _examples,
+    "expansions": _expansions,
+    "predictions": _predictions,
 }

@@ -32,11 +32,12 @@ LINES = "choices.jsonl"  # in the folder: of each question and kind what was cho
 
 
 class _Window(NamedTuple):
-    """Groups of candidates, the distinct ones among them, and their tokens where a model reads them."""
+    """Groups of candidates, the distinct ones among them, and where a model reads them their tokens and what was looked up."""
 
     records: list[Candidates]
     groups: list[Group]
     tokens: dict[QueryScorer, Prepared] | None
+    looked_up: dict[str, int]
 
 
 class ChooseQueries(BatchFunction):
@@ -64,11 +65,15 @@ class ChooseQueries(BatchFunction):
         """The distinct candidates of each group, and their tokens."""
         kept = [distinct(each.expansions, self._settings.max_candidates) for each in records]
         groups = [Group(each.query.text, each.kind, found) for each, found in zip(records, kept, strict=True)]
-        return _Window(records, groups, None if self._reranker is None else self._reranker.prepare(groups))
+        if self._reranker is None:
+            return _Window(records, groups, None, {})
+        self._reranker.looked_up.clear()
+        tokens = self._reranker.prepare(groups)
+        return _Window(records, groups, tokens, dict(self._reranker.looked_up))
 
     def __call__(self, prepared: _Window) -> Done:
         """The lines of a window, and how many candidates there were and how many different ones."""
-        records, groups, tokens = prepared
+        records, groups, tokens, looked_up = prepared
         given = sum(len(each.expansions) for each in records)
         counts = {"candidates": given, "distinct": 0, "chosen": 0, "cut": 0, "above Lucene's limit": 0}
         estimates: Sequence[np.ndarray | None] = [None] * len(records)
@@ -78,7 +83,7 @@ class ChooseQueries(BatchFunction):
         for each, group, estimate in zip(records, groups, estimates, strict=True):
             counts["distinct"] += len(group.expansions)
             lines.append(dump(self._line(each, group.expansions, estimate, counts)))
-        return Done(lines, counts)
+        return Done(lines, counts | looked_up)
 
     def _line(
         self, group: Candidates, found: Sequence[Expansion], estimate: np.ndarray | None, counts: dict[str, int]

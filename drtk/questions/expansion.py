@@ -21,18 +21,21 @@ from drtk.text.batching import Tokens
 from drtk.text.expanded_query import plain_query
 from drtk.training.folds import KIND, Seen, fold_folder
 
-SEEN = "trained on"  # counts questions that the one generator was made from
+SEEN = "trained on"  # counts questions that their generator was made from, where that is known
 PLACE = "…"  # where a prompt wants the question
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, the number of the generator that shall expand it where there are several, and whether the one was trained with it."""
+    """A question, the number of the generator that shall expand it where there are several, and whether it was trained with it.
+
+    seen: None where nothing says what the generator was trained with
+    """
 
     id: str
     text: str
     fold: int | None = None
-    seen: bool = False
+    seen: bool | None = None
 
 
 class Generators(NamedTuple):
@@ -82,12 +85,12 @@ def questions_to_expand(
         try:
             if not query.text.strip():
                 raise MismatchError(f"'{query.id}' has no text")
-            several = seen is not None and seen.count is not None
-            fold = seen.fold(query, draw=draw) if seen is not None and several else None
+            fold = seen.fold(query, draw=draw) if seen is not None and seen.count is not None else None
         except MismatchError as error:
             intake.forgive(RecordError(f"{name_of(source)}:{intake.line}", str(error)))
             continue
-        yield Question(query.id, query.text, fold, seen is not None and not several and query in seen)
+        known = None if seen is None else fold is None and query in seen
+        yield Question(query.id, query.text, fold, known)
 
 
 def prompted(question: str, prompt: str) -> str:
@@ -154,7 +157,8 @@ class Expand(BatchFunction):
         for question, texts in zip(questions, written, strict=True):
             gathered.add(question.id, question.text, self._kind, texts, fold=question.fold, greedy=self._greedy)
         done = gathered.done()
-        return Done(done.lines, done.counts | {SEEN: sum(question.seen for question in questions)})
+        known = [question.seen for question in questions if question.seen is not None]
+        return Done(done.lines, done.counts | ({SEEN: sum(known)} if known else {}))
 
     def _fitting(self, writer: TextWriter, question: str) -> str:
         """The model's input; of a question too long for its prompt the last words go, since the prompt must not."""

@@ -13,7 +13,7 @@ from drtk.io.candidates import Asked
 from drtk.io.filtering import Done
 from drtk.io.jsonl import dump
 from drtk.io.progress import warn
-from drtk.questions.textless import PASSAGES, TEXTLESS
+from drtk.io.textless import PASSAGES, TEXTLESS
 from drtk.records import Expansion, Passage, Query
 from drtk.retrieval.base import Ranking
 from drtk.retrieval.found_texts import FoundTexts
@@ -91,7 +91,8 @@ class Labelling:
             rank = self._rank(each.query, ranking)
             found += rank is not None
             top1 = self._first(ranking) if self._settings.top1 else None
-            lines.append(dump(replace(each.expansion, rank=rank or self._settings.max_rank, top1=top1)))
+            rank = rank or self._settings.max_rank
+            lines.append(dump(replace(each.expansion, rank=rank, depth=self._settings.depth, top1=top1)))
         counts = {"searched": searched, "find an answer": found}
         return Done(lines, counts | dict(self._looked_into))
 

@@ -12,12 +12,15 @@ from drtk.io.filtering import Done
 from drtk.io.intake import Intake
 from drtk.io.known_hits import forgiven, known_hits
 from drtk.io.store import CorpusStore
+from drtk.io.textless import looked_up
 from drtk.questions.candidates import Gathered
 from drtk.records import Passage, Query
 from drtk.runners.base import BatchFunction
 from drtk.settings.expansion import PASSAGE_KINDS, ExpansionSettings
 from drtk.text.sentences import plain_sentences
 from drtk.text.words import content_words
+
+WITHOUT = "without candidates of a kind"  # counts, by kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,11 @@ def found_passages(
 
 
 class FromPassages(BatchFunction):
-    """Expansion records of questions, of one kind or of all kinds, from passages found for them."""
+    """Expansion records of questions, of one kind or of all kinds, from passages found for them.
+
+    The counts tell of each kind how many questions are left without a candidate, and of passages without a text, but for
+    titles alone, which need none.
+    """
 
     def __init__(self, kind: str | None, settings: ExpansionSettings) -> None:
         self._kinds = PASSAGE_KINDS if kind is None else (kind,)
@@ -51,10 +58,16 @@ class FromPassages(BatchFunction):
     def __call__(self, prepared: list[Found]) -> Done:
         """The window's expansions, questions in order, as JSON lines."""
         gathered = Gathered()
+        without = dict.fromkeys(self._kinds, 0)
         for each in prepared:
             for kind in self._kinds:
-                gathered.add(each.query_id, each.question, kind, candidates(each, kind, self._settings))
-        return gathered.done()
+                found = candidates(each, kind, self._settings)
+                without[kind] += not found
+                gathered.add(each.query_id, each.question, kind, found)
+        lines, counts = (done := gathered.done()).lines, {**done.counts, WITHOUT: without}
+        if self._kinds != ("title",):
+            counts |= looked_up(passage for each in prepared for passage in each.passages)
+        return Done(lines, counts)
 
 
 def candidates(found: Found, kind: str, settings: ExpansionSettings) -> list[str]:

@@ -17,12 +17,12 @@ from drtk.io.jsonl import dump
 from drtk.io.known_hits import Texts, forgiven, known_hits
 from drtk.io.progress import warn
 from drtk.io.streams import name_of
+from drtk.io.textless import PASSAGES, TEXTLESS
 from drtk.io.trec import Order, QueryHits
 from drtk.models.device import choose_device
 from drtk.models.fid import Answer, answered, encoded
 from drtk.models.hub import locate
 from drtk.models.seq2seq import load_writer
-from drtk.questions.textless import PASSAGES, TEXTLESS
 from drtk.records import Passage
 from drtk.runners.base import BatchFunction
 from drtk.settings.reading import ReadSettings

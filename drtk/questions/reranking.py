@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from drtk.errors import MismatchError
+from drtk.io.textless import looked_up
 from drtk.models.crossencoder import Prepared
 from drtk.models.query_reading import Candidate
 from drtk.models.query_reranker import QueryScorer
@@ -24,6 +26,7 @@ class QueryReranker:
 
     models: a folder, or folders by kind, with that of ANY for other kinds
     texts: where retrieval-dependent (RD) models find the first passage of candidates that come without "top1"
+    looked_up: counts of the passages that were found there, and of those without a text
     Raises MismatchError for a folder that is no query re-ranker, what loading one raises.
     """
 
@@ -41,6 +44,7 @@ class QueryReranker:
         }
         self._scorers = {kind: loaded[model] for kind, model in named.items()}
         self._texts = texts
+        self.looked_up: Counter[str] = Counter()
 
     def scorer(self, kind: str) -> QueryScorer:
         """The model for a kind. Raises MismatchError where there is none."""
@@ -94,9 +98,12 @@ class QueryReranker:
                 "drtk rerank-queries label adds it to all"
             )
         found: dict[str, dict[str, str]] = {}
+        passages = []
         for query, ranking in zip(wanted, self._texts.search(list(wanted), 1), strict=True):
             passage = self._texts.passage(ranking[0][0]) if ranking else None
             found[query] = {"title": passage.title, "text": passage.text} if passage else {"title": "", "text": ""}
+            passages += [passage] if passage else []
+        self.looked_up.update(looked_up(passages))
         return found
 
 

@@ -15,32 +15,40 @@ from drtk.io.jsonl import dump
 from drtk.io.known_hits import Faulty, Texts, forgiven, known_hits
 from drtk.io.pair_vectors import pair_id
 from drtk.io.streams import name_of
+from drtk.io.textless import PASSAGES, TEXTLESS, all_textless, looked_up, warn_of_textless
 from drtk.io.trec import Ranking, run_lines
 from drtk.models.crossencoder import Prepared, Scorer
 from drtk.models.reading import text_of
-from drtk.records import Example
+from drtk.records import Example, Passage
 from drtk.retrieval.fusion import strictly_falling, with_rest
 from drtk.runners.base import BatchFunction
 from drtk.settings.scoring import ScoringSettings
 
+PAIRS, UNREADABLE = "pairs", "with nothing to read"  # counts
+
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """A query with its ranking, best first, and the texts of the documents at its head that are to be scored."""
+    """A query with its ranking, best first, and the texts of the documents at its head that are to be scored.
+
+    textless: how many of these have no text, but maybe a title
+    """
 
     query_id: str
     query: str
     ranking: Ranking
     texts: list[str]
+    textless: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An example with its query and the texts of its positives, then its negatives."""
+    """An example with its query and the texts of its positives, then its negatives; textless: as of `Candidates`."""
 
     example: Example
     query: str
     texts: list[str]
+    textless: int = 0
 
 
 def candidates(
@@ -53,7 +61,8 @@ def candidates(
     for hits in forgiven(known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake), run, intake):
         ranking = hits.ranking()
         passages = corpus.many([id for id, _ in ranking[:depth]])
-        yield Candidates(hits.query_id, queries[hits.query_id], ranking, [text_of(each, title) for each in passages])
+        texts = [text_of(each, title) for each in passages]
+        yield Candidates(hits.query_id, queries[hits.query_id], ranking, texts, _textless(passages))
 
 
 def asked(
@@ -68,7 +77,29 @@ def asked(
     """Examples with their texts. Raises RecordError (file:line, and how many more) for ids that queries or corpus lack."""
     for example in forgiven(_known_examples(examples, source, queries, corpus, intake), source, intake):
         passages = corpus.many([*example.positives, *example.negatives])
-        yield Asked(example, queries[example.query_id], [text_of(each, title) for each in passages])
+        texts = [text_of(each, title) for each in passages]
+        yield Asked(example, queries[example.query_id], texts, _textless(passages))
+
+
+def _textless(passages: Iterable[Passage]) -> int:
+    return looked_up(passages).get(TEXTLESS, 0)
+
+
+def _counted(records: Sequence[Candidates | Asked], pairs: int) -> dict[str, int]:
+    """How many pairs there are, of how many the passage has no text, and of how many there is nothing to read at all."""
+    blank = sum(not text.strip() for each in records for text in each.texts)
+    found = {PAIRS: pairs, TEXTLESS: sum(each.textless for each in records), UNREADABLE: blank}
+    return {name: number for name, number in found.items() if number or name == PAIRS}
+
+
+def nothing_read(counts: Mapping[str, Any], corpus: str) -> str | None:
+    """What is wrong where pairs were scored, and of none there was a text or title to read; None: nothing."""
+    return all_textless({PASSAGES: counts.get(PAIRS), TEXTLESS: counts.get(UNREADABLE, 0)}, corpus)
+
+
+def warn_of_unread(counts: Mapping[str, Any], corpus: str) -> None:
+    """Warn where the passages of pairs that were scored had no text, with or without a title."""
+    warn_of_textless({PASSAGES: counts.get(PAIRS), TEXTLESS: counts.get(TEXTLESS, 0)}, corpus)
 
 
 def _known_examples(
@@ -130,7 +161,7 @@ class Rerank(BatchFunction):
             own = _digits(scores[at : at + len(each.texts)])
             at += len(each.texts)
             lines += run_lines(each.query_id, reordered(each.ranking, own), self._tag)
-        done = Done(lines, {"pairs": len(scores)})
+        done = Done(lines, _counted(records, len(scores)))
         if not self._vectors:
             return done
         ids = [pair_id(each.query_id, id) for each in records for id, _ in each.ranking[: len(each.texts)]]
@@ -158,7 +189,7 @@ class Score(BatchFunction):
             made: dict[str, Any] = {"positives": scores[at:split], "negatives": scores[split:end]}
             lines.append(dump(replace(each.example, scores=made)))
             at = end
-        return Done(lines, {"pairs": len(scores)})
+        return Done(lines, _counted(records, len(scores)))
 
 
 def _digits(scores: np.ndarray) -> list[float]:

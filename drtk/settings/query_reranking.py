@@ -53,8 +53,8 @@ class QueryRerankerSettings:
     max_rank: int = knob(101, "Rank of candidates that found no answer (the thesis tries 101 and 250).", at_least=2)
     depth: int | None = knob(
         None,
-        "How deep was looked for answers: greater ranks in the labels mean none found. [default: as label noted beside "
-        "them, or 100]",
+        "How deep was looked for answers: greater ranks in the labels mean none found. [default: as the labels say, "
+        "or 100]",
         at_least=1,
     )
     pair_weight: Literal["offset", "sum"] = knob(

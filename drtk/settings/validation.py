@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from drtk.settings.conversion import Kind
 from drtk.settings.core import knob
+
+Kind = Literal["passages", "queries", "qrels", "run", "examples", "expansions", "predictions"]
 
 
 @dataclass(frozen=True)
 class ValidationSettings:
     """drtk validate."""
 
-    kind: Kind | None = knob(None, "What the file holds: passages, queries, qrels, run or examples.", flag="--as")
+    kind: Kind | None = knob(
+        None, "What the file holds. [default: examples, expansions and predictions are recognised]", flag="--as"
+    )
     corpus: str | None = knob(None, "Passages that the ids of documents must be among.")
     queries: str | None = knob(None, "Queries that the ids of queries must be among.")
     qrels: str | None = knob(None, "Judgements that runs, queries and examples are compared with.")

@@ -14,7 +14,8 @@ import torch
 
 from drtk.io.candidates import Candidates, distinct
 from drtk.models.query_reading import Candidate
-from drtk.records import Expansion, Query
+from drtk.records import Expansion
+from drtk.training.folds import digest_of
 from drtk.training.sampling import order_of_epoch
 
 
@@ -25,7 +26,7 @@ class Labelled(NamedTuple):
     ranks: np.ndarray
 
 
-def unlabelled(expansion: Expansion, _: Query, *, scorer: str) -> str | None:
+def unlabelled(expansion: Expansion, *, scorer: str) -> str | None:
     """What a candidate lacks that training wants; None where it lacks nothing."""
     if expansion.rank is None:
         return f"'{expansion.id}' has no rank; drtk rerank-queries label gives it one"
@@ -35,12 +36,14 @@ def unlabelled(expansion: Expansion, _: Query, *, scorer: str) -> str | None:
 
 
 class LabelledCandidates:
-    """Groups of candidates by number. Ranks beyond `depth`, of candidates that found no answer, become `max_rank`.
+    """Groups of candidates by number. Ranks beyond the depth of the labels, where no answer was found, become `max_rank`.
 
     A group is a question's candidates of one kind; `questions` counts the questions they are of, tied ones too.
+    asked: what tells these questions from others, whatever their ids
     ties: keep groups whose ranks are all the same, from which nothing can be learned; `tied` counts those left out
     most: candidates of a group that are kept, its first different ones; `repeated` counts those of a text that came before
-    beyond: the ranks beyond `depth` that there are: more than one where `depth` is not that of the labels
+    depth: of the labels, for candidates that do not say it themselves
+    beyond: the ranks beyond `depth` of such ones: more than one where it is not that of the labels
     """
 
     def __init__(
@@ -49,18 +52,21 @@ class LabelledCandidates:
         # Both the file and its position are this process's own; readers in other processes take theirs with pread.
         self._file = tempfile.TemporaryFile(prefix="drtk-")  # noqa: SIM115 - it lives as long as this does
         self._offsets, self._starts, self._ranks = array("q", [0]), array("q", [0]), array("i")
-        self.depth = depth
+        self._depths: set[int] = set()
         self.tied = self.repeated = 0
         questions: set[str] = set()
+        self.asked: set[str] = set()
         self.beyond: set[int] = set()
         written = 0
         for group in groups:
             questions.add(group.query.id)
+            self.asked.add(digest_of(group.query.text))
             different = distinct(group.expansions)
             self.repeated += len(group.expansions) - len(different)
             kept = different[:most]
-            self.beyond.update(each.rank for each in kept if each.rank is not None and each.rank > depth)
-            ranks = [max_rank if (rank := each.rank or max_rank) > depth else rank for each in kept]
+            self._depths.update(each.depth or depth for each in kept)
+            self.beyond.update(each.rank for each in kept if not each.depth and each.rank and each.rank > depth)
+            ranks = [max_rank if (rank := each.rank or max_rank) > (each.depth or depth) else rank for each in kept]
             if not ties and len(set(ranks)) < 2:
                 self.tied += 1
                 continue
@@ -77,6 +83,11 @@ class LabelledCandidates:
 
     def __len__(self) -> int:
         return len(self._starts) - 1
+
+    @property
+    def depth(self) -> int | list[int]:
+        """To which rank was looked for answers; where that is not the same for all groups, each such rank."""
+        return sorted(self._depths) if len(self._depths) > 1 else next(iter(self._depths))
 
     @property
     def candidates(self) -> int:

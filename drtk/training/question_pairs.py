@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from drtk.io.known_hits import forgiven, known_hits
 from drtk.io.progress import track, warn
 from drtk.io.store import CorpusStore
 from drtk.io.streams import name_of
+from drtk.io.textless import PASSAGES, TEXTLESS, all_textless, warn_of_textless
 from drtk.records import Passage, Query
 from drtk.settings.writing import GeneratorSettings
 from drtk.text.answer_targets import answer_target, sentence_target, title_target
@@ -51,7 +53,7 @@ def question_pairs(
     """The questions of a file that have a target, in its order.
 
     run, corpus: for the sentence and title tasks, which look for answers in the passages of each question in the run
-    Raises DrtkError where no question has an answer, or none of them a target; RecordError (file:line, and how many more)
+    Raises DrtkError where no question has an answer, none of them a target, or no passage a text; RecordError (file:line, and how many more)
     for a question of the run that is not among these, and a passage that the corpus lacks.
     """
     pairs = QuestionPairs(list(read_queries(source, intake=intake)), asked=asked)
@@ -64,7 +66,11 @@ def question_pairs(
     else:
         assert run is not None
         assert corpus is not None
-        found = dict(_found_targets(known, pairs.read, run, corpus, settings, intake))
+        looked: Counter[str] = Counter()
+        found = dict(_found_targets(known, pairs.read, run, corpus, settings, intake, looked))
+        if fault := all_textless(looked, corpus):
+            raise DrtkError(fault)
+        warn_of_textless(looked, corpus)
     for query in known:
         if target := found.get(query.id):
             pairs.questions.append(query)
@@ -82,6 +88,7 @@ def _found_targets(
     corpus: str,
     settings: GeneratorSettings,
     intake: Intake,
+    looked: Counter[str],
 ) -> Iterator[tuple[str, str | None]]:
     answers: Mapping[str, Sequence[str]] = {query.id: query.answers or () for query in known}
     store = CorpusStore.open(corpus)
@@ -94,9 +101,18 @@ def _found_targets(
         invalid += len(getattr(contains, "invalid", ()))
         if contains:
             passages = map(store.__getitem__, each.ranked_ids()[: settings.depth])
-            yield each.query_id, _target(passages, contains, settings)
+            yield each.query_id, _target(_counted(passages, looked, settings), contains, settings)
     if invalid:
         warn(f"{invalid:,} answers are no regular expressions and match nothing")
+
+
+def _counted(passages: Iterator[Passage], looked: Counter[str], settings: GeneratorSettings) -> Iterator[Passage]:
+    """The passages, counted as they are looked into, and those without a text (or title, where an answer may stand there)."""
+    with_titles = settings.task == "gar-title" and settings.match_title
+    for passage in passages:
+        looked[PASSAGES] += 1
+        looked[TEXTLESS] += not (passage.text.strip() or (with_titles and passage.title.strip()))
+        yield passage
 
 
 def _target(passages: Iterator[Passage], contains: Callable[[str], bool], settings: GeneratorSettings) -> str | None:

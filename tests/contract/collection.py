@@ -127,7 +127,7 @@ def expansions(count: int) -> bytes:
 def labelled(count: int) -> bytes:
     """The candidates with a rank each, the second of a question having the best, and a first passage."""
     return lines(
-        row | {"rank": [101, 1, 7, 101][number % 4], "top1": {"title": "", "text": sentence(number)}}
+        row | {"rank": [101, 1, 7, 101][number % 4], "depth": 100, "top1": {"title": "", "text": sentence(number)}}
         for number, row in enumerate(map(orjson.loads, expansions(count).splitlines()))
     )
 

@@ -69,7 +69,7 @@ def set_up(inputs: Inputs, settings: MineSettings, job: FilterJob, *, seed: int)
         if indexes.needs_text and inputs.queries is None:
             raise UsageError("--query-vectors asks indexes of vectors; one of words is asked with --queries FILE")
     job.intake.inputs += [folder_entry(folder) for folder in (inputs.vectors, inputs.query_vectors) if folder]
-    stages = _stages(inputs, settings, policy, miner, filters)
+    stages = _stages(inputs, settings, policy, miner, filters, job.counts if policy.answers else {})
     job.looked_up = _models(settings)
     if policy.floor and settings.floor is None and inputs.corpus is None:
         log(f"mine-negatives: no --corpus, so nothing is filled up to {policy.floor} negatives")
@@ -140,7 +140,14 @@ def _read_corpus(inputs: Inputs, sources: Sources, job: FilterJob) -> CorpusIds:
     return found
 
 
-def _stages(inputs: Inputs, settings: MineSettings, policy: Policy, miner: Miner, filters: Sequence[Filter]) -> Stages:
+def _stages(
+    inputs: Inputs,
+    settings: MineSettings,
+    policy: Policy,
+    miner: Miner,
+    filters: Sequence[Filter],
+    counts: dict[str, Any],
+) -> Stages:
     wants_texts = policy.answers or settings.scorer or settings.max_overlap is not None or inputs.looks
     texts = Texts(inputs.corpus) if inputs.corpus is not None and wants_texts else None
     vectors = VectorsById(inputs.vectors) if inputs.vectors is not None else None
@@ -148,7 +155,7 @@ def _stages(inputs: Inputs, settings: MineSettings, policy: Policy, miner: Miner
     checks: list[Check] = []
     looks: list[Check] = []
     if texts is not None and inputs.queries is not None:
-        answers = AnswerCheck(texts, settings.match, title=settings.match_title)
+        answers = AnswerCheck(texts, settings.match, title=settings.match_title, counts=counts)
         if policy.answers:
             promote = answers
         elif inputs.looks:

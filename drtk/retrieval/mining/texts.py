@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import Any
 from zlib import crc32
 
 from drtk.io.store import CorpusStore
+from drtk.io.textless import PASSAGES, TEXTLESS
 from drtk.records import Passage
 from drtk.retrieval.mining.pool import Pool
 from drtk.text.answers import MATCHES
 
 _WORD = re.compile(r"\w+")
 RUN = 3  # words of a shingle
+LOOKED_INTO = "looked into for answers"  # counts: passages, and those without a text
 
 
 class Texts:
@@ -54,23 +57,28 @@ def overlap(one: frozenset[int], other: frozenset[int]) -> float:
 class AnswerCheck:
     """1 where a passage contains an answer of the query (methods: section 8.5), else 0.
 
-    Queries without answers are passed over.
+    Queries without answers are passed over. counts: told how many passages were looked into, and how many had no text
     """
 
     name = "answer"
 
-    def __init__(self, texts: Texts, match: str, *, title: bool) -> None:
+    def __init__(self, texts: Texts, match: str, *, title: bool, counts: dict[str, Any]) -> None:
         self._texts, self._match, self._title = texts, MATCHES[match], title
+        self._counts = counts
 
     def measure(self, pools: Sequence[Pool], wanted: Sequence[Sequence[str]]) -> None:
         """Mark the wanted passages of each query."""
         self._texts.hold(id for ids in wanted for id in ids)
+        counts = self._counts.setdefault(LOOKED_INTO, {PASSAGES: 0, TEXTLESS: 0})
         for pool, ids in zip(pools, wanted, strict=True):
             query = pool.asked.query
             contains = self._match((query.answers if query else None) or ())
             if contains:
                 for id in ids:
-                    pool.mark(id, self.name, float(contains(self._body(id))))
+                    body = self._body(id)
+                    pool.mark(id, self.name, float(contains(body)))
+                    counts[TEXTLESS] += not body.strip()
+                counts[PASSAGES] += len(ids)
 
     def _body(self, id: str) -> str:
         passage = self._texts[id]

@@ -478,3 +478,23 @@ def test_an_ensemble_goes_by_what_was_scored_however_long_the_run(
 
 def test_windows_are_small_enough_to_lose_little() -> None:
     assert command_file.WINDOW * command_file.DEPTH <= 4000
+
+
+@pytest.mark.parametrize("call", [["rerank", "run", "--depth", "5"], ["score", "examples.jsonl"]])
+def test_passages_without_a_text_are_told(here: Path, capfd: pytest.CaptureFixture[str], call: list[str]) -> None:
+    passages = [json.loads(line) for line in Path("corpus.jsonl").read_text().splitlines()]
+    pairs = {"rerank": 60 * 5, "score": 60 * 4}[call[0]]
+    for name, change in (("bare", {"text": " ", "title": ""}), ("titles", {"text": ""})):
+        Path(name).write_text("".join(json.dumps(row | change) + "\n" for row in passages))
+    model = ["--queries", "queries.jsonl", "--model", "model", "--title", "join"]
+    told = f"none of the {pairs} passages looked up there has a text: is it the right file?"
+    with pytest.raises(DrtkError) as fault:
+        run(*call, "--corpus", "bare", *model, "-o", "out")
+    assert str(fault.value) == f"bare: {told}"
+    assert not Path("out").exists()
+    with pytest.raises(DrtkError):
+        run(*call, "--corpus", "titles", *model[:4], "--title", "none", "-o", "out")
+    capfd.readouterr()
+    run(*call, "--corpus", "titles", *model, "-o", "out")  # a title is something to read
+    assert capfd.readouterr().err == f"drtk: titles: {told}\n"
+    assert Path("out").exists()

@@ -288,7 +288,9 @@ def test_nothing_of_models_is_loaded_where_none_is_asked(place: Path, tmp_path: 
         assert (tmp_path / select / "answer.jsonl").exists()
 
 
-def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(place: Path, tmp_path: Path) -> None:
+def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     train = [
         "rerank-queries",
         "train",
@@ -315,6 +317,19 @@ def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(pla
         assert mine["estimates"] == pytest.approx(theirs["estimates"], abs=1e-5)
     with pytest.raises(RecordError, match=r"no model is for kind 'sentence': --model sentence=DIR, or one for all"):
         call(place, tmp_path / "one", "--model", f"title={tmp_path / 'rd'}")
+    # Where the index's passages have lost their texts, there is nothing to read. q{n} has 4 titles; of these one, "nowhere",
+    # and one, the key of nobody, find nothing, which is no fault of the corpus.
+    passages = rows_of(place / "corpus.jsonl")
+    blank = write_rows(tmp_path / "blank.jsonl", [row | {"text": ""} for row in passages])
+    index = ["--index", str(place / "bm25s"), "--corpus"]
+    told = r"blank.jsonl: none of the 48 passages looked up there has a text: is it the right file\?"
+    with pytest.raises(DrtkError, match=told):
+        call(place, tmp_path / "none", *named, *index, str(blank), source=source)
+    assert not (tmp_path / "none").exists()
+    half = write_rows(tmp_path / "half.jsonl", [row | {"text": row["text"] * (row["_id"] != "d0")} for row in passages])
+    capfd.readouterr()
+    call(place, tmp_path / "half", *named, *index, str(half), source=source)
+    assert capfd.readouterr().err == f"drtk: {half}: 1 of the 48 passages looked up there have no text\n"
 
 
 @pytest.mark.parametrize("at", ["choosing", "writing"])

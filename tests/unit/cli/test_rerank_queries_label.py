@@ -36,7 +36,8 @@ def label(place: Path, output: Path, *more: str, source: Path | None = None) -> 
 def test_the_rank_is_that_of_the_first_passage_with_an_answer(place: Path, tmp_path: Path) -> None:
     rows = label(place, tmp_path / "out")
     assert [row["rank"] for row in rows] == [RANKS[row["made"]] for row in world()[2]]
-    assert [{**row, "rank": 0, "top1": 0} for row in rows] == [{**row, "rank": 0, "top1": 0} for row in world()[2]]
+    labels = {"rank": 0, "top1": 0, "depth": 100}  # and how deep was looked, which is to survive cat
+    assert [{**row, "rank": 0, "top1": 0} for row in rows] == [{**row, **labels} for row in world()[2]]
     first = {row["_id"]: row for row in rows}
     assert first["q0#sentence#01"]["top1"] == {"title": "About0", "text": "key0 ans0 of a long story told here"}
     assert first["q0#sentence#03"]["top1"] == {"title": "Also0", "text": "key0 told"}  # middling: the answer is second
@@ -47,6 +48,9 @@ def test_depth_and_max_rank_say_what_counts_as_not_found(place: Path, tmp_path: 
     rows = label(place, tmp_path / "out", "--depth", "1", "--max-rank", "250", "--no-top1")
     wanted = {"good": 1, "middling": 250, "bad": 250, "nothing": 250}
     assert [row["rank"] for row in rows] == [wanted[row["made"]] for row in world()[2]]
+    assert {row["depth"] for row in rows} == {1}
+    again = label(place, tmp_path / "again", "--no-top1", source=tmp_path / "out")  # what was said before is replaced
+    assert {(row["depth"], row["made"], row["rank"]) for row in again} == {(100, *each) for each in RANKS.items()}
     assert not any("top1" in row for row in rows)
 
 

@@ -183,6 +183,26 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         app([*call, "--model", str(tmp_path / "m"), "-o", str(tmp_path / "out")], standalone_mode=False)
 
 
+def test_measuring_with_questions_that_are_trained_on_is_told(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows, questions = rows_of(place / "labelled.jsonl"), rows_of(place / "queries.jsonl")
+    # q20 to q23 under other ids, and written otherwise; they are 4 questions, though of three kinds
+    asked = [row | {"_id": f"x{row['_id']}", "text": row["text"].upper()} for row in questions]
+    mine = [row | {"query_id": f"x{row['query_id']}"} for row in rows if int(row["query_id"][1:]) >= 20]
+    dev, named = write_rows(tmp_path / "dev", mine), write_rows(tmp_path / "asked", asked)
+    first = write_rows(tmp_path / "first", [row for row in rows if int(row["query_id"][1:]) < 22])
+    more = ["--steps", "1", "--dev-queries", str(named)]
+    devs = [each for kind in ("answer", "title") for each in ("--dev", f"{kind}={dev}")]
+    capfd.readouterr()
+    run(place, tmp_path / "m", *more, *devs, source=first)
+    told = f"drtk: {dev}: 2 of its 4 questions are in {first} too: the weights that are kept are then those that know"
+    assert capfd.readouterr().err.count(told) == 1
+    rest = write_rows(tmp_path / "rest", [row for row in rows if int(row["query_id"][1:]) < 20])
+    run(place, tmp_path / "n", *more, "--dev", str(dev), source=rest)
+    assert "too" not in capfd.readouterr().err
+
+
 def test_measuring_by_kind_is_measuring_each_kind_alone(place: Path, tmp_path: Path) -> None:
     labels, more = place / "labelled.jsonl", ["--steps", "4", "--eval-every", "2"]
     run(place, tmp_path / "both", *more, "--dev", f"answer={labels}", "--dev", f"title={labels}")
@@ -359,10 +379,11 @@ def test_how_deep_was_looked_is_taken_from_the_labels(place: Path, tmp_path: Pat
     assert measured(tmp_path / "o") == measured(tmp_path / "m")
 
 
-def choices(place: Path, tmp_path: Path, model: Path) -> list[str]:
+def choices(place: Path, tmp_path: Path, model: Path, *kinds: str) -> list[str]:
     call = ["rerank-queries", "apply", place / "labelled.jsonl", "--queries", place / "queries.jsonl"]
     app([str(each) for each in (*call, "--model", model, "-o", tmp_path / "chosen", "-q")], standalone_mode=False)
-    return [row["chosen"][0][0] for row in rows_of(tmp_path / "chosen" / "choices.jsonl")]
+    made = rows_of(tmp_path / "chosen" / "choices.jsonl")
+    return [row["chosen"][0][0] for row in made if not kinds or row["kind"] in kinds]
 
 
 def test_labels_without_a_manifest_go_by_the_option_and_ranks_that_contradict_it_are_told(
@@ -371,6 +392,7 @@ def test_labels_without_a_manifest_go_by_the_option_and_ranks_that_contradict_it
     rows = rows_of(place / "labelled.jsonl")
     for row in rows:
         row["rank"] = {101: 250, 2: 150}.get(row["rank"], row["rank"])
+        del row["depth"]
     source = write_rows(tmp_path / "in", rows)
     train(place, tmp_path / "m", "--steps", "1", source=source)
     said = "in: ranks beyond 100 (150, 250 …) are taken for none found, but differ; was looked deeper? --depth says how deep"
@@ -379,6 +401,57 @@ def test_labels_without_a_manifest_go_by_the_option_and_ranks_that_contradict_it
     train(place, tmp_path / "n", "--steps", "1", "--depth", "200", "--max-rank", "250", source=source)
     assert "ranks beyond" not in capfd.readouterr().err
     assert read_json(tmp_path / "n" / "meta.json")["depth"] == 200
+
+
+def kinds_of(rows: list[dict], *kinds: str) -> list[dict]:
+    return [row for row in rows if row["kind"] in kinds]
+
+
+def test_joined_labels_keep_the_depth_of_each_kind(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # Joined as cat joins them, without a manifest. Answers were looked through to rank 1 alone, where 2 means none found.
+    shallow, deep = rows_of(relabelled(place, tmp_path / "shallow.jsonl", 1, 2)), rows_of(place / "labelled.jsonl")
+    joined = write_rows(tmp_path / "joined", kinds_of(shallow, "answer") + kinds_of(deep, "title"))
+    ended = ["--steps", "1", "--max-lr", "0", "--warmup", "1", "--eval-every", "1"]
+    train(place, tmp_path / "m", *ended, "--dev", str(joined), "--dev-kind", "answer", source=joined)
+    assert read_json(tmp_path / "m" / "meta.json")["depth"] == [1, 100]
+    assert "depth" not in capfd.readouterr().err
+    chosen = choices(place, tmp_path, tmp_path / "m", "answer")
+    found = {row["_id"]: 101 if row["rank"] == 2 else 1 for row in kinds_of(shallow, "answer")}
+    assert measured(tmp_path / "m") == pytest.approx(sum(found[id] for id in chosen) / len(chosen))
+    assert measured(tmp_path / "m") > 2  # what it would be at most, if rank 2 were one
+    with pytest.raises(UsageError, match=r"--depth 1: .*joined was labelled with --depth 100"):
+        train(place, tmp_path / "n", *ended, "--depth", "1", source=joined)
+    with pytest.raises(UsageError, match="--max-rank 90: must be above the depth of the labels, 100"):
+        train(place, tmp_path / "n", *ended, "--max-rank", "90", source=joined)
+    train(place, tmp_path / "n", *ended, "--kind", "answer", "--max-rank", "90", source=joined)  # titles are not read
+
+
+def test_one_list_of_two_depths_is_refused(place: Path, tmp_path: Path) -> None:
+    rows = rows_of(place / "labelled.jsonl")
+    rows[2]["depth"] = 1  # among q0's sentences: none found in 1 passage is no worse than rank 50
+    told = (
+        "in:3: 'q0#sentence#02' was looked at to depth 1, those before it of 'q0' for 'sentence' to depth 100: "
+        "their ranks cannot be compared; label them alike"
+    )
+    with pytest.raises(RecordError, match=told):
+        train(place, tmp_path / "m", source=write_rows(tmp_path / "in", rows))
+
+
+def test_an_assumed_depth_is_told_once(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shallow = rows_of(relabelled(place, tmp_path / "shallow.jsonl", 1, 2))
+    source = write_rows(tmp_path / "in", [{key: row[key] for key in row if key != "depth"} for row in shallow])
+    devs = [each for kind in ("answer", "title") for each in ("--dev", f"{kind}={source}")]
+    run(place, tmp_path / "m", "--steps", "1", *devs, source=source)
+    said = (
+        "in: nothing says how deep was looked for answers ('q0#sentence#00' has no 'depth'); 100 is assumed, so that "
+        "greater ranks mean none found (--depth says otherwise)"
+    )
+    assert capfd.readouterr().err.count(said) == 1
+    train(place, tmp_path / "n", "--steps", "1", "--depth", "1", source=source)
+    assert "is assumed" not in capfd.readouterr().err
+    assert read_json(tmp_path / "n" / "meta.json")["depth"] == 1
 
 
 def test_repeated_candidates_are_one_in_training_and_measuring(place: Path, tmp_path: Path) -> None:

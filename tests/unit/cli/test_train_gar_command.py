@@ -125,6 +125,45 @@ def test_questions_without_answers_or_answer_bearing_passage_are_dropped_and_cou
     assert set(learnt["m"]) == {asked.texts[f"q{number}"] for number in range(3, 24)}
 
 
+def test_measuring_with_questions_that_are_trained_with_is_told(
+    asked: Asked, writer: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [json.loads(line) for line in asked.questions.read_text().splitlines()]
+    again = [row | {"_id": f"other-{row['_id']}", "text": row["text"].upper()} for row in rows[:5]]
+    again[0]["answers"] = []  # has nothing to be measured with
+    dev = tmp_path / "dev.jsonl"
+    dev.write_text("".join(json.dumps(row) + "\n" for row in (*again, {"_id": "new", "text": "new", "answers": ["x"]})))
+    more = ["--eval-every", "6", "--select", "loss"]
+    capfd.readouterr()
+    train(asked, writer, tmp_path / "m", "--dev", str(dev), *more)
+    told = f"drtk: {dev}: 4 of its 5 questions are in {asked.questions} too: the weights that are kept are then"
+    assert told in capfd.readouterr().err
+    train(asked, writer, tmp_path / "n", "--dev-share", "0.3", *more)
+    assert "too:" not in capfd.readouterr().err
+
+
+def blank(asked: Asked, *questions: str) -> None:
+    """Take the texts of these questions' passages away."""
+    ids = {question.replace("q", "d") for question in questions}
+    rows = [json.loads(line) for line in asked.corpus.read_text().splitlines()]
+    rows = [row | {"text": row["text"] * (row["_id"] not in ids)} for row in rows]
+    asked.corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_passages_without_a_text_are_counted_as_far_as_answers_are_looked_for(
+    asked: Asked, writer: Path, tmp_path: Path, learnt: dict[str, dict[str, str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    blank(asked, "q5")
+    capfd.readouterr()
+    train(asked, writer, tmp_path / "m", task="gar-sentence")
+    # The answer is in the second of three hits: 23 * 2 + 3. d5 is the first of q4's, the second of q5's, the third of q3's.
+    assert "passages.jsonl: 2 of the 49 passages looked up there have no text\n" in capfd.readouterr().err
+    assert len(learnt["m"]) == 23
+    train(asked, writer, tmp_path / "n", "--match-title", task="gar-title")
+    assert len(learnt["n"]) == 24
+    assert "have no text" not in capfd.readouterr().err  # a title is looked into, too
+
+
 def test_answers_in_capitals_are_cleaned_where_the_preset_of_triviaqa_says_so(
     asked: Asked, writer: Path, tmp_path: Path, learnt: dict[str, dict[str, str]]
 ) -> None:
@@ -317,6 +356,11 @@ def test_data_that_cannot_be_trained_on_is_told_in_a_line(asked: Asked, writer: 
     with pytest.raises(DrtkError, match=r"no question has a passage with its answer among its hits in .*bm25.run"):
         train(asked, writer, tmp_path / "m", task="gar-sentence")
     asked.questions.write_text(plain)
+    blank(asked, *asked.texts)
+    told = r"passages.jsonl: none of the 72 passages looked up there has a text: is it the right file\?"
+    for task in ("gar-sentence", "gar-title"):  # 24 questions with 3 hits each
+        with pytest.raises(DrtkError, match=told):
+            train(asked, writer, tmp_path / "m", task=task)
     with pytest.raises(DrtkError, match="pairs do not fill one batch"):
         train(asked, writer, tmp_path / "m", "--folds", "2", "--batch", "24")
     with pytest.raises(DrtkError, match=r"questions.jsonl: no questions to measure with at this --dev-share"):

@@ -134,6 +134,27 @@ def test_the_weights_measured_best_are_the_result(place: Path, tmp_path: Path, m
     assert read_json(tmp_path / "first" / "meta.json")["best"] == {"step": 8, "rouge1": 0.9}
 
 
+def test_measuring_with_pairs_that_are_trained_on_is_told(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = (place / "examples.jsonl").read_text().splitlines(keepends=True)
+    rows = list(map(json.loads, lines))
+    (tmp_path / "first.jsonl").write_text("".join(lines[:50]))
+    # 14 new ones, 10 of those before, and 4 of their passages with the questions of others
+    mixed = [
+        json.dumps(row | {"query_id": other["query_id"]}) + "\n" for row, other in zip(rows[:4], rows[-4:], strict=True)
+    ]
+    (tmp_path / "dev.jsonl").write_text("".join(lines[40:] + mixed))
+    more = ["--steps", "1", "--eval-every", "1", "--select", "loss"]
+    capfd.readouterr()
+    train(place, tmp_path / "m", *more, "--dev", str(tmp_path / "dev.jsonl"), examples=str(tmp_path / "first.jsonl"))
+    told = f"dev.jsonl: 10 of its 28 pairs are in {tmp_path / 'first.jsonl'} too: the weights that are kept are then"
+    assert told in capfd.readouterr().err
+    (tmp_path / "new.jsonl").write_text("".join(lines[50:]))
+    train(place, tmp_path / "n", *more, "--dev", str(tmp_path / "new.jsonl"), examples=str(tmp_path / "first.jsonl"))
+    assert "too" not in capfd.readouterr().err
+
+
 def test_training_ends_when_patience_does_and_stays_ended(place: Path, tmp_path: Path):
     # learning 45 pairs by heart makes the loss on the 19 others grow
     more = ["--model", str(place / "larger"), "--batch", "32", "--select", "loss", "--dev-share", "0.3"]

@@ -206,3 +206,25 @@ def test_the_paragraph_of_a_squad_question_contains_its_answer(here: Path, capfd
     found = values(capfd, "a.run", *arguments, "--measures", "Answer@1", "--retrieved-only")
     assert found["queries"] == 2000
     assert 0.98 < found["Answer@1"] <= 1
+
+
+def test_passages_without_a_text_are_told_and_refused_where_none_has_one(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(here / "q.jsonl", rows(*({"id": f"q{n}", "question": "?", "answers": ["paris"]} for n in range(40))))
+    write(here / "a.run", "".join(f"q{n} Q0 d{at} {at} {9 - at} t\n" for n in range(40) for at in (1, 2)))
+    write(here / "bare.jsonl", rows(*({"_id": f"d{at}", "title": "Paris", "text": " "} for at in (1, 2))))
+    call = ["a.run", "--answers", "q.jsonl", "--corpus", "bare.jsonl", "--measures", "Answer@5"]
+    for workers in ("1", "2"):  # 40 questions of 2 passages each
+        with pytest.raises(
+            DrtkError, match=r"^bare.jsonl: none of the 80 passages looked up there has a text: is it the"
+        ):
+            values(capfd, *call, "--workers", workers)
+    assert values(capfd, *call, "--match-title")["Answer@5"] == 1  # titles are looked into
+    assert "text" not in capfd.readouterr().err
+    with pytest.raises(DrtkError, match=r"^bare.jsonl: none of the 160 passages looked up there has a text"):
+        command(capfd, "compare", "a.run", write(here / "b.run", (here / "a.run").read_text()), *call[1:])
+    write(here / "some.jsonl", rows({"_id": "d1", "text": ""}, {"_id": "d2", "text": "It is Paris."}))
+    assert values(capfd, *call[:3], "--corpus", "some.jsonl", "--measures", "Answer@1 Answer@5")["Answer@5"] == 1
+    app(["eval", *call[:3], "--corpus", "some.jsonl", "-q"], standalone_mode=False)
+    assert capfd.readouterr().err == "drtk: some.jsonl: 40 of the 80 passages looked up there have no text\n"

@@ -13,7 +13,14 @@ from drtk.io.jsonl import dump, read_expansions
 from drtk.records import Expansion, Prediction
 
 BARE = {"_id": "q7#answer#03", "query_id": "q7", "kind": "answer", "text": "the Nile"}
-FULL = BARE | {"score": -1.5, "rank": 4, "top1": {"title": "Nile", "text": "A river."}, "fold": 0, "mine": [1]}
+FULL = BARE | {
+    "score": -1.5,
+    "rank": 4,
+    "depth": 20,
+    "top1": {"title": "Nile", "text": "A river."},
+    "fold": 0,
+    "mine": [1],
+}
 
 
 def written(folder: Path, *rows: dict) -> str:
@@ -27,6 +34,7 @@ def test_an_expansion_is_read_and_written_as_it_was(tmp_path: Path) -> None:
     assert found[0] == Expansion("q7#answer#03", "q7", "answer", "the Nile")
     assert found[1].top1 == {"title": "Nile", "text": "A river."}
     assert (found[1].score, found[1].rank, found[1].fold, found[1].extra) == (-1.5, 4, 0, {"mine": [1]})
+    assert found[1].depth == 20
     assert [json.loads(dump(each)) for each in found] == [BARE, FULL | {"_id": "q7#answer#04"}]
 
 
@@ -37,6 +45,7 @@ def test_an_expansion_is_read_and_written_as_it_was(tmp_path: Path) -> None:
         ({"kind": "a/b"}, "'kind' 'a/b' must be one word that can stand in a file name"),
         ({"text": " "}, "'text' is empty"),
         ({"rank": 0}, "'rank' must be a whole number from 1"),
+        ({"depth": 0}, "'depth' must be a whole number from 1"),
         ({"fold": True}, "'fold' must be a whole number from 0"),
         ({"score": "high"}, "'score' must be a number"),
         ({"top1": []}, "'top1' must be an object"),

@@ -35,6 +35,17 @@ def places(found: Findings) -> dict[str, list[int]]:
 
 CORPUS = [{"_id": id, "text": f"text of {id}"} for id in ("a", "b", "c")]
 QUERIES = [{"_id": "1", "text": "who?"}, {"_id": "2", "text": "what?"}]
+EXPANSIONS = [
+    {"_id": id, "query_id": query, "kind": kind, "text": text}
+    for id, query, kind, text in (
+        ("a", "1", "answer", "the Nile"),
+        ("b", "1", "answer", "the Tiber"),
+        ("c", "1", "title", "the Nile"),
+        ("d", "2", "answer", "the Tiber"),
+        ("e", "2", "answer", "the Nile"),
+    )
+]
+PREDICTIONS = [{"query_id": "2", "answer": "the Nile"}, {"query_id": "1", "answer": "Rome", "score": -0.5}]
 
 
 @pytest.mark.parametrize(
@@ -88,6 +99,35 @@ QUERIES = [{"_id": "1", "text": "who?"}, {"_id": "2", "text": "what?"}]
             [{"query": " ", "pos": ["yes", ""], "neg": ["no"]}],
             {"empty-text": [1, 1]},
         ),
+        ("expansions", EXPANSIONS, {}),
+        (
+            "expansions",
+            [
+                *EXPANSIONS,
+                EXPANSIONS[0],
+                EXPANSIONS[4] | {"_id": "f", "text": " the  Nile "},
+                {**EXPANSIONS[0], "text": " "},
+            ],
+            {"duplicate": [6], "same-text": [6, 7], "split-query": [6, 7], "unreadable": [8]},
+        ),
+        (
+            "expansions",  # 1 has answers of which one says no depth, and a title of its own
+            [row | {"rank": 1, "depth": depth} for row, depth in zip(EXPANSIONS, (100, None, 9, 100, 20), strict=True)],
+            {"mixed-depth": [5]},
+        ),
+        (
+            "expansions",
+            [row | {"rank": 1, "depth": depth} for row, depth in zip(EXPANSIONS, (100, 20, 9, 100, 100), strict=True)],
+            {"mixed-depth": [2]},
+        ),
+        ("predictions", PREDICTIONS, {}),
+        (
+            "predictions",
+            [*PREDICTIONS, {"query_id": "2", "answer": " "}],
+            {"repeated-prediction": [3], "no-score": [1, 3], "empty-text": [3]},
+        ),
+        ("predictions", [*PREDICTIONS, PREDICTIONS[1]], {"repeated-prediction": [3]}),
+        ("predictions", [{"query_id": "1"}, {"query_id": "1", "answer": "a", "score": "x"}], {"unreadable": [1, 2]}),
     ],
 )
 def test_a_check_finds_its_problem_and_its_line(
@@ -116,13 +156,24 @@ def test_a_check_finds_its_problem_and_its_line(
             ],
             {"unknown-passage": [1, 2, 2], "unknown-query": [2]},
         ),
+        (
+            "expansions",
+            [*EXPANSIONS[:3], EXPANSIONS[3] | {"query_id": "9"}],
+            {"unknown-query": [4], "no-candidates": [0]},
+        ),
+        (
+            "predictions",
+            [PREDICTIONS[0], {"query_id": "9", "answer": "a"}],
+            {"unknown-query": [2], "no-prediction": [0]},
+        ),
     ],
 )
 def test_ids_are_looked_for_in_the_corpus_and_the_queries(
     tmp_path: Path, kind: str, content: bytes | list[Any], expected: dict[str, list[int]]
 ) -> None:
     corpus, queries = file(tmp_path, CORPUS, "corpus.jsonl"), file(tmp_path, QUERIES, "queries.jsonl")
-    found = findings(file(tmp_path, content), kind, corpus=corpus, queries=queries)
+    others = {} if kind in ("expansions", "predictions") else {"corpus": corpus}
+    found = findings(file(tmp_path, content), kind, queries=queries, **others)
     shown = {
         check: [int(place.rpartition(":")[2]) if ":" in place else 0 for place, _ in found.shown(check)]
         for check in found.counts
@@ -177,7 +228,8 @@ def test_no_leak_between_the_public_question_sets() -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "problem"),
     [
-        (None, {}, "--as is needed"),
+        ("expansions", {"corpus": "x"}, "--corpus goes with --as qrels, run or examples"),
+        ("predictions", {"leak": "x"}, "--leak goes with --as passages, queries or examples"),
         ("passages", {"corpus": "x"}, "--corpus goes with --as qrels, run or examples"),
         ("qrels", {"leak": "x"}, "--leak goes with --as passages, queries or examples"),
     ],
@@ -185,6 +237,40 @@ def test_no_leak_between_the_public_question_sets() -> None:
 def test_a_choice_that_cannot_be_meant_is_refused(kind: str | None, options: dict[str, str], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         findings("-", kind, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (EXPANSIONS, "expansions"),
+        ([EXPANSIONS[0] | {"rank": 1, "depth": 9, "top1": {"title": "", "text": "words " * 3000}}], "expansions"),
+        (PREDICTIONS, "predictions"),
+        ([{"id": "1", "prediction": "Rome"}], "predictions"),
+        ([{"query_id": "1", "positives": ["a"], "negatives": ["b"]}], "examples"),
+        (CORPUS, None),
+        ([{"id": "1", "question": "who?", "answer": ["Rome"]}], None),
+        ([{"query_id": "1", "query": "who?", "answer": "Rome"}], None),
+        (b"1 Q0 a 1 3.0 x\n", None),
+        (b"", None),
+    ],
+)
+def test_what_a_file_holds_is_recognised_where_it_can_be(tmp_path: Path, content: Any, kind: str | None) -> None:
+    source = file(tmp_path, content)
+    if kind is not None:
+        assert findings(source, None).as_row()["kind"] == kind  # type: ignore[arg-type]
+        return
+    with pytest.raises(
+        UsageError, match=r"--as is needed: one of passages, queries, .*file: what it holds is not to be"
+    ):
+        findings(source, None)  # type: ignore[arg-type]
+
+
+def test_a_pipe_is_recognised_and_read_from_its_beginning(tmp_path: Path) -> None:
+    content = b"".join(orjson.dumps(row) + b"\n" for row in [*PREDICTIONS, PREDICTIONS[1]])
+    result = CliRunner().invoke(app, ["validate"], input=content)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("<stdin>: 3 predictions read\n")
+    assert "<stdin>:3: question '1' has a prediction in line 2 already" in result.stdout
 
 
 def test_only_the_first_problems_are_shown_and_all_are_counted(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drtk.cli.main import app
 from drtk.errors import MismatchError, UsageError
 from drtk.models import query_reranker, text_writer
 from drtk.questions.answering import Chain, Chosen, Writer
@@ -305,6 +306,14 @@ def test_first_passages_are_those_of_the_searchs_own_settings(
         assert len(opened) == 1  # the index is there once, for the search and for what is read
     assert told["0"] != told["1"]
     assert [shown[b][0].startswith(told[b]) for b in ("0", "1")] == [True, True]
+    # The texts may be gone since the index was made: told once, however many questions come.
+    write(here / "blank.jsonl", "".join(json.dumps(row | {"text": ""}) + "\n" for row in rows))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{QUESTION}\n{QUESTION}\n".encode())))
+    ask[ask.index(QUESTION)] = "-"
+    capfd.readouterr()
+    app([*map(str, ask), "--corpus", "blank.jsonl"], standalone_mode=False)
+    said = capfd.readouterr().err
+    assert said.count("blank.jsonl: none of the 2 passages looked up there has a text: is it the right file?") == 1
 
 
 def test_what_does_not_go_together_is_refused(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from drtk.cli.main import app
-from drtk.errors import MismatchError, RecordError, UsageError
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.io.jsonl import read_expansions
 from drtk.io.manifest import read_json
 from drtk.models import text_writer
@@ -68,6 +68,7 @@ def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(
     call = ["expand-queries", "questions.jsonl", "--model", str(models / "t5"), "--kind", "answer", "-o", "e.jsonl"]
     app(call, standalone_mode=False)
     told = capfd.readouterr().err
+    assert "trained on" not in told  # nothing says what this model was made from
     found = list(read_expansions("e.jsonl"))
     assert [each.text for each in found[:3]] == ["rivers", "planets market", "winters"]
     assert [each.id for each in found[:4]] == ["q0#answer#01", "q0#answer#02", "q0#answer#03", "q1#answer#01"]
@@ -75,6 +76,7 @@ def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(
     counts = read_json(Path("e.jsonl.meta.json"))["counts"]
     # 24 questions, of whose 6 texts 2 are blank and 1 comes again; 2 words a question and 1, 2 and 1 more with each candidate
     assert (counts["in"], counts["out"], counts["blank"], counts["repeated"]) == (24, 72, 48, 24)
+    assert "trained on" not in counts
     assert counts["words"] == {
         "answer": {"questions": 24, "candidates": 72, "question": 48, "expanded": 24 * (3 + 4 + 3)}
     }
@@ -99,7 +101,7 @@ def test_a_question_whose_texts_are_all_blank_is_told(
     ]
     app(call, standalone_mode=False)
     assert Path("e.jsonl").read_bytes() == b""
-    assert capfd.readouterr().err == "drtk: 24 times a question is left without a candidate\n"
+    assert capfd.readouterr().err == "drtk: 24 of 24 questions are left without a candidate of kind 'answer'\n"
 
 
 def test_texts_do_not_depend_on_order_batches_or_neighbours(
@@ -294,6 +296,10 @@ def test_a_generator_of_a_fold_by_itself_knows_what_it_was_trained_with(
         said, counted = told(questions, fold)
         assert f"fold-{fold} was trained with {seen} of these questions, and may have their answers" in said
         assert counted == seen
+    # with --holdout no question goes to a generator that was made from it, which is known
+    call = ["expand-queries", questions, "--model", generators, "--holdout", *SHORT, "-o", tmp_path / "h", "-q"]
+    app([str(each) for each in call], standalone_mode=False)
+    assert read_json(tmp_path / "h.meta.json")["counts"]["trained on"] == 0
     # the questions of its own fold alone are new to it
     own = [line for line, fold in zip(questions.open(), folds, strict=True) if fold == 0]
     (tmp_path / "own.jsonl").write_text("".join(own))
@@ -418,3 +424,29 @@ def test_killed_and_resumed_the_bytes_and_counts_are_the_same(
     assert Path("killed.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
     counts = [read_json(Path(f"{name}.jsonl.meta.json"))["counts"] for name in ("killed", "whole")]
     assert counts[0] == counts[1]
+
+
+def without_texts(asked: Asked, **changes: str) -> None:
+    rows = [json.loads(line) | changes for line in asked.corpus.read_text().splitlines()]
+    asked.corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_candidates_that_are_missing_are_told_with_their_kind_and_the_corpus(
+    asked: Asked, capfd: pytest.CaptureFixture[str]
+) -> None:
+    call = ["expand-queries", "questions.jsonl", "--from-run", "bm25.run", "--corpus", "passages.jsonl", "-q"]
+    without_texts(asked, text=" ")
+    capfd.readouterr()
+    app([*call, "-o", "titles.jsonl"], standalone_mode=False)  # 24 questions with 3 hits each
+    told = "passages.jsonl: none of the 72 passages looked up there has a text: is it the right file?"
+    left = "24 of 24 questions are left without a candidate of kind 'sentence'"
+    assert capfd.readouterr().err == f"drtk: {told}\ndrtk: {left}\n"
+    with pytest.raises(DrtkError) as fault:
+        app([*call, "--kind", "sentence", "-o", "s.jsonl"], standalone_mode=False)
+    assert str(fault.value) == told
+    assert not Path("s.jsonl").exists()
+    app([*call, "--kind", "title", "-o", "t.jsonl"], standalone_mode=False)
+    assert capfd.readouterr().err == ""  # which needs no texts
+    without_texts(asked, title="")
+    with pytest.raises(DrtkError, match="none of the 72 passages looked up there has a text"):
+        app([*call, "-o", "all.jsonl"], standalone_mode=False)

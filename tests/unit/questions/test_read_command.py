@@ -301,3 +301,10 @@ def test_a_score_that_is_no_number_is_a_fault(here: Path, model: Path, capfd: py
         (folder / file.name).write_bytes(file.read_bytes())
     with pytest.raises(DrtkError, match=r"gave a score that is no finite number, computing in torch\.float32"):
         predictions(capfd, "run", *FILES, "--model", folder)
+
+
+def test_a_run_without_a_query_is_told(here: Path, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(here / "empty", "")
+    capfd.readouterr()
+    app(["read", "empty", *FILES, "--model", str(model), *SHORT], standalone_mode=False)
+    assert capfd.readouterr() == ("", "drtk: read: no question came in, so nothing is answered\n")

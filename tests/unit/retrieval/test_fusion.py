@@ -234,3 +234,14 @@ def test_an_option_that_is_not_looked_at_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=told):
         command(capfd, "fuse", "bm25.run", "dense.run", "--method", *given)
+
+
+def test_runs_without_a_query_are_told(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from drtk.cli.main import app
+
+    (runs / "empty.run").write_text("")
+    capfd.readouterr()
+    app(["fuse", "empty.run", "empty.run", "-q"], standalone_mode=False)
+    assert capfd.readouterr() == ("", "drtk: fuse: no query came in, so nothing is fused\n")
+    app(["fuse", "empty.run", "bm25.run", "-q"], standalone_mode=False)
+    assert capfd.readouterr().err == ""

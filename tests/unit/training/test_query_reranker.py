@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -103,6 +105,15 @@ def test_ranks_beyond_the_depth_become_max_rank_and_tied_groups_go() -> None:
     assert found.ranks(1).tolist() == [1, 2, 3]  # its first three
     assert [tuple(each) for each in found[1].candidates][2] == ("question 2", "text 2", "t", "p")
     assert len(LabelledCandidates(groups, depth=100, max_rank=101, ties=True)) == 3
+
+
+def test_a_candidate_goes_by_its_own_depth_where_it_says_one() -> None:
+    shallow = group(1, [1, 2, 2])
+    own = Candidates(shallow.query, "answer", tuple(replace(each, depth=1) for each in shallow.expansions))
+    found = LabelledCandidates([group(0, [1, 2, 3]), own], depth=100, max_rank=101)
+    assert [found.ranks(number).tolist() for number in range(2)] == [[1, 2, 3], [1, 101, 101]]
+    assert (found.depth, found.beyond) == ([1, 100], set())
+    assert LabelledCandidates([own], depth=100, max_rank=101).depth == 1
 
 
 def test_candidates_of_one_text_are_one_and_the_most_counts_different_ones() -> None:

@@ -133,3 +133,21 @@ def test_scores_that_lack_are_named(tmp_path: Path, capfd: pytest.CaptureFixture
     write(tmp_path / "qrels", "7 0 1 1\n")
     with pytest.raises(UsageError, match="--policy sbert goes by scores of a cross-encoder"):
         command(capfd, "mine-negatives", tmp_path / "bm25.run", "--qrels", tmp_path / "qrels", "--policy", "sbert")
+
+
+def test_texts_that_are_missing_are_the_cause_that_is_told(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = [json.loads(line) for line in (world / "corpus.jsonl").read_text().splitlines()]
+    write(world / "corpus.jsonl", "".join(json.dumps(row | {"text": " "}) + "\n" for row in rows))
+    # of q1, q2 and q3, as q4 has no answers to look for; d0 is no candidate of q1 where it is judged
+    with pytest.raises(DrtkError, match=r"corpus.jsonl: none of the 18 passages looked up there has a text: is it the"):
+        command(capfd, *NQ_CALL)
+    with pytest.raises(DrtkError, match=r"corpus.jsonl: none of the 17 passages looked up there has a text: is it the"):
+        command(capfd, *NQ_CALL, "--qrels", "gold.tsv")  # q1 has a positive, and would have false negatives
+    write(
+        world / "corpus.jsonl",
+        "".join(json.dumps(row | {"text": row["text"] * (at > 1)}) + "\n" for at, row in enumerate(rows)),
+    )
+    capfd.readouterr()
+    command(capfd, *NQ_CALL, "-o", "nq.jsonl", "-q")
+    counts = json.loads((world / "nq.jsonl.meta.json").read_text())["counts"]
+    assert counts["looked into for answers"] == {"passages": 18, "without a text": 6}  # d0 and d1, of three questions

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from drtk.io.progress import warn
+from drtk.records import Passage
 
 PASSAGES, TEXTLESS = "passages", "without a text"  # counts: of passages that were used, and of those among them
+
+
+def looked_up(passages: Iterable[Passage]) -> dict[str, int]:
+    """The counts of passages that were looked up; no entry for what there is none of."""
+    blank = [not passage.text.strip() for passage in passages]
+    return {name: number for name, number in ((PASSAGES, len(blank)), (TEXTLESS, sum(blank))) if number}
 
 
 def all_textless(counts: Mapping[str, Any], corpus: str) -> str | None:
@@ -18,6 +25,8 @@ def all_textless(counts: Mapping[str, Any], corpus: str) -> str | None:
 
 
 def warn_of_textless(counts: Mapping[str, Any], corpus: str) -> None:
-    """Warn, with numbers, where some of the passages had no text."""
-    if counts.get(TEXTLESS):
+    """Warn, with numbers, where some of the passages had no text, or none had one."""
+    if told := all_textless(counts, corpus):
+        warn(told)
+    elif counts.get(TEXTLESS):
         warn(f"{corpus}: {counts[TEXTLESS]:,} of the {counts[PASSAGES]:,} passages looked up there have no text")

@@ -1,0 +1,111 @@
+"""What `drtk validate` looks for in candidate expansions and predictions, and how a file of them is recognised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal
+
+from drtk.io import formats
+from drtk.io.examples import is_example
+from drtk.io.findings import Findings, note_repeated
+from drtk.io.grouping import Grouping
+from drtk.io.intake import Intake
+from drtk.io.leaks import digest
+from drtk.io.rows import QUERY_IDS, Row, parse_row
+from drtk.io.streams import is_stream
+from drtk.records import Expansion, Prediction
+
+if TYPE_CHECKING:
+    from drtk.io.validation import Against
+
+_QUESTIONS = ("text", "question", "query", "query_text")
+
+
+def recognised(source: str, intake: Intake) -> Literal["examples", "expansions", "predictions"] | None:
+    """What a file holds, judged by its first record; None where that is of no kind that can be told from all others."""
+    row = _first_of_stream(intake.peek(source)) if is_stream(source) else _first_of_file(source)
+    if row is None:
+        return None
+    if is_example(row):
+        return "examples"
+    of_question = "query_id" in row or "qid" in row
+    if of_question and "kind" in row and "text" in row:
+        return "expansions"
+    answer = row.get("answer", row.get("prediction"))
+    if (
+        isinstance(answer, str)
+        and any(name in row for name in QUERY_IDS)
+        and not any(name in row for name in _QUESTIONS)
+    ):
+        return "predictions"
+    return None
+
+
+def _first_of_file(source: str) -> Row | None:
+    _, row = next(formats.json_rows(source, Intake()), (0, None))
+    return row if isinstance(row, dict) else None
+
+
+def _first_of_stream(beginning: bytes) -> Row | None:
+    line = next((line for line in beginning.splitlines() if line.strip()), b"")
+    try:
+        return parse_row(line)
+    except ValueError:
+        return None
+
+
+def check_expansions(found: Iterator[tuple[int, Expansion]], findings: Findings, against: Against) -> None:
+    """Note what the commands of `drtk rerank-queries` refuse or pass over, candidate by candidate."""
+    ids, texts, lists = Grouping(), Grouping(), Grouping()
+    seen: set[str] = set()
+    for query_id, block in groupby(found, key=lambda item: item[1].query_id):
+        kinds: set[str] = set()
+        depths: dict[str, int] = {}
+        for line, each in block:
+            if query_id not in seen:
+                against.check_query(query_id, line, findings)
+            seen.add(query_id)
+            if each.kind not in kinds:
+                lists.add(f"{query_id} {each.kind}", str(line))
+            kinds.add(each.kind)
+            ids.add(each.id, str(line))
+            texts.add(digest("\n".join((query_id, each.kind, " ".join(each.text.split())))), str(line))
+            depth = depths.setdefault(each.kind, each.depth) if each.depth is not None else None
+            if depth != each.depth:
+                problem = f"'{each.id}' was looked at to depth {each.depth}, those before it to depth {depth}"
+                findings.add("mixed-depth", line, problem)
+    note_repeated(ids, texts, findings)
+    for key, lines in lists.repeated():
+        query_id, kind = key.split()
+        for place in lines[1:]:
+            findings.add("split-query", int(place), f"candidates of '{query_id}' for '{kind}' begin in line {lines[0]}")
+    _note_missing(seen, "no-candidates", "has no candidate", findings, against)
+
+
+def check_predictions(found: Iterator[tuple[int, Prediction]], findings: Findings, against: Against) -> None:
+    """Note what `drtk eval --exact-match` refuses or passes over, prediction by prediction."""
+    places = Grouping()
+    seen: set[str] = set()
+    for line, each in found:
+        if each.query_id not in seen:
+            against.check_query(each.query_id, line, findings)
+        seen.add(each.query_id)
+        places.add(each.query_id, f"{line} {'' if each.score is None else 'scored'}")
+        if not each.answer.strip():
+            findings.add("empty-text", line, f"the answer to question '{each.query_id}' is empty")
+    for query_id, values in places.repeated():
+        first, *others = (value.split() for value in values)
+        for line_now, *_ in others:
+            problem = f"question '{query_id}' has a prediction in line {first[0]} already"
+            findings.add("repeated-prediction", int(line_now), problem)
+        for line_now, *scored in (first, *others):
+            if not scored:
+                problem = f"question '{query_id}' has several predictions, and this one has no score"
+                findings.add("no-score", int(line_now), problem)
+    _note_missing(seen, "no-prediction", "has no prediction", findings, against)
+
+
+def _note_missing(seen: Iterable[str], check: str, problem: str, findings: Findings, against: Against) -> None:
+    for query_id in (against.queries or {}).keys() - set(seen):
+        findings.add(check, 0, f"query '{query_id}' {problem}")
