@@ -15,7 +15,8 @@ import typer
 from typer.core import TyperGroup
 
 from drtk import __version__
-from drtk.errors import DrtkError, OutputClosed
+from drtk.cli.usage import parsing_fault, usage_line
+from drtk.errors import DrtkError, OutputClosed, UsageError
 
 # In the order of a pipeline; each is a function of its own name in drtk/cli/, or a group of such: drtk NAME STEP.
 COMMANDS = (
@@ -107,12 +108,13 @@ def run() -> NoReturn:
     if sys.stderr is None:  # closed by 2>&-: print and Typer would turn to stdout then, which is for records
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
     try:
-        app(prog_name="drtk")  # also under python -m
-    except SystemExit as done:
-        status = done.code if isinstance(done.code, int) else 1
+        left = app(prog_name="drtk", standalone_mode=False)  # the name also under python -m; we tell faults ourselves
+        status = left if isinstance(left, int) else 0  # of typer.Exit, and of --help
         if status == 130:
             _complain("interrupted")
         _leave(status)
+    except SystemExit as done:
+        _leave(done.code if isinstance(done.code, int) else 1)
     except OutputClosed as closed:
         _leave(closed.status)
     except BrokenPipeError:
@@ -120,7 +122,7 @@ def run() -> NoReturn:
     except DrtkError as error:
         if verbose:
             traceback.print_exc()
-        _complain(str(error))
+        _complain(usage_line(str(error), _asked()) if isinstance(error, UsageError) else str(error))
         _leave(error.status)
     except OSError as error:
         if error.errno is None:
@@ -132,7 +134,25 @@ def run() -> NoReturn:
     except KeyboardInterrupt:
         _complain("interrupted")
         _leave(130)
-    _leave(0)
+    except Exception as error:
+        fault = parsing_fault(error)
+        if fault is None:
+            raise
+        if fault.startswith("usage: "):  # nothing but drtk, or the name of a group: that is asking for help
+            with contextlib.suppress(OSError):
+                print(error, file=sys.stderr)
+        else:
+            _complain(usage_line(fault, _asked()))
+        _leave(2)
+
+
+def _asked() -> str:
+    """The command on the command line, with its step; "" where none is named rightly. drtk has no option with a value."""
+    words = sys.argv[1:]
+    step = " ".join(words[:2])
+    if step in FUNCTIONS:
+        return step
+    return words[0] if words and words[0] in {name.split()[0] for name in FUNCTIONS} else ""
 
 
 def _complain(message: str) -> None:

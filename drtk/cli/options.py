@@ -13,10 +13,21 @@ import typer
 from drtk.errors import UsageError
 from drtk.settings.core import default_of, load_preset, merge, plain_type, to_dict
 
+NO_WHOLE = "is not a whole number (a thousand is 1000 or 1_000)"
+
+
+def whole_number(text: str) -> int:
+    """The number of a count. Typer alone would take 1.000, a thousand in half of the world, for 1."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(NO_WHOLE) from None
+
+
 Source = Annotated[str, typer.Argument(metavar="INPUT", help="File to read; - is stdin.", show_default=False)]
 Output = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="File to write; - is stdout.")]
 Folder = Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Folder to make.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of every random draw.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", parser=whole_number, help="Seed of every random draw.")]
 AnotherCorpus = Annotated[
     bool,
     typer.Option("--another-corpus", help="Take what was made from another corpus than --corpus; ids agree."),
@@ -108,7 +119,9 @@ def _option(item: Any, kind: Any) -> inspect.Parameter:
     help = item.metadata["help"] + (f" [default: {shown}]" if shown else "")
     if get_origin(plain) is tuple:
         plain = list[get_args(plain)[0]]  # type: ignore[misc]
-    return _keyword(item.name, Annotated[plain | None, typer.Option(flag, help=help, show_default=False)], None)
+    parser = whole_number if plain is int else None
+    option = typer.Option(flag, help=help, show_default=False, parser=parser)
+    return _keyword(item.name, Annotated[plain | None, option], None)
 
 
 def _shown(default: Any, plain: Any) -> str:

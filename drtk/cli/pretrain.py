@@ -69,21 +69,9 @@ def pretrain(
     Makes a model folder that train-retriever, transformers and sentence-transformers load; log.jsonl in it has every loss.
     """
     from drtk.errors import UsageError
-    from drtk.io.manifest import inputs_named
-    from drtk.models.attending import Attention
-    from drtk.models.device import choose_device
     from drtk.models.hub import locate
-    from drtk.objectives.assembly import assembled, check_lengths, warn_of_twins
-    from drtk.objectives.checking import checked
     from drtk.settings.composing import composition, with_changes
-    from drtk.text.token_corpus import TokenCorpus
-    from drtk.training.arguments import precision_of, trains_on_gpu
-    from drtk.training.material import Material
-    from drtk.training.noticing import notice
-    from drtk.training.pretrain import pretrain as train
-    from drtk.training.pretrain import shares
-    from drtk.training.pretrained import take_up
-    from drtk.training.reporting import check_reporting
+    from drtk.training.beforehand import check_beforehand
 
     place = str(recipe["name"])
     content = with_changes(recipe, changes or [])
@@ -96,13 +84,31 @@ def pretrain(
         plan = plan.without(drop)
     if generator is not None:
         _check_asked(plan.generator, place)
+    if probe is not None and probe_sts is not None:
+        raise UsageError("--probe and --probe-sts choose the best encoder, each by another figure: one of them")
+    check_beforehand(settings.trainer, device, *passages, *job.side_files, probe_sts)
+    folder = locate(model)
+    split = _split(probe) if probe is not None else ""
+    from drtk.io.manifest import inputs_named
+    from drtk.models.attending import Attention
+    from drtk.models.device import choose_device
+    from drtk.objectives.assembly import assembled, check_lengths, warn_of_twins
+    from drtk.objectives.checking import checked
+    from drtk.text.token_corpus import TokenCorpus
+    from drtk.training.arguments import precision_of, trains_on_gpu
+    from drtk.training.material import Material
+    from drtk.training.noticing import notice
+    from drtk.training.pretrain import pretrain as train
+    from drtk.training.pretrain import shares
+    from drtk.training.pretrained import take_up
+    from drtk.training.reporting import check_reporting
+
     wants = checked(plan, place=place)
     check_reporting(settings.report_to)
     on_gpu = trains_on_gpu(device)
     half = precision_of(settings.precision, on_gpu=on_gpu) != "float32"
     attention = Attention(settings.attention, choose_device("cuda" if on_gpu else "cpu"), half)
     attention.check()
-    folder = locate(model)
     network, tokenizer = assembled(plan, folder, seed=seed, place=place, attention=attention)
     check_lengths(network, settings.max_length)
     warn_of_twins(network)
@@ -119,7 +125,7 @@ def pretrain(
         spared=SPARED if "held_out" in of_preset else 0.5,
         batch_of=f"preset '{place}'" if "batch" in of_preset else "",
     )
-    look = _probe(probe, probe_sts, job)
+    look = _probe(probe, split, probe_sts, job)
     noticed = notice(material)  # what a view or masking cannot do with this corpus is said before anything begins
     if dry_run:
         from drtk.cli.explaining import explained
@@ -163,21 +169,26 @@ def _check_asked(wanted: Generator | None, place: str) -> None:
         )
 
 
-def _probe(folder: str | None, pairs: str | None, job: FolderJob) -> Any:
+def _split(folder: str) -> str:
+    from pathlib import Path
+
+    from drtk.evaluation.probes import split_to_choose_by
+
+    return split_to_choose_by(Path(folder))
+
+
+def _probe(folder: str | None, split: str, pairs: str | None, job: FolderJob) -> Any:
     """What is asked of the encoder now and then: a function of it; None where nothing is."""
     from pathlib import Path
 
-    from drtk.errors import UsageError
-    from drtk.evaluation.probes import RankingProbe, RatingProbe, split_to_choose_by
+    from drtk.evaluation.probes import RankingProbe, RatingProbe
     from drtk.models.embedding import embedded
 
     if folder is None and pairs is None:
         return None
-    if folder is not None and pairs is not None:
-        raise UsageError("--probe and --probe-sts choose the best encoder, each by another figure: one of them")
     probe: Any
     if folder is not None:
-        probe = RankingProbe(Path(folder), split=split_to_choose_by(Path(folder)), intake=job.intake)
+        probe = RankingProbe(Path(folder), split=split, intake=job.intake)
     else:
         probe = RatingProbe(str(pairs), intake=job.intake)
     return lambda model: probe(lambda items, role: embedded(model, items, role=role))

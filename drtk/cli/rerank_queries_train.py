@@ -64,16 +64,6 @@ def rerank_queries__train(
     Makes a folder that rerank-queries apply loads, and sentence-transformers' CrossEncoder; LOWER numbers are better.
     With --dev KIND=FILE, a folder of such folders, one for each kind.
     """
-    from drtk.io.manifest import inputs_named
-    from drtk.io.progress import log
-    from drtk.io.streams import name_of
-    from drtk.models.hub import locate
-    from drtk.models.query_reading import BY_KIND, READING, QueryReading
-    from drtk.models.query_reranker import start_query_reranker
-    from drtk.settings.query_reranking import READ
-    from drtk.training.overlap import warn_of_overlap
-    from drtk.training.query_reranker import plan, train_query_reranker
-
     settings.check()
     devs = _files_by_kind(dev or [])
     if devs and "" not in devs and dev_kind is not None:
@@ -85,6 +75,20 @@ def rerank_queries__train(
         ):  # fmt: skip
             if given is not None:
                 raise UsageError(f"{flag}: goes with --dev")
+    from drtk.models.hub import locate
+    from drtk.training.beforehand import check_beforehand
+
+    check_beforehand(settings.trainer, device, labelled, queries, *devs.values(), dev_queries)
+    locate(model)
+    from drtk.io.manifest import inputs_named
+    from drtk.io.progress import log
+    from drtk.io.streams import name_of
+    from drtk.models.query_reading import BY_KIND, READING, QueryReading
+    from drtk.models.query_reranker import start_query_reranker
+    from drtk.settings.query_reranking import READ
+    from drtk.training.overlap import warn_of_overlap
+    from drtk.training.query_reranker import plan, train_query_reranker
+
     told: set[str] = set()
     groups = _read(labelled, queries, kind, settings, job, told, training=True)
     if groups.tied:

@@ -126,18 +126,23 @@ def _train(
     from pathlib import Path
 
     from drtk.enrichment.termweights.choices import check_settings
+    from drtk.models.hub import locate
+    from drtk.training.beforehand import check_beforehand
+    from drtk.training.weighing_methods import check_method
+
+    check_method(method)
+    check_settings(method, settings, "train")
+    check_beforehand(training.trainer, device, examples, corpus, queries)
+    locate(model)
     from drtk.io.jsonl import read_examples, read_queries
     from drtk.io.manifest import inputs_named
     from drtk.io.store import CorpusStore
     from drtk.io.streams import name_of
-    from drtk.models.hub import locate
     from drtk.models.termweighter import start_weigher
     from drtk.training.examples import PackedExamples
-    from drtk.training.weighing import check_method, plan, train_weigher
+    from drtk.training.weighing import plan, train_weigher
     from drtk.training.weighing_data import check_added_texts
 
-    check_method(method)
-    check_settings(method, settings, "train")
     settings = replace(settings, title=settings.title or "join")
     packed = PackedExamples(read_examples(examples, intake=job.intake), line=lambda: job.intake.line)
     plan(packed, method, training, source=name_of(examples))

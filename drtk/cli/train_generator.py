@@ -58,20 +58,27 @@ def train_generator(
     measured = dev is not None or settings.dev_share is not None
     if settings.patience is not None and not measured:
         raise UsageError("--patience needs something to measure with: --dev or --dev-share")
+    from drtk.models.hub import locate
+    from drtk.training.beforehand import check_beforehand
+
+    files = (source, corpus, queries, dev, run, dev_run)
     if settings.kind is not None:
         from drtk.cli.question_training import check_files, train_on_questions
 
         given = {"corpus": corpus, "queries": queries, "dev": dev, "run": run, "dev_run": dev_run}
         check_files(settings, given)
+        check_beforehand(settings.trainer, device, *files)
+        locate(model)
         train_on_questions(source, model=model, given=given, seed=seed, device=device, settings=settings, job=job)
         return
     if run is not None or dev_run is not None:
         raise UsageError(f"{'--run' if run else '--dev-run'}: only with --task gar-sentence or gar-title")
     if (corpus is None) != (queries is None):
         raise UsageError("--corpus and --queries go together; without both, INPUT holds passages with their queries")
+    check_beforehand(settings.trainer, device, *files)
+    locate(model)
     from drtk.evaluation.rouge import need_rouge, rouge
     from drtk.io.manifest import inputs_named
-    from drtk.models.hub import locate
     from drtk.models.reading import RECIPE
     from drtk.training.generator import plan, start_from, train_generator
     from drtk.training.overlap import pairs_in_both, warn_of_overlap
@@ -81,8 +88,13 @@ def train_generator(
     if measured and settings.best_by != "loss":
         need_rouge()
     start = start_from(model, settings)
-    files = [source] if dev is None else [source, dev]
-    found = read_pairs(files, corpus=corpus, queries=queries, source=start.reading.text, intake=job.intake)
+    found = read_pairs(
+        [source] if dev is None else [source, dev],
+        corpus=corpus,
+        queries=queries,
+        source=start.reading.text,
+        intake=job.intake,
+    )
     pairs, held = held_out(found[0], settings.dev_share) if settings.dev_share is not None else (found[0], found[-1])
     if measured and not len(held):
         raise DrtkError(f"{dev or source}: no pairs to measure with" + (" at this --dev-share" if dev is None else ""))

@@ -78,6 +78,14 @@ def train_reranker(
         raise UsageError("--dev and --dev-run go together: the judgements, and the run that is measured")
     if dev is None and settings.patience is not None:
         raise UsageError("--patience: needs something to measure with: --dev and --dev-run")
+    settings.check()
+    from drtk.training.beforehand import check_beforehand
+
+    check_beforehand(settings.trainer, device, examples, corpus, queries, vectors, qrels, dev, dev_run, dev_vectors)
+    if model is not None:
+        from drtk.models.hub import locate
+
+        locate(model)
     probe = None if dev is None or dev_run is None else _probe(dev, dev_run, dev_split, settings, job)
     if hlatr:
         _lists(examples, str(vectors), str(qrels), dev_vectors, probe, seed, device, settings, job)
@@ -123,13 +131,10 @@ def _pairs(
         GROUP_TOKENS,
         LENGTH,
         Measuring,
-        check_settings,
-        negatives_of,
         plan,
         train_reranker,
     )
 
-    check_settings(settings)
     refuse_query_reranker(model, locate(model))
     packed = PackedExamples(
         read_examples(source, intake=job.intake),
@@ -144,7 +149,7 @@ def _pairs(
         name_of(source),
         queries=texts,
         corpus=store,
-        negatives=negatives_of(settings),
+        negatives=settings.negatives_in_a_step,
         instead="--loss bce does without",
         forgive=job.intake.forgive,
     )
@@ -238,8 +243,6 @@ def _lists(
     from drtk.io.trec import load_qrels
     from drtk.training.list_reranker import plan, read_lists, train_list_reranker
 
-    if settings.hidden % settings.heads:
-        raise UsageError(f"--heads {settings.heads} does not divide --hidden {settings.hidden}")
     opened = PairVectors(vectors)
     others = None if dev_vectors is None else PairVectors(dev_vectors)
     if others is not None:

@@ -46,18 +46,24 @@ def train_retriever(
         RETRIEVER_LOSSES.check(name)
     if settings.patience is not None and dev is None:
         raise UsageError("--patience needs something to measure with: --dev")
-    from drtk.io.jsonl import read_examples, read_queries
+    settings.check()
     from drtk.io.lineage import check_looked_up
+    from drtk.models.hub import locate
+    from drtk.training.beforehand import check_beforehand
+
+    check_beforehand(settings.trainer, device, examples, corpus, queries)
+    locate(model)
+    split = _split(dev) if dev is not None else ""
+    check_looked_up(examples, corpus, another=another_corpus)
+    from drtk.io.jsonl import read_examples, read_queries
     from drtk.io.manifest import inputs_named
     from drtk.io.store import CorpusStore
     from drtk.io.streams import name_of
-    from drtk.models.hub import locate
     from drtk.training.examples import PackedExamples
     from drtk.training.goal import learns_from_teacher
     from drtk.training.retriever import check, plan, start_towers, train_retriever
 
     check(settings)
-    check_looked_up(examples, corpus, another=another_corpus)
     packed = PackedExamples(
         read_examples(examples, intake=job.intake),
         line=lambda: job.intake.line,
@@ -74,7 +80,7 @@ def train_retriever(
     )
     plan(len(packed), settings, source=name_of(examples))  # again, as --skip-bad may have left out some
     towers = start_towers(model, settings)
-    look = _look(dev, towers, settings, seed, job) if dev is not None else None
+    look = _look(dev, split, towers, settings, seed, job) if dev is not None else None
     facts = train_retriever(
         packed,
         job.begin(),
@@ -94,19 +100,29 @@ def train_retriever(
     job.finish(encoding=passage.to_dict(), towers=sorted(towers) if len(towers) > 1 else None, best=best)
 
 
-def _look(folder: str, towers: dict[str, Any], settings: RetrieverSettings, seed: int, job: FolderJob) -> Any:
+def _split(folder: str) -> str:
+    from pathlib import Path
+
+    from drtk.evaluation.probes import split_to_choose_by
+
+    return split_to_choose_by(Path(folder))
+
+
+def _look(
+    folder: str, split: str, towers: dict[str, Any], settings: RetrieverSettings, seed: int, job: FolderJob
+) -> Any:
     """What is asked of the towers now and then: {"dev_nDCG@10", "dev_accuracy"}."""
     from functools import partial
     from pathlib import Path
 
-    from drtk.evaluation.probes import RankingProbe, split_to_choose_by
+    from drtk.evaluation.probes import RankingProbe
     from drtk.io.rounding import significant
     from drtk.models.embedding import compared
     from drtk.text.draws import uniform
 
     probe = RankingProbe(
         Path(folder),
-        split=split_to_choose_by(Path(folder)),
+        split=split,
         intake=job.intake,
         queries=settings.dev_queries,
         pool=settings.dev_pool,

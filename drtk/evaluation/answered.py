@@ -105,8 +105,8 @@ def evaluated_by_answers(
     """The values of one run; `looked` counts the passages that were looked at. Raises MismatchError (file:line) for a passage that the corpus does not have."""
     view = View(order=settings.order, drop_same_id=bool(settings.drop_same_id), depth=settings.depth)
     asked: Judgements = {id: {} for id in answers}
-    found = retrieved_by(run, asked, view, intake)
-    tell_missing(run.name, len(found.rankings), len(asked), retrieved_only=settings.retrieved_only)
+    found = retrieved_by(run, asked, view, intake, right="answers")
+    tell_missing(run.name, len(found.rankings), len(asked), retrieved_only=settings.retrieved_only, right="answers")
     _mark_right(asked, run, found.rankings, answers, corpus, measures, settings, looked)
     return Evaluator(asked, measures)(run.name, found.rankings, retrieved_only=settings.retrieved_only)
 
@@ -129,7 +129,7 @@ def judgements_by_answers(
     judged: Judgements = {id: {} for id in answers}
     looked: Counter[str] = Counter()
     for run in runs:
-        found = retrieved_by(run, judged, view, intake)
+        found = retrieved_by(run, judged, view, intake, right="answers")
         _mark_right(judged, run, found.rankings, answers, corpus, measures, settings, looked)
     _check_texts(looked, corpus)
     return judged

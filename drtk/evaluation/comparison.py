@@ -17,7 +17,7 @@ from drtk.evaluation.answered import answer_measures, answers_of, judgements_by_
 from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.rankings import View
-from drtk.evaluation.runs import judgements_from, retrieved_by, tell_missing
+from drtk.evaluation.runs import Right, judgements_from, retrieved_by, tell_missing
 from drtk.evaluation.significance import EXACTLY, cohens_d, holm, interval, paired_t, randomisation
 from drtk.io.corpus_ids import CorpusIds
 from drtk.io.intake import Intake
@@ -151,6 +151,7 @@ def compared(
         raise UsageError("--intersect and --missing-as-zero: a query that a run lacks is left out, or counts")
     known = None if corpus is None or answers is not None else CorpusIds.read(corpus, intake)
     by_source = settings.by == "source"
+    right: Right = "judgements" if answers is None else "answers"
     if answers is not None:
         measures, judgements = _by_answers(systems, answers, corpus, settings, intake)
     elif qrels is not None:
@@ -168,13 +169,13 @@ def compared(
     for name, files in systems.items():
         system = System(name)
         for run in files:
-            rankings = retrieved_by(run, judgements, view, intake).rankings
+            rankings = retrieved_by(run, judgements, view, intake, right=right).rankings
             having[run.name] = set(rankings)
             system.runs.append(evaluator(run.name, rankings))
             if len(system.runs) == 1:
                 system.traces = {query: _traced(ids, judgements[query]) for query, ids in rankings.items()}
         found.append(system)
-    queries = _common_queries(having, judgements, settings)
+    queries = _common_queries(having, judgements, settings, right)
     if len(queries) < len(judgements):
         for system in found:
             system.runs = [_restricted(run, queries, measures) for run in system.runs]
@@ -217,24 +218,26 @@ def _traced(ids: Sequence[str], judged: Mapping[str, int]) -> Trace:
     return Trace(tuple(ids[:LOOKED_AT]), ranks)
 
 
-def _common_queries(having: Mapping[str, set[str]], judgements: Judgements, settings: CompareSettings) -> list[str]:
+def _common_queries(
+    having: Mapping[str, set[str]], judgements: Judgements, settings: CompareSettings, right: Right
+) -> list[str]:
     """The queries that count, in the order of the judgements."""
     everywhere = set.intersection(*having.values())
     anywhere = set.union(*having.values())
     if settings.intersect:
         if not everywhere:
-            raise MismatchError("--intersect: there is no judged query that all runs have")
+            raise MismatchError(f"--intersect: there is no query with {right} that all runs have")
         return [query for query in judgements if query in everywhere]
     if everywhere != anywhere and not settings.missing_as_zero:
         name, lacking = max(((name, anywhere - own) for name, own in having.items()), key=lambda item: len(item[1]))
         other = next(other for other, own in having.items() if own & lacking)
         example = min(having[other] & lacking)
         raise MismatchError(
-            f"{name}: lacks {len(lacking):,} judged queries that other runs have, for example '{example}' of {other}; "
+            f"{name}: lacks {len(lacking):,} queries with {right} that other runs have, for example '{example}' of {other}; "
             "--intersect compares on what all have, --missing-as-zero counts them as 0"
         )
     for name, own in having.items():
-        tell_missing(name, len(own), len(judgements), retrieved_only=False)
+        tell_missing(name, len(own), len(judgements), retrieved_only=False, right=right)
     return list(judgements)
 
 

@@ -42,7 +42,14 @@ def prediction_lines(runs: Sequence[NamedRun], questions: str, settings: EvalSet
             )
         if extra := len(chosen) - len(known):
             detail(f"{run.name}: {extra:,} predictions for questions without answers left out")
-        tell_missing(run.name, len(known), len(answers), retrieved_only=settings.retrieved_only)
+        tell_missing(
+            run.name,
+            len(known),
+            len(answers),
+            retrieved_only=settings.retrieved_only,
+            right="answers",
+            where="among the predictions",
+        )
         results.append(_scored(run.name, known, answers, [m.name for m in measures], settings.retrieved_only))
     return table_lines(results, measures, format=settings.format, per_query=settings.per_query, digits=settings.digits)
 

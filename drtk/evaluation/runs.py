@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.evaluation.evaluate import Evaluation, Evaluator
@@ -22,6 +22,7 @@ from drtk.io.trec import Judgements, QueryHits, load_hits, load_qrels
 if TYPE_CHECKING:
     from drtk.io.run_blocks import Places
 
+Right = Literal["judgements", "answers"]  # what says which passages are right, and so how it is called
 LARGE = 1 << 20  # bytes of a file; below, loading numpy takes longer than reading every line
 
 
@@ -57,10 +58,12 @@ class Retrieved:
     tag: str
 
 
-def retrieved_by(run: NamedRun, judgements: Judgements, view: View, intake: Intake) -> Retrieved:
+def retrieved_by(
+    run: NamedRun, judgements: Judgements, view: View, intake: Intake, *, right: Right = "judgements"
+) -> Retrieved:
     """What a run retrieved for the judged queries, seen through `view`; says which queries differ.
 
-    Raises MismatchError where a run has queries, but none of the judged ones.
+    right: where the judgements come from. Raises MismatchError where a run has queries, but none of the judged ones.
     """
     queries = _Seen(judgements)
     hits = load_hits(run.source, intake=intake, only=queries)
@@ -69,11 +72,12 @@ def retrieved_by(run: NamedRun, judgements: Judgements, view: View, intake: Inta
     elif not hits:
         example, wanted = next(iter(queries.seen)), next(iter(judgements))
         raise MismatchError(
-            f"{name_of(run.source)}: no query has judgements; it has '{example}', the judgements have '{wanted}'"
+            f"{name_of(run.source)}: no query has {right}; it has '{example}', "
+            f"the {'questions' if right == 'answers' else right} have '{wanted}'"
         )
-    _tell_unjudged(run.name, len(queries.seen) - len(hits))
+    _tell_unjudged(run.name, len(queries.seen) - len(hits), right)
     tag = next((found.tags[0] for found in hits.values()), "")
-    if view.by is None and hits and _judges_documents(hits, judgements):
+    if right == "judgements" and view.by is None and hits and _judges_documents(hits, judgements):
         warn(f"{run.name}: nothing retrieved is judged, but its documents are: --by source scores documents")
     rankings, top = {}, {}
     for query in list(hits):
@@ -159,16 +163,18 @@ def _looked_at(places: Places, judged: Mapping[str, int], view: View) -> JudgedR
     return found.cut(view.depth)
 
 
-def _tell_unjudged(name: str, count: int) -> None:
+def _tell_unjudged(name: str, count: int, right: Right = "judgements") -> None:
     if count:
-        detail(f"{name}: {_queries(count)} of the run without judgements left out")
+        detail(f"{name}: {_queries(count)} of the run without {right} left out")
 
 
-def tell_missing(name: str, found: int, wanted: int, *, retrieved_only: bool) -> None:
-    """Say how many of the queries that count a run lacks, and what becomes of them."""
+def tell_missing(
+    name: str, found: int, wanted: int, *, retrieved_only: bool, right: Right = "judgements", where: str = "in the run"
+) -> None:
+    """Say how many of the queries that count a run (or what `where` names) lacks, and what becomes of them."""
     if missing := wanted - found:
         fate = "left out" if retrieved_only else "counted as 0"
-        log(f"{name}: {_queries(missing)} of {wanted:,} with judgements not in the run, {fate}")
+        log(f"{name}: {_queries(missing)} of {wanted:,} with {right} not {where}, {fate}")
 
 
 def _queries(count: int) -> str:

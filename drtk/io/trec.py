@@ -13,6 +13,7 @@ from typing import Literal
 
 from drtk.errors import RecordError
 from drtk.io.intake import Intake
+from drtk.io.kinds import kind_of
 from drtk.io.streams import name_of
 from drtk.records import Hit, Qrel
 
@@ -194,7 +195,7 @@ def _split_carefully(block: Iterable[tuple[int, bytes]], source: str, intake: In
         try:
             query_id, doc_id, rank, score, tag = _hit(line)
         except ValueError as error:
-            intake.forgive(RecordError(f"{name_of(source)}:{number}", _told(error, line, "a TREC run")))
+            intake.forgive(RecordError(f"{name_of(source)}:{number}", _told(error, line, number, "a TREC run")))
             continue
         yield QueryHits(query_id, [doc_id], [score], [rank], [tag], [number])
 
@@ -291,14 +292,17 @@ def read_qrels(source: str, *, intake: Intake | None = None) -> Iterator[tuple[i
                     continue
             qrel = _judgement(columns, 3 if beir else 4)
         except ValueError as error:
-            intake.forgive(RecordError(f"{name_of(source)}:{number}", _told(error, line, "judgements")))
+            intake.forgive(RecordError(f"{name_of(source)}:{number}", _told(error, line, number, "judgements")))
             continue
         yield number, qrel
 
 
-def _told(error: ValueError, line: bytes, expected: str) -> str:
-    """What is wrong with a line; a JSON file given in the place of a table is called that."""
-    return f"looks like JSON; expected {expected}" if line.lstrip().startswith((b"{", b"[")) else str(error)
+def _told(error: ValueError, line: bytes, number: int, expected: str) -> str:
+    """What is wrong with a line; a file of another kind, which its first line tells, is called that."""
+    if line.lstrip().startswith((b"{", b"[")):
+        return f"looks like JSON; expected {expected}"
+    kind = kind_of(line) if number == 1 else None
+    return f"{error}; this seems to be a file of {kind}" if kind else str(error)
 
 
 def _judgement(columns: list[str], count: int) -> Qrel:

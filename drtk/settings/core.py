@@ -77,7 +77,10 @@ def merge(
     values.update(chosen)
     hints = get_type_hints(settings)
     for name, value in values.items():
-        values[name] = _checked(name, value, hints[name], declared[name].metadata)
+        try:
+            values[name] = _checked(name, value, hints[name], declared[name].metadata)
+        except UsageError as error:
+            raise error if name in chosen else UsageError(f"{preset_name}: {error}") from None
     made = settings(**values)
     for name, value in chosen.items():
         for idle in declared[name].metadata.get("idle", ()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from drtk.errors import UsageError
 from drtk.settings.core import Idle, knob
 from drtk.settings.encoding import Similarity, Title
 
@@ -12,6 +13,9 @@ from drtk.settings.encoding import Similarity, Title
 _NO_TEACHER = Idle(
     "goes with --loss kl or margin-mse, which learn from a teacher",
     {"loss": ("infonce", "simlm-paper", "simlm-full")},
+)
+_NOTHING_BESIDE = Idle(
+    "weighs the contrastive loss beside kl or margin-mse; choose one of them with --loss", _NO_TEACHER.when
 )
 _NO_CONTRAST = (
     Idle(
@@ -36,7 +40,10 @@ class RetrieverSettings:
         "infonce", "The contrastive loss beside kl or margin-mse.", idle=(_NO_TEACHER, *_NO_CONTRAST)
     )
     alpha: float | None = knob(
-        None, "Weight of the contrastive loss beside kl (by default 0.2) or margin-mse (by default 0).", at_least=0
+        None,
+        "Weight of the contrastive loss beside kl (by default 0.2) or margin-mse (by default 0).",
+        at_least=0,
+        idle=(_NOTHING_BESIDE,),
     )
     similarity: Similarity | None = knob(
         None, "How vectors are compared; by default as the start model says, or cosine."
@@ -132,3 +139,17 @@ class RetrieverSettings:
     trainer: tuple[str, ...] = knob(
         (), "KEY=VALUE for an argument of transformers' TrainingArguments without an option here; repeatable."
     )
+
+    def check(self) -> None:
+        """Raise UsageError for settings that cannot be meant together. Which losses of one's own learn from a teacher is seen later."""
+        if self.contrastive in ("kl", "margin-mse") and self.loss in ("kl", "margin-mse"):
+            raise UsageError(f"--contrastive {self.contrastive}: learns from a teacher; name a contrastive loss")
+        if self.aux != "none" and not self.aux_generator:
+            raise UsageError("--aux diffcse needs --aux-generator: a masked language model that proposes tokens")
+        for size in self.matryoshka:
+            if self.matryoshka.count(size) > 1:  # it would count twice, under one name in the log
+                raise UsageError(f"--matryoshka {size}: is given twice")
+        if self.temperature_warmup and self.temperature is not None and self.temperature >= 1:
+            raise UsageError(
+                f"--temperature-warmup begins at temperature 1; the last one, {self.temperature:g}, is not below it"
+            )

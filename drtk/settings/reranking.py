@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from drtk.errors import UsageError
 from drtk.settings.core import Idle, knob
 from drtk.settings.scoring import ScoringSettings
 
 PairTitle = Literal["colon", "join", "none"]
 _PAIRS = (Idle("is for --kind crossencoder", {"kind": ("hlatr",)}),)
+NEGATIVES = 63  # of a query (methods, section 6.4)
 _LISTS = (Idle("is for --kind hlatr", {"kind": ("crossencoder",)}),)
 
 
@@ -83,6 +85,28 @@ class RerankerSettings:
     trainer: tuple[str, ...] = knob(
         (), "KEY=VALUE for an argument of transformers' TrainingArguments without an option here; repeatable."
     )
+
+    @property
+    def negatives_in_a_step(self) -> int:
+        """Negatives of a query in a step; 0 where pairs are trained by themselves."""
+        return 0 if self.loss == "bce" else NEGATIVES if self.negatives is None else self.negatives
+
+    def check(self) -> None:
+        """Raise UsageError for settings that contradict each other."""
+        if self.kind == "hlatr":
+            if self.hidden % self.heads:
+                raise UsageError(f"--heads {self.heads} does not divide --hidden {self.hidden}")
+            return
+        for flag, given in (
+            ("--negatives", self.negatives is not None),
+            ("--r-drop", self.r_drop),
+            ("--backward", self.backward is not None),
+        ):
+            if given and self.loss == "bce":
+                raise UsageError(f"{flag}: is for --loss listwise; bce takes each pair by itself")
+        passages = self.negatives_in_a_step + 1
+        if self.backward is not None and self.backward > passages:
+            raise UsageError(f"--backward {self.backward}: a query has {passages} passages in a step")
 
 
 @dataclass(frozen=True)

@@ -14,47 +14,10 @@ from transformers import TrainingArguments
 
 from drtk.errors import DrtkError, UsageError
 from drtk.io.progress import warn
+from drtk.training.beforehand import check_device, check_passed
 from drtk.training.checkpoints import KEPT
 from drtk.training.reporting import check_reporting
 from drtk.training.schedule import Plan
-
-_OURS = {  # arguments that options of drtk decide
-    "output_dir": "-o",
-    "max_steps": "--steps",
-    "num_train_epochs": "--epochs",
-    "learning_rate": "--lr",
-    "warmup_steps": "--warmup",
-    "warmup_ratio": "--warmup",
-    "weight_decay": "--weight-decay",
-    "per_device_train_batch_size": "--batch",
-    "seed": "--seed",
-    "bf16": "--precision",
-    "fp16": "--precision",
-    "use_cpu": "--device",
-    "gradient_checkpointing": "--gradient-checkpointing",
-    "activation_checkpointing": "--gradient-checkpointing",
-    "logging_steps": "--log-every",
-    "save_steps": "--save-every",
-    "resume_from_checkpoint": "--resume",
-}
-_FIXED = {  # arguments that would break what drtk promises
-    "gradient_accumulation_steps": "the loss needs the whole batch at once",
-    "auto_find_batch_size": "the loss depends on the batch",
-    "train_sampling_strategy": "drtk orders the examples",
-    "remove_unused_columns": "drtk makes the batches",
-    "dataloader_drop_last": "drtk makes the batches",
-    "save_strategy": "--resume needs checkpoints by step",
-    "save_only_model": "--resume needs the optimizer's state",
-    "save_total_limit": "drtk keeps two, and none in the end",
-    "load_best_model_at_end": "drtk decides itself which weights are the result",
-    "eval_strategy": "drtk measures itself, where a command has --eval-every",
-    "eval_on_start": "drtk measures itself, where a command has --eval-every",
-    "label_smoothing_factor": "the loss is drtk's; see --label-smoothing, where a command has it",
-    "ignore_data_skip": "--resume would see other examples",
-    "full_determinism": "draws are functions of the step already",
-    "logging_nan_inf_filter": "a loss that is not a number ends training",
-    "push_to_hub": "drtk writes to this machine alone",
-}
 
 
 def passed_through(items: Sequence[str]) -> dict[str, Any]:
@@ -65,13 +28,8 @@ def passed_through(items: Sequence[str]) -> dict[str, Any]:
     known = {item.name for item in fields(TrainingArguments) if item.init}
     chosen: dict[str, Any] = {}
     for item in items:
-        key, separator, value = item.partition("=")
-        if not separator:
-            raise UsageError(f"--trainer: '{item}' is not KEY=VALUE")
-        if key in _OURS:
-            raise UsageError(f"--trainer {key}: use {_OURS[key]}")
-        if key in _FIXED:
-            raise UsageError(f"--trainer {key}: cannot be chosen: {_FIXED[key]}")
+        check_passed([item])
+        key, _, value = item.partition("=")
         if key not in known:
             raise UsageError(f"--trainer: transformers' TrainingArguments have no '{key}'")
         try:
@@ -83,10 +41,7 @@ def passed_through(items: Sequence[str]) -> dict[str, Any]:
 
 def trains_on_gpu(device: str) -> bool:
     """Whether `--device` means a GPU. Raises UsageError for what training does not take, DrtkError where there is no GPU."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise UsageError(
-            f"--device {device}: training takes auto, cpu or cuda; CUDA_VISIBLE_DEVICES chooses among GPUs"
-        )
+    check_device(device)
     on_gpu = torch.cuda.is_available() and device != "cpu"
     if device == "cuda" and not on_gpu:
         raise DrtkError("--device cuda: not available")

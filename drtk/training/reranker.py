@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from drtk.errors import DrtkError, UsageError
+from drtk.errors import DrtkError
 from drtk.losses.ranking import binary, hardest, listwise, r_drop
 from drtk.models.crossencoder import CrossEncoder
 from drtk.models.reading import text_of
@@ -31,7 +31,6 @@ from drtk.training.selection import Selection
 from drtk.training.trainer import DrtkTrainer, Objective
 
 LENGTH = 192  # tokens of a pair (methods, section 6.7)
-NEGATIVES = 63  # of a query (methods, section 6.4)
 GROUP_TOKENS = 2048  # on a CPU: pairs of like length go through the model together, which spares it the padding
 GPU_TOKENS = 65536  # of pairs measured at once
 LOG = "log.jsonl"
@@ -43,24 +42,6 @@ class Probe(Protocol):
     candidates: list[tuple[str, list[str]]]
 
     def __call__(self, scores: np.ndarray) -> dict[str, float]: ...
-
-
-def negatives_of(settings: RerankerSettings) -> int:
-    """Negatives of a query in a step; 0 where pairs are trained by themselves."""
-    return 0 if settings.loss == "bce" else NEGATIVES if settings.negatives is None else settings.negatives
-
-
-def check_settings(settings: RerankerSettings) -> None:
-    """Raises UsageError for wishes that contradict each other."""
-    for flag, given in (
-        ("--negatives", settings.negatives is not None),
-        ("--r-drop", settings.r_drop),
-        ("--backward", settings.backward is not None),
-    ):
-        if given and settings.loss == "bce":
-            raise UsageError(f"{flag}: is for --loss listwise; bce takes each pair by itself")
-    if settings.backward is not None and settings.backward > negatives_of(settings) + 1:
-        raise UsageError(f"--backward {settings.backward}: a query has {negatives_of(settings) + 1} passages in a step")
 
 
 def plan(examples: PackedExamples, settings: RerankerSettings, *, source: str = "examples") -> Plan:
@@ -151,7 +132,7 @@ def reranker_objective(settings: RerankerSettings) -> Objective:
     if settings.loss == "bce":
         return binary_terms
     return partial(
-        listwise_terms, passages=negatives_of(settings) + 1, backward=settings.backward, twice=settings.r_drop
+        listwise_terms, passages=settings.negatives_in_a_step + 1, backward=settings.backward, twice=settings.r_drop
     )
 
 
@@ -234,7 +215,7 @@ def train_reranker(
     if settings.loss == "bce":
         draws, collate = JudgedPairs(examples, seed=seed, **given), collate_pairs
     else:
-        draws = Draws(examples, seed=seed, negatives=negatives_of(settings), **given)
+        draws = Draws(examples, seed=seed, negatives=settings.negatives_in_a_step, **given)
         collate = collate_lists  # type: ignore[assignment]
     trainer = DrtkTrainer(
         objective=reranker_objective(settings),

@@ -50,12 +50,8 @@ def plan(examples: int, settings: RetrieverSettings, *, source: str = "examples"
 
 def check(settings: RetrieverSettings) -> None:
     """Raise UsageError for settings that cannot be meant together, MissingDependency for what is not installed."""
+    settings.check()
     Goal.of(settings, similarity="cosine")
-    if settings.aux != "none" and not settings.aux_generator:
-        raise UsageError("--aux diffcse needs --aux-generator: a masked language model that proposes tokens")
-    for size in settings.matryoshka:
-        if settings.matryoshka.count(size) > 1:  # it would count twice, under one name in the log
-            raise UsageError(f"--matryoshka {size}: is given twice")
     if settings.lora is not None:
         need_peft()
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from drtk.errors import DrtkError, UsageError
+from drtk.errors import DrtkError
 from drtk.losses.weighting import pair_loss, recall_loss
 from drtk.models.termweighter import Weigher, Weighing, save_weigher
 from drtk.settings.weighting import WeightingSettings, WeightTrainingSettings
@@ -24,32 +23,10 @@ from drtk.training.examples import PackedExamples
 from drtk.training.schedule import Plan, planned
 from drtk.training.trainer import DrtkTrainer
 from drtk.training.weighing_data import AskedPassages, Pairing, Recalling
+from drtk.training.weighing_methods import METHODS
 
 LOG = "log.jsonl"
 _LOOKED_AT = 2000  # training passages among which the largest impact is sought
-
-
-@dataclass(frozen=True)
-class Defaults:
-    """What a method's paper says, where the user does not; clip: largest norm of a gradient."""
-
-    batch: int
-    lr: float
-    max_length: int
-    clip: float
-
-
-METHODS = {
-    "deepct": Defaults(batch=16, lr=2e-5, max_length=128, clip=1.0),
-    "deepimpact": Defaults(batch=32, lr=3e-6, max_length=300, clip=2.0),
-}
-
-
-def check_method(method: str) -> Defaults:
-    """The defaults of a method that learns. Raises UsageError for one that does not."""
-    if method not in METHODS:
-        raise UsageError(f"--train: --method {method} learns nothing; {' and '.join(METHODS)} do")
-    return METHODS[method]
 
 
 def plan(examples: PackedExamples, method: str, training: WeightTrainingSettings, *, source: str = "examples") -> Plan:

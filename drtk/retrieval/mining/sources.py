@@ -8,12 +8,13 @@ from itertools import repeat
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.io import formats
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.io import formats, kinds
 from drtk.io.corpus_ids import CorpusIds
 from drtk.io.examples import FoundExample
 from drtk.io.intake import Intake
 from drtk.io.jsonl import admitted
+from drtk.io.kinds import kind_of
 from drtk.io.manifest import folder_entry, read_manifest
 from drtk.io.runs import grouped_runs, is_named
 from drtk.io.streams import STANDARD, name_of
@@ -22,6 +23,13 @@ from drtk.retrieval.mining.pool import Ranked
 
 Item = TypeVar("Item")
 INDEX = "index"  # the kind in its manifest
+_INSTEAD = {  # kind of a file -> where it belongs
+    kinds.JUDGEMENTS: "; judgements: --qrels FILE",
+    kinds.RANKED: "; judgements: --qrels FILE; ranked pairs become a run by drtk convert FILE --as run",
+    kinds.QUERIES: "; queries: --queries FILE",
+    kinds.PASSAGES: "; passages: --corpus FILE",
+    kinds.EITHER: "; queries: --queries FILE, passages: --corpus FILE",
+}
 
 
 @dataclass(frozen=True)
@@ -62,11 +70,23 @@ def sources_of(arguments: Sequence[str], intake: Intake, *, name: str = "") -> S
             found.indexes[called] = folders
         elif len(paths) > 1:
             raise UsageError(f"two runs are called '{called}'; name them: NAME=FILE")
-        elif intake.peek(paths[0]).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
+        elif _holds_json(paths[0], intake):
             found.examples[called] = paths[0]
         else:
             found.runs[called] = paths[0]
     return found
+
+
+def _holds_json(source: str, intake: Intake) -> bool:
+    """Whether a file holds examples, and not a run. Raises MismatchError where it seems to hold neither."""
+    head = intake.peek(source)
+    kind = kind_of(head)
+    if kind not in (None, kinds.RUN, kinds.EXAMPLES):
+        raise MismatchError(
+            f"{name_of(source)}: seems to hold {kind}; what is mined is a TREC run (drtk search), an index folder or "
+            f"training examples{_INSTEAD.get(kind, '')}"
+        )
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
 
 
 class Aligned(Generic[Item]):

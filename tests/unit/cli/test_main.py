@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from drtk import __version__
+from tests.contract.running import here
 
 RAISING = """
 import sys
@@ -41,7 +44,7 @@ def tripping(body: str, *arguments: str, **given: object) -> subprocess.Complete
         ("pass", 0, ""),
         ("raise errors.DrtkError('no')", 1, "drtk: no\n"),
         ("raise errors.RecordError('a.tsv:17', 'expected 3 columns')", 1, "drtk: a.tsv:17: expected 3 columns\n"),
-        ("raise errors.UsageError('no')", 2, "drtk: no\n"),
+        ("raise errors.UsageError('no')", 2, "drtk: no; see drtk --help\n"),  # the trip is not among the commands
         ("raise errors.OutputClosed('no')", 141, ""),
         ("raise BrokenPipeError(32, 'Broken pipe')", 141, ""),
         ("raise KeyboardInterrupt", 130, "drtk: interrupted\n"),
@@ -66,7 +69,7 @@ def test_verbose_shows_the_traceback_of_a_fault_and_keeps_its_status() -> None:
     found = tripping("raise errors.UsageError('no')", "-v")
     assert found.returncode == 2
     assert "Traceback" in found.stderr
-    assert found.stderr.endswith("drtk: no\n")
+    assert found.stderr.endswith("drtk: no; see drtk --help\n")
 
 
 def test_a_plain_print_to_a_reader_that_went_away_is_141() -> None:
@@ -110,12 +113,85 @@ def test_wrong_usage_with_stderr_closed_leaves_stdout_empty() -> None:
     assert (found.returncode, found.stdout) == (2, "")
 
 
-@pytest.mark.parametrize("arguments", [["no-such-command"], ["chunk", "--no-such-option"], ["chunk", "a", "b"]])
-def test_wrong_usage_is_2(arguments: list[str]) -> None:
-    found = subprocess.run([sys.executable, "-m", "drtk", *arguments], capture_output=True, text=True, check=False)
-    assert found.returncode == 2
-    assert found.stdout == ""
-    assert "Usage: drtk" in found.stderr
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("evl", "no such command 'evl'; did you mean 'eval'? See drtk --help"),
+        ("no-such-command", "no such command 'no-such-command'; see drtk --help"),
+        ("--no-such-option", "no such option: --no-such-option; see drtk --help"),
+        (
+            "rerank-queries lable",
+            "rerank-queries: no such command 'lable'; did you mean 'label'? See drtk rerank-queries --help",
+        ),
+        (
+            "rerank-queries label",
+            "rerank-queries label: missing option '--queries'; see drtk rerank-queries label --help",
+        ),
+        ("eval --answer x", "eval: no such option --answer; did you mean --answers? See drtk eval --help"),
+        ("eval a.run --qrels", "eval: option '--qrels' requires an argument; see drtk eval --help"),
+        ("chunk a b", "chunk: got unexpected extra argument(s) (b); see drtk chunk --help"),
+        ("search", "search: missing argument 'PATH'; see drtk search --help"),
+        (
+            "chunk --skip-bad -1",
+            "chunk: invalid value for '--skip-bad': '-1' should be greater than or equal to 0; see drtk chunk --help",
+        ),
+        ("chunk --max-words -1", "chunk: --max-words: must be at least 1, is -1; see drtk chunk --help"),
+        ("eval a.run", "eval: what is right? --qrels FILE or --answers FILE; see drtk eval --help"),
+    ],
+)
+def test_wrong_usage_is_2_and_one_line_whoever_notices_it(arguments: str, told: str) -> None:
+    found = here(*arguments.split())
+    assert (found.status, found.out, found.err) == (2, b"", f"drtk: {told}\n")
+
+
+def test_wrong_usage_of_a_process_is_one_line_too() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "drtk", "chunk", "--no-such-option"], capture_output=True, text=True, check=False
+    )
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr == "drtk: chunk: no such option: --no-such-option; see drtk chunk --help\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [("steps = 'many'", "--steps: expected int, found 'many'"), ("stepz = 3", "unknown setting 'stepz'")],
+)
+@pytest.mark.parametrize("call", ["presets PRESET --check", "train-reranker none --preset PRESET -o none"])
+def test_a_fault_within_a_preset_begins_with_its_place(tmp_path: Path, call: str, setting: str, told: str) -> None:
+    preset = tmp_path / "mine.toml"
+    preset.write_text(f'command = "train-reranker"\n[settings]\n{setting}\n', encoding="utf-8")
+    found = here(*call.replace("PRESET", str(preset)).split())
+    assert found.status == 2
+    assert found.err.startswith(f"drtk: preset {preset}: {told}")
+    assert "--help" not in found.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["rerank-queries"]])
+def test_naming_nothing_to_do_shows_what_there_is(arguments: list[str]) -> None:
+    found = here(*arguments)
+    assert found.status == 2
+    assert found.err.startswith(" ".join(["Usage: drtk", *arguments]))
+    assert "Commands:" in found.err
+
+
+@pytest.mark.parametrize("option", ["--max-words", "--seed"])
+@pytest.mark.parametrize("value", ["1,000", "1.000", "1 000", "1e3", "1__000", "many", ""])
+def test_counts_with_other_separators_are_refused_by_the_way_to_write_them(option: str, value: str) -> None:
+    found = here("chunk" if option == "--max-words" else "mine-negatives", option, value)
+    told = f"invalid value for '{option}': '{value}' is not a whole number (a thousand is 1000 or 1_000)"
+    assert found.status == 2
+    assert told in found.err
+    assert found.err.count("\n") == 1
+
+
+def test_counts_take_underscores_as_python_and_toml_do(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text(json.dumps({"_id": "a", "text": "word " * 1_500}) + "\n", encoding="utf-8")
+    call = ["chunk", str(source), "--policy", "words", "--no-sentences", "--max-words"]
+    plain, separated = here(*call, "1000"), here(*call, "1_000")
+    assert separated.status == 0
+    assert separated.out == plain.out
+    assert len(separated.out.splitlines()) == 2  # 1,000 words and 500
 
 
 def test_the_version_is_printed() -> None:

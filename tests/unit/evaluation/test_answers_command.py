@@ -96,10 +96,48 @@ def test_questions_that_lack_a_ranking_or_an_answer_are_told(here: Path, capfd: 
     assert command(capfd, "eval", "-q", *arguments).split()[-1] == "0.5000"
     assert command(capfd, "eval", "-q", *arguments, "--retrieved-only").split()[-1] == "1.0000"
     capfd.readouterr()
-    app(["eval", *arguments], standalone_mode=False)
+    app(["eval", *arguments, "-v"], standalone_mode=False)
     told = capfd.readouterr().err
     assert "q.jsonl: 1 of 3 questions have no answer and are left out" in told
-    assert "a: 1 query of 2 with judgements not in the run, counted as 0" in told
+    assert "a: 1 query of 2 with answers not in the run, counted as 0" in told
+    assert "a: 1 query of the run without answers left out" in told
+    assert "judge" not in told
+
+
+def test_a_run_of_other_questions_is_told_in_words_of_answers(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(here / "c.jsonl", rows({"_id": "d", "text": "Paris"}))
+    write(here / "q.jsonl", rows({"id": "q1", "question": "?", "answers": ["Paris"]}))
+    write(here / "a.run", "x7 Q0 d 1 1 t\n")
+    told = r"^a\.run: no query has answers; it has 'x7', the questions have 'q1'$"
+    write(here / "b.run", "q1 Q0 d 1 1 t\n")
+    for call in (["eval", "a.run"], ["compare", "a.run", "b.run"]):
+        with pytest.raises(MismatchError, match=told):
+            command(capfd, *call, "--answers", "q.jsonl", "--corpus", "c.jsonl")
+
+
+def test_runs_that_lack_questions_are_compared_in_words_of_answers(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # both runs lack q3; a run whose first right passage another one has not is no reason to speak of judged documents
+    write(here / "c.jsonl", rows({"_id": "d#1", "text": "Paris"}, {"_id": "d#2", "text": "none"}))
+    write(here / "q.jsonl", rows(*({"id": f"q{n}", "question": "?", "answers": ["Paris"]} for n in (1, 2, 3))))
+    write(here / "a.run", "q1 Q0 d#1 1 1 t\nq2 Q0 d#1 1 1 t\n")
+    write(here / "b.run", "q1 Q0 d#2 1 1 t\nq2 Q0 d#2 1 1 t\n")
+    arguments = ["--answers", "q.jsonl", "--corpus", "c.jsonl"]
+    app(["compare", "a.run", "b.run", *arguments, "-v"], standalone_mode=False)
+    told = capfd.readouterr().err
+    assert "a: 1 query of 3 with answers not in the run, counted as 0" in told
+    assert "judge" not in told
+    write(here / "b.run", "q1 Q0 d#2 1 1 t\n")
+    with pytest.raises(MismatchError, match="b: lacks 1 queries with answers that other runs have"):
+        command(capfd, "compare", "a.run", "b.run", *arguments)
+
+
+def test_questions_without_a_prediction_are_told_as_such(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(here / "q.jsonl", rows(*({"id": f"q{n}", "question": "?", "answers": ["Paris"]} for n in (1, 2))))
+    write(here / "p.jsonl", rows({"query_id": "q1", "answer": "Paris"}))
+    app(["eval", "p.jsonl", "--exact-match", "--answers", "q.jsonl"], standalone_mode=False)
+    assert "p: 1 query of 2 with answers not among the predictions, counted as 0" in capfd.readouterr().err
 
 
 def test_a_passage_that_the_corpus_lacks_is_named_with_its_line(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

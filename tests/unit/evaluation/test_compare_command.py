@@ -174,7 +174,8 @@ def test_different_query_sets_are_an_error_unless_something_is_said_about_them(
 ) -> None:
     write(here / "b.run", run_of(RIGHT_AT["b"], without=("q2", "q5")))
     with pytest.raises(
-        MismatchError, match="b: lacks 2 judged queries that other runs have, for example 'q2' of a; --intersect"
+        MismatchError,
+        match="b: lacks 2 queries with judgements that other runs have, for example 'q2' of a; --intersect",
     ):
         objects(capfd, "a.run", "b.run")
     # on q1 q3 q4: b - a = 1/3-1/2, 1/4-1/3, 1/10 : mean (-.166667 - .083333 + .1)/3 = -.05

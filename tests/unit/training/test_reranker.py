@@ -17,7 +17,7 @@ from drtk.settings.core import load_preset, merge
 from drtk.settings.reranking import RerankerSettings
 from drtk.training.examples import PackedExamples
 from drtk.training.judged_pairs import JudgedPairs, pair_count
-from drtk.training.reranker import binary_terms, check_settings, listwise_terms, plan, reranker_objective
+from drtk.training.reranker import binary_terms, listwise_terms, plan, reranker_objective
 
 FIRST, SECOND = [2.0, 1.0, 0.5, -1.0], [1.5, 1.2, 0.5, -0.5]
 HOPELESS = -1e4  # a logit with no share of any softmax
@@ -179,12 +179,13 @@ def test_plans_count_queries_or_pairs() -> None:
         ({"loss": "bce", "r_drop": True}, "--r-drop: is for --loss listwise"),
         ({"loss": "bce", "backward": 4}, "--backward: is for --loss listwise"),
         ({"loss": "bce", "negatives": 4}, "--negatives: is for --loss listwise"),
+        ({"kind": "hlatr", "heads": 3}, "--heads 3 does not divide --hidden 128"),
         ({"negatives": 7, "backward": 16}, "--backward 16: a query has 8 passages in a step"),
     ],
 )
 def test_wishes_that_contradict_each_other_are_refused(given: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        check_settings(RerankerSettings(**given))
+        RerankerSettings(**given).check()
 
 
 def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def test_faults_of_examples_have_their_place(world: Path, capfd: pytest.CaptureF
     write(old, '{"query": "what", "pos": ["text"], "neg": ["other"]}\n')
     with pytest.raises(DrtkError, match="holds texts, not ids; make a corpus and queries of them first: drtk convert"):
         command(capfd, "mine-negatives", old)
-    write(old, '{"_id": "d1", "text": "a passage"}\n')
+    write(old, '{"query_id": "q1"}\n')
     with pytest.raises(RecordError, match=r"old\.jsonl:1: no training example"):
         command(capfd, "mine-negatives", old)
     write(old, json.dumps(EXAMPLE | {"positives": []}) + "\n")
@@ -304,3 +304,33 @@ def test_a_run_that_was_begun_with_another_index_is_not_gone_on_with(
         command(capfd, "mine-negatives", "x=bm25", *call, "--resume")
     command(capfd, "mine-negatives", "x=exact", *call, "--resume")
     assert (tmp_path / "out.jsonl").read_text() == mined(capfd, "x=exact", "--queries", "queries.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{"_id": "q1", "text": "why?"}\n{"_id": "q2", "text": "how?"}\n', "queries or passages;.*--queries FILE"),
+        (
+            '{"_id": "q1", "text": "why?", "answers": ["so"]}\n{"_id": "q2", "text": "how?"}\n',
+            "queries;.*--queries FILE",
+        ),
+        ('{"_id": "d1", "title": "t", "text": "x"}\n', "passages;.*passages: --corpus FILE"),
+        ('{"query_id": "q1", "answer": "so"}\n', "predicted answers;"),
+        ('{"_id": "e1", "query_id": "q1", "kind": "title", "text": "x"}\n', "expansions of questions;"),
+        ("query-id\tcorpus-id\tscore\nq1\td1\t1\n", "judgements;.*judgements: --qrels FILE"),
+        ("q1 0 d1 1\nq1 0 d2 0\n", "judgements;.*judgements: --qrels FILE"),
+        ("q1\td1\t1\nq1\td2\t2\n", "ranked pairs;.*drtk convert FILE --as run"),
+        ("q1\twhy is it so?\nq2\thow?\n", "queries or passages;"),
+    ],
+)
+def test_a_file_that_is_nothing_to_mine_is_called_what_it_seems_to_be(
+    world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path, content: str, told: str
+) -> None:
+    with pytest.raises(MismatchError, match=f"given: seems to hold .*{told}") as fault:
+        mined(capfd, str(write(tmp_path / "given", content)))
+    assert "what is mined is a TREC run (drtk search), an index folder or training examples" in str(fault.value)
+
+
+def test_a_run_given_as_judgements_is_called_a_run(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RecordError, match=r"bm25\.run:1: expected 4 columns .* a file of hits of a TREC run"):
+        command(capfd, "mine-negatives", "bm25.run", "--qrels", "bm25.run")

@@ -1,0 +1,88 @@
+"""What a file seems to hold, by its first lines: said where it stands in the place of something else."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import orjson
+
+from drtk.io.examples import is_example
+from drtk.io.jsonarray import array_rows, is_array
+from drtk.io.rows import QUERY_IDS, Row
+
+_LOOKED_AT = 10  # lines: a single one that is damaged shall not pass for another kind
+
+EXAMPLES, RUN, JUDGEMENTS = "training examples", "hits of a TREC run", "judgements"
+RANKED = "judgements, or MS MARCO's ranked pairs"  # q1 p1 1: a grade, or a rank
+QUERIES, PASSAGES, EITHER = "queries", "passages", "queries or passages"
+PREDICTIONS, EXPANSIONS = "predicted answers", "expansions of questions"
+
+
+def kind_of(head: bytes) -> str | None:
+    """What the file that begins with `head` seems to hold, in words; None where its lines tell nothing, or not the same.
+
+    head: its first bytes, decompressed; a last line that is cut off is passed over.
+    """
+    head = head.removeprefix(b"\xef\xbb\xbf")
+    if is_array(head[:64]):
+        kinds = [None if isinstance(row, ValueError) else _of_row(row) for _, row in islice(array_rows([head]), 1)]
+    else:
+        lines = head.splitlines(keepends=True)
+        if len(lines) > 1 and not lines[-1].endswith(b"\n"):
+            lines.pop()
+        shown = [line for line in lines if line.strip() and not line.startswith(b"#")]
+        kinds = [_of_line(line) for line in shown[:_LOOKED_AT]]
+    found = set(kinds)
+    if found == {JUDGEMENTS, RANKED} and kinds[0] == JUDGEMENTS:  # BEIR's header, and its lines
+        return JUDGEMENTS
+    if found in ({QUERIES, EITHER}, {PASSAGES, EITHER}):  # some without answers, or without a title
+        found.discard(EITHER)
+    return found.pop() if len(found) == 1 else None
+
+
+def _of_line(line: bytes) -> str | None:
+    if line.lstrip().startswith(b"{"):
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            return None
+        return _of_row(row)
+    try:
+        columns = line.decode().split()
+    except UnicodeDecodeError:
+        return None
+    if len(columns) >= 6 and _is_whole(columns[3]) and _is_number(columns[4]):
+        return RUN
+    if len(columns) == 4 and _is_whole(columns[1]) and _is_whole(columns[3]):
+        return JUDGEMENTS
+    if len(columns) == 3 and columns[2] == "score":
+        return JUDGEMENTS
+    if len(columns) == 3 and _is_whole(columns[2]):
+        return RANKED
+    return EITHER if line.count(b"\t") in (1, 2) else None  # id and text, and a title or answers
+
+
+def _of_row(row: Row) -> str | None:
+    if is_example(row):
+        return EXAMPLES
+    if "query_id" in row and "kind" in row:
+        return EXPANSIONS
+    if "query_id" in row and ("answer" in row or "prediction" in row):
+        return PREDICTIONS
+    if any(name in row for name in ("answers", "question", "query", "query_text")):
+        return QUERIES
+    if any(name in row for name in ("title", "contents", "docid")):
+        return PASSAGES
+    return EITHER if "text" in row and any(name in row for name in QUERY_IDS) else None
+
+
+def _is_whole(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
