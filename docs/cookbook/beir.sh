@@ -41,7 +41,9 @@ for name in $sets; do
   folder=$beir/$name
   place=$out/collections/$name run=$(echo "$name" | tr / -).run
   mkdir -p "$place/qrels" "$out/runs/bm25" "$out/runs/dense"
-  corpus=$(file corpus.jsonl) queries=$(file queries.jsonl) qrels=$(judged)
+  corpus=$(file corpus.jsonl) # one a line: a failure ends the script
+  queries=$(file queries.jsonl)
+  qrels=$(judged)
   cp "$qrels" "$place/qrels/test.tsv" # OUT is a folder of collections itself, of those that were searched
   if [ "$engine" != none ]; then
     drtk index "$corpus" --type "$engine" -o "$place/bm25" $made
