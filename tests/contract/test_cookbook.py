@@ -218,30 +218,38 @@ def test_one_encoder_is_measured_on_every_collection_of_a_folder(workplace: Path
         shutil.copy(workplace / "qrels.tsv", workplace / "beir" / name / "qrels" / "test.tsv")
     settings = {"BM25": "bm25s", "INDEX": "exact", "K": "20", "MEASURES": "RR@10"}
 
-    def beir(output: str, **more: str) -> subprocess.CompletedProcess[str]:
-        done = shell(str(COOKBOOK / "beir.sh"), "beir", "model", output, folder=workplace, **settings | more)
-        assert done.returncode == 0, done.stderr
+    def beir(output: str, *, fails: bool = False, **more: str) -> subprocess.CompletedProcess[str]:
+        model = more.pop("MODEL", "model")
+        done = shell(str(COOKBOOK / "beir.sh"), "beir", model, output, folder=workplace, **settings | more)
+        assert (done.returncode == 1) == fails, done.stderr
         return done
+
+    def told(done: subprocess.CompletedProcess[str]) -> dict[str, list[str]]:
+        return {row[1]: row[2:] for row in map(str.split, done.stdout.splitlines()) if row}
 
     done = beir("out")
     out = workplace / "out"
     for system in ("bm25", "dense"):
         made_runs = sorted(path.name for path in (out / "runs" / system).glob("*.run"))
         assert made_runs == ["forums-first.run", "forums-second.run", "one.run"]
-    rows = [line.split() for line in done.stdout.splitlines() if line.split()]
-    told = {row[1]: row[2:] for row in rows}
-    assert told.keys() == {"collection", *names, "forums", "average"}
-    assert told["one"] == told["forums"]  # the mean of two that are alike
+    found = told(done)
+    assert found.keys() == {"collection", *names, "forums", "average"}
+    assert found["one"] == found["forums"]  # the mean of two that are alike
     assert done.stdout == (out / "figures.txt").read_text()
     again = beir("out")
-    assert made(again) == []
+    assert [name for name in made(again) if name != "figures.txt"] == []
     assert again.stdout == done.stdout
-    few = beir("few", SETS="one", BM25="none")
-    assert "forums" not in few.stdout
-    assert [line.split()[:2] for line in few.stdout.splitlines()[1:] if line.split()] == [
-        ["dense", "one"],
-        ["dense", "average"],
-    ]
+    assert "out: holds figures of model; name another folder for other" in beir("out", fails=True, MODEL="other").stderr
+
+    few = beir("few", SETS="one/", BM25="none")
+    assert told(few).keys() == {"collection", "one", "average"}
+    assert [line.split()[0] for line in few.stdout.splitlines()] == ["run", "dense", "dense"]
+    more = beir("few", SETS="forums/first")  # BM25 was asked about this one alone: the table is without it
+    assert [line.split()[0] for line in more.stdout.splitlines()] == ["run", *["dense"] * 4]
+    # A collection that breaks off in the middle costs itself alone, and the table of the others stays.
+    (workplace / "beir" / "one" / "corpus.jsonl.gz").rename(workplace / "beir" / "one" / "corpus.jsonl.gz.bak")
+    assert "beir/one has no corpus.jsonl" in beir("few", fails=True, SETS="one").stderr
+    assert told(beir("few", SETS="forums/second")).keys() == {"collection", "one", *names[1:], "forums", "average"}
 
 
 def test_the_hard_negatives_that_others_mined_train_a_retriever(workplace: Path) -> None:
@@ -260,7 +268,7 @@ def test_the_hard_negatives_that_others_mined_train_a_retriever(workplace: Path)
     script = workplace / "mine.sh"
     script.write_text(
         "set -e\ndrtk mine-negatives hard.jsonl.gz --policy sbert --corpus corpus.jsonl --report sbert.html -o sbert.jsonl\n"
-        "drtk train-retriever sbert.jsonl --corpus corpus.jsonl --queries queries.jsonl --model model --preset qac-r1 -o zero-shot "
+        "drtk train-retriever sbert.jsonl --corpus corpus.jsonl --queries queries.jsonl --model model --preset qac-r1 --draw shuffle -o zero-shot "
         f"{STEPS} {LENGTHS} --negatives 3\n"
     )
     done = shell(str(script), folder=workplace)
@@ -271,3 +279,19 @@ def test_the_hard_negatives_that_others_mined_train_a_retriever(workplace: Path)
         kept = [each["pid"] for system in row["neg"].values() for each in system if each["ce-score"] == 1.0]
         assert example["negatives"] == kept
     assert settings_of(workplace / "zero-shot")["similarity"] == "dot"
+
+    # The hub's copy of the file has ids alone.
+    bare = [
+        {
+            **row,
+            "pos": [each["pid"] for each in row["pos"]],
+            "neg": {"bm25": [each["pid"] for each in row["neg"]["bm25"]]},
+        }
+        for row in rows
+    ]
+    (workplace / "hard.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in bare).encode()))
+    for name in ("sbert.jsonl", "sbert.html"):
+        (workplace / name).unlink()
+    done = shell(str(script), folder=workplace)
+    assert done.returncode == 1
+    assert "has no score of a cross-encoder; --scorer MODEL makes them" in done.stderr
