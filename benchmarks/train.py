@@ -3,7 +3,7 @@
 python benchmarks/train.py EXAMPLES --corpus FILE --queries FILE --model DIR [--batch N] [--negatives N] [--chunk N] [--steps N] [--rounds N] [--tensors] [--out FILE]
 
 InfoNCE at temperature .05 by cosine over the positives and hard negatives of the batch: sentence-transformers'
-MultipleNegativesRankingLoss, and with --chunk its cached form beside --cache-chunk. Both see the same texts in the same order, each in a
+MultipleNegativesRankingLoss, then its cached form beside --cache-chunk (--chunk 0 leaves that out). Both see the same texts in the same order, each in a
 process of its own, and take turns; samples a second are of the steps after the first two. Processor seconds are given too: on a
 machine shared with others they are the steadier figure. Memory is the peak of the process (of the GPU where there is one), less
 what it has before the first step; --tensors adds what the tensors alone take in a step at most, beside those that are there
@@ -38,10 +38,27 @@ def main() -> None:
     if options.run:
         print(json.dumps({"drtk": ours, PEER: theirs}[options.run](options)))
         return
+    forms = {"plain": 0} | ({"cached": options.chunk} if options.chunk else {})
+    report = {
+        "benchmark": "train",
+        "command": " ".join(["python", "benchmarks/train.py", *map(_plain, sys.argv[1:])]),
+        **{form: compared(options, chunk) for form, chunk in forms.items()},
+        "device": torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"cpu, {torch.get_num_threads()} threads",
+        "versions": {name: version(name) for name in ("torch", "transformers", PEER)}
+        | {"python": platform.python_version()},
+    }
+    text = json.dumps(report, indent=2) + "\n"
+    Path(options.out).write_text(text, encoding="utf-8") if options.out else print(text)
+
+
+def compared(options: argparse.Namespace, chunk: int) -> dict[str, Any]:
+    """Both by turns, each in a process of its own: the best of the rounds, ratios, and all rounds."""
     rounds: dict[str, list[dict[str, float]]] = {PEER: [], "drtk": []}
     for _ in range(options.rounds):
         for name, found in rounds.items():
-            call = [sys.executable, __file__, *sys.argv[1:], "--run", name]
+            call = [sys.executable, __file__, *sys.argv[1:], "--chunk", str(chunk), "--run", name]
             done = subprocess.run(call, capture_output=True, text=True, check=False)
             if done.returncode:
                 sys.exit(f"{name}: {done.stderr}")
@@ -56,20 +73,8 @@ def main() -> None:
         | ({"tensors_mib": found[0]["tensors_mib"]} if options.tensors else {})
         for name, found in rounds.items()
     }
-    report = {
-        "benchmark": "train",
-        "command": " ".join(["python", "benchmarks/train.py", *map(_plain, sys.argv[1:])]),
-        "best": best,
-        "ratios": {name: best["drtk"][name] / best[PEER][name] for name in best["drtk"]},
-        "rounds": rounds,
-        "device": torch.cuda.get_device_name()
-        if torch.cuda.is_available()
-        else f"cpu, {torch.get_num_threads()} threads",
-        "versions": {name: version(name) for name in ("torch", "transformers", PEER)}
-        | {"python": platform.python_version()},
-    }
-    text = json.dumps(report, indent=2) + "\n"
-    Path(options.out).write_text(text, encoding="utf-8") if options.out else print(text)
+    ratios = {name: best["drtk"][name] / best[PEER][name] for name in best["drtk"]}
+    return {"best": best, "ratios": ratios, "rounds": rounds}
 
 
 def ours(options: argparse.Namespace) -> dict[str, float]:
@@ -229,7 +234,7 @@ def _settings(options: argparse.Namespace) -> Any:
         "temperature": TEMPERATURE,
         "negatives": options.negatives,
         "batch": options.batch,
-        "cache_chunk": options.chunk,
+        "cache_chunk": options.chunk or None,
         "steps": options.steps,
         "warmup": 0.0,
         "query_length": LENGTH,  # as the peer, which has one length for both
@@ -284,13 +289,18 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--model", default="runs/quickstart/minilm")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--negatives", type=int, default=1)
-    parser.add_argument("--chunk", type=int, help="gradient caching with so many texts at once, on both sides")
+    parser.add_argument("--chunk", type=int, default=8, help="texts at once in gradient caching; 0: no caching")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--tensors", action="store_true", help="what tensors take in a step, too")
     parser.add_argument("--out")
     parser.add_argument("--run", choices=["drtk", PEER], help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.steps <= WARM:
+        parser.error(f"--steps: more than {WARM}, which are not timed")
+    if options.tensors and torch.cuda.is_available():
+        parser.error("--tensors: on a GPU the peak is of tensors alone")
+    return options
 
 
 if __name__ == "__main__":
