@@ -132,7 +132,7 @@ def _train(
 
     check_method(method)
     check_settings(method, settings, "train")
-    check_beforehand(training.trainer, device, examples, corpus, queries)
+    check_beforehand(training.trainer, device, examples, queries, kept=[corpus])
     locate(model)
     from drtk.io.jsonl import read_examples, read_queries
     from drtk.io.manifest import inputs_named

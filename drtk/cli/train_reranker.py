@@ -81,7 +81,8 @@ def train_reranker(
     settings.check()
     from drtk.training.beforehand import check_beforehand
 
-    check_beforehand(settings.trainer, device, examples, corpus, queries, vectors, qrels, dev, dev_run, dev_vectors)
+    files = (examples, queries, vectors, qrels, dev, dev_run, dev_vectors)
+    check_beforehand(settings.trainer, device, *files, kept=[corpus])
     if model is not None:
         from drtk.models.hub import locate
 

@@ -51,7 +51,7 @@ def train_retriever(
     from drtk.models.hub import locate
     from drtk.training.beforehand import check_beforehand
 
-    check_beforehand(settings.trainer, device, examples, corpus, queries)
+    check_beforehand(settings.trainer, device, examples, queries, kept=[corpus])
     locate(model)
     split = _split(dev) if dev is not None else ""
     check_looked_up(examples, corpus, another=another_corpus)

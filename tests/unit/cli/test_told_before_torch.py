@@ -43,6 +43,7 @@ OWN = {  # options that a command refuses, with what it says
         "--dev dev --dev-run none.run": "none.run: No such file or directory",
         "--patience 2": "--patience: needs something to measure with",
         "--qrels qrels.tsv": "--qrels: is not for --kind crossencoder",
+        "--corpus hf:x": "hf:x: is read again and again, so it must be a file; drtk convert makes one of it",
     },
     "train-reranker hlatr": {
         "--heads 3": "--heads 3 does not divide --hidden 128",
@@ -54,6 +55,7 @@ OWN = {  # options that a command refuses, with what it says
         "--probe-sts none.tsv": "none.tsv: No such file or directory",
         "--probe dev --probe-sts qrels.tsv": "--probe and --probe-sts choose the best encoder",
         "--with none.jsonl": "none.jsonl: No such file or directory",
+        "--with hf:x": "hf:x: is read again and again, so it must be a file; drtk convert makes one of it",
         "--generator model": "--generator: preset 'cotmae' has no generator",
         "--drop nothing": "nothing",
         "--set slots.nowhere.rate=1": "nowhere",

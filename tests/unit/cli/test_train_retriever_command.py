@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -90,6 +91,24 @@ def test_the_folder_says_how_to_encode_and_holds_no_pickle(place: Path, tmp_path
     suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
     assert suffixes <= {".json", ".jsonl", ".safetensors"}
     assert [entry["step"] for entry in entries(tmp_path / "m")] == [3]  # the last entry may be of fewer steps
+
+
+def test_examples_and_queries_may_be_data_sets_of_the_hub(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def load_dataset(name: str, config: str | None, **_: object) -> list[dict]:
+        assert config == "of"
+        return [json.loads(line) for line in (place / f"{name}.jsonl").read_text().splitlines()]
+
+    monkeypatch.setattr("drtk.io.tables.require_datasets", lambda _: SimpleNamespace(load_dataset=load_dataset))
+    named = ["--corpus", str(place / "corpus.jsonl"), "--model", str(place / "model"), "-o", str(tmp_path / "m"), "-q"]
+    call = ["train-retriever", "hf:examples:of:train", "--queries", "hf:queries:of:train", *named, *QUICK]
+    app([*call, "--steps", "2"], standalone_mode=False)
+    train(place, tmp_path / "n", "--steps", "2")
+    mine, theirs = (load_file(tmp_path / name / "model.safetensors") for name in "mn")
+    assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)
+    with pytest.raises(
+        UsageError, match="^hf:corpus:of:train: is read again and again, so it must be a file; drtk conv"
+    ):
+        train(place, tmp_path / "o", "--corpus", "hf:corpus:of:train")
 
 
 def test_untied_encoders_part(place: Path, tmp_path: Path):
