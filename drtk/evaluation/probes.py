@@ -19,7 +19,7 @@ from drtk.io.intake import Intake
 from drtk.io.jsonl import read_passages, read_queries
 from drtk.io.progress import log
 from drtk.io.trec import Judgements, load_qrels, load_run
-from drtk.records import Passage
+from drtk.records import Passage, Query
 
 DEPTH = 10
 Encode = Callable[
@@ -66,6 +66,11 @@ class RankingProbe:
         self._evaluator = Evaluator(kept, parse_measures(self.name))
 
     def __call__(self, encode: Encode) -> float:
+    @property
+    def queries(self) -> list[Query]:
+        """What is asked."""
+        return self._queries
+
         """The mean over the judged queries."""
         return self._ranked(encode(self._passages, "passage"), encode(self._queries, "query"))
 

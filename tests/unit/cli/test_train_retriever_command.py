@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,7 +107,7 @@ def test_examples_and_queries_may_be_data_sets_of_the_hub(place: Path, tmp_path:
     mine, theirs = (load_file(tmp_path / name / "model.safetensors") for name in "mn")
     assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)
     with pytest.raises(
-        UsageError, match="^hf:corpus:of:train: is read again and again, so it must be a file; drtk conv"
+        UsageError, match=r"^hf:corpus:of:train: is read again and again, so it must be a file; drtk conv"
     ):
         train(place, tmp_path / "o", "--corpus", "hf:corpus:of:train")
 
@@ -360,6 +361,31 @@ def test_a_dev_folder_that_has_test_queries_alone_is_refused(place: Path, tmp_pa
     ):
         train(place, tmp_path / "m", "--steps", "1", "--dev", str(folder))
     assert not (tmp_path / "m").exists()
+
+
+def test_measuring_with_queries_that_are_trained_on_is_told(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    texts = [f"question {number}" for number in range(60)]
+    (tmp_path / "queries.jsonl").write_text(queries_file(texts))
+    shutil.copytree(beir(place), tmp_path / "beir")
+    qrels = tmp_path / "beir" / "qrels"
+    (qrels / "dev.tsv").rename(qrels / "train.tsv")
+    # Five ask something else under the same ids, and two ask what is trained on under another's: 60 - 5 = 55.
+    others = [f"other {number}" for number in range(5)] + [texts[6], texts[5], *texts[7:]]
+    (tmp_path / "beir" / "queries.jsonl").write_text(queries_file(others))
+    more = ["--queries", str(tmp_path / "queries.jsonl"), "--steps", "1", "--eval-every", "1"]
+    capfd.readouterr()
+    train(place, tmp_path / "m", *more, "--dev", str(tmp_path / "beir"))
+    told = "drtk: {}: 55 of its 60 measured queries (qrels/train.tsv) are in {} too: the weights that are kept are then"
+    assert told.format(tmp_path / "beir", place / "examples.jsonl") in capfd.readouterr().err
+    (tmp_path / "beir" / "queries.jsonl").write_text(queries_file([f"other {number}" for number in range(60)]))
+    train(place, tmp_path / "n", *more, "--dev", str(tmp_path / "beir"))
+    assert " too" not in capfd.readouterr().err
+
+
+def queries_file(texts: list[str]) -> str:
+    return "".join(f'{{"_id": "q{number}", "text": "{text}"}}\n' for number, text in enumerate(texts))
 
 
 def test_training_ends_when_nothing_gets_better(place: Path, tmp_path: Path):
