@@ -127,9 +127,11 @@ def _pairs(
     from drtk.io.streams import name_of
     from drtk.models.hub import locate
     from drtk.models.query_reading import refuse_query_reranker
+    from drtk.models.reading import text_of
     from drtk.models.reranker import PAIRING, start_crossencoder, title_of
     from drtk.training.examples import PackedExamples
     from drtk.training.overlap import questions_in_both, warn_of_overlap
+    from drtk.training.readable import check_readable
     from drtk.training.reranker import (
         GPU_TOKENS,
         GROUP_TOKENS,
@@ -159,6 +161,7 @@ def _pairs(
     )
     plan(packed, settings, source=name_of(source))  # again, as --skip-bad may have left out some
     title = title_of(model, settings.title, sealed=False, default="colon")
+    check_readable(packed.passage_ids, store, called=corpus, read=lambda passage: text_of(passage, title))
     start = start_crossencoder(model, max_length=settings.max_length, seed=seed, default=LENGTH)
     measuring = None
     if probe is not None and dev is not None:

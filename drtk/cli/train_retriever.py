@@ -60,8 +60,10 @@ def train_retriever(
     from drtk.io.manifest import inputs_named
     from drtk.io.store import CorpusStore
     from drtk.io.streams import name_of
+    from drtk.models.reading import text_of
     from drtk.training.examples import PackedExamples
     from drtk.training.goal import learns_from_teacher
+    from drtk.training.readable import check_readable
     from drtk.training.retriever import check, plan, start_towers, train_retriever
 
     check(settings)
@@ -81,6 +83,8 @@ def train_retriever(
     )
     plan(len(packed), settings, source=name_of(examples))  # again, as --skip-bad may have left out some
     towers = start_towers(model, settings)
+    title = towers["passage"].recipe.title
+    check_readable(packed.passage_ids, store, called=corpus, read=lambda passage: text_of(passage, title))
     look = None
     if dev is not None:
         asked = [Query(id, texts[id]) for id in dict.fromkeys(packed.query_ids)]

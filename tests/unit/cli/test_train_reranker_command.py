@@ -334,6 +334,23 @@ def test_examples_of_no_use_are_forgiven_as_often_as_is_allowed(
         train(place, tmp_path / "n", examples="none.jsonl")
 
 
+def test_passages_without_a_text_are_told_and_refused_where_there_is_nothing_else(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [json.loads(line) for line in (place / "corpus.jsonl").read_text().splitlines()]
+    rows[3]["text"] = ""
+    blank = tmp_path / "blank.jsonl"
+    blank.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    train(place, tmp_path / "m", "--steps", "1", "--corpus", str(blank))
+    assert f"drtk: {blank}: 1 of the 60 passages looked up there have no text\n" in capfd.readouterr().err
+    blank.write_text("".join(json.dumps(row | {"text": " "}) + "\n" for row in rows))
+    with pytest.raises(
+        DrtkError, match=r"blank\.jsonl: none of the 60 passages looked up there has a text: is it the r"
+    ):
+        train(place, tmp_path / "n", "--steps", "1", "--corpus", str(blank), "--title", "none")
+    assert not (tmp_path / "n").exists()
+
+
 def test_a_positive_among_its_own_negatives_is_told_and_left_out(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -316,6 +317,32 @@ def test_a_checkpoint_of_another_preset_is_not_gone_on_from(place: Path, tmp_pat
     with pytest.raises(MismatchError, match=r"was begun with other settings or files \(.*loss") as told:
         train(place, tmp_path / "m", "--preset", "qac-r1", *size, "--resume")
     assert "\n" not in str(told.value)
+
+
+def test_passages_without_a_text_are_told_and_refused_where_there_is_nothing_else(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    rows = [json.loads(line) for line in (place / "corpus.jsonl").read_text().splitlines()]
+    blank = tmp_path / "blank.jsonl"
+
+    def trained(output: str, *more: str) -> str:
+        blank.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        train(place, tmp_path / output, "--steps", "1", "--corpus", str(blank), *more)
+        return capfd.readouterr().err
+
+    rows[3]["text"], rows[4]["text"] = "", " "
+    assert f"drtk: {blank}: 2 of the 60 passages looked up there have no text\n" in trained("some")
+    for row in rows:
+        row["text"] = ""
+    said = f"{blank}: none of the 60 passages looked up there has a text: is it the right file?"
+    assert f"drtk: {said}\n" in trained("titles")  # which are read
+    with pytest.raises(DrtkError, match=f"^{re.escape(said)}$"):
+        trained("no-titles", "--title", "none")
+    for row in rows:
+        row["title"] = ""
+    with pytest.raises(DrtkError, match=f"^{re.escape(said)}$"):
+        trained("nothing")
+    assert not (tmp_path / "nothing").exists()
 
 
 def test_a_fraction_of_the_queries_is_trained_on(place: Path, tmp_path: Path):
