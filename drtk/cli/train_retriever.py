@@ -54,6 +54,8 @@ def train_retriever(
 
     check_beforehand(settings.trainer, device, examples, queries, kept=[corpus])
     locate(model)
+    if settings.aux != "none":
+        locate(settings.aux_generator)
     split = _split(dev) if dev is not None else ""
     check_looked_up(examples, corpus, another=another_corpus)
     from drtk.io.jsonl import read_examples, read_queries

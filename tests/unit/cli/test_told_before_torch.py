@@ -31,6 +31,8 @@ OWN = {  # options that a command refuses, with what it says
         "--loss kl --contrastive kl": "--contrastive kl: learns from a teacher",
         "--alpha 0.5": "--alpha weighs the contrastive loss beside kl or margin-mse",
         "--aux diffcse": "--aux diffcse needs --aux-generator",
+        "--aux diffcse --aux-generator ./none": "./none: no such folder",
+        "--aux diffcse --aux-generator qrels.tsv": "qrels.tsv: is a file; expected a model folder",
         "--matryoshka 8 --matryoshka 8": "--matryoshka 8: is given twice",
         "--temperature-warmup --temperature 1": "--temperature-warmup begins at temperature 1",
         "--epochs 1 --steps 2": "--steps and --epochs: choose one",
