@@ -44,7 +44,7 @@ def presets(
 
 def _checked(preset: Preset) -> str:
     """One line about a preset that can be used. Raises UsageError for one that cannot."""
-    made = merge(_settings_of(preset), preset.settings, {}, preset_name=f"preset {preset.name}")
+    made: Any = merge(_settings_of(preset), preset.settings, {}, preset_name=f"preset {preset.name}")
     if preset.command != "pretrain":
         preset.check_flat()
         if check := getattr(made, "check", None):
