@@ -86,7 +86,9 @@ def with_settings(
                 if found.command != command_name(function):
                     raise UsageError(f"preset '{recipe_name}' is for drtk {found.command}")
                 base = found.settings
-                if recipe is not None:
+                if recipe is None:
+                    found.check_flat()
+                else:
                     given[recipe] = found.content | {"name": recipe_name}
             elif recipe is not None:
                 raise UsageError("--preset: name a recipe (drtk presets lists them) or a .toml file")

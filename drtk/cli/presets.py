@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from drtk.cli.jobs import plain_command
+from drtk.errors import UsageError
 from drtk.settings.core import Preset, load_preset, merge, preset_names
 
 _CALLED = {"documents": "neighbours"}  # what documents are read for, and what the pages call it
@@ -43,8 +44,14 @@ def presets(
 
 def _checked(preset: Preset) -> str:
     """One line about a preset that can be used. Raises UsageError for one that cannot."""
-    merge(_settings_of(preset), preset.settings, {}, preset_name=f"preset {preset.name}")
+    made: Any = merge(_settings_of(preset), preset.settings, {}, preset_name=f"preset {preset.name}")
     if preset.command != "pretrain":
+        preset.check_flat()
+        if check := getattr(made, "check", None):
+            try:
+                check()
+            except UsageError as error:
+                raise UsageError(f"preset {preset.name}: {error}") from None
         return f"{preset.name}: good, for drtk {preset.command}"
     from drtk.objectives.checking import checked
     from drtk.settings.composing import composition
@@ -60,7 +67,6 @@ def _checked(preset: Preset) -> str:
 def _settings_of(preset: Preset) -> type:
     """The settings that a preset fills. Raises UsageError where its command takes no preset, or does not exist."""
     from drtk.cli.main import FUNCTIONS
-    from drtk.errors import UsageError
 
     found = getattr(FUNCTIONS.get(preset.command), "preset_settings", None)
     if found is None:

@@ -86,7 +86,7 @@ def pretrain(
         _check_asked(plan.generator, place)
     if probe is not None and probe_sts is not None:
         raise UsageError("--probe and --probe-sts choose the best encoder, each by another figure: one of them")
-    check_beforehand(settings.trainer, device, *passages, *job.side_files, probe_sts)
+    check_beforehand(settings.trainer, device, probe_sts, kept=[*passages, *job.side_files])
     folder = locate(model)
     split = _split(probe) if probe is not None else ""
     from drtk.io.manifest import inputs_named

@@ -123,6 +123,7 @@ def _train(
     job: FolderJob,
 ) -> None:
     from dataclasses import replace
+    from functools import partial
     from pathlib import Path
 
     from drtk.enrichment.termweights.choices import check_settings
@@ -132,7 +133,7 @@ def _train(
 
     check_method(method)
     check_settings(method, settings, "train")
-    check_beforehand(training.trainer, device, examples, corpus, queries)
+    check_beforehand(training.trainer, device, examples, queries, kept=[corpus])
     locate(model)
     from drtk.io.jsonl import read_examples, read_queries
     from drtk.io.manifest import inputs_named
@@ -140,8 +141,9 @@ def _train(
     from drtk.io.streams import name_of
     from drtk.models.termweighter import start_weigher
     from drtk.training.examples import PackedExamples
+    from drtk.training.readable import check_readable
     from drtk.training.weighing import plan, train_weigher
-    from drtk.training.weighing_data import check_added_texts
+    from drtk.training.weighing_data import check_added_texts, text_read
 
     settings = replace(settings, title=settings.title or "join")
     packed = PackedExamples(read_examples(examples, intake=job.intake), line=lambda: job.intake.line)
@@ -152,6 +154,12 @@ def _train(
     packed.check(examples, queries=texts, corpus=store, negatives=1 if method == "deepimpact" else 0)
     if method == "deepimpact":
         check_added_texts(packed.passage_ids, store, settings.expand)
+    check_readable(
+        packed.passage_ids if method == "deepimpact" else packed.positive_ids(),
+        store,
+        called=corpus,
+        read=partial(text_read, title=str(settings.title), expand=settings.expand),
+    )
     weigher = start_weigher(Path(locate(model)), method, seed=seed)
     counts, facts = train_weigher(
         packed,

@@ -61,13 +61,13 @@ def train_generator(
     from drtk.models.hub import locate
     from drtk.training.beforehand import check_beforehand
 
-    files = (source, corpus, queries, dev, run, dev_run)
+    files = (source, queries, dev, run, dev_run)
     if settings.kind is not None:
         from drtk.cli.question_training import check_files, train_on_questions
 
         given = {"corpus": corpus, "queries": queries, "dev": dev, "run": run, "dev_run": dev_run}
         check_files(settings, given)
-        check_beforehand(settings.trainer, device, *files)
+        check_beforehand(settings.trainer, device, *files, kept=[corpus])
         locate(model)
         train_on_questions(source, model=model, given=given, seed=seed, device=device, settings=settings, job=job)
         return
@@ -75,7 +75,7 @@ def train_generator(
         raise UsageError(f"{'--run' if run else '--dev-run'}: only with --task gar-sentence or gar-title")
     if (corpus is None) != (queries is None):
         raise UsageError("--corpus and --queries go together; without both, INPUT holds passages with their queries")
-    check_beforehand(settings.trainer, device, *files)
+    check_beforehand(settings.trainer, device, *files, kept=[corpus])
     locate(model)
     from drtk.evaluation.rouge import need_rouge, rouge
     from drtk.io.manifest import inputs_named

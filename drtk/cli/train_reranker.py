@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ from drtk.cli.jobs import OF_TRAINING, folder_maker
 from drtk.cli.options import AnotherCorpus, Device, Folder, Seed, with_settings
 from drtk.errors import DrtkError, UsageError
 from drtk.io.folders import FolderJob
+from drtk.records import Query
 from drtk.settings.reranking import RerankerSettings
 
 if TYPE_CHECKING:
@@ -81,14 +83,15 @@ def train_reranker(
     settings.check()
     from drtk.training.beforehand import check_beforehand
 
-    check_beforehand(settings.trainer, device, examples, corpus, queries, vectors, qrels, dev, dev_run, dev_vectors)
+    files = (examples, queries, vectors, qrels, dev, dev_run, dev_vectors)
+    check_beforehand(settings.trainer, device, *files, kept=[corpus])
     if model is not None:
         from drtk.models.hub import locate
 
         locate(model)
     probe = None if dev is None or dev_run is None else _probe(dev, dev_run, dev_split, settings, job)
     if hlatr:
-        _lists(examples, str(vectors), str(qrels), dev_vectors, probe, seed, device, settings, job)
+        _lists(examples, str(vectors), str(qrels), dev, dev_vectors, probe, seed, device, settings, job)
     else:
         from drtk.io.lineage import check_looked_up
 
@@ -124,8 +127,11 @@ def _pairs(
     from drtk.io.streams import name_of
     from drtk.models.hub import locate
     from drtk.models.query_reading import refuse_query_reranker
+    from drtk.models.reading import text_of
     from drtk.models.reranker import PAIRING, start_crossencoder, title_of
     from drtk.training.examples import PackedExamples
+    from drtk.training.overlap import questions_in_both, warn_of_overlap
+    from drtk.training.readable import check_readable
     from drtk.training.reranker import (
         GPU_TOKENS,
         GROUP_TOKENS,
@@ -155,10 +161,14 @@ def _pairs(
     )
     plan(packed, settings, source=name_of(source))  # again, as --skip-bad may have left out some
     title = title_of(model, settings.title, sealed=False, default="colon")
+    check_readable(packed.passage_ids, store, called=corpus, read=lambda passage: text_of(passage, title))
     start = start_crossencoder(model, max_length=settings.max_length, seed=seed, default=LENGTH)
     measuring = None
     if probe is not None and dev is not None:
         asked, passages = _dev_texts(dev, probe, corpus, job)
+        trained = (Query(id, texts[id]) for id in dict.fromkeys(packed.query_ids))
+        both = questions_in_both(trained, starmap(Query, asked.items()))
+        warn_of_overlap(both, len(asked), "measured queries", dev=dev, source=name_of(source))
 
         def measuring(scorer: Any, tokenizing: Any) -> Measuring:
             on_cpu = next(scorer.parameters()).device.type == "cpu"
@@ -228,6 +238,7 @@ def _lists(
     source: str,
     vectors: str,
     qrels: str,
+    dev: str | None,
     dev_vectors: str | None,
     probe: RerankingProbe | None,
     seed: int,
@@ -242,6 +253,7 @@ def _lists(
     from drtk.io.streams import name_of
     from drtk.io.trec import load_qrels
     from drtk.training.list_reranker import plan, read_lists, train_list_reranker
+    from drtk.training.overlap import warn_of_overlap
 
     opened = PairVectors(vectors)
     others = None if dev_vectors is None else PairVectors(dev_vectors)
@@ -252,6 +264,9 @@ def _lists(
     if lists.without:
         log(f"{lists.without:,} queries have no positive among their first {settings.depth} documents: left out")
     plan(lists, settings, source=name_of(source))
+    if probe is not None and dev is not None:  # texts are not at hand: by ids
+        both = sum(query in lists.asked for query, _ in probe.candidates)
+        warn_of_overlap(both, len(probe.candidates), "measured queries", dev=dev, source=name_of(source))
     facts = train_list_reranker(
         lists,
         job.begin(),

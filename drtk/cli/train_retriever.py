@@ -9,6 +9,7 @@ import typer
 from drtk.cli.jobs import OF_TRAINING, folder_maker
 from drtk.cli.options import AnotherCorpus, Corpus, Device, Folder, Queries, Seed, with_settings
 from drtk.io.folders import FolderJob
+from drtk.records import Query
 from drtk.settings.finetuning import RetrieverSettings
 
 
@@ -51,16 +52,20 @@ def train_retriever(
     from drtk.models.hub import locate
     from drtk.training.beforehand import check_beforehand
 
-    check_beforehand(settings.trainer, device, examples, corpus, queries)
+    check_beforehand(settings.trainer, device, examples, queries, kept=[corpus])
     locate(model)
+    if settings.aux != "none":
+        locate(settings.aux_generator)
     split = _split(dev) if dev is not None else ""
     check_looked_up(examples, corpus, another=another_corpus)
     from drtk.io.jsonl import read_examples, read_queries
     from drtk.io.manifest import inputs_named
     from drtk.io.store import CorpusStore
     from drtk.io.streams import name_of
+    from drtk.models.reading import text_of
     from drtk.training.examples import PackedExamples
     from drtk.training.goal import learns_from_teacher
+    from drtk.training.readable import check_readable
     from drtk.training.retriever import check, plan, start_towers, train_retriever
 
     check(settings)
@@ -80,7 +85,12 @@ def train_retriever(
     )
     plan(len(packed), settings, source=name_of(examples))  # again, as --skip-bad may have left out some
     towers = start_towers(model, settings)
-    look = _look(dev, split, towers, settings, seed, job) if dev is not None else None
+    title = towers["passage"].recipe.title
+    check_readable(packed.passage_ids, store, called=corpus, read=lambda passage: text_of(passage, title))
+    look = None
+    if dev is not None:
+        asked = [Query(id, texts[id]) for id in dict.fromkeys(packed.query_ids)]
+        look = _look(dev, split, towers, asked, name_of(examples), settings, seed, job)
     facts = train_retriever(
         packed,
         job.begin(),
@@ -109,9 +119,16 @@ def _split(folder: str) -> str:
 
 
 def _look(
-    folder: str, split: str, towers: dict[str, Any], settings: RetrieverSettings, seed: int, job: FolderJob
+    folder: str,
+    split: str,
+    towers: dict[str, Any],
+    trained: list[Query],
+    source: str,
+    settings: RetrieverSettings,
+    seed: int,
+    job: FolderJob,
 ) -> Any:
-    """What is asked of the towers now and then: {"dev_nDCG@10", "dev_accuracy"}."""
+    """What is asked of the towers now and then: {"dev_nDCG@10", "dev_accuracy"}; `trained` are the queries of `source`."""
     from functools import partial
     from pathlib import Path
 
@@ -119,6 +136,7 @@ def _look(
     from drtk.io.rounding import significant
     from drtk.models.embedding import compared
     from drtk.text.draws import uniform
+    from drtk.training.overlap import questions_in_both, warn_of_overlap
 
     probe = RankingProbe(
         Path(folder),
@@ -128,6 +146,8 @@ def _look(
         pool=settings.dev_pool,
         lot=partial(uniform, seed, "dev"),
     )
+    both = questions_in_both(trained, probe.queries)
+    warn_of_overlap(both, len(probe.queries), f"measured queries (qrels/{split}.tsv)", dev=folder, source=source)
 
     def look() -> dict[str, float]:
         found = probe.figures(partial(compared, towers), batch=settings.batch)

@@ -17,9 +17,10 @@ from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import pair_cosines, spearman
 from drtk.io.intake import Intake
 from drtk.io.jsonl import read_passages, read_queries
+from drtk.io.parts import spread
 from drtk.io.progress import log
 from drtk.io.trec import Judgements, load_qrels, load_run
-from drtk.records import Passage
+from drtk.records import Passage, Query
 
 DEPTH = 10
 Encode = Callable[
@@ -65,6 +66,11 @@ class RankingProbe:
         kept = {query.id: judgements[query.id] for query in self._queries}
         self._evaluator = Evaluator(kept, parse_measures(self.name))
 
+    @property
+    def queries(self) -> list[Query]:
+        """What is asked."""
+        return self._queries
+
     def __call__(self, encode: Encode) -> float:
         """The mean over the judged queries."""
         return self._ranked(encode(self._passages, "passage"), encode(self._queries, "query"))
@@ -101,7 +107,7 @@ class RerankingProbe:
     """RR@10 and nDCG@10 of a run whose first documents are put into another order by scores.
 
     candidates: of each measured query its id and those of its first documents, in the order of the run
-    Measured are `limit` queries at most, evenly spread over those of the run that have judgements.
+    Measured are `limit` queries, evenly spread over those of the run that have judgements; all where there are no more.
     Raises MismatchError where there is none.
     """
 
@@ -111,7 +117,7 @@ class RerankingProbe:
         found = [item for item in load_run(run, intake=intake).items() if item[0] in judgements]
         if not found:
             raise MismatchError(f"{run}: no query of it has a judgement")
-        chosen = found[:: max(1, -(-len(found) // limit))]
+        chosen = list(spread(found, limit, of=len(found)))
         self.candidates = [(query, [id for id, _ in ranking[:depth]]) for query, ranking in chosen]
         kept = {query: judgements[query] for query, _ in chosen}
         self._evaluator = Evaluator(kept, parse_measures(" ".join(self.names)))

@@ -16,9 +16,14 @@ HUB = "hf:"
 _BATCH = 1024  # rows turned into Python objects at once
 
 
+def is_of_hub(source: str) -> bool:
+    """Whether `source` names a data set of the hub, and no file."""
+    return source.startswith(HUB)
+
+
 def is_table(source: str) -> bool:
     """Whether `source` is a Parquet file, a folder of them, a saved data set, or `hf:NAME`."""
-    if source.startswith(HUB):
+    if is_of_hub(source):
         return True
     if is_stream(source):  # a look at its beginning would take that away
         return False
@@ -45,7 +50,7 @@ def table_rows(source: str, intake: Intake) -> Iterator[tuple[int, Row | ValueEr
             yield number, error
             continue
         yield number, plain
-    if source.startswith(HUB):
+    if is_of_hub(source):
         intake.inputs.append({"path": source, "digest": f"{number} rows"})
     elif Path(source).is_dir():
         intake.inputs.append(folder_entry(source))
@@ -56,7 +61,7 @@ def table_rows(source: str, intake: Intake) -> Iterator[tuple[int, Row | ValueEr
 
 
 def _rows(source: str) -> Iterator[Row]:
-    if source.startswith(HUB):
+    if is_of_hub(source):
         return _hub_rows(source.removeprefix(HUB))
     path = Path(source)
     if path.is_dir() and _is_saved(path):

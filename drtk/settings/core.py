@@ -152,6 +152,12 @@ class Preset:
     text: str
     content: dict[str, Any] = field(default_factory=dict)
 
+    def check_flat(self) -> None:
+        """Raise UsageError for a key outside [settings], which is read of no preset but those that say what is learnt."""
+        for key in self.content:
+            if key not in ("command", "summary", "settings"):
+                raise UsageError(f"{self.name}: '{key}' is not read where it stands; settings go under [settings]")
+
 
 def preset_names() -> list[str]:
     """Names of the shipped presets, sorted."""
@@ -162,7 +168,7 @@ def preset_names() -> list[str]:
 def load_preset(name: str) -> Preset:
     """A shipped preset by name, or a TOML file of the user's by path.
 
-    Raises UsageError for an unknown name, DrtkError for a file that is not TOML or lacks `command`.
+    Raises UsageError for an unknown name, DrtkError for a file that is not TOML, lacks `command` or has no table of settings.
     """
     if name.endswith(".toml"):
         try:
@@ -183,6 +189,7 @@ def load_preset(name: str) -> Preset:
         raise DrtkError(f"{name}: not TOML: {error}") from error
     if not isinstance(content.get("command"), str):
         raise DrtkError(f'{name}: a preset names its command, for example: command = "train-retriever"')
-    return Preset(
-        name, content["command"], str(content.get("summary", "")), dict(content.get("settings", {})), text, content
-    )
+    settings = content.get("settings", {})
+    if not isinstance(settings, dict):
+        raise DrtkError(f"{name}: 'settings' is not a table; settings go under [settings]")
+    return Preset(name, content["command"], str(content.get("summary", "")), dict(settings), text, content)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from drtk.errors import UsageError
 from drtk.io.streams import STANDARD
+from drtk.io.tables import is_of_hub
 
 _OURS = {  # arguments that options of drtk decide
     "output_dir": "-o",
@@ -47,15 +48,20 @@ _FIXED = {  # arguments that would break what drtk promises
 }
 
 
-def check_beforehand(trainer: Sequence[str], device: str, *files: str | None) -> None:
+def check_beforehand(trainer: Sequence[str], device: str, *files: str | None, kept: Sequence[str | None] = ()) -> None:
     """Look at what every training is given: items of --trainer, --device, and the files that it will read.
 
-    Raises UsageError for what cannot be meant, FileNotFoundError for a file that is not there. None and "-" are no files.
+    kept: of them those that are read again and again, which only a file of this machine can be; they are not among `files`
+    Raises UsageError for what cannot be meant, FileNotFoundError for a file that is not there. None, "-" and data sets of the
+    hub are no files.
     """
     check_passed(trainer)
     check_device(device)
-    for file in files:
-        if file is not None and file != STANDARD:
+    for file in kept:
+        if file is not None and is_of_hub(file):
+            raise UsageError(f"{file}: is read again and again, so it must be a file; drtk convert makes one of it")
+    for file in (*files, *kept):
+        if file is not None and file != STANDARD and not is_of_hub(file):
             os.stat(file)
 
 

@@ -76,6 +76,11 @@ class PackedExamples:
     def negatives(self, example: int) -> array[int]:
         return self._references[self._splits[example] : self._starts[example + 1]]
 
+    def positive_ids(self) -> list[str]:
+        """Ids of all positives, each once."""
+        numbers = dict.fromkeys(number for example in range(len(self)) for number in self.positives(example))
+        return [self.passage_ids[number] for number in numbers]
+
     def positive_scores(self, example: int) -> array[float]:
         """A teacher's scores of the positives. Raises ValueError where none were kept."""
         if self._scores is None:

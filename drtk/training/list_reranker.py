@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class CandidateList:
 class Lists:
     """What a run gives to learn from.
 
+    asked: ids of the queries that are learned from
     without: queries none of whose candidates is right, which teach nothing; unjudged: those without a judgement; queries: all
     """
 
@@ -48,6 +49,7 @@ class Lists:
     without: int = 0
     unjudged: int = 0
     queries: int = 0
+    asked: set[str] = field(default_factory=set)
 
 
 def read_lists(run: str, *, vectors: PairVectors, judgements: Judgements, depth: int, intake: Intake) -> Lists:
@@ -77,6 +79,7 @@ def read_lists(run: str, *, vectors: PairVectors, judgements: Judgements, depth:
         there = rows >= 0
         if labels[there].any():
             lists.found.append(CandidateList(rows[there], labels[there]))
+            lists.asked.add(hits.query_id)
     return lists
 
 

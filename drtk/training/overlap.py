@@ -25,8 +25,10 @@ def pairs_in_both(pairs: Pairs, dev: Pairs) -> int:
 
 def questions_in_both(questions: Iterable[Query], dev: Iterable[Query]) -> int:
     """How many questions of `dev` are among the others too, whatever their ids."""
-    known = {digest_of(query.text) for query in questions}
-    return sum(digest_of(query.text) in known for query in dev)
+    asked = [digest_of(query.text) for query in dev]
+    wanted = set(asked)
+    known = {digest for query in questions if (digest := digest_of(query.text)) in wanted}
+    return sum(digest in known for digest in asked)
 
 
 def warn_of_overlap(both: int, of: int, what: str, *, dev: str, source: str) -> None:

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 
 from drtk.errors import RecordError
 from drtk.io.store import CorpusStore
+from drtk.models.reading import text_of
 from drtk.models.termweighter import Weigher
 from drtk.records import Passage
 from drtk.text.added_texts import added_texts
@@ -139,6 +140,11 @@ def check_added_texts(ids: Sequence[str], corpus: CorpusStore, fields: Sequence[
                     added_texts(passage, name)
             except ValueError as error:
                 raise RecordError(corpus.place(passage.id), f"passage '{passage.id}': {error}") from error
+
+
+def text_read(passage: Passage, *, title: str, expand: Sequence[str]) -> str:
+    """All that is read of a passage: title ("none" leaves it out), text and added texts, as `word_places.passage_places` has them."""
+    return " ".join([text_of(passage, title), *(text for name in expand for text in added_texts(passage, name))])
 
 
 def _inputs(weigher: Weigher, places: Sequence[WordPlaces], room: int) -> dict[str, np.ndarray]:

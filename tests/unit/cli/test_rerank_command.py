@@ -429,6 +429,12 @@ def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
         capfd, *call, "--qrels", "qrels.tsv", "--batch", "8", "-o", "h"
     )
     assert read_json(here / "h" / "meta.json")["counts"]["lists"] == 36
+    # measured are all 60, of which 36 are learned from
+    (here / "dev" / "qrels").mkdir(parents=True)
+    (here / "dev" / "qrels" / "dev.tsv").symlink_to(here / "qrels.tsv")
+    measured = ["--dev", "dev", "--dev-run", "run", "--dev-queries", "60", "-o", "measured"]
+    said = told(capfd, *call, "--qrels", "qrels.tsv", "--batch", "8", *measured)
+    assert "dev: 36 of its 60 measured queries are in run too: the weights that are kept are then" in said
     (here / "none.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tz\t1\n")
     with pytest.raises(DrtkError, match="run: no lists with a positive among the first 3 documents to learn from"):
         run(*call, "--qrels", "none.tsv", "--batch", "8", "-o", "g")

@@ -198,6 +198,34 @@ def test_pairs_by_themselves_and_the_first_positive_alone_are_trained_on(place: 
     train(place, tmp_path / "n", "--steps", "1", "--first-positive", examples="two.jsonl")
 
 
+def test_measuring_with_queries_that_are_trained_on_is_told(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [json.loads(line) for line in (place / "queries.jsonl").read_text().splitlines()]
+    for number, row in enumerate(rows):
+        row["text"] = f"question {number}"
+    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shutil.copytree(place / "dev", tmp_path / "dev")
+    for row in rows[:50]:
+        row["text"] = f"another {row['text']}"  # the same id, and something else is asked
+    (tmp_path / "dev" / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    more = [
+        "--queries",
+        str(tmp_path / "queries.jsonl"),
+        "--dev",
+        str(tmp_path / "dev"),
+        "--dev-run",
+        str(place / "run"),
+    ]
+    capfd.readouterr()
+    train(place, tmp_path / "m", *more, "--steps", "1", "--dev-queries", "60")
+    told = f"drtk: {tmp_path / 'dev'}: 10 of its 60 measured queries are in {place / 'examples.jsonl'} too: the weights"
+    assert told in capfd.readouterr().err
+    (place / "fifty.jsonl").write_text("".join((place / "examples.jsonl").read_text().splitlines(keepends=True)[:50]))
+    train(place, tmp_path / "n", *more, "--steps", "1", "--dev-queries", "60", examples="fifty.jsonl")
+    assert " too" not in capfd.readouterr().err
+
+
 def test_early_stopping_ends_training(place: Path, tmp_path: Path) -> None:
     more = measured(place, "--eval-every", "2", "--patience", "2")
     train(place, tmp_path / "m", "--steps", "200", "--lr", "0", *more)  # nothing is learned: nothing gets better
@@ -304,6 +332,23 @@ def test_examples_of_no_use_are_forgiven_as_often_as_is_allowed(
     (place / "none.jsonl").write_text("")
     with pytest.raises(DrtkError, match=r"none\.jsonl: no examples to learn from$"):
         train(place, tmp_path / "n", examples="none.jsonl")
+
+
+def test_passages_without_a_text_are_told_and_refused_where_there_is_nothing_else(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [json.loads(line) for line in (place / "corpus.jsonl").read_text().splitlines()]
+    rows[3]["text"] = ""
+    blank = tmp_path / "blank.jsonl"
+    blank.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    train(place, tmp_path / "m", "--steps", "1", "--corpus", str(blank))
+    assert f"drtk: {blank}: 1 of the 60 passages looked up there have no text\n" in capfd.readouterr().err
+    blank.write_text("".join(json.dumps(row | {"text": " "}) + "\n" for row in rows))
+    with pytest.raises(
+        DrtkError, match=r"blank\.jsonl: none of the 60 passages looked up there has a text: is it the r"
+    ):
+        train(place, tmp_path / "n", "--steps", "1", "--corpus", str(blank), "--title", "none")
+    assert not (tmp_path / "n").exists()
 
 
 def test_a_positive_among_its_own_negatives_is_told_and_left_out(

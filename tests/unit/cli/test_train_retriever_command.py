@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -90,6 +93,24 @@ def test_the_folder_says_how_to_encode_and_holds_no_pickle(place: Path, tmp_path
     suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
     assert suffixes <= {".json", ".jsonl", ".safetensors"}
     assert [entry["step"] for entry in entries(tmp_path / "m")] == [3]  # the last entry may be of fewer steps
+
+
+def test_examples_and_queries_may_be_data_sets_of_the_hub(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def load_dataset(name: str, config: str | None, **_: object) -> list[dict]:
+        assert config == "of"
+        return [json.loads(line) for line in (place / f"{name}.jsonl").read_text().splitlines()]
+
+    monkeypatch.setattr("drtk.io.tables.require_datasets", lambda _: SimpleNamespace(load_dataset=load_dataset))
+    named = ["--corpus", str(place / "corpus.jsonl"), "--model", str(place / "model"), "-o", str(tmp_path / "m"), "-q"]
+    call = ["train-retriever", "hf:examples:of:train", "--queries", "hf:queries:of:train", *named, *QUICK]
+    app([*call, "--steps", "2"], standalone_mode=False)
+    train(place, tmp_path / "n", "--steps", "2")
+    mine, theirs = (load_file(tmp_path / name / "model.safetensors") for name in "mn")
+    assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)
+    with pytest.raises(
+        UsageError, match=r"^hf:corpus:of:train: is read again and again, so it must be a file; drtk conv"
+    ):
+        train(place, tmp_path / "o", "--corpus", "hf:corpus:of:train")
 
 
 def test_untied_encoders_part(place: Path, tmp_path: Path):
@@ -298,6 +319,32 @@ def test_a_checkpoint_of_another_preset_is_not_gone_on_from(place: Path, tmp_pat
     assert "\n" not in str(told.value)
 
 
+def test_passages_without_a_text_are_told_and_refused_where_there_is_nothing_else(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    rows = [json.loads(line) for line in (place / "corpus.jsonl").read_text().splitlines()]
+    blank = tmp_path / "blank.jsonl"
+
+    def trained(output: str, *more: str) -> str:
+        blank.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        train(place, tmp_path / output, "--steps", "1", "--corpus", str(blank), *more)
+        return capfd.readouterr().err
+
+    rows[3]["text"], rows[4]["text"] = "", " "
+    assert f"drtk: {blank}: 2 of the 60 passages looked up there have no text\n" in trained("some")
+    for row in rows:
+        row["text"] = ""
+    said = f"{blank}: none of the 60 passages looked up there has a text: is it the right file?"
+    assert f"drtk: {said}\n" in trained("titles")  # which are read
+    with pytest.raises(DrtkError, match=f"^{re.escape(said)}$"):
+        trained("no-titles", "--title", "none")
+    for row in rows:
+        row["title"] = ""
+    with pytest.raises(DrtkError, match=f"^{re.escape(said)}$"):
+        trained("nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
 def test_a_fraction_of_the_queries_is_trained_on(place: Path, tmp_path: Path):
     train(place, tmp_path / "m", "--steps", "2", "--train-fraction", "0.2")
     assert read_json(tmp_path / "m" / "meta.json")["counts"]["examples"] == 12
@@ -341,6 +388,31 @@ def test_a_dev_folder_that_has_test_queries_alone_is_refused(place: Path, tmp_pa
     ):
         train(place, tmp_path / "m", "--steps", "1", "--dev", str(folder))
     assert not (tmp_path / "m").exists()
+
+
+def test_measuring_with_queries_that_are_trained_on_is_told(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    texts = [f"question {number}" for number in range(60)]
+    (tmp_path / "queries.jsonl").write_text(queries_file(texts))
+    shutil.copytree(beir(place), tmp_path / "beir")
+    qrels = tmp_path / "beir" / "qrels"
+    (qrels / "dev.tsv").rename(qrels / "train.tsv")
+    # Five ask something else under the same ids, and two ask what is trained on under another's: 60 - 5 = 55.
+    others = [f"other {number}" for number in range(5)] + [texts[6], texts[5], *texts[7:]]
+    (tmp_path / "beir" / "queries.jsonl").write_text(queries_file(others))
+    more = ["--queries", str(tmp_path / "queries.jsonl"), "--steps", "1", "--eval-every", "1"]
+    capfd.readouterr()
+    train(place, tmp_path / "m", *more, "--dev", str(tmp_path / "beir"))
+    told = "drtk: {}: 55 of its 60 measured queries (qrels/train.tsv) are in {} too: the weights that are kept are then"
+    assert told.format(tmp_path / "beir", place / "examples.jsonl") in capfd.readouterr().err
+    (tmp_path / "beir" / "queries.jsonl").write_text(queries_file([f"other {number}" for number in range(60)]))
+    train(place, tmp_path / "n", *more, "--dev", str(tmp_path / "beir"))
+    assert " too" not in capfd.readouterr().err
+
+
+def queries_file(texts: list[str]) -> str:
+    return "".join(f'{{"_id": "q{number}", "text": "{text}"}}\n' for number, text in enumerate(texts))
 
 
 def test_training_ends_when_nothing_gets_better(place: Path, tmp_path: Path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.evaluation.probes import RankingProbe, RatingProbe, sampled, split_to_choose_by
+from drtk.evaluation.probes import RankingProbe, RatingProbe, RerankingProbe, sampled, split_to_choose_by
 from drtk.io.intake import Intake
 from drtk.records import Passage
 from tests.running import write
@@ -71,6 +71,19 @@ def test_a_pool_holds_what_is_relevant_and_others_by_lot(tmp_path: Path) -> None
     )
     assert {passage.id for passage in found} == {"7", "93", *by_lot[:8]}
     assert [int(passage.id) for passage in found] == sorted(int(passage.id) for passage in found)
+
+
+def test_as_many_queries_of_a_run_are_measured_as_are_asked_for(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", "".join(f"q{number} Q0 d 1 1 t\n" for number in range(201)))
+    judgements = {f"q{number}": {"d": 1} for number in range(201)}
+
+    def measured(limit: int) -> list[int]:
+        probe = RerankingProbe(str(run), judgements, depth=1, limit=limit, intake=Intake())
+        return [int(query[1:]) for query, _ in probe.candidates]
+
+    assert [len(measured(limit)) for limit in (200, 201, 500)] == [200, 201, 201]
+    assert measured(200) == list(range(1, 201))  # one of 201 is left out
+    assert measured(3) == [66, 133, 200]  # 201 / 3 = 67 apart
 
 
 def test_ratings_are_correlated_by_rank(tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def test_a_preset_file_of_the_users_is_read(tmp_path: Path) -> None:
         (b"command = ", "not TOML"),
         (b"[settings]\n", "a preset names its command"),
         (b"command = 3\n", "a preset names its command"),
+        (b'command = "train-retriever"\nsettings = 3\n', "'settings' is not a table"),
         (b"\xff\xfe", "not UTF-8"),
     ],
 )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from drtk.cli.main import app
 from drtk.enrichment.termweights.deepimpact import DeepImpact, impacts_of, quantised
 from drtk.enrichment.termweights.reading import Reader
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
@@ -84,8 +85,6 @@ def train(place: Path, method: str, output: Path, *more: str, examples: str = "t
 @pytest.fixture(scope="module")
 def models(place: Path) -> dict[str, Path]:
     """A trained model of each method."""
-    from drtk.cli.main import app
-
     for method, examples in (("deepct", "recall.jsonl"), ("deepimpact", "train.jsonl")):
         app(train(place, method, place / method, "--steps", "150", examples=examples), standalone_mode=False)
     return {method: place / method for method in ("deepct", "deepimpact")}
@@ -126,6 +125,32 @@ def test_deepimpact_learns_what_tells_a_passage_from_its_negative(place: Path, m
     assert all(type(impact) is int and 1 <= impact <= 255 for row in found for impact in row["impacts"].values())
     assert max(asked) == 255  # the largest of the training passages becomes 256, and fits a byte
     assert {max(row["weights"]) for row in found} <= {0.0, 1.0}  # shares of the largest; 0 where no word has an impact
+
+
+def test_passages_without_a_text_are_told_and_refused_where_there_is_nothing_else(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    passages = [json.loads(line) for line in (place / "corpus.jsonl").read_text().splitlines()]
+    for row in passages:
+        if row["_id"].startswith("p"):
+            row["text"] = " "
+    blank = write(tmp_path / "blank.jsonl", "".join(json.dumps(row) + "\n" for row in passages))
+    more = ["--corpus", str(blank), "--steps", "1"]
+    # deepct learns from the 48 positives alone, deepimpact from 48 negatives too
+    with pytest.raises(
+        DrtkError, match=r"blank\.jsonl: none of the 48 passages looked up there has a text: is it the r"
+    ):
+        command(capfd, *train(place, "deepct", tmp_path / "m", *more, examples="recall.jsonl"))
+    assert not (tmp_path / "m").exists()
+    capfd.readouterr()
+    app(train(place, "deepimpact", tmp_path / "m", *more), standalone_mode=False)
+    assert f"drtk: {blank}: 48 of the 96 passages looked up there have no text\n" in capfd.readouterr().err
+    added = [row | {"text": "", "queries": ["rivers sailors castles engineers"]} for row in passages]
+    write(blank, "".join(json.dumps(row) + "\n" for row in added))
+    app(train(place, "deepimpact", tmp_path / "n", *more, "--expand", "queries"), standalone_mode=False)
+    assert f"drtk: {blank}: none of the 96 passages looked up there has a text" in capfd.readouterr().err
+    with pytest.raises(DrtkError, match=r"blank\.jsonl: none of the 96 passages looked up there has a text"):
+        command(capfd, *train(place, "deepimpact", tmp_path / "o", *more))
 
 
 def test_the_folder_loads_elsewhere_and_holds_the_head_apart(models: dict[str, Path]) -> None:
