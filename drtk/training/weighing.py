@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from drtk.errors import DrtkError
+from drtk.io.parts import spread
 from drtk.losses.weighting import pair_loss, recall_loss
 from drtk.models.termweighter import Weigher, Weighing, save_weigher
 from drtk.settings.weighting import WeightingSettings, WeightTrainingSettings
@@ -146,7 +147,7 @@ def largest_impact(
     device: str,
 ) -> float:
     """The largest impact of a word, function words apart, in at most 2,000 of the examples' passages, evenly spread."""
-    ids = examples.passage_ids[:: max(1, len(examples.passage_ids) // _LOOKED_AT)][:_LOOKED_AT]
+    ids = [*spread(examples.passage_ids, _LOOKED_AT, of=len(examples.passage_ids))]
     run = Weighing(weigher, device=device, dtype="float32", max_length=length)
     left_out = function_words()
     largest = 0.0
