@@ -23,6 +23,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
     write(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     write(tmp_path / "queries.jsonl", '{"_id": "q1", "text": "wing 3"}\n')
     write(tmp_path / "qrels.tsv", "q1\td3\t1\n")
+    (tmp_path / "empty").mkdir()  # no model, but a folder: where a model should be there, it is looked at last
     for call in (
         "index corpus.jsonl --type bm25s -o index",
         "search index queries.jsonl -k 5 -o a.run",
@@ -61,7 +62,7 @@ def test_examples_that_were_mined_without_a_corpus_lead_to_that_of_their_runs(
         command(capfd, *call.split())
     assert origins_of("mixed.jsonl") == origins_of("fused.run") == [corpus, new]
     assert origins_of("looked-up.jsonl") == [new]  # where all its ids were looked up
-    words = ["--queries", "queries.jsonl", "--model", "none", "-o", "out"]
+    words = ["--queries", "queries.jsonl", "--model", "empty", "-o", "out"]
     with pytest.raises(MismatchError, match=r"others\.jsonl: was made from another corpus \(corpus\.jsonl, "):
         command(capfd, "train-retriever", "others.jsonl", "--corpus", "new.jsonl", *words)
 
@@ -132,7 +133,7 @@ def test_each_part_of_several_is_looked_at(corpus: Origin, capfd: pytest.Capture
         "convert examples.jsonl new-examples.jsonl --as examples -o both.jsonl",
     ):
         command(capfd, *call.split())
-    texts = ["--queries", "queries.jsonl", "--model", "none", "-o", "out"]
+    texts = ["--queries", "queries.jsonl", "--model", "empty", "-o", "out"]
     for name, other in (("corpus.jsonl", r"new\.jsonl"), ("new.jsonl", r"corpus\.jsonl")):
         with pytest.raises(MismatchError, match=rf"both\.jsonl: was made from another corpus \({other}, "):
             command(capfd, "train-retriever", "both.jsonl", "--corpus", name, *texts)
@@ -161,7 +162,7 @@ def test_examples_of_another_corpus_are_refused_where_their_texts_are_looked_up(
         "--queries",
         "queries.jsonl",
         "--model",
-        "none",
+        "empty",
         "-o",
         "out",
     ]
