@@ -65,13 +65,10 @@ def expand_queries(
 def _tell_without(job: FilterJob) -> None:
     """Warn of each kind of which questions are left without a candidate."""
     from drtk.io.progress import warn
-    from drtk.questions.passage_candidates import WITHOUT
 
-    words = job.counts.get("words", {})
-    without = job.counts.get(WITHOUT) or dict.fromkeys(words, job.counts.get("without candidates"))  # a model: one kind
-    for kind, number in without.items():
-        if number:
-            warn(f"{number:,} of {words[kind]['questions']:,} questions are left without a candidate of kind '{kind}'")
+    for kind, words in job.counts.get("words", {}).items():
+        if number := words["without"]:
+            warn(f"{number:,} of {words['questions']:,} questions are left without a candidate of kind '{kind}'")
 
 
 def _by_model(

@@ -10,6 +10,7 @@ from drtk.io.examples import is_example
 from drtk.io.jsonarray import array_rows, is_array
 from drtk.io.rows import QUERY_IDS, Row
 
+_QUESTIONS = ("text", "question", "query", "query_text")
 _LOOKED_AT = 10  # lines: a single one that is damaged shall not pass for another kind
 
 EXAMPLES, RUN, JUDGEMENTS = "training examples", "hits of a TREC run", "judgements"
@@ -25,7 +26,7 @@ def kind_of(head: bytes) -> str | None:
     """
     head = head.removeprefix(b"\xef\xbb\xbf")
     if is_array(head[:64]):
-        kinds = [None if isinstance(row, ValueError) else _of_row(row) for _, row in islice(array_rows([head]), 1)]
+        kinds = [None if isinstance(row, ValueError) else kind_of_row(row) for _, row in islice(array_rows([head]), 1)]
     else:
         lines = head.splitlines(keepends=True)
         if len(lines) > 1 and not lines[-1].endswith(b"\n"):
@@ -46,7 +47,7 @@ def _of_line(line: bytes) -> str | None:
             row = orjson.loads(line)
         except orjson.JSONDecodeError:
             return None
-        return _of_row(row)
+        return kind_of_row(row)
     try:
         columns = line.decode().split()
     except UnicodeDecodeError:
@@ -62,13 +63,14 @@ def _of_line(line: bytes) -> str | None:
     return EITHER if line.count(b"\t") in (1, 2) else None  # id and text, and a title or answers
 
 
-def _of_row(row: Row) -> str | None:
+def kind_of_row(row: Row) -> str | None:
+    """What a JSON record seems to be, in words; None where its fields tell nothing."""
     if is_example(row):
         return EXAMPLES
-    if "query_id" in row and "kind" in row:
+    if ("query_id" in row or "qid" in row) and "kind" in row and "text" in row:
         return EXPANSIONS
-    if "query_id" in row and ("answer" in row or "prediction" in row):
-        return PREDICTIONS
+    if isinstance(row.get("answer", row.get("prediction")), str) and any(name in row for name in QUERY_IDS):
+        return QUERIES if any(name in row for name in _QUESTIONS) else PREDICTIONS
     if any(name in row for name in ("answers", "question", "query", "query_text")):
         return QUERIES
     if any(name in row for name in ("title", "contents", "docid")):

@@ -6,20 +6,24 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
-from drtk.io import formats
-from drtk.io.examples import is_example
+from drtk.io import formats, kinds
 from drtk.io.findings import Findings, note_repeated
 from drtk.io.grouping import Grouping
 from drtk.io.intake import Intake
+from drtk.io.kinds import kind_of_row
 from drtk.io.leaks import digest
-from drtk.io.rows import QUERY_IDS, Row, parse_row
+from drtk.io.rows import Row, parse_row
 from drtk.io.streams import is_stream
 from drtk.records import Expansion, Prediction
 
 if TYPE_CHECKING:
     from drtk.io.validation import Against
 
-_QUESTIONS = ("text", "question", "query", "query_text")
+_CALLED: dict[str | None, Literal["examples", "expansions", "predictions"]] = {
+    kinds.EXAMPLES: "examples",
+    kinds.EXPANSIONS: "expansions",
+    kinds.PREDICTIONS: "predictions",
+}
 
 
 def recognised(source: str, intake: Intake) -> Literal["examples", "expansions", "predictions"] | None:
@@ -27,19 +31,7 @@ def recognised(source: str, intake: Intake) -> Literal["examples", "expansions",
     row = _first_of_stream(intake.peek(source)) if is_stream(source) else _first_of_file(source)
     if row is None:
         return None
-    if is_example(row):
-        return "examples"
-    of_question = "query_id" in row or "qid" in row
-    if of_question and "kind" in row and "text" in row:
-        return "expansions"
-    answer = row.get("answer", row.get("prediction"))
-    if (
-        isinstance(answer, str)
-        and any(name in row for name in QUERY_IDS)
-        and not any(name in row for name in _QUESTIONS)
-    ):
-        return "predictions"
-    return None
+    return _CALLED.get(kind_of_row(row))
 
 
 def _first_of_file(source: str) -> Row | None:
@@ -60,15 +52,15 @@ def check_expansions(found: Iterator[tuple[int, Expansion]], findings: Findings,
     ids, texts, lists = Grouping(), Grouping(), Grouping()
     seen: set[str] = set()
     for query_id, block in groupby(found, key=lambda item: item[1].query_id):
-        kinds: set[str] = set()
+        begun: set[str] = set()
         depths: dict[str, int] = {}
         for line, each in block:
             if query_id not in seen:
                 against.check_query(query_id, line, findings)
             seen.add(query_id)
-            if each.kind not in kinds:
+            if each.kind not in begun:
                 lists.add(f"{query_id} {each.kind}", str(line))
-            kinds.add(each.kind)
+            begun.add(each.kind)
             ids.add(each.id, str(line))
             texts.add(digest("\n".join((query_id, each.kind, " ".join(each.text.split())))), str(line))
             depth = depths.setdefault(each.kind, each.depth) if each.depth is not None else None

@@ -42,8 +42,11 @@ class Gathered:
         self._blank += len(given) - len(written)
         self._repeated += len(written) - len(kept)
         self._without += not kept
-        words = self._words.setdefault(kind, dict.fromkeys(("questions", "candidates", "question", "expanded"), 0))
+        words = self._words.setdefault(
+            kind, dict.fromkeys(("questions", "without", "candidates", "question", "expanded"), 0)
+        )
         words["questions"] += 1
+        words["without"] += not kept
         words["candidates"] += len(kept)
         words["question"] += _words(plain_query(question))
         words["expanded"] += sum(_words(expanded_query(question, text)) for text in kept)

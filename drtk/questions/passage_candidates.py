@@ -20,8 +20,6 @@ from drtk.settings.expansion import PASSAGE_KINDS, ExpansionSettings
 from drtk.text.sentences import plain_sentences
 from drtk.text.words import content_words
 
-WITHOUT = "without candidates of a kind"  # counts, by kind
-
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -47,8 +45,7 @@ def found_passages(
 class FromPassages(BatchFunction):
     """Expansion records of questions, of one kind or of all kinds, from passages found for them.
 
-    The counts tell of each kind how many questions are left without a candidate, and of passages without a text, but for
-    titles alone, which need none.
+    The counts tell of passages without a text, too, but for titles alone, which need none.
     """
 
     def __init__(self, kind: str | None, settings: ExpansionSettings) -> None:
@@ -58,16 +55,13 @@ class FromPassages(BatchFunction):
     def __call__(self, prepared: list[Found]) -> Done:
         """The window's expansions, questions in order, as JSON lines."""
         gathered = Gathered()
-        without = dict.fromkeys(self._kinds, 0)
         for each in prepared:
             for kind in self._kinds:
-                found = candidates(each, kind, self._settings)
-                without[kind] += not found
-                gathered.add(each.query_id, each.question, kind, found)
-        lines, counts = (done := gathered.done()).lines, {**done.counts, WITHOUT: without}
-        if self._kinds != ("title",):
-            counts |= looked_up(passage for each in prepared for passage in each.passages)
-        return Done(lines, counts)
+                gathered.add(each.query_id, each.question, kind, candidates(each, kind, self._settings))
+        done = gathered.done()
+        if self._kinds == ("title",):
+            return done
+        return Done(done.lines, done.counts | looked_up(passage for each in prepared for passage in each.passages))
 
 
 def candidates(found: Found, kind: str, settings: ExpansionSettings) -> list[str]:

@@ -100,7 +100,7 @@ class ExactIndex:
         keys = torch.full((len(scaled), depth), EMPTY, dtype=torch.int64, device=self._device)
         scores: Tensor | None = None
         for block, ranks in read_ahead(self._blocks()):
-            if scores is None:  # once: pages of fresh memory cost a quarter of what the products do
+            if scores is None:  # once: pages of fresh memory cost up to a quarter of what the products do
                 scores = torch.empty((tiles, len(block)), device=self._device)
             torch.mm(queries, block.T, out=scores)
             keys = keep_best(keys, scores[: len(scaled), : len(ranks)], ranks)

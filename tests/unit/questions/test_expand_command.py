@@ -78,7 +78,7 @@ def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(
     assert (counts["in"], counts["out"], counts["blank"], counts["repeated"]) == (24, 72, 48, 24)
     assert "trained on" not in counts
     assert counts["words"] == {
-        "answer": {"questions": 24, "candidates": 72, "question": 48, "expanded": 24 * (3 + 4 + 3)}
+        "answer": {"questions": 24, "without": 0, "candidates": 72, "question": 48, "expanded": 24 * (3 + 4 + 3)}
     }
     assert "answer: 3.0 different candidates a question; words: question 2.0, question with expansion 3.3\n" in told
 
