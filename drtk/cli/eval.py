@@ -85,7 +85,7 @@ def eval_(
     elif qrels is None:
         raise UsageError("what is right? --qrels FILE or --answers FILE")
     elif Path(qrels, "qrels").is_dir():
-        from drtk.evaluation.collections import judgements_path
+        from drtk.evaluation.layout import judgements_path
 
         lines = _judged(named, str(judgements_path(Path(qrels), settings.split)), corpus, settings, job.intake)
     elif Path(qrels).is_dir():

@@ -69,6 +69,7 @@ def pretrain(
     Makes a model folder that train-retriever, transformers and sentence-transformers load; log.jsonl in it has every loss.
     """
     from drtk.errors import UsageError
+    from drtk.evaluation.layout import split_to_choose_by
     from drtk.models.hub import locate
     from drtk.settings.composing import composition, with_changes
     from drtk.training.beforehand import check_beforehand
@@ -88,7 +89,7 @@ def pretrain(
         raise UsageError("--probe and --probe-sts choose the best encoder, each by another figure: one of them")
     check_beforehand(settings.trainer, device, probe_sts, kept=[*passages, *job.side_files])
     folder = locate(model)
-    split = _split(probe) if probe is not None else ""
+    split = split_to_choose_by(probe) if probe is not None else ""
     from drtk.io.manifest import inputs_named
     from drtk.models.attending import Attention
     from drtk.models.device import choose_device
@@ -167,14 +168,6 @@ def _check_asked(wanted: Generator | None, place: str) -> None:
         raise UsageError(
             '--generator: generator.init = "copy" begins with a copy of the encoder; leave one of them out'
         )
-
-
-def _split(folder: str) -> str:
-    from pathlib import Path
-
-    from drtk.evaluation.probes import split_to_choose_by
-
-    return split_to_choose_by(Path(folder))
 
 
 def _probe(folder: str | None, split: str, pairs: str | None, job: FolderJob) -> Any:

@@ -10,7 +10,7 @@ import typer
 
 from drtk.cli.jobs import OF_TRAINING, folder_maker
 from drtk.cli.options import AnotherCorpus, Device, Folder, Seed, with_settings
-from drtk.errors import DrtkError, UsageError
+from drtk.errors import UsageError
 from drtk.io.folders import FolderJob
 from drtk.records import Query
 from drtk.settings.reranking import RerankerSettings
@@ -100,7 +100,7 @@ def train_reranker(
 
 
 def _probe(dev: str, run: str, split: str, settings: RerankerSettings, job: FolderJob) -> RerankingProbe:
-    from drtk.evaluation.collections import judgements_path
+    from drtk.evaluation.layout import judgements_path
     from drtk.evaluation.probes import RerankingProbe
     from drtk.io.trec import load_qrels
 
@@ -203,20 +203,19 @@ def _pairs(
 def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> tuple[dict[str, str], Any]:
     """The texts of the measured queries, and where their candidates are looked up: the folder's corpus, or --corpus."""
     from drtk.errors import MismatchError
+    from drtk.evaluation.layout import needed_part, part_of
     from drtk.io.jsonl import read_queries
     from drtk.io.store import CorpusStore
 
     folder = Path(dev)
     wanted = {query for query, _ in probe.candidates}
-    queries = _there(folder, "queries.jsonl")
-    if queries is None:
-        raise DrtkError(f"{dev}: has no queries.jsonl")
+    queries = needed_part(folder, "queries.jsonl")
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}
     unknown = [query for query, _ in probe.candidates if query not in texts]
     if unknown:
         by = f"which the dev run and its judgements name{_among(len(unknown), len(wanted))}"
         raise MismatchError(f"{queries}: has no '{unknown[0]}', {by}")
-    place = _there(folder, "corpus.jsonl") or corpus
+    place = str(part_of(folder, "corpus.jsonl") or corpus)
     store = CorpusStore.open(place)
     named = list(dict.fromkeys(id for _, ids in probe.candidates for id in ids))
     absent = list(store.missing(named))
@@ -227,11 +226,6 @@ def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> 
 
 def _among(absent: int, named: int) -> str:
     return f"; {absent:,} of the {named:,} that are measured are not there" if absent > 1 else ""
-
-
-def _there(folder: Path, name: str) -> str | None:
-    paths = (folder / f"{name}{suffix}" for suffix in ("", ".gz", ".zst"))
-    return next((str(path) for path in paths if path.exists()), None)
 
 
 def _lists(

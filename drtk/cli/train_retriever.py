@@ -48,6 +48,7 @@ def train_retriever(
     if settings.patience is not None and dev is None:
         raise UsageError("--patience needs something to measure with: --dev")
     settings.check()
+    from drtk.evaluation.layout import split_to_choose_by
     from drtk.io.lineage import check_looked_up
     from drtk.models.hub import locate
     from drtk.training.beforehand import check_beforehand
@@ -56,7 +57,7 @@ def train_retriever(
     locate(model)
     if settings.aux != "none":
         locate(settings.aux_generator)
-    split = _split(dev) if dev is not None else ""
+    split = split_to_choose_by(dev) if dev is not None else ""
     check_looked_up(examples, corpus, another=another_corpus)
     from drtk.io.jsonl import read_examples, read_queries
     from drtk.io.manifest import inputs_named
@@ -108,14 +109,6 @@ def train_retriever(
     job.counts |= {"examples": len(packed), **facts}
     passage = towers["passage"].recipe
     job.finish(encoding=passage.to_dict(), towers=sorted(towers) if len(towers) > 1 else None, best=best)
-
-
-def _split(folder: str) -> str:
-    from pathlib import Path
-
-    from drtk.evaluation.probes import split_to_choose_by
-
-    return split_to_choose_by(Path(folder))
 
 
 def _look(

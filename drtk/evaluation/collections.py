@@ -9,6 +9,7 @@ from pathlib import Path
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.evaluate import Evaluation, Evaluator, Value
+from drtk.evaluation.layout import PACKED, judgements_path
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.rankings import View
 from drtk.evaluation.runs import judgements_from, scored
@@ -23,7 +24,6 @@ from drtk.settings.evaluation import EvalSettings
 MEASURES = "nDCG@10 R@100"
 COLLECTIONS = Parts("collection", "collection", "rows", "average", ranked=True)
 RUN_ENDINGS = ("", ".run", ".trec", ".txt", ".tsv")
-COMPRESSED = ("", ".gz", ".zst")
 
 
 @dataclass(frozen=True)
@@ -69,21 +69,6 @@ def find_collections(folder: Path, split: str) -> Found:
     return found
 
 
-def judgements_path(folder: Path, split: str) -> Path:
-    """The judgements of one collection: those of `split`, or of the only split it has, which is said.
-
-    Raises DrtkError where there are several others.
-    """
-    wanted = folder / "qrels" / f"{split}.tsv"
-    if wanted.exists():
-        return wanted
-    others = sorted(path.name.removesuffix(".tsv") for path in (folder / "qrels").glob("*.tsv"))
-    if len(others) == 1:
-        log(f"{folder}: has no split '{split}'; taking its only one, '{others[0]}'")
-        return folder / "qrels" / f"{others[0]}.tsv"
-    raise DrtkError(f"{wanted}: No such file; --split chooses from {', '.join(others) or 'nothing'}")
-
-
 def find_run(folder: Path, collection: Collection) -> Path | None:
     """The run of a collection in a folder of runs: NAME.run, or without an ending, or with .trec .txt .tsv, each also compressed.
 
@@ -92,7 +77,7 @@ def find_run(folder: Path, collection: Collection) -> Path | None:
     names = [collection.name]
     if "/" in collection.name:
         names += [collection.name.replace("/", sign) for sign in "-_"]
-    paths = (folder / f"{name}{ending}{packed}" for name in names for ending in RUN_ENDINGS for packed in COMPRESSED)
+    paths = (folder / f"{name}{ending}{packed}" for name in names for ending in RUN_ENDINGS for packed in PACKED)
     return next((path for path in paths if path.is_file()), None)
 
 

@@ -10,15 +10,14 @@ from typing import Any, Literal
 import numpy as np
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.evaluation.collections import judgements_path
 from drtk.evaluation.evaluate import Evaluator
+from drtk.evaluation.layout import judgements_path, needed_part
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import pair_cosines, spearman
 from drtk.io.intake import Intake
 from drtk.io.jsonl import read_passages, read_queries
 from drtk.io.parts import spread
-from drtk.io.progress import log
 from drtk.io.trec import Judgements, load_qrels, load_run
 from drtk.records import Passage, Query
 
@@ -49,8 +48,8 @@ class RankingProbe:
         lot: Callable[[str], float] | None = None,
     ) -> None:
         judgements = load_qrels(str(judgements_path(folder, split)), intake=intake)
-        corpus = _there(folder, "corpus.jsonl")
-        found = [q for q in read_queries(_there(folder, "queries.jsonl"), intake=intake) if q.id in judgements]
+        corpus = needed_part(folder, "corpus.jsonl")
+        found = [q for q in read_queries(needed_part(folder, "queries.jsonl"), intake=intake) if q.id in judgements]
         if queries is not None and lot is not None and queries < len(found):
             chosen = set(sorted((query.id for query in found), key=lambda each: (lot(each), each))[:queries])
             found = [query for query in found if query.id in chosen]
@@ -153,25 +152,6 @@ class RatingProbe:
             raise DrtkError(f"{self._source}: the encoder cannot be measured on it: {error}") from error
 
 
-def split_to_choose_by(folder: Path) -> str:
-    """The split of a BEIR folder by which an encoder may be chosen: dev, or else train, which is said.
-
-    Raises DrtkError where there is neither: what is chosen by the test queries cannot be judged by them any more.
-    """
-    if not folder.is_dir():
-        raise DrtkError(
-            f"{folder}: no such folder; a probe is a BEIR folder: corpus.jsonl, queries.jsonl, qrels/dev.tsv"
-        )
-    there = sorted(path.name.removesuffix(".tsv") for path in (folder / "qrels").glob("*.tsv"))
-    for split in ("dev", "train"):
-        if split in there:
-            if split != "dev":
-                log(f"{folder}: has no qrels/dev.tsv; choosing by qrels/{split}.tsv")
-            return split
-    found = f", only {', '.join(there)}" if there else ""
-    raise DrtkError(f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to choose an encoder by{found}")
-
-
 def sampled(passages: Iterable[Passage], wanted: set[str], *, count: int, lot: Callable[[str], float]) -> list[Passage]:
     """All passages that are wanted, and of the others those with the smallest lots, up to `count` of all; in their order.
 
@@ -197,10 +177,3 @@ def _best(judged: dict[str, int]) -> str:
     """The id with the highest grade, of several the first; "" where none is relevant."""
     grade = max(judged.values(), default=0)
     return next((id for id, value in judged.items() if value == grade), "") if grade > 0 else ""
-
-
-def _there(folder: Path, name: str) -> str:
-    for suffix in ("", ".gz", ".zst"):
-        if (folder / f"{name}{suffix}").exists():
-            return str(folder / f"{name}{suffix}")
-    raise DrtkError(f"{folder}: has no {name}")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.evaluation.probes import RankingProbe, RatingProbe, RerankingProbe, sampled, split_to_choose_by
+from drtk.evaluation.probes import RankingProbe, RatingProbe, RerankingProbe, sampled
 from drtk.io.intake import Intake
 from drtk.records import Passage
 from tests.running import write
@@ -100,20 +100,3 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
     (folder / "corpus.jsonl").unlink()
     with pytest.raises(DrtkError, match=r"has no corpus\.jsonl"):
         RankingProbe(folder, split="dev", intake=Intake())
-
-
-def test_what_chooses_is_dev_or_else_train_and_never_test(tmp_path: Path) -> None:
-    folder = collection(tmp_path / "c")
-    for split in ("train", "test"):
-        write(folder / "qrels" / f"{split}.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\n")
-    assert split_to_choose_by(folder) == "dev"
-    (folder / "qrels" / "dev.tsv").unlink()
-    assert split_to_choose_by(folder) == "train"
-    (folder / "qrels" / "train.tsv").unlink()
-    with pytest.raises(DrtkError) as caught:
-        split_to_choose_by(folder)
-    assert str(caught.value) == (
-        f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to choose an encoder by, only test"
-    )
-    with pytest.raises(DrtkError, match=r"no qrels/dev\.tsv or qrels/train\.tsv to choose an encoder by$"):
-        split_to_choose_by(tmp_path)
