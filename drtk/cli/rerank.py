@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from drtk.errors import UsageError
 from drtk.io.filtering import Done, FilterJob
 from drtk.io.folders import FolderJob
 from drtk.io.runs import SCORED
+from drtk.settings.core import default_of
 from drtk.settings.reranking import RerankSettings
 from drtk.settings.running import RunnerSettings
 
@@ -68,6 +70,7 @@ def rerank(
     if is_list_reranker(folder):
         if vectors is None or corpus is not None or queries is not None:
             raise UsageError(f"{model}: reads vectors, not texts: --vectors DIR, without --corpus and --queries")
+        _refuse_what_reads_texts(model, settings, another_corpus=another_corpus)
         _by_lists(source, str(folder), vectors, device, settings, running, job)
         return
     if corpus is None or queries is None:
@@ -119,6 +122,16 @@ def _by_pairs(
     if beside is not None:
         beside.finish()
     warn_of_unread(job.counts, corpus)
+
+
+def _refuse_what_reads_texts(model: str, settings: RerankSettings, *, another_corpus: bool) -> None:
+    """Raises UsageError for an option that is about the texts of pairs, or vectors that are written."""
+    knobs = [item for item in fields(settings) if item.name not in ("depth", "tag")]
+    given = [item.name for item in knobs if getattr(settings, item.name) != default_of(item)]
+    if another_corpus:
+        given.append("another_corpus")
+    if given:
+        raise UsageError(f"--{given[0].replace('_', '-')}: is for a cross-encoder; {model} re-ranks by --vectors alone")
 
 
 def _by_lists(

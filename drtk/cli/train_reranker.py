@@ -80,6 +80,10 @@ def train_reranker(
         raise UsageError("--dev and --dev-run go together: the judgements, and the run that is measured")
     if dev is None and settings.patience is not None:
         raise UsageError("--patience: needs something to measure with: --dev and --dev-run")
+    if dev is None and dev_split != "dev":
+        raise UsageError("--dev-split: names judgements of --dev")
+    if hlatr and another_corpus:
+        raise UsageError("--another-corpus: is not for --kind hlatr, which reads vectors, not texts")
     settings.check()
     from drtk.training.beforehand import check_beforehand
 

@@ -87,8 +87,13 @@ class RankingProbe:
         for start in range(0, len(asked), batch):
             ours, theirs = (np.array(part) for part in zip(*asked[start : start + batch], strict=True))
             scores = queries[ours] @ passages[theirs].T  # (b, b)
-            # One passage may be the positive of two queries: the score decides, so that it does not count against itself.
-            right += int((scores >= scores.max(axis=1, keepdims=True)).diagonal().sum())
+            others = (
+                theirs[:, None] != theirs
+            )  # one passage may be the positive of two queries: it is not its own rival
+            beaten = (
+                scores >= scores.diagonal()[:, None]
+            ) & others  # a tie is no win: alike vectors tell nothing apart
+            right += len(ours) - int(beaten.any(axis=1).sum())
         return {self.name: self._ranked(passages, queries), "accuracy": right / len(asked) if asked else 0.0}
 
     def _ranked(self, passages: np.ndarray, queries: np.ndarray) -> float:

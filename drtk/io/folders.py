@@ -22,6 +22,7 @@ from drtk.io.manifest import (
     Clock,
     Manifest,
     completed,
+    from_stream,
     inputs_named,
     is_manifest,
     new_manifest,
@@ -31,7 +32,7 @@ from drtk.io.manifest import (
     write_json,
 )
 from drtk.io.progress import log
-from drtk.io.streams import is_writable
+from drtk.io.streams import is_writable, name_of
 
 
 @dataclass
@@ -127,7 +128,9 @@ class FolderJob:
         """
         if not self.resume or not self._unfinished.exists() or self._changes():
             return False
-        return not self.force or all(unchanged(entry) for entry in read_json(self._unfinished)["inputs"])
+        if not self.force:
+            return True
+        return self._other_stream() is None and all(map(unchanged, read_json(self._unfinished)["inputs"]))
 
     def _changes(self) -> list[str]:
         """Settings that differ from those the unfinished folder was begun with, and files they name that changed."""
@@ -141,6 +144,16 @@ class FolderJob:
         return changed + [
             entry["path"] for entry in found["inputs"] if entry["path"] not in sources and not unchanged(entry)
         ]
+
+    def _streams(self) -> dict[str, str]:
+        """The digests of stdin and pipes that were read to their end by now."""
+        entries = (entry for entry in self.intake.inputs if from_stream(entry) and entry["digest"])
+        return {entry["path"]: entry["digest"] for entry in entries}
+
+    def _other_stream(self) -> str | None:
+        """A stream that held something else when the unfinished folder was begun."""
+        before = read_json(self._unfinished).get("streams", {})
+        return next((path for path, digest in self._streams().items() if before.get(path, digest) != digest), None)
 
     def _take_up(self) -> None:
         """Go on with the manifest of the run before; settings that differ from its own are said and noted there."""
@@ -185,6 +198,10 @@ class FolderJob:
             self.path.mkdir(parents=True, exist_ok=True)
             self._hold()
             if self.resuming:
+                if other := self._other_stream():
+                    raise MismatchError(
+                        f"{self.path}: was begun with other records from {name_of(other)}; --force begins again"
+                    )
                 log(f"resuming {self.path}")
                 for torn in self.path.glob("*.tmp"):  # small files that a kill caught between writing and renaming
                     torn.unlink()
@@ -192,7 +209,8 @@ class FolderJob:
                 return self.path
             # Unfinished first, empty later: a half-emptied folder must not pass for a finished one.
             inputs = inputs_named(self.settings)
-            write_json(self._unfinished, self._manifest | {"inputs": inputs} | self._stretch())
+            begun = self._manifest | {"inputs": inputs, "streams": self._streams()}
+            write_json(self._unfinished, begun | self._stretch())
             self._began = True
             (self.path / FOLDER_MANIFEST).unlink(missing_ok=True)
             for item in self.path.iterdir():

@@ -33,7 +33,8 @@ def add_adapters(
     targets: Sequence[str] = (),
     seed: int = 0,
 ) -> None:
-    """Give the backbone adapters that alone are trained from now on; they change no vector before the first step.
+    """Give the backbone adapters that alone are trained from now on, layers after the backbone neither; they change no
+    vector before the first step.
 
     alpha: adapters are scaled by alpha / rank, by default 2; targets: names, or ends of names, of layers, by default all linear ones
     Raises MissingDependency without peft, MismatchError where no layer is called so.
@@ -60,6 +61,7 @@ def add_adapters(
         with warnings.catch_warnings():  # peft asks by transformers' old name
             warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
             encoder.backbone = peft.get_peft_model(backbone, config)
+    encoder.dense.requires_grad_(False)
 
 
 def merge_adapters(encoder: Encoder) -> None:

@@ -18,7 +18,10 @@ Settings = TypeVar("Settings")
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """When a knob does nothing: where each knob of `when` has one of its values. told: what the knob is for."""
+    """When a knob does nothing: where each knob, or other option of the command, of `when` has one of its values.
+
+    told: what the knob is for
+    """
 
     told: str
     when: Mapping[str, tuple[Any, ...]]
@@ -51,10 +54,16 @@ def knob(
 
 
 def merge(
-    settings: type[Settings], preset: Mapping[str, Any], given: Mapping[str, Any], *, preset_name: str = "preset"
+    settings: type[Settings],
+    preset: Mapping[str, Any],
+    given: Mapping[str, Any],
+    *,
+    preset_name: str = "preset",
+    beside: Mapping[str, Any] | None = None,
 ) -> Settings:
     """Settings from default < preset < option; None in `given` means "not given".
 
+    beside: the command's other options, by which a knob may be idle; one that is not among them makes none so
     Raises UsageError for a name the class does not declare, a value of another type, one out of its bounds, two values of
     which one stands instead of the other, or an option that does nothing beside the others.
     """
@@ -82,9 +91,10 @@ def merge(
         except UsageError as error:
             raise error if name in chosen else UsageError(f"{preset_name}: {error}") from None
     made = settings(**values)
+    known = {**(beside or {}), **{name: getattr(made, name) for name in declared}}
     for name, value in chosen.items():
         for idle in declared[name].metadata.get("idle", ()):
-            if value is not False and all(getattr(made, other) in held for other, held in idle.when.items()):
+            if value is not False and all(other in known and known[other] in held for other, held in idle.when.items()):
                 raise UsageError(f"{_flag(name, declared[name].metadata)} {idle.told}")
     return made
 

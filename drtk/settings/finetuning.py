@@ -26,6 +26,8 @@ _NO_CONTRAST = (
 )
 _NO_ADAPTERS = Idle("goes with --lora, the rank of the adapters", {"lora": (None,)})
 _NO_TASK = Idle("goes with --aux diffcse", {"aux": ("none",)})
+_NOT_MEASURED = Idle("goes with --dev, by which the best weights are kept", {"dev": (None,)})
+_NO_NEGATIVES = Idle("is about hard negatives, of which --negatives 0 takes none", {"negatives": (0,)})
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class RetrieverSettings:
         "window",
         "How an epoch takes negatives from a list: a window that slides and wraps; the same, but with replacement "
         "from lists that are too short; or the list shuffled.",
+        idle=(_NO_NEGATIVES,),
     )
     positive: Literal["rotate", "first"] = knob("rotate", "The positive of an epoch: they take turns, or the first.")
     batch: int = knob(64, "Examples in one step, over all devices together.", at_least=1)
@@ -126,10 +129,15 @@ class RetrieverSettings:
     aux_reduction: Literal["mean", "mean_all", "sum"] = knob(
         "mean_all", "Loss of --aux: mean over tokens, mean over padding too, or sum.", idle=(_NO_TASK,)
     )
-    eval_every: int = knob(500, "Steps between measurements on --dev.", at_least=1)
+    eval_every: int = knob(500, "Steps between measurements on --dev.", at_least=1, idle=(_NOT_MEASURED,))
     patience: int | None = knob(None, "End training after so many measurements without a better one.", at_least=1)
-    dev_queries: int = knob(300, "Judged queries of --dev that are asked, by lot.", at_least=1)
-    dev_pool: int = knob(3000, "Passages of --dev that are ranked: all that are relevant, others by lot.", at_least=1)
+    dev_queries: int = knob(300, "Judged queries of --dev that are asked, by lot.", at_least=1, idle=(_NOT_MEASURED,))
+    dev_pool: int = knob(
+        3000,
+        "Passages of --dev that are ranked: all that are relevant, others by lot.",
+        at_least=1,
+        idle=(_NOT_MEASURED,),
+    )
     precision: Literal["auto", "float32", "float16", "bfloat16"] = knob(
         "auto", "Numbers of the forward pass; auto is bfloat16 on a GPU that has it, float32 elsewhere."
     )
@@ -149,6 +157,8 @@ class RetrieverSettings:
         for size in self.matryoshka:
             if self.matryoshka.count(size) > 1:  # it would count twice, under one name in the log
                 raise UsageError(f"--matryoshka {size}: is given twice")
+        if self.temperature_warmup and not self.warmup:
+            raise UsageError("--temperature-warmup lasts as long as the learning rate rises, and --warmup is 0")
         if self.temperature_warmup and self.temperature is not None and self.temperature >= 1:
             raise UsageError(
                 f"--temperature-warmup begins at temperature 1; the last one, {self.temperature:g}, is not below it"

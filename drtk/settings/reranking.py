@@ -13,6 +13,7 @@ PairTitle = Literal["colon", "join", "none"]
 _PAIRS = (Idle("is for --kind crossencoder", {"kind": ("hlatr",)}),)
 NEGATIVES = 63  # of a query (methods, section 6.4)
 _LISTS = (Idle("is for --kind hlatr", {"kind": ("crossencoder",)}),)
+_NOT_MEASURED = (Idle("goes with --dev, by which the best weights are kept", {"dev": (None,)}),)
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,14 @@ class RerankerSettings:
     heads: int = knob(2, "hlatr: attention heads of a layer.", at_least=1, idle=_LISTS)
     feedforward: int = knob(768, "hlatr: width of the feed-forward parts.", at_least=1, idle=_LISTS)
     dropout: float = knob(0.1, "hlatr: dropout.", at_least=0, at_most=0.99, idle=_LISTS)
-    dev_queries: int = knob(200, "--dev: so many of its queries are measured, evenly spread.", at_least=1)
-    dev_depth: int = knob(50, "--dev: candidates of each query that are scored.", at_least=2)
-    eval_every: int = knob(500, "--dev: steps between measurements.", at_least=1)
-    select: Literal["RR@10", "nDCG@10"] = knob("RR@10", "--dev: the measure that says which weights are the best.")
+    dev_queries: int = knob(
+        200, "--dev: so many of its queries are measured, evenly spread.", at_least=1, idle=_NOT_MEASURED
+    )
+    dev_depth: int = knob(50, "--dev: candidates of each query that are scored.", at_least=2, idle=_NOT_MEASURED)
+    eval_every: int = knob(500, "--dev: steps between measurements.", at_least=1, idle=_NOT_MEASURED)
+    select: Literal["RR@10", "nDCG@10"] = knob(
+        "RR@10", "--dev: the measure that says which weights are the best.", idle=_NOT_MEASURED
+    )
     patience: int | None = knob(None, "--dev: end after so many measurements that are not the best.", at_least=1)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = knob(
         "auto", "Numbers of the forward pass; auto is bfloat16 on a GPU that has it, float32 elsewhere."

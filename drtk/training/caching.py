@@ -32,7 +32,8 @@ class RetrieverTrainer(DrtkTrainer):
 
     cache_chunk: texts that are in memory at once. Vectors are then made without a graph, the loss and its gradients with
     respect to them found for the whole batch, and each chunk encoded again, under the same draws of dropout, to carry its
-    rows' gradients on. Gradients are those of the whole batch; memory is that of a chunk.
+    rows' gradients on. Gradients are those of the whole batch; memory is that of a chunk. The parts of the model are called
+    one by one, not its `forward`, which alone accelerate has compute in half precision: `autocast` is for them to ask.
     """
 
     def __init__(
@@ -40,7 +41,6 @@ class RetrieverTrainer(DrtkTrainer):
     ) -> None:
         super().__init__(objective=self._terms_of, **given)
         self.goal, self.cache_chunk, self._warm = goal, cache_chunk, warm_temperature
-        self.relief = "--cache-chunk, " + self.relief
 
     @property
     def temperature(self) -> float:
@@ -74,7 +74,7 @@ class RetrieverTrainer(DrtkTrainer):
             counts = {role: whole.count(role, slot_of(inputs, role)) for role in ROLES}
         for number, chunk in enumerate(chunks):
             self._seed(number)
-            with self.compute_loss_context_manager():
+            with self.accelerator.autocast():
                 vectors = encoded(pair, inputs, chunk)
                 slope = leaves[chunk.role].grad
                 assert slope is not None
@@ -95,7 +95,7 @@ class RetrieverTrainer(DrtkTrainer):
         with torch.no_grad():
             for number, chunk in enumerate(chunks):
                 self._seed(number)
-                with self.compute_loss_context_manager():
+                with self.accelerator.autocast():
                     vectors = encoded(pair, inputs, chunk).float()
                 rows = len(inputs[f"{chunk.role}_input_ids"])
                 found.setdefault(chunk.role, vectors.new_empty(rows, vectors.shape[1]))[chunk.rows] = vectors

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from drtk.errors import UsageError
@@ -34,6 +35,7 @@ class Goal:
     contrastive, distilling: functions of RETRIEVER_LOSSES, or None; weights: what each term counts, 1 where nothing is said
     masked: which passages of the batch are no negatives of a query: none, duplicates of its own positive, all its answers
     dimensions: the first numbers of the vectors that must serve alone as well (Matryoshka)
+    normalize: the vectors are used at length 1, and so are their first numbers
     """
 
     similarity: str
@@ -43,11 +45,15 @@ class Goal:
     teacher_temperature: float = 1.0
     masked: Literal["none", "duplicates", "answers"] = "none"
     dimensions: tuple[int, ...] = ()
+    normalize: bool = False
     weights: Mapping[str, float] | None = None
 
     @classmethod
-    def of(cls, settings: RetrieverSettings, *, similarity: str) -> Goal:
-        """That of `settings`, for vectors compared by "cosine" or "dot". Raises UsageError for a loss that is unknown, or stands where it cannot."""
+    def of(cls, settings: RetrieverSettings, *, similarity: str, normalize: bool = False) -> Goal:
+        """That of `settings`, for vectors compared by "cosine" or "dot", and at length 1 where they are normalised.
+
+        Raises UsageError for a loss that is unknown, or stands where it cannot.
+        """
         main = RETRIEVER_LOSSES.load(settings.loss)
         contrastive, distilling, alpha = main, None, 1.0
         if learns_from_teacher(settings.loss):
@@ -75,6 +81,7 @@ class Goal:
             if settings.mask_duplicate_positives
             else "none",
             settings.matryoshka,
+            normalize,
             dict.fromkeys(names, alpha),
         )
 
@@ -94,7 +101,7 @@ class Goal:
             found = {}
             given: dict[str, Any] = {"similarity": self.similarity, "temperature": temperature or self.temperature}
             for size in (None, *self.dimensions):
-                ours, theirs = queries[:, :size], passages[:, :size]
+                ours, theirs = self._first(queries, size), self._first(passages, size)
                 ending = "" if size is None else f"_{size}"
                 if self.distilling is not None:
                     found[DISTILLATION + ending] = self.distilling(
@@ -103,6 +110,12 @@ class Goal:
                 if self.contrastive is not None:
                     found[CONTRASTIVE + ending] = self.contrastive(ours, theirs, barred=barred, **given)
         return found
+
+    def _first(self, vectors: Tensor, size: int | None) -> Tensor:
+        """The first numbers of vectors as they would be used, (rows, size); None: the vectors."""
+        if size is None:
+            return vectors
+        return F.normalize(vectors[:, :size], dim=-1) if self.normalize else vectors[:, :size]
 
     def _barred(self, facts: Mapping[str, Tensor], queries: int) -> Tensor | None:
         """(B, B * n), True where a passage of the whole batch is no negative of a query."""

@@ -20,7 +20,7 @@ from drtk.losses.ranking import listwise_labels
 from drtk.models.listreranker import ListReranker, ListShape, new_list_reranker, save_list_reranker
 from drtk.settings.reranking import RerankerSettings
 from drtk.training.arguments import arguments_of
-from drtk.training.callbacks import ShowProgress
+from drtk.training.callbacks import MeasureTheStart, ShowProgress
 from drtk.training.memory import relief
 from drtk.training.reranker import LOG, Probe
 from drtk.training.sampling import order_of_epoch
@@ -220,6 +220,8 @@ def train_list_reranker(
         data_collator=Collate(vectors),
         callbacks=[ShowProgress("train-reranker", schedule.steps)],
     )
+    if selection is not None:
+        trainer.add_callback(MeasureTheStart(trainer))
     trainer.relief = relief(anew="a smaller --batch or --depth")
 
     def save() -> None:

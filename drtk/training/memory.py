@@ -23,12 +23,14 @@ def within_memory(device: torch.device | str, advice: str) -> Iterator[None]:
         raise
 
 
-def relief(*, anew: str, micro: int = 1, checkpointing: bool = True) -> str:
+def relief(*, anew: str, micro: int = 1, chunk: str = "", checkpointing: bool = True) -> str:
     """What makes a step smaller: first what an interrupted run can go on with, then what it must begin anew with.
 
-    micro: how much a device has at once, as --micro-batch counts it; checkpointing: it is used already, or cannot be
+    micro: how much a device has at once, as --micro-batch counts it; chunk: what --cache-chunk can still do
+    checkpointing: it is used already, or cannot be
     """
     ways = [f"a smaller --micro-batch (it is {micro})"] if micro > 1 else []
+    ways += [chunk] if chunk else []
     ways += [] if checkpointing else ["--gradient-checkpointing"]
     return ", ".join(ways) + (" or, begun anew, " if ways else "beginning anew with ") + anew
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from drtk.errors import DrtkError
+from drtk.io.progress import warn
 from drtk.losses.ranking import binary, hardest, listwise, r_drop
 from drtk.models.crossencoder import CrossEncoder
 from drtk.models.reading import text_of
@@ -20,7 +21,7 @@ from drtk.models.reranker import PairScorer, save_crossencoder
 from drtk.settings.reranking import RerankerSettings
 from drtk.text.batching import PairTokenizing, Tokens, batches_by_length
 from drtk.training.arguments import arguments_of
-from drtk.training.callbacks import ShowProgress
+from drtk.training.callbacks import MeasureTheStart, ShowProgress
 from drtk.training.distributed import collected, rank, world_size
 from drtk.training.draws import Drawn, Draws, Texts
 from drtk.training.examples import PackedExamples
@@ -187,10 +188,16 @@ def train_reranker(
 
     folder: where checkpoints (taken away at the end), log.jsonl and the model go; where it holds a whole checkpoint,
             training goes on from there
-    measuring: makes what measures the model now and then; the best weights are the result. Without: the last ones
+    measuring: makes what measures the model now and then; the best weights are the result, be they
+            those of the start. Without: the last ones
     Raises DrtkError where the loss ceases to be a number, or memory is too small.
     """
     schedule = plan(examples, settings)
+    short = examples.short_of(settings.negatives_in_a_step)
+    if short:
+        warn(
+            f"train-reranker: {short:,} examples have fewer than {settings.negatives_in_a_step} negatives; theirs repeat"
+        )
     checkpoints = folder / "checkpoints"
     micro = settings.micro_batch or schedule.batch
     arguments = arguments_of(
@@ -228,6 +235,8 @@ def train_reranker(
         data_collator=partial(collate, tokenizing=tokenizing, title=title),
         callbacks=[ShowProgress("train-reranker", schedule.steps)],
     )
+    if selection is not None:
+        trainer.add_callback(MeasureTheStart(trainer))
     fewer = "" if settings.loss == "bce" else "fewer --negatives or "
     trainer.relief = relief(
         anew=f"{fewer}a shorter --max-length", micro=micro, checkpointing=settings.gradient_checkpointing

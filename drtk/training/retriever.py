@@ -22,7 +22,7 @@ from drtk.training.callbacks import MeasureTheStart, ShowProgress
 from drtk.training.draws import Draws, Texts, collate
 from drtk.training.examples import PackedExamples
 from drtk.training.goal import Goal, learns_from_teacher
-from drtk.training.memory import allow_checkpointing
+from drtk.training.memory import allow_checkpointing, relief
 from drtk.training.schedule import Plan, planned
 from drtk.training.selection import Selection
 
@@ -91,6 +91,13 @@ def start_towers(model: str, settings: RetrieverSettings) -> dict[str, TextEncod
     return towers
 
 
+def _of_chunks(chunk: int | None) -> str:
+    """What gradient caching can still do for memory; "" where it does all it can."""
+    if chunk is None:
+        return "--cache-chunk"
+    return f"a smaller --cache-chunk (it is {chunk})" if chunk > 1 else ""
+
+
 def train_retriever(
     examples: PackedExamples,
     folder: Path,
@@ -112,7 +119,7 @@ def train_retriever(
     """
     schedule = plan(len(examples), settings)
     passage, query = towers["passage"], towers.get("query", towers["passage"])
-    goal = Goal.of(settings, similarity=str(passage.recipe.similarity))
+    goal = Goal.of(settings, similarity=str(passage.recipe.similarity), normalize=passage.recipe.normalize)
     short = examples.short_of(settings.negatives)
     if short and settings.draw != "replacement":
         warn(f"train-retriever: {short:,} examples have fewer than {settings.negatives} negatives; theirs repeat")
@@ -180,6 +187,11 @@ def train_retriever(
     )
     if watch is not None:
         trainer.add_callback(MeasureTheStart(trainer))
+    trainer.relief = relief(
+        chunk=_of_chunks(settings.cache_chunk),
+        checkpointing=settings.gradient_checkpointing,
+        anew="a smaller --batch or more devices",
+    )
 
     def save() -> None:
         for tower in towers.values():

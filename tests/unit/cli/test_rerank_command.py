@@ -315,9 +315,12 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
         "10",
     ]
     call += ["--dev", "dev", "--dev-run", "run"]
+    with pytest.raises(UsageError, match="--another-corpus: is not for --kind hlatr"):
+        run(*call, "--another-corpus", "-o", "h")
     run(*call, "-o", "h")
     log = [json.loads(line) for line in (here / "h" / "log.jsonl").read_text().splitlines()]
     losses = [entry["loss"] for entry in log if "loss" in entry]
+    assert [entry["step"] for entry in log if "RR@10" in entry] == [0, 20, 40, 60]
     # The judged document stands at rank 1 to 5 of 10: log 10 = 2.30 where nothing is known, log 5 = 1.61 where that is.
     assert losses[0] > losses[-1]
     assert losses[-1] < 1.75
@@ -332,6 +335,13 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     for more, fault, said in (
         ([*TEXTS[:2]], UsageError, "h: reads vectors, not texts"),
         (["--depth", "11"], UsageError, "--depth 11: .*h was trained on lists of 10"),
+        (["--title", "colon"], UsageError, "--title: is for a cross-encoder; h re-ranks by --vectors alone"),
+        (["--logits"], UsageError, "--logits: is for a cross-encoder; h"),
+        (["--max-length", "30"], UsageError, "--max-length: is for a cross-encoder; h"),
+        (["--batch-tokens", "7"], UsageError, "--batch-tokens: is for a cross-encoder; h"),
+        (["--dtype", "bfloat16"], UsageError, "--dtype: is for a cross-encoder; h"),
+        (["--store", "float32"], UsageError, "--store: is for a cross-encoder; h"),
+        (["--another-corpus"], UsageError, "--another-corpus: is for a cross-encoder; h"),
     ):
         with pytest.raises(fault, match=said):
             run("rerank", "run", "--vectors", "v", "--model", "h", *more, "-o", "x")

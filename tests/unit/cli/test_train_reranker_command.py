@@ -14,11 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.manifest import read_json
+from tests.precision import linear_layers
 from tests.running import command
 from tests.tiny import collection, tiny_crossencoder, tiny_model, write_collection
 
@@ -230,7 +232,28 @@ def test_early_stopping_ends_training(place: Path, tmp_path: Path) -> None:
     more = measured(place, "--eval-every", "2", "--patience", "2")
     train(place, tmp_path / "m", "--steps", "200", "--lr", "0", *more)  # nothing is learned: nothing gets better
     counts = read_json(tmp_path / "m" / "meta.json")["counts"]
-    assert counts["steps"] == 6  # the first is the best, two more are not
+    assert counts["steps"] == 4  # the start is the best, two more are not
+
+
+def test_the_start_is_measured_and_kept_where_training_makes_it_worse(place: Path, tmp_path: Path) -> None:
+    learnt = train(place, tmp_path / "learnt", "--steps", "60", *measured(place, "--eval-every", "20"))
+    worse = ["--model", str(tmp_path / "learnt"), "--steps", "6", "--lr", "0.5", *measured(place, "--eval-every", "3")]
+    kept = train(place, tmp_path / "worse", *worse)
+    found = {entry["step"]: entry["RR@10"] for entry in entries(tmp_path / "worse") if "RR@10" in entry}
+    assert list(found) == [0, 3, 6]
+    assert found[0] > max(found[3], found[6])
+    assert read_json(tmp_path / "worse" / "meta.json")["best"]["step"] == 0
+    assert distance(kept, learnt) == 0
+
+
+@pytest.mark.parametrize("more", [[], ["--loss", "bce"], ["--backward", "2", "--r-drop"]])
+def test_the_precision_is_that_of_every_forward_pass(place: Path, tmp_path: Path, more: list[str]) -> None:
+    call = arguments(place, tmp_path / "m", "--steps", "2", "--precision", "bfloat16", *more)
+    if "bce" in more:
+        call = [item for at, item in enumerate(call) if "--negatives" not in (item, call[at - 1])]
+    with linear_layers() as found:
+        app([*call, "-q"], standalone_mode=False)
+    assert found == {torch.bfloat16}
 
 
 @pytest.mark.parametrize(
@@ -254,12 +277,15 @@ def test_examples_that_lead_nowhere_are_named(place: Path, tmp_path: Path, row: 
     assert not (tmp_path / "m").exists()
 
 
-def test_one_negative_is_repeated_to_fill_the_list(place: Path, tmp_path: Path) -> None:
+def test_one_negative_is_repeated_to_fill_the_list_and_that_is_said(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [json.loads(line) for line in (place / "examples.jsonl").read_text().splitlines()]
     one = [row | {"negatives": row["negatives"][:1]} for row in rows]
     (place / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in one))
     train(place, tmp_path / "m", "--steps", "2", examples="one.jsonl")
     assert read_json(tmp_path / "m" / "meta.json")["counts"]["examples"] == 60
+    assert "train-reranker: 60 examples have fewer than 3 negatives; theirs repeat" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -273,6 +299,11 @@ def test_one_negative_is_repeated_to_fill_the_list(place: Path, tmp_path: Path) 
         (["--preset", "quickstart"], "preset 'quickstart' is for drtk train-retriever"),
         (["--dev", "dev"], "--dev and --dev-run go together"),
         (["--patience", "2"], "--patience: needs something to measure with"),
+        (["--eval-every", "2"], "--eval-every goes with --dev, by which"),
+        (["--dev-queries", "2"], "--dev-queries goes with --dev, by which"),
+        (["--dev-depth", "2"], "--dev-depth goes with --dev, by which"),
+        (["--select", "nDCG@10"], "--select goes with --dev, by which"),
+        (["--dev-split", "test"], "--dev-split: names judgements of --dev"),
         (["--backward", "5"], "--backward 5: a query has 4 passages in a step"),
         (["--trainer", "gradient_accumulation_steps=2"], "gradient_accumulation_steps: cannot be chosen"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from drtk.io.manifest import read_json
 from drtk.records import Passage
 from drtk.retrieval.encode import Embedder
 from drtk.settings.encoding import EncodeSettings
+from tests.precision import linear_layers
 from tests.tiny import tiny_model, write_collection
 
 QUICK = ["--batch", "8", "--negatives", "2", "--lr", "1e-3", "--temperature", "0.1"]
@@ -40,7 +42,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def arguments(place: Path, output: Path, *more: str, examples: str = "examples.jsonl") -> list[str]:
     named = ["--corpus", str(place / "corpus.jsonl"), "--queries", str(place / "queries.jsonl")]
     named += ["--model", str(place / "model"), "-o", str(output), *QUICK, *more]
-    return ["train-retriever", str(place / examples), *named]
+    return ["train-retriever", examples if examples == "-" else str(place / examples), *named]
 
 
 def train(place: Path, output: Path, *more: str, examples: str = "examples.jsonl") -> None:
@@ -156,6 +158,14 @@ def test_variants_train(place: Path, tmp_path: Path, more: list[str]):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize("more", [[], ["--cache-chunk", "3"], ["--cache-chunk", "3", "--untied"]])
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+def test_the_precision_is_that_of_every_forward_pass(place: Path, tmp_path: Path, precision: str, more: list[str]):
+    with linear_layers() as found:
+        train(place, tmp_path / "m", "--steps", "2", "--precision", precision, *more)
+    assert found == {getattr(torch, precision)}
+
+
 def test_gradient_checkpointing_changes_no_weight(place: Path, tmp_path: Path):
     train(place, tmp_path / "a", "--steps", "3")
     train(place, tmp_path / "b", "--steps", "3", "--gradient-checkpointing")
@@ -206,6 +216,14 @@ def test_examples_that_lead_nowhere_are_named(place: Path, tmp_path: Path, row: 
         (["--aux-weight", "0.1"], "--aux-weight goes with --aux diffcse"),
         (["--preset", "dpr-nq-roberta-shared", "--aux-rate", "0.2"], "--aux-rate goes with --aux diffcse"),
         (["--matryoshka", "8", "--matryoshka", "8"], "--matryoshka 8: is given twice"),
+        (["--temperature-warmup", "--warmup", "0"], "--temperature-warmup lasts as long as the learning rate rises"),
+        (["--eval-every", "10"], "--eval-every goes with --dev, by which"),
+        (["--dev-queries", "10"], "--dev-queries goes with --dev, by which"),
+        (["--preset", "simlm-r1", "--dev-pool", "10"], "--dev-pool goes with --dev, by which"),
+        (
+            ["--negatives", "0", "--draw", "shuffle"],
+            "--draw is about hard negatives, of which --negatives 0 takes none",
+        ),
         (["--steps", "3", "--epochs", "2"], "--steps and --epochs: choose one"),
         (["--aux", "diffcse"], "--aux diffcse needs --aux-generator"),
         (["--preset", "simlm"], "preset 'simlm' is for drtk pretrain"),
@@ -242,6 +260,25 @@ def test_a_training_that_ran_out_of_memory_goes_on_with_what_the_message_names(
     assert read_json(tmp_path / "m" / "meta.json")["changes"][0]["settings"] == {
         "gradient_checkpointing": [False, True]
     }
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--gradient-checkpointing"], "--cache-chunk or, begun anew, a smaller --batch or more devices may help"),
+        (["--cache-chunk", "8", "--gradient-checkpointing"], r"a smaller --cache-chunk \(it is 8\) or, begun anew, a"),
+        (["--cache-chunk", "1", "--gradient-checkpointing"], "beginning anew with a smaller --batch or more devices"),
+    ],
+)
+def test_what_may_help_is_not_what_is_there_already(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], told: str
+):
+    from drtk.training.caching import RetrieverTrainer
+
+    monkeypatch.setattr(RetrieverTrainer, "training_step", short_of_memory_at(1, RetrieverTrainer.training_step))
+    with pytest.raises(DrtkError, match=f"cpu: out of memory at step 1; {told}") as fault:
+        train(place, tmp_path / "m", "--steps", "2", *more)
+    assert "\n" not in str(fault.value)
 
 
 def short_of_memory_at(step: int, method):
@@ -307,6 +344,30 @@ def test_one_negative_is_used_again_and_that_is_said(place: Path, tmp_path: Path
     assert "7 examples have fewer than 2 negatives; theirs repeat" in capsys.readouterr().err
     train(place, tmp_path / "n", "--steps", "2", "--draw", "replacement", examples="one.jsonl")
     assert "fewer than" not in capsys.readouterr().err
+
+
+def test_examples_from_a_pipe_must_be_the_same_to_go_on_with(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from drtk.training.trainer import DrtkTrainer
+
+    lines = (place / "examples.jsonl").read_bytes().splitlines(keepends=True)
+    more = ["--steps", "4", "--save-every", "2", "--log-every", "1"]
+
+    def trained(output: str, content: list[bytes], *extra: str) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"".join(content))))
+        train(place, tmp_path / output, *more, *extra, examples="-")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DrtkTrainer, "training_step", short_of_memory_at(4, DrtkTrainer.training_step))
+        with pytest.raises(DrtkError, match="out of memory at step 4"):
+            trained("m", lines)
+    with pytest.raises(MismatchError, match=r"m: was begun with other records from <stdin>; --force begins again$"):
+        trained("m", lines[1:], "--resume")
+    trained("m", lines, "--resume")
+    trained("whole", lines)
+    mine, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("m", "whole"))
+    assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)
 
 
 def test_a_checkpoint_of_another_preset_is_not_gone_on_from(place: Path, tmp_path: Path):

@@ -42,9 +42,10 @@ def test_ranking_is_nDCG_of_the_inner_products(tmp_path: Path) -> None:
 
 
 def test_accuracy_is_among_the_positives_of_a_batch(tmp_path: Path) -> None:
-    # q1 "a" wants ab, q2 "b" wants b. ab . a = 1 > b . a = 0: right; b . b = 1 = ab . b: a tie is no loss
+    # q1 "a" wants ab, q2 "b" wants b. ab . a = 1 > b . a = 0: right; b . b = 1 = ab . b: a tie is no win
     probe = RankingProbe(collection(tmp_path / "c"), split="dev", intake=Intake())
-    assert probe.figures(encode, batch=2) == {"nDCG@10": pytest.approx((0.6309298 + 1) / 2), "accuracy": 1.0}
+    assert probe.figures(encode, batch=2) == {"nDCG@10": pytest.approx((0.6309298 + 1) / 2), "accuracy": 0.5}
+    assert probe.figures(lambda items, role: np.ones((len(items), 4)), batch=2)["accuracy"] == 0.0  # all alike
     write(
         tmp_path / "c" / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq1\tb\t1\nq1\taa\t0\nq2\taa\t2\nq2\tb\t1\n"
     )

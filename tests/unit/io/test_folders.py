@@ -13,6 +13,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io import folders
 from drtk.io.folders import FolderJob
 from drtk.io.manifest import is_done, read_json, read_manifest
+from tests.running import piped
 
 
 def job(path: Path, **given: Any) -> FolderJob:
@@ -126,6 +127,31 @@ def test_resuming_with_a_changed_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "qrels.tsv").write_bytes(b"22")
     with pytest.raises(MismatchError, match=r"other settings or files \(.*qrels\.tsv\)"):
         job(tmp_path / "out", resume=True, settings=settings).check()
+
+
+def test_resuming_with_another_stream_is_refused_and_force_begins_again(tmp_path: Path) -> None:
+    def read(content: bytes, **given: Any) -> FolderJob:
+        made = job(tmp_path / "out", **given)
+        made.check()
+        with piped(content) as name:
+            assert [line for _, line in made.intake.lines(name)]
+        for entry in made.intake.inputs:
+            entry["path"] = "/dev/fd/63"  # as a shell numbers its first pipe, time after time
+        return made
+
+    first = read(b"a\nb\n")
+    (first.begin() / "half.bin").write_bytes(b"x")
+    first.release()
+    other = read(b"a\nc\n", resume=True)
+    with pytest.raises(MismatchError, match=r"out: was begun with other records from /dev/fd/63; --force begins again"):
+        other.begin()
+    other.release()
+    same = read(b"a\nb\n", resume=True)
+    assert (same.begin() / "half.bin").exists()
+    same.release()
+    anew = read(b"a\nc\n", resume=True, force=True)
+    assert not anew.resuming
+    assert not (anew.begin() / "half.bin").exists()
 
 
 def test_a_source_that_was_mended_is_the_commands_own_affair_unless_it_may_begin_again(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from drtk.errors import MismatchError, MissingDependency
 from drtk.models.checkpoint import load_encoder, save_encoder
 from drtk.models.embedding import embedded
+from drtk.models.encoder import Dense
 from drtk.models.lora import add_adapters, merge_adapters
 from tests.tiny import passages, tiny_model
 
@@ -44,6 +45,13 @@ def test_adapters_begin_as_nothing_and_their_work_outlives_them(model: Any, tmp_
     save_encoder(model, tmp_path / "merged")
     found = embedded(load_encoder(tmp_path / "merged", sealed=False), passages(6), role="passage")
     assert abs(found - changed).max() < 1e-5
+
+
+def test_layers_after_the_backbone_are_not_trained(model: Any) -> None:
+    pytest.importorskip("peft")
+    model.encoder.dense.append(Dense({"in_features": 32, "out_features": 16}, torch.nn.Tanh()))
+    add_adapters(model.encoder, rank=2)
+    assert all("lora_" in name for name, weight in model.encoder.named_parameters() if weight.requires_grad)
 
 
 def test_layers_may_be_chosen_and_unknown_ones_are_told(model: Any) -> None:

@@ -152,6 +152,24 @@ def test_matryoshka_adds_the_loss_of_the_first_numbers():
     assert weighed["loss"] == close(sum(parts))
 
 
+def test_matryoshka_goes_by_the_vectors_as_they_will_be_used():
+    # Of two queries and passages of length 1, the first two of three numbers: (.6, 0) (0, .8), (.6, .64) (.48, .6).
+    queries = torch.tensor([[0.6, 0.0, 0.8], [0.0, 0.8, 0.6]])
+    passages = torch.tensor([[0.6, 0.64, 0.48], [0.48, 0.6, 0.64]])
+    settings = settings_of("dpr-nq", matryoshka=(2,), normalize=True)
+    goal = Goal.of(settings, similarity="dot", normalize=True)
+    found = goal.terms(queries, passages, {"passage_numbers": torch.arange(2)})
+    # cut: .36 .288 and .512 .48; cut, then made of length 1 as encode --dimensions does: .6839 .6247 and .7295 .7809
+    lengths = math.hypot(0.6, 0.64), math.hypot(0.48, 0.6)
+    first = math.log(1 + math.exp(0.48 / lengths[1] - 0.6 / lengths[0]))
+    second = math.log(1 + math.exp(0.64 / lengths[0] - 0.6 / lengths[1]))
+    assert found["contrastive_2"] == close((first + second) / 2)
+    bare = Goal.of(settings, similarity="dot").terms(queries, passages, {"passage_numbers": torch.arange(2)})
+    cut = math.log(1 + math.exp(0.288 - 0.36)), math.log(1 + math.exp(0.512 - 0.48))
+    assert bare["contrastive_2"] == close(sum(cut) / 2)
+    assert bare["contrastive"] == found["contrastive"]
+
+
 def test_the_temperature_warms_up_from_one():
     # 1 / t rises to 50 over 1000 steps, and is 1 at least: 0, 10 of 1000 -> .5 -> 1; 100 -> 5; 500 -> 25
     found = [temperature_at(step, last=0.02, steps=1000) for step in (0, 10, 100, 500, 1000, 5000)]
