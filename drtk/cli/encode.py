@@ -43,6 +43,8 @@ def encode(
     from drtk.io.manifest import folder_entry
     from drtk.io.parts import parse_part
     from drtk.io.shards import ShardWriter
+    from drtk.io.streams import name_of
+    from drtk.io.textless import Seen
     from drtk.retrieval.embeddings import encode_records
     from drtk.retrieval.encode import Embedder
 
@@ -53,14 +55,16 @@ def encode(
             f"--dimensions {settings.dimensions}: {model} gives vectors of {embedder.dimension} numbers"
         )
     records: Iterable[Passage] | Iterable[Query]
+    seen = Seen()
     if role == "query":
-        records = read_queries(source, intake=job.intake)
+        records = seen.through(read_queries(source, intake=job.intake))
     else:
-        records = read_passages(source, intake=job.intake, side_files=job.side_files)
+        records = seen.through(read_passages(source, intake=job.intake, side_files=job.side_files))
     writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.store)
     unit = "queries" if role == "query" else "passages"
     encode_records(records, embedder, writer, running=running, part=part, unit=unit)
     job.counts[unit] = writer.rows
+    seen.warn(name_of(source), unit)
     writer.close()
     job.intake.inputs.append(folder_entry(embedder.folder))
     job.finish(

@@ -16,7 +16,7 @@ from drtk.errors import DrtkError, OutputClosed, UsageError
 from drtk.io.filtering import FilterJob
 from drtk.io.folders import FolderJob
 from drtk.io.intake import Intake
-from drtk.io.manifest import is_done
+from drtk.io.manifest import outdated
 from drtk.io.parts import WHOLE, parse_part
 from drtk.io.progress import log, set_verbosity
 from drtk.io.streams import STANDARD
@@ -183,9 +183,12 @@ def _common(
         if common["skip_done"] and not dry_run:
             if output == STANDARD:
                 raise UsageError("--skip-done needs a named output: -o")
-            if is_done(output, settings, program=name):
+            changed = outdated(output, settings, program=name)
+            if changed == []:
                 log(f"{name}: {output} is up to date")
                 return None
+            if changed:
+                log(f"{name}: {output} is not up to date: other {_some(changed)}")
         job = make(name, output, settings, common)
         try:
             if not dry_run:
@@ -238,3 +241,8 @@ def _run(function: Callable[..., Any], *args: Any, **given: Any) -> Any:
         raise OutputClosed("the reader of the output went away") from error
     except EOFError as error:  # Typer would say "Aborted!" and nothing else
         raise RuntimeError("input ended where more was expected") from error
+
+
+def _some(names: list[str], most: int = 4) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")

@@ -61,9 +61,11 @@ def rerank(
     Reads a TREC run and writes one: the documents that were scored, best first, the others below them in the order they had.
     """
     from drtk.io.lineage import check_looked_up
+    from drtk.io.mixups import check_run, warn_if_swapped
     from drtk.models.hub import locate
     from drtk.models.listreranker import is_list_reranker
 
+    check_run(source)
     if corpus is not None:
         check_looked_up(source, corpus, another=another_corpus)
     folder = locate(model)
@@ -75,6 +77,7 @@ def rerank(
         return
     if corpus is None or queries is None:
         raise UsageError(f"{'--corpus' if corpus is None else '--queries'}: a cross-encoder reads texts; name the file")
+    warn_if_swapped(corpus, queries)
     _by_pairs(source, model, (corpus, queries), vectors, device, settings, running, job)
 
 
@@ -161,6 +164,7 @@ def _by_lists(
     manifest = Path(model) / "meta.json"
     trained = (read_json(manifest).get("scorer") or {}) if manifest.exists() else {}
     check_same_scorer(model, trained, vectors, opened.scorer)
+    opened.warn_of_another_run(run)
     found = list_candidates(run, vectors=opened, depth=depth, intake=job.intake)
     run_filter(
         found, job, RerankLists, model, vectors, device, settings.tag,

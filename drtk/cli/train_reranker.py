@@ -85,17 +85,23 @@ def train_reranker(
     if hlatr and another_corpus:
         raise UsageError("--another-corpus: is not for --kind hlatr, which reads vectors, not texts")
     settings.check()
+    from drtk.io.mixups import check_examples, check_run, warn_if_swapped
     from drtk.training.beforehand import check_beforehand
 
     files = (examples, queries, vectors, qrels, dev, dev_run, dev_vectors)
     check_beforehand(settings.trainer, device, *files, kept=[corpus])
+    if hlatr:
+        check_run(examples)
+    else:
+        check_examples(examples)
+        warn_if_swapped(str(corpus), str(queries))
     if model is not None:
         from drtk.models.hub import locate
 
         locate(model)
     probe = None if dev is None or dev_run is None else _probe(dev, dev_run, dev_split, settings, job)
     if hlatr:
-        _lists(examples, str(vectors), str(qrels), dev, dev_vectors, probe, seed, device, settings, job)
+        _lists(examples, str(vectors), str(qrels), dev, dev_run, dev_vectors, probe, seed, device, settings, job)
     else:
         from drtk.io.lineage import check_looked_up
 
@@ -237,6 +243,7 @@ def _lists(
     vectors: str,
     qrels: str,
     dev: str | None,
+    dev_run: str | None,
     dev_vectors: str | None,
     probe: RerankingProbe | None,
     seed: int,
@@ -257,6 +264,9 @@ def _lists(
     others = None if dev_vectors is None else PairVectors(dev_vectors)
     if others is not None:
         check_same_scorer(vectors, opened.scorer, str(dev_vectors), others.scorer)
+    opened.warn_of_another_run(source)
+    if dev_run is not None:
+        (others or opened).warn_of_another_run(dev_run)
     judgements = load_qrels(qrels, intake=job.intake)
     lists = read_lists(source, vectors=opened, judgements=judgements, depth=settings.depth, intake=job.intake)
     if lists.without:

@@ -50,10 +50,13 @@ def train_retriever(
     settings.check()
     from drtk.evaluation.layout import split_to_choose_by
     from drtk.io.lineage import check_looked_up
+    from drtk.io.mixups import check_examples, warn_if_swapped
     from drtk.models.hub import locate
     from drtk.training.beforehand import check_beforehand
 
     check_beforehand(settings.trainer, device, examples, queries, kept=[corpus])
+    check_examples(examples)
+    warn_if_swapped(corpus, queries)
     locate(model)
     if settings.aux != "none":
         locate(settings.aux_generator)

@@ -18,7 +18,7 @@ import orjson
 
 from drtk import __version__
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.streams import digest_file, is_stream
+from drtk.io.streams import digest_file, is_stream, name_of
 
 Manifest = dict[str, Any]
 FOLDER_MANIFEST = "meta.json"
@@ -121,20 +121,30 @@ def is_done(output: str, settings: Mapping[str, Any], *, program: str = "") -> b
 
     What was read from stdin or a pipe cannot be checked, so such an output never counts as done.
     """
+    return outdated(output, settings, program=program) == []
+
+
+def outdated(output: str, settings: Mapping[str, Any], *, program: str = "") -> list[str] | None:
+    """Names of the settings and files that differ from those a finished output was made with; None: there is no such output.
+
+    Streams are named, too: what they held cannot be looked at again.
+    """
     path = manifest_path(output)
     if not path.exists() or not Path(output).exists():
-        return False
+        return None
     try:
         manifest = read_json(path)
     except DrtkError:
-        return False  # damaged: it is made again
-    if not is_manifest(manifest) or manifest["settings"] != plain(settings):
-        return False
+        return [str(path)]  # damaged: it is made again
+    if not is_manifest(manifest):
+        return [str(path)]
     if program and manifest.get("program") != program:
-        return False
+        return [f"drtk {program}"]
+    before, now = manifest["settings"], plain(settings)
+    changed = sorted(key for key in before | now if before.get(key) != now.get(key) or (key in before) != (key in now))
     if "bytes" in manifest and Path(output).stat().st_size != manifest["bytes"]:
-        return False
-    return all(unchanged(entry) for entry in manifest["inputs"])
+        changed.append(output)
+    return changed + [name_of(entry["path"]) for entry in manifest["inputs"] if not unchanged(entry)]
 
 
 def is_manifest(content: Any) -> bool:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from drtk.errors import MismatchError
 from drtk.io.manifest import read_manifest
+from drtk.io.progress import warn
 from drtk.io.shards import KIND, Shard, ShardWriter, read_shards, records_digest
+from drtk.io.streams import digest_file, is_stream, name_of
 
 ROLE = "pair"  # what meta.json says of such a folder
 _KEPT = 4  # shards whose ids are kept: those of a run come in order
@@ -41,6 +44,7 @@ class PairVectors:
             )
         self.folder = folder
         self.scorer: dict[str, Any] = manifest.get("scorer") or {}
+        self._manifest = manifest
         self.dimension = int(manifest["dimension"])
         self._shards = read_shards(folder)
         self._places: dict[str, tuple[int, int, int]] = {}  # shard, first row in it, rows
@@ -58,6 +62,20 @@ class PairVectors:
     @staticmethod
     def _ids(shard: Shard) -> list[str]:
         return Shard(shard.folder, shard.number, shard.rows, shard.dimension).ids  # of its own: a shard keeps its list
+
+    def warn_of_another_run(self, run: str) -> None:
+        """Warn where a run is not the one whose pairs these are.
+
+        A list re-ranker reads, beside the vector, the rank of a candidate: another run, a re-ranked one above all, gives others.
+        """
+        made_of = self._manifest["inputs"]
+        if is_stream(run) or digest_file(Path(run)) in (entry.get("digest") for entry in made_of):
+            return
+        named = {value for value in self._manifest["settings"].values() if isinstance(value, str)}
+        own = next((name_of(entry["path"]) for entry in made_of if entry["path"] not in named), "another one")
+        warn(
+            f"{run}: is not the run whose pairs {self.folder} holds ({own}); ranks of that one are what goes with them"
+        )
 
     def rows(self, query_id: str, doc_ids: Iterable[str]) -> np.ndarray:
         """The row of each pair, (documents,), int64; -1 where there is no vector."""

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from drtk.io.progress import warn
-from drtk.records import Passage
+from drtk.records import Passage, Query
 
+Record = TypeVar("Record", Passage, Query)
 PASSAGES, TEXTLESS = "passages", "without a text"  # counts: of passages that were used, and of those among them
+
+
+class Seen:
+    """Counts records that go by, and those among them that say nothing: without a text, and without a title."""
+
+    def __init__(self) -> None:
+        self._all = self._blank = 0
+
+    def through(self, records: Iterable[Record]) -> Iterator[Record]:
+        """The records as they come."""
+        for record in records:
+            self._all += 1
+            self._blank += not (record.text.strip() or getattr(record, "title", "").strip())
+            yield record
+
+    def warn(self, source: str, unit: str) -> None:
+        """Warn, with numbers, where there were such."""
+        if self._blank:
+            warn(
+                f"{source}: {self._blank:,} of {self._all:,} {unit} have no text; their vectors say nothing, "
+                "and are found all the same"
+            )
 
 
 def looked_up(passages: Iterable[Passage]) -> dict[str, int]:

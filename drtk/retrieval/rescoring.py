@@ -14,8 +14,9 @@ from drtk.io.intake import Intake
 from drtk.io.jsonl import dump
 from drtk.io.known_hits import Faulty, Texts, forgiven, known_hits
 from drtk.io.pair_vectors import pair_id
+from drtk.io.progress import warn
 from drtk.io.streams import name_of
-from drtk.io.textless import PASSAGES, TEXTLESS, all_textless, looked_up, warn_of_textless
+from drtk.io.textless import TEXTLESS, looked_up
 from drtk.io.trec import Ranking, run_lines
 from drtk.models.crossencoder import Prepared, Scorer
 from drtk.models.reading import text_of
@@ -94,12 +95,20 @@ def _counted(records: Sequence[Candidates | Asked], pairs: int) -> dict[str, int
 
 def nothing_read(counts: Mapping[str, Any], corpus: str) -> str | None:
     """What is wrong where pairs were scored, and of none there was a text or title to read; None: nothing."""
-    return all_textless({PASSAGES: counts.get(PAIRS), TEXTLESS: counts.get(UNREADABLE, 0)}, corpus)
+    pairs = counts.get(PAIRS, 0)
+    return _in_none(pairs, corpus) if pairs and counts.get(UNREADABLE, 0) == pairs else None
 
 
 def warn_of_unread(counts: Mapping[str, Any], corpus: str) -> None:
     """Warn where the passages of pairs that were scored had no text, with or without a title."""
-    warn_of_textless({PASSAGES: counts.get(PAIRS), TEXTLESS: counts.get(TEXTLESS, 0)}, corpus)
+    pairs, textless = counts.get(PAIRS, 0), counts.get(TEXTLESS, 0)
+    if textless:
+        some = f"{corpus}: in {textless:,} of the {pairs:,} pairs the passage has no text"
+        warn(_in_none(pairs, corpus) if textless == pairs else some)
+
+
+def _in_none(pairs: int, corpus: str) -> str:
+    return f"{corpus}: in none of the {pairs:,} pairs has the passage a text: is it the right file?"
 
 
 def _known_examples(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -503,7 +504,7 @@ def test_passages_without_a_text_are_told(here: Path, capfd: pytest.CaptureFixtu
     for name, change in (("bare", {"text": " ", "title": ""}), ("titles", {"text": ""})):
         Path(name).write_text("".join(json.dumps(row | change) + "\n" for row in passages))
     model = ["--queries", "queries.jsonl", "--model", "model", "--title", "join"]
-    told = f"none of the {pairs} passages looked up there has a text: is it the right file?"
+    told = f"in none of the {pairs} pairs has the passage a text: is it the right file?"
     with pytest.raises(DrtkError) as fault:
         run(*call, "--corpus", "bare", *model, "-o", "out")
     assert str(fault.value) == f"bare: {told}"
@@ -514,3 +515,7 @@ def test_passages_without_a_text_are_told(here: Path, capfd: pytest.CaptureFixtu
     run(*call, "--corpus", "titles", *model, "-o", "out")  # a title is something to read
     assert capfd.readouterr().err == f"drtk: titles: {told}\n"
     assert Path("out").exists()
+    passages[3]["text"] = ""  # in few pairs, or many: each is counted
+    Path("one").write_text("".join(json.dumps(row) + "\n" for row in passages))
+    run(*call, "--corpus", "one", *model, "-o", "out", "--force")
+    assert re.search(rf"drtk: one: in \d+ of the {pairs} pairs the passage has no text\n", capfd.readouterr().err)
