@@ -6,12 +6,12 @@
 # or: just reproduce fine-tuning MODEL. Every size is a variable. An empty one (R1=) means simlm.sh's own, for a GPU and the whole collection:
 #
 #   PASSAGES=3000                      the last so many of SQuAD's paragraphs (+1: all); QUESTIONS=35: one in so many of dev's, DOCUMENTS=2000: of the sample
-#   WARM_STEPS=150 PRETRAIN_STEPS=100 RETRIEVER_STEPS=80 RERANKER_STEPS=1200       of the trainings; for the sample 50, 40, 30 and 300
-#   SCORED_QUERIES=500 RERANK=30       queries that the teacher scores, documents re-ranked for a query; for the sample 200 and 10
+#   WARM_STEPS=150 PRETRAIN_STEPS=100 RETRIEVER_STEPS=80 RERANKER_STEPS=1200       of the trainings; for the sample 50, 40, 30 and 1200
+#   SCORED_QUERIES=500 RERANK=30       queries that the teacher scores, documents re-ranked for a query
 #   SEED=42                            of pre-training, mining and fine-tuning; a folder for each
 #   INDEX DEPTH MINE SCORED ENCODE WARM PRETRAIN R1 R2 RERANKER DISTILL TEACHER BASELINES      as in simlm.sh, in place of what is said below
 #
-# The sample is the shorter trial, of half the time: that judgements of documents and chunks go all the way. RERANK and SCORED_QUERIES hold for both.
+# The sample has judgements of documents, and chunks that are searched: an hour on both cores.
 # SQuAD's data is in BEIR layout; its folder is $DRTK_TEST_DATA, by default ../shared/data.
 set -eu
 out=${1:-runs/fine-tuning} model=${2:?name an encoder to start from} only=${3:-squad sample}
@@ -58,7 +58,7 @@ sample() {
   mkdir -p "$place"
   drtk sample "$place/data" --limit "${DOCUMENTS:-2000}" --skip-done --force
   drtk chunk "$place/data/documents.jsonl" --tokenizer "$model" --max-tokens 126 -o "$place/corpus.jsonl" --skip-done --resume --force
-  sizes 50 40 30 300 200 10
+  sizes 50 40 30 1200 500 30
   BY=source sh "$pipeline" "$place/corpus.jsonl" "$place/data/queries.jsonl" "$place/data/qrels/train.tsv" \
     "$place/data/qrels/test.tsv" "$model" "$place/run"
 }
