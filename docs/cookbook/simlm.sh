@@ -27,9 +27,14 @@
 #   MEASURES     what is measured
 #   SEED         of pre-training, mining and fine-tuning, in place of the commands' own
 set -eu
-corpus=${1:?name the passages} queries=${2:?name the queries} qrels=${3:?name the judgements to train with}
-test=${4:?name the judgements to evaluate with} model=${5:?name an encoder to begin with} out=${6:-runs/simlm}
+stop() { echo "simlm.sh: $*" >&2 && exit 1; }
+[ $# -ge 5 ] || stop "wanted are CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT], given were $#"
+corpus=$1 queries=$2 qrels=$3 test=$4 model=$5 out=${6:-runs/simlm}
 recipe=${RECIPE:-simlm} variant=${VARIANT:-} depth=${DEPTH:-200} k=${K:-1000} by=${BY:-passage}
+for file in "$corpus" "$queries" "$qrels" "${ANSWERS:-$test}"; do # told now, not after hours
+  case $file in hf:*) ;; *) [ -e "$file" ] || stop "$file: No such file" ;; esac
+done
+case $model in /* | ./* | ../*) [ -e "$model" ] || stop "$model: no such model" ;; esac
 again="--skip-done --resume --force" # a stage with the same inputs and settings is left as it is
 made="--skip-done --force"
 mkdir -p "$out"

@@ -140,7 +140,7 @@ def test_skip_done_leaves_a_current_output_and_renews_an_outdated_one(name: str,
     assert Path("out").stat().st_ino == made
     if CALLS[name].input:
         source.write_bytes(b"".join(source.read_bytes().splitlines(keepends=True)[:-1]))
-        assert "up to date" not in done(*call).err
+        assert f"drtk: {name}: out is not up to date: other in\n" in done(*call).err
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(CALLS) if CALLS[name].grow and name in FUNCTIONS])

@@ -108,6 +108,10 @@ def test_simlms_pipeline_runs_from_one_command_and_skips_what_is_done(
 RECORDER = """#!/bin/sh
 # In place of drtk: notes the call, and makes its output.
 echo "$*" >> "$CALLS"
+if [ "$1" = sample ]; then
+  mkdir -p "$2/qrels"
+  for name in documents.jsonl queries.jsonl qrels/train.tsv qrels/test.tsv; do : > "$2/$name"; done
+fi
 for word in "$@"; do
   if [ "${before:-}" = -o ]; then mkdir -p "$(dirname "$word")" && : > "$word"; fi
   before=$word
@@ -153,6 +157,22 @@ def reproduced(folder: Path, *pools: str, **settings: str) -> dict[str, list[lis
     return calls
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["corpus.jsonl", "queries.jsonl"], "wanted are CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT], given were 2"),
+        (["corpus.jsonl", "queries.jsonl", "qrels.tsv", "nosuch.tsv", "m"], "nosuch.tsv: No such file"),
+        (["corpus.jsonl", "queries.jsonl", "qrels.tsv", "qrels.tsv", "./m"], "./m: no such model"),
+    ],
+)
+def test_what_is_not_there_is_told_before_anything_is_done(workplace: Path, words: list[str], told: str) -> None:
+    done = subprocess.run(
+        ["sh", COOKBOOK / "simlm.sh", *words], cwd=workplace, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, f"simlm.sh: {told}\n")
+    assert not (workplace / "runs").exists()
+
+
 def value(words: list[str], option: str) -> str | None:
     return words[words.index(option) + 1] if option in words else None
 
@@ -162,9 +182,9 @@ def test_just_reproduces_fine_tuning_on_both_collections_each_with_sizes_of_its_
     steps = [
         [value(words, "--steps") for words in calls[name]] for name in ("pretrain", "train-retriever", "train-reranker")
     ]
-    assert steps == [["150", "100", "50", "40"], ["80"] * 3 + ["30"] * 3, ["1200", "300"]]
-    assert [value(words, "--depth") for words in calls["rerank"]] == ["30", "10"]
-    assert [value(words, "--sample") for words in calls["score"]] == ["500", "200"]
+    assert steps == [["150", "100", "50", "40"], ["80"] * 3 + ["30"] * 3, ["1200", "1200"]]
+    assert [value(words, "--depth") for words in calls["rerank"]] == ["30", "30"]
+    assert [value(words, "--sample") for words in calls["score"]] == ["500", "500"]
     assert {value(words, "--depth") for words in calls["mine-negatives"]} == {"50"}
     assert {value(words, "--model") for words in calls["train-reranker"]} == {"MODEL"}
     assert not [words for found in calls.values() for words in found if "--seed" in words]  # that of the commands

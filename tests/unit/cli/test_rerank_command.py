@@ -212,7 +212,7 @@ def test_another_corpus_or_model_makes_an_output_outdated(here: Path, capfd: pyt
     assert "out is up to date" in told(capfd, *call)
     with open(here / "own.jsonl", "a") as corpus:
         corpus.write('{"_id": "more", "text": "rivers"}\n')
-    assert "out is up to date" not in told(capfd, *call)
+    assert "drtk: score: out is not up to date: other own.jsonl\n" in told(capfd, *call)
 
 
 @pytest.mark.parametrize("call", [["score", "examples.jsonl"], ["rerank", "run"]])
@@ -346,6 +346,16 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     ):
         with pytest.raises(fault, match=said):
             run("rerank", "run", "--vectors", "v", "--model", "h", *more, "-o", "x")
+    capfd.readouterr()
+    other = "is not the run whose pairs v holds (run); ranks of that one are what goes with them"
+    run("rerank", "listed", "--vectors", "v", "--model", "h", "-o", "twice")  # the re-ranked one, in the other's place
+    assert f"drtk: listed: {other}\n" in capfd.readouterr().err
+    run(*[*call[:1], "listed", *call[2:-1], "listed"], "--force", "-o", "h2")
+    assert capfd.readouterr().err.count(f"drtk: listed: {other}\n") == 2  # to learn from, and to measure with
+    shutil.copy("run", "copied")
+    run("rerank", "copied", "--vectors", "v", "--model", "h", "-o", "same")
+    assert capfd.readouterr().err == ""
+    assert Path("same").read_bytes() == Path("listed").read_bytes()
     (here / "deeper").write_text("q0 Q0 d0 1 3.0 t\nq0 Q0 d59 2 2.0 t\n")
     with pytest.raises(RecordError, match="deeper:2: v has no vector of 'd59' for 'q0'"):
         run("rerank", "deeper", "--vectors", "v", "--model", "h", "-o", "x")

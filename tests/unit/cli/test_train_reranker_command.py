@@ -236,8 +236,10 @@ def test_early_stopping_ends_training(place: Path, tmp_path: Path) -> None:
 
 
 def test_the_start_is_measured_and_kept_where_training_makes_it_worse(place: Path, tmp_path: Path) -> None:
-    learnt = train(place, tmp_path / "learnt", "--steps", "60", *measured(place, "--eval-every", "20"))
-    worse = ["--model", str(tmp_path / "learnt"), "--steps", "6", "--lr", "0.5", *measured(place, "--eval-every", "3")]
+    start = ["--model", str(tiny_model(tmp_path / "encoder")), "--steps", "100", "--lr", "4e-3"]
+    learnt = train(place, tmp_path / "learnt", *start)
+    worse = ["--model", str(tmp_path / "learnt"), "--steps", "6", "--lr", "0.5"]
+    worse += measured(place, "--eval-every", "3", "--dev-queries", "60")
     kept = train(place, tmp_path / "worse", *worse)
     found = {entry["step"]: entry["RR@10"] for entry in entries(tmp_path / "worse") if "RR@10" in entry}
     assert list(found) == [0, 3, 6]

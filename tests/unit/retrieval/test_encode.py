@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError
+from drtk.io.manifest import read_json
 from drtk.io.shards import ShardWriter
 from drtk.models.device import choose_device
 from drtk.records import Passage, Query
@@ -17,6 +20,7 @@ from drtk.retrieval.embeddings import encode_records
 from drtk.retrieval.encode import Embedder
 from drtk.settings.encoding import EncodeSettings
 from drtk.settings.running import RunnerSettings
+from tests.running import command, write
 from tests.tiny import passages, tiny_model
 
 
@@ -91,6 +95,21 @@ def test_parts_hold_every_record_once(model: str, tmp_path: Path):
     assert sum(map(len, parts)) == len(merged) == 70
     for id, vector in whole.items():
         np.testing.assert_array_equal(merged[id], vector)
+
+
+def test_records_that_say_nothing_are_told(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"_id": "a", "text": "rivers"}, {"_id": "b", "title": "T", "text": ""}, {"_id": "c", "text": " "}]
+    write(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    command(capfd, "encode", "corpus.jsonl", "--model", model, "-o", "v", "-q", "--device", "cpu")
+    assert read_json(tmp_path / "v" / "meta.json")["counts"]["passages"] == 3
+    capfd.readouterr()
+    # A title is something to read.
+    app(["encode", "corpus.jsonl", "--model", model, "-o", "w", "-q", "--device", "cpu"], standalone_mode=False)
+    told = "drtk: corpus.jsonl: 1 of 3 passages have no text; their vectors say nothing, and are found all the same\n"
+    assert capfd.readouterr().err == told
 
 
 def test_an_interrupted_run_goes_on_where_it_was(model: str, tmp_path: Path):
