@@ -92,6 +92,18 @@ def test_an_index_of_words_and_one_of_vectors_are_asked_with_texts_and_vectors(
         mined(capfd, "vectors")
 
 
+def test_options_of_an_encoder_are_refused_where_no_text_is_encoded(
+    world: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = "only with an index of vectors that is asked with --queries, not --query-vectors"
+    for sources in (["exact", "--query-vectors", "asked"], ["bm25", "--queries", "queries.jsonl"]):
+        for option in (["--model", "model"], ["--prompt", "ask: "], ["--max-length", "9"]):
+            with pytest.raises(UsageError, match=f"^{option[0]}: {told}$"):
+                mined(capfd, *sources, *option)
+    prompted = mined(capfd, "exact", "--queries", "queries.jsonl", "--prompt", "ask: ", "--model", "model")
+    assert prompted.count("\n") == 40
+
+
 def test_only_judged_queries_are_asked(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     write(tmp_path / "few.tsv", "q3\td3\t1\nq99\td1\t1\n")
     out = tmp_path / "out.jsonl"
