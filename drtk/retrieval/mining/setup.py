@@ -15,9 +15,9 @@ from drtk.io.progress import log
 from drtk.io.streams import is_stream
 from drtk.io.trec import Judgements
 from drtk.retrieval.mining.asking import Indexes
-from drtk.retrieval.mining.checks import Filter, place_filters, place_flags
+from drtk.retrieval.mining.checks import Filter, place_filters
 from drtk.retrieval.mining.crossencoder import CrossEncoderCheck
-from drtk.retrieval.mining.idle import check_answer_options, check_index_options
+from drtk.retrieval.mining.idle import check_answer_options, check_index_options, check_place_options
 from drtk.retrieval.mining.miner import Miner
 from drtk.retrieval.mining.policies import Policy
 from drtk.retrieval.mining.sources import Sources, check_indexes, sources_of
@@ -50,7 +50,7 @@ def set_up(inputs: Inputs, settings: MineSettings, job: FilterJob, *, seed: int)
     sources = sources_of(inputs.arguments, job.intake, name=settings.source_name)
     check_indexes(sources.indexes, inputs.queries, inputs.query_vectors)
     _check_inputs(inputs, settings, policy, sources)
-    _check_places(settings, sources)
+    check_place_options(settings, sources)
     reads_both = inputs.queries is not None and inputs.corpus is not None
     check_answer_options(settings, looks_for_answers=policy.answers or (inputs.looks and reads_both))
     if not sources.indexes:
@@ -121,23 +121,6 @@ def _check_inputs(inputs: Inputs, settings: MineSettings, policy: Policy, source
         )
     if inputs.corpus is not None and is_stream(inputs.corpus) and (policy.answers or settings.scorer or inputs.looks):
         raise UsageError("--corpus: texts are looked up in a file, not in a stream")
-
-
-def _check_places(settings: MineSettings, sources: Sources) -> None:
-    """Refuse filters by rank and score that would pass over everything; say it where they pass over a part."""
-    flags = place_flags(settings)
-    if not flags or not sources.examples:
-        return
-    if len(sources.examples) < len(sources.names):
-        one = len(flags) == 1
-        log(f"mine-negatives: {', '.join(flags)} {'goes' if one else 'go'} by what runs and indexes say, not examples")
-        return
-    by_score = [flag for flag in flags if flag != "--from-rank"]
-    if by_score:
-        raise UsageError(
-            f"{by_score[0]} goes by scores of a retriever, which examples lack: name its run; --ce-margin and --ce-max "
-            "go by those of a cross-encoder"
-        )
 
 
 def _read_corpus(inputs: Inputs, sources: Sources, job: FilterJob) -> CorpusIds:

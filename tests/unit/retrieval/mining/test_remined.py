@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,34 @@ def test_further_lines_are_held_only_as_far_as_they_come_too_early() -> None:
         assert [one and one.positives for one in later.take(name)] == [(f"{name}2",)]
         held.append(sorted(later.held))
     assert held == [[], ["c"], [], []]
+
+
+def test_an_interrupted_run_goes_on_with_what_it_would_have_made(
+    world: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from drtk.retrieval.mining.walk import Mining
+
+    class KilledError(BaseException):
+        pass
+
+    mine = Mining.examples
+    windows: list[int] = []
+
+    def once(self: Mining, window: Any, **options: Any) -> Any:
+        windows.append(len(window))
+        if len(windows) == 2:
+            raise KilledError
+        return mine(self, window, **options)
+
+    monkeypatch.setattr(import_module("drtk.cli.mine_negatives"), "WINDOW", 1)
+    call = ["mine-negatives", "union.jsonl", *TEVATRON, "-o", "out.jsonl"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Mining, "examples", once)
+        with pytest.raises(KilledError):
+            command(capfd, *call)
+    app([*call, "--resume"], standalone_mode=False)
+    assert "resuming out.jsonl after 1 records" in capfd.readouterr().err
+    assert (world / "out.jsonl").read_text() == command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON)
 
 
 def test_a_file_that_was_read_thrice_is_one_input(world: Path) -> None:
