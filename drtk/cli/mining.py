@@ -47,6 +47,8 @@ def none_mined(counts: Mapping[str, Any]) -> str:
     from drtk.retrieval.mining.miner import LEFT_OUT
 
     why = ", ".join(f"{counts[what]:,} {what.replace('_', ' ')}" for what in LEFT_OUT if counts.get(what))
+    if counts.get("positives_not_found"):
+        why += f" ({counts['positives_not_found']:,} positives not found)"
     passages = counts.get("passages", {})
     fates = [f"{number:,} dropped by {name}" for name, number in counts.get("dropped", {}).items()]
     fates += [

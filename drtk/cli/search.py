@@ -11,9 +11,9 @@ import typer
 from drtk.cli.jobs import record_filter
 from drtk.cli.options import Output, with_settings
 from drtk.io.filtering import FilterJob
-from drtk.settings.retrieval import SearchSettings
+from drtk.settings.retrieval import RUN_DEPTH, SearchSettings
 
-DEPTH, ANSWERS = 1000, 5  # -k where it is not given: of a run, of an answer on the terminal
+DEPTH, ANSWERS = RUN_DEPTH, 5  # -k where it is not given: of a run, of an answer on the terminal
 
 
 @with_settings(SearchSettings)

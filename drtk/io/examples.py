@@ -56,6 +56,14 @@ def found_example(row: Row) -> FoundExample:
     raise ValueError(f"no training example: none of {', '.join(_MARKS)} is there")
 
 
+def query_id_of(row: Row) -> str:
+    """The query's id on a row of any known shape, without a look at its passages where it is named; ValueError otherwise."""
+    named = [name for name in ("query_id", "qid") if name in row]
+    if len(named) != 1:  # which of two counts is for the shape to say
+        return found_example(row).example.query_id
+    return identifier(row[named[0]], named[0])
+
+
 def _drtk_or_simlm(row: Row) -> FoundExample:
     if not isinstance(row["positives"], dict):
         return FoundExample(example_from(row))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from tempfile import NamedTemporaryFile
 from typing import Any, BinaryIO
 
 from drtk.errors import DrtkError, UsageError
@@ -21,6 +23,7 @@ class Intake:
     line: int = 0  # of the record that was read last, where records have lines
     inputs: list[dict[str, Any]] = field(default_factory=list)
     stand_ins: dict[str, str] = field(default_factory=dict)  # source -> the file that holds a copy of it
+    _kept: list[Any] = field(default_factory=list, init=False, repr=False)
     _opened: dict[str, tuple[BinaryIO, DigestingReader]] = field(default_factory=dict, init=False, repr=False)
 
     def peek(self, source: str) -> bytes:
@@ -32,6 +35,21 @@ class Intake:
             return stream.peek(1 << 12)
         except Exception:  # noqa: BLE001 - damaged data; reading the lines will say so, and where
             return b""
+
+    def keep(self, source: str) -> None:
+        """Put what a stream gives into a temporary file, to be read in its place as often as wanted; it goes with the intake.
+
+        Raises RecordError where compressed data ends early or is damaged.
+        """
+        if source in self.stand_ins:
+            return
+        stream, _ = self._take(source)
+        file = NamedTemporaryFile(prefix="drtk-")  # noqa: SIM115 - stays as long as the intake
+        with compressed_faults(lambda: name_of(source)):
+            shutil.copyfileobj(stream, file)
+        file.flush()
+        self.stand_ins[source] = file.name
+        self._kept.append(file)
 
     def lines(self, source: str) -> Iterator[tuple[int, bytes]]:
         """(line number, line) of a file or stdin; the source is noted among `inputs`, its digest once read to the end."""

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from drtk.text.batching import PairTokenizing, Tokens, batches_by_length
 Pair = tuple[str, str]
 WINDOW = 16384  # pairs tokenised together by `Scorer.__call__`
 _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
+_BOUNDED: tuple[tuple[type[nn.Module], tuple[float, float]], ...] = ((nn.Sigmoid, (0, 1)), (nn.Tanh, (-1, 1)))
 
 
 @dataclass
@@ -181,6 +183,11 @@ class Scorer:
             if tokenizing is None
             else tokenizing(loaded.tokenizer)
         )
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """What no score lies below or above, by the activation function: logits have no bounds."""
+        return next((found for kind, found in _BOUNDED if isinstance(self._activation, kind)), (-inf, inf))
 
     @property
     def dimension(self) -> int:

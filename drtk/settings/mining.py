@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from drtk.settings.core import knob
+from drtk.settings.core import Idle, knob
 from drtk.settings.reranking import PairTitle
 from drtk.settings.retrieval import BM25SearchSettings, DenseSearchSettings, SearchSettings
+
+_NO_SCORER = (Idle("goes with --scorer MODEL", {"scorer": ("",)}),)
+_BESIDE_NOTHING = (Idle("goes with --margin or --max-share", {"margin": ((),), "max_share": ((),)}),)
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class MinedFilterSettings:
     unretrieved: Literal["drop", "keep"] = knob(
         "drop",
         "margin, max-share: what to do where a source has not found the positive, and all it has stands above it.",
+        idle=_BESIDE_NOTHING,
     )
     ce_margin: float | None = knob(
         None, "Drop what a cross-encoder does not score at least this much below the positive; sbert: 3."
@@ -93,14 +97,23 @@ class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the l
         "", "Folder or hub name of a cross-encoder that scores positives and candidates; scores are kept."
     )
     scorer_title: PairTitle | None = knob(
-        None, "scorer: titles: colon (title: text), join (title text) or none. [default: as trained, or join]"
+        None,
+        "scorer: titles: colon (title: text), join (title text) or none. [default: as trained, or join]",
+        idle=_NO_SCORER,
     )
     scorer_logits: bool = knob(
-        False, "scorer: scores before the activation function (often a sigmoid) that its folder names."
+        False,
+        "scorer: scores before the activation function (often a sigmoid) that its folder names.",
+        idle=_NO_SCORER,
     )
     scorer_batch_tokens: int | None = knob(
-        None, "Tokens of pairs at once, padding included. [default: 2,048 on a CPU, 65,536 on a GPU]", at_least=1
+        None,
+        "Tokens of pairs at once, padding included. [default: 2,048 on a CPU, 65,536 on a GPU]",
+        at_least=1,
+        idle=_NO_SCORER,
     )
     scorer_dtype: Literal["auto", "float32", "float16", "bfloat16"] = knob(
-        "auto", "Numbers the scorer computes with: auto is float32 on a CPU, half precision on a GPU."
+        "auto",
+        "Numbers the scorer computes with: auto is float32 on a CPU, half precision on a GPU.",
+        idle=_NO_SCORER,
     )

@@ -7,6 +7,8 @@ from typing import Literal
 
 from drtk.settings.core import knob
 
+RUN_DEPTH = 1000  # passages of a query in a run, where nobody says how many
+
 
 @dataclass(frozen=True)
 class DenseIndexSettings:

@@ -18,7 +18,7 @@ from drtk.settings.mining import MineSettings
 class Indexes:
     """Opened index folders by name; called with queries, it gives what each index finds for them.
 
-    query_vectors: an embeddings folder that indexes of vectors are asked with; others are asked with texts.
+    depth: passages searched for; None: all. query_vectors: an embeddings folder that indexes of vectors are asked with; others are asked with texts.
     Raises MismatchError where an index gives a passage that is not in the corpus, DrtkError for a score that is not finite.
     """
 
@@ -36,12 +36,14 @@ class Indexes:
         self._corpus = corpus
         self._asks: dict[str, Any] = {}
         self._depth = depth
+        self.encodes = False  # whether some index is asked with texts that are made vectors
         for name, paths in folders.items():
             collection = Collection(paths, searching)
             if collection.reads == "vectors" and query_vectors is not None:
                 self._asks[name] = StoredQueries(collection, query_vectors)
             else:
                 encode = QueryEncoder(collection, searching, model) if collection.reads == "vectors" else None
+                self.encodes |= encode is not None
                 self._asks[name] = TextQueries(collection, encode)
 
     @property

@@ -15,9 +15,12 @@ Pair = tuple[str, str]
 
 
 class Scores(Protocol):
-    """What the check needs of a cross-encoder; models.crossencoder.Scorer is one."""
+    """What the check needs of a cross-encoder; models.crossencoder.Scorer is one. bounds: of all scores it can give."""
 
     model: str
+
+    @property
+    def bounds(self) -> tuple[float, float]: ...
 
     def __call__(self, pairs: Sequence[Pair]) -> np.ndarray: ...
 
@@ -27,7 +30,8 @@ class CrossEncoderCheck:
 
     scorer: without one, the scores are those of the examples. margin: negatives lie this much below the lowest reference.
     most: no negative has more. title: how a passage's is put before its text, as models.reading.text_of knows it.
-    Raises DrtkError where examples lack a score that is needed.
+    Raises MismatchError for a margin that no two scores of the scorer can have, DrtkError where examples lack a score that
+    is needed.
     """
 
     name = "ce"
@@ -43,7 +47,8 @@ class CrossEncoderCheck:
     ) -> None:
         self._scorer, self._texts = scorer, texts
         self._margin, self._most, self._title = margin, most, title
-        self._checked = False
+        if scorer is not None and margin is not None:
+            _check_margin(scorer, margin)
 
     def measure(self, pools: Sequence[Pool], wanted: Sequence[Sequence[str]]) -> None:
         """Mark the wanted passages and the positives of each query."""
@@ -67,19 +72,8 @@ class CrossEncoderCheck:
             for pool, id in lacking
         ]
         scores = self._scorer(pairs) if pairs else np.empty(0, dtype=np.float32)
-        self._check_range(scores)
         for (pool, id), score in zip(lacking, scores, strict=True):
             pool.mark(id, self.name, float(str(score)))  # the digits that tell numbers of float32 apart
-
-    def _check_range(self, scores: np.ndarray) -> None:
-        if self._checked or not len(scores) or self._margin is None or self._scorer is None:
-            return
-        self._checked = True
-        if self._margin >= 1 and scores.min() >= 0 and scores.max() <= 1:
-            raise MismatchError(
-                f"{self._scorer.model}: gives scores between 0 and 1, so that nothing can lie {self._margin:g} below a "
-                "positive; name a smaller --ce-margin, or have its logits compared: --scorer-logits"
-            )
 
     def limit(self, pool: Pool) -> float | None:
         """The highest score of a negative of this query."""
@@ -91,3 +85,12 @@ class CrossEncoderCheck:
     def is_beyond(self, value: float, limit: float) -> bool:
         """Whether a passage is to go. One that lies at the limit stays, as in BEIR's example."""
         return value > limit
+
+
+def _check_margin(scorer: Scores, margin: float) -> None:
+    low, high = scorer.bounds
+    if margin >= high - low:
+        raise MismatchError(
+            f"{scorer.model}: gives scores between {low:g} and {high:g}, so that nothing can lie {margin:g} below a "
+            "positive; name a smaller --ce-margin, or have its logits compared: --scorer-logits"
+        )

@@ -92,13 +92,19 @@ class Miner:
         rng = Random(f"{self.seed}\0{pool.query_id}\0fill" + (f"\0{round}" if round else ""))
         ids = self.corpus.ids
         found: dict[str, Sighting] = {}
-        if len(ids) < 4 * (number + len(taken)):  # drawing one by one would mostly hit what is taken
-            free = [id for id in ids if id not in taken and of(id) not in wanted]
-            return [Sighting(id, RANDOM, 0, None) for id in rng.sample(free, min(number, len(free)))]
-        while len(found) < number:
-            id = ids[rng.randrange(len(ids))]
-            if id not in taken and of(id) not in wanted:
-                found[id] = Sighting(id, RANDOM, 0, None)
+        looks = (
+            0  # drawing one by one ends where listing would have cost as much: one document may own most of the corpus
+        )
+        if len(ids) >= 4 * (number + len(taken)):  # otherwise it would mostly hit what is taken
+            while len(found) < number and looks < number + len(ids):
+                looks += 1
+                id = ids[rng.randrange(len(ids))]
+                if id not in taken and of(id) not in wanted:
+                    found[id] = Sighting(id, RANDOM, 0, None)
+        if len(found) < number:
+            free = [id for id in ids if id not in taken and id not in found and of(id) not in wanted]
+            drawn = rng.sample(free, min(number - len(found), len(free)))
+            found |= {id: Sighting(id, RANDOM, 0, None) for id in drawn}
         return list(found.values())
 
     def example(self, pool: Pool) -> Example | None:

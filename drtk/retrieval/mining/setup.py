@@ -15,8 +15,9 @@ from drtk.io.progress import log
 from drtk.io.streams import is_stream
 from drtk.io.trec import Judgements
 from drtk.retrieval.mining.asking import Indexes
-from drtk.retrieval.mining.checks import Filter, place_filters, place_flags
+from drtk.retrieval.mining.checks import Filter, place_filters
 from drtk.retrieval.mining.crossencoder import CrossEncoderCheck
+from drtk.retrieval.mining.idle import check_answer_options, check_index_options, check_place_options
 from drtk.retrieval.mining.miner import Miner
 from drtk.retrieval.mining.policies import Policy
 from drtk.retrieval.mining.sources import Sources, check_indexes, sources_of
@@ -25,6 +26,7 @@ from drtk.retrieval.mining.texts import AnswerCheck, OverlapCheck, Texts
 from drtk.retrieval.mining.vectors import CosineCheck, VectorsById
 from drtk.retrieval.mining.walk import Mining, policy_of, read_judgements
 from drtk.settings.mining import MineSettings
+from drtk.settings.retrieval import RUN_DEPTH
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,11 @@ def set_up(inputs: Inputs, settings: MineSettings, job: FilterJob, *, seed: int)
     sources = sources_of(inputs.arguments, job.intake, name=settings.source_name)
     check_indexes(sources.indexes, inputs.queries, inputs.query_vectors)
     _check_inputs(inputs, settings, policy, sources)
-    _check_places(settings, sources)
+    check_place_options(settings, sources)
+    reads_both = inputs.queries is not None and inputs.corpus is not None
+    check_answer_options(settings, looks_for_answers=policy.answers or (inputs.looks and reads_both))
+    if not sources.indexes:
+        check_index_options(settings, inputs.model, has_index=False, encodes=False)
     filters = place_filters(settings, [name for name in sources.names if name not in sources.examples])
     corpus = None if inputs.corpus is None else _read_corpus(inputs, sources, job)
     by_source = settings.positives == "source"
@@ -61,11 +67,12 @@ def set_up(inputs: Inputs, settings: MineSettings, job: FilterJob, *, seed: int)
         indexes = Indexes(
             sources.indexes,
             settings,
-            depth=policy.depth,
+            depth=_searched(policy.depth) if by_source else policy.depth,
             query_vectors=inputs.query_vectors,
             model=inputs.model,
             corpus=corpus,
         )
+        check_index_options(settings, inputs.model, has_index=True, encodes=indexes.encodes)
         if indexes.needs_text and inputs.queries is None:
             raise UsageError("--query-vectors asks indexes of vectors; one of words is asked with --queries FILE")
     job.intake.inputs += [folder_entry(folder) for folder in (inputs.vectors, inputs.query_vectors) if folder]
@@ -85,6 +92,11 @@ def set_up(inputs: Inputs, settings: MineSettings, job: FilterJob, *, seed: int)
         queries=inputs.queries,
         needs_text=needs_text,
     )
+
+
+def _searched(depth: int | None) -> int | None:
+    """How deep indexes are searched for the best-ranked passages of documents: as deep as a run has them by default."""
+    return None if depth is None else max(depth, RUN_DEPTH)
 
 
 def _check_inputs(inputs: Inputs, settings: MineSettings, policy: Policy, sources: Sources) -> None:
@@ -109,23 +121,6 @@ def _check_inputs(inputs: Inputs, settings: MineSettings, policy: Policy, source
         )
     if inputs.corpus is not None and is_stream(inputs.corpus) and (policy.answers or settings.scorer or inputs.looks):
         raise UsageError("--corpus: texts are looked up in a file, not in a stream")
-
-
-def _check_places(settings: MineSettings, sources: Sources) -> None:
-    """Refuse filters by rank and score that would pass over everything; say it where they pass over a part."""
-    flags = place_flags(settings)
-    if not flags or not sources.examples:
-        return
-    if len(sources.examples) < len(sources.names):
-        one = len(flags) == 1
-        log(f"mine-negatives: {', '.join(flags)} {'goes' if one else 'go'} by what runs and indexes say, not examples")
-        return
-    by_score = [flag for flag in flags if flag != "--from-rank"]
-    if by_score:
-        raise UsageError(
-            f"{by_score[0]} goes by scores of a retriever, which examples lack: name its run; --ce-margin and --ce-max "
-            "go by those of a cross-encoder"
-        )
 
 
 def _read_corpus(inputs: Inputs, sources: Sources, job: FilterJob) -> CorpusIds:

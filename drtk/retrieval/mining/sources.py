@@ -1,19 +1,16 @@
-"""Where candidates come from: TREC runs, training examples that are mined anew, and indexes that are searched."""
+"""Where candidates come from: arguments by what they are, TREC runs, and what they name held against what there is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import repeat
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.io import formats, kinds
+from drtk.errors import MismatchError, RecordError, UsageError
+from drtk.io import kinds
 from drtk.io.corpus_ids import CorpusIds
-from drtk.io.examples import FoundExample
 from drtk.io.intake import Intake
-from drtk.io.jsonl import admitted
 from drtk.io.kinds import kind_of
 from drtk.io.manifest import folder_entry, read_manifest
 from drtk.io.runs import grouped_runs, is_named
@@ -149,7 +146,7 @@ class Unknown:
         raise RecordError(self.first.place, self.first.problem + more)
 
 
-class _Checked:
+class Checked:
     """What a source names, held against the corpus and the queries; complaints come when the source was read to its end."""
 
     def __init__(self, source: str, known: CorpusIds | None, lacks: Callable[[str], bool], intake: Intake) -> None:
@@ -194,7 +191,7 @@ def run_items(
     known: the passages there are. lacks: whether a query needs a text and has none.
     Raises RecordError for ids that are not there, when all of them were counted.
     """
-    checked = _Checked(source, known, lacks, intake)
+    checked = Checked(source, known, lacks, intake)
     for hits in grouped_hits(source, intake=intake):
         has_query = checked.has_query(hits.query_id, hits.lines[0])
         lacking = checked.unknown(hits.doc_ids, hits.lines)
@@ -206,71 +203,6 @@ def run_items(
 def _ranked(hits: QueryHits, lacking: set[str]) -> Ranked:
     ranking = [hit for hit in hits.ranking() if hit[0] not in lacking]
     return Ranked([id for id, _ in ranking], [score for _, score in ranking])
-
-
-@dataclass(frozen=True, slots=True)
-class Remined:
-    """An example to be mined anew: its candidates by system, its positives, and the cross-encoder scores it holds."""
-
-    found: dict[str, Ranked]
-    positives: tuple[str, ...]
-    ce: dict[str, float]
-    extra: dict[str, object]
-
-
-def example_items(
-    name: str,
-    source: str,
-    known: CorpusIds | None,
-    intake: Intake,
-    *,
-    lacks: Callable[[str], bool] = lambda query_id: False,
-) -> Iterator[tuple[str, Remined]]:
-    """(query, example) of training data. Faults as in `run_items`; DrtkError for texts without ids."""
-    checked = _Checked(source, known, lacks, intake)
-    for found in admitted(formats.examples(source, intake, complete=False), source, intake):
-        if found.minted:
-            raise DrtkError(
-                f"{name_of(source)}: holds texts, not ids; make a corpus and queries of them first: "
-                f"drtk convert {source} --as examples --corpus-out FILE --queries-out FILE -o FILE"
-            )
-        example = _remined(name, found)
-        has_query = checked.has_query(found.example.query_id, intake.line)
-        ids = dict.fromkeys((*example.positives, *(id for one in example.found.values() for id in one.ids)))
-        lacking = checked.unknown(ids, repeat(intake.line))
-        if has_query and checked.is_good:
-            yield found.example.query_id, _without(example, lacking) if lacking else example
-    checked.check()
-
-
-def _remined(name: str, found: FoundExample) -> Remined:
-    example = found.example
-    scores = example.scores or {}
-    ce = dict(zip(example.positives, scores.get("positives", ()), strict=False))
-    ce |= zip(example.negatives, scores.get("negatives", ()), strict=False)
-    systems: dict[str, list[str]] = {}
-    if found.systems is not None:
-        for system, items in found.systems.items():
-            systems[system or name] = list(items)
-            for id, score in items.items():
-                if score is not None:
-                    ce.setdefault(id, score)
-    else:
-        sources = (example.sources or {}).get("negatives") or [name] * len(example.negatives)
-        for id, system in zip(example.negatives, sources, strict=False):
-            systems.setdefault(system, []).append(id)
-    ordered = (
-        found.systems is not None
-    )  # sentence-transformers' lists are as the systems ranked them; others are shuffled
-    lists = {system: Ranked(ids, ordered=ordered) for system, ids in systems.items()}
-    return Remined(lists, example.positives, ce, example.extra)
-
-
-def _without(example: Remined, lacking: set[str]) -> Remined:
-    found = {
-        system: replace(one, ids=[id for id in one.ids if id not in lacking]) for system, one in example.found.items()
-    }
-    return Remined(found, tuple(id for id in example.positives if id not in lacking), example.ce, example.extra)
 
 
 def check_indexes(indexes: dict[str, list[str]], queries: str | None, query_vectors: str | None) -> None:

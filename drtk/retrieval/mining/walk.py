@@ -21,7 +21,8 @@ from drtk.retrieval.mining.asking import Indexes
 from drtk.retrieval.mining.miner import WITHOUT_ANSWERS, WITHOUT_NEGATIVES
 from drtk.retrieval.mining.policies import Policy
 from drtk.retrieval.mining.pool import Asked, Pool, Ranked
-from drtk.retrieval.mining.sources import Aligned, Remined, Sources, Unknown, example_items, run_items
+from drtk.retrieval.mining.remined import Remined, example_items, joined
+from drtk.retrieval.mining.sources import Aligned, Sources, Unknown, run_items
 from drtk.retrieval.mining.stages import Stages
 from drtk.settings.mining import MineSettings
 
@@ -176,19 +177,15 @@ class Mining:
     def _asked(
         self, query_id: str, items: dict[str, Any], query: Query | None = None, row: tuple[int, int] | None = None
     ) -> Asked:
+        runs = {name: item for name, item in items.items() if not isinstance(item, Remined)}
+        old = joined([Remined({}, (), {}, {}), *(item for item in items.values() if isinstance(item, Remined))])
         found: dict[str, Ranked] = {}
-        positives: tuple[str, ...] = ()
-        ce: dict[str, float] = {}
-        extra: dict[str, Any] = {}
-        for name, item in items.items():
-            if isinstance(item, Remined):
-                found |= {system: ranked for system, ranked in item.found.items() if system not in found}
-                positives, ce, extra = positives + item.positives, ce | item.ce, extra | item.extra
-            else:
-                found[name] = item
+        for name, item in items.items():  # in the order in which sources were named
+            found |= {name: runs[name]} if name in runs else {one: old.found[one] for one in item.found}
+        found |= runs  # which know ranks and scores
         if query is None and self._texts is not None:
             query = self._texts.get(query_id)
-        return Asked(query_id, found, query, tuple(dict.fromkeys(positives)), ce, extra, row)
+        return Asked(query_id, found, query, old.positives, old.ce, old.extra, row)
 
     def _name_documents(self, asked: Asked) -> bool:
         """Whether a chunk of a judged document would become a negative of its own document's query."""

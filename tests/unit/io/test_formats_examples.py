@@ -10,7 +10,7 @@ import pytest
 
 from drtk.errors import DrtkError, RecordError
 from drtk.io import formats
-from drtk.io.examples import FoundExample
+from drtk.io.examples import FoundExample, found_example, query_id_of
 from drtk.io.intake import Intake
 from drtk.io.jsonl import read_examples, read_passages, read_queries
 from drtk.records import Example, Hit, Passage, Qrel, Query
@@ -103,6 +103,22 @@ def test_an_example_is_read_from(tmp_path: Path, name: str, row: dict[str, Any],
         assert one.query is not None
         assert one.query.text == "who?"
     assert list(read_examples(str(tmp_path / "train.jsonl"))) == [expected]
+
+
+def test_a_query_is_told_from_its_row_as_from_its_example() -> None:
+    # sentence-transformers' qid comes before query_id where a row has both
+    rows: list[dict[str, Any]] = [
+        {"query_id": 7, "positives": ["p"], "negatives": []},
+        {"qid": 7, "pos": [1], "neg": {"bm25": [2]}},
+        {"qid": 7, "query_id": 8, "pos": [1], "neg": {"bm25": [2]}},
+        {"query_id": "7", "query": "what", "positive_document_ids": ["p"], "negative_document_ids": []},
+    ]
+    assert [query_id_of(row) for row in rows] == ["7"] * 4
+    assert [found_example(row).example.query_id for row in rows] == ["7"] * 4
+    named_by_text = {"question": "what", "positive_ctxs": [{"text": "t"}]}
+    assert query_id_of(named_by_text) == found_example(named_by_text).example.query_id
+    with pytest.raises(ValueError, match="'query_id' must be a string"):
+        query_id_of({"query_id": None, "positives": ["p"], "negatives": []})
 
 
 def test_texts_without_ids_get_ids_that_depend_on_the_text_alone(tmp_path: Path) -> None:

@@ -148,3 +148,21 @@ def test_as_many_bad_records_are_forgiven_as_allowed_and_no_more() -> None:
 def test_nothing_is_forgiven_unless_asked() -> None:
     with pytest.raises(RecordError):
         Intake().forgive(RecordError("a:1", "not JSON"))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_stream_that_was_looked_into_is_kept_whole(monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
+    content = b"one\ntwo\n" * 5000
+    monkeypatch.setattr(sys, "stdin", Stdin(zstandard.ZstdCompressor().compress(content) if packed else content))
+    intake = Intake()
+    assert intake.peek("-").startswith(b"one\ntwo")
+    intake.keep("-")
+    for _ in range(2):
+        assert [line for _, line in intake.lines("-")] == [b"one", b"two"] * 5000
+    (entry,) = intake.inputs
+    assert (entry["path"], entry["bytes"]) == ("-", len(content))
+    assert entry["digest"]
+    copy = Path(intake.stand_ins["-"])
+    assert copy.exists()
+    del intake
+    assert not copy.exists()

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -65,8 +66,9 @@ class Judge:
 
     model = "judge"
 
-    def __init__(self, scores: dict[str, float]) -> None:
+    def __init__(self, scores: dict[str, float], *, low: float = -inf, high: float = inf) -> None:
         self.scores, self.asked = scores, list[tuple[str, str]]()
+        self.bounds = low, high
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         self.asked += pairs
@@ -89,10 +91,44 @@ def test_a_cross_encoder_reads_title_and_text_and_the_lowest_positive_sets_the_l
     assert len(judge.asked) == 4  # what was scored once is not scored again
 
 
-def test_a_margin_that_no_score_between_0_and_1_can_have_is_refused(tmp_path: Path) -> None:
-    check = CrossEncoderCheck(Judge({"T ta": 0.9, "tp": 1.0}), texts_of(tmp_path, a="ta", p="tp"), margin=3)
+def test_a_margin_that_no_score_of_a_model_can_have_is_refused_before_any_is_computed(tmp_path: Path) -> None:
+    texts = texts_of(tmp_path, a="ta", p="tp")
+    sigmoid = Judge({}, low=0, high=1)
     with pytest.raises(MismatchError, match="judge: gives scores between 0 and 1, so that nothing can lie 3 below"):
-        check.measure([pool_of("a")], [["a"]])
+        CrossEncoderCheck(sigmoid, texts, margin=3)
+    assert CrossEncoderCheck(sigmoid, texts, margin=0.5)
+    with pytest.raises(MismatchError, match="judge: gives scores between -1 and 1, so that nothing can lie 2 below"):
+        CrossEncoderCheck(Judge({}, low=-1, high=1), texts, margin=2)
+    assert CrossEncoderCheck(Judge({}, low=-1, high=1), texts, margin=1.5)
+
+
+def test_logits_that_happen_to_lie_between_0_and_1_are_taken_as_logits(tmp_path: Path) -> None:
+    check = CrossEncoderCheck(Judge({"T ta": 0.2, "tp": 0.7}), texts_of(tmp_path, a="ta", p="tp"), margin=3)
+    pool = pool_of("a")
+    check.measure([pool], [["a"]])
+    assert check.limit(pool) == pytest.approx(0.7 - 3)
+
+
+def test_a_models_activation_says_what_its_scores_can_be(tmp_path: Path) -> None:
+    from drtk.models.crossencoder import Scorer
+
+    model = str(tiny_crossencoder(tmp_path / "ce"))
+    assert Scorer(model, device="cpu").bounds == (0, 1)
+    assert Scorer(model, device="cpu", logits=True).bounds == (-inf, inf)
+    for name, bounds in (("Identity", (-inf, inf)), ("Tanh", (-1, 1))):
+        noted = {"sbert_ce_default_activation_function": f"torch.nn.modules.{name}"}
+        assert Scorer(str(tiny_crossencoder(tmp_path / name, **noted)), device="cpu").bounds == bounds
+
+
+def test_a_margin_of_logits_goes_by_what_was_asked_for(
+    world: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    scoring = ["--queries", "queries.jsonl", "--scorer", str(tiny_crossencoder(world.folder / "ce"))]
+    with pytest.raises(MismatchError, match=r"between 0 and 1, so that nothing can lie 1 below.*--scorer-logits$"):
+        command(capfd, *world.call, *scoring, "--ce-margin", "1")
+    command(capfd, *world.call, *scoring, "--ce-margin", "1", "--scorer-logits", "-o", "out.jsonl")
+    for row in rows_of(world.folder / "out.jsonl").values():
+        assert max(row["scores"]["negatives"]) <= min(row["scores"]["positives"]) - 1
 
 
 @pytest.fixture
@@ -231,6 +267,49 @@ def test_what_a_check_needs_is_named(world: SimpleNamespace, capfd: pytest.Captu
     ):
         with pytest.raises(UsageError, match=problem):
             command(capfd, *plain, *options)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("--scorer-logits", "--scorer-logits goes with --scorer MODEL"),
+        ("--scorer-title join", "--scorer-title goes with --scorer MODEL"),
+        ("--scorer-dtype float16", "--scorer-dtype goes with --scorer MODEL"),
+        ("--scorer-batch-tokens 9", "--scorer-batch-tokens goes with --scorer MODEL"),
+        ("--unretrieved keep", "--unretrieved goes with --margin or --max-share"),
+        ("--unretrieved drop --max-score 3", "--unretrieved goes with --margin or --max-share"),
+        ("--match regex", "--match: only where answers are looked for: --policy nq, or --report with --queries"),
+        ("--match-title", "--match-title: only where answers are looked for: --policy nq, or --report with --queries"),
+        ("--match regex --report r.txt", "--match: only where answers are looked for"),
+        ("--model nosuch", "--model: only with an index among the sources"),
+        ("--prompt x", "--prompt: only with an index among the sources"),
+        ("--max-length 9", "--max-length: only with an index among the sources"),
+        ("--k1 1.2", "--k1: only with an index among the sources"),
+        ("--rm3", "--rm3: only with an index among the sources"),
+        ("--nprobe 3", "--nprobe: only with an index among the sources"),
+        ("--batch 7", "--batch: only with an index among the sources"),
+    ],
+)
+def test_an_option_that_does_nothing_beside_the_others_is_refused(
+    world: SimpleNamespace, capfd: pytest.CaptureFixture[str], options: str, problem: str
+) -> None:
+    with pytest.raises(UsageError, match=f"^{problem}"):
+        command(capfd, *world.call, *options.split())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--no-scorer-logits --no-match-title",
+        "--unretrieved keep --max-share 0.9",
+        "--unretrieved drop --margin 1",
+        "--match regex --match-title --report r.txt --queries queries.jsonl",
+    ],
+)
+def test_an_option_that_does_something_is_taken(
+    world: SimpleNamespace, capfd: pytest.CaptureFixture[str], options: str
+) -> None:
+    assert command(capfd, *world.call, "-q", *options.split(), "-o", "out.jsonl") == ""
 
 
 def run_of(query: int) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -114,6 +115,38 @@ def test_a_candidate_that_was_not_drawn_does_not_come_back_as_a_random_one(size:
     assert not random & set(ranking[:12])
 
 
+@pytest.mark.parametrize("floor", [15, 60])
+def test_a_judged_document_that_owns_most_of_the_corpus_leaves_its_query_what_there_is_besides(floor: int) -> None:
+    # 20 of 6,020 passages are of another document, of which one was retrieved and not drawn: 19 are there for the taking
+    corpus = corpus_of(*(f"book#{at}" for at in range(6000)), *(f"other#{at}" for at in range(20)))
+    free = {f"other#{at}" for at in range(20)} - {"other#1"}
+    found = mined(miner(Policy(0, floor), corpus=corpus, by_source=True), ["book#3", "other#1"], {"book": 1})
+    assert set(found.negatives) <= free
+    assert len(set(found.negatives)) == len(found.negatives) == min(floor, 19)
+    again = mined(miner(Policy(0, floor), corpus=corpus, by_source=True), ["book#3", "other#1"], {"book": 1})
+    assert again == found
+    if floor < 19:
+        kept = [
+            mined(miner(Policy(0, floor), corpus=corpus, by_source=True), ["book#3", "other#1"], {"book": 1}, f"q{at}")
+            for at in range(60)
+        ]
+        # each of the 19 has a chance of 15/19: over 60 queries about 47 times (sd 3.2)
+        assert all(32 < sum(id in one.negatives for one in kept) <= 60 for id in free)
+
+
+def test_a_query_that_is_filled_by_drawing_gets_what_it_always_got() -> None:
+    # drawn one by one, what is taken passed over; nothing but seed and query decides
+    corpus = corpus_of(*(f"a#{at}" for at in range(300)), *(f"b#{at}" for at in range(300)))
+    rng = Random("1\0q\0fill")
+    expected: list[str] = []
+    while len(expected) < 5:
+        id = corpus.ids[rng.randrange(600)]
+        if id.startswith("b") and id not in (*expected, "b#1"):
+            expected.append(id)
+    example = mined(miner(Policy(0, 5), corpus=corpus, by_source=True), ["a#3", "b#1"], {"a": 1})
+    assert list(example.negatives) == expected
+
+
 def test_the_best_ranked_passage_of_a_judged_document_is_the_positive() -> None:
     example = mined(miner(by_source=True, depth=2), ["b#0", "a#7", "a#2", "c#1"], {"a": 1, "c": 1})
     assert example.positives == ("a#7", "c#1")  # positives are found at any depth
@@ -220,6 +253,22 @@ def test_faults_of_the_request_are_named(world: Path, capfd: pytest.CaptureFixtu
 def test_an_empty_run_makes_no_examples(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(world / "empty.run", "")
     assert command(capfd, "mine-negatives", "empty.run", "--qrels", "train.tsv") == ""
+
+
+def test_queries_that_stay_short_of_random_passages_are_counted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ids = [*(f"book#{at}" for at in range(2000)), *(f"other#{at}" for at in range(20))]
+    write(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "t"}) + "\n" for id in ids))
+    write(tmp_path / "a.run", "q1 Q0 book#7 1 2 t\nq1 Q0 other#3 2 1 t\n")
+    write(tmp_path / "qrels.tsv", "q1\tbook\t1\n")
+    call = ["a.run", "--qrels", "qrels.tsv", "--corpus", "corpus.jsonl", "--positives", "source", "-o", "out.jsonl"]
+    command(capfd, "mine-negatives", *call)
+    row = json.loads((tmp_path / "out.jsonl").read_text())
+    assert row["positives"] == ["book#7"]
+    assert set(row["negatives"]) == {f"other#{at}" for at in range(20)}  # msmarco wants 210
+    assert json.loads((tmp_path / "out.jsonl.meta.json").read_text())["counts"]["below_floor"] == 1
 
 
 def test_judgements_of_documents_are_noticed(world: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -92,6 +92,18 @@ def test_an_index_of_words_and_one_of_vectors_are_asked_with_texts_and_vectors(
         mined(capfd, "vectors")
 
 
+def test_options_of_an_encoder_are_refused_where_no_text_is_encoded(
+    world: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = "only with an index of vectors that is asked with --queries, not --query-vectors"
+    for sources in (["exact", "--query-vectors", "asked"], ["bm25", "--queries", "queries.jsonl"]):
+        for option in (["--model", "model"], ["--prompt", "ask: "], ["--max-length", "9"]):
+            with pytest.raises(UsageError, match=f"^{option[0]}: {told}$"):
+                mined(capfd, *sources, *option)
+    prompted = mined(capfd, "exact", "--queries", "queries.jsonl", "--prompt", "ask: ", "--model", "model")
+    assert prompted.count("\n") == 40
+
+
 def test_only_judged_queries_are_asked(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     write(tmp_path / "few.tsv", "q3\td3\t1\nq99\td1\t1\n")
     out = tmp_path / "out.jsonl"
@@ -167,6 +179,51 @@ def test_an_index_of_another_corpus_is_noticed(world: Path, capfd: pytest.Captur
     assert command(capfd, *call[:3], *call[3:-1], "corpus.jsonl").count("\n") == 1
     with pytest.raises(MismatchError, match=r"exact\.run: was made from another corpus"):  # run, index, vectors, corpus
         command(capfd, "mine-negatives", "exact.run", "--qrels", judged, "--corpus", other)
+
+
+@pytest.fixture(scope="module")
+def chunks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Thirty chunks that say "apple" three times, and two of "doc", one of which says it once: it is found at rank 31."""
+    folder = tmp_path_factory.mktemp("chunks")
+    texts = {f"o{at}#0": "apple apple apple" for at in range(30)}
+    texts |= {"doc#0": "apple and so much else that is no fruit at all", "doc#1": "nothing"}
+    write(folder / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in texts.items()))
+    write(folder / "queries.jsonl", '{"_id": "q1", "text": "apple"}\n{"_id": "q2", "text": "apple"}\n')
+    write(folder / "qrels.tsv", "q1\tdoc\t1\nq2\to3\t1\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        app(["index", "corpus.jsonl", "--type", "bm25s", "-o", "bm25"], standalone_mode=False)
+        app(["search", "bm25", "queries.jsonl", "-k", "100", "-o", "bm25.run"], standalone_mode=False)
+    return folder
+
+
+BY_SOURCE = ["--qrels", "qrels.tsv", "--positives", "source", "--policy", "tevatron", "--depth", "10"]
+
+
+def test_an_index_gives_what_its_run_gives_where_judgements_name_documents(
+    chunks: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(chunks)
+    # A score 100 above the positive's would go, and all where no score of a positive is known: it lies below the depth.
+    for options in ([], ["--batch", "1"], ["--margin", "-100", "--corpus", "corpus.jsonl"]):
+        asked = command(capfd, "mine-negatives", "-q", "x=bm25", "--queries", "queries.jsonl", *BY_SOURCE, *options)
+        of_run = [] if "--batch" in options else options
+        assert asked == command(capfd, "mine-negatives", "-q", "x=bm25.run", *BY_SOURCE, *of_run)
+        first, second = map(json.loads, asked.splitlines())
+        assert first["positives"] == ["doc#0"]
+        assert len(first["negatives"]) == 10  # those of the first ten ranks, and no more
+        assert second["positives"] == ["o3#0"]
+        assert len(second["negatives"]) == 9
+
+
+def test_documents_without_a_positive_are_named_where_no_query_makes_an_example(
+    chunks: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(chunks)
+    write(tmp_path / "a.run", "q1 Q0 o1#0 1 1 t\n")
+    call = ["mine-negatives", tmp_path / "a.run", *BY_SOURCE, "-o", tmp_path / "out.jsonl"]
+    with pytest.raises(DrtkError, match=r"^no query makes an example: 1 without positives \(1 positives not found\)$"):
+        command(capfd, *call)
 
 
 EXAMPLE = {
