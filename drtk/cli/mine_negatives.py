@@ -109,6 +109,11 @@ def mine_negatives(
     with Told(told, report, corpus=corpus, queries=queries) as tell:
         job.run_windows(mining.queries(), lambda windows: tell.windows(mining, windows), unit="queries")
     warn_of_textless(job.counts.get(LOOKED_INTO, {}), str(corpus))
+    passages = job.counts.get("passages", {})
+    if drawn := passages.get("random"):
+        log(
+            f"random: {drawn:,} of the {drawn + passages['kept']:,} negatives, to fill lists up to the policy's --floor"
+        )
     dropped = job.counts.get("dropped")
     if dropped:
         log("dropped: " + ", ".join(f"{number:,} by {name}" for name, number in dropped.items()))

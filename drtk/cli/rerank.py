@@ -63,7 +63,7 @@ def rerank(
     from drtk.io.lineage import check_looked_up
     from drtk.io.mixups import check_run, warn_if_swapped
     from drtk.models.hub import locate
-    from drtk.models.listreranker import is_list_reranker
+    from drtk.models.listfolder import is_list_reranker
 
     check_run(source)
     if corpus is not None:

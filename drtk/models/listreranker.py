@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.manifest import read_json, write_json
 from drtk.models.checkpoint import writing_weights
-
-CONFIG, WEIGHTS = "listreranker.json", "model.safetensors"
+from drtk.models.listfolder import CONFIG, WEIGHTS
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,6 @@ def new_list_reranker(shape: ListShape, *, seed: int) -> ListReranker:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return ListReranker(shape)
-
-
-def is_list_reranker(folder: Path) -> bool:
-    """Whether a model folder holds a list re-ranker, and not a cross-encoder."""
-    return (folder / CONFIG).exists()
 
 
 def load_list_reranker(folder: Path) -> ListReranker:

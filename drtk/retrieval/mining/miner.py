@@ -92,9 +92,7 @@ class Miner:
         rng = Random(f"{self.seed}\0{pool.query_id}\0fill" + (f"\0{round}" if round else ""))
         ids = self.corpus.ids
         found: dict[str, Sighting] = {}
-        looks = (
-            0  # drawing one by one ends where listing would have cost as much: one document may own most of the corpus
-        )
+        looks = 0  # they end where listing would have cost as much: one document may own most of the corpus
         if len(ids) >= 4 * (number + len(taken)):  # otherwise it would mostly hit what is taken
             while len(found) < number and looks < number + len(ids):
                 looks += 1

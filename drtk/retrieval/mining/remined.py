@@ -192,9 +192,7 @@ def _remined(name: str, found: FoundExample) -> Remined:
         sources = (example.sources or {}).get("negatives") or [name] * len(example.negatives)
         for id, system in zip(example.negatives, sources, strict=False):
             systems.setdefault(system, []).append(id)
-    ordered = (
-        found.systems is not None
-    )  # sentence-transformers' lists are as the systems ranked them; others are shuffled
+    ordered = found.systems is not None  # sentence-transformers' lists are as the systems ranked them, others shuffled
     lists = {system: Ranked(ids, ordered=ordered) for system, ids in systems.items()}
     return Remined(lists, example.positives, ce, example.extra)
 

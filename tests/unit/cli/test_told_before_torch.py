@@ -33,6 +33,7 @@ OWN = {  # options that a command refuses, with what it says
         "--aux diffcse": "--aux diffcse needs --aux-generator",
         "--aux diffcse --aux-generator ./none": "./none: no such folder",
         "--aux diffcse --aux-generator qrels.tsv": "qrels.tsv: is a file; expected a model folder",
+        "--dev-pool 10": "--dev-pool goes with --dev",
         "--matryoshka 8 --matryoshka 8": "--matryoshka 8: is given twice",
         "--temperature-warmup --temperature 1": "--temperature-warmup begins at temperature 1",
         "--epochs 1 --steps 2": "--steps and --epochs: choose one",
@@ -48,6 +49,8 @@ OWN = {  # options that a command refuses, with what it says
         "--corpus hf:x": "hf:x: is read again and again, so it must be a file; drtk convert makes one of it",
     },
     "train-reranker hlatr": {
+        "--another-corpus": "--another-corpus: is not for --kind hlatr",
+        "--select nDCG@10": "--select goes with --dev",
         "--heads 3": "--heads 3 does not divide --hidden 128",
         "--loss bce": "--loss is for --kind crossencoder",
         "--dev-vectors none": "none: No such file or directory",
@@ -122,6 +125,9 @@ def faults() -> list[tuple[str, str, str]]:
         found.append((name, call.replace("-o out", "-o done"), "done: exists already; --force replaces it"))
         found.append((name, f"{call} --trainer max_steps=3", "--trainer max_steps: use --steps"))
         found.append((name, f"{call} --device tpu", "--device tpu: training takes auto, cpu or cuda"))
+        if name in ("train-retriever", "train-reranker"):
+            wrong = "bm25.run: seems to hold hits of a TREC run; training examples are wanted"
+            found.append((name, call.replace("examples.jsonl", "bm25.run"), wrong))
         if name != "termweight":
             preset = call.replace("--preset cotmae", "") + " --preset nothing"
             found.append((name, preset, "unknown preset 'nothing'"))

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from drtk.errors import DrtkError, UsageError
+from drtk.models.listfolder import is_list_reranker
 from drtk.models.listreranker import (
     ListReranker,
     ListShape,
-    is_list_reranker,
     load_list_reranker,
     new_list_reranker,
     save_list_reranker,

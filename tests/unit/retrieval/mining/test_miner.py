@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.io.corpus_ids import CorpusIds
 from drtk.records import Example, Passage
@@ -264,7 +265,8 @@ def test_queries_that_stay_short_of_random_passages_are_counted(
     write(tmp_path / "a.run", "q1 Q0 book#7 1 2 t\nq1 Q0 other#3 2 1 t\n")
     write(tmp_path / "qrels.tsv", "q1\tbook\t1\n")
     call = ["a.run", "--qrels", "qrels.tsv", "--corpus", "corpus.jsonl", "--positives", "source", "-o", "out.jsonl"]
-    command(capfd, "mine-negatives", *call)
+    app(["mine-negatives", *call], standalone_mode=False)
+    assert "drtk: random: 19 of the 20 negatives, to fill lists up to the policy's --floor\n" in capfd.readouterr().err
     row = json.loads((tmp_path / "out.jsonl").read_text())
     assert row["positives"] == ["book#7"]
     assert set(row["negatives"]) == {f"other#{at}" for at in range(20)}  # msmarco wants 210
@@ -272,8 +274,6 @@ def test_queries_that_stay_short_of_random_passages_are_counted(
 
 
 def test_judgements_of_documents_are_noticed(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from drtk.cli.main import app
-
     write(world / "chunks.run", "q0 Q0 d1#0 1 2 t\nq0 Q0 d2#0 2 1 t\n")
     app(["mine-negatives", "-q", "chunks.run", "--qrels", "train.tsv"], standalone_mode=False)
     assert "judgements name documents, not passages: --positives source" in capfd.readouterr().err
