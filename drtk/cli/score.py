@@ -48,6 +48,7 @@ def score(
     from drtk.io.intake import Intake
     from drtk.io.jsonl import read_examples, read_queries
     from drtk.io.lineage import check_looked_up
+    from drtk.io.mixups import check_examples, warn_if_swapped
     from drtk.io.parts import spread
     from drtk.io.store import CorpusStore
     from drtk.io.streams import is_stream
@@ -58,6 +59,8 @@ def score(
 
     if sample is not None and is_stream(source):
         raise UsageError("--sample counts the examples before it begins: name a file")
+    check_examples(source)
+    warn_if_swapped(corpus, queries)
     check_looked_up(source, corpus, another=another_corpus)
     title = title_of(model, settings.title, sealed=True)
     job.looked_up = (corpus, str(locate(model)))

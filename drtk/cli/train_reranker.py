@@ -75,7 +75,8 @@ def train_reranker(
             raise UsageError(f"{flag}: is not for --kind {settings.kind}")
     for flag, value in (lists if hlatr else texts).items():
         if value is None:
-            raise UsageError(f"{flag}: --kind {settings.kind} needs it")
+            more = "; drtk rerank RUN --vectors DIR makes it" if flag == "--vectors" else ""
+            raise UsageError(f"{flag}: --kind {settings.kind} needs it{more}")
     if (dev is None) != (dev_run is None):
         raise UsageError("--dev and --dev-run go together: the judgements, and the run that is measured")
     if dev is None and settings.patience is not None:
@@ -271,6 +272,8 @@ def _lists(
     lists = read_lists(source, vectors=opened, judgements=judgements, depth=settings.depth, intake=job.intake)
     if lists.without:
         log(f"{lists.without:,} queries have no positive among their first {settings.depth} documents: left out")
+    if lists.unjudged:
+        log(f"{lists.unjudged:,} of {lists.queries:,} queries have no judgement: left out")
     plan(lists, settings, source=name_of(source))
     if probe is not None and dev is not None:  # texts are not at hand: by ids
         both = sum(query in lists.asked for query, _ in probe.candidates)
@@ -287,5 +290,10 @@ def _lists(
     )
     best = facts.pop("best", None)
     job.intake.inputs += inputs_named({"vectors": vectors, "dev_vectors": dev_vectors})
-    job.counts |= {"lists": len(lists.found), "without a positive": lists.without, **facts}
+    job.counts |= {
+        "lists": len(lists.found),
+        "without a positive": lists.without,
+        "without a judgement": lists.unjudged,
+        **facts,
+    }
     job.finish(scorer=opened.scorer, best=best)

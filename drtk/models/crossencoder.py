@@ -93,7 +93,7 @@ def _layout(folder: Path) -> tuple[Path, dict[str, Any]]:
     shared = read_json(folder / SHARED) if (folder / SHARED).exists() else {}
     kind = shared.get("model_type", "SentenceTransformer")
     if kind != "CrossEncoder":
-        raise MismatchError(f"{folder}: is a {kind}; a CrossEncoder is needed")
+        raise MismatchError(f"{folder}: is a {kind}; a CrossEncoder is needed, which drtk train-reranker makes of it")
     modules = read_json(folder / MODULES)
     for module in modules[1:]:
         raise MismatchError(f"{folder / MODULES}: holds a module drtk cannot run there: {module['type']}")

@@ -131,7 +131,7 @@ def _spool(passages: Iterable[Passage], spool: Path, feed: Feed, count: int, pro
             if progress is not None:
                 progress.add()
     if empty:
-        warn(f"{empty:,} empty passages left out of the index")
+        warn(f"{empty:,} empty passage{'s' if empty > 1 else ''} left out of the index")
     if not written:
         raise DrtkError("nothing to index: no passage with a text")
     return written

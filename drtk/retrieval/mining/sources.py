@@ -142,7 +142,10 @@ class Unknown:
         """Raise the complaint, with how many there are. Call where the file was read to its end."""
         if self.first is None:
             return
-        more = f"; {self.count:,} places of this file name {len(self.ids):,} such ids" if self.count > 1 else ""
+        ids = f"{len(self.ids):,} such id{'s' if len(self.ids) > 1 else ''}"
+        more = (
+            f"; {ids} at {self.count:,} places of this file; --skip-bad N leaves out so many" if self.count > 1 else ""
+        )
         raise RecordError(self.first.place, self.first.problem + more)
 
 

@@ -205,6 +205,25 @@ def test_what_cannot_be_meant_is_refused(here: Path) -> None:
         run("rerank", "run", *TEXTS, "--max-length", "65", "-o", "out")
 
 
+def test_files_in_each_others_place_are_told(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for call, told in (
+        (
+            ["score", "run"],
+            "run: seems to hold hits of a TREC run; training examples are wanted, which drtk mine-negatives",
+        ),
+        (["rerank", "examples.jsonl"], "examples.jsonl: seems to hold training examples; a TREC run is wanted, which"),
+    ):
+        with pytest.raises(MismatchError, match=told):
+            run(*call, *TEXTS, "-o", "x")
+    rows = [json.loads(line) for line in Path("queries.jsonl").read_text().splitlines()]
+    Path("bare.jsonl").write_text("".join(json.dumps({"_id": row["_id"], "text": row["text"]}) + "\n" for row in rows))
+    for call in (["score", "examples.jsonl"], ["rerank", "run"]):
+        swapped = ["--corpus", "bare.jsonl", "--queries", "corpus.jsonl", *TEXTS[4:]]
+        with pytest.raises(DrtkError):
+            run(*call, *swapped, "--another-corpus", "-o", "x")
+        assert "were --queries and --corpus swapped?" in capfd.readouterr().err
+
+
 def test_another_corpus_or_model_makes_an_output_outdated(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (here / "own.jsonl").write_bytes((here / "corpus.jsonl").read_bytes())
     call = ["score", "examples.jsonl", "--corpus", "own.jsonl", *TEXTS[2:], "-o", "out", "--skip-done", "--force"]
@@ -450,6 +469,13 @@ def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
         capfd, *call, "--qrels", "qrels.tsv", "--batch", "8", "-o", "h"
     )
     assert read_json(here / "h" / "meta.json")["counts"]["lists"] == 36
+    judged = (here / "qrels.tsv").read_text().splitlines(keepends=True)
+    (here / "some.tsv").write_text("".join(judged[:41]))  # a header, and 40 of 60 queries, of which 16 rank 4 or 5
+    assert "20 of 60 queries have no judgement: left out" in told(
+        capfd, *call, "--qrels", "some.tsv", "--batch", "8", "-o", "s"
+    )
+    counts = read_json(here / "s" / "meta.json")["counts"]
+    assert [counts[name] for name in ("lists", "without a positive", "without a judgement")] == [24, 16, 20]
     # measured are all 60, of which 36 are learned from
     (here / "dev" / "qrels").mkdir(parents=True)
     (here / "dev" / "qrels" / "dev.tsv").symlink_to(here / "qrels.tsv")

@@ -153,14 +153,15 @@ def test_all_unknown_ids_of_a_file_are_counted(world: Path, capfd: pytest.Captur
     write(run, text)
     lines = [number for number, line in enumerate(text.splitlines(), 1) if " zz " in line or " yy " in line]
     told = (
-        rf"x\.run:{lines[0]}: passage '(zz|yy)' is not in the corpus; {len(lines)} places of this file name 2 such ids$"
+        rf"x\.run:{lines[0]}: passage '(zz|yy)' is not in the corpus; 2 such ids at {len(lines)} places of this file; "
+        r"--skip-bad N leaves out so many$"
     )
     with pytest.raises(RecordError, match=told):
         mined(capfd, str(run), "--corpus", "corpus.jsonl")
     assert mined(capfd, str(run), "--corpus", "corpus.jsonl", "--skip-bad", str(len(lines))).count("\n") == 40
     write(tmp_path / "bad.tsv", "q1\td1\t1\nq2\tzz\t1\nq3\tzz\t1\n")
     with pytest.raises(
-        RecordError, match=r"bad\.tsv:2: passage 'zz' is not in the corpus; 2 places of this file name 1 such"
+        RecordError, match=r"bad\.tsv:2: passage 'zz' is not in the corpus; 1 such id at 2 places of this"
     ):
         command(capfd, "mine-negatives", "bm25.run", "--qrels", tmp_path / "bad.tsv", "--corpus", "corpus.jsonl")
 
