@@ -227,7 +227,8 @@ def test_no_word_of_the_differences_lies_on_a_bar_or_on_another_word(values: lis
     for said, box in words.items():
         assert not any(box.overlaps(bar.get_window_extent()) for bar in axis.patches if bar.get_height()), said
         assert not any(box.overlaps(other) for name, other in words.items() if name != said), said
-        assert axis.bbox.x0 <= box.x0 and box.x1 <= axis.bbox.x1 and axis.bbox.y0 <= box.y0 and box.y1 <= axis.bbox.y1
+        assert axis.bbox.x0 <= box.x0 < box.x1 <= axis.bbox.x1, said
+        assert axis.bbox.y0 <= box.y0 < box.y1 <= axis.bbox.y1, said
 
 
 def test_a_line_leads_from_each_named_bar_to_its_id() -> None:
@@ -258,7 +259,7 @@ def test_ids_that_fit_below_the_bars_stand_there_and_long_ones_keep_their_ends()
 
 def test_differences_that_are_all_nought_have_an_axis_of_readable_numbers() -> None:
     axis, _ = bars_and_words([0.0] * 9, [f"q{n}" for n in range(9)])
-    assert min(axis.get_yticks()) == -1 and max(axis.get_yticks()) == 1
+    assert (min(axis.get_yticks()), max(axis.get_yticks())) == (-1, 1)
 
 
 def test_scores_of_what_is_relevant_and_what_is_not(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
