@@ -18,6 +18,7 @@ from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.rankings import View
 from drtk.evaluation.runs import Right, judgements_from, retrieved_by, tell_missing
+from drtk.evaluation.shallow import tell_shallow
 from drtk.evaluation.significance import EXACTLY, cohens_d, holm, interval, paired_t, randomisation
 from drtk.io.corpus_ids import CorpusIds
 from drtk.io.intake import Intake
@@ -166,16 +167,19 @@ def compared(
     evaluator = Evaluator(judgements, measures)
     found: list[System] = []
     having: dict[str, set[str]] = {}
+    depths: dict[str, int] = {}
     for name, files in systems.items():
         system = System(name)
         for run in files:
-            rankings = retrieved_by(run, judgements, view, intake, right=right).rankings
+            retrieved = retrieved_by(run, judgements, view, intake, right=right)
+            rankings, depths[run.name] = retrieved.rankings, retrieved.deepest
             having[run.name] = set(rankings)
             system.runs.append(evaluator(run.name, rankings))
             if len(system.runs) == 1:
                 system.traces = {query: _traced(ids, judgements[query]) for query, ids in rankings.items()}
         found.append(system)
     queries = _common_queries(having, judgements, settings, right)
+    tell_shallow(depths, measures, right=right, size=None if known is None else len(known))
     if len(queries) < len(judgements):
         for system in found:
             system.runs = [_restricted(run, queries, measures) for run in system.runs]
