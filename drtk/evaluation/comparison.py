@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from math import isfinite
@@ -24,6 +25,7 @@ from drtk.io.corpus_ids import CorpusIds
 from drtk.io.intake import Intake
 from drtk.io.runs import NamedRun, grouped_runs
 from drtk.io.sources import source_of
+from drtk.io.store import CorpusStore
 from drtk.io.streams import is_stream
 from drtk.io.trec import Judgements
 from drtk.settings.comparison import CompareSettings
@@ -179,7 +181,7 @@ def compared(
                 system.traces = {query: _traced(ids, judgements[query]) for query, ids in rankings.items()}
         found.append(system)
     queries = _common_queries(having, judgements, settings, right)
-    tell_shallow(depths, measures, right=right, size=None if known is None else len(known))
+    tell_shallow(depths, measures, right=right, size=_size(known, corpus))
     if len(queries) < len(judgements):
         for system in found:
             system.runs = [_restricted(run, queries, measures) for run in system.runs]
@@ -215,6 +217,14 @@ def _by_answers(
     )
     known = answers_of(answers, settings.match, intake)
     return measures, judgements_by_answers(runs, known, corpus, measures, looking, intake)
+
+
+def _size(known: CorpusIds | None, corpus: str | None) -> int | None:
+    """Passages of the corpus; None where there is none at hand."""
+    if known is not None or corpus is None:
+        return None if known is None else len(known)
+    with closing(CorpusStore.open(corpus)) as store:
+        return len(store)
 
 
 def _traced(ids: Sequence[str], judged: Mapping[str, int]) -> Trace:

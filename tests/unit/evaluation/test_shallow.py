@@ -98,6 +98,9 @@ def test_answers_are_looked_for_no_deeper_than_a_run_goes(here: Path, capfd: pyt
     expected = "drtk: short: holds at most 20 documents for a query with answers; Answer@100 looks at 100"
     assert said(capfd, "eval", *call) == [expected]
     assert said(capfd, "compare", *call) == [expected]
+    write(here / "c.jsonl", "".join(json.dumps(row) + "\n" for row in rows[:20]))  # no more than the runs hold
+    call = ["short.run", "alike.run", "--answers", "q.jsonl", "--corpus", "c.jsonl"]
+    assert said(capfd, "eval", *call) == said(capfd, "compare", *call) == []
 
 
 def test_large_runs_that_are_read_in_blocks_are_as_deep(
