@@ -105,6 +105,7 @@ def _judged(
     from drtk.evaluation.measures import parse_measures
     from drtk.evaluation.rankings import View
     from drtk.evaluation.runs import judgements_from, scored
+    from drtk.evaluation.shallow import tell_shallow
     from drtk.evaluation.tables import table_lines
     from drtk.io.corpus_ids import CorpusIds
     from drtk.io.sources import source_of
@@ -121,6 +122,8 @@ def _judged(
     )
     evaluator = Evaluator(judgements, measures)
     results = [scored(run, evaluator, view, intake, retrieved_only=settings.retrieved_only) for run in runs]
+    size = None if known is None else len(known)
+    tell_shallow({result.name: result.deepest for result in results}, measures, size=size)
     return table_lines(results, measures, format=settings.format, per_query=settings.per_query, digits=settings.digits)
 
 

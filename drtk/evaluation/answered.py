@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 from drtk.errors import DrtkError, MismatchError, UsageError
@@ -11,6 +12,7 @@ from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.rankings import View
 from drtk.evaluation.runs import retrieved_by, tell_missing
+from drtk.evaluation.shallow import tell_shallow
 from drtk.evaluation.tables import table_lines
 from drtk.io.intake import Intake
 from drtk.io.jsonl import read_queries
@@ -51,10 +53,12 @@ def answer_lines(
         raise UsageError("--by source and --rel go with --qrels; with --answers a passage is right or not")
     measures = answer_measures(settings.measures or MEASURES)
     wanted = answers_of(questions, settings.match, intake)
-    CorpusStore.open(corpus).close()  # indexed once, here, and not by every worker
+    with closing(CorpusStore.open(corpus)) as store:  # indexed once, here, and not by every worker
+        size = len(store)
     looked: Counter[str] = Counter()
     results = [evaluated_by_answers(run, wanted, corpus, measures, settings, intake, looked) for run in runs]
     _check_texts(looked, corpus)
+    tell_shallow({result.name: result.deepest for result in results}, measures, right="answers", size=size)
     return table_lines(results, measures, format=settings.format, per_query=settings.per_query, digits=settings.digits)
 
 
@@ -108,7 +112,9 @@ def evaluated_by_answers(
     found = retrieved_by(run, asked, view, intake, right="answers")
     tell_missing(run.name, len(found.rankings), len(asked), retrieved_only=settings.retrieved_only, right="answers")
     _mark_right(asked, run, found.rankings, answers, corpus, measures, settings, looked)
-    return Evaluator(asked, measures)(run.name, found.rankings, retrieved_only=settings.retrieved_only)
+    result = Evaluator(asked, measures)(run.name, found.rankings, retrieved_only=settings.retrieved_only)
+    result.deepest = found.deepest
+    return result
 
 
 def judgements_by_answers(
@@ -168,12 +174,9 @@ def _deepest(measures: Sequence[Measure]) -> int | None:
     """How many passages have to be looked at; None: all."""
     depths = []
     for measure in measures:
-        cutoff = measure.params.get("cutoff")
-        if measure.key.startswith("success_"):
-            cutoff = int(measure.key.removeprefix("success_"))
-        if cutoff is None:
+        if measure.cutoff is None:
             return None
-        depths.append(int(cutoff))
+        depths.append(measure.cutoff)
     return max(depths)
 
 

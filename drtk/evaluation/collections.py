@@ -13,6 +13,7 @@ from drtk.evaluation.layout import PACKED, judgements_path
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.rankings import View
 from drtk.evaluation.runs import judgements_from, scored
+from drtk.evaluation.shallow import tell_shallow
 from drtk.evaluation.tables import Parts, table_lines
 from drtk.io.intake import Intake
 from drtk.io.progress import log, track, warn
@@ -103,11 +104,14 @@ def collection_lines(systems: Sequence[NamedRun], folder: str, settings: EvalSet
         warn(f"left out, for want of a run: {', '.join(left_out)}")
     kept = Found(common)
     results: dict[str, dict[str, dict[str, Value]]] = {name: {} for name in runs}
+    depths: dict[str, int] = {}
     for collection in track(common, "eval", unit="collections", total=len(common)):
         evaluator = Evaluator(judgements_from(str(collection.qrels), intake), measures)
         for name, paths in runs.items():  # one run in memory at a time
             run = NamedRun(f"{name}: {collection.name}", str(paths[collection.name]))
-            results[name][collection.name] = scored(run, evaluator, _view(settings), intake).overall
+            result = scored(run, evaluator, _view(settings), intake)
+            results[name][collection.name], depths[run.name] = result.overall, result.deepest
+    tell_shallow(depths, measures)
     log(f"eval: averages are over {_counted(kept)}")
     tables = [averaged(name, kept, results[name], measures) for name in results]
     return table_lines(

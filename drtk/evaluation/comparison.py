@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from math import isfinite
@@ -18,11 +19,13 @@ from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.rankings import View
 from drtk.evaluation.runs import Right, judgements_from, retrieved_by, tell_missing
+from drtk.evaluation.shallow import tell_shallow
 from drtk.evaluation.significance import EXACTLY, cohens_d, holm, interval, paired_t, randomisation
 from drtk.io.corpus_ids import CorpusIds
 from drtk.io.intake import Intake
 from drtk.io.runs import NamedRun, grouped_runs
 from drtk.io.sources import source_of
+from drtk.io.store import CorpusStore
 from drtk.io.streams import is_stream
 from drtk.io.trec import Judgements
 from drtk.settings.comparison import CompareSettings
@@ -166,16 +169,19 @@ def compared(
     evaluator = Evaluator(judgements, measures)
     found: list[System] = []
     having: dict[str, set[str]] = {}
+    depths: dict[str, int] = {}
     for name, files in systems.items():
         system = System(name)
         for run in files:
-            rankings = retrieved_by(run, judgements, view, intake, right=right).rankings
+            retrieved = retrieved_by(run, judgements, view, intake, right=right)
+            rankings, depths[run.name] = retrieved.rankings, retrieved.deepest
             having[run.name] = set(rankings)
             system.runs.append(evaluator(run.name, rankings))
             if len(system.runs) == 1:
                 system.traces = {query: _traced(ids, judgements[query]) for query, ids in rankings.items()}
         found.append(system)
     queries = _common_queries(having, judgements, settings, right)
+    tell_shallow(depths, measures, right=right, size=_size(known, corpus))
     if len(queries) < len(judgements):
         for system in found:
             system.runs = [_restricted(run, queries, measures) for run in system.runs]
@@ -211,6 +217,14 @@ def _by_answers(
     )
     known = answers_of(answers, settings.match, intake)
     return measures, judgements_by_answers(runs, known, corpus, measures, looking, intake)
+
+
+def _size(known: CorpusIds | None, corpus: str | None) -> int | None:
+    """Passages of the corpus; None where there is none at hand."""
+    if known is not None or corpus is None:
+        return None if known is None else len(known)
+    with closing(CorpusStore.open(corpus)) as store:
+        return len(store)
 
 
 def _traced(ids: Sequence[str], judged: Mapping[str, int]) -> Trace:

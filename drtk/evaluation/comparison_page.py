@@ -18,7 +18,7 @@ from drtk.evaluation.comparison_text import (
     scope,
     standing_grid,
 )
-from drtk.evaluation.grids import Row, shown
+from drtk.evaluation.grids import Row, noted, shown
 from drtk.evaluation.moves import Move, Place
 from drtk.evaluation.significance import EXACTLY
 
@@ -35,7 +35,8 @@ h1 { font-size: 1.6rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2.2
 .dim { color: var(--dim); font-size: .9rem; } .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .8rem .3rem 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { font-weight: 600; } .text { text-align: left; }
+th { font-weight: 600; } .text, .mark { text-align: left; } .mark { white-space: pre; } .marked { padding-right: 0; }
+.all { font-size: .8rem; } .all th, .all td { padding-right: .55rem; }
 svg { width: 100%; height: auto; } .up { fill: var(--up); } .down { fill: var(--down); } .axis { stroke: var(--dim); }
 svg text { fill: var(--dim); font-size: 13px; }
 details { border-bottom: 1px solid var(--line); padding: .5rem 0; } summary { cursor: pointer; }
@@ -68,28 +69,32 @@ def comparison_page(comparison: Comparison, moved: Sequence[Move]) -> Iterator[s
         for move in of_pair:
             yield from _details(move, digits)
     yield "<h2>All figures</h2>"
-    yield from _table(*contrast_grid(comparison), digits)
+    yield from _table(*contrast_grid(comparison), digits, kind="all")
     yield "</body></html>"
 
 
-def _table(header: Sequence[str], rows: Sequence[Row], digits: int) -> Iterator[str]:
+def _table(header: Sequence[str], rows: Sequence[Row], digits: int, *, kind: str = "") -> Iterator[str]:
     columns = list(zip(*rows, strict=True))
     text = [not any(isinstance(cell.value, int | float) for cell in column) for column in columns]
     left = [is_text and (at == 0 or name in ("comparison", "system", "against")) for at, (is_text, name) in
             enumerate(zip(text, header, strict=True))]  # fmt: skip
 
-    def cells(tag: str, texts: Sequence[str]) -> str:
-        return "".join(
-            f'<{tag} class="text">{text}</{tag}>' if is_left else f"<{tag}>{text}</{tag}>"
-            for text, is_left in zip(texts, left, strict=True)
-        )
+    two = noted(rows)
 
-    yield '<div class="scroll"><table>'
-    yield f"<tr>{cells('th', [escape(name) for name in header])}</tr>"
+    def line(tag: str, texts: Sequence[str], notes: Sequence[str]) -> str:
+        found = ""
+        for text, note, is_left, has_note in zip(texts, notes, left, two, strict=True):
+            kinds = [kind for kind, given in (("text", is_left), ("marked", has_note)) if given]
+            found += f'<{tag} class="{" ".join(kinds)}">{text}</{tag}>' if kinds else f"<{tag}>{text}</{tag}>"
+            found += f'<{tag} class="mark">{note}</{tag}>' if has_note else ""
+        return f"<tr>{found}</tr>"
+
+    yield f'<div class="scroll"><table class="{kind}">' if kind else '<div class="scroll"><table>'
+    yield line("th", [escape(name) for name in header], [""] * len(header))
     for row in rows:
-        texts = [escape(shown(cell.value, digits) + cell.note) for cell in row]
+        texts = [escape(shown(cell.value, digits)) for cell in row]
         texts = [f"<b>{text}</b>" if cell.best else text for text, cell in zip(texts, row, strict=True)]
-        yield f"<tr>{cells('td', texts)}</tr>"
+        yield line("td", texts, [escape(cell.note) for cell in row])
     yield "</table></div>"
 
 

@@ -131,9 +131,10 @@ def readable_grid(comparison: Comparison) -> tuple[list[str], list[Row]]:
         t = "-" if c.t is None else ("∞" if c.t > 0 else "-∞") if isinf(c.t) else f"{c.t:z.2f}"
         effect = "-" if c.effect is None else f"{c.effect:+z.2f}"
         mark = "†" if comparison.significant(c) else ""
-        texts = [c.measure, *([f"{c.system} - {c.baseline}"] if several else [])]
-        texts += [f"{c.difference:+z.{digits}f}{mark}", low_high, effect, t, chance(p_t), chance(p_r)]
-        rows.append([*(Cell(text) for text in texts), Cell(c.better), Cell(c.equal), Cell(c.worse)])
+        named = [c.measure, *([f"{c.system} - {c.baseline}"] if several else [])]
+        texts = [low_high, effect, t, chance(p_t), chance(p_r)]
+        gain = Cell(f"{c.difference:+z.{digits}f}", note=mark)
+        rows.append([*map(Cell, named), gain, *map(Cell, texts), Cell(c.better), Cell(c.equal), Cell(c.worse)])
     return header, rows
 
 

@@ -23,11 +23,15 @@ _BATCH = 500  # queries handed to pytrec_eval at once
 
 @dataclass
 class Evaluation:
-    """Values of one run: `per_query[query][measure]`, `overall[measure]`, and the queries they are over."""
+    """Values of one run: `per_query[query][measure]`, `overall[measure]`, and the queries they are over.
+
+    deepest: documents of the run's longest ranking of a judged query; 0 where that is not known
+    """
 
     name: str
     per_query: dict[str, dict[str, Value]]
     overall: dict[str, Value] = field(default_factory=dict)
+    deepest: int = 0
 
     @property
     def queries(self) -> int:

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from drtk.evaluation.evaluate import Value
 
@@ -28,8 +29,16 @@ def grid_lines(header: list[str], rows: Sequence[Row], format: str, *, digits: i
         yield from _csv_lines(header, rows)
         return
     text = {"table": _aligned, "markdown": _markdown, "latex": _latex}[format]
-    cells = [[(shown(cell.value, digits) + cell.note, cell.best) for cell in row] for row in rows]
+    cells = [[Shown(shown(cell.value, digits), cell.note, cell.best) for cell in row] for row in rows]
     yield from text(header, cells, _texts_among(rows))
+
+
+class Shown(NamedTuple):
+    """A cell in words: its value, what stands after it, and whether it is the best of its kind."""
+
+    text: str
+    note: str
+    best: bool
 
 
 def shown(value: Value | None, digits: int) -> str:
@@ -47,44 +56,65 @@ def _texts_among(rows: Sequence[Row]) -> list[bool]:
     return [all(not isinstance(cell.value, float | int) for cell in column) for column in columns]
 
 
-def _aligned(header: list[str], rows: list[list[tuple[str, bool]]], left: list[bool]) -> Iterator[str]:
-    marked = any(best for row in rows for _, best in row)
-    texts = [[text + ("*" if best else " " if marked else "") for text, best in row] for row in rows]
-    widths = [max(len(line[at].rstrip()) for line in [header, *texts]) for at in range(len(header))]
-    if marked:  # room for the star, also where the heading is what makes a column wide
-        widths = [max(width, len(name) + (not text)) for width, name, text in zip(widths, header, left, strict=True)]
-    heads = [name if text or not marked else name + " " for name, text in zip(header, left, strict=True)]
-    for line in [heads, *texts]:
+def noted(rows: Sequence[Sequence[Cell | Shown]]) -> list[bool]:
+    """For each column, whether something stands after a value in it: that has a column of its own, so that digits line up."""
+    return [any(cell.note for cell in column) for column in zip(*rows, strict=True)]
+
+
+def _aligned(header: list[str], rows: list[list[Shown]], left: list[bool]) -> Iterator[str]:
+    """Texts to the left; values to the right, and what stands after them in a column of its own."""
+    starred = any(cell.best for row in rows for cell in row)
+    lines = [[(name, "") for name in header]]
+    lines += [[(cell.text, cell.note + "*" * cell.best) for cell in row] for row in rows]
+    lines = [[(text + note, "") if is_text else (text, note) for (text, note), is_text in zip(line, left, strict=True)]
+             for line in lines]  # fmt: skip
+    columns = list(zip(*lines, strict=True))
+    widths = [max(len(text) for text, _ in column) for column in columns]
+    rooms = [max(len(note) for _, note in column) for column in columns]
+    if starred:  # every column of values has room for the star
+        rooms = [max(room, not is_text) for room, is_text in zip(rooms, left, strict=True)]
+    for line in lines:
         fields = [
-            field.rstrip().ljust(width) if text else field.rjust(width)
-            for field, width, text in zip(line, widths, left, strict=True)
+            (text.ljust(width) if is_text else text.rjust(width)) + note.ljust(room)
+            for (text, note), width, room, is_text in zip(line, widths, rooms, left, strict=True)
         ]
         yield "  ".join(fields).rstrip()
 
 
-def _markdown(header: list[str], rows: list[list[tuple[str, bool]]], left: list[bool]) -> Iterator[str]:
+def _markdown(header: list[str], rows: list[list[Shown]], left: list[bool]) -> Iterator[str]:
+    """Values to the right; to the left where something stands after some of them and they are all as long as each other."""
+    lengths = [{len(cell.text) for cell in column} for column in zip(*rows, strict=True)]
+    even = [has and len(found) == 1 for has, found in zip(noted(rows), lengths, strict=True)]
+
     def line(fields: Sequence[str]) -> str:
         return "| " + " | ".join(field.replace("|", "\\|") for field in fields) + " |"
 
     yield line(header)
-    yield line([":---" if text else "---:" for text in left])
+    yield line([":---" if text or same else "---:" for text, same in zip(left, even, strict=True)])
     for row in rows:
-        yield line([f"**{text}**" if best else text for text, best in row])
+        yield line([f"**{cell.text}{cell.note}**" if cell.best else cell.text + cell.note for cell in row])
 
 
-def _latex(header: list[str], rows: list[list[tuple[str, bool]]], left: list[bool]) -> Iterator[str]:
+def _latex(header: list[str], rows: list[list[Shown]], left: list[bool]) -> Iterator[str]:
+    """Two columns without a space between them where something stands after a value."""
     special = str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}"})
+    two = noted(rows)
 
-    def line(fields: Sequence[str]) -> str:
+    def line(cells: Sequence[Shown]) -> str:
+        fields: list[str] = []
+        for cell, has_note in zip(cells, two, strict=True):
+            text, note = cell.text.translate(special), cell.note.translate(special)
+            note = "~" + note.removeprefix(" ") if note.startswith(" ") else note  # a space after & would be lost
+            parts = [text, note] if has_note else [text]
+            fields += [f"\\textbf{{{part}}}" if cell.best and part else part for part in parts]
         return " & ".join(fields) + " \\\\"
 
-    yield "\\begin{tabular}{" + "".join("l" if text else "r" for text in left) + "}"
+    kinds = zip(left, two, strict=True)
+    yield "\\begin{tabular}{" + "".join(("l" if text else "r") + "@{}l" * has for text, has in kinds) + "}"
     yield "\\hline"
-    yield line([name.translate(special) for name in header])
+    yield line([Shown(name, "", False) for name in header])
     yield "\\hline"
-    for row in rows:
-        fields = [text.translate(special) for text, _ in row]
-        yield line([f"\\textbf{{{field}}}" if best else field for field, (_, best) in zip(fields, row, strict=True)])
+    yield from map(line, rows)
     yield "\\hline"
     yield "\\end{tabular}"
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from drtk.errors import UsageError
 from drtk.evaluation import METRICS
-from drtk.evaluation.trec_names import trec_measures
+from drtk.evaluation.trec_names import FAMILIES, trec_measures
 
 Engine = Literal["pytrec_eval", "own", "ir_measures", "run"]
 Aggregate = Literal["mean", "sum", "geometric", "none"]
@@ -27,6 +27,7 @@ _PLAIN = {
     "SetF": "set_F",
 }
 _HIT = re.compile(r"^(?:Hit|HR|HitRate)(?=[@(])")  # names of ours for ir_measures' Success
+_AT = re.compile(r"@(\d+)$")
 _WORDS = re.compile(r"(?:[^\s()]|\([^)]*\))+")
 
 
@@ -45,6 +46,18 @@ class Measure:
     judged_only: bool = False
     params: dict[str, Any] = field(default_factory=dict)
     aggregate: Aggregate = "mean"
+
+    @property
+    def cutoff(self) -> int | None:
+        """How many documents of a ranking it looks at; None where it looks at all of them."""
+        if self.engine == "ir_measures":
+            found = _AT.search(self.key)
+            return None if found is None else int(found[1])
+        if self.engine == "pytrec_eval":
+            family, _, depth = self.key.rpartition("_")
+            return int(depth) if FAMILIES.get(family, ("",))[0] == "ranks" else None
+        found_here: int | None = self.params.get("cutoff")
+        return found_here
 
 
 def parse_measures(text: str, *, rel: int = 1, answers: bool = False) -> list[Measure]:

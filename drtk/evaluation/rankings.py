@@ -38,6 +38,10 @@ class View:
             ids = [id for id in ids if id != hits.query_id]
         return ids[: self.depth]
 
+    def length(self, hits: QueryHits) -> int:
+        """How many documents one query's ranking holds, before any is left out or the ranking is cut."""
+        return len(hits.doc_ids) if self.by is None else len({self.by(id) for id in hits.doc_ids})
+
     def top(self, hits: QueryHits) -> str:
         """The passage that put the first of `self(hits)` where it is. ValueError where nothing is left of the ranking."""
         for id in hits.ranked_ids(self.order):

@@ -13,6 +13,7 @@ from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.rankings import View
 from drtk.evaluation.report import Report
 from drtk.evaluation.runs import Retrieved, evaluated, judgements_from
+from drtk.evaluation.shallow import tell_shallow
 from drtk.io.corpus_ids import CorpusIds
 from drtk.io.intake import Intake
 from drtk.io.jsonl import read_queries
@@ -53,6 +54,8 @@ def make_report(
     for run in runs:
         result, found[run.name] = evaluated(run, evaluator, view, intake)
         results.append(result)
+    held = {name: retrieved.deepest for name, retrieved in found.items()}
+    tell_shallow(held, measures, size=None if known is None else len(known))
     rankings = {name: retrieved.rankings for name, retrieved in found.items()}
     depths = depths_for(list(rankings.values()))
     report = Report(

@@ -51,11 +51,15 @@ def judgements_from(
 
 @dataclass(frozen=True)
 class Retrieved:
-    """Rankings of the judged queries of a run, the passage that came first for each, and the run's tag."""
+    """Rankings of the judged queries of a run, the passage that came first for each, and the run's tag.
+
+    deepest: documents of the longest ranking, as the run holds them
+    """
 
     rankings: dict[str, list[str]]
     top: dict[str, str]
     tag: str
+    deepest: int
 
 
 def retrieved_by(
@@ -79,13 +83,14 @@ def retrieved_by(
     tag = next((found.tags[0] for found in hits.values()), "")
     if right == "judgements" and view.by is None and hits and _judges_documents(hits, judgements):
         warn(f"{run.name}: nothing retrieved is judged, but its documents are: --by source scores documents")
-    rankings, top = {}, {}
+    rankings, top, deepest = {}, {}, 0
     for query in list(hits):
         found = hits.pop(query)
         rankings[query] = view(found)
+        deepest = max(deepest, view.length(found))
         if rankings[query]:
             top[query] = view.top(found)
-    return Retrieved(rankings, top, tag)
+    return Retrieved(rankings, top, tag, deepest)
 
 
 def _judges_documents(hits: Mapping[str, QueryHits], judgements: Judgements) -> bool:
@@ -117,7 +122,9 @@ def evaluated(
     """The values of one run, and what it retrieved; says how many judged queries it lacks and what became of them."""
     found = retrieved_by(run, evaluator.judgements, view, intake)
     tell_missing(run.name, len(found.rankings), len(evaluator.judgements), retrieved_only=retrieved_only)
-    return evaluator(run.name, found.rankings, retrieved_only=retrieved_only, tag=found.tag), found
+    result = evaluator(run.name, found.rankings, retrieved_only=retrieved_only, tag=found.tag)
+    result.deepest = found.deepest
+    return result, found
 
 
 def scored(
@@ -141,15 +148,17 @@ def _scored_by_blocks(
     """Raises NotPlain where the run has to be read carefully, were it only to say what may be wrong with it."""
     from drtk.io.run_blocks import NotPlain, Seen, judged_places
 
-    seen, found, tag = Seen(), {}, ""
+    seen, found, tag, deepest = Seen(), {}, "", 0
     for places in judged_places(run.source, evaluator.judgements, intake, seen):
         found[places.query_id] = _looked_at(places, evaluator.judgements[places.query_id], view)
-        tag = tag or places.tag
+        tag, deepest = tag or places.tag, max(deepest, places.length)
     if not any(item.ranks for item in found.values()):
         raise NotPlain
     _tell_unjudged(run.name, seen.unjudged)
     tell_missing(run.name, len(found), len(evaluator.judgements), retrieved_only=retrieved_only)
-    return evaluator.from_ranks(run.name, found, retrieved_only=retrieved_only, tag=tag)
+    result = evaluator.from_ranks(run.name, found, retrieved_only=retrieved_only, tag=tag)
+    result.deepest = deepest
+    return result
 
 
 def _looked_at(places: Places, judged: Mapping[str, int], view: View) -> JudgedRanks:

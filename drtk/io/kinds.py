@@ -8,10 +8,10 @@ import orjson
 
 from drtk.io.examples import is_example
 from drtk.io.jsonarray import array_rows, is_array
-from drtk.io.rows import QUERY_IDS, Row
+from drtk.io.rows import PASSAGE_IDS, QUERY_IDS, Row
 
 _QUESTIONS = ("text", "question", "query", "query_text")
-_LOOKED_AT = 10  # lines: a single one that is damaged shall not pass for another kind
+LOOKED_AT = 10  # lines: a single one that is damaged shall not pass for another kind
 
 EXAMPLES, RUN, JUDGEMENTS = "training examples", "hits of a TREC run", "judgements"
 RANKED = "judgements, or MS MARCO's ranked pairs"  # q1 p1 1: a grade, or a rank
@@ -32,7 +32,7 @@ def kind_of(head: bytes) -> str | None:
         if len(lines) > 1 and not lines[-1].endswith(b"\n"):
             lines.pop()
         shown = [line for line in lines if line.strip() and not line.startswith(b"#")]
-        kinds = [_of_line(line) for line in shown[:_LOOKED_AT]]
+        kinds = [_of_line(line) for line in shown[:LOOKED_AT]]
     found = set(kinds)
     if found == {JUDGEMENTS, RANKED} and kinds[0] == JUDGEMENTS:  # BEIR's header, and its lines
         return JUDGEMENTS
@@ -76,6 +76,12 @@ def kind_of_row(row: Row) -> str | None:
     if any(name in row for name in ("title", "contents", "docid")):
         return PASSAGES
     return EITHER if "text" in row and any(name in row for name in QUERY_IDS) else None
+
+
+def is_surely_passage(row: Row) -> bool:
+    """Whether a JSON record has what only a passage has, a title or the name of its id, beside its text."""
+    named = any(name in row for name in PASSAGE_IDS) and not any(name in row for name in ("query_id", "qid"))
+    return kind_of_row(row) == PASSAGES and named and isinstance(row.get("text", row.get("contents")), str)
 
 
 def _is_whole(text: str) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from contextlib import suppress
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Literal
 
 from drtk.io import formats, kinds
 from drtk.io.findings import Findings, note_repeated
 from drtk.io.grouping import Grouping
 from drtk.io.intake import Intake
-from drtk.io.kinds import kind_of_row
+from drtk.io.kinds import LOOKED_AT, is_surely_passage, kind_of_row
 from drtk.io.leaks import digest
 from drtk.io.rows import Row, parse_row
 from drtk.io.streams import is_stream
@@ -26,25 +27,36 @@ _CALLED: dict[str | None, Literal["examples", "expansions", "predictions"]] = {
 }
 
 
-def recognised(source: str, intake: Intake) -> Literal["examples", "expansions", "predictions"] | None:
-    """What a file holds, judged by its first record; None where that is of no kind that can be told from all others."""
-    row = _first_of_stream(intake.peek(source)) if is_stream(source) else _first_of_file(source)
-    if row is None:
+Recognised = Literal["examples", "expansions", "predictions", "passages"]
+
+
+def recognised(source: str, intake: Intake) -> Recognised | None:
+    """What a file holds, judged by its first record; None where that is of no kind that can be told from all others.
+
+    Passages of which some have a title are told by the first that has one, if it comes early.
+    """
+    rows = _first_of_stream(intake.peek(source)) if is_stream(source) else _first_of_file(source)
+    first = next(rows, None)
+    if first is None:
         return None
-    return _CALLED.get(kind_of_row(row))
+    if (called := _CALLED.get(kind_of_row(first))) is not None:
+        return called
+    early = [first, *rows]
+    alike = {kind_of_row(row) for row in early} <= {kinds.PASSAGES, kinds.EITHER}
+    return "passages" if alike and any(is_surely_passage(row) for row in early) else None
 
 
-def _first_of_file(source: str) -> Row | None:
-    _, row = next(formats.json_rows(source, Intake()), (0, None))
-    return row if isinstance(row, dict) else None
+def _first_of_file(source: str) -> Iterator[Row]:
+    return (row for _, row in islice(formats.json_rows(source, Intake()), LOOKED_AT) if isinstance(row, dict))
 
 
-def _first_of_stream(beginning: bytes) -> Row | None:
-    line = next((line for line in beginning.splitlines() if line.strip()), b"")
-    try:
-        return parse_row(line)
-    except ValueError:
-        return None
+def _first_of_stream(beginning: bytes) -> Iterator[Row]:
+    lines = beginning.splitlines(keepends=True)
+    if len(lines) > 1 and not lines[-1].endswith(b"\n"):  # cut off
+        lines.pop()
+    for line in islice(filter(bytes.strip, lines), LOOKED_AT):
+        with suppress(ValueError):
+            yield parse_row(line)
 
 
 def check_expansions(found: Iterator[tuple[int, Expansion]], findings: Findings, against: Against) -> None:

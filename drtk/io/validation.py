@@ -33,7 +33,7 @@ def validate(source: str, settings: ValidationSettings) -> Findings:
     intake = Inspection()
     kind = settings.kind or recognised(source, intake)
     if kind is None:
-        told = "what it holds is not to be told from its first record"
+        told = "what it holds is not to be told from its first records"
         raise UsageError(f"--as is needed: one of {', '.join(_CHECKERS)}; {name_of(source)}: {told}")
     against = Against(settings, kind)
     findings = intake.findings = Findings(name_of(source), kind, settings.show)

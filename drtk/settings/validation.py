@@ -15,7 +15,9 @@ class ValidationSettings:
     """drtk validate."""
 
     kind: Kind | None = knob(
-        None, "What the file holds. [default: examples, expansions and predictions are recognised]", flag="--as"
+        None,
+        "What the file holds. [default: examples, expansions, predictions and passages with titles are recognised]",
+        flag="--as",
     )
     corpus: str | None = knob(None, "Passages that the ids of documents must be among.")
     queries: str | None = knob(None, "Queries that the ids of queries must be among.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from drtk.errors import DrtkError
@@ -12,6 +13,16 @@ from drtk.evaluation.plots.style import COLOURS, MARKERS, MOST, SIZE, label_ends
 from drtk.settings.plotting import COMMON, RUNS, PlotSettings
 
 TICKS = (1, 3, 10, 30, 100, 300, 1000)
+BEYOND = "; dotted: more than a run holds"
+
+
+def draw_curve(axis: Any, depths: Sequence[int], values: Sequence[float], deepest: int, **look: Any) -> None:
+    """A line by depth, dotted beyond the longest ranking: what a longer one would have found there, nobody knows."""
+    known = max(1, sum(depth <= deepest for depth in depths))
+    (line,) = axis.plot(depths[:known], values[:known], **look)
+    if known < len(depths):
+        style = {"color": line.get_color(), "linewidth": line.get_linewidth()}
+        axis.plot(depths[known - 1 :], values[known - 1 :], linestyle=":", **style)
 
 
 class RecallCurves:
@@ -20,7 +31,7 @@ class RecallCurves:
     takes: ClassVar[frozenset[str]] = COMMON | RUNS | {"hit_rate"}
 
     def numbers(self, request: Request) -> Numbers:
-        """{"measure", "k": depths, "curves": {run: values}, "queries"}"""
+        """{"measure", "k": depths, "curves": {run: values}, "deepest": {run: documents of its longest ranking}, "queries"}"""
         request.need_inputs(1, MOST)
         judgements = judgements_of(request)
         runs = {run.name: rankings_of(run, judgements, request) for run in request.inputs}
@@ -30,7 +41,8 @@ class RecallCurves:
         curve = hit_curve if request.settings.hit_rate else recall_curve
         curves = {name: curve(found, judgements, depths, rel=rel_of(request)) for name, found in runs.items()}
         measure = "Success" if request.settings.hit_rate else "R"
-        return {"measure": measure, "k": depths, "curves": curves, "queries": len(judgements)}
+        deepest = {name: max(map(len, found.values()), default=0) for name, found in runs.items()}
+        return {"measure": measure, "k": depths, "curves": curves, "deepest": deepest, "queries": len(judgements)}
 
     def size(self, numbers: Numbers) -> tuple[float, float]:
         """The usual one."""
@@ -41,15 +53,15 @@ class RecallCurves:
         axis = figure.subplots()
         hit = numbers["measure"] == "Success"
         for at, (name, values) in enumerate(numbers["curves"].items()):
-            axis.plot(
-                numbers["k"], values, color=COLOURS[at], marker=MARKERS[at], markersize=5, linewidth=2.2, label=name
-            )
+            look = {"color": COLOURS[at], "marker": MARKERS[at], "markersize": 5, "linewidth": 2.2}
+            draw_curve(axis, numbers["k"], values, numbers["deepest"][name], label=name, **look)
         axis.set_xscale("log")
         axis.set_xticks([k for k in TICKS if numbers["k"][0] <= k <= numbers["k"][-1]])
         axis.set_xticklabels([str(k) for k in TICKS if numbers["k"][0] <= k <= numbers["k"][-1]])
         axis.minorticks_off()
         axis.set_ylim(0, 1.02)
-        axis.set_xlabel("k: documents looked at", fontsize=11.5)
+        beyond = BEYOND if any(deepest < numbers["k"][-1] for deepest in numbers["deepest"].values()) else ""
+        axis.set_xlabel(f"k: documents looked at{beyond}", fontsize=11.5)
         what = (
             "hit rate: share of queries with a relevant document found"
             if hit

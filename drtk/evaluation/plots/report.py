@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drtk.errors import MissingDependency, pip_install
+from drtk.evaluation.plots.recall import BEYOND, draw_curve
 from drtk.evaluation.plots.style import MARKERS
-from drtk.evaluation.plots.training import smoothed
+from drtk.evaluation.plots.training import smoothed, steps_along
 
 if TYPE_CHECKING:
     from drtk.evaluation.curves import LossCurve
@@ -41,7 +42,7 @@ def draw_report(
     axes = figure.subplots(1, panels, width_ratios=[1.35, 1, 1][:panels])
     figure.suptitle(title, fontsize=15, fontweight="bold")
     _bars(axes[0], results, measures)
-    _curves(axes[1], [result.name for result in results], depths, recall)
+    _curves(axes[1], results, depths, recall)
     if loss is not None:
         _loss(axes[2], loss)
     handles, labels = axes[0].get_legend_handles_labels()
@@ -63,12 +64,16 @@ def _bars(axis: Any, results: Sequence[Evaluation], measures: Sequence[str]) -> 
     _plain(axis, "Measures (higher is better)")
 
 
-def _curves(axis: Any, names: Sequence[str], depths: Sequence[int], recall: Mapping[str, Sequence[float]]) -> None:
-    for at, name in enumerate(names):
-        axis.plot(
+def _curves(
+    axis: Any, results: Sequence[Evaluation], depths: Sequence[int], recall: Mapping[str, Sequence[float]]
+) -> None:
+    for at, result in enumerate(results):
+        draw_curve(
+            axis,
             depths,
-            recall[name],
-            label=name,
+            recall[result.name],
+            result.deepest,
+            label=result.name,
             color=COLOURS[at % len(COLOURS)],
             marker=MARKERS[at % len(MARKERS)],
             markersize=5,
@@ -77,7 +82,8 @@ def _curves(axis: Any, names: Sequence[str], depths: Sequence[int], recall: Mapp
     axis.set_xscale("log")
     axis.set_xticks(depths, [str(depth) if depth in (1, 3, 10, 30, 100, 300, 1000) else "" for depth in depths])
     axis.minorticks_off()
-    axis.set_xlabel("k (documents looked at)", fontsize=11)
+    beyond = BEYOND if any(result.deepest < depths[-1] for result in results) else ""
+    axis.set_xlabel(f"k: documents looked at{beyond}", fontsize=11)
     axis.grid(axis="x", color="#eeeeee")
     _plain(axis, "Recall at k")
 
@@ -95,6 +101,7 @@ def _loss(axis: Any, loss: LossCurve) -> None:
             style = {"ha": "center", "va": "top", "color": "#d55e00", "fontsize": 11, "fontweight": "bold"}
             axis.annotate(f"{mean:.3g}", middle, xytext=(0, -5), textcoords="offset points", **style)
         axis.set_xlabel("step; orange: means of the first and the last quarter", fontsize=11)
+    steps_along(axis, loss.steps[-1])
     _plain(axis, "Training loss")
 
 

@@ -71,7 +71,7 @@ class TrainingCurves:
             ends.append((curve["steps"][-1], smooth[-1], shortened(name), COLOURS[at]))
         if min(value for curve in numbers["curves"].values() for value in curve["values"]) >= 0:
             axis.set_ylim(bottom=0)
-        _steps_along(axis, max(step for step, *_ in ends))
+        steps_along(axis, max(step for step, *_ in ends))
         axis.set_xlabel("step", fontsize=11.5)
         axis.set_ylabel(numbers["field"], fontsize=11.5)
         label_ends(axis, ends)
@@ -128,7 +128,7 @@ def _draw_panels(figure: Any, panels: Sequence[Numbers], settings: PlotSettings)
         if panel["field"].startswith(GAIN):
             axis.axhline(0, color=GREY, linewidth=1)
         plain(axis, shortened(panel["field"]))
-        _steps_along(axis, max(curve["steps"][-1] for curve in [*solid.values(), *dashed.values()]))
+        steps_along(axis, max(curve["steps"][-1] for curve in [*solid.values(), *dashed.values()]))
         axis.set_xlabel("step", fontsize=10)
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
@@ -150,7 +150,7 @@ def _draw_curve(axis: Any, curve: Mapping[str, Any], colour: str, *, width: floa
     return smooth
 
 
-def _steps_along(axis: Any, last: int) -> None:
+def steps_along(axis: Any, last: int) -> None:
     """From the start to the last step of all; ticks are whole steps."""
     from matplotlib.ticker import MaxNLocator
 

@@ -7,12 +7,12 @@ from html import escape
 from math import inf
 
 from drtk.retrieval.mining.audit import SUSPICIONS, Row
-from drtk.retrieval.mining.figures import Figures, Spread
+from drtk.retrieval.mining.figures import Figures
+from drtk.retrieval.mining.histogram import histogram
 from drtk.retrieval.mining.report import FILTERS, MEASURES, Table, tables
 
 MARK = ("\x02", "\x03")  # around the words of a snippet that are in the question; escaping leaves them alone
 HARDEST, LOST = 6, 4  # negatives and dropped candidates shown of a query
-_WIDTH, _HEIGHT, _BINS = 460, 120, 40  # of a picture, in pixels
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c1c; --dim: #666; --line: #d8d8d8; --page: #fff; --bar: #0072b2; --bad: #b3400a;
   --good: #00735c; --mark: #fff0a8; }
@@ -25,8 +25,10 @@ h1 { font-size: 1.6rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2.2
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .8rem .3rem 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th { font-weight: 600; } th:first-child, td:first-child { text-align: left; }
-figure { display: inline-block; margin: 1rem 1rem 0 0; max-width: 100%; } figcaption { font-size: .9rem; color: var(--dim); }
-svg { width: 100%; height: auto; } rect { fill: var(--bar); } svg text { fill: var(--dim); font-size: 12px; }
+.pictures { display: flex; flex-wrap: wrap; gap: 1rem 1.5rem; margin-top: 1rem; }
+figure { margin: 0; width: 28.75rem; max-width: 100%; } figcaption { font-size: .9rem; color: var(--dim); }
+svg { width: 100%; height: auto; } svg rect { fill: var(--bar); } svg line { stroke: var(--line); }
+svg text { fill: var(--dim); font-size: 12px; }
 details { border-bottom: 1px solid var(--line); padding: .5rem 0; } summary { cursor: pointer; }
 li { margin: .5rem 0; } mark { background: var(--mark); color: inherit; }
 .bad { color: var(--bad); } .good { color: var(--good); }
@@ -47,9 +49,11 @@ def report_page(figures: Figures, *, title: str, questions: Callable[[str], str]
     for table in tables(figures):
         yield from _table(table)
     pictures = {"rank": figures.rank, **figures.measures}
+    yield '<div class="pictures">'
     for name, spread in pictures.items():
         if spread.count > 1:
-            yield from _histogram(MEASURES.get(name, "rank in its source"), spread)
+            yield from histogram(MEASURES.get(name, "rank in its source"), spread)
+    yield "</div>"
     if figures.shown:
         yield "<h2>Judge for yourself</h2>"
         yield '<p class="dim">The queries with the most suspicious negatives, then queries drawn at random. Is a negative an answer?</p>'
@@ -70,19 +74,6 @@ def _table(table: Table) -> Iterator[str]:
     for row in table.rows:
         yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
     yield "</table></div>"
-
-
-def _histogram(caption: str, spread: Spread) -> Iterator[str]:
-    shares, _ = spread.histogram(_BINS)
-    tallest, width = max(shares), _WIDTH / len(shares)
-    yield f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT + 16}" role="img" aria-label="{escape(caption)}">'
-    for at, share in enumerate(shares):
-        if share:
-            tall = share / tallest * _HEIGHT
-            yield f'<rect x="{at * width:.2f}" y="{_HEIGHT - tall:.2f}" width="{width * 0.9:.2f}" height="{tall:.2f}"/>'
-    yield f'<text x="0" y="{_HEIGHT + 14}">{spread.least:z.4g}</text>'
-    yield f'<text x="{_WIDTH}" y="{_HEIGHT + 14}" text-anchor="end">{spread.most:z.4g}</text></svg>'
-    yield f"<figcaption>{escape(caption)}; mean {spread.mean:z.4g}</figcaption></figure>"
 
 
 def _query(row: Row, question: str, show: Show) -> Iterator[str]:

@@ -288,6 +288,26 @@ def test_the_page_is_whole_fetches_nothing_and_shows_text_as_text(
     assert "&lt;b&gt;mine&lt;/b&gt;" in page
 
 
+def test_a_dagger_stands_beside_digits_that_stay_in_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # y finds 20 right documents at rank 1, z at rank 2: a difference of -.5 everywhere, and certain
+    write(tmp_path / "qrels", "".join(f"q{n} 0 right 1\n" for n in range(20)))
+    for name, documents in (("y", "right other"), ("z", "other right")):
+        found = [f"q{n} Q0 {id} {at} {9 - at} t\n" for n in range(20) for at, id in enumerate(documents.split(), 1)]
+        write(tmp_path / f"{name}.run", "".join(found))
+    call = ["compare", "-q", *(str(tmp_path / f"{name}.run") for name in "yz"), "--qrels", str(tmp_path / "qrels")]
+    call += ["--measures", "RR P@1", "--permutations", "100000"]
+    table = command(capfd, *call).splitlines()
+    assert table[3:6] == ["system      RR      P@1", "y       1.0000*  1.0000*", "z       0.5000†  0.0000†"]
+    page = command(capfd, *call, "--format", "html")
+    assert '<td class="marked"><b>1.0000</b></td><td class="mark"></td>' in page
+    assert '<td class="marked">0.5000</td><td class="mark">†</td>' in page
+    assert '<td class="marked">-0.5000</td><td class="mark">†</td>' in page
+    latex = command(capfd, *call, "--format", "latex")
+    assert "\\begin{tabular}{lr@{}lr@{}l}" in latex
+    assert "z & 0.5000 & $^\\dagger$ & 0.0000 & $^\\dagger$ \\\\" in latex
+    assert "| z | 0.5000† | 0.0000† |" in command(capfd, *call, "--format", "markdown")
+
+
 def test_other_formats_hold_the_same_figures(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def printed(format: str) -> str:
         return command(

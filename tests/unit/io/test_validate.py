@@ -248,6 +248,18 @@ def test_a_choice_that_cannot_be_meant_is_refused(kind: str | None, options: dic
         ([{"id": "1", "prediction": "Rome"}], "predictions"),
         ([{"query_id": "1", "positives": ["a"], "negatives": ["b"]}], "examples"),
         (CORPUS, None),
+        ([{"_id": "a", "title": "T", "text": "x"}, *CORPUS], "passages"),
+        ([*CORPUS, {"_id": "d", "title": "T", "text": "x"}], "passages"),
+        ([{"_id": str(n), "text": "x"} for n in range(10)] + [{"_id": "d", "title": "T", "text": "x"}], None),
+        ([{"_id": "a", "title": "", "text": "x"}], "passages"),
+        ([{"id": "a", "contents": "x"}], "passages"),
+        ([{"docid": "a", "text": "x"}], "passages"),
+        (b'{"_id": "a", "title": "T", "text": "x"}\n{"_id"\n', "passages"),
+        (b'[{"_id": "a", "title": "T", "text": "x"}]', "passages"),
+        ([{"_id": "a", "title": "T", "text": "x", "answers": ["y"]}], None),
+        ([{"_id": "a", "title": "T", "text": "x"}, {"_id": "b", "text": "x", "answers": ["y"]}], None),
+        ([{"query_id": "a", "title": "T", "text": "x"}], None),
+        ([{"_id": "a", "title": "T"}], None),
         ([{"id": "1", "question": "who?", "answer": ["Rome"]}], None),
         ([{"query_id": "1", "query": "who?", "answer": "Rome"}], None),
         (b"1 Q0 a 1 3.0 x\n", None),
@@ -271,6 +283,12 @@ def test_a_pipe_is_recognised_and_read_from_its_beginning(tmp_path: Path) -> Non
     assert result.exit_code == 0
     assert result.stdout.startswith("<stdin>: 3 predictions read\n")
     assert "<stdin>:3: question '1' has a prediction in line 2 already" in result.stdout
+
+
+def test_a_pipe_of_passages_is_recognised_by_a_title() -> None:
+    rows = [{"_id": str(number), "title": "T" * (number % 2), "text": f"{number} " * 300} for number in range(50)]
+    result = CliRunner().invoke(app, ["validate"], input=b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    assert result.stdout.startswith("<stdin>: 50 passages read\n")
 
 
 def test_only_the_first_problems_are_shown_and_all_are_counted(tmp_path: Path) -> None:

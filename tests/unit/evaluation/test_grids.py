@@ -1,0 +1,62 @@
+"""Rows of cells as text: whatever stands after a value, the digits of a column stay in line."""
+
+from __future__ import annotations
+
+import pytest
+
+from drtk.evaluation.grids import Cell, Row, grid_lines
+
+HEADER = ["system", "RR", "a-long-measure"]
+
+
+def rows(*notes: str) -> list[Row]:
+    """A row a note, after the value in the second column; the first row is the best there, the last in the third."""
+    return [
+        [Cell(f"s{at}"), Cell(0.5 + at / 10, at == 0, note), Cell(0.25, at == len(notes) - 1)]
+        for at, note in enumerate(notes)
+    ]
+
+
+def table(found: list[Row], format: str = "table") -> list[str]:
+    return list(grid_lines(HEADER, found, format, digits=2))
+
+
+@pytest.mark.parametrize("notes", [("", ""), ("†", ""), ("", "†"), (" ± 0.10 (3)†", ""), ("", " ± 0.10 (3)", "†")])
+def test_digits_and_headings_end_in_one_column_whatever_marks_there_are(notes: tuple[str, ...]) -> None:
+    head, *lines = table(rows(*notes))
+    assert {line.index(f"0.{5 + at}0") + 4 for at, line in enumerate(lines)} == {head.index("RR") + 2}
+    assert {line.rindex("0.25") + 4 for line in lines} == {len(head)}
+
+
+def test_marks_have_a_column_of_their_own() -> None:
+    # values end at column 12, marks begin there: a dagger, a dagger and a star, a star
+    assert table(rows("†", "", "†")) == [
+        "system    RR    a-long-measure",
+        "s0      0.50†*            0.25",
+        "s1      0.60              0.25",
+        "s2      0.70†             0.25*",
+    ]
+
+
+def test_latex_has_a_second_column_for_marks_where_there_are_any() -> None:
+    assert table(rows("†", " ± 0.10 (3)"), "latex") == [
+        "\\begin{tabular}{lr@{}lr}",
+        "\\hline",
+        "system & RR &  & a-long-measure \\\\",
+        "\\hline",
+        "s0 & \\textbf{0.50} & \\textbf{†} & 0.25 \\\\",
+        "s1 & 0.60 & ~± 0.10 (3) & \\textbf{0.25} \\\\",
+        "\\hline",
+        "\\end{tabular}",
+    ]
+    assert table(rows("", ""), "latex")[0] == "\\begin{tabular}{lrr}"
+
+
+def test_markdown_lines_marked_values_up_to_the_left_where_they_are_of_one_length() -> None:
+    assert table(rows("†", ""), "markdown")[1:] == [
+        "| :--- | :--- | ---: |",
+        "| s0 | **0.50†** | 0.25 |",
+        "| s1 | 0.60 | **0.25** |",
+    ]
+    uneven = [[Cell("s0"), Cell(10.5, note="†"), Cell(1)], [Cell("s1"), Cell(9.5), Cell(2)]]
+    assert table(uneven, "markdown")[1] == "| :--- | ---: | ---: |"
