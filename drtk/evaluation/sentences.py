@@ -14,6 +14,8 @@ _BLOCK = 1024  # sentences compared with all others at once
 def unit(vectors: np.ndarray) -> np.ndarray:
     """The vectors brought to length 1, float64; a vector of zeros stays one. (n, d) -> (n, d)"""
     wide = np.asarray(vectors, dtype=np.float64)
+    _, exponents = np.frexp(np.abs(wide).max(axis=1, keepdims=True, initial=0))
+    wide = np.ldexp(wide, -exponents)  # by a power of two, so exactly: squares of tiny numbers would lose their digits
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
     return np.divide(wide, lengths, out=np.zeros_like(wide), where=lengths > 0)
 

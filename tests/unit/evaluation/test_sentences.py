@@ -48,7 +48,8 @@ def test_uniformity_is_over_pairs_of_different_sentences() -> None:
 
 @given(VECTORS)
 def test_uniformity_in_blocks_is_that_of_all_pairs(vectors: np.ndarray) -> None:
-    points = [row / np.linalg.norm(row) if np.linalg.norm(row) > 0 else row for row in vectors]
+    large = [row / (np.abs(row).max() or 1) for row in vectors]  # whose squares are no tiny numbers
+    points = [row / (np.linalg.norm(row) or 1) for row in large]
     near = [np.exp(-4 + 4 * np.dot(a, b)) for at, a in enumerate(points) for b in points[at + 1 :]]
     assert uniformity(vectors) == pytest.approx(float(np.log(np.mean(near))), abs=1e-9)
 
@@ -58,6 +59,13 @@ def test_many_sentences_go_through_uniformity_in_blocks(monkeypatch: pytest.Monk
     whole = uniformity(vectors)
     monkeypatch.setattr("drtk.evaluation.sentences._BLOCK", 7)
     assert uniformity(vectors) == pytest.approx(whole, abs=1e-12)
+
+
+def test_tiny_and_huge_vectors_have_the_cosine_of_their_directions() -> None:
+    # (3, 4) and (4, 3): 24 / 25
+    for size in (1e-310, 3e-158, 1.0, 1e200):
+        found = pair_cosines(np.array([[3, 4]]) * size, np.array([[4, 3]]) * size)
+        assert found == pytest.approx([0.96], abs=1e-12)
 
 
 @given(VECTORS)
