@@ -45,6 +45,7 @@ def encode(
     from drtk.io.shards import ShardWriter
     from drtk.io.streams import name_of
     from drtk.io.textless import Seen
+    from drtk.models.reading import text_of
     from drtk.retrieval.embeddings import encode_records
     from drtk.retrieval.encode import Embedder
 
@@ -55,14 +56,15 @@ def encode(
             f"--dimensions {settings.dimensions}: {model} gives vectors of {embedder.dimension} numbers"
         )
     records: Iterable[Passage] | Iterable[Query]
-    seen = Seen()
+    title = embedder.recipe.title
     if role == "query":
-        records = seen.through(read_queries(source, intake=job.intake))
+        records, seen = read_queries(source, intake=job.intake), Seen(lambda query: str(query.text))
     else:
-        records = seen.through(read_passages(source, intake=job.intake, side_files=job.side_files))
+        records = read_passages(source, intake=job.intake, side_files=job.side_files)
+        seen = Seen(lambda passage: text_of(passage, title))
     writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.store)
     unit = "queries" if role == "query" else "passages"
-    encode_records(records, embedder, writer, running=running, part=part, unit=unit)
+    encode_records(records, embedder, writer, running=running, part=part, unit=unit, seen=seen)
     job.counts[unit] = writer.rows
     seen.warn(name_of(source), unit)
     writer.close()

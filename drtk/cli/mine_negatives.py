@@ -111,9 +111,8 @@ def mine_negatives(
     warn_of_textless(job.counts.get(LOOKED_INTO, {}), str(corpus))
     passages = job.counts.get("passages", {})
     if drawn := passages.get("random"):
-        log(
-            f"random: {drawn:,} of the {drawn + passages['kept']:,} negatives, to fill lists up to the policy's --floor"
-        )
+        negatives, floor = drawn + passages["kept"], mining.stages.miner.policy.floor
+        log(f"random: {drawn:,} of the {negatives:,} negatives, to fill lists up to --floor {floor}")
     dropped = job.counts.get("dropped")
     if dropped:
         log("dropped: " + ", ".join(f"{number:,} by {name}" for name, number in dropped.items()))

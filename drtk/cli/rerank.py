@@ -150,6 +150,7 @@ def _by_lists(
 
     from drtk.io.manifest import read_json
     from drtk.io.pair_vectors import PairVectors
+    from drtk.io.streams import name_of
     from drtk.models.listreranker import shape_of
     from drtk.retrieval.list_rescoring import RerankLists, list_candidates
     from drtk.runners.base import run_filter
@@ -164,12 +165,12 @@ def _by_lists(
     manifest = Path(model) / "meta.json"
     trained = (read_json(manifest).get("scorer") or {}) if manifest.exists() else {}
     check_same_scorer(model, trained, vectors, opened.scorer)
-    opened.warn_of_another_run(run)
     found = list_candidates(run, vectors=opened, depth=depth, intake=job.intake)
     run_filter(
         found, job, RerankLists, model, vectors, device, settings.tag,
         running=running, window=WINDOW_OF_LISTS, unit="queries",
     )  # fmt: skip
+    opened.warn_of_another_order(name_of(run))
 
 
 def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, made: dict[str, Any]) -> None:

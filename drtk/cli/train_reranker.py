@@ -102,7 +102,7 @@ def train_reranker(
         locate(model)
     probe = None if dev is None or dev_run is None else _probe(dev, dev_run, dev_split, settings, job)
     if hlatr:
-        _lists(examples, str(vectors), str(qrels), dev, dev_run, dev_vectors, probe, seed, device, settings, job)
+        _lists(examples, str(vectors), str(qrels), dev, dev_vectors, probe, seed, device, settings, job)
     else:
         from drtk.io.lineage import check_looked_up
 
@@ -244,7 +244,6 @@ def _lists(
     vectors: str,
     qrels: str,
     dev: str | None,
-    dev_run: str | None,
     dev_vectors: str | None,
     probe: RerankingProbe | None,
     seed: int,
@@ -265,11 +264,9 @@ def _lists(
     others = None if dev_vectors is None else PairVectors(dev_vectors)
     if others is not None:
         check_same_scorer(vectors, opened.scorer, str(dev_vectors), others.scorer)
-    opened.warn_of_another_run(source)
-    if dev_run is not None:
-        (others or opened).warn_of_another_run(dev_run)
     judgements = load_qrels(qrels, intake=job.intake)
     lists = read_lists(source, vectors=opened, judgements=judgements, depth=settings.depth, intake=job.intake)
+    opened.warn_of_another_order(name_of(source))
     if lists.without:
         log(f"{lists.without:,} queries have no positive among their first {settings.depth} documents: left out")
     if lists.unjudged:

@@ -87,13 +87,11 @@ class RankingProbe:
         for start in range(0, len(asked), batch):
             ours, theirs = (np.array(part) for part in zip(*asked[start : start + batch], strict=True))
             scores = queries[ours] @ passages[theirs].T  # (b, b)
-            others = (
-                theirs[:, None] != theirs
-            )  # one passage may be the positive of two queries: it is not its own rival
-            beaten = (
-                scores >= scores.diagonal()[:, None]
-            ) & others  # a tie is no win: alike vectors tell nothing apart
-            right += len(ours) - int(beaten.any(axis=1).sum())
+            own = scores.diagonal()
+            # A tie is no win, as vectors that are all alike tell nothing apart; but one passage may be the positive of two
+            # queries, and is not its own rival then.
+            wins = (scores < own[:, None]) | (theirs[:, None] == theirs)
+            right += int((wins.all(axis=1) & np.isfinite(own)).sum())
         return {self.name: self._ranked(passages, queries), "accuracy": right / len(asked) if asked else 0.0}
 
     def _ranked(self, passages: np.ndarray, queries: np.ndarray) -> float:

@@ -8,8 +8,8 @@ from drtk.io.progress import warn
 from drtk.io.streams import is_stream, open_input
 from drtk.io.tables import is_table
 
-_NO_EXAMPLES = (kinds.RUN, kinds.JUDGEMENTS, kinds.PASSAGES, kinds.PREDICTIONS, kinds.EXPANSIONS)
-_NO_RUN = (kinds.EXAMPLES, kinds.JUDGEMENTS, kinds.QUERIES, kinds.PASSAGES, kinds.EITHER)
+_NO_EXAMPLES = (kinds.RUN, kinds.JUDGEMENTS, kinds.RANKED, kinds.PASSAGES, kinds.PREDICTIONS, kinds.EXPANSIONS)
+_NO_RUN = (kinds.EXAMPLES, kinds.JUDGEMENTS, kinds.RANKED, kinds.QUERIES, kinds.PASSAGES, kinds.EITHER)
 
 
 def kind_of_file(path: str) -> str | None:

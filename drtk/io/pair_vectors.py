@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from drtk.errors import MismatchError
 from drtk.io.manifest import read_manifest
 from drtk.io.progress import warn
 from drtk.io.shards import KIND, Shard, ShardWriter, read_shards, records_digest
-from drtk.io.streams import digest_file, is_stream, name_of
+from drtk.io.streams import name_of
 
 ROLE = "pair"  # what meta.json says of such a folder
 _KEPT = 4  # shards whose ids are kept: those of a run come in order
@@ -45,6 +44,7 @@ class PairVectors:
         self.folder = folder
         self.scorer: dict[str, Any] = manifest.get("scorer") or {}
         self._manifest = manifest
+        self._asked = self._reordered = 0
         self.dimension = int(manifest["dimension"])
         self._shards = read_shards(folder)
         self._places: dict[str, tuple[int, int, int]] = {}  # shard, first row in it, rows
@@ -63,19 +63,25 @@ class PairVectors:
     def _ids(shard: Shard) -> list[str]:
         return Shard(shard.folder, shard.number, shard.rows, shard.dimension).ids  # of its own: a shard keeps its list
 
-    def warn_of_another_run(self, run: str) -> None:
-        """Warn where a run is not the one whose pairs these are.
-
-        A list re-ranker reads, beside the vector, the rank of a candidate: another run, a re-ranked one above all, gives others.
-        """
-        made_of = self._manifest["inputs"]
-        if is_stream(run) or digest_file(Path(run)) in (entry.get("digest") for entry in made_of):
-            return
-        named = {value for value in self._manifest["settings"].values() if isinstance(value, str)}
-        own = next((name_of(entry["path"]) for entry in made_of if entry["path"] not in named), "another one")
-        warn(
-            f"{run}: is not the run whose pairs {self.folder} holds ({own}); ranks of that one are what goes with them"
+    @property
+    def run(self) -> str:
+        """The name of the run whose pairs these are."""
+        named = {value for value in self._manifest.get("settings", {}).values() if isinstance(value, str)}
+        return next(
+            (name_of(each["path"]) for each in self._manifest.get("inputs", []) if each["path"] not in named), "a run"
         )
+
+    def warn_of_another_order(self, run: str) -> None:
+        """Warn where queries that were looked up have their documents in another order than when the vectors were made.
+
+        A list re-ranker reads the rank of a candidate beside its vector: those of retrieval, which a re-ranked run has no more.
+        """
+        if self._reordered:
+            warn(
+                f"{run}: {self._reordered:,} of {self._asked:,} queries have their documents in another order than in "
+                f"{self.run}, whose pairs {self.folder} holds: a list re-ranker reads ranks of retrieval"
+            )
+        self._asked = self._reordered = 0
 
     def rows(self, query_id: str, doc_ids: Iterable[str]) -> np.ndarray:
         """The row of each pair, (documents,), int64; -1 where there is no vector."""
@@ -89,7 +95,10 @@ class PairVectors:
         own = self._kept[number][first : first + count]
         start = int(self._starts[number]) + first
         places = {id.partition("\t")[2]: start + row for row, id in enumerate(own)}
-        return np.array([places.get(id, -1) for id in doc_ids], dtype=np.int64)
+        rows = np.array([places.get(id, -1) for id in doc_ids], dtype=np.int64)
+        self._asked += 1
+        self._reordered += bool((np.diff(rows[rows >= 0]) < 0).any())
+        return rows
 
     def vectors(self, rows: Sequence[int] | array[int] | np.ndarray) -> np.ndarray:
         """The vectors of rows that `rows` gave, (len(rows), dimension), float32."""

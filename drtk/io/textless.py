@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from drtk.io.progress import warn
@@ -13,16 +13,20 @@ PASSAGES, TEXTLESS = "passages", "without a text"  # counts: of passages that we
 
 
 class Seen:
-    """Counts records that go by, and those among them that say nothing: without a text, and without a title."""
+    """Counts records that go by, and those among them of which there is nothing to read.
 
-    def __init__(self) -> None:
+    read: what is read of a record
+    """
+
+    def __init__(self, read: Callable[[Any], str]) -> None:
+        self._read = read
         self._all = self._blank = 0
 
     def through(self, records: Iterable[Record]) -> Iterator[Record]:
         """The records as they come."""
         for record in records:
             self._all += 1
-            self._blank += not (record.text.strip() or getattr(record, "title", "").strip())
+            self._blank += not self._read(record).strip()
             yield record
 
     def warn(self, source: str, unit: str) -> None:

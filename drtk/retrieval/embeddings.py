@@ -13,6 +13,7 @@ import numpy as np
 from drtk.io.parts import WHOLE, Part, of_part
 from drtk.io.progress import Progress
 from drtk.io.shards import ShardWriter, records_digest
+from drtk.io.textless import Seen
 from drtk.records import Passage, Query
 from drtk.retrieval.encode import Embedder
 from drtk.runners.base import BatchFunction, Recipe, mapped
@@ -43,14 +44,17 @@ def encode_records(
     running: RunnerSettings,
     part: Part = WHOLE,
     unit: str = "passages",
+    seen: Seen | None = None,
 ) -> None:
     """Write the vectors of the records as shards of `embedder.settings.shard_size`, or those of one part of several.
 
     Of several parts, each takes every so-manieth shard of the input. Shards that `writer` holds already are not made
-    again. Raises MismatchError where they were made from other records.
+    again. Raises MismatchError where they were made from other records. seen: is told of the records of this part
     """
     size = embedder.settings.shard_size
     stream: Iterator[Any] = of_part(records, part, window=size)
+    if seen is not None:
+        stream = seen.through(stream)
     taken: deque[tuple[list[str], str]] = deque()  # ids and digests of the windows that are being worked on
 
     def wanted() -> Iterator[list[Any]]:

@@ -47,7 +47,8 @@ def _known(run: str, vectors: PairVectors, depth: int, intake: Intake) -> Iterat
         faults = [
             RecordError(
                 f"{name_of(run)}:{line}",
-                f"{vectors.folder} has no vector of '{id}' for '{hits.query_id}'; --depth reads less of each query",
+                f"{vectors.folder} has no vector of '{id}' for '{hits.query_id}'; it holds those of {vectors.run}, and "
+                "--depth reads less of each query",
             )
             for id, line in zip(hits.doc_ids, hits.lines, strict=True)
             if id in absent

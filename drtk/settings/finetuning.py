@@ -27,6 +27,7 @@ _NO_CONTRAST = (
 _NO_ADAPTERS = Idle("goes with --lora, the rank of the adapters", {"lora": (None,)})
 _NO_TASK = Idle("goes with --aux diffcse", {"aux": ("none",)})
 _NOT_MEASURED = Idle("goes with --dev, by which the best weights are kept", {"dev": (None,)})
+_NO_WARMUP = Idle("lasts as long as the learning rate rises, and --warmup is 0", {"warmup": (0,)})
 _NO_NEGATIVES = Idle("is about hard negatives, of which --negatives 0 takes none", {"negatives": (0,)})
 
 
@@ -56,7 +57,9 @@ class RetrieverSettings:
         at_least=1e-6,
     )
     temperature_warmup: bool = knob(
-        False, "Begin at temperature 1: its inverse rises in a line while the learning rate rises."
+        False,
+        "Begin at temperature 1: its inverse rises in a line while the learning rate rises.",
+        idle=(_NO_WARMUP,),
     )
     teacher_temperature: float = knob(
         1.0, "A teacher's scores are divided by this.", at_least=1e-6, idle=(_NO_TEACHER,)
@@ -157,8 +160,6 @@ class RetrieverSettings:
         for size in self.matryoshka:
             if self.matryoshka.count(size) > 1:  # it would count twice, under one name in the log
                 raise UsageError(f"--matryoshka {size}: is given twice")
-        if self.temperature_warmup and not self.warmup:
-            raise UsageError("--temperature-warmup lasts as long as the learning rate rises, and --warmup is 0")
         if self.temperature_warmup and self.temperature is not None and self.temperature >= 1:
             raise UsageError(
                 f"--temperature-warmup begins at temperature 1; the last one, {self.temperature:g}, is not below it"

@@ -73,7 +73,8 @@ def read_lists(run: str, *, vectors: PairVectors, judgements: Judgements, depth:
         for at in np.flatnonzero(rows < 0):
             line = hits.lines[hits.doc_ids.index(ids[at])]
             problem = (
-                f"{vectors.folder} has no vector of '{ids[at]}' for '{hits.query_id}'; --depth reads less of each query"
+                f"{vectors.folder} has no vector of '{ids[at]}' for '{hits.query_id}'; it holds those of {vectors.run}, and "
+                "--depth reads less of each query"
             )
             intake.forgive(RecordError(f"{name_of(run)}:{line}", problem))
         there = rows >= 0
@@ -142,6 +143,7 @@ class MeasuringLists:
                 absent = ids[int(np.flatnonzero(rows < 0)[0])]
                 raise DrtkError(f"{vectors.folder}: has no vector of '{absent}' for the dev query '{query}'")
             self._lists.append(CandidateList(rows, np.zeros(len(rows), dtype=bool)))
+        vectors.warn_of_another_order("the dev run")
 
     @torch.no_grad()
     def __call__(self) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -366,15 +367,18 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
         with pytest.raises(fault, match=said):
             run("rerank", "run", "--vectors", "v", "--model", "h", *more, "-o", "x")
     capfd.readouterr()
-    other = "is not the run whose pairs v holds (run); ranks of that one are what goes with them"
+    other = "60 of 60 queries have their documents in another order than in run, whose pairs v holds: a list re-ranker"
     run("rerank", "listed", "--vectors", "v", "--model", "h", "-o", "twice")  # the re-ranked one, in the other's place
-    assert f"drtk: listed: {other}\n" in capfd.readouterr().err
+    assert f"drtk: listed: {other} reads ranks of retrieval\n" in capfd.readouterr().err
     run(*[*call[:1], "listed", *call[2:-1], "listed"], "--force", "-o", "h2")
-    assert capfd.readouterr().err.count(f"drtk: listed: {other}\n") == 2  # to learn from, and to measure with
-    shutil.copy("run", "copied")
-    run("rerank", "copied", "--vectors", "v", "--model", "h", "-o", "same")
+    said = capfd.readouterr().err
+    assert f"drtk: listed: {other}" in said
+    assert "drtk: the dev run: " in said
+    lines = Path("run").read_bytes().splitlines(keepends=True)
+    Path("half.gz").write_bytes(gzip.compress(b"".join(lines[: len(lines) // 2])))  # the same lists, some of them
+    run("rerank", "half.gz", "--vectors", "v", "--model", "h", "-o", "some")
     assert capfd.readouterr().err == ""
-    assert Path("same").read_bytes() == Path("listed").read_bytes()
+    assert Path("listed").read_bytes().startswith(Path("some").read_bytes())
     (here / "deeper").write_text("q0 Q0 d0 1 3.0 t\nq0 Q0 d59 2 2.0 t\n")
     with pytest.raises(RecordError, match="deeper:2: v has no vector of 'd59' for 'q0'"):
         run("rerank", "deeper", "--vectors", "v", "--model", "h", "-o", "x")

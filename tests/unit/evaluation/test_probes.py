@@ -46,6 +46,7 @@ def test_accuracy_is_among_the_positives_of_a_batch(tmp_path: Path) -> None:
     probe = RankingProbe(collection(tmp_path / "c"), split="dev", intake=Intake())
     assert probe.figures(encode, batch=2) == {"nDCG@10": pytest.approx((0.6309298 + 1) / 2), "accuracy": 0.5}
     assert probe.figures(lambda items, role: np.ones((len(items), 4)), batch=2)["accuracy"] == 0.0  # all alike
+    assert probe.figures(lambda items, role: np.full((len(items), 4), np.nan), batch=2)["accuracy"] == 0.0
     write(
         tmp_path / "c" / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq1\tb\t1\nq1\taa\t0\nq2\taa\t2\nq2\tb\t1\n"
     )

@@ -110,6 +110,11 @@ def test_records_that_say_nothing_are_told(
     app(["encode", "corpus.jsonl", "--model", model, "-o", "w", "-q", "--device", "cpu"], standalone_mode=False)
     told = "drtk: corpus.jsonl: 1 of 3 passages have no text; their vectors say nothing, and are found all the same\n"
     assert capfd.readouterr().err == told
+    call = ["encode", "corpus.jsonl", "--model", model, "-q", "--device", "cpu"]
+    app([*call, "--title", "none", "-o", "bare"], standalone_mode=False)  # unless it is not read
+    assert capfd.readouterr().err == told.replace("1 of 3", "2 of 3")
+    app([*call, "--shard", "2/2", "-o", "second"], standalone_mode=False)  # of which there is nothing
+    assert capfd.readouterr().err == ""
 
 
 def test_an_interrupted_run_goes_on_where_it_was(model: str, tmp_path: Path):

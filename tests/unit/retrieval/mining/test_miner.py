@@ -266,7 +266,7 @@ def test_queries_that_stay_short_of_random_passages_are_counted(
     write(tmp_path / "qrels.tsv", "q1\tbook\t1\n")
     call = ["a.run", "--qrels", "qrels.tsv", "--corpus", "corpus.jsonl", "--positives", "source", "-o", "out.jsonl"]
     app(["mine-negatives", *call], standalone_mode=False)
-    assert "drtk: random: 19 of the 20 negatives, to fill lists up to the policy's --floor\n" in capfd.readouterr().err
+    assert "drtk: random: 19 of the 20 negatives, to fill lists up to --floor 210\n" in capfd.readouterr().err
     row = json.loads((tmp_path / "out.jsonl").read_text())
     assert row["positives"] == ["book#7"]
     assert set(row["negatives"]) == {f"other#{at}" for at in range(20)}  # msmarco wants 210
