@@ -66,6 +66,8 @@ def rerank(
     from drtk.models.listfolder import is_list_reranker
 
     check_run(source)
+    if corpus is not None and queries is not None:
+        warn_if_swapped(corpus, queries)
     if corpus is not None:
         check_looked_up(source, corpus, another=another_corpus)
     folder = locate(model)
@@ -77,7 +79,6 @@ def rerank(
         return
     if corpus is None or queries is None:
         raise UsageError(f"{'--corpus' if corpus is None else '--queries'}: a cross-encoder reads texts; name the file")
-    warn_if_swapped(corpus, queries)
     _by_pairs(source, model, (corpus, queries), vectors, device, settings, running, job)
 
 

@@ -33,8 +33,8 @@ class Seen:
         """Warn, with numbers, where there were such."""
         if self._blank:
             warn(
-                f"{source}: {self._blank:,} of {self._all:,} {unit} have no text; their vectors say nothing, "
-                "and are found all the same"
+                f"{source}: {self._blank:,} of {self._all:,} {unit} have nothing to read; their vectors say "
+                "nothing, and are found all the same"
             )
 
 

@@ -26,7 +26,7 @@ _NO_CONTRAST = (
 )
 _NO_ADAPTERS = Idle("goes with --lora, the rank of the adapters", {"lora": (None,)})
 _NO_TASK = Idle("goes with --aux diffcse", {"aux": ("none",)})
-_NOT_MEASURED = Idle("goes with --dev, by which the best weights are kept", {"dev": (None,)})
+NOT_MEASURED = Idle("goes with --dev, by which the best weights are kept", {"dev": (None,)})
 _NO_WARMUP = Idle("lasts as long as the learning rate rises, and --warmup is 0", {"warmup": (0,)})
 _NO_NEGATIVES = Idle("is about hard negatives, of which --negatives 0 takes none", {"negatives": (0,)})
 
@@ -132,14 +132,14 @@ class RetrieverSettings:
     aux_reduction: Literal["mean", "mean_all", "sum"] = knob(
         "mean_all", "Loss of --aux: mean over tokens, mean over padding too, or sum.", idle=(_NO_TASK,)
     )
-    eval_every: int = knob(500, "Steps between measurements on --dev.", at_least=1, idle=(_NOT_MEASURED,))
+    eval_every: int = knob(500, "Steps between measurements on --dev.", at_least=1, idle=(NOT_MEASURED,))
     patience: int | None = knob(None, "End training after so many measurements without a better one.", at_least=1)
-    dev_queries: int = knob(300, "Judged queries of --dev that are asked, by lot.", at_least=1, idle=(_NOT_MEASURED,))
+    dev_queries: int = knob(300, "Judged queries of --dev that are asked, by lot.", at_least=1, idle=(NOT_MEASURED,))
     dev_pool: int = knob(
         3000,
         "Passages of --dev that are ranked: all that are relevant, others by lot.",
         at_least=1,
-        idle=(_NOT_MEASURED,),
+        idle=(NOT_MEASURED,),
     )
     precision: Literal["auto", "float32", "float16", "bfloat16"] = knob(
         "auto", "Numbers of the forward pass; auto is bfloat16 on a GPU that has it, float32 elsewhere."

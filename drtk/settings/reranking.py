@@ -7,13 +7,13 @@ from typing import Literal
 
 from drtk.errors import UsageError
 from drtk.settings.core import Idle, knob
+from drtk.settings.finetuning import NOT_MEASURED
 from drtk.settings.scoring import ScoringSettings
 
 PairTitle = Literal["colon", "join", "none"]
 _PAIRS = (Idle("is for --kind crossencoder", {"kind": ("hlatr",)}),)
 NEGATIVES = 63  # of a query (methods, section 6.4)
 _LISTS = (Idle("is for --kind hlatr", {"kind": ("crossencoder",)}),)
-_NOT_MEASURED = (Idle("goes with --dev, by which the best weights are kept", {"dev": (None,)}),)
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ class RerankerSettings:
     feedforward: int = knob(768, "hlatr: width of the feed-forward parts.", at_least=1, idle=_LISTS)
     dropout: float = knob(0.1, "hlatr: dropout.", at_least=0, at_most=0.99, idle=_LISTS)
     dev_queries: int = knob(
-        200, "--dev: so many of its queries are measured, evenly spread.", at_least=1, idle=_NOT_MEASURED
+        200, "--dev: so many of its queries are measured, evenly spread.", at_least=1, idle=(NOT_MEASURED,)
     )
-    dev_depth: int = knob(50, "--dev: candidates of each query that are scored.", at_least=2, idle=_NOT_MEASURED)
-    eval_every: int = knob(500, "--dev: steps between measurements.", at_least=1, idle=_NOT_MEASURED)
+    dev_depth: int = knob(50, "--dev: candidates of each query that are scored.", at_least=2, idle=(NOT_MEASURED,))
+    eval_every: int = knob(500, "--dev: steps between measurements.", at_least=1, idle=(NOT_MEASURED,))
     select: Literal["RR@10", "nDCG@10"] = knob(
-        "RR@10", "--dev: the measure that says which weights are the best.", idle=_NOT_MEASURED
+        "RR@10", "--dev: the measure that says which weights are the best.", idle=(NOT_MEASURED,)
     )
     patience: int | None = knob(None, "--dev: end after so many measurements that are not the best.", at_least=1)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = knob(

@@ -127,6 +127,11 @@ class PackedExamples:
         """How many examples have fewer negatives than `count`."""
         return sum(0 < len(self.negatives(number)) < count for number in range(len(self)))
 
+    def warn_of_short(self, command: str, count: int) -> None:
+        """Warn where examples have fewer negatives than `count`: a step fills up with the same ones."""
+        if short := self.short_of(count):
+            warn(f"{command}: {short:,} examples have fewer than {count} negatives; theirs repeat")
+
     def check(
         self,
         source: str,

@@ -21,7 +21,7 @@ from drtk.settings.writing import GeneratorSettings
 from drtk.training.arguments import arguments_of
 from drtk.training.callbacks import ShowProgress
 from drtk.training.distributed import summed, world_size
-from drtk.training.memory import allow_checkpointing
+from drtk.training.memory import allow_checkpointing, relief
 from drtk.training.pairs import Pair, Pairs, PairsOfSteps
 from drtk.training.schedule import Plan, planned
 from drtk.training.selection import Selection
@@ -151,6 +151,7 @@ def train_generator(
         data_collator=collating,
         callbacks=[ShowProgress("train-generator", schedule.steps)],
     )
+    trainer.relief = relief(anew="a smaller --batch or more devices", checkpointing=settings.gradient_checkpointing)
 
     def save() -> None:
         model.config.use_cache = use_cache

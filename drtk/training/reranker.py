@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from drtk.errors import DrtkError
-from drtk.io.progress import warn
 from drtk.losses.ranking import binary, hardest, listwise, r_drop
 from drtk.models.crossencoder import CrossEncoder
 from drtk.models.reading import text_of
@@ -193,11 +192,7 @@ def train_reranker(
     Raises DrtkError where the loss ceases to be a number, or memory is too small.
     """
     schedule = plan(examples, settings)
-    short = examples.short_of(settings.negatives_in_a_step)
-    if short:
-        warn(
-            f"train-reranker: {short:,} examples have fewer than {settings.negatives_in_a_step} negatives; theirs repeat"
-        )
+    examples.warn_of_short("train-reranker", settings.negatives_in_a_step)
     checkpoints = folder / "checkpoints"
     micro = settings.micro_batch or schedule.batch
     arguments = arguments_of(

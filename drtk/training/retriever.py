@@ -10,7 +10,6 @@ from typing import Any
 from torch import nn
 
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.io.progress import warn
 from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from drtk.models.checkpoint import TextEncoder
 from drtk.models.lora import add_adapters, merge_adapters, need_peft
@@ -120,9 +119,8 @@ def train_retriever(
     schedule = plan(len(examples), settings)
     passage, query = towers["passage"], towers.get("query", towers["passage"])
     goal = Goal.of(settings, similarity=str(passage.recipe.similarity), normalize=passage.recipe.normalize)
-    short = examples.short_of(settings.negatives)
-    if short and settings.draw != "replacement":
-        warn(f"train-retriever: {short:,} examples have fewer than {settings.negatives} negatives; theirs repeat")
+    if settings.draw != "replacement":
+        examples.warn_of_short("train-retriever", settings.negatives)
     checkpoints = folder / "checkpoints"
     arguments = arguments_of(settings, checkpoints, plan=schedule, seed=seed, device=device)
     pair = BiEncoder(

@@ -31,6 +31,7 @@ from drtk.training.checkpoints import (
     whole_checkpoints,
 )
 from drtk.training.distributed import mean_of_processes, rank, wait_for_all
+from drtk.training.memory import relief
 from drtk.training.reporting import beside_the_log
 from drtk.training.sampling import seed_of_step
 from drtk.training.selection import Selection
@@ -96,7 +97,7 @@ class DrtkTrainer(Trainer):
         self._steps_of_terms = 0
         self._first_loss: float | None = None
         self._last_loss = 0.0
-        self.relief = "--gradient-checkpointing or, begun anew, a smaller --batch or more devices"
+        self.relief = relief(anew="a smaller --batch or more devices")  # what a command adds to it is its own affair
         self._drawn_for = -1  # the step whose random draws have begun
         self.model_accepts_loss_kwargs = False
 

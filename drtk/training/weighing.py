@@ -120,7 +120,6 @@ def train_weigher(
         data_collator=collate,
         callbacks=[ShowProgress("termweight", schedule.steps)],
     )
-    trainer.relief = "beginning anew with a smaller --batch or more devices"
     facts: dict[str, Any] = {"method": method, "title": settings.title or "join", "trained_length": length}
     if method == "deepimpact":
         facts |= {"expand": list(settings.expand)}

@@ -218,10 +218,11 @@ def test_files_in_each_others_place_are_told(here: Path, capfd: pytest.CaptureFi
             run(*call, *TEXTS, "-o", "x")
     rows = [json.loads(line) for line in Path("queries.jsonl").read_text().splitlines()]
     Path("bare.jsonl").write_text("".join(json.dumps({"_id": row["_id"], "text": row["text"]}) + "\n" for row in rows))
-    for call in (["score", "examples.jsonl"], ["rerank", "run"]):
-        swapped = ["--corpus", "bare.jsonl", "--queries", "corpus.jsonl", *TEXTS[4:]]
+    run("rerank", "run", *TEXTS, "--depth", "2", "-o", "known.run")  # of which corpus, is known
+    for call in (["score", "examples.jsonl"], ["rerank", "run"], ["rerank", "known.run"]):
+        capfd.readouterr()
         with pytest.raises(DrtkError):
-            run(*call, *swapped, "--another-corpus", "-o", "x")
+            run(*call, "--corpus", "bare.jsonl", "--queries", "corpus.jsonl", *TEXTS[4:], "-o", "x")
         assert "were --queries and --corpus swapped?" in capfd.readouterr().err
 
 

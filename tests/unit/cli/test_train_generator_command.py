@@ -11,11 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.manifest import read_json
+from drtk.training.trainer import DrtkTrainer
 from tests.running import command
 from tests.tiny import tiny_model, tiny_writer, write_collection
 
@@ -312,3 +314,21 @@ def test_what_cannot_be_trained_or_measured_is_told(place: Path, tmp_path: Path)
     with pytest.raises(DrtkError, match=r"examples.jsonl: no pairs to measure with at this --dev-share"):
         train(place, tmp_path / "m", "--dev-share", "0")
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ([], "--gradient-checkpointing or, begun anew, a smaller --batch or more devices may help"),
+        (["--gradient-checkpointing"], "beginning anew with a smaller --batch or more devices may help"),
+    ],
+)
+def test_a_lack_of_memory_is_not_answered_with_what_is_in_use(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], told: str
+):
+    def full(*given: object, **named: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(DrtkTrainer, "training_step", full)
+    with pytest.raises(DrtkError, match=f"cpu: out of memory at step 1; {told}"):
+        train(place, tmp_path / "m", "--steps", "1", *more)
