@@ -31,11 +31,12 @@ def rows_of(path: Path) -> Iterator[dict]:
 
 @dataclass(frozen=True)
 class Real:
-    """A corpus, the weights of its word pieces that two methods give them, and MiniLM with the word pieces of these texts."""
+    """A corpus, the weights of its word pieces that three methods give them, and MiniLM with the word pieces of these texts."""
 
     corpus: Path
     bprop: Path
     inv_freq: Path
+    tfidf: Path
     model: Path
 
 
@@ -57,10 +58,11 @@ def real_passages(folder: Path, *, paragraphs: int) -> Real:
         row["continuations"] = [each["text"] for each in passages[number + 1 : number + 2] if _same_article(row, each)]
     corpus = _written(folder / "passages.jsonl", passages)
     model = with_words_of(corpus, start, folder / "minilm")
-    found = Real(corpus, folder / "bprop.jsonl", folder / "inv-freq.jsonl", model)
+    found = Real(corpus, *(folder / f"{each}.jsonl" for each in ("bprop", "inv-freq", "tfidf")), model)
     weigh = ["termweight", corpus, "--title", "none", "--bare"]
     run(*weigh, "--method", "bprop", "--model", model, "-o", found.bprop)
     run(*weigh, "--method", "inv-freq", "--tokenizer", model, "-o", found.inv_freq)
+    run(*weigh, "--method", "tfidf", "--tokenizer", model, "-o", found.tfidf)
     return found
 
 

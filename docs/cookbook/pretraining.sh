@@ -54,9 +54,9 @@ once() {
     encoder=$out/start
   else
     encoder=$out/$name.encoder
-    generator=""
-    case $arm in simlm) generator="--generator $out/start" ;; esac
-    pretrain --preset "$arm" --model "$out/start" $generator --steps "$steps" --eval-every "$steps" --seed "$seed" -o "$encoder"
+    more=""
+    case $arm in simlm) more="--generator $out/start" ;; cotmae) more="--set slots.context.spans=mixed" ;; esac
+    pretrain --preset "$arm" --model "$out/start" $more --steps "$steps" --eval-every "$steps" --seed "$seed" -o "$encoder"
   fi
   drtk train-retriever "$out/train.jsonl" --corpus "$data/squad/corpus.jsonl.gz" --queries "$out/questions.jsonl" --model "$encoder" \
     --negatives 0 --batch 16 --steps 60 --temperature 0.05 --query-length 32 --passage-length "$length" --seed "$seed" -o "$out/$name.retriever" $again

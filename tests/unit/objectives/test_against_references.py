@@ -336,6 +336,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], Callable[[Scene], Terms]]] = {
     "cocondenser": ("cocondenser", (), of_cocondenser),
     "corom": ("corom", (), of_cocondenser),
     "qac-cocondenser": ("qac-cocondenser", (), of_cocondenser),
+    "qac-cocondenser-mixed": ("qac-cocondenser-mixed", ("slots.b.draw=example",), of_cocondenser),
     "cotmae": ("cotmae", (), of_cotmae),
     "qac-cotmae": ("qac-cotmae", (), of_cotmae),
     "qac-cotmae-mixed": ("qac-cotmae-mixed", ("slots.context.draw=example",), of_cotmae),
@@ -347,6 +348,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], Callable[[Scene], Terms]]] = {
     "simlm-ae": ("simlm-ae", (), of_simlm_ae),
     "simlm, joint generator": ("simlm", JOINT, of_simlm_joint),
     "master": ("master", (), of_master),
+    "master-printed": ("master-printed", (), of_master),
     "master, one decoder": ("master", SHARED, of_master),
     "simcse": ("simcse", (), of_simcse),
     "diffcse": ("diffcse-sts-bert", (), of_diffcse),
@@ -389,7 +391,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], Callable[[Scene], Terms]]] = {
 }
 DROPPED = {"cpr": {"mlm", "mlm_npr", "npr", "dor", "gor"}, "por": {"mlm", "mlm_cmp", "mlm_npr", "mkp", "cmp", "npr"}}
 WITH_GAPS = {"qac-cocondenser": "b", "cotmae": "context", "qac-cotmae": "context", "qac-cotmae-released": "context"}
-WITH_GAPS |= {"master": "next", "mixture-example": "query", "ict": "query", "diffcse, next sentence": "changed_one"}
+WITH_GAPS |= {"master": "next", "master-printed": "next", "mixture-example": "query", "ict": "query", "diffcse, next sentence": "changed_one"}
 WITH_GAPS |= {"diffcse, same and next sentence": "n1"}
 
 

@@ -25,7 +25,7 @@ RETRIEVERS: dict[str, tuple[Any, ...]] = {
     # 6.6: as printed, and as released
     "simlm-nq-r1": (5e-6, 64, 20_000, 1000.0, 15, 32, 192, *SIMLM, "segment"),
     "simlm-nq-r2": (5e-6, 64, 20_000, 1000.0, 15, 32, 192, *SIMLM, "segment"),
-    "simlm-nq-distill": (3e-5, 64, 6.0, 1000.0, 23, 32, 192, *KL, "segment"),
+    "simlm-nq-distill": (5e-6, 64, 20_000, 1000.0, 23, 32, 192, *KL, "segment"),
     "simlm-nq-r1-official": (1e-5, 64, 20_000, 1000.0, 15, 32, 192, *SIMLM, "segment"),
     "simlm-nq-r2-official": (1e-5, 64, 20_000, 1000.0, 15, 32, 192, *SIMLM, "segment"),
     "simlm-nq-distill-official": (3e-5, 64, 15.0, 1000.0, 15, 32, 192, *KL, "segment"),

@@ -33,7 +33,8 @@ def all_of(stage: Stage) -> list[Seen]:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_an_example_is_masked_alike_in_batches_of_every_size(preset: str, world: World):
     """Batches of 4 and of 6 give an example another place, step and neighbours, and what it is masked by stays."""
-    draw = ["slots.context.draw=example"] if preset == "qac-cotmae-mixed" else []  # by the step it depends on the step
+    by_the_step = {"qac-cotmae-mixed": "context", "qac-cocondenser-mixed": "b"}  # what is drawn depends on the step
+    draw = [f"slots.{by_the_step[preset]}.draw=example"] if preset in by_the_step else []
     small = by_key(all_of(world.stage(preset, *draw, batch=4, steps=2)))
     large = by_key(all_of(world.stage(preset, *draw, batch=6, steps=2)))
     both = small.keys() & large.keys()
