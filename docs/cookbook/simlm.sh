@@ -17,6 +17,7 @@
 #   GENERATOR    the masked language model that replaces tokens; without it MODEL after a warm-up (WARM="--steps 5000 …")
 #   TEACHER      what the re-ranker begins with (the pre-trained encoder; the paper: google/electra-base-discriminator)
 #   BM25         the engine, bm25 or bm25s; INDEX: of vectors, flat or exact; DEPTH: of mining (200); K: of test runs (1000)
+#   NEGATIVES    what retriever 1 takes negatives from, in place of the BM25 index: a run, or examples (MS MARCO's official triples)
 #   RERANK       documents re-ranked for each test query (200)
 #   BY           source, where judgements name documents and passages are chunks of them; test runs are of passages all the same
 #   SCORED       options of mine-negatives for what the teacher scores ("--keep 23"), else all that was mined; SCORED_QUERIES: how many
@@ -31,7 +32,7 @@ stop() { echo "simlm.sh: $*" >&2 && exit 1; }
 [ $# -ge 5 ] || stop "wanted are CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT], given were $#"
 corpus=$1 queries=$2 qrels=$3 test=$4 model=$5 out=${6:-runs/simlm}
 recipe=${RECIPE:-simlm} variant=${VARIANT:-} depth=${DEPTH:-200} k=${K:-1000} by=${BY:-passage}
-for file in "$corpus" "$queries" "$qrels" "${ANSWERS:-$test}"; do # told now, not after hours
+for file in "$corpus" "$queries" "$qrels" "${ANSWERS:-$test}" "${NEGATIVES:-$corpus}"; do # told now, not after hours
   case $file in hf:*) ;; *) [ -e "$file" ] || stop "$file: No such file" ;; esac
 done
 case $model in /* | ./* | ../*) [ -e "$model" ] || stop "$model: no such model" ;; esac
@@ -83,7 +84,7 @@ retriever() { # retriever NAME EXAMPLES PRESET [OPTION…]
 step "BM25"
 drtk index "$corpus" --type "${BM25:-bm25}" -o "$out/bm25.index" $made
 ask bm25
-mine bm25 "$out/bm25.index"
+mine bm25 "${NEGATIVES:-$out/bm25.index}" ${NEGATIVES:+--depth 1000} # official lists are in random order
 systems="bm25"
 
 encoder=${ENCODER:-$out/pretrained}

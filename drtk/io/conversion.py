@@ -75,6 +75,8 @@ def records(source: str, kind: str, intake: Intake, side_files: Sequence[str] = 
     if kind == "queries":
         return read_queries(source, intake=intake)
     found = {"qrels": formats.judgements, "run": formats.hits, "examples": formats.examples}[kind]
+    if kind == "examples" and formats.is_triples(source, intake):
+        found = formats.triples
     return admitted(found(source, intake), source, intake)  # type: ignore[operator]
 
 

@@ -11,10 +11,11 @@ import orjson
 from drtk.io.examples import FoundExample, found_example, is_example, result_hits
 from drtk.io.intake import Intake
 from drtk.io.jsonarray import array_rows, is_array
+from drtk.io.kinds import is_candidate
 from drtk.io.rows import Row, json_fault, minted, parse_row, passage_from, query_from
 from drtk.io.tables import is_table, table_rows
 from drtk.io.tsv import Placed, passage_lines, query_lines
-from drtk.records import Hit, Passage, Qrel, Query
+from drtk.records import Example, Hit, Passage, Qrel, Query
 
 Record = TypeVar("Record")
 Found = Iterator[tuple[int, Record | ValueError]]
@@ -66,13 +67,15 @@ def judgements(source: str, intake: Intake) -> Found[Qrel]:
 
 
 def hits(source: str, intake: Intake) -> Found[Hit]:
-    """Hits of a TREC run, of MS MARCO's `qid<TAB>pid<TAB>rank` (score 1/rank), or of DPR's retrieval results."""
+    """Hits of a TREC run, of MS MARCO's ranked pairs or top-1000 candidates (score 1/rank), or of DPR's retrieval results."""
     from drtk.io.trec import query_hits
 
     if _is_json(source, intake):
         yield from _result_hits(source, intake)
     elif is_ranked_pairs(source, intake):
         yield from _ranked_pairs(source, intake)
+    elif is_candidate(_first_line(source, intake)):
+        yield from _candidates(source, intake)
     else:
         for block in query_hits(source, intake=intake):
             rows = zip(block.lines, block.doc_ids, block.ranks, block.scores, block.tags, strict=True)
@@ -92,8 +95,39 @@ def json_rows(source: str, intake: Intake) -> Iterator[Placed]:
 
 def is_ranked_pairs(source: str, intake: Intake) -> bool:
     """Whether a run is MS MARCO's three columns, judged by its first line."""
-    first = next((line for line in intake.peek(source).splitlines() if line.strip()), b"")
-    return len(first.split()) == 3
+    return len(_first_line(source, intake).split()) == 3
+
+
+def is_triples(source: str, intake: Intake) -> bool:
+    """Whether a file is MS MARCO's `qid<TAB>positive<TAB>negative`, judged by its first line.
+
+    A third column of 4 or less is a grade or a rank: of the collection's 8.8 million ids, five are that small.
+    """
+    columns = [] if _is_json(source, intake) else _first_line(source, intake).split()
+    return len(columns) == 3 and columns[2] not in (b"score", b"0", b"1", b"2", b"3", b"4")
+
+
+def triples(source: str, intake: Intake) -> Found[FoundExample]:
+    """One example for each run of consecutive triples of a query, placed at its first line."""
+    query, start = "", 0
+    positives: dict[str, None] = {}
+    negatives: dict[str, None] = {}
+    for number, columns in _columns_of(source, intake, "qid positive negative"):
+        if isinstance(columns, ValueError):
+            yield number, columns
+            continue
+        if columns[0] != query:
+            if positives:
+                yield start, FoundExample(Example(query, tuple(positives), tuple(negatives)))
+            query, start, positives, negatives = columns[0], number, {}, {}
+        positives[columns[1]] = None
+        negatives[columns[2]] = None
+    if positives:
+        yield start, FoundExample(Example(query, tuple(positives), tuple(negatives)))
+
+
+def _first_line(source: str, intake: Intake) -> bytes:
+    return next((line for line in intake.peek(source).splitlines() if line.strip()), b"")
 
 
 def _layout(source: str, intake: Intake) -> Literal["lines", "array", "table"]:
@@ -246,20 +280,43 @@ def _result_hits(source: str, intake: Intake) -> Found[Hit]:
 
 
 def _ranked_pairs(source: str, intake: Intake) -> Found[Hit]:
+    for number, columns in _columns_of(source, intake, "qid pid rank"):
+        if isinstance(columns, ValueError):
+            yield number, columns
+        elif not columns[2].isdecimal() or int(columns[2]) < 1:
+            yield number, ValueError(f"rank '{columns[2]}' is not a whole number from 1 on")
+        else:
+            rank = int(columns[2])
+            yield number, Hit(columns[0], columns[1], rank, 1 / rank)
+
+
+def _candidates(source: str, intake: Intake) -> Found[Hit]:
+    """Hits whose rank is the place among the query's lines; the file is not grouped by query."""
+    ranks: dict[str, int] = {}
+    for number, columns in _columns_of(source, intake, "qid pid query passage", separator="\t"):
+        if isinstance(columns, ValueError):
+            yield number, columns
+            continue
+        query_id, doc_id = columns[0], columns[1]
+        if not (query_id.isdecimal() and doc_id.isdecimal()):
+            yield number, ValueError(f"expected whole numbers as qid and pid, found '{query_id}' and '{doc_id}'")
+            continue
+        ranks[query_id] = rank = ranks.get(query_id, 0) + 1
+        yield number, Hit(query_id, doc_id, rank, 1 / rank)
+
+
+def _columns_of(
+    source: str, intake: Intake, names: str, *, separator: str | None = None
+) -> Iterator[tuple[int, list[str] | ValueError]]:
+    """(line, columns) of a file with as many columns as `names`, split at white space or at `separator`."""
+    count = len(names.split())
     for number, line in intake.lines(source):
         try:
-            columns = line.decode().split()
-            if not columns:
-                continue
-            if len(columns) != 3:
-                raise ValueError(f"expected 3 columns 'qid pid rank', found {len(columns)}")
-            if not columns[2].isdecimal() or int(columns[2]) < 1:
-                raise ValueError(f"rank '{columns[2]}' is not a whole number from 1 on")
+            columns = line.decode().split(separator)
         except UnicodeDecodeError as error:
             yield number, ValueError(f"not UTF-8 at byte {error.start + 1}")
             continue
-        except ValueError as error:
-            yield number, error
-            continue
-        rank = int(columns[2])
-        yield number, Hit(columns[0], columns[1], rank, 1 / rank)
+        if len(columns) == count:
+            yield number, columns
+        elif line.strip():
+            yield number, ValueError(f"expected {count} columns '{names}', found {len(columns)}")

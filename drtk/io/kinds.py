@@ -14,7 +14,8 @@ _QUESTIONS = ("text", "question", "query", "query_text")
 LOOKED_AT = 10  # lines: a single one that is damaged shall not pass for another kind
 
 EXAMPLES, RUN, JUDGEMENTS = "training examples", "hits of a TREC run", "judgements"
-RANKED = "judgements, or MS MARCO's ranked pairs"  # q1 p1 1: a grade, or a rank
+RANKED = "judgements, or MS MARCO's ranked pairs or triples"  # q1 p1 1: a grade, a rank, or a negative
+CANDIDATES = "MS MARCO's top-1000 candidates"  # qid, pid, query, passage
 QUERIES, PASSAGES, EITHER = "queries", "passages", "queries or passages"
 PREDICTIONS, EXPANSIONS = "predicted answers", "expansions of questions"
 
@@ -41,6 +42,12 @@ def kind_of(head: bytes) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
+def is_candidate(line: bytes) -> bool:
+    """Whether a line is MS MARCO's `qid<TAB>pid<TAB>query<TAB>passage`; one that ends in a number is a judgement."""
+    columns = line.split(b"\t")
+    return len(columns) == 4 and columns[0].isdigit() and columns[1].isdigit() and not columns[3].strip().isdigit()
+
+
 def _of_line(line: bytes) -> str | None:
     if line.lstrip().startswith(b"{"):
         try:
@@ -48,6 +55,8 @@ def _of_line(line: bytes) -> str | None:
         except orjson.JSONDecodeError:
             return None
         return kind_of_row(row)
+    if is_candidate(line):
+        return CANDIDATES
     try:
         columns = line.decode().split()
     except UnicodeDecodeError:

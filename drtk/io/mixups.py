@@ -8,8 +8,9 @@ from drtk.io.progress import warn
 from drtk.io.streams import is_stream, open_input
 from drtk.io.tables import is_table
 
-_NO_EXAMPLES = (kinds.RUN, kinds.JUDGEMENTS, kinds.RANKED, kinds.PASSAGES, kinds.PREDICTIONS, kinds.EXPANSIONS)
-_NO_RUN = (kinds.EXAMPLES, kinds.JUDGEMENTS, kinds.RANKED, kinds.QUERIES, kinds.PASSAGES, kinds.EITHER)
+_NEITHER = (kinds.JUDGEMENTS, kinds.RANKED, kinds.CANDIDATES, kinds.PASSAGES)
+_NO_EXAMPLES = (*_NEITHER, kinds.RUN, kinds.PREDICTIONS, kinds.EXPANSIONS)
+_NO_RUN = (*_NEITHER, kinds.EXAMPLES, kinds.QUERIES, kinds.EITHER)
 
 
 def kind_of_file(path: str) -> str | None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -270,6 +273,45 @@ def test_one_encoder_is_measured_on_every_collection_of_a_folder(workplace: Path
     (workplace / "beir" / "one" / "corpus.jsonl.gz").rename(workplace / "beir" / "one" / "corpus.jsonl.gz.bak")
     assert "beir/one has no corpus.jsonl" in beir("few", fails=True, SETS="one").stderr
     assert told(beir("few", SETS="forums/second")).keys() == {"collection", "one", *names[1:], "forums", "average"}
+
+
+def test_negatives_for_the_first_retriever_may_come_from_a_file(tmp_path: Path) -> None:
+    given = tmp_path / "triples.jsonl"
+    given.touch()
+    first, *later = reproduced(tmp_path, "squad", NEGATIVES=str(given))["mine-negatives"]
+    assert first[0] == str(given)
+    assert [number for option, number in pairwise(first) if option == "--depth"][-1] == "1000"  # the last one counts
+    assert [words[0].rpartition("/")[2] for words in later] == ["retriever1.index", *["retriever2.index"] * 2]
+    assert {value(words, "--depth") for words in later} == {"50"}
+
+
+def test_official_triples_and_candidates_are_mined(workplace: Path) -> None:
+    page = (COOKBOOK / "msmarco.md").read_text(encoding="utf-8").splitlines()
+    commands = [line for line in page if re.search(r"^drtk convert .* --as examples|drtk convert --as run", line)]
+    assert len(commands) == 2
+    triples = "".join(f"{query}\t{query}0\t{id}\r\n" for query in (1, 2) for id in range(21, 60))
+    (workplace / "qidpidtriples.train.full.2.tsv.gz").write_bytes(gzip.compress(triples.encode()))
+    lists = "".join(f"{query}\t{id}\tquery {query}\tpassage {id}\n" for id in range(10, 60) for query in (1, 2))
+    (workplace / "top1000.train.txt").write_text(lists)
+    with tarfile.open(workplace / "top1000.train.tar.gz", "w:gz") as archive:
+        archive.add(workplace / "top1000.train.txt", "top1000.train.txt")
+    rows = {"c.jsonl": range(10, 60), "q.jsonl": (1, 2)}
+    for name, ids in rows.items():
+        (workplace / name).write_text("".join(f'{{"_id": "{id}", "text": "text {id}"}}\n' for id in ids))
+    (workplace / "train.tsv").write_text("query-id\tcorpus-id\tscore\n1\t10\t1\n2\t20\t1\n2\t21\t1\n")
+    (workplace / "msmarco").mkdir()
+    inputs = "--queries q.jsonl --qrels train.tsv --corpus c.jsonl --positives passage --depth 5 --floor 0 --depth 1000"
+    names = ("triples.jsonl.zst", "top1000.run")
+    commands += [f"drtk mine-negatives msmarco/{name} {inputs} -o {name}.mined" for name in names]
+    (workplace / "mine.sh").write_text("set -e\n" + "\n".join(commands) + "\n")
+    done = shell(str(workplace / "mine.sh"), folder=workplace)
+    assert done.returncode == 0, done.stderr
+    wanted = {"triples.jsonl.zst": ({*range(21, 60)}, {*range(22, 60)})}
+    wanted["top1000.run"] = ({*range(11, 60)}, {*range(10, 60)} - {20, 21})
+    for name, (one, two) in wanted.items():
+        found = [json.loads(line) for line in (workplace / f"{name}.mined").read_text().splitlines()]
+        assert [(row["query_id"], sorted(row["positives"])) for row in found] == [("1", ["10"]), ("2", ["20", "21"])]
+        assert [{int(id) for id in row["negatives"]} for row in found] == [one, two]
 
 
 def test_the_hard_negatives_that_others_mined_train_a_retriever(workplace: Path) -> None:

@@ -146,6 +146,54 @@ def test_judgements_and_runs_change_their_columns(tmp_path: Path) -> None:
     assert run("--as", "run", input=b"1\td\t4\n") == b"1 Q0 d 4 0.25 drtk\n"
 
 
+TRIPLES = b"7\t70\t15\r\n7\t70\t16\r\n7\t71\t15\r\n8\t80\t15\r\n7\t70\t17\r\n"  # MS MARCO's files have CRLF
+
+
+def test_official_triples_become_an_example_for_each_query(tmp_path: Path) -> None:
+    (tmp_path / "qidpidtriples.tsv.gz").write_bytes(gzip.compress(TRIPLES))
+    found = run(str(tmp_path / "qidpidtriples.tsv.gz"), "--as", "examples").splitlines()
+    assert [orjson.loads(line) for line in found] == [
+        {"query_id": "7", "positives": ["70", "71"], "negatives": ["15", "16"]},
+        {"query_id": "8", "positives": ["80"], "negatives": ["15"]},
+        {"query_id": "7", "positives": ["70"], "negatives": ["17"]},
+    ]
+    assert run("-", "--as", "examples", input=TRIPLES).splitlines() == found
+
+
+def test_official_triples_go_on_from_a_bad_line(tmp_path: Path) -> None:
+    (tmp_path / "triples.tsv").write_bytes(b"7\t70\t15\n7\t70\n7\t70\t16\n")
+    with pytest.raises(RecordError, match=r"triples.tsv:2: expected 3 columns 'qid positive negative', found 2"):
+        run(str(tmp_path / "triples.tsv"), "--as", "examples")
+    found = run(str(tmp_path / "triples.tsv"), "--as", "examples", "--skip-bad", "1")
+    assert orjson.loads(found) == {"query_id": "7", "positives": ["70"], "negatives": ["15", "16"]}
+
+
+@pytest.mark.parametrize("content", ["query-id\tcorpus-id\tscore\n7\t70\t1\n", "7\t70\t1\n", "7\t70\t0\n7\t71\t4\n"])
+def test_judgements_and_ranked_pairs_are_no_triples(tmp_path: Path, content: str) -> None:
+    (tmp_path / "qrels.tsv").write_text(content)
+    with pytest.raises(RecordError, match=r"qrels.tsv:1: "):
+        run(str(tmp_path / "qrels.tsv"), "--as", "examples")
+
+
+def test_official_candidates_become_a_run_with_ranks_by_query(tmp_path: Path) -> None:
+    path = tmp_path / "top1000.dev.tsv"
+    path.write_text("7\t15\twhat is it\tIt is this.\n8\t15\tand that\tIt is this.\n7\t70\twhat is it\t5 6 7 8\n")
+    found = run(str(path), "--as", "run").decode().splitlines()
+    assert found == ["7 Q0 15 1 1.0 drtk", "8 Q0 15 1 1.0 drtk", "7 Q0 70 2 0.5 drtk"]
+    with path.open("a") as more:
+        more.write("D7\thttp://x\ttitle\tbody\n7\t71\n")
+    with pytest.raises(RecordError, match=r"top1000.dev.tsv:4: expected whole numbers as qid and pid, found 'D7'"):
+        run(str(path), "--as", "run")
+    assert len(run(str(path), "--as", "run", "--skip-bad", "2").splitlines()) == 3
+
+
+@pytest.mark.parametrize("content", ["7\t0\t70\t1\n", "D7\thttp://x\ttitle\tbody\n"])
+def test_judgements_and_documents_of_four_columns_are_no_candidates(tmp_path: Path, content: str) -> None:
+    (tmp_path / "four.tsv").write_text(content)
+    with pytest.raises(RecordError, match=r"four.tsv:1: expected 6 columns"):
+        run(str(tmp_path / "four.tsv"), "--as", "run")
+
+
 def test_empty_input_gives_the_frame_alone() -> None:
     assert run("--as", "passages", input=b"") == b""
     assert run("--as", "qrels", input=b"") == b"query-id\tcorpus-id\tscore\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drtk.io.kinds import EITHER, EXAMPLES, JUDGEMENTS, PASSAGES, QUERIES, RANKED, RUN, kind_of
+from drtk.io.kinds import CANDIDATES, EITHER, EXAMPLES, JUDGEMENTS, PASSAGES, QUERIES, RANKED, RUN, kind_of
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,8 @@ from drtk.io.kinds import EITHER, EXAMPLES, JUDGEMENTS, PASSAGES, QUERIES, RANKE
         (b"query-id\tcorpus-id\tscore\nq1\td1\t1\n", JUDGEMENTS),
         (b"# a comment\nq1 0 d1 1\n", JUDGEMENTS),
         (b"q1\td1\t1\n", RANKED),
+        (b"7\t15\twhat is it\tIt is this.\n7\t16\twhat is it\tOr 2 of these.\n", CANDIDATES),
+        (b"7\t0\t15\t1\n", JUDGEMENTS),
         (b'{"query_id": "q1", "positives": ["d1"], "negatives": []}\n', EXAMPLES),
         (b'[{"question": "why?", "answers": ["so"], "positive_ctxs": []}, {"questi', EXAMPLES),
         (b'\xef\xbb\xbf{"question": "why?", "answer": ["so"]}\n', QUERIES),

@@ -85,3 +85,21 @@ def test_presets_train_a_roberta_with_byte_level_pieces(
     assert len(lines) == 2
     for objective in load_preset(preset).content["objective"]:
         assert all(0 < line[objective["name"]] < math.inf for line in lines)
+
+
+def test_master_printed_masks_keywords_by_the_weights_of_either_method(
+    world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = {}
+    for method in ("tfidf", "inv-freq"):
+        weights, out = tmp_path / f"{method}.jsonl", tmp_path / method
+        weigh = ["termweight", world / "corpus.jsonl", "--method", method, "--tokenizer", world / "model", "--bare"]
+        command(capfd, *weigh, "--title", "none", "-o", weights, "-q")
+        train = ["pretrain", world / "corpus.jsonl", "--with", weights, "--preset", "master-printed", "-o", out, "-q"]
+        train += ["--model", world / "model", "--batch", "6", "--steps", "1", "--max-length", "32", "--log-every", "1"]
+        command(capfd, *train, "--warmup", "0")
+        first[method] = json.loads((out / "log.jsonl").read_text().splitlines()[0])
+    changed = {
+        name for name in ("mlm", "mkp", "cmp", "npr", "dor", "gor") if first["tfidf"][name] != first["inv-freq"][name]
+    }
+    assert changed == {"mkp", "npr"}  # the two decoders with keyword masks

@@ -377,7 +377,9 @@ def test_a_run_that_was_begun_with_another_index_is_not_gone_on_with(
         ('{"_id": "e1", "query_id": "q1", "kind": "title", "text": "x"}\n', "expansions of questions;"),
         ("query-id\tcorpus-id\tscore\nq1\td1\t1\n", "judgements;.*judgements: --qrels FILE"),
         ("q1 0 d1 1\nq1 0 d2 0\n", "judgements;.*judgements: --qrels FILE"),
-        ("q1\td1\t1\nq1\td2\t2\n", "ranked pairs;.*drtk convert FILE --as run"),
+        ("q1\td1\t1\nq1\td2\t2\n", "ranked pairs or triples;.*drtk convert FILE --as run"),
+        ("7\t70\t15\n7\t70\t16\n", "ranked pairs or triples;.*drtk convert FILE --as examples"),
+        ("7\t15\twhy?\tSo.\n7\t16\twhy?\tNot so.\n", "top-1000 candidates;.*drtk convert FILE --as run"),
         ("q1\twhy is it so?\nq2\thow?\n", "queries or passages;"),
     ],
 )
