@@ -173,7 +173,7 @@ def titled(
         )
     if title != "segment":
         return joined([heading, text], None if title == "join" else separator)
-    if room is not None:
+    if room is not None and separator is not None:
         heading, text = longest_first(heading, text, room - np.size(separator))
     found = joined([heading, text], separator)
     types = np.zeros(len(found.ids), np.int32)

@@ -22,7 +22,9 @@ WORDS = words_of("river")
 # words of title and text; without a title, short beside long, and both longer than half of any input below
 SIZES = [(0, 5), (1, 4), (2, 30), (5, 5), (9, 3), (20, 4), (15, 15), (16, 15), (15, 16), (3, 12)]
 PASSAGES = [
-    Passage(f"p{number}", " ".join(WORDS[(number + at) % 8] for at in range(text)), " ".join(WORDS[:8] * 3)[: title * 7])
+    Passage(
+        f"p{number}", " ".join(WORDS[(number + at) % 8] for at in range(text)), " ".join(WORDS[:8] * 3)[: title * 7]
+    )
     for number, (title, text) in enumerate(SIZES)
 ]
 
@@ -84,7 +86,11 @@ def test_the_encoder_reads_what_the_tokenizer_makes_of_title_and_text(world: Wor
         ("mlm", 1, ["title=segment"]),
         ("condenser", 1, ["title=segment"]),
         ("retromae", 2, ["title=segment"]),
-        ("diffcse-sts-bert", 6, ["title=segment"]),  # two views, the generator and the discriminator on two changed ones
+        (
+            "diffcse-sts-bert",
+            6,
+            ["title=segment"],
+        ),  # two views, the generator and the discriminator on two changed ones
         ("qac-cotmae-released", 2, ["title=segment", 'slots.context={view="passage"}']),  # the causal decoder
     ],
 )
