@@ -119,13 +119,14 @@ class Slot:
     clean: Tensor | None = None
     seen: Tensor | None = None
     given: list[Tensor] = field(default_factory=list)
+    types: Tensor | None = None
 
     @property
     def clean_ids(self) -> Tensor:
         return self.ids if self.clean is None else self.clean
 
     def states(self) -> list[Tensor]:
-        return self.given or self.anatomy.encode(self.ids, self.attention)
+        return self.given or self.anatomy.encode(self.ids, self.attention, self.types)
 
     def visibility(self, rate: float) -> Tensor:
         assert 0 <= rate <= 1

@@ -14,6 +14,7 @@
 #   LAUNCH       what starts training: "torchrun --nproc-per-node 8 -m"
 #   RECIPE       whose fine-tuning presets: simlm, simlm-nq or master-official; VARIANT=-official takes those of the released code
 #   PRETRAINING  the preset of pre-training (simlm); ENCODER: an encoder that is pre-trained already, nothing is pre-trained then
+#   TITLE        how pre-training reads titles: as the fine-tuning presets do (segment; sep with RECIPE=master-official), or none
 #   GENERATOR    the masked language model that replaces tokens; without it MODEL after a warm-up (WARM="--steps 5000 …")
 #   TEACHER      what the re-ranker begins with (the pre-trained encoder; the paper: google/electra-base-discriminator)
 #   BM25         the engine, bm25 or bm25s; INDEX: of vectors, flat or exact; DEPTH: of mining (200); K: of test runs (1000)
@@ -32,6 +33,7 @@ stop() { echo "simlm.sh: $*" >&2 && exit 1; }
 [ $# -ge 5 ] || stop "wanted are CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT], given were $#"
 corpus=$1 queries=$2 qrels=$3 test=$4 model=$5 out=${6:-runs/simlm}
 recipe=${RECIPE:-simlm} variant=${VARIANT:-} depth=${DEPTH:-200} k=${K:-1000} by=${BY:-passage}
+case $recipe in master-*) title=${TITLE:-sep} ;; *) title=${TITLE:-segment} ;; esac
 for file in "$corpus" "$queries" "$qrels" "${ANSWERS:-$test}" "${NEGATIVES:-$corpus}"; do # told now, not after hours
   case $file in hf:*) ;; *) [ -e "$file" ] || stop "$file: No such file" ;; esac
 done
@@ -92,12 +94,12 @@ if [ -z "${ENCODER:-}" ]; then
   start=$model generator=${GENERATOR:-}
   if [ -z "$generator" ]; then
     step "Warm-up: a head for MODEL, and a generator"
-    train pretrain "$corpus" --preset mlm --model "$model" -o "$out/warm" ${WARM:-}
+    train pretrain "$corpus" --preset mlm --set "title=$title" --model "$model" -o "$out/warm" ${WARM:-}
     start=$out/warm generator=$out/warm
   fi
   step "Pre-training"
   case ${PRETRAINING:-simlm} in simlm | simlm-rtd) proposals="--generator $generator" ;; *) proposals="" ;; esac
-  train pretrain "$corpus" --preset "${PRETRAINING:-simlm}" --model "$start" $proposals -o "$encoder" ${PRETRAIN:-}
+  train pretrain "$corpus" --preset "${PRETRAINING:-simlm}" --set "title=$title" --model "$start" $proposals -o "$encoder" ${PRETRAIN:-}
 fi
 for system in ${BASELINES:-}; do
   case $system in start) search start "$model" ;; pretrained) search pretrained "$encoder" ;; esac

@@ -16,6 +16,12 @@ _BERT_LIKE = ("bert", "roberta", "xlm-roberta", "electra")
 FAMILIES = (*_BERT_LIKE, "distilbert", "modernbert")
 
 
+def types_for(backbone: Any, types: Tensor | None) -> dict[str, Tensor]:
+    """Return token types as an argument of a model or its embeddings; nothing for a model with a single type, or none."""
+    has_types = getattr(backbone.config, "type_vocab_size", 0) > 1
+    return {"token_type_ids": types} if has_types and types is not None else {}
+
+
 class Anatomy:
     """An encoder taken apart: what is read may enter at any layer, and leave at any.
 
@@ -47,12 +53,12 @@ class Anatomy:
         """The number of layers."""
         return len(self.layers)
 
-    def embed(self, ids: Tensor) -> Tensor:
+    def embed(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
         """What enters the first layer: words, positions and types, normed and with dropout; electra's made as wide as its layers.
 
-        ids: (B, L)    returns: (B, L, H)
+        ids, types: (B, L); without types all are 0    returns: (B, L, H)
         """
-        return self._widened(self.backbone.embeddings(input_ids=ids))
+        return self._widened(self.backbone.embeddings(input_ids=ids, **types_for(self.backbone, types)))
 
     def words(self, ids: Tensor) -> Tensor:
         """Word vectors as the table has them, no position added. ids: (B, L); returns: (B, L, H)"""
@@ -139,12 +145,12 @@ class Anatomy:
         """What a head reads: the last states, through the encoder's final norm where it has one. (B, L, H) to (B, L, H)"""
         return self.backbone.final_norm(hidden) if self.family == "modernbert" else hidden
 
-    def encode(self, ids: Tensor, attention: Tensor) -> list[Tensor]:
+    def encode(self, ids: Tensor, attention: Tensor, types: Tensor | None = None) -> list[Tensor]:
         """All states of a reading: what enters the first layer, then what leaves each; the last one finished.
 
-        ids, attention: (B, L)    returns: 1 + depth tensors (B, L, H), those of `output_hidden_states=True`
+        ids, attention, types: (B, L)    returns: 1 + depth tensors (B, L, H), those of `output_hidden_states=True`
         """
-        hidden = self.embed(ids)
+        hidden = self.embed(ids, types)
         states = [hidden, *self.run(self.layers, hidden, self.mask(attention))]
         states[-1] = self.finish(states[-1])
         return states

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
+from drtk.models.anatomy import types_for
 from drtk.models.lm_head import LMHead, load_masked_lm
 
 _CHUNK_VALUES = 1 << 24  # scores held at a time: 64 MiB in float32
@@ -79,17 +80,18 @@ class Generator(nn.Module):
         before = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
         return int(positions) - before
 
-    def states(self, ids: Tensor, attention: Tensor) -> Tensor:
-        """The last states, with gradient and in the mode it is in. ids, attention: (B, L); returns: (B, L, H)"""
-        found: Tensor = self.backbone(input_ids=ids, attention_mask=attention).last_hidden_state
+    def states(self, ids: Tensor, attention: Tensor, types: Tensor | None = None) -> Tensor:
+        """The last states, with gradient and in the mode it is in. ids, attention, types: (B, L); returns: (B, L, H)"""
+        given = {"input_ids": ids, "attention_mask": attention} | types_for(self.backbone, types)
+        found: Tensor = self.backbone(**given).last_hidden_state
         return found
 
-    def features(self, ids: Tensor, attention: Tensor, where: Tensor) -> Tensor:
+    def features(self, ids: Tensor, attention: Tensor, where: Tensor, types: Tensor | None = None) -> Tensor:
         """What the head multiplies by its embeddings, at some places, with gradient: what a generator that is trained learns from.
 
-        ids, attention: (B, L)    where: (B, L) bool    returns: (m, E), in the order of the places
+        ids, attention, types: (B, L)    where: (B, L) bool    returns: (m, E), in the order of the places
         """
-        return self.head.features(self.states(ids, attention)[where])
+        return self.head.features(self.states(ids, attention, types)[where])
 
     @torch.no_grad()
     def fill(
@@ -101,12 +103,14 @@ class Generator(nn.Module):
         decode: Literal["sample", "argmax"],
         scope: Literal["masked", "all"],
         noise: Tensor | None = None,
+        types: Tensor | None = None,
     ) -> Tensor:
         """The ids with proposals in place of hidden tokens, (B, L); "all": of every token but the first.
 
         decode: "sample" draws from the softmax at temperature 1, "argmax" takes the likeliest
         masked_ids, attention: (B, L)    hidden: (B, L) bool
         noise: (B, L), uniform in [0, 1): the draw of each place, so that neither its row nor its batch matters
+        types: (B, L), token types; None where all are 0
         Raises ValueError where "sample" is given no noise.
         """
         if decode == "sample" and noise is None:
@@ -118,7 +122,7 @@ class Generator(nn.Module):
         was = self.training
         self.eval()
         try:
-            features = self.features(masked_ids, attention, wanted)  # (m, E)
+            features = self.features(masked_ids, attention, wanted, types)  # (m, E)
             draws = noise[wanted].to(features.device) if noise is not None and decode == "sample" else None
             proposed = self._propose(features, draws)
         finally:

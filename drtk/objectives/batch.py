@@ -22,6 +22,7 @@ class SlotBatch:
     clean, given: int64 ids; attention: 1 at tokens, 0 at padding; content, hidden: bool
     present: (batch,) bool, False for examples without such a view
     edited: int64, -1 in rows whose tokens were replaced instead, or None; noise: float32 in [0, 1), or None; visible: (batch, tokens, tokens) bool, or None
+    types: int64 token types, or None where all are 0
     """
 
     clean: Tensor
@@ -33,6 +34,7 @@ class SlotBatch:
     edited: Tensor | None = None
     noise: Tensor | None = None
     visible: Tensor | None = None
+    types: Tensor | None = None
 
     def to(self, device: torch.device) -> SlotBatch:
         """The same on another device."""
@@ -74,6 +76,7 @@ class Collator:
         attention, content, hidden = np.zeros(shape, np.int64), np.zeros(shape, bool), np.zeros(shape, bool)
         edited = np.zeros(shape, np.int64) if any(each.edited is not None for each in slots) else None
         noise = np.zeros(shape, np.float32) if any(each.noise is not None for each in slots) else None
+        types = np.zeros(shape, np.int64) if any(each.types is not None for each in slots) else None
         for row, each in enumerate(slots):
             size = len(each.given)
             clean[row, :size], given[row, :size], attention[row, :size] = each.clean, each.given, 1
@@ -85,6 +88,8 @@ class Collator:
                     edited[row, :size] = each.edited
             if noise is not None and each.noise is not None:
                 noise[row, :size] = each.noise
+            if types is not None and each.types is not None:
+                types[row, :size] = each.types
         found: dict[str, Any] = {
             "clean": clean,
             "given": given,
@@ -94,6 +99,7 @@ class Collator:
             "present": np.array([each.present for each in slots]),
             "edited": edited,
             "noise": noise,
+            "types": types,
             "visible": self._visibility(name, attention, keys) if name in self._visible else None,
         }
         tensors: dict[str, Any] = {

@@ -22,7 +22,13 @@ def filled(slot: SlotBatch, corruption: Corruption, generator: Any, wanted: Gene
     scope = "masked" if corruption == "inserted" else wanted.scope
     with torch.no_grad():
         found: Tensor = generator.fill(
-            slot.given, slot.attention, slot.hidden, noise=slot.noise, decode=wanted.decode, scope=scope
+            slot.given,
+            slot.attention,
+            slot.hidden,
+            noise=slot.noise,
+            decode=wanted.decode,
+            scope=scope,
+            types=slot.types,
         )
     kept = ~slot.attention.bool()
     kept[:, 0] = True

@@ -150,7 +150,7 @@ class Network(nn.Module):
         """The sum of a joint generator's losses on what is masked (methods: section 5.6), ()."""
         where = slot.hidden & slot.present[:, None]
         head = self.generator.head
-        features = self.generator.features(slot.given, slot.attention, where)
+        features = self.generator.features(slot.given, slot.attention, where, slot.types)
         return token_losses_sum(features, head.weight, head.bias, slot.clean[where])
 
     @torch.no_grad()

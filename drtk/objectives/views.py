@@ -38,6 +38,11 @@ class SlotView:
         return self.slot.attention
 
     @property
+    def types(self) -> Tensor | None:
+        """(batch, tokens), token types; None where all are 0."""
+        return self.slot.types
+
+    @property
     def anatomy(self) -> Anatomy:
         """The encoder's parts."""
         return self._views.network.anatomy
@@ -79,7 +84,8 @@ class Views:
     def states(self, name: str) -> list[Tensor]:
         """States after the embeddings and after each layer, (batch, tokens, hidden) each."""
         if name not in self._states:
-            self._states[name] = self.network.anatomy.encode(self.ids(name), self.batch[name].attention)
+            slot = self.batch[name]
+            self._states[name] = self.network.anatomy.encode(self.ids(name), slot.attention, slot.types)
         return self._states[name]
 
     def vector(self, name: str) -> Tensor:

@@ -184,7 +184,7 @@ class Composition:
     projectors: dict[str, Projector] = field(default_factory=dict)
     generator: Generator | None = None
     example: Literal["passage", "document"] = "passage"
-    title: Literal["none", "join", "segment"] = "none"
+    title: Literal["none", "join", "sep", "segment"] = "none"
     crop: Literal["head", "random"] | None = None
     pooling: Literal["cls", "mean"] = "cls"
 

@@ -27,12 +27,14 @@ class Edited(NamedTuple):
     ids: int32    hidden: bool, True at inserted [MASK]s, which a generator fills
     edited: int64, the label: 1 at an inserted token, or at one right after tokens that were taken out
     words: int32, as in `Text`; an inserted token is a word of its own
+    types: as in `Text`; an inserted token has the type of the token after it
     """
 
     ids: np.ndarray
     hidden: np.ndarray
     edited: np.ndarray
     words: np.ndarray
+    types: np.ndarray | None = None
 
 
 def corrupted(
@@ -78,7 +80,10 @@ def with_masks(text: Text, gaps: np.ndarray, *, mask: int) -> Edited:
     ids, old = np.insert(text.ids, gaps, mask), np.insert(text.words, gaps, np.iinfo(np.int32).max)
     hidden = np.zeros(len(ids), dtype=bool)
     hidden[gaps + np.arange(len(gaps))] = True
-    return Edited(ids, hidden, hidden.astype(np.int64), renumbered(old))
+    types = None
+    if text.types is not None:
+        types = np.insert(text.types, gaps, text.types[np.minimum(gaps, len(text.types) - 1)])
+    return Edited(ids, hidden, hidden.astype(np.int64), renumbered(old), types)
 
 
 def deleted(text: Text, rate: float, *, rng: np.random.Generator) -> Edited:
@@ -94,7 +99,8 @@ def without(text: Text, removed: np.ndarray) -> Edited:
     after = np.zeros(len(removed), dtype=np.int64)
     after[1:] = removed[:-1]
     ids = text.ids[kept]
-    return Edited(ids, np.zeros(len(ids), dtype=bool), after[kept], renumbered(text.words[kept]))
+    types = None if text.types is None else text.types[kept]
+    return Edited(ids, np.zeros(len(ids), dtype=bool), after[kept], renumbered(text.words[kept]), types)
 
 
 def _share(rate: float, text: Text) -> int:

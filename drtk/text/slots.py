@@ -30,6 +30,7 @@ class Slotted(NamedTuple):
     edited:  1 at tokens that were inserted or follow a deletion; None where such a thing was not done
     noise:   numbers in [0, 1) for the generator's draws; None where there are none
     present: False for an example without such a view; a placeholder stands for it
+    types: token types; None where all are 0
     """
 
     clean: np.ndarray
@@ -39,29 +40,44 @@ class Slotted(NamedTuple):
     edited: np.ndarray | None
     noise: np.ndarray | None
     present: bool
+    types: np.ndarray | None = None
 
 
 class Frame(NamedTuple):
-    """Ids of the special tokens around a text, and what corruption must know of the vocabulary."""
+    """Ids of the special tokens around a text, and what corruption must know of the vocabulary.
+
+    between: ids of the special tokens between the two texts of a pair
+    has_types: whether the second text of a pair has another token type than the first
+    """
 
     first: int
     last: int
     vocabulary: Vocabulary
+    between: tuple[int, ...]
+    has_types: bool
 
     def around(self, text: Text) -> Text:
-        """The text between its special tokens."""
+        """The text between its special tokens; of the two types of a pair, each has the one of the token beside it."""
         weights = None if text.weights is None else np.pad(text.weights, 1)
+        types = None
+        if self.has_types and text.types is not None and len(text.types):
+            types = np.pad(text.types, 1, mode="edge")
         return Text(
             np.concatenate([[self.first], text.ids, [self.last]]).astype(np.int32),
             np.pad(text.words, 1, constant_values=-1),
             weights,
+            types,
         )
 
 
 def frame_of(tokenizer: Any) -> Frame:
     """The frame of a tokenizer of transformers."""
-    first, *_, last = tokenizer("")["input_ids"]
-    return Frame(first, last, Vocabulary(len(tokenizer), tokenizer.mask_token_id, frozenset(tokenizer.all_special_ids)))
+    first, *text, last = tokenizer("a")["input_ids"]
+    pair = tokenizer("a", "a", return_token_type_ids=True)
+    between = pair["input_ids"][1 + len(text) : -1 - len(text)]
+    has_types = "token_type_ids" in tokenizer.model_input_names and any(pair["token_type_ids"])
+    vocabulary = Vocabulary(len(tokenizer), tokenizer.mask_token_id, frozenset(tokenizer.all_special_ids))
+    return Frame(first, last, vocabulary, tuple(between), has_types)
 
 
 class SlotBuilder:
@@ -115,7 +131,8 @@ class SlotBuilder:
             else:
                 edit = deleted(text, slot.rate, rng=rng)
             noise = rng.random(len(edit.ids), dtype=np.float32) if edit.hidden.any() else None
-            return Slotted(edit.ids, edit.ids, edit.words >= 0, edit.hidden, edit.edited, noise, present=True)
+            content = edit.words >= 0
+            return Slotted(edit.ids, edit.ids, content, edit.hidden, edit.edited, noise, present=True, types=edit.types)
         hidden = np.zeros(len(text.ids), dtype=bool)
         if slot.masking != "none":
             other = Other(made[slot.of].hidden, self._composition.slots[slot.of].rate) if slot.of else None
@@ -130,7 +147,7 @@ class SlotBuilder:
             shown = proposing.reads
         given = corrupted(text.ids, hidden, shown, rng=rng, vocabulary=self._frame.vocabulary)
         noise = rng.random(len(text.ids), dtype=np.float32) if corruption == "replaced" else None
-        return Slotted(text.ids, given, content, hidden, None, noise, present=True)
+        return Slotted(text.ids, given, content, hidden, None, noise, present=True, types=text.types)
 
     def _text(self, name: str, row: int, key: tuple[Any, ...], step: int, drawn: dict[Any, Any]) -> Text | None:
         """The text of a slot; slots that read parts of one view share its draw."""
@@ -142,9 +159,8 @@ class SlotBuilder:
         draw = (view.name, room, *sorted(view.options.items()))
         if draw not in drawn:
             rng = generator(*key, "view", view.name)
-            drawn[draw] = view.function(
-                self._corpus, row, rng=rng, room=room, separator=self._frame.last, **view.options
-            )
+            separator = self._frame.between if view.options.get("title") == "segment" else self._frame.last
+            drawn[draw] = view.function(self._corpus, row, rng=rng, room=room, separator=separator, **view.options)
         parts = drawn[draw]
         if parts is not None and view.part not in parts:
             choices = ", ".join(f"{view.name}.{part}".rstrip(".") for part in parts)

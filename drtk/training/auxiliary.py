@@ -163,5 +163,7 @@ def slot_of(inputs: Mapping[str, Tensor], role: str, rows: Any = slice(None)) ->
     """The texts of a role, or some of them, as the discriminator's slot."""
     ids = inputs[f"{role}_input_ids"][rows]
     found = {name: inputs[f"{PREFIX}{role}_{name}"][rows] for name in ("given", "content", "hidden", "noise")}
+    if (types := inputs.get(f"{role}_token_type_ids")) is not None:
+        found["types"] = types[rows]
     present = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
     return SlotBatch(clean=ids, attention=inputs[f"{role}_attention_mask"][rows], present=present, **found)

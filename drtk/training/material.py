@@ -59,7 +59,7 @@ class Material:
             )
         self.steps_per_epoch = len(self.rows) // settings.batch
         self.steps = settings.steps or max(1, round(settings.epochs * self.steps_per_epoch))
-        self._frame = frame_of(tokenizer)
+        self.frame = frame_of(tokenizer)
         self._pad = int(tokenizer.pad_token_id or 0)
         examples = self.dataset()
         for number in range(min(16, len(examples))):  # what cannot be made is said before anything is written
@@ -98,7 +98,7 @@ class Material:
         return SlotBuilder(
             self.composition,
             self.corpus,
-            self._frame,
+            self.frame,
             ids=self._first,
             max_length=self.settings.max_length,
             seed=seed,

@@ -51,7 +51,8 @@ def cropped(material: Material) -> np.ndarray:
             lengths = corpus.lengths
             title = view.options.get("title", "none")
             if title != "none":
-                lengths = lengths + corpus.title_lengths + (corpus.title_lengths > 0) * (title == "segment")
+                between = {"sep": 1, "segment": len(material.frame.between)}.get(title, 0)
+                lengths = lengths + corpus.title_lengths + (corpus.title_lengths > 0) * between
             found.append(lengths > room * _SHOWN[view.name])
     return np.logical_and.reduce(found) if found else np.zeros(len(corpus), dtype=bool)
 

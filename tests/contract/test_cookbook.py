@@ -186,6 +186,7 @@ def test_just_reproduces_fine_tuning_on_both_collections_each_with_sizes_of_its_
         [value(words, "--steps") for words in calls[name]] for name in ("pretrain", "train-retriever", "train-reranker")
     ]
     assert steps == [["150", "100", "50", "40"], ["80"] * 3 + ["30"] * 3, ["1200", "1200"]]
+    assert all("title=segment" in words for words in calls["pretrain"])  # as the presets of fine-tuning read titles
     assert [value(words, "--depth") for words in calls["rerank"]] == ["30", "30"]
     assert [value(words, "--sample") for words in calls["score"]] == ["500", "500"]
     assert {value(words, "--depth") for words in calls["mine-negatives"]} == {"50"}

@@ -26,6 +26,7 @@ class Edited:
     targets: per position: 0 or 1 (rtd), or the id to predict (mlm, clm)
     sentence, view: whose vector it is told: 0-based, view 0 or 1
     predict: positions that count in mlm and clm; rtd counts all
+    types: segment of every position; all 0 if empty
     """
 
     inputs: list[int]
@@ -33,6 +34,7 @@ class Edited:
     sentence: int
     view: int
     predict: list[int] = field(default_factory=list)
+    types: list[int] = field(default_factory=list)
 
 
 def difference_labels(original: list[int], inputs: list[int]) -> list[int]:
@@ -65,9 +67,11 @@ def generated(generator: BertForMaskedLM, masked: Text, *, scope: Literal["all",
     return [masked.original[0], *best[1:]]
 
 
-def discriminator_rows(discriminator: BertModel, vector: Tensor, ids: list[int], *, real: int) -> list[Tensor]:
+def discriminator_rows(
+    discriminator: BertModel, vector: Tensor, ids: list[int], *, real: int, types: list[int] | None = None
+) -> list[Tensor]:
     """Last-layer rows (width,) for the ids, the vector in the place of position 0; only the `real` first are seen."""
-    rows = [vector, *embedded(discriminator.embeddings, ids, [])[1:]]
+    rows = [vector, *embedded(discriminator.embeddings, ids, types or [])[1:]]
     return through(list(discriminator.encoder.layer), rows, [list(range(real))] * len(rows))
 
 
@@ -87,7 +91,8 @@ def rtd_losses(
     real = len(text.inputs)
     ids = [*text.inputs, *[pad] * (length - real)]
     labels = [*text.targets, *[0] * (length - real)]
-    rows = discriminator_rows(discriminator, vector, ids, real=real)
+    types = [*text.types, *[0] * (length - real)] if text.types else []
+    rows = discriminator_rows(discriminator, vector, ids, real=real, types=types)
     losses = [token_loss(head(row), label) for row, label in zip(rows, labels, strict=True)]
     return losses[:real], losses[real:]
 

@@ -29,6 +29,10 @@ class View(Protocol):
         """(B, L): 1 at tokens, 0 at padding"""
 
     @property
+    def types(self) -> Tensor | None:
+        """(B, L): token types; None where all are 0"""
+
+    @property
     def anatomy(self) -> Anatomy:
         """The encoder's parts."""
 

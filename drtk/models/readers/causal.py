@@ -68,7 +68,7 @@ class CausalReader(nn.Module):
 
     def forward(self, view: View, source: Tensor | None) -> Tensor:
         """source: (B, H); returns: (B, L, H)"""
-        hidden = with_source(source, view.anatomy.embed(view.ids), reader="causal")
+        hidden = with_source(source, view.anatomy.embed(view.ids, view.types), reader="causal")
         seen = self.seen(view.attention)
         for block in self.blocks:
             hidden = block(hidden, seen)

@@ -26,5 +26,5 @@ class Decoder(nn.Module):
     def forward(self, view: View, source: Tensor | None) -> Tensor:
         """source: (B, H); returns: (B, L, H)"""
         anatomy = view.anatomy
-        hidden = with_source(source, anatomy.embed(view.ids), reader="decoder")
+        hidden = with_source(source, anatomy.embed(view.ids, view.types), reader="decoder")
         return anatomy.finish(anatomy.run(self.layers, hidden, anatomy.mask(view.attention))[-1])

@@ -30,5 +30,5 @@ class Discriminator(nn.Module):
     def forward(self, view: View, source: Tensor | None) -> Tensor:
         """source: (B, H); returns: (B, L, H)"""
         mine = self._anatomy
-        hidden = with_source(source, mine.embed(view.ids), reader="discriminator")
+        hidden = with_source(source, mine.embed(view.ids, view.types), reader="discriminator")
         return mine.finish(mine.run(mine.layers, hidden, mine.mask(view.attention))[-1])

@@ -37,7 +37,7 @@ class TwoStream(nn.Module):
     def forward(self, view: View, source: Tensor | None) -> Tensor:
         """source: (B, H); returns: (B, L, H), where position 0 means nothing"""
         anatomy = view.anatomy
-        content = with_source(source, anatomy.embed(view.clean_ids), reader="two-stream")  # (B, L, H)
+        content = with_source(source, anatomy.embed(view.clean_ids, view.types), reader="two-stream")  # (B, L, H)
         query = content[:, :1] + anatomy.positions(content.shape[1])  # (B, 1, H) + (L, H)
         seen = allowed(view.visibility(self.visible), view.attention)
         if anatomy.family == "distilbert":

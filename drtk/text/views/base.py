@@ -16,7 +16,8 @@ from drtk.text.views import VIEWS
 
 Parts = dict[str, Text]
 Crop = Literal["head", "random"]
-Title = Literal["none", "join", "segment"]
+Title = Literal["none", "join", "sep", "segment"]
+Separator = int | Sequence[int]  # the ids between two texts: of a pair, RoBERTa has two
 Share = Annotated[float, 0.0, 1.0]  # an option with its bounds
 Count = Annotated[int, 1, float("inf")]
 View = TypeVar("View", bound=Callable[..., Parts | None])
@@ -108,22 +109,24 @@ def piece(text: Text, begin: int, end: int) -> Text:
         text.ids[begin:end],
         np.where(inside, words - lowest, words).astype(np.int32),
         None if text.weights is None else text.weights[begin:end],
+        None if text.types is None or begin >= end else text.types[begin:end] - text.types[begin],
     )
 
 
-def joined(texts: Sequence[Text], separator: int | None = None) -> Text:
+def joined(texts: Sequence[Text], separator: Separator | None = None) -> Text:
     """Texts one after the other, with `separator` between them where one is given, whose word is -1 and weight 0.
 
-    Words are numbered on. There are weights where all texts have them.
+    Words are numbered on. There are weights where all texts have them. The result is a single segment.
     """
+    between = np.atleast_1d(() if separator is None else separator)
     weighted = all(text.weights is not None for text in texts)
     ids, words, weights = [], [], []
     first = 0
     for at, text in enumerate(texts):
-        if at and separator is not None:
-            ids.append(np.array([separator]))
-            words.append(np.array([-1]))
-            weights.append(np.zeros(1))
+        if at:
+            ids.append(between)
+            words.append(np.full(len(between), -1))
+            weights.append(np.zeros(len(between)))
         ids.append(text.ids)
         words.append(np.where(text.words >= 0, text.words + first, -1))
         weights.append(np.zeros(0) if text.weights is None else text.weights)
@@ -146,15 +149,20 @@ def cropped(text: Text, room: int, how: Crop, *, rng: np.random.Generator) -> Te
     return piece(text, begin, begin + room)
 
 
-def titled(corpus: Corpus, row: int, text: Text, *, title: Title, separator: int | None) -> Text:
-    """`text` behind the title of passage `row`: "join" puts it right before, "segment" a separator between; "none" leaves it out.
+def titled(
+    corpus: Corpus, row: int, text: Text, *, title: Title, separator: Separator | None, room: int | None = None
+) -> Text:
+    """Put the title of passage `row` before `text`.
 
-    Raises MismatchError where the text has weights and the title none, ValueError for a segment without a separator.
+    title: "none" leaves it out, "join" puts nothing between the two, "sep" the separator, "segment" makes them a pair:
+    the separator between them, type 0 up to it and type 1 after it
+    room: cut a pair to so many tokens as tokenizers do, the longer of the two first
+    Raises MismatchError where the text has weights and the title none, ValueError where a separator is needed and missing.
     """
     if title == "none":
         return text
-    if title == "segment" and separator is None:
-        raise ValueError('title = "segment" needs the id of a separator')
+    if title in ("sep", "segment") and separator is None:
+        raise ValueError(f'title = "{title}" needs the id of a separator')
     heading = corpus.title(row)
     if not len(heading.ids):
         return text
@@ -163,9 +171,26 @@ def titled(corpus: Corpus, row: int, text: Text, *, title: Title, separator: int
             f"passage '{corpus.id(row)}' has weights but no 'title_weights'; "
             'drtk termweight --title join adds them, and title = "none" does without'
         )
-    return joined([heading, text], separator if title == "segment" else None)
+    if title != "segment":
+        return joined([heading, text], None if title == "join" else separator)
+    if room is not None and separator is not None:
+        heading, text = longest_first(heading, text, room - np.size(separator))
+    found = joined([heading, text], separator)
+    types = np.zeros(len(found.ids), np.int32)
+    types[len(types) - len(text.ids) :] = 1
+    return found._replace(types=types)
 
 
-def reading(corpus: Corpus, row: int, *, title: Title, separator: int | None) -> Text:
+def longest_first(first: Text, second: Text, room: int) -> tuple[Text, Text]:
+    """Cut the ends of two texts to `room` tokens together: the longer one, both to a half where both are longer than that."""
+    sizes = len(first.ids), len(second.ids)
+    if sum(sizes) > room:
+        short = max(0, min(*sizes, room // 2))
+        long = max(0, room - short)
+        sizes = (short, long) if sizes[0] <= sizes[1] else (long, short)
+    return piece(first, 0, sizes[0]), piece(second, 0, sizes[1])
+
+
+def reading(corpus: Corpus, row: int, *, title: Title, separator: Separator | None, room: int | None = None) -> Text:
     """The text of a passage, behind its title as `titled` says."""
-    return titled(corpus, row, corpus.text(row), title=title, separator=separator)
+    return titled(corpus, row, corpus.text(row), title=title, separator=separator, room=room)

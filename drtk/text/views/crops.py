@@ -8,7 +8,19 @@ import numpy as np
 
 from drtk.errors import UsageError
 from drtk.text.tokenised import Text
-from drtk.text.views.base import Corpus, Crop, Parts, Share, Title, cropped, joined, needing, piece, titled
+from drtk.text.views.base import (
+    Corpus,
+    Crop,
+    Parts,
+    Separator,
+    Share,
+    Title,
+    cropped,
+    joined,
+    needing,
+    piece,
+    titled,
+)
 
 _ROUNDING = 1e-9  # a share of a count that is whole but for the last bit of a float counts as whole
 
@@ -49,7 +61,7 @@ def ict(
     *,
     rng: np.random.Generator,
     room: int,
-    separator: int | None = None,
+    separator: Separator | None = None,
     remove: Share = 0.9,
     title: Title = "none",
     crop: Crop = "head",
@@ -66,7 +78,7 @@ def ict(
     rest = text
     if rng.random() < remove:
         rest = joined([piece(text, 0, begin), piece(text, end, len(text.ids))])
-    context = titled(corpus, row, rest, title=title, separator=separator)
+    context = titled(corpus, row, rest, title=title, separator=separator, room=room if crop == "head" else None)
     return {
         "query": cropped(piece(text, begin, end), room, crop, rng=rng),
         "context": cropped(context, room, crop, rng=rng),

@@ -8,7 +8,7 @@ import numpy as np
 
 from drtk.text import relations
 from drtk.text.tokenised import Text
-from drtk.text.views.base import Corpus, Crop, Parts, Title, cropped, joined, needing, piece, reading, titled
+from drtk.text.views.base import Corpus, Crop, Parts, Separator, Title, cropped, joined, needing, piece, titled
 
 Spans = Literal["random", "nearby", "overlap", "mixed", "distinct"]
 MIXED: tuple[Spans, ...] = ("random", "nearby", "overlap")
@@ -21,7 +21,7 @@ def pair(
     *,
     rng: np.random.Generator,
     room: int,
-    separator: int | None = None,
+    separator: Separator | None = None,
     spans: Spans = "random",
     title: Title = "none",
     crop: Crop = "head",
@@ -44,9 +44,10 @@ def pair(
         other, text = _partner(corpus, row, spans, room, rng=rng)
     if other is None:
         return None
-    a = reading(corpus, own, title=title, separator=separator)
-    b = titled(corpus, other, corpus.text(other) if text is None else text, title=title, separator=separator)
-    return {"a": cropped(a, room, crop, rng=rng), "b": cropped(b, room, crop, rng=rng)}
+    texts = {"a": (own, corpus.text(own)), "b": (other, corpus.text(other) if text is None else text)}
+    cut = room if crop == "head" else None
+    whole = {name: titled(corpus, *each, title=title, separator=separator, room=cut) for name, each in texts.items()}
+    return {name: cropped(each, room, crop, rng=rng) for name, each in whole.items()}
 
 
 def _partner(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from drtk.text.views.base import Corpus, Crop, Parts, Title, cropped, needing, piece, reading
+from drtk.text.views.base import Corpus, Crop, Parts, Separator, Title, cropped, needing, piece, reading
 
 
 def passage(
@@ -13,12 +13,12 @@ def passage(
     *,
     rng: np.random.Generator,
     room: int,
-    separator: int | None = None,
+    separator: Separator | None = None,
     title: Title = "none",
     crop: Crop = "head",
 ) -> Parts:
     """{"": the passage}; cropped once, so that ids, words and weights are of the same part."""
-    text = reading(corpus, row, title=title, separator=separator)
+    text = reading(corpus, row, title=title, separator=separator, room=room if crop == "head" else None)
     return {"": cropped(text, room, crop, rng=rng)}
 
 
@@ -29,7 +29,7 @@ def following(
     *,
     rng: np.random.Generator,
     room: int,
-    separator: int | None = None,
+    separator: Separator | None = None,
     title: Title = "none",
     crop: Crop = "head",
 ) -> Parts | None:
@@ -46,7 +46,7 @@ def halves(
     *,
     rng: np.random.Generator,
     room: int,
-    separator: int | None = None,
+    separator: Separator | None = None,
     title: Title = "none",
     crop: Crop = "head",
 ) -> Parts | None:
@@ -54,7 +54,8 @@ def halves(
 
     A passage of more than 2 * room tokens is cropped to that first, so that the halves stay neighbours. None for a single token.
     """
-    text = cropped(reading(corpus, row, title=title, separator=separator), 2 * room, crop, rng=rng)
+    whole = reading(corpus, row, title=title, separator=separator, room=2 * room if crop == "head" else None)
+    text = cropped(whole, 2 * room, crop, rng=rng)
     middle = len(text.ids) // 2
     if not middle:
         return None

@@ -26,9 +26,11 @@ def base(model: Any) -> Any:
 def test_states_are_the_hidden_states_of_transformers(family: str, attention: str) -> None:
     backbone = base(masked_lm(family, attention=attention))
     ids, seen = padded(backbone)
-    expected = backbone(input_ids=ids, attention_mask=seen, output_hidden_states=True).hidden_states
+    types = (torch.arange(ids.shape[1]) > 2).long() * seen  # of no effect where the family has none
+    typed = {"token_type_ids": types} if hasattr(backbone.embeddings, "token_type_embeddings") else {}
+    expected = backbone(input_ids=ids, attention_mask=seen, output_hidden_states=True, **typed).hidden_states
     anatomy = Anatomy(backbone)
-    states = anatomy.encode(ids, seen)
+    states = anatomy.encode(ids, seen, types)
     assert len(states) == len(expected) == 1 + anatomy.depth
     for found, wanted in zip(states, expected, strict=True):
         torch.testing.assert_close(found, wanted)

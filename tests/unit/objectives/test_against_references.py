@@ -87,6 +87,7 @@ class Scene:
                     ids[row, :size].tolist(),
                     [place for place in places if slot.hidden[row, place]],
                     [place for place in places if not slot.content[row, place]],
+                    [] if slot.types is None else slot.types[row, :size].tolist(),
                 )
             )
         return found
@@ -195,7 +196,7 @@ def of_simlm_joint(scene: Scene) -> Terms:
     generator = scene.network.generator
     slot = scene.batch["encoder"]
     masked = [
-        Text(text.original, slot.given[row, : len(text.original)].tolist(), text.hidden, text.special)
+        Text(text.original, slot.given[row, : len(text.original)].tolist(), text.hidden, text.special, text.types)
         for row, text in enumerate(scene.texts("encoder"))
     ]
     return simlm_joint(
@@ -255,8 +256,7 @@ def of_diffcse(scene: Scene, *, slots: Sequence[str] = CHANGED, **options: Any) 
         discriminator=scene.network.recoveries["difference"].reader.encoder,
         head=scene.target("difference").head,
         edited=edited,
-        running=True,
-        **{"weight": 0.005, "length": MAX_LENGTH} | options,
+        **{"weight": 0.005, "length": MAX_LENGTH, "running": True} | options,
     )
 
 
@@ -347,6 +347,8 @@ CASES: dict[str, tuple[str, tuple[str, ...], Callable[[Scene], Terms]]] = {
     "simlm-rtd": ("simlm-rtd", (), of_simlm_rtd),
     "simlm-ae": ("simlm-ae", (), of_simlm_ae),
     "simlm, joint generator": ("simlm", JOINT, of_simlm_joint),
+    "condenser, titles": ("condenser", ("title=segment",), of_condenser),
+    "retromae, titles": ("retromae", ("title=segment",), of_retromae),
     "master": ("master", (), of_master),
     "master-printed": ("master-printed", (), of_master),
     "master, one decoder": ("master", SHARED, of_master),
@@ -410,6 +412,20 @@ def test_a_preset_says_what_its_reference_says(case: str, world: World):
     assert len({len(text.original) for text in scene.texts(next(iter(scene.batch)))}) > 2
     with torch.no_grad():
         agree(scene.stage.terms(scene.batch), reference(scene))
+
+
+@pytest.mark.parametrize("preset", ["simcse", "diffcse-sts-bert"])
+def test_in_training_batch_norm_takes_the_statistics_of_both_views_together(preset: str, world: World):
+    """DiffCSE's released code puts both views through the projector as one batch; without dropout, their texts differ here."""
+    changes = ('slots.two={view="passage", corruption="deleted", rate=0.3}', "projectors.head.kind=bn")
+    scene = Scene(world.stage(preset, *changes).redrawn().without_dropout())
+    scene.network.train()
+    found = scene.stage.terms(scene.batch)
+    if preset == "simcse":
+        expected = simcse(scene.model, modules(scene), ids_of(scene, "one", "two"))
+    else:
+        expected = of_diffcse(scene, running=False)
+    agree(found, expected)
 
 
 @pytest.mark.parametrize("group", DROPPED)

@@ -94,6 +94,26 @@ def test_a_term_behind_a_bottleneck_trains_all_layers_by_the_vector_alone(preset
     assert any(float(slope.abs().max()) > 0 for name, slope in cut.items() if name.startswith(f"recoveries.{term}."))
 
 
+COPIES = {"simlm", "simlm-ae", "simlm-mlm", "simlm-rtd", "mixture-example"}
+RANDOM = {"condenser", "cocondenser", "qac-cocondenser", "cotmae", "qac-cotmae", "qac-cotmae-mixed", "master"}
+
+
+@pytest.mark.parametrize("preset", sorted(COPIES | RANDOM))
+def test_a_decoder_begins_as_the_encoders_last_layers_or_at_random(preset: str, world: World):
+    network = world.stage(preset).network
+    own = [dict(layer.named_parameters()) for layer in network.anatomy.layers]
+    stacks = [list(each.reader.layers) for each in network.recoveries.values() if hasattr(each.reader, "layers")]
+    assert stacks
+    for layers in stacks:
+        assert len(layers) == 2
+        for layer, last in zip(layers, own[-2:], strict=True):
+            for name, weight in layer.named_parameters():
+                if preset in COPIES:
+                    assert torch.equal(weight, last[name])
+                elif weight.dim() == 2:  # biases and norms begin as 0 and 1 everywhere
+                    assert not any(torch.equal(weight, each[name]) for each in own)
+
+
 @pytest.mark.parametrize("preset", GENERATED)
 def test_a_frozen_generator_has_no_gradient_and_is_no_part_of_the_model(preset: str, world: World):
     stage = world.stage(preset).redrawn()

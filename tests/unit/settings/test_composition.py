@@ -116,7 +116,7 @@ WRONG = {
     "a slot as a name": (('[slots]\none = "passage"\n', MLM), "[slots] must hold tables"),
     "a slot without a view": (("[slots]\none = { rate = 0.3 }\n", MLM), "[slots.one]: lacks 'view'"),
     "a key nobody knows": (("colour = 3\n", SLOTS, MLM), "unknown key 'colour'; choose from crop, example, pooling, title"),
-    "a choice there is not": (('title = "first"\n', SLOTS, MLM), "title: 'first' is not one of none, join, segment"),
+    "a choice there is not": (('title = "first"\n', SLOTS, MLM), "title: 'first' is not one of none, join, sep, segment"),
     "a rate above 1": (('[slots]\none = { view = "passage", rate = 1.5 }\n', MLM), "[slots.one]: rate 1.5 is not between 0 and 1"),
     "a rate that is a word": (('[slots]\none = { view = "passage", rate = "half" }\n', MLM), "[slots.one]: rate: expected float, found 'half'"),
     "a rate that is true": (('[slots]\none = { view = "passage", rate = true }\n', MLM), "[slots.one]: rate: expected float, found True"),

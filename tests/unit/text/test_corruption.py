@@ -119,6 +119,19 @@ def test_masks_are_put_before_the_places_named() -> None:
     assert (found.ids.dtype, found.edited.dtype, found.words.dtype) == (np.int32, np.int64, np.int32)
 
 
+def test_what_is_left_keeps_its_token_type_and_what_is_inserted_has_that_of_the_token_after_it() -> None:
+    ids, words = np.array([CLS, A, SEP, B, C, SEP], dtype=np.int32), np.array([-1, 0, -1, 1, 2, -1], dtype=np.int32)
+    text = Text(ids, words, types=np.array([0, 0, 0, 1, 1, 1], dtype=np.int32))
+    longer = with_masks(text, np.array([2, 3, 5]), mask=MASK)  # after the title, before the text, after the text
+    assert longer.ids.tolist() == [CLS, A, MASK, SEP, MASK, B, C, MASK, SEP]
+    assert longer.types is not None
+    assert longer.types.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1]
+    shorter = without(text, mask_at(6, 1, 3))
+    assert shorter.ids.tolist() == [CLS, SEP, C, SEP]
+    assert shorter.types is not None
+    assert shorter.types.tolist() == [0, 0, 1, 1]
+
+
 def test_ten_pieces_get_two_insertions_within_the_special_tokens() -> None:
     text = framed(*range(300, 310))
     gaps = set()

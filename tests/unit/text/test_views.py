@@ -120,9 +120,32 @@ def test_a_title_goes_before_the_text_with_or_without_a_separator(shelf):
     found = view("passage", corpus, 0, title="segment")[""]
     assert shelf.said(found) == "b c [SEP] a word ##ing"
     assert found.words.tolist() == [0, 1, -1, 2, 3, 3]
-    assert shelf.said(view("passage", corpus, 1, title="segment")[""]) == "d e f"  # no title, no separator
-    with pytest.raises(ValueError, match="separator"):
-        VIEWS.load("passage")(corpus, 0, rng=generator(1), room=9, title="segment")
+    assert found.types is not None
+    assert found.types.tolist() == [0, 0, 0, 1, 1, 1]
+    parted = view("passage", corpus, 0, title="sep")[""]
+    assert (shelf.said(parted), parted.types) == ("b c [SEP] a word ##ing", None)
+    bare = view("passage", corpus, 1, title="segment")[""]
+    assert (shelf.said(bare), bare.types) == ("d e f", None)  # no title, no separator, one segment
+    for title in ("sep", "segment"):
+        with pytest.raises(ValueError, match=f'title = "{title}" needs the id of a separator'):
+            VIEWS.load("passage")(corpus, 0, rng=generator(1), room=9, title=title)
+
+
+def test_a_part_of_a_pair_begins_with_the_first_segment(shelf):
+    corpus = shelf(passage("p", "a b c d", title="e f"))
+    types = {"e f [SEP] a": [0, 0, 0, 1], "f [SEP] a b": [0, 0, 1, 1], "[SEP] a b c": [0, 1, 1, 1], "a b c d": [0] * 4}
+    found = [view("passage", corpus, 0, seed=n, room=4, title="segment", crop="random")[""] for n in range(40)]
+    assert {shelf.said(each): each.types.tolist() for each in found} == types
+
+
+def test_of_a_pair_the_longer_text_is_cut_first(shelf):
+    corpus = shelf(passage("p", "a b c d", title="e f"), passage("q", "a b c", title="d e f g h"))
+
+    def shown(row: int, room: int) -> str:
+        return shelf.said(view("passage", corpus, row, room=room, title="segment")[""])
+
+    assert [shown(0, room) for room in (6, 5, 4)] == ["e f [SEP] a b c", "e f [SEP] a b", "e [SEP] a b"]
+    assert [shown(1, room) for room in (8, 7, 6)] == ["d e f g [SEP] a b c", "d e f [SEP] a b c", "d e f [SEP] a b"]
 
 
 def test_weights_are_cropped_with_their_pieces_and_those_of_a_title_go_before(shelf):

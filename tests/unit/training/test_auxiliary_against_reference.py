@@ -70,11 +70,8 @@ def detection(model: WithAuxiliary, role: str, inputs: dict[str, Tensor], *, sco
     real, pads = [], []
     for text in texts(inputs, role):
         vector = hidden_states(model.pair.passage.backbone, text.original, text.types)[-1][0]
-        untyped = Text(
-            text.original, text.inputs, text.hidden, text.special
-        )  # titles are a segment to the encoder alone
-        proposed = generated(masked_lm(model.network.generator), untyped, scope=scope)
-        edited = Edited(proposed, difference_labels(text.original, proposed), 0, 0)
+        proposed = generated(masked_lm(model.network.generator), text, scope=scope)
+        edited = Edited(proposed, difference_labels(text.original, proposed), 0, 0, types=text.types)
         found = rtd_losses(recovery.reader.encoder, recovery.target.head, vector, edited, length=length, pad=0)
         real.append(found[0])
         pads.append(found[1])
@@ -98,10 +95,11 @@ def retrieval(model: WithAuxiliary, inputs: dict[str, Tensor]) -> float:
     ("scope", "reduction", "weight"), [("all", "mean_all", None), ("masked", "mean", 0.1), ("all", "sum", 0.01)]
 )
 def test_a_step_minimises_both_tasks(place: Path, tmp_path: Path, scope: str, reduction: str, weight: float | None):
-    changes = {} if weight is None else {"aux_weight": weight}
+    changes = {} if weight is None else {"aux_weight": weight, "title": "segment"}
     stage = stage_of(place, aux_scope=scope, aux_reduction=reduction, **changes)
     assert isinstance(stage.model, WithAuxiliary)
     inputs = stage.inputs(range(4))
+    assert bool(inputs["passage_token_type_ids"].any()) is ("title" in changes)
     named = {"mean": "mean_valid"}.get(reduction, reduction)
     with torch.no_grad():
         sides = [

@@ -37,13 +37,14 @@ def test_a_passage_is_cropped_where_no_slot_has_room_for_it(preset: str, changes
     assert 0 < longer(stage, 10) < len(stage.material.corpus)
 
 
-def test_a_title_before_the_text_takes_room(world: World):
-    stage = world.stage("mlm", "title=segment", max_length=12)
+@pytest.mark.parametrize(("title", "between"), [("join", 0), ("sep", 1), ("segment", 1)])
+def test_a_title_before_the_text_takes_room(world: World, title: str, between: int):
+    stage = world.stage("mlm", f"title={title}", max_length=12)
     corpus = stage.material.corpus
     (pieces,) = {len(corpus.title(row).ids) for row in range(len(corpus))}
     assert pieces > 0
-    assert int(cropped(stage.material).sum()) == longer(stage, 10, more=pieces + 1)
-    assert longer(stage, 10, more=pieces + 1) > longer(stage, 10)
+    assert int(cropped(stage.material).sum()) == longer(stage, 10, more=pieces + between)
+    assert longer(stage, 10, more=pieces + between) > longer(stage, 10)
 
 
 def test_the_share_that_lacks_a_text_is_said_once_for_slots_that_lack_it_together(

@@ -1,20 +1,26 @@
-"""Training of query re-rankers: the schedule's known answers, batches, and what presets minimise."""
+"""Training of query re-rankers: the schedule's known answers, batches, clipping, and what presets minimise."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from drtk.cli.main import app
 from drtk.io.candidates import Candidates
 from drtk.records import Expansion, Query
 from drtk.settings.core import load_preset, merge
 from drtk.settings.query_reranking import QueryRerankerSettings
+from drtk.training.callbacks import ShowProgress
 from drtk.training.labelled import LabelledCandidates, Steps
 from drtk.training.query_reranker import collate, factor_of, inverse_sqrt, plan, query_objective
+from tests.expansions import labelled, write_world
+from tests.tiny import tiny_model
 
 
 def settings_of(preset: str, **changes: object) -> QueryRerankerSettings:
@@ -156,3 +162,27 @@ def test_an_epoch_sees_each_question_once_in_an_order_of_its_own() -> None:
     again = Steps(groups, batch=4, steps=4, seed=3)
     assert [again[at].candidates[0].question for at in (15, 0, 9)] == [seen[15], seen[0], seen[9]]
     assert np.array_equal(steps[0].ranks, [1, 2])
+
+
+@pytest.mark.parametrize(("options", "clipped"), [([], False), (["--trainer", "max_grad_norm=1.0"], True)])
+def test_large_gradients_are_not_clipped(
+    options: list[str], clipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    norms: list[float] = []
+
+    class Watching(ShowProgress):
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            slopes = [weight.grad for weight in given["model"].parameters() if weight.grad is not None]
+            norms.append(float(torch.stack([slope.norm() for slope in slopes]).norm()))
+
+    def magnified(settings: QueryRerankerSettings) -> Any:
+        return lambda model, inputs: {"margin": 1e4 * query_objective(settings)(model, inputs)["margin"]}
+
+    monkeypatch.setattr("drtk.training.query_reranker.ShowProgress", Watching)
+    monkeypatch.setattr("drtk.training.query_reranker.query_objective", magnified)
+    write_world(tmp_path, 8)
+    call = ["rerank-queries", "train", labelled(tmp_path), "--queries", tmp_path / "queries.jsonl", "-q", *options]
+    call += ["--model", tiny_model(tmp_path / "model"), "--device", "cpu", "--max-length", "24", "--batch", "4"]
+    app([str(each) for each in (*call, "--steps", 2, "--warmup", 1, "-o", tmp_path / "m")], standalone_mode=False)
+    assert len(norms) == 2
+    assert all(norm == pytest.approx(1.0, rel=1e-3) if clipped else norm > 10 for norm in norms)

@@ -112,7 +112,7 @@ def test_a_decoder_of_copies_on_the_encoders_own_states_gives_the_encoders_last(
     view = slot(anatomy)
     states = anatomy.encode(view.ids, view.attention)
     read = reader("decoder", anatomy, layers=2, init="copy")
-    anatomy.embed = lambda ids: states[-3]  # type: ignore[method-assign]
+    anatomy.embed = lambda ids, types: states[-3]  # type: ignore[method-assign]
     torch.testing.assert_close(read(view, states[-3][:, 0]), states[-1])
 
 
@@ -297,7 +297,7 @@ def test_the_two_streams_are_a_layer_of_the_encoder_where_both_are_the_same(fami
     read, view = reader("two-stream", anatomy), slot(anatomy, lengths=(5, 5))
     source = vector(2)
     anatomy.positions = lambda length: torch.zeros(length, 32)  # type: ignore[method-assign]
-    anatomy.embed = lambda ids: source.unsqueeze(1).expand(-1, 5, -1)  # type: ignore[method-assign]
+    anatomy.embed = lambda ids, types: source.unsqueeze(1).expand(-1, 5, -1)  # type: ignore[method-assign]
     expected = anatomy.run([read.layer], source.unsqueeze(1).expand(-1, 5, -1), anatomy.mask(view.attention))[0]
     torch.testing.assert_close(read(view, source), expected)
 
