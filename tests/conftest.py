@@ -15,8 +15,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["MPLBACKEND"] = "Agg"
 os.environ["COLUMNS"] = "100"  # help and tables come out the same at every width of terminal
 os.environ["NO_COLOR"] = "1"
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Models of tests are tiny: more threads are slower, and sixteen on a busy machine are slower than any deadline.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.hookimpl(trylast=True)  # after -m has left out what was not chosen
