@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Before any test module is imported: transformers, datasets and OpenMP read these at import.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -15,8 +16,11 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["MPLBACKEND"] = "Agg"
 os.environ["COLUMNS"] = "100"  # help and tables come out the same at every width of terminal
 os.environ["NO_COLOR"] = "1"
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The models are tiny: more threads only make them slower, on a busy machine by far.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Hypothesis fails a test by the clock unless told otherwise.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.hookimpl(trylast=True)  # after -m has left out what was not chosen

@@ -64,5 +64,5 @@ def test_parts_that_are_counted_then_weighed_are_what_one_run_makes(
         done(*call, "in", "--bare", "--collection", "counts", "--shard", f"{number}/3", "-o", f"part.{number}")
     found, whole = (list(map(orjson.loads, text.splitlines())) for text in (joined(window), Path("whole").read_bytes()))
     assert [row["_id"] for row in found] == [row["_id"] for row in whole]
-    for one, other in zip(found, whole, strict=True):  # attention adds up in another order
-        assert one["weights"] == pytest.approx(other["weights"], rel=1e-9)
+    for one, other in zip(found, whole, strict=True):  # attention adds up in another order; six digits are printed
+        assert one["weights"] == pytest.approx(other["weights"], rel=2e-5, abs=2e-6)

@@ -112,7 +112,7 @@ def test_the_page_of_natural_questions_runs_from_top_to_bottom(place: Path) -> N
     # The dense run is another page's: here it is BM25's.
     (place / "runs").mkdir()
     script = script.replace(
-        "drtk fuse nq.rd.run runs/dpr.run", "cp nq.test.run runs/dpr.run\ndrtk fuse nq.rd.run runs/dpr.run", 1
+        "drtk fuse nq.test.run runs/dpr.run", "cp nq.test.run runs/dpr.run\ndrtk fuse nq.test.run runs/dpr.run", 1
     )
     told = run(place, script)
     rows = [line.split()[0] for line in told.splitlines() if line.strip()]

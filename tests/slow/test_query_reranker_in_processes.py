@@ -44,7 +44,7 @@ def test_two_processes_train_as_one(tmp_path: Path, more: list[str]) -> None:
     ]
     losses = [[entry["loss"] for entry in entries if "loss" in entry] for entries in logs]
     assert len(losses[0]) == 6
-    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert losses[0] == pytest.approx(losses[1], abs=2e-5)
     ranks = [[entry["mean rank"] for entry in entries if "mean rank" in entry] for entries in logs]
     assert len(ranks[0]) == (3 if more else 0)
     assert ranks[0] == ranks[1]

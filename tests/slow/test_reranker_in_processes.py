@@ -47,4 +47,4 @@ def test_two_processes_train_as_one(tmp_path: Path, loss: list[str]) -> None:
         [json.loads(line)["loss"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
         for name in ("one", "two")
     ]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert losses[0] == pytest.approx(losses[1], abs=2e-5)

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +16,7 @@ from drtk.io.manifest import read_json
 from drtk.models.layout import read_layout
 from tests.families import FAMILIES, saved_masked_lm
 from tests.pretraining import World
+from tests.running import killed_at
 from tests.tiny import tiny_model
 
 JOINT = ["--set", "generator.mode=joint", "--set", "generator.slot=encoder"]
@@ -56,26 +52,16 @@ SCHEDULE = ["--steps", "60", "--log-every", "5", "--checkpoint-every", "10", "--
 SCHEDULE += ["--save-every", "40", "--micro-batch", "4", "--warmup", "10", "--trainer", "lr_scheduler_type=cosine"]
 
 
-def killed_at(checkpoint: int, world: World, output: Path, preset: str, *more: str) -> None:
+def killed(checkpoint: int, world: World, output: Path, preset: str, *more: str) -> None:
     """Pre-train in a process of its own, and kill that once a checkpoint is whole."""
-    command = [sys.executable, "-m", "drtk", *arguments(world, output, preset, *more)]
-    running = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 180
-        while not (output / "checkpoints" / f"checkpoint-{checkpoint}" / "complete").exists():
-            assert running.poll() is None, "ended before it could be killed"
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        os.kill(running.pid, signal.SIGKILL)
-    finally:
-        running.kill()
-        running.wait()
+    complete = output / "checkpoints" / f"checkpoint-{checkpoint}" / "complete"
+    killed_at(complete, *arguments(world, output, preset, *more))
     assert not (output / "meta.json").exists()
 
 
 def test_a_killed_simlm_resumes_to_the_same_weights_those_of_its_generator_too(world: World, tmp_path: Path):
     schedule = ["--steps", "20", "--checkpoint-every", "4", "--generator", str(world.generator), *JOINT, "--lr", "1e-3"]
-    killed_at(8, world, tmp_path / "killed", "simlm", *schedule)
+    killed(8, world, tmp_path / "killed", "simlm", *schedule)
     pretrain(world, tmp_path / "killed", "simlm", *schedule, "--resume")
     pretrain(world, tmp_path / "whole", "simlm", *schedule)
     mine, theirs = weights_of(tmp_path / "killed"), weights_of(tmp_path / "whole")
@@ -87,7 +73,7 @@ def test_a_killed_simlm_resumes_to_the_same_weights_those_of_its_generator_too(w
 
 def test_a_killed_pre_training_resumes_to_the_weights_of_an_uninterrupted_one(world: World, tmp_path: Path):
     output = tmp_path / "killed"
-    killed_at(30, world, output, "mixture-example", *SCHEDULE)
+    killed(30, world, output, "mixture-example", *SCHEDULE)
     with pytest.raises(MismatchError, match=r"other settings .*\(weight_decay\)"):
         pretrain(world, output, "mixture-example", *SCHEDULE, "--resume", "--weight-decay", "0.5", "--lr", "2e-3")
     with open(output / "log.jsonl", "a") as log:

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +25,7 @@ from drtk.models.listreranker import ListShape, load_list_reranker
 from drtk.retrieval.rescoring import reordered
 from drtk.settings.fusion import FuseSettings
 from drtk.settings.scoring import ScoringSettings
-from tests.running import command
+from tests.running import command, killed_at
 from tests.tiny import collection, tiny_crossencoder, write_collection
 
 TEXTS = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--model", "model"]
@@ -133,13 +128,13 @@ def test_scores_stand_beside_positives_and_negatives_and_all_else_passes_through
     pairs = [(queries[3]["text"], passages[at]["text"]) for at in (3, 4, 7, 9)]
     expected = Scorer("model", settings=ScoringSettings())(pairs)
     assert [*found[0]["scores"]["positives"], *found[0]["scores"]["negatives"]] == pytest.approx(
-        expected.tolist(), abs=1e-6
+        expected.tolist(), abs=1e-5
     )
     assert found[1]["scores"]["negatives"] == []
     assert found[1]["scores"]["positives"] != [9.0]
     run("score", "e.jsonl", *TEXTS, "--title", "none", "--logits", "-o", "logits.jsonl")
     logit = json.loads((here / "logits.jsonl").read_text().splitlines()[0])["scores"]["positives"][0]
-    assert 1 / (1 + np.exp(-logit)) == pytest.approx(expected[0], abs=1e-6)
+    assert 1 / (1 + np.exp(-logit)) == pytest.approx(expected[0], abs=1e-5)
 
 
 def test_so_many_examples_are_scored_evenly_spread(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +150,7 @@ def test_so_many_examples_are_scored_evenly_spread(here: Path, monkeypatch: pyte
     for row in some:
         expected = every[int(row["query_id"][1:])]["scores"]
         for side in ("positives", "negatives"):
-            assert row["scores"][side] == pytest.approx(expected[side], abs=1e-6)
+            assert row["scores"][side] == pytest.approx(expected[side], abs=1e-5)
     run("score", "e.jsonl", *TEXTS, "--sample", "99", "-o", "more.jsonl")
     assert (here / "more.jsonl").read_bytes() == (here / "all.jsonl").read_bytes()
     # What is left out counts for nothing, and a fault is told with the line it has in the file.
@@ -267,14 +262,6 @@ def test_vectors_of_the_pairs_are_written_beside_the_run(here: Path) -> None:
         run("index", "v", "--type", "exact", "-o", "index")
 
 
-def wait_for(there, running: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 120
-    while not there():
-        assert running.poll() is None, "ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -288,13 +275,7 @@ def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(
     call = ["rerank", "long", "--corpus", "corpus.jsonl", "--queries", "many.jsonl", "--model", "model", "--depth", "8"]
     call += ["--max-length", "32"]
     mine = ["-o", "out", "--vectors", "v"]
-    running = subprocess.Popen([sys.executable, "-m", "drtk", *call, *mine], stderr=subprocess.DEVNULL)
-    try:
-        wait_for((here / "v" / "00002.npy").exists, running)
-        os.kill(running.pid, signal.SIGKILL)
-    finally:
-        running.kill()
-        running.wait()
+    killed_at(here / "v" / "00002.npy", *call, *mine)
     assert not (here / "out").exists()
     with pytest.raises(DrtkError, match="--resume goes on from there"):
         run(*call, *mine)
@@ -439,13 +420,7 @@ def test_a_killed_list_training_resumes_to_the_same_weights(here: Path) -> None:
     run("rerank", "run", *TEXTS, "--depth", "10", "--vectors", "v", "-o", "out")
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
     call += ["--depth", "10", "--batch", "20", "--steps", "120", "--layers", "1", "--save-every", "10"]
-    running = subprocess.Popen([sys.executable, "-m", "drtk", *call, "-o", "h"], stderr=subprocess.DEVNULL)
-    try:
-        wait_for((here / "h" / "checkpoints" / "checkpoint-20" / "complete").exists, running)
-        os.kill(running.pid, signal.SIGKILL)
-    finally:
-        running.kill()
-        running.wait()
+    killed_at(here / "h" / "checkpoints" / "checkpoint-20" / "complete", *call, "-o", "h")
     run(*call, "-o", "h", "--resume")
     run(*call, "-o", "whole")
     assert (here / "h" / "model.safetensors").read_bytes() == (here / "whole" / "model.safetensors").read_bytes()
@@ -499,9 +474,9 @@ def test_an_ensemble_is_the_sum_of_z_normalised_scores(here: Path) -> None:
     (here / "two").write_text("q Q0 b 1 20 t\nq Q0 a 2 10 t\nq Q0 c 3 0 t\n")
     run("fuse", "one", "two", "--method", "zscore", "-o", "both")
     assert rankings("both")["q"] == [
-        ("b", pytest.approx(0.761835, abs=1e-6)),
-        ("c", pytest.approx(0.163985, abs=1e-6)),
-        ("a", pytest.approx(-0.925820, abs=1e-6)),
+        ("b", pytest.approx(0.761835, abs=2e-6)),
+        ("c", pytest.approx(0.163985, abs=2e-6)),
+        ("a", pytest.approx(-0.925820, abs=2e-6)),
     ]
     assert FuseSettings(method="zscore").normalize == "minmax"  # which the method overrules
 

@@ -114,7 +114,7 @@ def test_a_killed_run_resumed_equals_the_uninterrupted_one(place: Path, tmp_path
         with open(source, "wb") as pipe:  # half of the input, then it waits
             pipe.write(b"".join(lines[:144]))
             pipe.flush()
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 300
             while not (tmp_path / "out.part.json").exists():
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
@@ -221,7 +221,7 @@ def test_a_java_that_ends_the_process_instead_of_starting_is_told_on_one_line(
         env={**os.environ, variable: "-Xmx1k"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     (line,) = done.stderr.splitlines()

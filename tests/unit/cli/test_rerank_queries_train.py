@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +16,7 @@ from drtk.io.manifest import read_json
 from drtk.models.query_reading import Candidate
 from drtk.models.query_reranker import QueryScorer
 from tests.expansions import labelled, rows_of, write_rows, write_world
+from tests.running import killed_at
 from tests.tiny import tiny_crossencoder, tiny_model
 
 QUICK = ["--batch", "4", "--max-length", "24", "--device", "cpu", "--max-lr", "2e-2", "--warmup", "20"]
@@ -67,19 +63,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place:
     for kind in ("title", "answer"):
         more += ["--dev", f"{kind}={place / 'labelled.jsonl'}"]
     output = tmp_path / "killed"
-    running = subprocess.Popen(
-        [sys.executable, "-m", "drtk", *arguments(place, output, *more)], stderr=subprocess.DEVNULL
-    )
-    try:
-        deadline = time.monotonic() + 180
-        while not (output / "checkpoints" / "checkpoint-20" / "complete").exists():
-            assert running.poll() is None, "ended before it could be killed"
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        os.kill(running.pid, signal.SIGKILL)
-    finally:
-        running.kill()
-        running.wait()
+    killed_at(output / "checkpoints" / "checkpoint-20" / "complete", *arguments(place, output, *more))
     assert not (output / "meta.json").exists()
     with pytest.raises(MismatchError, match=r"other settings .*\(alpha\)"):
         run(place, output, *more, "--resume", "--alpha", "0.5")
@@ -292,7 +276,7 @@ def test_a_cross_encoder_that_likes_high_scores_is_turned_round(
         standalone_mode=False,
     )
     again = QueryScorer(str(tmp_path / "n"), device="cpu")([Candidate("which gardens", "rivers")])
-    assert float(again[0]) == pytest.approx(float(mine[0]), abs=1e-6)
+    assert float(again[0]) == pytest.approx(float(mine[0]), abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +17,7 @@ from drtk.models.seq2seq import save_writer
 from drtk.settings.core import load_preset, merge
 from drtk.settings.writing import GeneratorSettings
 from tests.asked import Asked, write_questions
+from tests.running import killed_at
 from tests.tiny import tiny_writer
 
 QUICK = [
@@ -269,18 +265,8 @@ def test_killed_while_a_later_fold_is_trained_and_resumed_the_weights_are_the_sa
 ) -> None:
     schedule = ["--folds", "2", "--steps", "20", "--save-every", "4", "--log-every", "4"]
     output = tmp_path / "killed"
-    call = [sys.executable, "-m", "drtk", *arguments(asked, writer, output, *schedule, task="gar-sentence")]
-    running = subprocess.Popen(call, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 300
-        while not (output / "fold-1" / "checkpoints" / "checkpoint-4" / "complete").exists():
-            assert running.poll() is None, "ended before it could be killed"
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        os.kill(running.pid, signal.SIGKILL)
-    finally:
-        running.kill()
-        running.wait()
+    call = arguments(asked, writer, output, *schedule, task="gar-sentence")
+    killed_at(output / "fold-1" / "checkpoints" / "checkpoint-4" / "complete", *call)
     assert not (output / "meta.json").exists()
     first = (output / "fold-0" / "model.safetensors").stat().st_mtime_ns
     lines = asked.questions.read_text()

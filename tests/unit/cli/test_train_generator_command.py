@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +13,7 @@ from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.manifest import read_json
 from drtk.training.trainer import DrtkTrainer
-from tests.running import command
+from tests.running import command, killed_at
 from tests.tiny import tiny_model, tiny_writer, write_collection
 
 QUICK = ["--batch", "8", "--lr", "3e-3", "--max-length", "24", "--target-length", "8"]
@@ -90,19 +85,7 @@ def test_queries_of_a_model_that_learnt_64_pairs_find_their_own_passages(
 def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place: Path, tmp_path: Path):
     schedule = ["--steps", "50", "--log-every", "5", "--save-every", "10", "--eval-every", "5", "--dev-share", "0.3"]
     output = tmp_path / "killed"
-    running = subprocess.Popen(
-        [sys.executable, "-m", "drtk", *arguments(place, output, *schedule)], stderr=subprocess.DEVNULL
-    )
-    try:
-        deadline = time.monotonic() + 180
-        while not (output / "checkpoints" / "checkpoint-20" / "complete").exists():
-            assert running.poll() is None, "ended before it could be killed"
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        os.kill(running.pid, signal.SIGKILL)
-    finally:
-        running.kill()
-        running.wait()
+    killed_at(output / "checkpoints" / "checkpoint-20" / "complete", *arguments(place, output, *schedule))
     assert not (output / "meta.json").exists()
     with pytest.raises(MismatchError, match=r"other settings .*\(weight_decay\)"):
         train(place, output, *schedule, "--resume", "--weight-decay", "0.1", "--lr", "2e-3")

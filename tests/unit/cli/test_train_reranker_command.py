@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +16,7 @@ from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.manifest import read_json
 from tests.precision import linear_layers
-from tests.running import command
+from tests.running import command, killed_at
 from tests.tiny import collection, tiny_crossencoder, tiny_model, write_collection
 
 QUICK = ["--batch", "8", "--negatives", "3", "--lr", "1e-3", "--max-length", "32", "--device", "cpu"]
@@ -71,21 +66,6 @@ def distance(mine: dict, theirs: dict) -> float:
     return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
 
 
-def killed(arguments: list[str], output: Path, step: int) -> None:
-    """Run a command, and kill it once the checkpoint of a step is whole."""
-    running = subprocess.Popen([sys.executable, "-m", "drtk", *arguments], stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 180
-        while not (output / "checkpoints" / f"checkpoint-{step}" / "complete").exists():
-            assert running.poll() is None, "ended before it could be killed"
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        os.kill(running.pid, signal.SIGKILL)
-    finally:
-        running.kill()
-        running.wait()
-
-
 def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place: Path, tmp_path: Path) -> None:
     more = [
         "--steps",
@@ -102,7 +82,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place:
     ]
     more += measured(place, "--eval-every", "10")
     output = tmp_path / "killed"
-    killed(arguments(place, output, *more), output, 20)
+    killed_at(output / "checkpoints" / "checkpoint-20" / "complete", *arguments(place, output, *more))
     assert not (output / "meta.json").exists()
     with pytest.raises(MismatchError, match=r"other settings .*\(weight_decay\)"):
         train(place, output, *more, "--resume", "--weight-decay", "0.5", "--lr", "2e-3")

@@ -214,7 +214,7 @@ def test_several_thresholds_without_generating_again(
     again = load(command(capfd, "keep-queries", "all.jsonl", "--scorer", models / "scorer", "--scores", "-q"))
     for new, old in zip(again, load((here / "all.jsonl").read_text()), strict=True):
         assert new["queries"] == old["queries"]
-        assert np.allclose(new["query_scores"], old["query_scores"], atol=1e-6)
+        assert np.allclose(new["query_scores"], old["query_scores"], atol=1e-5)
 
 
 def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(
@@ -239,7 +239,7 @@ def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(
         found = load(command(capfd, *call))
         texts = [f"{row['title']} {row['text']}" if title == "join" else row["text"] for row in rows]
         expected = scorer([(query, text) for text in texts for query in rows[0]["queries"]])
-        assert np.allclose([score for row in found for score in row["query_scores"]], expected, atol=1e-6)
+        assert np.allclose([score for row in found for score in row["query_scores"]], expected, atol=1e-5)
         assert all(row["query_scores"][0] == row["query_scores"][2] for row in found[:-1])  # equal, not nearly
         assert all(row["queries"] == ["rivers", "engines engineed", "rivers"] for row in found[:-1])
         assert found[-1]["queries"] == found[-1]["query_scores"] == []

@@ -66,7 +66,7 @@ def test_published_averages_follow_from_the_published_values(system: str) -> Non
     made = averaged(
         system, found, {name: {"nDCG@10": value} for name, value in zip(names, values, strict=True)}, measures
     )
-    assert made.overall["nDCG@10"] == pytest.approx(average, abs=5.1e-5)
+    assert made.overall["nDCG@10"] == pytest.approx(average, abs=2e-4)
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def test_bm25_of_four_documents(
     command(capfd, "index", "c.jsonl", "--type", "bm25s", "-o", "index", "-q", *options)
     rows = [line.split() for line in command(capfd, "search", "index", "q.jsonl", "--k1", k1, "--b", b).splitlines()]
     assert [row[2] for row in rows] == ["d3", "d1", "d4"]  # d2 has neither word
-    assert [float(row[4]) for row in rows] == pytest.approx(scores, abs=1e-6)
+    assert [float(row[4]) for row in rows] == pytest.approx(scores, abs=2e-6)
 
 
 def test_reciprocal_rank_recall_and_hit_rate(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -50,11 +50,11 @@ def test_reciprocal_rank_recall_and_hit_rate(here: Path, capfd: pytest.CaptureFi
     write(here / "a.run", "".join(lines))
     write(here / "qrels", "q1 0 d1 1\nq1 0 d7 1\nq2 0 d2 1\nq3 0 d0 1\nq4 0 d1 1\n")
     found = values(capfd, "a.run", "--qrels", "qrels", "--measures", "MRR@10 R@3 R@2 Hit@2 recall_3 success_2")
-    assert found["MRR@10"] == pytest.approx(0.208333, abs=1e-6)  # (1/2 + 1/3) / 4
+    assert found["MRR@10"] == pytest.approx(0.208333, abs=2e-6)  # (1/2 + 1/3) / 4
     assert (found["R@3"], found["R@2"], found["Hit@2"]) == (0.5, 0.125, 0.25)
     assert (found["recall_3"], found["success_2"]) == (0.5, 0.25)
     only = values(capfd, "a.run", "--qrels", "qrels", "--measures", "MRR@10", "--retrieved-only")
-    assert only["MRR@10"] == pytest.approx(0.277778, abs=1e-6)  # the wrong one, unless it is asked for
+    assert only["MRR@10"] == pytest.approx(0.277778, abs=2e-6)  # the wrong one, unless it is asked for
 
 
 def graded(here: Path, order: str) -> list[str]:
@@ -75,8 +75,8 @@ def test_ndcg_with_linear_and_exponential_gains(here: Path, capfd: pytest.Captur
     )
     measures = "nDCG@10 nDCG(dcg='exp-log2')@10 ndcg_cut_10"
     found = values(capfd, "a.run", "--qrels", "qrels", "--measures", measures)
-    assert found["nDCG@10"] == found["ndcg_cut_10"] == pytest.approx(0.721594, abs=1e-6)
-    assert found["nDCG(dcg='exp-log2')@10"] == pytest.approx(0.792739, abs=1e-6)
+    assert found["nDCG@10"] == found["ndcg_cut_10"] == pytest.approx(0.721594, abs=2e-6)
+    assert found["nDCG(dcg='exp-log2')@10"] == pytest.approx(0.792739, abs=2e-6)
     # a relevance level changes nothing in it
     assert (
         values(capfd, "a.run", "--qrels", "qrels", "--measures", "nDCG@10", "--rel", "2")["nDCG@10"] == found["nDCG@10"]
@@ -114,8 +114,9 @@ def test_trec_deep_learning_counts_grades_two_and_three(capfd: pytest.CaptureFix
     arguments = [folder / "run.txt", "--qrels", folder / "qrels.txt", "--measures"]
     plain = values(capfd, *arguments, "nDCG@10 AP RR")
     binary = values(capfd, *arguments, "nDCG@10 AP RR", "--rel", "2")
-    assert [round(plain[name], 4) for name in ("nDCG@10", "AP", "RR")] == [0.6714, 0.4362, 0.9435]
-    assert [round(binary[name], 4) for name in ("nDCG@10", "AP(rel=2)", "RR(rel=2)")] == [0.6714, 0.4093, 0.8274]
+    assert [plain[name] for name in ("nDCG@10", "AP", "RR")] == pytest.approx([0.6714, 0.4362, 0.9435], abs=2e-4)
+    found = [binary[name] for name in ("nDCG@10", "AP(rel=2)", "RR(rel=2)")]
+    assert found == pytest.approx([0.6714, 0.4093, 0.8274], abs=2e-4)
 
 
 def test_macro_averages_over_collections(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -37,13 +37,13 @@ def test_reciprocal_rank_is_cut_and_needs_the_grade() -> None:
 
 def test_ndcg_with_linear_gains() -> None:
     # DCG 3 + 2/log2(4) + 1/log2(6) = 4.386853; ideal 3 + 2/log2(3) + 2/log2(4) + 1/log2(5) + 1/log2(6) = 6.079389
-    assert 3 + 2 / 2 + 1 / log2(6) == pytest.approx(4.386853, abs=1e-6)
-    assert 3 + 2 / log2(3) + 2 / 2 + 1 / log2(5) + 1 / log2(6) == pytest.approx(6.079389, abs=1e-6)
-    assert ndcg(RANKED, POOL) == pytest.approx(0.721594, abs=1e-6)
+    assert 3 + 2 / 2 + 1 / log2(6) == pytest.approx(4.386853, abs=2e-6)
+    assert 3 + 2 / log2(3) + 2 / 2 + 1 / log2(5) + 1 / log2(6) == pytest.approx(6.079389, abs=2e-6)
+    assert ndcg(RANKED, POOL) == pytest.approx(0.721594, abs=2e-6)
 
 
 def test_ndcg_with_exponential_gains_is_another_measure() -> None:
-    assert ndcg(RANKED, POOL, exponential=True) == pytest.approx(0.792739, abs=1e-6)
+    assert ndcg(RANKED, POOL, exponential=True) == pytest.approx(0.792739, abs=2e-6)
 
 
 def test_ndcg_with_gains_of_ones_own() -> None:

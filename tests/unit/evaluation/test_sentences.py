@@ -21,7 +21,7 @@ def test_one_correlation_over_all_subsets_is_not_the_mean_of_theirs() -> None:
     a, b = ([0.9, 0.5, 0.1], [5, 3, 1]), ([0.95, 0.85, 0.80], [2, 1, 0])
     assert spearman(*a) == pytest.approx(1)
     assert spearman(*b) == pytest.approx(1)
-    assert spearman(a[0] + b[0], a[1] + b[1]) == pytest.approx(0.347863, abs=1e-6)
+    assert spearman(a[0] + b[0], a[1] + b[1]) == pytest.approx(0.347863, abs=2e-6)
     assert pearson([1, 2, 3], [2, 4, 6]) == pytest.approx(1)
 
 
@@ -33,14 +33,14 @@ def test_a_correlation_that_is_not_defined_is_said_to_be(predicted: list[float],
 
 def test_alignment_is_the_mean_squared_distance_of_pairs() -> None:
     # (1, 0) and (.8, .6): .2^2 + .6^2 = .4; lengths do not matter
-    assert alignment(THREE[:1], 3 * THREE[1:2]) == pytest.approx(0.4, abs=1e-6)
+    assert alignment(THREE[:1], 3 * THREE[1:2]) == pytest.approx(0.4, abs=2e-6)
     with pytest.raises(DrtkError, match="positive pairs"):
         alignment(THREE[:0], THREE[:0])
 
 
 def test_uniformity_is_over_pairs_of_different_sentences() -> None:
     # squared distances .4 2 .8: log of the mean of e^-.8 e^-4 e^-1.6; with the self-pairs it would be -.729562
-    assert uniformity(THREE) == pytest.approx(-1.499775, abs=1e-6)
+    assert uniformity(THREE) == pytest.approx(-1.499775, abs=2e-6)
     assert uniformity(np.repeat(THREE[:1], 2, axis=0)) == pytest.approx(0)
     with pytest.raises(DrtkError, match="two sentences"):
         uniformity(THREE[:1])

@@ -52,7 +52,7 @@ def environment(checkout: Path, *extras: str, failing: str = "", **variables: st
         env=clean | settings | {"DRTK_ACCELERATOR": "cpu"} | variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
 

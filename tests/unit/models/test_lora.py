@@ -27,7 +27,7 @@ def test_adapters_begin_as_nothing_and_their_work_outlives_them(model: Any, tmp_
     before = embedded(model, passages(6), role="passage")
     names = set(model.encoder.backbone.state_dict())
     add_adapters(model.encoder, rank=2)
-    assert abs(embedded(model, passages(6), role="passage") - before).max() < 1e-6
+    assert abs(embedded(model, passages(6), role="passage") - before).max() < 1e-5
     trained = [name for name, weight in model.encoder.named_parameters() if weight.requires_grad]
     assert trained
     assert all("lora_" in name and "pooler" not in name for name in trained)

@@ -118,7 +118,7 @@ def test_vectors_are_the_last_layers_at_the_first_position(scorer: Path) -> None
     prepared = mine.prepare([*pairs(), pairs()[0]])
     scores, vectors = mine.scores_and_vectors(prepared)
     assert vectors.shape == (len(pairs()) + 1, 32)
-    np.testing.assert_allclose(scores, mine.scores(prepared), atol=1e-6)
+    np.testing.assert_allclose(scores, mine.scores(prepared), atol=1e-5)
     assert (vectors[0] == vectors[-1]).all()
     loaded = load_crossencoder(scorer)
     encoded = loaded.tokenizer(*pairs()[3], return_tensors="pt", truncation=True, max_length=64)
@@ -126,12 +126,12 @@ def test_vectors_are_the_last_layers_at_the_first_position(scorer: Path) -> None
         hidden = loaded.model.bert(**encoded).last_hidden_state
         logit = loaded.model.classifier(loaded.model.bert.pooler(hidden))
     np.testing.assert_allclose(vectors[3], hidden[0, 0].numpy(), atol=1e-5)
-    assert scores[3] == pytest.approx(float(torch.sigmoid(logit)), abs=1e-6)
+    assert scores[3] == pytest.approx(float(torch.sigmoid(logit)), abs=1e-5)
 
 
 def test_logits_are_what_the_activation_is_given(scorer: Path) -> None:
     logits = Scorer(str(scorer), logits=True)(pairs())
-    np.testing.assert_allclose(1 / (1 + np.exp(-logits)), Scorer(str(scorer))(pairs()), atol=1e-6)
+    np.testing.assert_allclose(1 / (1 + np.exp(-logits)), Scorer(str(scorer))(pairs()), atol=1e-5)
 
 
 def test_padding_on_the_left_moves_the_first_position_along(scorer: Path, tmp_path: Path) -> None:

@@ -17,15 +17,15 @@ def test_top_k_comes_before_the_nucleus() -> None:
     # the three most likely, brought to a sum of 1: .470588 .294118 .235294; two of them reach .7: .40/.65 and .25/.65.
     # The other order keeps three: .40 + .25 = .65 < .7, so .20 stays as well
     kept, tokens = filtered(FIVE, top_k=3, top_p=0.7, temperature=1.0)
-    assert kept[0].tolist() == pytest.approx([0.615385, 0.384615, 0.0], abs=1e-6)
+    assert kept[0].tolist() == pytest.approx([0.615385, 0.384615, 0.0], abs=2e-6)
     assert tokens[0].tolist() == [0, 1, 2]
     alone, _ = filtered(FIVE, top_k=3, top_p=1.0, temperature=1.0)
-    assert alone[0].tolist() == pytest.approx([0.470588, 0.294118, 0.235294], abs=1e-6)
+    assert alone[0].tolist() == pytest.approx([0.470588, 0.294118, 0.235294], abs=2e-6)
 
 
 def test_no_filter_leaves_the_distribution_and_temperature_sharpens_it() -> None:
     everything, tokens = filtered(FIVE, top_k=0, top_p=1.0, temperature=1.0)
-    assert everything[0].tolist() == pytest.approx([0.40, 0.25, 0.20, 0.10, 0.05], abs=1e-6)
+    assert everything[0].tolist() == pytest.approx([0.40, 0.25, 0.20, 0.10, 0.05], abs=2e-6)
     assert tokens[0].tolist() == [0, 1, 2, 3, 4]
     # temperature .5 squares: .16 .0625 .04 .01 .0025, sum .275
     sharp, _ = filtered(FIVE, top_k=0, top_p=1.0, temperature=0.5)

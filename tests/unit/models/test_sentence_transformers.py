@@ -73,7 +73,7 @@ def test_two_poolings_dense_layers_and_normalisation(plain: Path, tmp_path: Path
     np.testing.assert_allclose(found, theirs.encode(TEXTS), atol=1e-5)
     again = tmp_path / "again"
     save_encoder(load_encoder(tmp_path / "m"), again)
-    np.testing.assert_allclose(st.SentenceTransformer(str(again), device="cpu").encode(TEXTS), found, atol=1e-6)
+    np.testing.assert_allclose(st.SentenceTransformer(str(again), device="cpu").encode(TEXTS), found, atol=1e-5)
     np.testing.assert_array_equal(Embedder(str(again), role="passage")(TEXTS), found)
 
 
@@ -142,7 +142,7 @@ def test_folders_written_here_load_in_sentence_transformers_and_transformers(tmp
     folder = tiny_model(tmp_path / "m", pooling=pooling, normalize=True)
     ours = Embedder(str(folder), role="passage")(TEXTS)
     theirs = st.SentenceTransformer(str(folder), device="cpu")
-    np.testing.assert_allclose(theirs.encode(TEXTS), ours, atol=1e-6)
+    np.testing.assert_allclose(theirs.encode(TEXTS), ours, atol=1e-5)
     assert theirs.max_seq_length == 64
     assert theirs.similarity_fn_name == "cosine"
     backbone, info = AutoModel.from_pretrained(folder, output_loading_info=True)

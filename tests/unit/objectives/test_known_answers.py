@@ -374,7 +374,7 @@ def test_an_auto_encoder_reads_the_text_and_rebuilds_it_from_masks_alone(world: 
 def test_a_weight_counts_what_a_preset_says(world: World):
     stage = world.stage("diffcse-transfer-roberta").redrawn()
     found = values(stage, stage.batch())
-    assert found["total"] == pytest.approx(found["contrast"] + 0.05 * found["difference"], abs=1e-6)
+    assert found["total"] == pytest.approx(found["contrast"] + 0.05 * found["difference"], abs=2e-6)
 
 
 def test_a_generator_that_replaces_everything_spares_the_first_token_alone(world: World):

@@ -54,8 +54,8 @@ def test_simlm_counts_every_token_that_is_not_special_and_its_masked_variant_the
     text, seen = slot([1, 0, 0, 0, 1], hidden=[2]), states(0.01, 0.7, 0.2, 0.5, 0.01)
     everywhere, masked = (Tokens(Said(3), everywhere=each) for each in (True, False))
     assert everywhere.positions(text).sum().item() == 3
-    assert everywhere.losses(seen, text, text.given).item() / 3 == pytest.approx(0.886420, abs=1e-6)
-    assert masked.losses(seen, text, text.given).item() == pytest.approx(1.609438, abs=1e-6)
+    assert everywhere.losses(seen, text, text.given).item() / 3 == pytest.approx(0.886420, abs=2e-6)
+    assert masked.losses(seen, text, text.given).item() == pytest.approx(1.609438, abs=2e-6)
     assert masked.positions(text).sum().item() == 1
 
 
@@ -85,7 +85,7 @@ def test_a_sentence_of_four_tokens_to_tell_apart() -> None:
     seen = states(0.5, 0.9, 0.8, 0.3, 0.6, 0.5, of=2)
     target = two_class_head(2, over="content")
     assert target.positions(text).sum().item() == 4
-    assert target.losses(seen, text, given).item() == pytest.approx(1.196005, abs=1e-6)
+    assert target.losses(seen, text, given).item() == pytest.approx(1.196005, abs=2e-6)
 
 
 def test_the_released_mean_counts_special_tokens_and_padding_as_original() -> None:
@@ -95,7 +95,7 @@ def test_the_released_mean_counts_special_tokens_and_padding_as_original() -> No
     target = two_class_head(2, over="length")
     count = target.positions(text).sum().item()
     found = target.losses(states(0.9, 0.8, 0.3, 0.6, 0.95, 0.95, of=2), text, given).item()
-    assert (count, found / count) == (6, pytest.approx(0.216432, abs=1e-6))
+    assert (count, found / count) == (6, pytest.approx(0.216432, abs=2e-6))
 
 
 def test_one_logit_says_the_same_as_two_that_differ_by_it() -> None:
@@ -106,7 +106,7 @@ def test_one_logit_says_the_same_as_two_that_differ_by_it() -> None:
         single.head.weight.copy_(torch.tensor([[-1.0, 1.0]]))
     seen = states(0.5, 0.9, 0.3, 0.5, of=2)
     double = two_class_head(2, over="content")
-    assert single.losses(seen, text, given).item() == pytest.approx(double.losses(seen, text, given).item(), abs=1e-6)
+    assert single.losses(seen, text, given).item() == pytest.approx(double.losses(seen, text, given).item(), abs=2e-6)
 
 
 def test_a_token_proposed_as_it_was_is_no_change() -> None:

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +16,7 @@ from drtk.io.manifest import read_json
 from drtk.models import text_writer
 from drtk.models.seq2seq import save_writer
 from tests.asked import Asked, write_questions
-from tests.running import command
+from tests.running import command, killed_at
 from tests.tiny import tiny_writer
 
 SHORT = ["--n", "6", "--max-new-tokens", "4"]
@@ -407,17 +402,7 @@ def test_killed_and_resumed_the_bytes_and_counts_are_the_same(
     write_questions(tmp_path, 200)
     call = ["expand-queries", "questions.jsonl", "--model", str(models / "t5"), "--kind", "answer", "--n", "12"]
     call += ["--max-new-tokens", "8", "-q"]
-    running = subprocess.Popen([sys.executable, "-m", "drtk", *call, "-o", "killed.jsonl"], stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 300
-        while not Path("killed.jsonl.part.json").exists():
-            assert running.poll() is None, "ended before it could be killed"
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        os.kill(running.pid, signal.SIGKILL)
-    finally:
-        running.kill()
-        running.wait()
+    killed_at(Path("killed.jsonl.part.json"), *call, "-o", "killed.jsonl")
     assert not Path("killed.jsonl").exists()
     app([*call, "-o", "killed.jsonl", "--resume"], standalone_mode=False)
     app([*call, "-o", "whole.jsonl"], standalone_mode=False)

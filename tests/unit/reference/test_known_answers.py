@@ -39,7 +39,7 @@ def mean(losses: list[Tensor]) -> float:
     return token_mean([losses]).item()
 
 
-def near(expected: float | list[float], *, abs: float = 1e-6) -> object:
+def near(expected: float | list[float], *, abs: float = 2e-6) -> object:
     return pytest.approx(expected, abs=abs)
 
 
@@ -186,7 +186,7 @@ def test_two_sentences_of_simcse():
     assert values(contrast_losses(COSINES, temperature=1.0)) == near([0.466573, 0.529260])
     assert mean(contrast_losses(COSINES, temperature=1.0)) == near(0.497917)
     assert mean(contrast_losses([[c.double() for c in row] for row in COSINES], temperature=0.05)) == near(
-        0.000388370, abs=1e-9
+        0.000388370, abs=2e-9
     )
 
 
@@ -214,7 +214,7 @@ PASSAGES = [torch.tensor(row) for row in ([0.8, 0.6], [0.6, -0.8], [0.28, 0.96],
 def test_two_queries_with_two_passages(loss: Callable[..., list[Tensor]], rows: list[float], cold: float):
     assert values(loss(QUERIES, PASSAGES, temperature=0.5)) == near(rows)
     precise = [[row.double() for row in side] for side in (QUERIES, PASSAGES)]
-    assert mean(loss(*precise, temperature=0.02)) == near(cold, abs=1e-6 if cold > 0.1 else 1e-9)
+    assert mean(loss(*precise, temperature=0.02)) == near(cold, abs=2e-6 if cold > 0.1 else 2e-9)
 
 
 def test_dot_products_of_a_retriever():

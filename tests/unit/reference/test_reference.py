@@ -308,7 +308,7 @@ def test_a_generator_that_learns_with_simlm_learns_from_its_own_loss_alone():
     for joint, own in zip(generator.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(joint.grad, own.grad)
     apart = simlm(model, LAYERS, REPLACED)["total"] + 0.2 * terms["generator"]
-    assert terms["total"].item() == pytest.approx(apart.item(), abs=1e-6)
+    assert terms["total"].item() == pytest.approx(apart.item(), abs=1e-5)
 
 
 def test_the_generator_of_diffcse_has_no_gradient_and_keeps_the_first_token():
@@ -475,7 +475,7 @@ def test_the_causal_decoder_predicts_every_next_token():
     losses = [token_loss(row, token) for row, token in zip(logits, tokens[1:], strict=True)]
     terms = cotmae_causal(model, LAYERS[:1], [(TEXTS[0], text)])
     assert len(losses) == 4
-    assert terms["context"].item() == pytest.approx(sum(losses).item() / 4, abs=1e-6)
+    assert terms["context"].item() == pytest.approx(sum(losses).item() / 4, abs=1e-5)
 
 
 def test_the_norm_behind_the_causal_layers_is_applied():
@@ -495,8 +495,8 @@ def test_simlm_counts_every_word_and_its_masked_variant_the_hidden_ones():
     losses = {at: token_loss(vocabulary_logits(model, last[at]), text.original[at]) for at in range(1, 7)}
     everywhere = simlm(model, decoder, [(text, text)])["encoder"]
     hidden = simlm_mlm(model, decoder, [(text, text)])["encoder"]
-    assert everywhere.item() == pytest.approx(sum(losses.values()).item() / 6, abs=1e-6)
-    assert hidden.item() == pytest.approx(sum(losses[at] for at in text.hidden).item() / len(text.hidden), abs=1e-6)
+    assert everywhere.item() == pytest.approx(sum(losses.values()).item() / 6, abs=1e-5)
+    assert hidden.item() == pytest.approx(sum(losses[at] for at in text.hidden).item() / len(text.hidden), abs=1e-5)
     assert len(text.hidden) == 2
 
 
@@ -527,7 +527,7 @@ def test_replaced_tokens_are_detected_as_such_and_kept_ones_as_kept():
     logits = torch.cat([head(row) for row in last[1:5]])
     expected = nn.functional.binary_cross_entropy_with_logits(logits, torch.tensor([1.0, 0.0, 1.0, 0.0]))
     terms = simlm_rtd(model, LAYERS, [(text, text)], encoder_head=head, decoder_head=head)
-    assert terms["encoder"].item() == pytest.approx(expected.item(), abs=1e-6)
+    assert terms["encoder"].item() == pytest.approx(expected.item(), abs=1e-5)
 
 
 # --- RetroMAE ------------------------------------------------------------------------------------------------------
@@ -590,8 +590,8 @@ def test_a_row_that_sees_itself_is_refused():
 def test_a_passage_without_successor_leaves_the_mean_of_that_decoder():
     model = small_bert()
     all_three, two = master(model, DECODERS, TASKS), master(model, DECODERS, [TASKS[0], TASKS[2]])
-    assert all_three["npr"].item() == pytest.approx(two["npr"].item(), abs=1e-6)
-    assert all_three["mlm_npr"].item() == pytest.approx(two["mlm_npr"].item(), abs=1e-6)
+    assert all_three["npr"].item() == pytest.approx(two["npr"].item(), abs=1e-5)
+    assert all_three["mlm_npr"].item() == pytest.approx(two["mlm_npr"].item(), abs=1e-5)
     assert all_three["mkp"].item() != pytest.approx(two["mkp"].item(), abs=1e-4)
 
 
@@ -643,12 +643,12 @@ def test_simcse_is_diffcse_without_its_second_term():
     second = [words(70 + number, size) for number, size in enumerate(SIZES)]
     own = simcse(model, projector_modules(), (SENTENCES, second))["contrast"]
     terms = sides(weight=0.0)(model, False)
-    assert terms["total"].item() == pytest.approx(own.item(), abs=1e-6)
+    assert terms["total"].item() == pytest.approx(own.item(), abs=1e-5)
 
 
 def test_the_weight_multiplies_the_difference():
     terms = plain(sides(weight=0.005)(small_bert(), False))
-    assert terms["total"] == pytest.approx(terms["contrast"] + 0.005 * terms["difference"], abs=1e-6)
+    assert terms["total"] == pytest.approx(terms["contrast"] + 0.005 * terms["difference"], abs=1e-5)
     alone = plain(sides(contrastive=False)(small_bert(), False))
     assert list(alone) == ["difference", "total"]
     assert alone["difference"] == terms["difference"]

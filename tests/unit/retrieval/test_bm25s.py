@@ -32,15 +32,15 @@ def test_scores_are_those_worked_out_by_hand(tmp_path: Path) -> None:
     # = .469703; d3 has both words, d2 none and so is not found
     (ranking,) = opened(built(tmp_path, KNOWN)).search(["b d"], 10)
     assert [id for id, _ in ranking] == ["d3", "d1", "d4"]
-    assert [score for _, score in ranking] == pytest.approx([0.861627, 0.469703, 0.337415], abs=1e-6)
+    assert [score for _, score in ranking] == pytest.approx([0.861627, 0.469703, 0.337415], abs=2e-6)
 
 
 def test_other_k1_and_b_need_no_new_index(tmp_path: Path) -> None:
     folder = built(tmp_path, KNOWN)
     (ranking,) = opened(folder, k1=0.82, b=0.68).search(["b d"], 10)
-    assert dict(ranking) == pytest.approx({"d1": 0.478089, "d3": 0.904166, "d4": 0.336647}, abs=1e-6)
+    assert dict(ranking) == pytest.approx({"d1": 0.478089, "d3": 0.904166, "d4": 0.336647}, abs=2e-6)
     (ranking,) = opened(folder).search(["b d"], 10)  # and the index itself is as it was
-    assert dict(ranking)["d1"] == pytest.approx(0.469703, abs=1e-6)
+    assert dict(ranking)["d1"] == pytest.approx(0.469703, abs=2e-6)
 
 
 def test_recomputed_scores_equal_the_librarys_own(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_recomputed_scores_equal_the_librarys_own(tmp_path: Path) -> None:
     for query in ("w1 w2 w40", "w5 w5 w96"):
         (ranking,) = index.search([query], len(texts))
         expected = dict(zip(texts, library.get_scores(split_words(query)).tolist(), strict=True))
-        assert dict(ranking) == pytest.approx({id: score for id, score in expected.items() if score > 0}, rel=1e-6)
+        assert dict(ranking) == pytest.approx({id: score for id, score in expected.items() if score > 0}, rel=1e-5)
 
 
 def test_a_word_twice_in_a_query_counts_twice(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_empty_passages_count_in_the_collection(tmp_path: Path) -> None:
     # .693147 * 1 / (1 + .9 (.6 + .4 * 2)) = .306702
     index = opened(built(tmp_path, {"full": "word", "empty": ""}))
     assert len(index) == 2
-    assert dict(index.search(["word"], 10)[0]) == pytest.approx({"full": 0.306702}, abs=1e-6)
+    assert dict(index.search(["word"], 10)[0]) == pytest.approx({"full": 0.306702}, abs=2e-6)
 
 
 def test_nothing_to_index_is_an_error(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_nothing_gives_no_rows(model: str):
 def test_windows_larger_than_one_are_put_together(model: str, monkeypatch: pytest.MonkeyPatch):
     expected = embedder(model)(passages(30))
     monkeypatch.setattr("drtk.retrieval.encode.WINDOW", 7)
-    np.testing.assert_allclose(embedder(model)(passages(30)), expected, atol=1e-6)
+    np.testing.assert_allclose(embedder(model)(passages(30)), expected, atol=1e-5)
 
 
 def test_shards_hold_all_records_in_order(model: str, tmp_path: Path):
@@ -81,7 +81,7 @@ def test_shards_hold_all_records_in_order(model: str, tmp_path: Path):
     assert [entry["rows"] for entry in writer.entries] == [16, 16, 8]
     found = rows(tmp_path / "v")
     assert list(found) == [record.id for record in records]
-    np.testing.assert_allclose(np.stack(list(found.values())), embedder(model)(records), atol=1e-6)
+    np.testing.assert_allclose(np.stack(list(found.values())), embedder(model)(records), atol=1e-5)
 
 
 def test_parts_hold_every_record_once(model: str, tmp_path: Path):

@@ -72,7 +72,7 @@ def test_encode_on_ray_makes_each_shard_once_and_loads_no_weights_itself(
     assert [shard.rows for shard in found] == [16] * 7 + [8]
     for one, other in zip(expected, found, strict=True):
         assert one.ids == other.ids
-        np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-6)  # this process may add up on several cores
+        np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)  # this process may add up on several cores
     manifests = [read_json(here / name / "meta.json") for name in ("local", "ray")]
     for fact in ("settings", "encoder", "dimension", "shards", "counts", "encoding"):
         assert manifests[0][fact] == manifests[1][fact]
@@ -145,7 +145,7 @@ def test_windows_made_on_two_workers_are_those_made_here(
         for row in (one, other):
             row["numbers"] = row.pop("weights", []) + row.pop("title_weights", [])
         # this process may add up on several cores
-        assert one.pop("numbers") == pytest.approx(other.pop("numbers"), abs=1e-6)
+        assert one.pop("numbers") == pytest.approx(other.pop("numbers"), abs=1e-5)
         assert one == other
     counts = [read_json(here / f"{name}.meta.json")["counts"] for name in ("local", "ray")]
     assert counts[0] == counts[1]

@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.running import stopped_at
 from tests.unit.text.tokenizers_made_here import word_pieces
 
 DRTK = [sys.executable, "-m", "drtk", "chunk"]
@@ -152,18 +152,12 @@ def test_a_killed_run_goes_on_to_the_same_passages(tmp_path):
     source.write_bytes(corpus({"_id": str(n), "text": f"He went {n} times. She came. " * 60} for n in range(900)))
     options = [source, "--max-words", 20, "--short-prob", 0.3, "--workers", 2, "--punkt-mb", 0.05]
     run(*options, "-o", tmp_path / "whole.jsonl")
-    process = subprocess.Popen(
-        [*DRTK, *map(str, options), "-o", str(tmp_path / "cut.jsonl")], stderr=subprocess.DEVNULL
-    )
-    journal = tmp_path / "cut.jsonl.part.json"
-    deadline = time.monotonic() + 60
-    while not journal.exists() and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.005)
+    process = stopped_at(tmp_path / "cut.jsonl.part.json", "chunk", *options, "-o", tmp_path / "cut.jsonl")
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     workers = [int(child) for child in children.read_text().split()] if children.exists() else []
-    process.send_signal(signal.SIGKILL)
+    process.kill()
     process.wait()
-    assert journal.exists(), "it finished, or never began: this test shows nothing"
+    assert not (tmp_path / "cut.jsonl").exists()
     run(*options, "-o", tmp_path / "cut.jsonl", "--resume")
     assert (tmp_path / "cut.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert not any(_alive(worker) for worker in workers)
@@ -228,16 +222,11 @@ def test_what_cannot_be_meant_is_refused(arguments, status, complaint):
 def test_an_interrupt_ends_workers_quietly(tmp_path):
     source = tmp_path / "in.jsonl"
     source.write_bytes(corpus({"_id": str(n), "text": f"He went {n} times. She came. " * 60} for n in range(1500)))
-    process = subprocess.Popen(
-        [*DRTK, str(source), "--workers", "2", "--punkt-mb", "0.05", "-o", str(tmp_path / "out.jsonl")],
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    call = ["chunk", source, "--workers", "2", "--punkt-mb", "0.05", "-o", tmp_path / "out.jsonl"]
     journal = tmp_path / "out.jsonl.part.json"
-    deadline = time.monotonic() + 60
-    while not journal.exists() and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.005)
+    process = stopped_at(journal, *call, stderr=subprocess.PIPE, start_new_session=True)
     os.killpg(process.pid, signal.SIGINT)  # as the terminal does: parent and workers alike
-    _, complaint = process.communicate(timeout=30)
+    process.send_signal(signal.SIGCONT)
+    _, complaint = process.communicate(timeout=300)
     assert process.returncode == 130
     assert b"Traceback" not in complaint

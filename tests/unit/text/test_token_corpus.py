@@ -506,7 +506,7 @@ def test_of_two_processes_that_open_at_once_one_tokenises_and_the_other_waits(tm
     assert other.stderr is not None
     assert other.stderr.readline() == f"drtk: waiting for another process, which is tokenising {source}\n"
     (tmp_path / "gate").touch()
-    found = [process.communicate(timeout=60)[0] for process in (one, other)]
+    found = [process.communicate(timeout=300)[0] for process in (one, other)]
     assert [process.returncode for process in (one, other)] == [0, 0]
     assert found[0] == found[1]  # no second "begun"
     assert found[1].startswith("20 [")

@@ -82,8 +82,8 @@ def test_an_undecided_discriminator_costs_ln_2_a_token(place: Path):
     for weight in recovery.target.head.parameters():
         weight.data.zero_()
     *_, terms = stage.model(**model_inputs(stage))
-    assert terms["diffcse_query"].item() == pytest.approx(0.693147, abs=1e-6)  # one head for both
-    assert terms["diffcse_passage"].item() == pytest.approx(0.693147, abs=1e-6)
+    assert terms["diffcse_query"].item() == pytest.approx(0.693147, abs=2e-6)  # one head for both
+    assert terms["diffcse_passage"].item() == pytest.approx(0.693147, abs=2e-6)
 
 
 def model_inputs(stage: Stage) -> dict[str, Tensor]:

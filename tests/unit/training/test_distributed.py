@@ -96,20 +96,20 @@ def check(rank: int, folder: str, writing: str, store: str, path: list[str]) -> 
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     together = torch.nn.parallel.DistributedDataParallel(model)
     found, gradients = loss_and_gradients(together, batch(towers, 4 * rank, 4 * rank + 4))
-    assert abs(found - alone) < 1e-6, (found, alone)
+    assert abs(found - alone) < 1e-5, (found, alone)
     for mine, theirs in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     # a writing model: the halves of the batch have different numbers of target tokens, so a mean of means would differ
     half = pairs_of(writer, 2 * rank, 2 * rank + 2)
     part, gradients = loss_and_gradients(torch.nn.parallel.DistributedDataParallel(writer.model), half, TEACHING)
     parts = [torch.zeros(()) for _ in range(2)]
     dist.all_gather(parts, torch.tensor(part))
-    assert abs(float(sum(parts)) / 2 - lonely) < 1e-6, (parts, lonely)
+    assert abs(float(sum(parts)) / 2 - lonely) < 1e-5, (parts, lonely)
     assert abs(float(parts[0] - parts[1])) > 0.1
     for mine, theirs in zip(gradients, wanted, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     together_measured = measured(writer)
-    assert abs(together_measured["dev_loss"] - numbers["dev_loss"]) < 1e-6
+    assert abs(together_measured["dev_loss"] - numbers["dev_loss"]) < 1e-5
     assert together_measured["read"] == numbers["read"]
     assert collected(["a", "c"] if rank == 0 else ["b"]) == ["a", "b", "c"]
     dist.barrier()

@@ -79,7 +79,7 @@ def test_presets_minimise_the_loss_of_methods_7_5(preset: str, changes: dict, lo
         "present": torch.ones(1, 4, dtype=torch.bool),
     }
     terms = query_objective(settings_of(preset, **changes))(Planted([0.10, 0.05, 0.40, 0.90]), inputs)
-    assert {name: float(value) for name, value in terms.items()} == {"margin": pytest.approx(loss, abs=1e-6)}
+    assert {name: float(value) for name, value in terms.items()} == {"margin": pytest.approx(loss, abs=2e-6)}
 
 
 @pytest.mark.parametrize(

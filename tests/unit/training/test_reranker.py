@@ -59,7 +59,7 @@ def test_the_listwise_presets_give_the_known_answer(name: str, passages: int) ->
     # softmax over 2 1 .5 -1 and passages without a share: ln(e^2 + e + e^.5 + e^-1) - 2 = .495182
     model = Planted(FIRST + [HOPELESS] * (passages - 4))
     terms = reranker_objective(preset(name))(model, batch(passages))
-    assert {key: value.item() for key, value in terms.items()} == {"cross_entropy": pytest.approx(0.495182, abs=1e-6)}
+    assert {key: value.item() for key, value in terms.items()} == {"cross_entropy": pytest.approx(0.495182, abs=2e-6)}
     assert model.calls == [(passages, True, True)]
 
 
@@ -69,9 +69,9 @@ def test_the_official_presets_give_the_known_answer_of_r_drop(name: str, passage
     rest = [HOPELESS - step for step in range(passages - 4)]
     model = Planted(FIRST + rest, SECOND + rest)
     terms = reranker_objective(preset(name))(model, batch(passages))
-    assert terms["cross_entropy"].item() == pytest.approx(0.651728, abs=1e-6)
-    assert terms["r_drop"].item() == pytest.approx(0.059042, abs=1e-6)
-    assert sum(value.item() for value in terms.values()) == pytest.approx(0.710770, abs=1e-6)
+    assert terms["cross_entropy"].item() == pytest.approx(0.651728, abs=2e-6)
+    assert terms["r_drop"].item() == pytest.approx(0.059042, abs=2e-6)
+    assert sum(value.item() for value in terms.values()) == pytest.approx(0.710770, abs=2e-6)
     # All are scored without dropout and gradients; then 16 go through twice, with both.
     assert model.calls == [(passages, False, False), (32, True, True)]
     assert model.training
@@ -83,7 +83,7 @@ def test_equal_logits_count_the_64_passages_of_a_preset(name: str) -> None:
     assert settings.negatives is not None
     passages = settings.negatives + 1
     found = reranker_objective(settings)(Planted([0.5] * passages), batch(passages))
-    assert found["cross_entropy"].item() == pytest.approx(4.158883, abs=1e-6)  # ln 64
+    assert found["cross_entropy"].item() == pytest.approx(4.158883, abs=2e-6)  # ln 64
 
 
 @pytest.mark.parametrize("name", ["simlm-reranker-official", "simlm-nq-reranker-official"])
@@ -92,7 +92,7 @@ def test_equal_logits_count_the_16_passages_that_the_official_presets_keep(name:
     assert settings.negatives is not None
     passages = settings.negatives + 1
     found = reranker_objective(settings)(Planted([0.5] * passages), batch(passages))
-    assert found["cross_entropy"].item() == pytest.approx(2.772589, abs=1e-6)  # ln 16
+    assert found["cross_entropy"].item() == pytest.approx(2.772589, abs=2e-6)  # ln 16
     assert found["r_drop"].item() == 0.0  # both passes agree
 
 
@@ -107,8 +107,8 @@ def test_the_loss_after_selection_is_over_the_selected_alone() -> None:
     # kept: 2, 1 and .5: ln(e^2 + e + e^.5) - 2 = ln 11.756060 - 2 = .464369
     model = Planted(FIRST)
     found = listwise_terms(model, batch(4), passages=4, backward=3, twice=False)["cross_entropy"]
-    assert found.item() == pytest.approx(np.log(np.exp(2) + np.exp(1) + np.exp(0.5)) - 2, abs=1e-6)
-    assert found.item() == pytest.approx(0.464369, abs=1e-6)
+    assert found.item() == pytest.approx(np.log(np.exp(2) + np.exp(1) + np.exp(0.5)) - 2, abs=2e-6)
+    assert found.item() == pytest.approx(0.464369, abs=2e-6)
 
 
 def test_the_preset_of_the_passage_re_ranker_takes_each_pair_by_itself() -> None:
@@ -116,7 +116,7 @@ def test_the_preset_of_the_passage_re_ranker_takes_each_pair_by_itself() -> None
     objective = reranker_objective(preset("bert-passage-reranker"))
     assert objective is binary_terms
     found = objective(Planted([2.0, 1.0]), batch(2) | {"labels": torch.tensor([1.0, 0.0])})
-    assert found["cross_entropy"].item() == pytest.approx(0.720095, abs=1e-6)
+    assert found["cross_entropy"].item() == pytest.approx(0.720095, abs=2e-6)
 
 
 def test_dropout_differs_between_the_two_passes() -> None:

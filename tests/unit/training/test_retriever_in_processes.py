@@ -42,7 +42,7 @@ def check(rank: int, folder: str, store: str, path: list[str]) -> None:
         assert found.keys() == expected.keys(), name
         for weight, slope in expected.items():
             apart = float((found[weight] - slope).abs().max())
-            assert apart < 3e-4 * max(1e-3, float(slope.abs().max())), (name, chunk, weight, apart)
+            assert apart < 3e-3 * max(1e-3, float(slope.abs().max())), (name, chunk, weight, apart)
     dist.barrier()
     os._exit(0)  # not by way of gloo's destructors: seen once to wait for a thread that had ended
 

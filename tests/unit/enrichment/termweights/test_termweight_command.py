@@ -77,10 +77,10 @@ def test_bprop_weighs_the_worked_example(here: Path, capfd: pytest.CaptureFixtur
     corpus(here / "c", HEARTS)
     short = [] if emit == "attention" else ["--min-words", "0"]  # attention alone weighs short passages as any
     found = rows(capfd, "c", "--method", "bprop", "--model", minilm(), "--emit", emit, *short)
-    assert found[0]["weights"] == pytest.approx(BPROP[emit], abs=1.01e-6)
+    assert found[0]["weights"] == pytest.approx(BPROP[emit], abs=2e-6)
     if emit == "score":
-        assert found[1]["weights"] == pytest.approx([0.509740, 0.778330, 0.951673, 0.387328], abs=1.01e-6)
-        assert found[2]["weights"] == pytest.approx([0.577080, 0.661291, 0.548120, 0.495648], abs=1.01e-6)
+        assert found[1]["weights"] == pytest.approx([0.509740, 0.778330, 0.951673, 0.387328], abs=2e-6)
+        assert found[2]["weights"] == pytest.approx([0.577080, 0.661291, 0.548120, 0.495648], abs=2e-6)
 
 
 @pytest.mark.usefixtures("planted")
@@ -88,7 +88,7 @@ def test_bprop_by_its_maximum(here: Path, capfd: pytest.CaptureFixture[str]) -> 
     corpus(here / "c", HEARTS)
     call = ["c", "--method", "bprop", "--model", minilm(), "--min-words", "0", "--normalize", "max"]
     expected = [0.476111, 0.775948, 1.0, 0.542662, 0.775948]
-    assert rows(capfd, *call)[0]["weights"] == pytest.approx(expected, abs=1.01e-6)
+    assert rows(capfd, *call)[0]["weights"] == pytest.approx(expected, abs=2e-6)
 
 
 @pytest.mark.usefixtures("planted")
@@ -110,9 +110,9 @@ def test_tf_idf_and_inverse_frequency_weigh_the_worked_corpus(
 ) -> None:
     corpus(here / "c", CATS)
     found = rows(capfd, "c", "--method", method, "--tokenizer", minilm(), "--normalize", "sum")
-    assert found[0]["weights"] == pytest.approx(cat_sat, abs=1e-6)
+    assert found[0]["weights"] == pytest.approx(cat_sat, abs=2e-6)
     # A word's weight is on each of its pieces (per ##ve ##ance); shares are among words.
-    assert found[2]["weights"] == pytest.approx([beam[0], *[beam[1] * (2 if method == "tfidf" else 1)] * 4], abs=1e-6)
+    assert found[2]["weights"] == pytest.approx([beam[0], *[beam[1] * (2 if method == "tfidf" else 1)] * 4], abs=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_stems_and_stop_words(here: Path, tiny: Path, capfd: pytest.CaptureFixtu
         rows(capfd, "c", *arguments("idf", tiny), *more)[0]["weights"]
         for more in ([], ["--stemmer", "porter"], ["--stopwords", "lucene"])
     )
-    assert plain[0] == pytest.approx(0.693147, abs=1e-6)  # the: in one of two
+    assert plain[0] == pytest.approx(0.693147, abs=2e-6)  # the: in one of two
     assert 0 not in stemmed
     assert stopped[0] == 0
     assert sum(weight > 0 for weight in stopped) < len(stopped)
