@@ -28,7 +28,7 @@ def answer_questions(question: str, answer: Answer, collection: Collection, corp
     page = _Page(collection, corpus)
     if question != LINES:
         if not question.strip():
-            raise UsageError("-q: the question is empty")
+            raise UsageError("--query: the query is empty")
         page.show(question, *answer(question))
         return
     for line in _lines():

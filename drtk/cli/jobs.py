@@ -6,7 +6,6 @@ import errno
 import functools
 import inspect
 from collections.abc import Callable
-from copy import copy
 from typing import Annotated, Any
 
 import typer
@@ -207,30 +206,12 @@ def _common(
             if isinstance(job, FolderJob):
                 job.release()
 
-    taken = {name for item in parameters.values() for name in _option_names(item.annotation)}
     extra = [
-        inspect.Parameter(
-            flag, inspect.Parameter.KEYWORD_ONLY, annotation=_without(_FLAGS[flag][0], taken), default=_FLAGS[flag][1]
-        )
+        inspect.Parameter(flag, inspect.Parameter.KEYWORD_ONLY, annotation=_FLAGS[flag][0], default=_FLAGS[flag][1])
         for flag in flags
     ]
     wrapper.shape, wrapper.common_flags = shape, flags  # type: ignore[attr-defined]
     return reshape(wrapper, [*parameters.values(), *extra])
-
-
-def _option_names(annotation: Any) -> tuple[str, ...]:
-    """The flags a parameter goes by: ("--output", "-o")."""
-    return tuple(name for item in getattr(annotation, "__metadata__", ()) for name in item.param_decls or ())
-
-
-def _without(annotation: Any, taken: set[str]) -> Any:
-    """An option without the short flag that the command uses for something else (`search -q TEXT`)."""
-    names = _option_names(annotation)
-    if not taken.intersection(names):
-        return annotation
-    option = copy(annotation.__metadata__[0])
-    option.param_decls = tuple(name for name in names if name not in taken)
-    return Annotated[annotation.__origin__, option]
 
 
 def _run(function: Callable[..., Any], *args: Any, **given: Any) -> Any:

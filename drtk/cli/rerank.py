@@ -216,13 +216,13 @@ class _Beside:
 
     def finish(self) -> None:
         """Write its manifest."""
-        from drtk.io.pair_vectors import ROLE
+        from drtk.io.shards import PAIR
 
         self.job.counts["pairs"] = self._writer.rows
         self.job.intake.inputs += self._filter.intake.inputs
         self._writer.close()
         self.job.finish(
-            role=ROLE,
+            role=PAIR,
             scorer=self._identity,
             dimension=self._writer.dimension,
             dtype=self._dtype,
