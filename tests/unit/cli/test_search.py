@@ -99,6 +99,13 @@ def test_without_a_corpus_a_question_is_answered_with_ids_and_says_so(bm25, plac
     assert "Tails" in page
 
 
+def test_the_short_option_is_quiet_and_a_typed_query_says_how_it_is_written(bm25, capfd):
+    assert command(capfd, "search", "bm25", "queries.jsonl", "-q") == command(capfd, "search", "bm25", "queries.jsonl")
+    told = r"how do I fly\?: no such file or folder; for a typed query write --query TEXT \(-q is --quiet\)"
+    with pytest.raises(DrtkError, match=told):
+        command(capfd, "search", "bm25", "-q", "how do I fly?")
+
+
 def test_questions_of_stdin_are_answered_line_by_line(bm25, capfd, monkeypatch):
     one = command(capfd, "search", "bm25", "--query", "tail", "-k", "1")
     two = command(capfd, "search", "bm25", "--query", "wing load", "-k", "1")
@@ -133,6 +140,7 @@ def test_each_line_is_answered_before_the_next_is_there(bm25):
         (["--query", "tail", "--by", "source"], "--by source"),
         (["--query", "  "], "the query is empty"),
         (["queries.jsonl", "--tag", "two words"], "must be one word"),
+        (["queries.jsonl", "--tag", " a"], "must be one word"),
         (["--query", "tail", "--qrels", "x"], "a file of queries, not --query"),
         (["queries.jsonl", "--tune"], "--tune needs --qrels"),
     ],
@@ -196,6 +204,7 @@ def test_parts_of_an_encoding_make_one_index_or_several_that_are_searched_as_one
     ("arguments", "fault", "complaint"),
     [
         (["v", "--type", "bm26"], UsageError, "unknown index type 'bm26'"),
+        (["corpus.jsonl", "--type", "colbert"], UsageError, "unknown index type 'colbert'"),
         (["v", "--type", "PQ3"], UsageError, "multiple of the number"),
         (["-", "--type", "exact"], UsageError, "reads folders of embeddings"),
         (["v", "--type", "exact", "--with", "corpus.jsonl"], UsageError, "reads vectors"),
@@ -207,7 +216,7 @@ def test_parts_of_an_encoding_make_one_index_or_several_that_are_searched_as_one
     ],
 )
 def test_an_index_that_cannot_be_made_leaves_the_old_one_alone(place, bm25, capfd, arguments, fault, complaint):
-    if arguments[:3] in (["v", "--type", "PQ3"], ["v", "--type", "bm26"]):
+    if {"PQ3", "bm26", "colbert"}.intersection(arguments):
         pytest.importorskip("faiss")
     embeddings(place / "v", [[1, 0], [0, 1]])
     write(place / "empty.jsonl", "")
