@@ -57,7 +57,7 @@ WINDOW = 100  # queries between two flushes: each may have thousands of hits in 
 
 
 @with_settings(MineSettings)
-@record_filter("examples")
+@record_filter("examples", writes=("audit", "report"))
 def mine_negatives(
     candidates: MinedSources = None,
     output: Output = "-",

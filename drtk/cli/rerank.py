@@ -30,7 +30,7 @@ WINDOW_OF_LISTS = 512
 
 @with_settings(RerankSettings)
 @with_settings(RunnerSettings, name="running")
-@record_filter("run", parts=True)
+@record_filter("run", parts=True, writes=("vectors",))
 def rerank(
     model: Annotated[
         str, typer.Option("--model", metavar="MODEL", help="Folder or hub name of a cross-encoder, or an HLATR folder.")

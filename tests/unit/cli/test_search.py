@@ -7,6 +7,7 @@ import sys
 import orjson
 import pytest
 
+from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from tests.running import command, write
 from tests.vectors import ENCODER, embeddings
@@ -104,6 +105,21 @@ def test_the_short_option_is_quiet_and_a_typed_query_says_how_it_is_written(bm25
     told = r"how do I fly\?: no such file or folder; for a typed query write --query TEXT \(-q is --quiet\)"
     with pytest.raises(DrtkError, match=told):
         command(capfd, "search", "bm25", "-q", "how do I fly?")
+
+
+def test_a_corpus_rewritten_after_indexing_is_noticed(bm25, place, capfd):
+    app(["search", "bm25", "--query", "tail", "-q"], standalone_mode=False)
+    assert capfd.readouterr().err == ""
+    lines(place / "corpus.jsonl", [row | {"text": "Other words."} for row in CORPUS])
+    told = "corpus.jsonl: changed since bm25 was made; the texts shown may differ from those ranked"
+    for more in ([], ["--corpus", "corpus.jsonl"]):
+        app(["search", "bm25", "--query", "tail", "-q", *more], standalone_mode=False)
+        found = capfd.readouterr()
+        assert told in found.err
+        assert "Other words." in found.out
+    lines(place / "copy.jsonl", CORPUS)
+    app(["search", "bm25", "--query", "tail", "-q", "--corpus", "copy.jsonl"], standalone_mode=False)
+    assert capfd.readouterr().err == ""
 
 
 def test_questions_of_stdin_are_answered_line_by_line(bm25, capfd, monkeypatch):
