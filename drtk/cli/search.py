@@ -45,7 +45,9 @@ def search(
     ] = False,
     corpus: Annotated[
         str | None,
-        typer.Option("--corpus", metavar="FILE", help="Passages: texts for --query, names of documents for --by source."),
+        typer.Option(
+            "--corpus", metavar="FILE", help="Passages: texts for --query, names of documents for --by source."
+        ),
     ] = None,
     tag: Annotated[str, typer.Option("--tag", metavar="NAME", help="Last column of the run.")] = "drtk",
     tune: Annotated[

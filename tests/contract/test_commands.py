@@ -82,8 +82,12 @@ def test_every_command_shares_its_options_with_those_of_its_shape() -> None:
 def test_every_option_that_writes_a_file_is_known_to_its_command() -> None:
     for name, function in FUNCTIONS.items():
         parameters = inspect.signature(function).parameters.values()
-        options = {item.name: item.annotation.__metadata__[0].help for item in parameters if "str" in str(item.annotation)}
-        writing = {option for option, help in options.items() if help.startswith(("Write the ", "Write every", "Write what"))}
+        options = {
+            item.name: item.annotation.__metadata__[0].help for item in parameters if "str" in str(item.annotation)
+        }
+        writing = {
+            option for option, help in options.items() if help.startswith(("Write the ", "Write every", "Write what"))
+        }
         assert writing <= set(getattr(function, "writes", ())), name
 
 

@@ -81,7 +81,12 @@ def test_damage_is_told(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("line", "problem"),
-    [("", "the id is blank"), ("  ", "the id is blank"), ("b c", "id 'b c' contains"), ("b\tc", r"id 'b\\tc' contains")],
+    [
+        ("", "the id is blank"),
+        ("  ", "the id is blank"),
+        ("b c", "id 'b c' contains"),
+        ("b\tc", r"id 'b\\tc' contains"),
+    ],
 )
 def test_an_id_that_is_no_word_is_rejected_with_shard_and_row(tmp_path: Path, line: str, problem: str):
     writer = ShardWriter(tmp_path, dimension=2, dtype="float32")

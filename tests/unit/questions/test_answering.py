@@ -211,7 +211,20 @@ def test_what_is_shown_is_what_the_commands_make_of_the_question_in_a_file(
     )
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{QUESTION}\nanything else\n{QUESTION}\n".encode())))
     expand = ["--expand", f"title={models / 'other'}", "--expand", f"sentence={models / 'one'}"]  # in another order
-    call = ["search", "bm25", "--query", "-", "-k", "4", "--candidates", "6", "--device", "cpu", "--query-reranker", chooser]
+    call = [
+        "search",
+        "bm25",
+        "--query",
+        "-",
+        "-k",
+        "4",
+        "--candidates",
+        "6",
+        "--device",
+        "cpu",
+        "--query-reranker",
+        chooser,
+    ]
     page = command(capfd, *call, *expand, "--quiet").splitlines()
     assert len(loaded) == 1  # once for three questions
     first, again = (page[at:] for at in (place for place, line in enumerate(page) if line == QUESTION))
@@ -343,7 +356,9 @@ def test_what_does_not_go_together_is_refused(here: Path, models: Path, capfd: p
         with pytest.raises(UsageError, match=complaint):
             command(capfd, "search", "bm25", *arguments, "--device", "cpu")
     with pytest.raises(MismatchError, match="is no query re-ranker"):
-        command(capfd, "search", "bm25", "--query", "who?", "--expand", generator, "--query-reranker", models / "encoder")
+        command(
+            capfd, "search", "bm25", "--query", "who?", "--expand", generator, "--query-reranker", models / "encoder"
+        )
 
 
 def test_a_reranker_for_another_kind_is_no_reranker_for_this_one(

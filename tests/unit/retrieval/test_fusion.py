@@ -216,7 +216,9 @@ def test_a_sweep_needs_judgements_of_the_runs_queries(runs: Path, capfd: pytest.
     with pytest.raises(UsageError, match="needs --qrels"):
         command(capfd, "fuse", "bm25.run", "dense.run", "--sweep")
     (runs / "other.tsv").write_text("x\tp3\t1\n")
-    with pytest.raises(UsageError, match="no query of the runs has judgements in other.tsv; they have 'q', the judgements 'x'"):
+    with pytest.raises(
+        UsageError, match="no query of the runs has judgements in other.tsv; they have 'q', the judgements 'x'"
+    ):
         command(capfd, "fuse", "bm25.run", "dense.run", "--sweep", "--qrels", "other.tsv")
 
 

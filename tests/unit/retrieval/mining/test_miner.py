@@ -247,7 +247,9 @@ def test_faults_of_the_request_are_named(world: Path, capfd: pytest.CaptureFixtu
     with pytest.raises(DrtkError, match=r"none\.tsv: holds no judgements"):
         command(capfd, "mine-negatives", "bm25.run", "--qrels", "none.tsv")
     write(world / "other.tsv", "x\td1\t1\n")
-    with pytest.raises(MismatchError, match="no query of the runs has judgements; it has 'q0', the judgements have 'x'"):
+    with pytest.raises(
+        MismatchError, match="no query of the runs has judgements; it has 'q0', the judgements have 'x'"
+    ):
         command(capfd, "mine-negatives", "bm25.run", "--qrels", "other.tsv")
 
 
