@@ -28,7 +28,7 @@ def answer_questions(question: str, answer: Answer, collection: Collection, corp
     page = _Page(collection, corpus)
     if question != LINES:
         if not question.strip():
-            raise UsageError("-q: the question is empty")
+            raise UsageError("--query: the query is empty")
         page.show(question, *answer(question))
         return
     for line in _lines():
@@ -149,6 +149,22 @@ def _lines() -> Iterator[str]:
             yield question
 
 
+def _warn_of_rewritten(collection: Collection, shown: Sequence[str]) -> None:
+    """Warn if the corpus that an index names has changed since: its texts are not those that were ranked."""
+    from pathlib import Path
+
+    from drtk.io.lineage import origins_of
+    from drtk.io.progress import warn
+    from drtk.io.store import content_digest
+
+    paths = {Path(path).resolve() for path in shown}
+    for folder, manifest in zip(collection.folders, collection.manifests, strict=True):
+        corpus = Path(manifest.get("corpus") or "")
+        origins = {origin.digest for origin in origins_of(folder)}
+        if corpus.is_file() and corpus.resolve() in paths and origins and content_digest(corpus) not in origins:
+            warn(f"{corpus}: changed since {folder} was made; the texts shown may differ from those ranked")
+
+
 class _Page:
     """Passages as a person sees them; the corpora are opened once."""
 
@@ -162,6 +178,7 @@ class _Page:
 
         self._named = [corpus] if corpus else sorted({at["corpus"] for at in collection.manifests if at.get("corpus")})
         self._stores = [CorpusStore.open(path) for path in self._named if corpus or Path(path).exists()]
+        _warn_of_rewritten(collection, self._named)
         self._told = False
         if not self._stores:
             log("ids alone: the corpus is not where the index says, or it says nothing; name it with --corpus FILE")

@@ -11,7 +11,7 @@ from drtk.settings.text import ChunkSettings
 
 @with_settings(ChunkSettings)
 @with_settings(RunnerSettings, name="running")
-@record_filter("corpus", passages=True, bare=True, parts=True)
+@record_filter("corpus", passages=True, bare=True, parts=True, writes=("save_punkt",))
 def chunk(
     source: Source = "-",
     output: Output = "-",

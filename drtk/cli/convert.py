@@ -14,7 +14,7 @@ from drtk.settings.conversion import ConversionSettings
 
 
 @with_settings(ConversionSettings)
-@record_filter("records", passages=True, trains="masked_lm")
+@record_filter("records", passages=True, trains="masked_lm", writes=("corpus_out", "queries_out"))
 def convert(
     sources: Annotated[
         list[str] | None,

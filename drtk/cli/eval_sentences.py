@@ -26,7 +26,7 @@ PairsOut = Annotated[
 
 
 @with_settings(SentenceSettings)
-@record_filter("sentence evaluation")
+@record_filter("sentence evaluation", writes=("pairs_out",))
 def eval_sentences(
     systems: Systems,
     output: Output = "-",

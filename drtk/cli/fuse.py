@@ -52,7 +52,7 @@ def fuse(
     weights: Sequence[float]
     if settings.sweep:
         first = load_run(runs[0], intake=job.intake)
-        weights, job.counts["best"] = _swept([first, *others], str(qrels), settings, job, scored)
+        weights, job.counts["best"] = _swept(runs, [first, *others], str(qrels), settings, job, scored)
         stream: Iterator[tuple[str, Ranking]] = iter(first.items())
     else:
         weights = parse_weights(settings.weights, len(runs))
@@ -97,6 +97,7 @@ def _counted(
 
 
 def _swept(
+    names: Sequence[str],
     runs: Sequence[Mapping[str, Ranking]],
     qrels: str,
     settings: FuseSettings,
@@ -108,6 +109,7 @@ def _swept(
     from drtk.evaluation.measures import parse_measures
     from drtk.evaluation.rankings import View
     from drtk.evaluation.runs import judgements_from
+    from drtk.io.known_hits import JudgedHits
     from drtk.io.progress import log
     from drtk.io.sources import source_of
     from drtk.io.trec import QueryHits
@@ -127,7 +129,15 @@ def _swept(
         return float(evaluator("fused", view.all(hits)).overall[measures[0].name])
 
     if not any(query in run for query in judgements for run in runs):
-        raise UsageError(f"--sweep: no query of the runs has judgements in {qrels}")
+        example = next((query for run in runs for query in run), "")
+        wanted = next(iter(judgements))
+        raise UsageError(
+            f"--sweep: no query of the runs has judgements in {qrels}; they have '{example}', the judgements '{wanted}'"
+        )
+    for name, run in zip(names, runs, strict=True):
+        judged = JudgedHits(name, judgements, of=view.by)
+        if not any(judged.add(query, [id for id, _ in ranking]) for query, ranking in run.items()):
+            judged.warn()
     tried = []
     for weights, value in sweep(runs, judgements, settings, FUSIONS.load(settings.method), score, scored=scored):
         tried.append((weights, value))

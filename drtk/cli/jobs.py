@@ -6,7 +6,6 @@ import errno
 import functools
 import inspect
 from collections.abc import Callable
-from copy import copy
 from typing import Annotated, Any
 
 import typer
@@ -19,7 +18,7 @@ from drtk.io.intake import Intake
 from drtk.io.manifest import outdated
 from drtk.io.parts import WHOLE, parse_part
 from drtk.io.progress import log, set_verbosity
-from drtk.io.streams import STANDARD
+from drtk.io.streams import STANDARD, check_outputs
 
 _FLAGS: dict[str, tuple[Any, Any]] = {
     "resume": (Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")], False),
@@ -85,13 +84,20 @@ def plain_command(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def record_filter(
-    kind: str, *, passages: bool = False, bare: bool = False, parts: bool = False, trains: str | None = None
+    kind: str,
+    *,
+    passages: bool = False,
+    bare: bool = False,
+    parts: bool = False,
+    trains: str | None = None,
+    writes: tuple[str, ...] = (),
 ) -> Callable[..., Any]:
     """A command that reads records and writes records; it receives a FilterJob as `job`.
 
     kind: what the output is called in its manifest. passages: it reads a corpus, so it takes --with.
     bare: it adds fields, so it takes --bare. parts: each record for itself, so it takes --shard.
     trains: the parameter that turns it into a maker of model folders where it is given; the job is a FolderJob then.
+    writes: the parameters that name further outputs.
     """
     flags = ["resume", "force", "skip_done", "skip_bad"]
     flags += ["with_files"] * passages + ["bare"] * bare + ["shard"] * parts + ["quiet", "verbose"]
@@ -117,7 +123,7 @@ def record_filter(
             intake=Intake(skip_bad=given["skip_bad"]),
         )
 
-    return lambda function: _common(function, tuple(flags), make, shape="filter")
+    return lambda function: _common(function, tuple(flags), make, shape="filter", writes=writes)
 
 
 def folder_maker(
@@ -162,9 +168,14 @@ def _folder_job(
 
 
 def _common(
-    function: Callable[..., Any], flags: tuple[str, ...], make: Callable[..., Any] | None, *, shape: str
+    function: Callable[..., Any],
+    flags: tuple[str, ...],
+    make: Callable[..., Any] | None,
+    *,
+    shape: str,
+    writes: tuple[str, ...] = (),
 ) -> Callable[..., Any]:
-    """`function` with the options every command of its shape has; `shape` and `common_flags` stay readable on it."""
+    """`function` with the options every command of its shape has; `shape`, `common_flags` and `writes` stay readable on it."""
     name = command_name(function)
     parameters = signature_of(function)
     parameters.pop("job", None)
@@ -180,6 +191,7 @@ def _common(
         dry_run = given.get("dry_run", False)
         if not output and not dry_run:
             raise UsageError("--output: name what to make")
+        check_outputs({"--output": output} | {f"--{key.replace('_', '-')}": settings.get(key) for key in writes})
         if common["skip_done"] and not dry_run:
             if output == STANDARD:
                 raise UsageError("--skip-done needs a named output: -o")
@@ -207,30 +219,12 @@ def _common(
             if isinstance(job, FolderJob):
                 job.release()
 
-    taken = {name for item in parameters.values() for name in _option_names(item.annotation)}
     extra = [
-        inspect.Parameter(
-            flag, inspect.Parameter.KEYWORD_ONLY, annotation=_without(_FLAGS[flag][0], taken), default=_FLAGS[flag][1]
-        )
+        inspect.Parameter(flag, inspect.Parameter.KEYWORD_ONLY, annotation=_FLAGS[flag][0], default=_FLAGS[flag][1])
         for flag in flags
     ]
-    wrapper.shape, wrapper.common_flags = shape, flags  # type: ignore[attr-defined]
+    wrapper.shape, wrapper.common_flags, wrapper.writes = shape, flags, writes  # type: ignore[attr-defined]
     return reshape(wrapper, [*parameters.values(), *extra])
-
-
-def _option_names(annotation: Any) -> tuple[str, ...]:
-    """The flags a parameter goes by: ("--output", "-o")."""
-    return tuple(name for item in getattr(annotation, "__metadata__", ()) for name in item.param_decls or ())
-
-
-def _without(annotation: Any, taken: set[str]) -> Any:
-    """An option without the short flag that the command uses for something else (`search -q TEXT`)."""
-    names = _option_names(annotation)
-    if not taken.intersection(names):
-        return annotation
-    option = copy(annotation.__metadata__[0])
-    option.param_decls = tuple(name for name in names if name not in taken)
-    return Annotated[annotation.__origin__, option]
 
 
 def _run(function: Callable[..., Any], *args: Any, **given: Any) -> Any:

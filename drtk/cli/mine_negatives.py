@@ -57,7 +57,7 @@ WINDOW = 100  # queries between two flushes: each may have thousands of hits in 
 
 
 @with_settings(MineSettings)
-@record_filter("examples")
+@record_filter("examples", writes=("audit", "report"))
 def mine_negatives(
     candidates: MinedSources = None,
     output: Output = "-",
@@ -81,7 +81,7 @@ def mine_negatives(
     filtered and shuffled, as negatives. Ids only; texts are looked up.
     """
     from drtk.cli.mining import Told, none_mined, side_files
-    from drtk.io.progress import log
+    from drtk.io.progress import log, warn
     from drtk.io.textless import all_textless, warn_of_textless
     from drtk.retrieval.mining.setup import Inputs, set_up
     from drtk.retrieval.mining.texts import LOOKED_INTO
@@ -105,10 +105,12 @@ def mine_negatives(
     def textless() -> str | None:
         return all_textless(job.counts.get(LOOKED_INTO, {}), str(corpus))
 
-    job.barren, job.vain = lambda: textless() or none_mined(job.counts), textless
+    job.barren, job.vain = lambda: textless() or none_mined(job.counts), lambda: textless() or mining.mismatch()
     with Told(told, report, corpus=corpus, queries=queries) as tell:
         job.run_windows(mining.queries(), lambda windows: tell.windows(mining, windows), unit="queries")
     warn_of_textless(job.counts.get(LOOKED_INTO, {}), str(corpus))
+    for problem in mining.unjudged_sources():
+        warn(problem)
     passages = job.counts.get("passages", {})
     if drawn := passages.get("random"):
         negatives, floor = drawn + passages["kept"], mining.stages.miner.policy.floor

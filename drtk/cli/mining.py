@@ -6,7 +6,6 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from drtk.errors import UsageError
 from drtk.io.filtering import Done, FilterJob
 from drtk.io.streams import STANDARD, Output, is_stream
 
@@ -23,15 +22,10 @@ SNIPPET_WORDS = 40
 def side_files(audit: str | None, report: str | None, job: FilterJob) -> Audit | None:
     """Where the rows go that an audit is, and a report is made of; None where neither is wanted.
 
-    Raises UsageError where the report and the examples both go to stdout, DrtkError for a file that is there already.
+    Raises DrtkError for a file that is there already.
     """
     from drtk.retrieval.mining.audit import Audit, check_target
 
-    if report == STANDARD and job.output == STANDARD:
-        raise UsageError("--report - and the examples both go to stdout; name one of them")
-    named = [path for path in (audit, report, job.output) if path and path != STANDARD]
-    if len(set(named)) < len(named):
-        raise UsageError("examples, --audit and --report are different files")
     for path in (audit, None if report == STANDARD else report):
         if path is not None:
             check_target(path, job)

@@ -40,7 +40,7 @@ def report(
     """Compare systems in numbers, words and a picture.
 
     Makes a folder of report.json, report.md and report.png, and prints the table, what it says, and example queries.
-    Names tell what systems are: bm25, off-the-shelf, trained and fused are compared as a pipeline's stages.
+    Every run is compared with the first one, by the tests of drtk compare on the first of --measures.
     """
     import shutil
 

@@ -30,7 +30,7 @@ WINDOW_OF_LISTS = 512
 
 @with_settings(RerankSettings)
 @with_settings(RunnerSettings, name="running")
-@record_filter("run", parts=True)
+@record_filter("run", parts=True, writes=("vectors",))
 def rerank(
     model: Annotated[
         str, typer.Option("--model", metavar="MODEL", help="Folder or hub name of a cross-encoder, or an HLATR folder.")
@@ -216,13 +216,13 @@ class _Beside:
 
     def finish(self) -> None:
         """Write its manifest."""
-        from drtk.io.pair_vectors import ROLE
+        from drtk.io.shards import PAIR
 
         self.job.counts["pairs"] = self._writer.rows
         self.job.intake.inputs += self._filter.intake.inputs
         self._writer.close()
         self.job.finish(
-            role=ROLE,
+            role=PAIR,
             scorer=self._identity,
             dimension=self._writer.dimension,
             dtype=self._dtype,

@@ -31,7 +31,7 @@ def search(
     question: Annotated[
         str | None,
         typer.Option(
-            "--question", "-q", metavar="TEXT", help="Answer one question on the terminal; -: each line of stdin."
+            "--query", metavar="TEXT", help="Show the passages for one typed query; -: for each line of stdin."
         ),
     ] = None,
     model: Annotated[
@@ -45,7 +45,9 @@ def search(
     ] = False,
     corpus: Annotated[
         str | None,
-        typer.Option("--corpus", metavar="FILE", help="Passages: texts for -q, names of documents for --by source."),
+        typer.Option(
+            "--corpus", metavar="FILE", help="Passages: texts for --query, names of documents for --by source."
+        ),
     ] = None,
     tag: Annotated[str, typer.Option("--tag", metavar="NAME", help="Last column of the run.")] = "drtk",
     tune: Annotated[
@@ -62,7 +64,7 @@ def search(
         typer.Option(
             "--expand",
             metavar="[KIND=]MODEL",
-            help="-q: expand questions with this generator; repeatable, one a kind.",
+            help="--query: expand it with this generator; repeatable, one a kind.",
             show_default=False,
         ),
     ] = None,
@@ -71,7 +73,7 @@ def search(
         typer.Option(
             "--expand-prompt",
             metavar="[KIND=]TEXT",
-            help="-q with --expand, for a generator that was not trained for this (T0, GPT-2): what it reads, the question in "
+            help="--query with --expand, for a generator that was not trained for this (T0, GPT-2): what it reads, the question in "
             "the place of …, or else before it; repeatable, one a kind.",
             show_default=False,
         ),
@@ -81,14 +83,14 @@ def search(
         typer.Option(
             "--query-reranker",
             metavar="[KIND=]DIR",
-            help="-q: choose among expansions with this model of drtk rerank-queries train; repeatable.",
+            help="--query: choose among expansions with this model of drtk rerank-queries train; repeatable.",
             show_default=False,
         ),
     ] = None,
     candidates: Annotated[
         int | None,
         typer.Option(
-            "--candidates", min=1, help="-q with --query-reranker: texts each generator writes. [default: 50]"
+            "--candidates", min=1, help="--query with --query-reranker: texts each generator writes. [default: 50]"
         ),
     ] = None,
     *,
@@ -108,16 +110,16 @@ def search(
     from drtk.retrieval.asking import QueryEncoder, TextQueries, sort_paths
     from drtk.retrieval.collection import Collection
     from drtk.retrieval.searching import Wanted
+    from drtk.settings.core import check_word
 
-    if len(tag.split()) != 1:
-        raise UsageError(f"--tag: '{tag}' must be one word")
+    check_word("--tag", tag)
     folders, source = sort_paths(paths)
     if question is not None and (source or by == "source" or job.output != "-"):
-        raise UsageError("-q shows passages on the terminal: leave out files of queries, --by source and -o")
+        raise UsageError("--query shows passages on the terminal: leave out files of queries, --by source and -o")
     if (tune and qrels is None) or (qrels is not None and question is not None):
-        raise UsageError("--tune needs --qrels, and both a file of queries, not -q")
+        raise UsageError("--tune needs --qrels, and both a file of queries, not --query")
     if expand and question is None:
-        raise UsageError("--expand goes with -q; for files: drtk expand-queries, then drtk rerank-queries apply")
+        raise UsageError("--expand goes with --query; for files: drtk expand-queries, then drtk rerank-queries apply")
     if expand_prompt and not expand:
         raise UsageError("--expand-prompt says what the model of --expand MODEL reads")
     if query_reranker and not expand:

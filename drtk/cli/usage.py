@@ -57,4 +57,5 @@ def _refused(error: Exception) -> str | None:
     why = _NO_NUMBER.get(first.get("type", "")) or str(first.get("msg", ""))
     for begin in ("Value error, ", "Input "):
         why = why.removeprefix(begin)
-    return f"'{first.get('input')}' {why}"
+    value = f"'{first.get('input')}' "
+    return value + why.removeprefix(value).rstrip(".")

@@ -100,6 +100,10 @@ class Contrast:
     equal: int
     worse: int
 
+    def is_significant(self, alpha: float) -> bool:
+        """Return whether both tests, corrected, fall below alpha."""
+        return max(self.t_p_corrected, self.randomisation_p_corrected) < alpha
+
     def row(self) -> dict[str, Any]:
         """As JSON can hold it: an infinite t is null."""
         return asdict(self) | {"t": self.t if self.t is not None and isfinite(self.t) else None}
@@ -127,7 +131,7 @@ class Comparison:
 
     def significant(self, contrast: Contrast) -> bool:
         """Whether both tests, corrected, fall below alpha."""
-        return max(contrast.t_p_corrected, contrast.randomisation_p_corrected) < self.settings.alpha
+        return contrast.is_significant(self.settings.alpha)
 
 
 def compared(
@@ -190,6 +194,18 @@ def compared(
     made = Comparison(found, measures, queries, judgements, pairs, [], settings)
     made.contrasts = [contrast for measure in measures for contrast in _contrasts(made, measure.name)]
     return made
+
+
+def contrasts_with_first(
+    results: Sequence[Evaluation], measures: Sequence[Measure], judgements: Judgements, settings: CompareSettings
+) -> list[Contrast]:
+    """Compare every run with the first one, on all measures that are averages over queries."""
+    systems = [System(result.name, [result]) for result in results]
+    pairs = [(results[0].name, result.name) for result in results[1:]]
+    made = Comparison(systems, list(measures), list(judgements), judgements, pairs, [], settings)
+    return [
+        contrast for measure in measures if measure.aggregate == "mean" for contrast in _contrasts(made, measure.name)
+    ]
 
 
 def _by_answers(

@@ -1,60 +1,14 @@
-"""What a table of systems says, in claims that hold or do not, with the numbers they rest on."""
+"""What a table of systems says, in sentences with the numbers behind them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from math import comb
-from typing import Any
+from dataclasses import dataclass, field
 
+from drtk.evaluation.comparison import Contrast
+from drtk.evaluation.comparison_text import chance
 from drtk.evaluation.evaluate import Evaluation
 from drtk.io.trec import Judgements
-
-# What a system is, told by how its name begins.
-ROLES = {
-    "bm25": ("bm25", "lucene", "sparse"),
-    "untrained": ("off-the-shelf", "untrained", "zero-shot", "base"),
-    "pretrained": ("pretrained", "pre-trained"),
-    "trained": ("trained", "fine-tuned", "finetuned", "retriever"),
-    "fused": ("fused", "fusion", "hybrid", "rrf"),
-}
-
-
-@dataclass(frozen=True)
-class Claim:
-    """`first` is better than `second` on `measure`, or not; on how many queries it is better, worse and equal."""
-
-    first: str
-    second: str
-    measure: str
-    values: tuple[float, float]
-    holds: bool
-    better: int
-    worse: int
-    equal: int
-
-    def text(self) -> str:
-        """The claim, or what is the case instead, as a sentence."""
-        a, b = self.values
-        verb = "beats" if self.holds else "does not beat" if a < b else "equals"
-        if self.holds and self.chance > 0.05:
-            verb = "is ahead of"
-        return (
-            f"{self.first} {verb} {self.second} on {self.measure}: {a:.4f} against {b:.4f} ({a - b:+z.4f}); "
-            f"better on {self.better:,} of {self.better + self.worse + self.equal:,} queries, worse on {self.worse:,}, equal on {self.equal:,} "
-            f"(sign test: p = {self.chance:.2g})."
-        )
-
-    @property
-    def chance(self) -> float:
-        """Two-sided p of the sign test: how likely such a split of better and worse is where neither system is better."""
-        trials, extreme = self.better + self.worse, max(self.better, self.worse)
-        tail = sum(comb(trials, wins) for wins in range(extreme, trials + 1)) / 2**trials
-        return min(1.0, 2 * tail)
-
-    def row(self) -> dict[str, Any]:
-        """The claim as it stands in report.json."""
-        return {"claim": f"{self.first} beats {self.second}"} | asdict(self) | {"sign_test_p": self.chance}
 
 
 @dataclass(frozen=True)
@@ -88,45 +42,26 @@ class Overlap:
         )
 
 
-def role_of(name: str) -> str | None:
-    """The role of a system, by its name."""
-    for role, beginnings in ROLES.items():
-        if name.lower().startswith(beginnings):
-            return role
-    return None
+def finding(contrast: Contrast, values: tuple[float, float], *, significant: bool) -> str:
+    """Say in a sentence how a run compares with the first one. values: of the run, and of the first one"""
+    better = "better" if contrast.difference > 0 else "worse"
+    verb = f"is significantly {better} than" if significant else "does not differ significantly from"
+    queries = contrast.better + contrast.worse + contrast.equal
+    return (
+        f"{contrast.system} {verb} {contrast.baseline} on {contrast.measure}: {values[0]:.4f} against {values[1]:.4f} "
+        f"({contrast.difference:+z.4f}; p(t) {chance(contrast.t_p_corrected)}, "
+        f"p(rand) {chance(contrast.randomisation_p_corrected)}); better on {contrast.better:,} of {queries:,} queries, "
+        f"worse on {contrast.worse:,}, equal on {contrast.equal:,}."
+    )
 
 
-def with_role(results: Sequence[Evaluation], role: str) -> Evaluation | None:
-    """The first system of a role."""
-    return next((result for result in results if role_of(result.name) == role), None)
-
-
-def compare(first: Evaluation, second: Evaluation, measure: str) -> Claim:
-    """Whether `first` is better than `second` on average, and on how many queries."""
-    a, b = float(first.overall[measure]), float(second.overall[measure])
-    pairs = [
-        (float(values[measure]), float(second.per_query[query][measure])) for query, values in first.per_query.items()
-    ]
-    better, worse = sum(x > y for x, y in pairs), sum(x < y for x, y in pairs)
-    return Claim(first.name, second.name, measure, (a, b), a > b, better, worse, len(pairs) - better - worse)
-
-
-def claims(results: Sequence[Evaluation], main: str, deep: str) -> list[Claim]:
-    """What a report should answer, on `main`: does training beat BM25 and no training, and does pre-training before it help?
-
-    And does fusion beat both of what it joins (`deep`)?
-    """
-    trained, bm25 = with_role(results, "trained"), with_role(results, "bm25")
-    untrained, fused = with_role(results, "untrained"), with_role(results, "fused")
-    found = []
-    if trained is not None:
-        found += [compare(trained, other, main) for other in (bm25, untrained) if other is not None]
-    pretrained = with_role(results, "pretrained")
-    if trained is not None and pretrained is not None:
-        found.append(compare(pretrained, trained, main))
-    if fused is not None:
-        found += [compare(fused, other, deep) for other in (bm25, trained or untrained) if other is not None]
-    return found
+def significance_note(baseline: str, comparisons: int, alpha: float) -> str:
+    """Say which tests the p values are from."""
+    family = f", with Holm's correction over the {comparisons} comparisons with {baseline}" if comparisons > 1 else ""
+    return (
+        f"p(t) is from a paired t-test, p(rand) from a randomization test{family}; a difference is significant if both "
+        f"are below {alpha:g}."
+    )
 
 
 def overlap(

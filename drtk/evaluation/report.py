@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from drtk.evaluation.comparison import Contrast
 from drtk.evaluation.curves import LossCurve
 from drtk.evaluation.evaluate import Evaluation
 from drtk.evaluation.examples import ExampleQuery, TopHit
-from drtk.evaluation.findings import Claim, Overlap, leaders
+from drtk.evaluation.findings import Overlap, finding, leaders, significance_note
 from drtk.evaluation.measures import Measure
 from drtk.evaluation.tables import table_lines
 
@@ -28,7 +29,8 @@ class Report:
     judged: int
     depths: Sequence[int]
     recall: Mapping[str, Sequence[float]]
-    claims: list[Claim]
+    contrasts: list[Contrast]
+    alpha: float
     overlap: Overlap | None = None
     loss: LossCurve | None = None
     examples: list[ExampleQuery] = field(default_factory=list)
@@ -49,7 +51,9 @@ class Report:
             "systems": {result.name: result.overall for result in self.results},
             "recall": {"k": list(self.depths)} | {name: list(values) for name, values in self.recall.items()},
             "verdict": {
-                "claims": [claim.row() for claim in self.claims],
+                "comparisons": [
+                    each.row() | {"significant": each.is_significant(self.alpha)} for each in self.contrasts
+                ],
                 "overlap": None
                 if self.overlap is None
                 else {
@@ -70,7 +74,14 @@ class Report:
 
     def findings(self) -> list[str]:
         """What the numbers say, a sentence or two each."""
-        said = [claim.text() for claim in self.claims]
+        overall = {result.name: result.overall for result in self.results}
+        main = [each for each in self.contrasts if each.measure == self.names[0]]
+        said = []
+        for each in main:
+            values = (float(overall[each.system][each.measure]), float(overall[each.baseline][each.measure]))
+            said.append(finding(each, values, significant=each.is_significant(self.alpha)))
+        if main:
+            said.append(significance_note(main[0].baseline, len(main), self.alpha))
         if len(self.results) > 1:
             said += leaders(self.results, self.names)
         if self.overlap is not None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from drtk.errors import UsageError
+from drtk.evaluation.comparison import contrasts_with_first
 from drtk.evaluation.curves import depths_for, read_loss, recall_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.examples import ExampleQuery, TopHit, choose_queries, first_relevant
-from drtk.evaluation.findings import claims, overlap, with_role
-from drtk.evaluation.measures import Measure, parse_measures
+from drtk.evaluation.findings import Overlap, overlap
+from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.rankings import View
 from drtk.evaluation.report import Report
 from drtk.evaluation.runs import Retrieved, evaluated, judgements_from
@@ -18,13 +20,14 @@ from drtk.io.corpus_ids import CorpusIds
 from drtk.io.intake import Intake
 from drtk.io.jsonl import read_queries
 from drtk.io.progress import log
-from drtk.io.runs import NamedRun
+from drtk.io.runs import NamedRun, fused_runs
 from drtk.io.sources import source_of
 from drtk.io.store import CorpusStore
+from drtk.io.streams import is_stream
 from drtk.io.trec import Judgements
+from drtk.settings.comparison import CompareSettings
 from drtk.settings.evaluation import ReportSettings
 
-DEEP = "R@100"  # what fusion is judged by, where it is among the measures
 Snippet = Callable[[str, str], str]  # (question, text) -> the part of the text that matters
 
 
@@ -58,6 +61,7 @@ def make_report(
     tell_shallow(held, measures, size=None if known is None else len(known))
     rankings = {name: retrieved.rankings for name, retrieved in found.items()}
     depths = depths_for(list(rankings.values()))
+    tests = CompareSettings()
     report = Report(
         title=settings.title,
         results=results,
@@ -65,12 +69,11 @@ def make_report(
         judged=sum(grade >= settings.rel for grades in judgements.values() for grade in grades.values()),
         depths=depths,
         recall={name: recall_curve(of, judgements, depths, rel=settings.rel) for name, of in rankings.items()},
-        claims=claims(results, *_deciding(measures)),
+        contrasts=contrasts_with_first(results, measures, judgements, tests),
+        alpha=tests.alpha,
+        overlap=_overlap(runs, rankings, judgements, settings.rel),
         loss=None if loss_log is None else read_loss(loss_log, intake=intake),
     )
-    fused, pair = with_role(results, "fused"), _fused_pair(results)
-    if fused is not None and pair is not None:
-        report.overlap = overlap(pair, fused.name, rankings, judgements, rel=settings.rel)
     if settings.examples and corpus is not None and queries is not None:
         texts = {query.id: query.text for query in read_queries(queries, intake=intake) if query.id in judgements}
         systems = (results[0].name, _shown(results, settings.show, measures[0].name))
@@ -80,16 +83,16 @@ def make_report(
     return report
 
 
-def _deciding(measures: Sequence[Measure]) -> tuple[str, str]:
-    """The measure that systems are compared by, and the one that fusion is."""
-    names = [measure.name for measure in measures]
-    return names[0], DEEP if DEEP in names else next((n for n in reversed(names) if n.startswith("R@")), names[0])
-
-
-def _fused_pair(results: Sequence[Evaluation]) -> tuple[str, str] | None:
-    """The two systems that a fused one is set against."""
-    bm25, dense = with_role(results, "bm25"), with_role(results, "trained") or with_role(results, "untrained")
-    return None if bm25 is None or dense is None else (bm25.name, dense.name)
+def _overlap(
+    runs: Sequence[NamedRun], rankings: Mapping[str, Mapping[str, Sequence[str]]], judgements: Judgements, rel: int
+) -> Overlap | None:
+    """Return where the relevant documents of the first run that fuses two of the others are; None without one."""
+    names = {Path(run.source).resolve(): run.name for run in runs if not is_stream(run.source)}
+    for run in runs:
+        parts = [names.get(Path(source).resolve()) for source in fused_runs(run.source)]
+        if len(parts) == 2 and parts[0] is not None and parts[1] is not None:
+            return overlap((parts[0], parts[1]), run.name, rankings, judgements, rel=rel)
+    return None
 
 
 def _shown(results: Sequence[Evaluation], wanted: str, measure: str) -> str:
@@ -99,8 +102,7 @@ def _shown(results: Sequence[Evaluation], wanted: str, measure: str) -> str:
         if wanted not in names:
             raise UsageError(f"--show: no system is called '{wanted}'; there are {', '.join(names)}")
         return wanted
-    trained = with_role(results, "trained")
-    return (trained or max(results[1:] or results, key=lambda result: float(result.overall[measure]))).name
+    return max(results[1:] or results, key=lambda result: float(result.overall[measure])).name
 
 
 def _examples(

@@ -13,11 +13,11 @@ from drtk.evaluation.judged import JudgedRanks
 from drtk.evaluation.rankings import View
 from drtk.io.corpus_ids import CorpusIds
 from drtk.io.intake import Intake
+from drtk.io.known_hits import JudgedHits
 from drtk.io.progress import detail, log, warn
 from drtk.io.runs import NamedRun
-from drtk.io.sources import source_of
 from drtk.io.streams import STANDARD, name_of
-from drtk.io.trec import Judgements, QueryHits, load_hits, load_qrels
+from drtk.io.trec import Judgements, load_hits, load_qrels
 
 if TYPE_CHECKING:
     from drtk.io.run_blocks import Places
@@ -81,8 +81,10 @@ def retrieved_by(
         )
     _tell_unjudged(run.name, len(queries.seen) - len(hits), right)
     tag = next((found.tags[0] for found in hits.values()), "")
-    if right == "judgements" and view.by is None and hits and _judges_documents(hits, judgements):
-        warn(f"{run.name}: nothing retrieved is judged, but its documents are: --by source scores documents")
+    if right == "judgements":
+        judged = JudgedHits(run.name, judgements, of=view.by)
+        if not any(judged.add(query, found.doc_ids) for query, found in hits.items()):
+            judged.warn()
     rankings, top, deepest = {}, {}, 0
     for query in list(hits):
         found = hits.pop(query)
@@ -91,17 +93,6 @@ def retrieved_by(
         if rankings[query]:
             top[query] = view.top(found)
     return Retrieved(rankings, top, tag, deepest)
-
-
-def _judges_documents(hits: Mapping[str, QueryHits], judgements: Judgements) -> bool:
-    """Whether no retrieved passage is judged while a document of one is."""
-    found = False
-    for query, retrieved in hits.items():
-        judged = judgements[query]
-        if any(doc_id in judged for doc_id in retrieved.doc_ids):
-            return False
-        found = found or any(source_of(doc_id) in judged for doc_id in retrieved.doc_ids)
-    return found
 
 
 class _Seen:

@@ -100,9 +100,6 @@ def _side_jobs(settings: ConversionSettings, job: FilterJob) -> list[tuple[Filte
         (settings.corpus_out, "corpus", read_passages),
         (settings.queries_out, "queries", read_queries),
     ]
-    outputs = [name for name in (job.output, settings.corpus_out, settings.queries_out) if name is not None]
-    if len(set(outputs)) < len(outputs):
-        raise UsageError("each output needs a name of its own")
     jobs = []
     for output, kind, read in wanted:
         if output is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Literal
 
 import orjson
 
@@ -20,6 +21,16 @@ QUERIES, PASSAGES, EITHER = "queries", "passages", "queries or passages"
 PREDICTIONS, EXPANSIONS = "predicted answers", "expansions of questions"
 
 
+def columns_of(head: bytes) -> Literal["run", "qrels"] | None:
+    """Return whether most of the first lines are columns of a TREC run or of judgements; damaged lines are allowed."""
+    lines = [line for line in _whole_lines(head) if line.strip() and not line.startswith(b"#")][:LOOKED_AT]
+    kinds = [RUN if line.split()[1:2] == [b"Q0"] else _of_line(line) for line in lines]
+    if kinds.count(RUN) * 2 > len(kinds):
+        return "run"
+    judged = kinds.count(JUDGEMENTS) + (kinds.count(RANKED) if kinds[:1] == [JUDGEMENTS] else 0)
+    return "qrels" if judged * 2 > len(kinds) else None
+
+
 def kind_of(head: bytes) -> str | None:
     """What the file that begins with `head` seems to hold, in words; None where its lines tell nothing, or not the same.
 
@@ -29,10 +40,7 @@ def kind_of(head: bytes) -> str | None:
     if is_array(head[:64]):
         kinds = [None if isinstance(row, ValueError) else kind_of_row(row) for _, row in islice(array_rows([head]), 1)]
     else:
-        lines = head.splitlines(keepends=True)
-        if len(lines) > 1 and not lines[-1].endswith(b"\n"):
-            lines.pop()
-        shown = [line for line in lines if line.strip() and not line.startswith(b"#")]
+        shown = [line for line in _whole_lines(head) if line.strip() and not line.startswith(b"#")]
         kinds = [_of_line(line) for line in shown[:LOOKED_AT]]
     found = set(kinds)
     if found == {JUDGEMENTS, RANKED} and kinds[0] == JUDGEMENTS:  # BEIR's header, and its lines
@@ -46,6 +54,12 @@ def is_candidate(line: bytes) -> bool:
     """Whether a line is MS MARCO's `qid<TAB>pid<TAB>query<TAB>passage`; one that ends in a number is a judgement."""
     columns = line.split(b"\t")
     return len(columns) == 4 and columns[0].isdigit() and columns[1].isdigit() and not columns[3].strip().isdigit()
+
+
+def _whole_lines(head: bytes) -> list[bytes]:
+    """The lines of `head` without a last one that is cut off."""
+    lines = head.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)
+    return lines[:-1] if len(lines) > 1 and not lines[-1].endswith(b"\n") else lines
 
 
 def _of_line(line: bytes) -> str | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from drtk.errors import RecordError
 from drtk.io.intake import Intake
+from drtk.io.progress import warn
+from drtk.io.sources import source_of
 from drtk.io.streams import is_stream, name_of
-from drtk.io.trec import Order, QueryHits, grouped_hits
+from drtk.io.trec import Judgements, Order, QueryHits, grouped_hits
 from drtk.records import Passage
 
 Item = TypeVar("Item")
@@ -22,6 +24,58 @@ class Texts(Protocol):
     def many(self, ids: Sequence[str]) -> list[Passage]: ...
 
     def missing(self, ids: Iterable[str]) -> Iterator[str]: ...
+
+
+class JudgedHits:
+    """Notice a run that retrieved none of the judged documents, as one of another collection does.
+
+    Feed the run to `add`, query by query. `found` counts the queries with a judged document among their hits.
+    of: maps a passage id to its document, if judgments name documents
+    by_source: the option that does this, for the hint
+    """
+
+    def __init__(
+        self,
+        run: str,
+        judgements: Judgements,
+        *,
+        of: Callable[[str], str] | None = None,
+        by_source: str = "--by source scores documents",
+    ) -> None:
+        self._run, self._judgements, self._of, self._by_source = run, judgements, of, by_source
+        self._example: tuple[str, str, str] | None = None
+        self._names_documents = False
+        self.found = 0
+
+    def add(self, query_id: str, doc_ids: Sequence[str]) -> bool:
+        """Return whether one of the ids is judged for the query."""
+        judged = self._judgements.get(query_id)
+        if not judged or not doc_ids:
+            return False
+        if any((id if self._of is None else self._of(id)) in judged for id in doc_ids):
+            self.found += 1
+            return True
+        if self.found:
+            return False
+        self._example = self._example or (query_id, doc_ids[0], next(iter(judged)))
+        self._names_documents |= self._of is None and any(source_of(id) in judged for id in doc_ids)
+        return False
+
+    def problem(self) -> str | None:
+        """Describe what is wrong, with an example id of each side; None if nothing is."""
+        if self.found or self._example is None:
+            return None
+        query, retrieved, judged = self._example
+        hint = f"; the judgements name their documents: {self._by_source}" if self._names_documents else ""
+        return (
+            f"{self._run}: none of the judged documents was retrieved; for query '{query}' it has '{retrieved}', "
+            f"the judgements have '{judged}'{hint}"
+        )
+
+    def warn(self) -> None:
+        """Warn of the problem, if there is one."""
+        if (problem := self.problem()) is not None:
+            warn(problem)
 
 
 def known_hits(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -12,10 +13,9 @@ import numpy as np
 from drtk.errors import MismatchError
 from drtk.io.manifest import read_manifest
 from drtk.io.progress import warn
-from drtk.io.shards import KIND, Shard, ShardWriter, read_shards, records_digest
+from drtk.io.shards import KIND, PAIR, Shard, ShardWriter, read_shards, records_digest
 from drtk.io.streams import name_of
 
-ROLE = "pair"  # what meta.json says of such a folder
 _KEPT = 4  # shards whose ids are kept: those of a run come in order
 
 
@@ -37,7 +37,7 @@ class PairVectors:
 
     def __init__(self, folder: str) -> None:
         manifest = read_manifest(folder, kind=KIND)
-        if manifest.get("role") != ROLE:
+        if manifest.get("role") != PAIR:
             raise MismatchError(
                 f"{folder}: holds vectors of texts; those of pairs are needed: drtk rerank RUN --vectors DIR"
             )
@@ -61,7 +61,7 @@ class PairVectors:
 
     @staticmethod
     def _ids(shard: Shard) -> list[str]:
-        return Shard(shard.folder, shard.number, shard.rows, shard.dimension).ids  # of its own: a shard keeps its list
+        return replace(shard).ids  # of its own: a shard keeps its list
 
     @property
     def run(self) -> str:

@@ -27,14 +27,16 @@ _CALLED: dict[str | None, Literal["examples", "expansions", "predictions"]] = {
 }
 
 
-Recognised = Literal["examples", "expansions", "predictions", "passages"]
+Recognised = Literal["run", "qrels", "examples", "expansions", "predictions", "passages"]
 
 
 def recognised(source: str, intake: Intake) -> Recognised | None:
     """What a file holds, judged by its first record; None where that is of no kind that can be told from all others.
 
-    Passages of which some have a title are told by the first that has one, if it comes early.
+    Runs and judgements are recognized by the columns of their first lines. Passages of which some have a title are told by the first that has one, if it comes early.
     """
+    if (columns := kinds.columns_of(intake.peek(source))) is not None:
+        return columns
     rows = _first_of_stream(intake.peek(source)) if is_stream(source) else _first_of_file(source)
     first = next(rows, None)
     if first is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from drtk.errors import DrtkError, UsageError
-from drtk.io.manifest import is_manifest, manifest_path, read_json
+from drtk.io.manifest import Manifest, is_manifest, manifest_path, read_json
 from drtk.io.streams import STANDARD, is_stream
 
 SCORED = "scored"  # among a manifest's counts: {"depth": the last rank whose score is a model's}
@@ -125,16 +125,26 @@ def scored_depth(source: str) -> int | None:
 
     None where it says nothing, is of another file of that name, or the run is a stream.
     """
+    depth = (_manifest(source).get("counts") or {}).get(SCORED, {}).get("depth")
+    return depth if isinstance(depth, int) else None
+
+
+def fused_runs(source: str) -> list[str]:
+    """Return the runs that `drtk fuse` made a run from, as its manifest names them; none for any other run."""
+    manifest = _manifest(source)
+    return list(manifest["settings"].get("runs") or []) if manifest.get("program") == "fuse" else []
+
+
+def _manifest(source: str) -> Manifest:
+    """Return the manifest beside a run; empty for a stream, or if it is missing, damaged or of another file."""
     if is_stream(source) or not manifest_path(source).exists():
-        return None
+        return {}
     try:
         content = read_json(manifest_path(source))
     except DrtkError:
-        return None  # damaged: it says nothing
-    if not is_manifest(content) or content.get("bytes") != Path(source).stat().st_size:
-        return None
-    depth = (content.get("counts") or {}).get(SCORED, {}).get("depth")
-    return depth if isinstance(depth, int) else None
+        return {}
+    fits = is_manifest(content) and content.get("bytes") == Path(source).stat().st_size
+    return dict(content) if fits else {}
 
 
 def _stem(source: str) -> str:

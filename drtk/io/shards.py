@@ -13,21 +13,26 @@ from typing import IO, Any
 import numpy as np
 import orjson
 
-from drtk.errors import DrtkError, MismatchError
+from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.io.manifest import read_json, read_manifest, write_json
 
 KIND = "embeddings"
 JOURNAL = "shards.json.part"
+PAIR = "pair"  # the role of a folder that holds vectors of pairs of a query and a document
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Some rows of an embeddings folder; ids and vectors are read when they are asked for."""
+    """Some rows of an embeddings folder; ids and vectors are read when they are asked for.
+
+    pairs: each id is that of a query and that of a document, separated by a tab
+    """
 
     folder: Path
     number: int
     rows: int
     dimension: int
+    pairs: bool = False
 
     @property
     def name(self) -> str:
@@ -35,7 +40,7 @@ class Shard:
 
     @cached_property
     def ids(self) -> list[str]:
-        """The ids, row by row. Raises DrtkError where their number is not that of the vectors."""
+        """The ids, row by row. Raises DrtkError where their number is not that of the vectors, or one is not a word."""
         path = self.folder / f"{self.name}.ids"
         try:
             found = path.read_text(encoding="utf-8").splitlines()
@@ -43,6 +48,10 @@ class Shard:
             raise DrtkError(f"{path}: cannot be read: {error}") from error
         if len(found) != self.rows:
             raise MismatchError(f"{path}: holds {len(found):,} ids; expected {self.rows:,}")
+        for row, id in enumerate(found, start=1):
+            if id.split() != (id.split("\t", 1) if self.pairs else [id]):
+                problem = f"id {id!r} contains white space" if id.strip() else "the id is blank"
+                raise RecordError(f"{path}:{row}", f"{problem}; an id must be one word")
         return found
 
     @cached_property
@@ -65,7 +74,7 @@ def read_shards(folder: str | Path) -> list[Shard]:
     """
     manifest = read_manifest(folder, kind=KIND)
     return [
-        Shard(Path(folder), number, entry["rows"], manifest["dimension"])
+        Shard(Path(folder), number, entry["rows"], manifest["dimension"], manifest.get("role") == PAIR)
         for number, entry in enumerate(manifest["shards"])
     ]
 

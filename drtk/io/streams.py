@@ -10,12 +10,12 @@ import io
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, BinaryIO
 
-from drtk.errors import DrtkError, OutputClosed, RecordError
+from drtk.errors import DrtkError, OutputClosed, RecordError, UsageError
 from drtk.io.compression import SUFFIXES, packer, unpacked
 from drtk.io.interrupts import interrupts_held
 
@@ -138,6 +138,17 @@ def is_replaceable(target: str) -> bool:
         return S_ISREG(os.stat(target).st_mode)
     except OSError:
         return True  # nothing there yet
+
+
+def check_outputs(outputs: Mapping[str, str | None]) -> None:
+    """Raise UsageError if two outputs, by the options that name them, are one place: one would overwrite the other."""
+    places: dict[str, str] = {}
+    for option, target in outputs.items():
+        if not target or (target != STANDARD and not is_replaceable(target) and not os.path.isdir(target)):
+            continue  # not given, or a device or pipe, which takes both
+        other = places.setdefault(target if target == STANDARD else os.path.realpath(target), option)
+        if other != option:
+            raise UsageError(f"{other} and {option} name the same output, {target}; each needs a name of its own")
 
 
 def is_writable(folder: Path) -> bool:

@@ -33,7 +33,7 @@ def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     folders, sources = [], []
     for path in paths:
         if path != STANDARD and not Path(path).exists():
-            raise DrtkError(f"{path}: no such file or folder")
+            raise DrtkError(f"{path}: no such file or folder; for a typed query write --query TEXT (-q is --quiet)")
         if path == STANDARD or not Path(path).is_dir():
             sources.append(path)
         elif (kind := read_manifest(path)["kind"]) == INDEX:

@@ -18,11 +18,16 @@ from drtk.retrieval.vectors import Vectors
 
 
 def index_class(kind: str) -> Any:
-    """The class behind an index type; what is no name of ours is taken for a faiss factory string."""
+    """Return the class of an index type: one of ours, or a faiss factory string.
+
+    Raises UsageError for a type that is neither.
+    """
     if kind in INDEXES:
         return INDEXES.load(kind)
     module, _, attribute = FACTORY.partition(":")
-    return getattr(import_module(module), attribute)
+    engine = getattr(import_module(module), attribute)
+    engine.check_kind(kind)
+    return engine
 
 
 def same_encoder(one: Manifest, other: Manifest) -> bool:

@@ -34,6 +34,7 @@ QUERIES_AT_A_TIME = 1024
 TRAINED_PER_CLUSTER = 39  # below this many vectors a cluster, faiss warns that centroids are poor
 GPU_DEPTH = 2048  # the deepest search faiss has on GPUs
 EXACT_STORE = re.compile(r"(?:(?:IVF\d+(?:_HNSW\d+)?|HNSW\d+),)?Flat|HNSW\d+")
+_NAMED = re.compile(r"(flat|hnsw|ivf)(\d*)")
 STORES = {"float32": "Flat", "float16": "SQfp16", "int8": "SQ8"}
 
 
@@ -41,6 +42,17 @@ class FaissIndex:
     """A faiss index in inner product, with the ids of its rows and, where it is lossy, the exact vectors."""
 
     reads: ClassVar[Literal["vectors"]] = "vectors"
+
+    @classmethod
+    def check_kind(cls, kind: str) -> None:
+        """Raise UsageError for a type that faiss cannot parse, before any vectors are read."""
+        if _NAMED.fullmatch(kind):
+            return
+        try:
+            faiss.index_factory(64, kind)
+        except RuntimeError as error:  # others depend on the dimension
+            if "could not parse" in str(error):
+                raise _unknown(kind) from error
 
     @classmethod
     def check(cls, vectors: Vectors, settings: DenseIndexSettings, *, kind: str = "flat") -> None:
@@ -162,7 +174,7 @@ class FaissIndex:
 
 def factory_of(kind: str, settings: DenseIndexSettings, rows: int) -> str:
     """faiss's factory string for an index type: of `flat`, `hnsw`, `ivf`, `hnsw48`, `ivf1024`; others are one already."""
-    named = re.fullmatch(r"(flat|hnsw|ivf)(\d*)", kind)
+    named = _NAMED.fullmatch(kind)
     if named is None:
         if settings.dtype is not None:
             raise UsageError(f"--dtype: the factory string '{kind}' says itself how vectors are stored")
@@ -177,14 +189,16 @@ def factory_of(kind: str, settings: DenseIndexSettings, rows: int) -> str:
     return f"IVF{clusters},{stored}"
 
 
+def _unknown(kind: str) -> UsageError:
+    return UsageError(f"unknown index type '{kind}'; choose from {', '.join(INDEXES)}, or give a faiss factory string")
+
+
 def _made(factory: str, dimension: int) -> Any:
     try:
         return faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         if "could not parse" in str(error):
-            raise UsageError(
-                f"unknown index type '{factory}'; choose from {', '.join(INDEXES)}, or give a faiss factory string"
-            ) from error
+            raise _unknown(factory) from error
         raise UsageError(
             f"--type {factory}: faiss cannot make it for vectors of dimension {dimension}: {_short(error)}"
         ) from error

@@ -36,11 +36,13 @@ def knob(
     flag: str | None = None,
     instead_of: str | None = None,
     idle: tuple[Idle, ...] = (),
+    one_word: bool = False,
 ) -> Any:
     """A dataclass field that is also an option: default, help, bounds, and (where it differs from the name) its flag.
 
     instead_of: the knob that says the same in another way: one of the two is given, and takes a preset's other away
     idle: when it does nothing, so that whoever gives it is mistaken; a preset may hold figures of what an option adds
+    one_word: reject a text that is empty or contains white space
     """
     metadata = {
         "help": help,
@@ -49,6 +51,7 @@ def knob(
         "flag": flag,
         "instead_of": instead_of,
         "idle": idle,
+        "one_word": one_word,
     }
     return field(default=default, metadata=metadata)
 
@@ -131,7 +134,15 @@ def _item(flag: str, value: Any, plain: Any, metadata: Mapping[str, Any]) -> Any
         raise UsageError(f"{flag}: must be at least {low}, is {value}")
     if high is not None and value > high:
         raise UsageError(f"{flag}: must be at most {high}, is {value}")
+    if metadata.get("one_word"):
+        check_word(flag, value)
     return value
+
+
+def check_word(flag: str, value: str) -> None:
+    """Raise UsageError for a value that is empty or contains white space: it would shift the columns of a run."""
+    if value.split() != [value]:
+        raise UsageError(f"{flag}: '{value}' must be one word")
 
 
 def plain_type(kind: Any) -> Any:

@@ -43,7 +43,7 @@ class FuseSettings:
     step: float = knob(0.1, "Distance of the weights tried by --sweep.", at_least=0.001, at_most=1)
     measure: str = knob("nDCG@10", "What --sweep maximises: one measure, as drtk eval takes it.")
     by: By = knob("passage", "What --sweep scores: passage, or source: a document by its best passage.")
-    tag: str = knob("drtk", "Last column of the run.")
+    tag: str = knob("drtk", "Last column of the run.", one_word=True)
 
     def check(self) -> None:
         """Raise UsageError for a choice other than its default that --method does not look at."""

@@ -132,4 +132,4 @@ class RerankSettings(ScoreSettings):
         None, "Documents of each query that are scored. [default: 200, or as many as a list model reads]", at_least=1
     )
     store: Literal["float32", "float16"] = knob("float16", "--vectors: numbers to store.")
-    tag: str = knob("drtk", "Last column of the run.")
+    tag: str = knob("drtk", "Last column of the run.", one_word=True)

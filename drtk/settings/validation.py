@@ -16,7 +16,8 @@ class ValidationSettings:
 
     kind: Kind | None = knob(
         None,
-        "What the file holds. [default: examples, expansions, predictions and passages with titles are recognised]",
+        "What the file holds. [default: recognized, except queries, passages without titles, and judgements or MS MARCO runs "
+        "of three columns]",
         flag="--as",
     )
     corpus: str | None = knob(None, "Passages that the ids of documents must be among.")

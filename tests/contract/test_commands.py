@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import inspect
 import os
 import re
 import subprocess
@@ -76,6 +77,32 @@ def test_every_command_shares_its_options_with_those_of_its_shape() -> None:
         assert getattr(function, "shape", None) in ("plain", "filter", "folder"), name
         expected = {"plain": {"quiet"}, "filter": {"resume", "force", "skip_done"}, "folder": {"force", "skip_done"}}
         assert expected[function.shape] <= set(function.common_flags), name
+
+
+def test_every_option_that_writes_a_file_is_known_to_its_command() -> None:
+    for name, function in FUNCTIONS.items():
+        parameters = inspect.signature(function).parameters.values()
+        options = {
+            item.name: item.annotation.__metadata__[0].help for item in parameters if "str" in str(item.annotation)
+        }
+        writing = {
+            option for option, help in options.items() if help.startswith(("Write the ", "Write every", "Write what"))
+        }
+        assert writing <= set(getattr(function, "writes", ())), name
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [(name, option) for name in FILTERS for option in getattr(FUNCTIONS[name], "writes", ())]
+)
+@pytest.mark.parametrize("other", ["out", "./out", "linked/out", "to-out"])
+def test_two_outputs_of_one_place_are_refused(name: str, option: str, other: str, collection: Collection) -> None:
+    Path("linked").symlink_to(".")
+    Path("to-out").symlink_to("out")
+    flag = f"--{option.replace('_', '-')}"
+    outcome = here(*arguments(name, collection, collection[CALLS[name].input], "out"), flag, other)
+    assert outcome.status == 2
+    assert f"--output and {flag} name the same output, {other}; each needs a name of its own" in outcome.err
+    assert not Path("out").exists()
 
 
 def test_no_help_imports_anything_heavy() -> None:

@@ -10,6 +10,7 @@ from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.io.corpus_ids import CorpusIds
 from drtk.io.intake import Intake
 from drtk.io.jsonl import read_queries
+from drtk.io.known_hits import JudgedHits
 from drtk.io.progress import warn
 from drtk.io.sources import source_of
 from drtk.io.streams import name_of
@@ -91,6 +92,7 @@ class Mining:
         self._queries_file = queries
         self._answers = stages.promote is not None
         self._by_source = stages.miner.by_source
+        self._judged: dict[str, JudgedHits] = {}
         self._texts: dict[str, Query] | None = None
         if needs_text and queries is not None and (indexes is None or indexes.stored is not None):
             texts = read_queries(queries, intake=intake)
@@ -117,18 +119,22 @@ class Mining:
         """The queries that may have positives, with what runs and examples have for them; others are counted."""
         seen: set[str] = set()
         unjudged = 0
-        told = False
+        told, example = False, ""
         for asked in self._all():
             if not (self.judgements is None or self._answers or asked.positives or asked.query_id in self.judgements):
                 unjudged += 1
+                example = example or asked.query_id
                 continue
             seen.add(asked.query_id)
             if not self._by_source and not told and self._name_documents(asked):
                 warn(f"query '{asked.query_id}': judgements name documents, not passages: --positives source")
                 told = True
             yield asked
-        if unjudged and not seen:
-            raise MismatchError(f"{name_of(self._first)}: no query of the runs has judgements")
+        if unjudged and not seen and self.judgements is not None:
+            raise MismatchError(
+                f"{name_of(self._first)}: no query of the runs has judgements; "
+                f"it has '{example}', the judgements have '{next(iter(self.judgements))}'"
+            )
         # Told once, at the end: these are counts of what was read, which a resumed run reads again.
         missing = len(self.judgements.keys() - seen) if self.judgements is not None else 0
         for what, number in (("without_judgements", unjudged), ("not_retrieved", missing)):
@@ -218,12 +224,42 @@ class Mining:
         """The examples of a window of queries, in order; `tell` hears of each pool."""
         found = []
         for pool in self.pools(window):
+            self._note_judged(pool)
             example = self.stages.miner.example(pool)
             self._count(pool)
             tell(pool)
             if example is not None:
                 found.append(example)
         return found
+
+    def _note_judged(self, pool: Pool) -> None:
+        """Count, by source, the queries with a judged document among what was retrieved or is known as a positive."""
+        if self.judgements is None:
+            return
+        judged = self.counts.setdefault("queries_with_judged", {})
+        for name, ranked in pool.asked.found.items():
+            found = self._judged_hits(name).add(pool.query_id, [*ranked.ids, *pool.asked.positives])
+            judged[name] = judged.get(name, 0) + found
+
+    def _judged_hits(self, name: str) -> JudgedHits:
+        if name not in self._judged:
+            of = (self._corpus or source_of) if self._by_source else None
+            assert self.judgements is not None
+            self._judged[name] = JudgedHits(name, self.judgements, of=of, by_source="--positives source")
+        return self._judged[name]
+
+    def unjudged_sources(self) -> list[str]:
+        """Describe the sources that retrieved none of the judged documents."""
+        counted = self.counts.get("queries_with_judged", {})  # also of windows before --resume
+        problems = [hits.problem() for name, hits in self._judged.items() if not counted.get(name)]
+        return [problem for problem in problems if problem is not None]
+
+    def mismatch(self) -> str | None:
+        """Describe judgments of other ids than the sources have; None if ids were checked with a corpus, or agree."""
+        problems = self.unjudged_sources()
+        if self._corpus is not None or not problems or any(self.counts["queries_with_judged"].values()):
+            return None
+        return f"{problems[0]}; judged documents would become negatives (--corpus FILE checks all ids)"
 
     def _count(self, pool: Pool) -> None:
         if pool.left_out and pool.left_out != WITHOUT_NEGATIVES:

@@ -253,7 +253,7 @@ def test_impacts_are_summed_and_the_type_needs_no_saying(place: Path, capfd) -> 
     )
     found = meta("i")
     assert (found["type"], found["encoder"], found["counts"]) == ("impact", None, {"passages": 3})
-    assert "nobody reads this" in command(capfd, "search", "i", "-q", "wing bird", "-k", "1")
+    assert "nobody reads this" in command(capfd, "search", "i", "--query", "wing bird", "-k", "1")
     with pytest.raises(UsageError, match="plain sums"):
         command(capfd, "search", "i", "queries.jsonl", "--k1", "10")
     write(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n")

@@ -197,6 +197,8 @@ def test_what_cannot_be_meant_is_refused(here: Path) -> None:
     ):
         with pytest.raises(UsageError, match=told):
             run("rerank", "run", *more, "-o", "out")
+    with pytest.raises(UsageError, match="--tag: 'a b' must be one word"):
+        run("rerank", "run", *TEXTS, "--tag", "a b", "-o", "out")
     with pytest.raises(MismatchError, match="model: reads at most 64 tokens; 65 were asked for"):
         run("rerank", "run", *TEXTS, "--max-length", "65", "-o", "out")
 

@@ -7,6 +7,7 @@ import sys
 import orjson
 import pytest
 
+from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from tests.running import command, write
 from tests.vectors import ENCODER, embeddings
@@ -83,7 +84,7 @@ def test_by_source_takes_documents_from_the_corpus_where_it_names_them(bm25, pla
 
 
 def test_a_question_is_answered_with_titles_ids_and_snippets(bm25, capfd):
-    page = command(capfd, "search", "bm25", "-q", "Which tails steer?", "-k", "1").splitlines()
+    page = command(capfd, "search", "bm25", "--query", "Which tails steer?", "-k", "1").splitlines()
     assert page[0].split()[0] == "1"
     assert page[0].endswith("Tails")
     assert page[1:3] == ["    tail#0", "    The tail steers the bird in flight."]
@@ -92,27 +93,49 @@ def test_a_question_is_answered_with_titles_ids_and_snippets(bm25, capfd):
 def test_without_a_corpus_a_question_is_answered_with_ids_and_says_so(bm25, place, capfd):
     (place / "corpus.jsonl").rename(place / "moved.jsonl")
     capfd.readouterr()
-    page = command(capfd, "search", "bm25", "-q", "tail")
+    page = command(capfd, "search", "bm25", "--query", "tail")
     assert page.split()[-1] == "tail#0"
     assert "Tails" not in page
-    page = command(capfd, "search", "bm25", "-q", "tail", "--corpus", "moved.jsonl")
+    page = command(capfd, "search", "bm25", "--query", "tail", "--corpus", "moved.jsonl")
     assert "Tails" in page
 
 
+def test_the_short_option_is_quiet_and_a_typed_query_says_how_it_is_written(bm25, capfd):
+    assert command(capfd, "search", "bm25", "queries.jsonl", "-q") == command(capfd, "search", "bm25", "queries.jsonl")
+    told = r"how do I fly\?: no such file or folder; for a typed query write --query TEXT \(-q is --quiet\)"
+    with pytest.raises(DrtkError, match=told):
+        command(capfd, "search", "bm25", "-q", "how do I fly?")
+
+
+def test_a_corpus_rewritten_after_indexing_is_noticed(bm25, place, capfd):
+    app(["search", "bm25", "--query", "tail", "-q"], standalone_mode=False)
+    assert capfd.readouterr().err == ""
+    lines(place / "corpus.jsonl", [row | {"text": "Other words."} for row in CORPUS])
+    told = "corpus.jsonl: changed since bm25 was made; the texts shown may differ from those ranked"
+    for more in ([], ["--corpus", "corpus.jsonl"]):
+        app(["search", "bm25", "--query", "tail", "-q", *more], standalone_mode=False)
+        found = capfd.readouterr()
+        assert told in found.err
+        assert "Other words." in found.out
+    lines(place / "copy.jsonl", CORPUS)
+    app(["search", "bm25", "--query", "tail", "-q", "--corpus", "copy.jsonl"], standalone_mode=False)
+    assert capfd.readouterr().err == ""
+
+
 def test_questions_of_stdin_are_answered_line_by_line(bm25, capfd, monkeypatch):
-    one = command(capfd, "search", "bm25", "-q", "tail", "-k", "1")
-    two = command(capfd, "search", "bm25", "-q", "wing load", "-k", "1")
+    one = command(capfd, "search", "bm25", "--query", "tail", "-k", "1")
+    two = command(capfd, "search", "bm25", "--query", "wing load", "-k", "1")
     asked = "\ufefftail\n\n  wing   load\nzebra\n".encode()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(asked)))
-    assert command(capfd, "search", "bm25", "-q", "-", "-k", "1") == f"tail\n{one}wing load\n{two}zebra\n"
+    assert command(capfd, "search", "bm25", "--query", "-", "-k", "1") == f"tail\n{one}wing load\n{two}zebra\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"tail\nth\xe9\n")))
     with pytest.raises(RecordError, match="<stdin>:2: not UTF-8"):
-        command(capfd, "search", "bm25", "-q", "-")
+        command(capfd, "search", "bm25", "--query", "-")
 
 
 def test_each_line_is_answered_before_the_next_is_there(bm25):
     # A conversation over pipes: if answers waited for the end of input, the first read would never return.
-    call = [sys.executable, "-m", "drtk", "search", str(bm25), "-q", "-", "-k", "1", "--quiet"]
+    call = [sys.executable, "-m", "drtk", "search", str(bm25), "--query", "-", "-k", "1", "--quiet"]
     with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as running:
         for question, found in (("tail", "Tails"), ("salt", "The sea")):
             running.stdin.write(f"{question}\n")
@@ -128,12 +151,13 @@ def test_each_line_is_answered_before_the_next_is_there(bm25):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["-q", "tail", "queries.jsonl"], "leave out files of queries"),
-        (["-q", "tail", "-o", "x"], "and -o"),
-        (["-q", "tail", "--by", "source"], "--by source"),
-        (["-q", "  "], "the question is empty"),
+        (["--query", "tail", "queries.jsonl"], "leave out files of queries"),
+        (["--query", "tail", "-o", "x"], "and -o"),
+        (["--query", "tail", "--by", "source"], "--by source"),
+        (["--query", "  "], "the query is empty"),
         (["queries.jsonl", "--tag", "two words"], "must be one word"),
-        (["-q", "tail", "--qrels", "x"], "a file of queries, not -q"),
+        (["queries.jsonl", "--tag", " a"], "must be one word"),
+        (["--query", "tail", "--qrels", "x"], "a file of queries, not --query"),
         (["queries.jsonl", "--tune"], "--tune needs --qrels"),
     ],
 )
@@ -196,6 +220,7 @@ def test_parts_of_an_encoding_make_one_index_or_several_that_are_searched_as_one
     ("arguments", "fault", "complaint"),
     [
         (["v", "--type", "bm26"], UsageError, "unknown index type 'bm26'"),
+        (["corpus.jsonl", "--type", "colbert"], UsageError, "unknown index type 'colbert'"),
         (["v", "--type", "PQ3"], UsageError, "multiple of the number"),
         (["-", "--type", "exact"], UsageError, "reads folders of embeddings"),
         (["v", "--type", "exact", "--with", "corpus.jsonl"], UsageError, "reads vectors"),
@@ -207,7 +232,7 @@ def test_parts_of_an_encoding_make_one_index_or_several_that_are_searched_as_one
     ],
 )
 def test_an_index_that_cannot_be_made_leaves_the_old_one_alone(place, bm25, capfd, arguments, fault, complaint):
-    if arguments[:3] in (["v", "--type", "PQ3"], ["v", "--type", "bm26"]):
+    if {"PQ3", "bm26", "colbert"}.intersection(arguments):
         pytest.importorskip("faiss")
     embeddings(place / "v", [[1, 0], [0, 1]])
     write(place / "empty.jsonl", "")

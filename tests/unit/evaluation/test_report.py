@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError, RecordError, UsageError
+from drtk.evaluation.comparison import contrasts_with_first
 from drtk.evaluation.curves import LossCurve, depths_for, read_loss, recall_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.examples import choose_queries, first_relevant
-from drtk.evaluation.findings import Claim, claims, compare, leaders, overlap, role_of
+from drtk.evaluation.findings import finding, leaders, overlap, significance_note
 from drtk.evaluation.measures import parse_measures
+from drtk.settings.comparison import CompareSettings
 from tests.running import command, write
 
 JUDGEMENTS = {f"q{query}": {f"d{query}": 1} for query in range(4)}
@@ -28,53 +30,46 @@ def system(name: str, *places: int) -> Evaluation:
     return Evaluator(JUDGEMENTS, parse_measures("RR R@1"))(name, rankings)
 
 
-def test_a_claim_says_on_how_many_queries_it_rests() -> None:
-    # RR: a 1 1/2 1/4 0, b 1/2 1/2 1/2 0
-    claim = compare(system("a", 1, 2, 4, 0), system("b", 2, 2, 2, 0), "RR")
-    assert claim.values == pytest.approx(((1 + 1 / 2 + 1 / 4) / 4, (1 / 2 * 3) / 4))
-    assert (claim.holds, claim.better, claim.worse, claim.equal) == (True, 1, 1, 2)
-    # one better, one worse: as likely as can be by chance, so no claim of beating is made
-    assert claim.text().startswith("a is ahead of b on RR: 0.4375 against 0.3750 (+0.0625); better on 1 of 4 queries")
-    assert claim.chance == 1.0
-
-
-def test_beating_takes_more_than_chance() -> None:
-    # Sign test, two-sided: six of six is 2 / 2^6 = .03125, five of five 2 / 2^5 = .0625.
-    six, five = (Claim("a", "b", "RR", (0.5, 0.4), True, better=wins, worse=0, equal=3) for wins in (6, 5))
-    assert (six.chance, five.chance) == (0.03125, 0.0625)
-    assert six.text().startswith("a beats b")
-    assert five.text().startswith("a is ahead of b")
-    assert six.text().endswith("(sign test: p = 0.031).")
-
-
-def test_a_claim_that_does_not_hold_is_not_made_to_look_as_if_it_did() -> None:
-    claim = compare(system("a", 2, 0, 0, 0), system("b", 1, 0, 0, 0), "RR")
-    assert not claim.holds
-    assert "a does not beat b on RR" in claim.text()
-    equal = compare(system("a", 1, 0, 0, 0), system("b", 0, 1, 0, 0), "RR")
-    assert not equal.holds
-    assert "a equals b on RR" in equal.text()
-
-
-def test_systems_are_known_by_their_names() -> None:
-    names = ["bm25", "BM25 tuned", "off-the-shelf", "trained", "trained-2", "fused", "other", "pretrained"]
-    roles = ["bm25", "bm25", "untrained", "trained", "trained", "fused", None, "pretrained"]
-    assert [role_of(name) for name in names] == roles
-
-
-def test_the_questions_of_a_pipeline_are_asked() -> None:
-    results = [system(name, 1, 1, 0, 0) for name in ("bm25", "off-the-shelf", "trained", "fused")]
-    asked = [(claim.first, claim.second, claim.measure) for claim in claims(results, "RR", "R@1")]
-    assert asked == [
-        ("trained", "bm25", "RR"),
-        ("trained", "off-the-shelf", "RR"),
-        ("fused", "bm25", "R@1"),
-        ("fused", "trained", "R@1"),
+def test_every_run_is_compared_with_the_first_one_whatever_they_are_called() -> None:
+    results = [system("one", 1, 2, 4, 0), system("dense", 2, 2, 2, 0), system("fused", 1, 1, 1, 1)]
+    measures = parse_measures("RR R@1")
+    found = contrasts_with_first(results, measures, JUDGEMENTS, CompareSettings())
+    assert [(each.system, each.baseline, each.measure) for each in found] == [
+        ("dense", "one", "RR"),
+        ("fused", "one", "RR"),
+        ("dense", "one", "R@1"),
+        ("fused", "one", "R@1"),
     ]
-    results = [system("pre-trained", 1, 0, 0, 0), system("trained", 1, 1, 0, 0)]
-    (asked_of_both,) = claims(results, "RR", "R@1")
-    assert (asked_of_both.first, asked_of_both.second, asked_of_both.holds) == ("pre-trained", "trained", False)
-    assert claims([system("one", 1, 1, 1, 1), system("two", 1, 1, 1, 1)], "RR", "R@1") == []
+    # RR: one 1 1/2 1/4 0, dense 1/2 1/2 1/2 0: +1/4 and -1/2, of 4 assignments of signs all are as far from 0, or 2
+    assert (found[0].better, found[0].worse, found[0].equal) == (1, 1, 2)
+    assert found[0].difference == pytest.approx(-1 / 16)
+    assert found[0].randomisation_p == 1.0
+    sentence = finding(found[0], (0.375, 0.4375), significant=False)
+    assert sentence.startswith(
+        "dense does not differ significantly from one on RR: 0.3750 against 0.4375 (-0.0625; p(t) "
+    )
+    assert sentence.endswith("better on 1 of 4 queries, worse on 1, equal on 2.")
+
+
+def test_p_values_are_corrected_for_the_number_of_comparisons() -> None:
+    # Six of six queries better: p = 2 / 2^6 = .03125 in the randomization test, and twice that for two comparisons.
+    judgements = {f"q{query}": {f"d{query}": 1} for query in range(6)}
+    measures = parse_measures("R@1")
+
+    def of(name: str, hits: int) -> Evaluation:
+        rankings = {f"q{query}": [f"d{query}" if query < hits else "x"] for query in range(6)}
+        return Evaluator(judgements, measures)(name, rankings)
+
+    for others, expected in ((["b"], 0.03125), (["b", "c"], 0.0625)):
+        results = [of("a", 0), *(of(name, 6) for name in others)]
+        found = contrasts_with_first(results, measures, judgements, CompareSettings())
+        assert [each.randomisation_p_corrected for each in found] == [expected] * len(others)
+        assert [each.is_significant(0.05) for each in found] == [len(others) == 1] * len(others)
+    assert "b is significantly better than a on R@1: 1.0000 against 0.0000" in finding(
+        found[0], (1.0, 0.0), significant=True
+    )
+    assert "Holm's correction over the 2 comparisons with a;" in significance_note("a", 2, 0.05)
+    assert "Holm" not in significance_note("a", 1, 0.05)
 
 
 def test_ties_have_no_leader() -> None:
@@ -193,7 +188,9 @@ def test_json_markdown_and_terminal_say_the_same(world: Path, capfd: pytest.Capt
     assert content["systems"]["trained"]["RR@10"] == 1
     assert (content["queries"], content["relevant"]) == (4, 4)
     assert content["recall"]["bm25"][0] == 3 / 4
-    assert [claim["holds"] for claim in content["verdict"]["claims"]] == [True]
+    (compared, *_) = content["verdict"]["comparisons"]
+    assert (compared["system"], compared["baseline"], compared["measure"]) == ("trained", "bm25", "nDCG@10")
+    assert compared["significant"] is False  # one query of four differs
     assert content["loss"]["steps"] == list(range(1, 30))
     markdown = (world / "out" / "report.md").read_text()
     assert "| trained | **1.0000** |" in markdown
@@ -253,7 +250,8 @@ def test_a_fused_system_is_explained_by_what_its_parts_find(world: Path, capfd: 
     verdict = json.loads((world / "out" / "report.json").read_text())["verdict"]
     assert verdict["overlap"]["relevant"] == {"both": 4, "first": 0, "second": 0, "neither": 0}
     assert verdict["overlap"]["kept"]["both"] == 4
-    assert [claim["claim"] for claim in verdict["claims"]][1:] == ["fused beats bm25", "fused beats trained"]
+    compared = [(each["system"], each["baseline"]) for each in verdict["comparisons"] if each["measure"] == "nDCG@10"]
+    assert compared == [("trained", "bm25"), ("fused", "bm25")]
     assert "Of 4 relevant documents, 4 are among the first 100 of both" in " ".join(printed.split())
 
 

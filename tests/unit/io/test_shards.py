@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drtk.errors import DrtkError, MismatchError
+from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.io.manifest import write_json
 from drtk.io.shards import ShardWriter, read_shards, records_digest
 
@@ -77,6 +77,25 @@ def test_damage_is_told(tmp_path: Path):
     np.save(tmp_path / "00000.npy", np.ones((3, 2), dtype=np.float32))
     with pytest.raises(MismatchError, match=r"shape \(3, 2\); expected \(2, 2\)"):
         _ = read_shards(tmp_path)[0].vectors
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("", "the id is blank"),
+        ("  ", "the id is blank"),
+        ("b c", "id 'b c' contains"),
+        ("b\tc", r"id 'b\\tc' contains"),
+    ],
+)
+def test_an_id_that_is_no_word_is_rejected_with_shard_and_row(tmp_path: Path, line: str, problem: str):
+    writer = ShardWriter(tmp_path, dimension=2, dtype="float32")
+    writer.write(["x"], np.ones((1, 2), dtype=np.float32), digest="x")
+    writer.write(["a", "b"], np.ones((2, 2), dtype=np.float32), digest="y")
+    finish(tmp_path, writer)
+    (tmp_path / "00001.ids").write_text(f"a\n{line}\n")
+    with pytest.raises(RecordError, match=rf"00001\.ids:2: {problem}"):
+        _ = read_shards(tmp_path)[1].ids
 
 
 def test_unfinished_and_foreign_folders_are_refused(tmp_path: Path):

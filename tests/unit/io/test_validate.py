@@ -262,7 +262,11 @@ def test_a_choice_that_cannot_be_meant_is_refused(kind: str | None, options: dic
         ([{"_id": "a", "title": "T"}], None),
         ([{"id": "1", "question": "who?", "answer": ["Rome"]}], None),
         ([{"query_id": "1", "query": "who?", "answer": "Rome"}], None),
-        (b"1 Q0 a 1 3.0 x\n", None),
+        (b"1 Q0 a 1 3.0 x\n", "run"),
+        (b"1 Q0 a 1 high x\n1 Q0 a 2 2.0\n", "run"),  # damaged, but still a run
+        (b"1 0 a 1\n1 0 b one\n2 0 c 0\n", "qrels"),
+        (b"query-id\tcorpus-id\tscore\n1\ta\t1\n1\tb\tx\n", "qrels"),
+        (b"1\ta\t1\n", None),  # a grade, or MS MARCO's rank
         (b"", None),
     ],
 )
@@ -283,6 +287,16 @@ def test_a_pipe_is_recognised_and_read_from_its_beginning(tmp_path: Path) -> Non
     assert result.exit_code == 0
     assert result.stdout.startswith("<stdin>: 3 predictions read\n")
     assert "<stdin>:3: question '1' has a prediction in line 2 already" in result.stdout
+
+
+def test_the_faults_of_a_run_are_found_without_saying_what_it_is(tmp_path: Path) -> None:
+    content = b"1 Q0 a 1 3.0 x\n1 Q0 a 2 2.0 x\n1 Q0 b 3 high x\n1 Q0 c 4 1.0\n1 Q0 d 5 0.5 x\n"
+    found = findings(file(tmp_path, content), None)  # type: ignore[arg-type]
+    assert places(found) == {"duplicate": [2], "unreadable": [3, 4], "rank-gap": [1]}
+    assert [message for _, message in found.shown("unreadable")] == [
+        "score 'high' is not a number",
+        "expected 6 columns 'qid Q0 docid rank score tag', found 5",
+    ]
 
 
 def test_a_pipe_of_passages_is_recognised_by_a_title() -> None:

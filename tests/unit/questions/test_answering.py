@@ -103,7 +103,7 @@ def test_a_question_that_the_generator_was_trained_with_is_told(
 ) -> None:
     call = ["train-generator", "question.jsonl", "--task", "gar-answer", "--model", models / "one", "--steps", "1"]
     command(capfd, *call, "--batch", "1", "--device", "cpu", "-o", "learnt", "-q")
-    ask = ["search", "bm25", "--expand", "learnt", "--device", "cpu", "--quiet", "-q"]
+    ask = ["search", "bm25", "--expand", "learnt", "--device", "cpu", "--quiet", "--query"]
     told = "the generator was trained with this question"
     assert told in command(capfd, *ask, QUESTION).splitlines()[0]
     assert told not in command(capfd, *ask, "which castle stands?")
@@ -118,7 +118,7 @@ def test_of_a_generator_for_each_fold_one_is_to_be_named(
     with pytest.raises(
         MismatchError, match="holds 2 generators, one a fold; name one of them: folds/fold-0 is the first"
     ):
-        command(capfd, "search", "bm25", "-q", "who?", "--expand", "folds", "--device", "cpu")
+        command(capfd, "search", "bm25", "--query", "who?", "--expand", "folds", "--device", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,20 @@ def test_what_is_shown_is_what_the_commands_make_of_the_question_in_a_file(
     )
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{QUESTION}\nanything else\n{QUESTION}\n".encode())))
     expand = ["--expand", f"title={models / 'other'}", "--expand", f"sentence={models / 'one'}"]  # in another order
-    call = ["search", "bm25", "-q", "-", "-k", "4", "--candidates", "6", "--device", "cpu", "--query-reranker", chooser]
+    call = [
+        "search",
+        "bm25",
+        "--query",
+        "-",
+        "-k",
+        "4",
+        "--candidates",
+        "6",
+        "--device",
+        "cpu",
+        "--query-reranker",
+        chooser,
+    ]
     page = command(capfd, *call, *expand, "--quiet").splitlines()
     assert len(loaded) == 1  # once for three questions
     first, again = (page[at:] for at in (place for place, line in enumerate(page) if line == QUESTION))
@@ -244,7 +257,7 @@ def test_a_model_that_is_prompted_expands_as_expand_queries_does(
 
     def shown(*more: str) -> dict[str, str]:
         expand = ["--expand", f"answer={models / 'gpt2'}", "--expand", f"title={models / 'one'}"]
-        page = command(capfd, "search", "bm25", "-q", QUESTION, "--device", "cpu", "--quiet", *expand, *more)
+        page = command(capfd, "search", "bm25", "--query", QUESTION, "--device", "cpu", "--quiet", *expand, *more)
         told = [line.removesuffix("  (nothing was written)").split(": ", 1) for line in page.splitlines()[:2]]
         return dict(told)
 
@@ -300,7 +313,7 @@ def test_first_passages_are_those_of_the_searchs_own_settings(
         (row,) = map(json.loads, (here / f"chosen{b}" / "choices.jsonl").read_text().splitlines())
         told[b] = f"title: {row['queries'][0]}  (estimate {row['estimates'][0]:.4f}"
         opened.clear()
-        ask = ["search", "rivers", "-q", QUESTION, "--b", b, "-k", "2", "--expand", f"title={models / 'one'}"]
+        ask = ["search", "rivers", "--query", QUESTION, "--b", b, "-k", "2", "--expand", f"title={models / 'one'}"]
         ask += ["--candidates", "2", "--query-reranker", chooser, "--device", "cpu", "--quiet"]
         shown[b] = command(capfd, *ask).splitlines()
         assert len(opened) == 1  # the index is there once, for the search and for what is read
@@ -319,31 +332,33 @@ def test_first_passages_are_those_of_the_searchs_own_settings(
 def test_what_does_not_go_together_is_refused(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
     generator = f"answer={models / 'one'}"
     for arguments, complaint in (
-        (["question.jsonl", "--expand", generator], "--expand goes with -q"),
-        (["-q", "who?", "--query-reranker", "x"], "chooses among what --expand"),
-        (["-q", "who?", "--expand", generator, "--candidates", "3"], "--candidates: without --query-reranker"),
-        (["-q", "who?", "--expand", generator, "--expand", generator], "two generators write 'answer'"),
-        (["-q", "who?", "--expand", models / "one"], "does not say what it writes"),
-        (["-q", "who?", "--expand-prompt", "a"], "--expand-prompt says what the model of --expand MODEL reads"),
-        (["-q", "who?", "--expand", f"answer={models / 'gpt2'}"], "goes on with a text; --expand-prompt says how"),
+        (["question.jsonl", "--expand", generator], "--expand goes with --query"),
+        (["--query", "who?", "--query-reranker", "x"], "chooses among what --expand"),
+        (["--query", "who?", "--expand", generator, "--candidates", "3"], "--candidates: without --query-reranker"),
+        (["--query", "who?", "--expand", generator, "--expand", generator], "two generators write 'answer'"),
+        (["--query", "who?", "--expand", models / "one"], "does not say what it writes"),
+        (["--query", "who?", "--expand-prompt", "a"], "--expand-prompt says what the model of --expand MODEL reads"),
+        (["--query", "who?", "--expand", f"answer={models / 'gpt2'}"], "goes on with a text; --expand-prompt says how"),
         (
-            ["-q", "who?", "--expand", generator, "--expand-prompt", "a", "--expand-prompt", "b"],
+            ["--query", "who?", "--expand", generator, "--expand-prompt", "a", "--expand-prompt", "b"],
             "two are for all kinds",
         ),
         (
-            ["-q", "who?", "--expand", generator, "--expand-prompt", "title=a"],
+            ["--query", "who?", "--expand", generator, "--expand-prompt", "title=a"],
             "no generator writes 'title', but answer",
         ),
-        (["-q", "who?", "--expand", generator, "--expand-prompt", "a " * 600], "leaves nothing of the 64 tokens"),
+        (["--query", "who?", "--expand", generator, "--expand-prompt", "a " * 600], "leaves nothing of the 64 tokens"),
         (
-            ["-q", "who?", "--expand", generator, "--query-reranker", "a=x", "--query-reranker", "a=y"],
+            ["--query", "who?", "--expand", generator, "--query-reranker", "a=x", "--query-reranker", "a=y"],
             "two are for kind a",
         ),
     ):
         with pytest.raises(UsageError, match=complaint):
             command(capfd, "search", "bm25", *arguments, "--device", "cpu")
     with pytest.raises(MismatchError, match="is no query re-ranker"):
-        command(capfd, "search", "bm25", "-q", "who?", "--expand", generator, "--query-reranker", models / "encoder")
+        command(
+            capfd, "search", "bm25", "--query", "who?", "--expand", generator, "--query-reranker", models / "encoder"
+        )
 
 
 def test_a_reranker_for_another_kind_is_no_reranker_for_this_one(
@@ -351,6 +366,6 @@ def test_a_reranker_for_another_kind_is_no_reranker_for_this_one(
 ) -> None:
     chooser = scorer(here, models, capfd, "ri")
     assert QueryReranker({"title": str(chooser)}).scorer("title").reading.scorer == "ri"
-    call = ["search", "bm25", "-q", "who?", "--expand", f"sentence={models / 'one'}", "--device", "cpu"]
+    call = ["search", "bm25", "--query", "who?", "--expand", f"sentence={models / 'one'}", "--device", "cpu"]
     with pytest.raises(MismatchError, match="no model is for candidates of kind 'sentence'"):
         command(capfd, *call, "--query-reranker", f"title={chooser}", "--candidates", "2")

@@ -69,5 +69,5 @@ def test_a_copy_of_the_model_may_encode_and_another_model_may_not(index, place):
 
 
 def test_a_question_to_a_dense_index_is_answered_with_texts(index, capfd):
-    page = command(capfd, "search", index, "-q", "rivers", "-k", "2").splitlines()
+    page = command(capfd, "search", index, "--query", "rivers", "-k", "2").splitlines()
     assert [line.split()[0] for line in page if line[:3].strip()] == ["1", "2"]

@@ -218,7 +218,9 @@ def test_a_sweep_needs_judgements_of_the_runs_queries(runs: Path, capfd: pytest.
     with pytest.raises(UsageError, match="needs --qrels"):
         command(capfd, "fuse", "bm25.run", "dense.run", "--sweep")
     (runs / "other.tsv").write_text("x\tp3\t1\n")
-    with pytest.raises(UsageError, match="no query of the runs has judgements"):
+    with pytest.raises(
+        UsageError, match="no query of the runs has judgements in other.tsv; they have 'q', the judgements 'x'"
+    ):
         command(capfd, "fuse", "bm25.run", "dense.run", "--sweep", "--qrels", "other.tsv")
 
 
@@ -229,6 +231,8 @@ def test_a_sweep_needs_judgements_of_the_runs_queries(runs: Path, capfd: pytest.
         (["linear", "--rrf-k", "5"], "--rrf-k: not with --method linear"),
         (["linear", "--normalize", "zscore"], "--normalize: not with --method linear"),
         (["rrf", "--measure", "RR@10"], "--measure: only with --sweep"),
+        (["rrf", "--tag", ""], "--tag: '' must be one word"),
+        (["rrf", "--tag", "a b"], "--tag: 'a b' must be one word"),
     ],
 )
 def test_an_option_that_is_not_looked_at_is_refused(

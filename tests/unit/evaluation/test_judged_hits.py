@@ -1,0 +1,78 @@
+"""Runs of another collection than the judgements: every command that compares the two says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError
+from drtk.io.known_hits import JudgedHits
+from tests.running import write
+
+TOLD = "a: none of the judged documents was retrieved; for query 'q1' it has 'D29', the judgements have '29'"
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.run", "q1 Q0 D29 1 2 t\nq1 Q0 D30 2 1 t\nq2 Q0 D31 1 1 t\n")
+    write(tmp_path / "b.run", "q1 Q0 29 1 2 t\nq1 Q0 30 2 1 t\nq2 Q0 30 1 1 t\n")
+    write(tmp_path / "qrels", "q1 0 29 1\nq2 0 31 1\n")
+    ids = [*(f"{n}" for n in range(29, 32)), *(f"D{n}" for n in range(29, 32))]
+    write(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "t"}) + "\n" for id in ids))
+    return tmp_path
+
+
+def warnings(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    """The lines on stderr that --quiet leaves."""
+    capfd.readouterr()
+    app([*arguments, "-q"], standalone_mode=False)
+    return capfd.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "eval a.run b.run --qrels qrels",
+        "compare a.run b.run --qrels qrels",
+        "report a.run b.run --qrels qrels -o report",
+        "plot recall a.run b.run --qrels qrels --format json",
+        "fuse a=a.run b.run --sweep --qrels qrels",
+        "mine-negatives a.run b.run --qrels qrels",
+        "mine-negatives a.run --qrels qrels --corpus corpus.jsonl",
+    ],
+)
+def test_a_run_without_a_judged_document_is_named_with_an_id_of_each_side(
+    world: Path, capfd: pytest.CaptureFixture[str], call: str
+) -> None:
+    if call.startswith("fuse"):
+        (world / "a.run").rename(world / "a")
+        call = call.replace("a=a.run", "a")
+    assert warnings(capfd, *call.split()) == [f"drtk: {TOLD}"]
+    assert warnings(capfd, "eval", "b.run", "--qrels", "qrels") == []
+
+
+def test_mining_from_judgements_of_other_ids_is_refused(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DrtkError, match=f"^{TOLD}; judged documents would become negatives"):
+        app(["mine-negatives", "a.run", "--qrels", "qrels", "-o", "train.jsonl"], standalone_mode=False)
+    assert not list(world.glob("train*"))
+
+
+def test_one_judged_document_is_enough() -> None:
+    judged = JudgedHits("a", {"q1": {"29": 1}, "q2": {"31": 0}})
+    assert not judged.add("q1", ["D29"])
+    assert not judged.add("unjudged", ["29"])
+    assert judged.problem() == TOLD
+    assert judged.add("q2", ["30", "31"])
+    assert judged.problem() is None
+
+
+def test_judged_documents_of_the_passages_are_pointed_out() -> None:
+    judged = JudgedHits("a", {"q": {"x": 1}})
+    judged.add("q", ["x#0"])
+    assert str(judged.problem()).endswith("; the judgements name their documents: --by source scores documents")
+    by_source = JudgedHits("a", {"q": {"x": 1}}, of=lambda id: id.partition("#")[0])
+    assert by_source.add("q", ["x#0"])
