@@ -42,3 +42,9 @@ def write(path: Path, text: str) -> Path:
     """`path`, holding `text`."""
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def torchrun(*, rank: int, processes: int) -> dict[str, str]:
+    """The variables that torchrun sets in each of its processes on one machine."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
+    return {name: str(value) for name, value in numbers.items()} | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}

@@ -109,9 +109,8 @@ class FolderJob:
         """Raises DrtkError if there is a folder that this run may not replace."""
         if not _filled(self._final):
             return
-        if not (self._final / FOLDER_MANIFEST).exists():
-            raise DrtkError(f"{self.output}: is not empty and was not made by drtk; choose another folder")
-        if not (self.force or (self.resume and self._goes_on_replacing())):
+        is_whole = (self._final / FOLDER_MANIFEST).exists()
+        if is_whole and not (self.force or (self.resume and self._goes_on_replacing())):
             raise DrtkError(f"{self.output}: exists already; --force replaces it")
         self._refuse_to_destroy()
 
@@ -145,9 +144,9 @@ class FolderJob:
         if is_whole and (self.force or not _filled(self._final) or self._goes_on_replacing()):
             self._put_in_place()
             return True
-        if self._old.is_dir() and not self._final.exists():
+        if not self._final.exists() and (self._old / FOLDER_MANIFEST).exists():
             os.rename(self._old, self._final)
-        elif self._old.is_dir() and (self._final / FOLDER_MANIFEST).exists():
+        elif self._old.is_dir():
             _remove(self._old)
         return False
 
@@ -170,6 +169,8 @@ class FolderJob:
 
     def _refuse_to_destroy(self) -> None:
         """Raises DrtkError where replacing the folder would lose what drtk did not make, or what this run reads."""
+        if not (self._final / FOLDER_MANIFEST).exists():
+            raise DrtkError(f"{self.output}: is not empty and was not made by drtk; choose another folder")
         found, names = read_json(self._final / FOLDER_MANIFEST), _names(self._final)
         if not is_manifest(found):
             raise DrtkError(f"{self.output}: its {FOLDER_MANIFEST} is not drtk's; choose another folder")
@@ -288,6 +289,7 @@ class FolderJob:
                     torn.unlink()
                 self._take_up()
                 return self.path
+            self._began = True
             replaces = folder_digest(self._final) if _filled(self._final) else None
             begun = self._manifest | {"inputs": inputs_named(self.settings), "streams": self._streams()}
             begun |= {"replaces": replaces} | self._stretch()
@@ -297,7 +299,6 @@ class FolderJob:
                     if item != self._unfinished:
                         _delete(item)
             write_json(self._unfinished, begun)
-            self._began = True
         except OSError as error:
             raise DrtkError(f"{self.path}: {error.strerror}") from error
         return self.path
@@ -316,9 +317,11 @@ class FolderJob:
 
     def abandon(self) -> None:
         """Leave nothing behind that no later run goes on with: a failed command must not stand in the way of the next."""
-        if self._began and (not self.resumable or [*self.path.iterdir()] == [self._unfinished]):
-            self._began = False
-            with contextlib.suppress(OSError):
+        if not self._began:
+            return
+        self._began = False
+        with contextlib.suppress(OSError, DrtkError):
+            if not self.resumable or all(name.startswith(UNFINISHED_MANIFEST) for name in os.listdir(self.path)):
                 _remove(self.path)
 
     def release(self) -> None:
@@ -384,15 +387,16 @@ def _delete(item: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Delete a folder of drtk's, its manifests last, so that a half deleted one is still known as such."""
-    manifests = [folder / name for name in (FOLDER_MANIFEST, UNFINISHED_MANIFEST) if (folder / name).exists()]
-    if _filled(folder) and not any(map(_manifest_at, manifests)):
+    """Delete a folder of drtk's; half deleted, it is unfinished, and still known as drtk's."""
+    whole, unfinished = folder / FOLDER_MANIFEST, folder / UNFINISHED_MANIFEST
+    if _filled(folder) and not (_manifest_at(whole) or _manifest_at(unfinished)):
         raise DrtkError(f"{folder}: was not made by drtk; move it")
+    if whole.exists():
+        os.replace(whole, unfinished)
     for item in folder.iterdir():
-        if item not in manifests:
+        if item != unfinished:
             _delete(item)
-    for path in manifests:
-        path.unlink()
+    unfinished.unlink(missing_ok=True)
     folder.rmdir()
 
 
