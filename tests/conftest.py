@@ -37,6 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _no_fsync() -> None:
+    """No test loses power, so flushing to disk would only take time."""
+    os.fsync = lambda handle: None
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Caches of the tests lie in a temporary folder: a stale cache of the user's must not decide a test."""
     os.environ["DRTK_CACHE"] = str(tmp_path_factory.mktemp("cache"))

@@ -79,3 +79,9 @@ def killed_at(file: Path, *arguments: object) -> None:
     running = stopped_at(file, *arguments)
     running.kill()
     running.wait()
+
+
+def torchrun(*, rank: int, processes: int) -> dict[str, str]:
+    """The variables that torchrun sets in each of its processes on one machine."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
+    return {name: str(value) for name, value in numbers.items()} | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}

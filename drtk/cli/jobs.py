@@ -192,26 +192,26 @@ def _common(
         if not output and not dry_run:
             raise UsageError("--output: name what to make")
         check_outputs({"--output": output} | {f"--{key.replace('_', '-')}": settings.get(key) for key in writes})
-        if common["skip_done"] and not dry_run:
-            if output == STANDARD:
-                raise UsageError("--skip-done needs a named output: -o")
-            changed = outdated(output, settings, program=name)
-            if changed == []:
-                log(f"{name}: {output} is up to date")
-                return None
-            if changed:
-                log(f"{name}: {output} is not up to date: other {_some(changed)}")
+        if common["skip_done"] and not dry_run and output == STANDARD:
+            raise UsageError("--skip-done needs a named output: -o")
         job = make(name, output, settings, common)
+        if not dry_run:
+            recovered = job.recover()
+            if common["skip_done"] or (recovered and job.resume):
+                changed = outdated(output, settings, program=name)
+                if changed == []:
+                    log(f"{name}: {output} is up to date")
+                    return None
+                if changed:
+                    log(f"{name}: {output} is not up to date: other {_some(changed)}")
         try:
             if not dry_run:
                 job.check()
             return _run(function, *args, **given, job=job)
-        except DrtkError:
+        except BaseException as error:
             if isinstance(job, FolderJob):
                 job.abandon()
-            raise
-        except OSError as error:
-            if error.filename or error.errno == errno.EPIPE:
+            if not isinstance(error, OSError) or error.filename or error.errno == errno.EPIPE:
                 raise
             # A full disk tells no name of its own; numpy's "… requested and … written" has no number either.
             raise DrtkError(f"{output}: {error.strerror or error}") from error

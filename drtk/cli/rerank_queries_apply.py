@@ -182,17 +182,18 @@ def _choose(
 
     place = str(folder / LINES)
     manifest = manifest_path(place)
+    inner = FilterJob(
+        *(job.command, "choices", place, job.settings),
+        resume=job.resume,
+        force=job.force,
+        told=False,
+        intake=job.intake,
+    )
+    inner.recover()
     if job.resume and is_done(place, job.settings, program=job.command):  # killed while the queries were written
         known = {entry["path"] for entry in job.intake.inputs}
         job.intake.inputs += [entry for entry in read_json(manifest)["inputs"] if entry["path"] not in known]
     else:
-        inner = FilterJob(
-            *(job.command, "choices", place, job.settings),
-            resume=job.resume,
-            force=job.force,
-            told=False,
-            intake=job.intake,
-        )
         settings, models, _, index, corpus = given
         inner.vain = lambda: all_textless(inner.counts, _corpus(index, corpus))
         groups = read_candidates(source, questions, job.intake, check=_check(settings.select, models, index))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, closing, suppress
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,10 +16,11 @@ from typing import Any, TypeVar
 import orjson
 
 from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.io.atomic import recover, torn_files
 from drtk.io.intake import Intake
 from drtk.io.interrupts import interrupts_held
-from drtk.io.journal import Journal
-from drtk.io.manifest import Clock, Manifest, completed, inputs_named, manifest_path, new_manifest, write_json
+from drtk.io.journal import Journal, identity
+from drtk.io.manifest import Clock, Manifest, completed, inputs_named, new_manifest
 from drtk.io.parts import WHOLE, Part, of_part
 from drtk.io.progress import Progress, detail, log, warn
 from drtk.io.revising import first_pass_at, lines_of
@@ -26,6 +28,9 @@ from drtk.io.streams import STANDARD, Output, is_replaceable, is_writable
 
 Record = TypeVar("Record")
 WINDOW = 1000  # input records between two places to go on from
+# Seconds between two journals. A journal must not survive a power failure that its part does not, so each is written after
+# an fsync of the part. After every window that took 3% of the time of `chunk`, on a slow disk far more.
+JOURNAL_EVERY = 2.0
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,18 @@ class FilterJob:
     vain: Callable[[], str | None] | None = None  # says why, where what came of all records is of no use: a fault, too
     intake: Intake = field(default_factory=Intake)
     counts: dict[str, Any] = field(default_factory=dict)
+    beside: list[Output] = field(default_factory=list)  # outputs whose lengths are among the counts
+
+    def recover(self) -> bool:
+        """Complete an earlier run that was killed while its finished output was renamed; return whether there was one."""
+        if not is_replaceable(self.output):
+            return False
+        return recover(Path(self.output), may_replace=lambda: self.force or self._goes_on_replacing())
+
+    def _goes_on_replacing(self) -> bool:
+        """Whether the interrupted run was allowed to replace the output that is there."""
+        found = Journal.read(self.journal)
+        return found is not None and found.replaces is not None and found.replaces == identity(Path(self.output))
 
     def check(self) -> None:
         """Refuse what cannot be meant, before anything is read or loaded."""
@@ -75,7 +92,7 @@ class FilterJob:
                 raise UsageError("--resume needs a named output: -o FILE")
             return
         final = Path(self.output)
-        if final.exists() and not self.force:
+        if final.exists() and not self.force and not (self.resume and self._goes_on_replacing()):
             raise DrtkError(f"{self.output}: exists already; --force replaces it")
         if not final.parent.is_dir():
             raise DrtkError(f"{self.output}: there is no folder {final.parent}")
@@ -83,7 +100,7 @@ class FilterJob:
             raise DrtkError(f"{self.output}: Permission denied")
         if self.resume or self.force:
             return
-        found = Journal.read(self._journal)
+        found = Journal.read(self.journal)
         if found is not None and Path(self.output + ".part").exists():  # without it there is nothing to lose
             raise DrtkError(
                 f"{self.output}.part: holds {found.records:,} finished records of an interrupted run; "
@@ -91,7 +108,7 @@ class FilterJob:
             )
 
     @property
-    def _journal(self) -> Path:
+    def journal(self) -> Path:
         return Path(self.output + ".part.json")
 
     def run(
@@ -113,7 +130,7 @@ class FilterJob:
     ) -> None:
         """Pass windows of records through `pump`, which may read ahead, and write what it gives for each, in order.
 
-        After each window the output is flushed and a journal notes how far it reached, so that a killed run can
+        Every few seconds, and when the run fails, a journal notes how far the output reaches, so that a killed run can
         go on; the journal also holds a digest of the records consumed, so that it goes on with the same input only.
         revise: makes the output of all lines, where none can be written before the last is known. They wait in the part,
                 or, where the output is no file, in a temporary one.
@@ -140,34 +157,34 @@ class FilterJob:
         with (
             first_pass_at(self.output, self.command, revised=revise is not None) as target,
             closing(pump(windows())) as made,  # before the bar, which has a thread: processes may be forked here
-            Output(target, append_at=journal.offset if journal.records else None, scratch=revise is not None) as output,
-            _told_where_to_go_on(output, journal),
+            Output(
+                target,
+                append_at=journal.offset if journal.records else None,
+                scratch=revise is not None,
+                journal=self.journal if resumable else None,
+            ) as output,
+            _JournalWriter(self, output, clock) as note,
             Progress(self.command, unit=unit, initial=journal.records) as progress,
         ):
-            if resumable and not journal.records:
-                self._journal.unlink(missing_ok=True)  # of a run that is being replaced
+            for torn in torn_files(Path(self.output)) if resumable else ():
+                torn.unlink(missing_ok=True)
             for done in made:
                 self._write(done, output, journal)
                 size, journal.digest = read.popleft()
                 journal.records += size
                 journal.offset = output.end_frame()
                 if resumable:
-                    journal.counts = self.counts
-                    journal.seconds = round(clock.seconds, 3)
-                    with interrupts_held():  # the one without the other would tell of a part that goes
-                        journal.write(self._journal, inputs=self.intake.inputs)
-                        output.keep_part = True
+                    note(journal)
                 progress.add(size)
             fault = self._fault(journal)
             if fault is not None:
-                output.keep_part = False  # there is nothing in it to go on from
-                self._journal.unlink(missing_ok=True)
+                note.forget()  # there is nothing to go on from
                 raise DrtkError(fault)
             if revise is not None:
-                self._revise(revise, output.part, journal)
+                self._revise(revise, output.part, journal, manifest, clock)
             elif resumable:
-                self._forget_manifest()
-        self._finish(manifest, journal, clock)
+                output.manifest = self._completed(manifest, journal, clock)
+        self._finish(journal, clock)
 
     def _fault(self, journal: Journal) -> str | None:
         """What is wrong with all that was made, once the last record is in; None: nothing."""
@@ -175,7 +192,7 @@ class FilterJob:
             return self.barren()
         return None if self.vain is None else self.vain()
 
-    def _revise(self, revise: Revise, part: Path | None, journal: Journal) -> None:
+    def _revise(self, revise: Revise, part: Path | None, journal: Journal, manifest: Manifest, clock: Clock) -> None:
         """Write the output from the lines in `part`, which stays as it is until that is done."""
         if part is None:
             raise ValueError("the first of two passes must write a file")
@@ -185,7 +202,7 @@ class FilterJob:
                 progress.add(self._write(done, output, journal))
                 output.end_frame()
             if is_replaceable(self.output):
-                self._forget_manifest()
+                output.manifest = self._completed(manifest, journal, clock)
 
     def _write(self, done: Done, output: Output, journal: Journal) -> int:
         """Write the lines of a window and add up its counts; returns the number of lines."""
@@ -196,20 +213,18 @@ class FilterJob:
         _add(self.counts, done.counts)
         return journal.lines - before
 
-    def _forget_manifest(self) -> None:
-        """The manifest of what is about to be replaced must not be taken for the new output's."""
-        manifest_path(self.output).unlink(missing_ok=True)
-
     def _opening(self) -> Journal:
         if not is_replaceable(self.output):
             return Journal({})
-        fresh = Journal.begin(self.settings)
-        found = Journal.read(self._journal) if self.resume else None
+        fresh = Journal.begin(self.settings, Path(self.output))
+        found = Journal.read(self.journal) if self.resume else None
         if found is None:
             return fresh
         part = Path(self.output + ".part")
+        if not part.exists():
+            return fresh
         changed = found.changes(fresh)
-        if not part.exists() or part.stat().st_size < found.offset:
+        if part.stat().st_size < found.offset:
             problem = f"{part}: is shorter than its journal says"
         elif changed:
             problem = f"{part}: was begun with other settings or files ({', '.join(changed)})"
@@ -233,23 +248,15 @@ class FilterJob:
                 f"{self.output}.part: was begun with another input; --force without --resume begins again"
             )
 
-    def _finish(self, manifest: Manifest, journal: Journal, clock: Clock) -> None:
-        counts = {"in": journal.records, "out": journal.lines, **self.counts}
-        if self.intake.bad:
-            counts["skipped"] = self.intake.bad
-        if is_replaceable(self.output):
-            size = {"bytes": Path(self.output).stat().st_size}
-            inputs = self.intake.inputs + inputs_named({"looked_up": self.looked_up})
-            write_json(
-                manifest_path(self.output),
-                completed(manifest, inputs=inputs, counts=counts, seconds=clock.seconds) | size,
-            )
-            self._journal.unlink(missing_ok=True)
-            torn = (
-                glob.escape(str(self._journal)) + ".*.tmp"
-            )  # journals that a kill caught between writing and renaming
-            for path in glob.glob(torn):
-                Path(path).unlink(missing_ok=True)
+    def _counted(self, journal: Journal) -> dict[str, Any]:
+        skipped = {"skipped": self.intake.bad} if self.intake.bad else {}
+        return {"in": journal.records, "out": journal.lines, **self.counts, **skipped}
+
+    def _completed(self, manifest: Manifest, journal: Journal, clock: Clock) -> Manifest:
+        inputs = self.intake.inputs + inputs_named({"looked_up": self.looked_up})
+        return completed(manifest, inputs=inputs, counts=self._counted(journal), seconds=clock.seconds)
+
+    def _finish(self, journal: Journal, clock: Clock) -> None:
         if self.empty is not None and self.part == WHOLE and not journal.records:
             warn(f"{self.command}: {self.empty}")
         if self.part != WHOLE and not journal.records:
@@ -257,7 +264,8 @@ class FilterJob:
             warn(
                 f"part {number} of {of} is empty: the input fills fewer than {number} windows of {self.window:,} records"
             )
-        summary = ", ".join(f"{value:,} {name}" for name, value in counts.items() if isinstance(value, int))
+        counts = self._counted(journal).items()
+        summary = ", ".join(f"{value:,} {name}" for name, value in counts if isinstance(value, int))
         (log if self.told else detail)(f"{self.command}: {summary}, {clock.seconds:,.1f} s")
 
 
@@ -269,11 +277,40 @@ def _add(counts: dict[str, Any], more: dict[str, Any]) -> None:
             counts[name] = counts.get(name, 0) + number
 
 
-@contextmanager
-def _told_where_to_go_on(output: Output, journal: Journal) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        if output.keep_part:
-            log(f"{output.part}: keeps what was made from {journal.records:,} records; --resume goes on")
-        raise
+class _JournalWriter(AbstractContextManager["_JournalWriter"]):
+    """Writes the journal of a run every few seconds, and once more when the run fails."""
+
+    def __init__(self, job: FilterJob, output: Output, clock: Clock) -> None:
+        self._job, self._output, self._clock = job, output, clock
+        self._pending: Journal | None = None
+        self._written = -JOURNAL_EVERY
+
+    def __call__(self, journal: Journal) -> None:
+        """Take note of a finished window."""
+        self._pending = replace(journal, counts=deepcopy(self._job.counts), seconds=round(self._clock.seconds, 3))
+        if time.monotonic() - self._written >= JOURNAL_EVERY:
+            self._write(self._pending)
+
+    def _write(self, journal: Journal) -> None:
+        for each in (*self._job.beside, self._output):
+            each.sync()
+        with interrupts_held():  # a journal without its part, or the reverse, is of no use
+            journal.write(self._job.journal, inputs=self._job.intake.inputs)
+            self._output.keep_part = True
+            self._pending, self._written = None, time.monotonic()
+
+    def forget(self) -> None:
+        """Let the part go, too."""
+        self._pending = None
+        self._output.keep_part = False
+        self._job.journal.unlink(missing_ok=True)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if kind is None:
+            return
+        with suppress(DrtkError):  # the first fault is the one to report
+            if self._pending is not None:
+                self._write(self._pending)
+        found = Journal.read(self._job.journal) if self._output.keep_part else None
+        if found is not None:
+            log(f"{self._output.part}: keeps what was made from {found.records:,} records; --resume goes on")

@@ -1,10 +1,8 @@
-"""Output folders: finished when they have a meta.json, replaced only on request, and never one drtk did not make."""
+"""Output folders: built as NAME.part, renamed when they are whole, and never one that drtk did not make is replaced."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import shutil
 import time
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.io.atomic import lock, sync, sync_tree
 from drtk.io.intake import Intake
 from drtk.io.manifest import (
     FOLDER_MANIFEST,
@@ -22,6 +21,7 @@ from drtk.io.manifest import (
     Clock,
     Manifest,
     completed,
+    folder_digest,
     from_stream,
     inputs_named,
     is_manifest,
@@ -31,14 +31,17 @@ from drtk.io.manifest import (
     unchanged,
     write_json,
 )
+from drtk.io.processes import rank
 from drtk.io.progress import log
 from drtk.io.streams import is_writable, name_of
 
 
 @dataclass
 class FolderJob:
-    """One run of a command that makes a folder. `begin` opens it, `finish` writes meta.json, last.
+    """One run of a command that makes a folder. `begin` opens NAME.part, `finish` writes meta.json and renames it to NAME.
 
+    A finished folder that is replaced stays until then: it becomes NAME.part.old, the new one NAME, and the old one is
+    removed. `recover` completes that after a kill.
     may_differ: settings that a resumed run may have otherwise than the run it goes on with; it says so, and records it
     Where several processes run one command together (torchrun), the one of rank 0 alone looks after the folder.
     """
@@ -57,40 +60,108 @@ class FolderJob:
     counts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.path = Path(self.output)
+        # A link stays: what it leads to is replaced.
+        self._final = Path(self.output)
+        if self._final.is_symlink() or self._final.name in ("", ".."):
+            self._final = Path(os.path.realpath(self.output))
+        self.path = Path(f"{self._final}.part")
+        self._old = Path(f"{self._final}.part.old")
         self._clock = Clock()
         self._clocked_from = time.time()
         self._manifest = new_manifest(self.kind, self.settings, program=self.command)
         self._lock: int | None = None
         self._began = False
-        self._leads = os.environ.get("RANK", "0") == "0"
+        self._leads = rank() == 0
 
     def check(self) -> None:
         """Refuse what cannot be meant, before anything is read or loaded."""
-        path = self.path
         if not self._leads:
             return
-        if path.exists() and not path.is_dir():
-            raise DrtkError(f"{path}: is a file; expected a folder")
-        if not is_writable(path):
-            raise DrtkError(f"{path}: Permission denied")
-        if not path.exists() or not any(path.iterdir()):
+        for path in (self._final, self.path):
+            if path.exists() and not path.is_dir():
+                raise DrtkError(f"{path}: is a file; expected a folder")
+        if not (is_writable(self._final) and is_writable(self._final.parent)):
+            raise DrtkError(f"{self.output}: Permission denied")
+        is_current = self._final.is_dir() and os.path.samefile(self._final, os.curdir)
+        if is_current or os.path.ismount(self._final):
+            kind = "the current folder" if is_current else "a mount point"
+            raise DrtkError(f"{self.output}: is {kind} and cannot be replaced by another; name a folder inside it")
+        self.recover()
+        self._check_final()
+        begun = self._begun()
+        if begun is None and not self._unfinished.exists() and self.path.exists():
+            torn = f"{UNFINISHED_MANIFEST}."  # how the name begins of one that a kill caught before it was renamed
+            if strange := sorted(name for name in os.listdir(self.path) if not name.startswith(torn)):
+                raise DrtkError(f"{self.path}: holds '{strange[0]}' and was not made by drtk; choose another folder")
+        if begun is None:
             return
-        if (path / FOLDER_MANIFEST).exists():
-            if not self.force:
-                raise DrtkError(f"{path}: exists already; --force replaces it")
-            self._refuse_to_destroy()
-        elif not self._unfinished.exists():
-            raise DrtkError(f"{path}: is not empty and was not made by drtk; choose another folder")
-        elif self.resume:
+        if self.resume:
             changed = self._changes()
             if changed and not self.force:
                 raise MismatchError(
-                    f"{path}: was begun with other settings or files ({', '.join(changed)}); --force begins again"
+                    f"{self.path}: was begun with other settings or files ({', '.join(changed)}); --force begins again"
                 )
         elif not self.force:
             ways = "--resume goes on from there, --force begins again" if self.resumable else "--force begins again"
-            raise DrtkError(f"{path}: holds an interrupted run; {ways}")
+            raise DrtkError(f"{self.path}: holds an interrupted run; {ways}")
+
+    def _check_final(self) -> None:
+        """Raises DrtkError if there is a folder that this run may not replace."""
+        if not _filled(self._final):
+            return
+        is_whole = (self._final / FOLDER_MANIFEST).exists()
+        if is_whole and not (self.force or (self.resume and self._goes_on_replacing())):
+            raise DrtkError(f"{self.output}: exists already; --force replaces it")
+        self._refuse_to_destroy()
+
+    def _goes_on_replacing(self) -> bool:
+        """Whether the interrupted run was allowed to replace the finished folder that is there."""
+        found = _manifest_at(self._unfinished) or {}
+        return found.get("replaces") is not None and found["replaces"] == folder_digest(self._final)
+
+    def recover(self) -> bool:
+        """Complete what an earlier run was killed in the middle of; return whether it made the folder whole."""
+        there = [path for path in (self.path, self._final, self._old) if path.is_dir()]
+        if not self._leads or not there or (there == [self._final] and not self._is_old_style()):
+            return False
+        handle = os.open(there[0], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return lock(handle) and self._recover()
+        except OSError as error:
+            raise DrtkError(f"{error.filename or self.output}: {error.strerror}") from error
+        finally:
+            os.close(handle)
+
+    def _is_old_style(self) -> bool:
+        """Whether the folder is unfinished work of a version that did not build in NAME.part."""
+        begun = _manifest_at(self._final / UNFINISHED_MANIFEST)
+        return begun is not None and not (self._final / FOLDER_MANIFEST).exists()
+
+    def _recover(self) -> bool:
+        if self._is_old_style() and not self.path.exists():
+            os.rename(self._final, self.path)
+        is_whole = _manifest_at(self.path / FOLDER_MANIFEST) is not None and not self._discards()
+        if is_whole and (self.force or not _filled(self._final) or self._goes_on_replacing()):
+            self._put_in_place()
+            return True
+        if not self._final.exists() and (self._old / FOLDER_MANIFEST).exists():
+            os.rename(self._old, self._final)
+        elif self._old.is_dir():
+            _remove(self._old)
+        return False
+
+    def _put_in_place(self) -> None:
+        """Rename the finished folder, and the one that it replaces before. Raises OSError and DrtkError."""
+        if _filled(self._final):
+            self._refuse_to_destroy()
+            if self._old.exists():
+                _remove(self._old)
+            os.rename(self._final, self._old)
+        self._unfinished.unlink(missing_ok=True)
+        os.rename(self.path, self._final)
+        sync(self._final.parent)
+        if self._old.exists():
+            _remove(self._old)
 
     @property
     def _unfinished(self) -> Path:
@@ -98,16 +169,18 @@ class FolderJob:
 
     def _refuse_to_destroy(self) -> None:
         """Raises DrtkError where replacing the folder would lose what drtk did not make, or what this run reads."""
-        found = read_json(self.path / FOLDER_MANIFEST)
+        if not (self._final / FOLDER_MANIFEST).exists():
+            raise DrtkError(f"{self.output}: is not empty and was not made by drtk; choose another folder")
+        found, names = read_json(self._final / FOLDER_MANIFEST), _names(self._final)
         if not is_manifest(found):
-            raise DrtkError(f"{self.path}: its {FOLDER_MANIFEST} is not drtk's; choose another folder")
+            raise DrtkError(f"{self.output}: its {FOLDER_MANIFEST} is not drtk's; choose another folder")
         for entry in inputs_named(self.settings):
-            if Path(entry["path"]).resolve().is_relative_to(self.path.resolve()):
-                raise UsageError(f"{self.path}: replacing it would destroy the input {entry['path']}")
-        strange = sorted(set(self._files()) - set(found.get("files", self._files())))
+            if Path(entry["path"]).resolve().is_relative_to(self._final.resolve()):
+                raise UsageError(f"{self.output}: replacing it would destroy the input {entry['path']}")
+        strange = sorted(set(names) - set(found.get("files", names)))  # a list, or the files' sizes and digests by name
         if strange:
             raise DrtkError(
-                f"{self.path}: holds '{strange[0]}', which drtk did not make; move it, or choose another folder"
+                f"{self.output}: holds '{strange[0]}', which drtk did not make; move it, or choose another folder"
             )
 
     def _files(self) -> list[str]:
@@ -126,17 +199,26 @@ class FolderJob:
         A `source` that changed meanwhile does not count (a bad line may have been mended): the command compares what
         it reads with what it made. With --force it does, as beginning again is then allowed.
         """
-        if not self.resume or not self._unfinished.exists() or self._changes():
+        if not self.resume or self._begun() is None or self._changes():
             return False
         if not self.force:
             return True
         return self._other_stream() is None and all(map(unchanged, read_json(self._unfinished)["inputs"]))
 
+    def _begun(self) -> Manifest | None:
+        """The manifest of an interrupted run; None if there is none, or if it was being removed to begin again."""
+        found = _manifest_at(self._unfinished)
+        if found is None and self._unfinished.exists():
+            raise DrtkError(f"{self._unfinished}: is not drtk's; choose another folder")
+        return None if self._discards() else found
+
+    def _discards(self) -> bool:
+        """Whether the folder was being emptied to begin again."""
+        return bool((_manifest_at(self._unfinished) or {}).get("discards"))
+
     def _changes(self) -> list[str]:
         """Settings that differ from those the unfinished folder was begun with, and files they name that changed."""
         found = read_json(self._unfinished)
-        if not is_manifest(found):
-            raise DrtkError(f"{self._unfinished}: is not drtk's; choose another folder")
         before, now = found["settings"], plain(self.settings)
         free = {*SOURCES, *self.may_differ}
         changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in free)
@@ -165,7 +247,7 @@ class FolderJob:
         changes = found.get("changes", [])
         if other:
             said = ", ".join(f"{key} {_said(new)}, which was {_said(old)}" for key, (old, new) in other.items())
-            log(f"{self.path}: going on with other settings: {said}")
+            log(f"{self.output}: going on with other settings: {said}")
             changes = [*changes, {"at": datetime.now(UTC).isoformat(timespec="seconds"), "settings": other}]
             found |= {"settings": before | now, "changes": changes}
         write_json(self._unfinished, found | self._stretch())
@@ -188,54 +270,59 @@ class FolderJob:
         return round(float(stretch["before"] + max(0.0, last - stretch["began"])), 3)
 
     def begin(self) -> Path:
-        """The folder, ready to be written into: as it was left where a run is resumed, otherwise empty.
+        """Return the folder to write into: as it was left if a run is resumed, otherwise empty.
 
-        Raises DrtkError where another run is writing it, or it cannot be made.
+        Raises DrtkError if another run is writing it, or it cannot be made.
         """
         if not self._leads:
             return self.path
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             self._hold()
+            self._check_final()  # another run may have finished since `check`
             if self.resuming:
                 if other := self._other_stream():
                     raise MismatchError(
                         f"{self.path}: was begun with other records from {name_of(other)}; --force begins again"
                     )
-                log(f"resuming {self.path}")
+                log(f"resuming {self.output}")
                 for torn in self.path.glob("*.tmp"):  # small files that a kill caught between writing and renaming
                     torn.unlink()
                 self._take_up()
                 return self.path
-            # Unfinished first, empty later: a half-emptied folder must not pass for a finished one.
-            inputs = inputs_named(self.settings)
-            begun = self._manifest | {"inputs": inputs, "streams": self._streams()}
-            write_json(self._unfinished, begun | self._stretch())
             self._began = True
-            (self.path / FOLDER_MANIFEST).unlink(missing_ok=True)
-            for item in self.path.iterdir():
-                if item != self._unfinished:
-                    shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
+            replaces = folder_digest(self._final) if _filled(self._final) else None
+            begun = self._manifest | {"inputs": inputs_named(self.settings), "streams": self._streams()}
+            begun |= {"replaces": replaces} | self._stretch()
+            if _filled(self.path):  # half emptied, it must pass neither for a finished folder nor for one to resume
+                write_json(self._unfinished, begun | {"discards": True})
+                for item in self.path.iterdir():
+                    if item != self._unfinished:
+                        _delete(item)
+            write_json(self._unfinished, begun)
         except OSError as error:
             raise DrtkError(f"{self.path}: {error.strerror}") from error
         return self.path
 
     def _hold(self) -> None:
-        """Lock the folder, so that no other run writes it meanwhile."""
-        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise DrtkError(f"{self.path}: another run is writing it") from error
-            # Some network file systems have no locks; writing goes on without one.
+        """Make the folder and lock it, so that no other run writes it meanwhile."""
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.release()
+            self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            if not lock(self._lock):
+                raise DrtkError(f"{self.output}: another run is writing it")
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self._lock), os.stat(self.path)):
+                    return  # otherwise the other run finished in between and renamed it
 
     def abandon(self) -> None:
-        """Leave no folder behind in which nothing was made: a refused command must not stand in the way of the next."""
-        if self._began and [*self.path.iterdir()] == [self._unfinished]:
-            self._unfinished.unlink()
-            with contextlib.suppress(OSError):
-                self.path.rmdir()
+        """Leave nothing behind that no later run goes on with: a failed command must not stand in the way of the next."""
+        if not self._began:
+            return
+        self._began = False
+        with contextlib.suppress(OSError, DrtkError):
+            if not self.resumable or all(name.startswith(UNFINISHED_MANIFEST) for name in os.listdir(self.path)):
+                _remove(self.path)
 
     def release(self) -> None:
         """Let other runs have the folder; done by `finish`, and at the latest when the job is given up."""
@@ -262,11 +349,55 @@ class FolderJob:
             self.counts["skipped"] = self.intake.bad
         manifest = self._manifest | facts | {"files": self._files()}
         manifest = completed(manifest, inputs=self.intake.inputs, counts=self.counts, seconds=self._clock.seconds)
+        sync_tree(self.path)
         write_json(self.path / FOLDER_MANIFEST, manifest)
-        self._unfinished.unlink(missing_ok=True)
+        self._began = False
+        try:
+            self._check_final()
+            self._put_in_place()
+        except (OSError, DrtkError) as error:
+            fault = error if isinstance(error, DrtkError) else f"{self.output}: {error.strerror}"
+            raise DrtkError(f"{fault}; the finished folder is {self.path}") from error
         self.release()
         summary = ", ".join(f"{value:,} {name}" for name, value in self.counts.items() if isinstance(value, int))
-        log(f"{self.command}: {summary + ', ' if summary else ''}{self._clock.seconds:,.1f} s -> {self.path}")
+        log(f"{self.command}: {summary + ', ' if summary else ''}{self._clock.seconds:,.1f} s -> {self.output}")
+
+
+def _filled(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def _manifest_at(path: Path) -> Manifest | None:
+    """The manifest in a file; None if there is no such file, or it is another program's."""
+    found = read_json(path) if path.exists() else None
+    return found if is_manifest(found) else None
+
+
+def _names(folder: Path) -> list[str]:
+    """Paths of the files in a folder relative to it, without its manifests."""
+    found = (item for item in folder.rglob("*") if item.is_symlink() or not item.is_dir())
+    return sorted({str(item.relative_to(folder)) for item in found} - {FOLDER_MANIFEST, UNFINISHED_MANIFEST})
+
+
+def _delete(item: Path) -> None:
+    if item.is_dir() and not item.is_symlink():
+        shutil.rmtree(item)
+    else:
+        item.unlink()
+
+
+def _remove(folder: Path) -> None:
+    """Delete a folder of drtk's; half deleted, it is unfinished, and still known as drtk's."""
+    whole, unfinished = folder / FOLDER_MANIFEST, folder / UNFINISHED_MANIFEST
+    if _filled(folder) and not (_manifest_at(whole) or _manifest_at(unfinished)):
+        raise DrtkError(f"{folder}: was not made by drtk; move it")
+    if whole.exists():
+        os.replace(whole, unfinished)
+    for item in folder.iterdir():
+        if item != unfinished:
+            _delete(item)
+    unfinished.unlink(missing_ok=True)
+    folder.rmdir()
 
 
 def _said(value: Any) -> str:

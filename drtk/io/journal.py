@@ -18,6 +18,7 @@ class Journal:
     sources: inputs that were still being read; the digest of their records says whether they are the same.
     others: inputs read to their end before, and everything else on disk that the settings name.
     seconds: what the finished windows took, over all stretches of the run.
+    replaces: the finished output that the run was allowed to replace (`identity`); None if there was none.
     """
 
     settings: dict[str, Any]
@@ -29,12 +30,14 @@ class Journal:
     digest: str = ""
     counts: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    replaces: dict[str, int] | None = None
 
     @classmethod
-    def begin(cls, settings: Mapping[str, Any]) -> Journal:
+    def begin(cls, settings: Mapping[str, Any], output: Path) -> Journal:
         """The journal of a run that has written nothing yet."""
         left_out = (*SOURCES, "skip_bad")
-        return cls({name: value for name, value in plain(settings).items() if name not in left_out})
+        kept = {name: value for name, value in plain(settings).items() if name not in left_out}
+        return cls(kept, replaces=identity(output))
 
     @classmethod
     def read(cls, path: Path) -> Journal | None:
@@ -42,8 +45,8 @@ class Journal:
         if not path.exists():
             return None
         content = read_json(path)
-        # of a run that was begun before they were summed up, the seconds are not known
-        if not isinstance(content, dict) or {*content, "seconds"} != {item.name for item in fields(cls)}:
+        # Journals of earlier versions lack the last two.
+        if not isinstance(content, dict) or {*content, "seconds", "replaces"} != {item.name for item in fields(cls)}:
             raise DrtkError(f"{path}: is not the journal of an interrupted run; remove it, or choose another output")
         return cls(**content)
 
@@ -64,6 +67,15 @@ class Journal:
     def other_sources(self) -> list[str]:
         """Files the records came from that have changed since, perhaps only further on than where they were read."""
         return _changed(self.sources)
+
+
+def identity(output: Path) -> dict[str, int] | None:
+    """Size and time of a finished output, to recognize it by; None if there is none."""
+    try:
+        facts = output.stat()
+    except OSError:
+        return None
+    return {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
 
 
 def _changed(entries: list[dict[str, Any]]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shlex
@@ -18,6 +17,8 @@ import orjson
 
 from drtk import __version__
 from drtk.errors import DrtkError, MismatchError
+from drtk.io.atomic import manifest_beside
+from drtk.io.atomic import write_json as write_json
 from drtk.io.streams import digest_file, is_stream, name_of
 
 Manifest = dict[str, Any]
@@ -30,7 +31,7 @@ _WORTH_A_VERSION = ("torch", "transformers", "tokenizers", "faiss", "bm25s", "nl
 def manifest_path(output: str | Path) -> Path:
     """Where the manifest of an output lies: in a folder, or beside a file."""
     path = Path(output)
-    return path / FOLDER_MANIFEST if path.is_dir() else path.with_name(path.name + ".meta.json")
+    return path / FOLDER_MANIFEST if path.is_dir() else manifest_beside(path)
 
 
 def new_manifest(kind: str, settings: Mapping[str, Any], *, program: str = "") -> Manifest:
@@ -70,20 +71,6 @@ def versions() -> dict[str, str]:
     return found
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Replace a small JSON file in one step."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
-    try:
-        part.write_bytes(orjson.dumps(content, option=options))
-        os.replace(part, path)
-    except OSError as error:
-        raise DrtkError(f"{path}: {error.strerror}") from error
-    finally:
-        with contextlib.suppress(OSError):  # gone already where it was renamed
-            part.unlink(missing_ok=True)
-
-
 def read_json(path: Path) -> Any:
     """The content of a JSON file. Raises DrtkError where it cannot be read."""
     try:
@@ -94,6 +81,11 @@ def read_json(path: Path) -> Any:
         raise DrtkError(f"{path}: not JSON: {error}") from error
 
 
+def is_being_made(folder: Path) -> bool:
+    """Whether a folder that is not there is unfinished work, which lies beside it."""
+    return Path(f"{folder}.part").is_dir() or Path(f"{folder}.part.old").is_dir()
+
+
 def read_manifest(folder: str | Path, *, kind: str | None = None) -> Manifest:
     """The manifest of a finished folder, of `kind` where one is asked for.
 
@@ -101,6 +93,8 @@ def read_manifest(folder: str | Path, *, kind: str | None = None) -> Manifest:
     """
     path = Path(folder)
     if not path.exists():
+        if is_being_made(path):
+            raise MismatchError(f"{folder}: is unfinished: run the command that makes it again")
         raise DrtkError(f"{folder}: no such folder")
     if not path.is_dir():
         raise MismatchError(f"{folder}: is a file; expected a folder" + (f" of kind '{kind}'" if kind else ""))

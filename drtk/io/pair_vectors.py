@@ -125,11 +125,15 @@ class PairWriter:
         """
         if not len(ids):
             return
-        digest, entries = records_digest(ids), self._writer.entries
+        digest, rows = records_digest(ids), 0
         if self._writer.rows == before:
             self._writer.write(ids, vectors, digest=digest)
-        elif not entries or (self._writer.rows - len(ids), entries[-1]["digest"]) != (before, digest):
-            raise MismatchError(
-                f"{self._writer.folder}: holds {self._writer.rows:,} vectors, and the output those of {before:,}; "
-                "--force without --resume begins again"
-            )
+            return
+        for entry in self._writer.entries:
+            if rows == before and entry == {"rows": len(ids), "digest": digest}:
+                return
+            rows += entry["rows"]
+        raise MismatchError(
+            f"{self._writer.folder}: holds {self._writer.rows:,} vectors, and the output those of {before:,}; "
+            "--force without --resume begins again"
+        )

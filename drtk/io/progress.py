@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
+
+from drtk.io.processes import rank
 
 Item = TypeVar("Item")
 _LOGGER = logging.getLogger("drtk")
@@ -31,7 +32,7 @@ class _Stderr(logging.Handler):
 def set_verbosity(*, quiet: bool, verbose: bool) -> None:
     """-q leaves errors only, -v adds detail. Of several processes that run one command together, the first alone speaks."""
     level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
-    _LOGGER.setLevel(level if os.environ.get("RANK", "0") == "0" else logging.ERROR)
+    _LOGGER.setLevel(level if rank() == 0 else logging.ERROR)
     if not _LOGGER.handlers:
         handler = _Stderr()
         handler.setFormatter(logging.Formatter("drtk: %(message)s"))

@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 
 from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.io.atomic import commit
 from drtk.io.manifest import read_json, read_manifest, write_json
 
 KIND = "embeddings"
@@ -134,7 +135,7 @@ class ShardWriter:
                 fill(file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(part, final)
+            commit(part, final)
         except OSError as error:
             part.unlink(missing_ok=True)
             raise DrtkError(f"{final}: {error.strerror}") from error

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.io.atomic import sync, sync_tree
 from drtk.io.jsonl import dump, read_passages
 from drtk.io.manifest import read_json, write_json
 from drtk.io.progress import log, track
@@ -188,7 +189,9 @@ def _build(path: Path, folder: Path) -> None:
         np.save(making / "offsets.npy", np.array(offsets, dtype=np.uint64)[order])
         np.save(making / "lengths.npy", np.array(lengths, dtype=np.uint32)[order])
         _refuse_duplicates(path, making)
+        sync_tree(making)
         making.rename(folder)
+        sync(folder.parent)
     except OSError as error:
         if not folder.exists():  # otherwise another process was quicker, and its index is as good
             raise DrtkError(f"{error.filename or making}: {error.strerror}") from error

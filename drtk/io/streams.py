@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import io
 import os
@@ -16,6 +15,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, BinaryIO
 
 from drtk.errors import DrtkError, OutputClosed, RecordError, UsageError
+from drtk.io.atomic import commit, lock, manifest_beside
 from drtk.io.compression import SUFFIXES, packer, unpacked
 from drtk.io.interrupts import interrupts_held
 
@@ -165,15 +165,24 @@ class Output:
     `end_frame` closes a compressed frame and flushes, after which the offset is a place to cut and go on from.
     `append_at`: go on from that offset; what the part holds beyond it is dropped, and what it holds before is kept.
     `suffix`: what the part's name ends with. `scratch`: the part is not wanted once it was of use, so success removes it.
+    `journal`: a file that describes the part; removed before the part is begun anew.
+    `manifest`: set it before the end, and it is put beside NAME as NAME.meta.json.
     Raises DrtkError for a folder, and when begun where the target cannot be written, or another run is writing it.
     """
 
     def __init__(
-        self, target: str, *, append_at: int | None = None, suffix: str = ".part", scratch: bool = False
+        self,
+        target: str,
+        *,
+        append_at: int | None = None,
+        suffix: str = ".part",
+        scratch: bool = False,
+        journal: Path | None = None,
     ) -> None:
-        self.target, self._suffix, self._scratch = target, suffix, scratch
+        self.target, self._suffix, self._scratch, self._journal = target, suffix, scratch, journal
         self.keep_part = append_at is not None
         self.part: Path | None = None
+        self.manifest: Mapping[str, Any] | None = None
         self._start = append_at or 0
         self._compress = target.endswith(SUFFIXES)
         self._file: Any = None
@@ -210,6 +219,8 @@ class Output:
             self._file = _locked(self.part)
         if os.fstat(self._file.fileno()).st_size < self._start:
             raise DrtkError(f"{self.part}: is shorter than its journal says; --force begins again")
+        if self._journal is not None and not self.keep_part:
+            self._journal.unlink(missing_ok=True)
         self._file.truncate(self._start)
         self._file.seek(self._start)
 
@@ -236,6 +247,15 @@ class Output:
         except OSError as error:
             raise self._fault(error) from error
 
+    def sync(self) -> None:
+        """Flush what was written to disk, so that it outlasts a power failure."""
+        try:
+            if self.part is not None and not self._file.closed:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            raise self._fault(error) from error
+
     def _fault(self, error: OSError) -> DrtkError:
         if error.errno == errno.EPIPE:
             return OutputClosed("the reader of the output went away")
@@ -248,9 +268,9 @@ class Output:
             self.write(b"")  # an empty compressed file still has a frame
         self.end_frame()
         if self.part is not None:
+            self.sync()
             try:
-                os.fsync(self._file.fileno())
-                os.replace(self.part, self.target)
+                commit(self.part, Path(self.target), self.manifest)
             except OSError as error:
                 raise self._fault(error) from error
         self._close()
@@ -279,6 +299,7 @@ class Output:
         if self._file is None or self._file.closed:  # what lies there now is another run's
             return
         if self.part is not None and not self.keep_part and _lies_at(self._file, self.part):
+            manifest_beside(self.part).unlink(missing_ok=True)
             self.part.unlink(missing_ok=True)  # before the lock goes
         with contextlib.suppress(DrtkError):  # the first fault is the one to tell
             self._close()
@@ -296,13 +317,9 @@ def _locked(part: Path) -> IO[bytes]:
     """`part`, open for writing and locked. Raises DrtkError where another run holds it."""
     while True:
         file = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb", buffering=1 << 16)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                file.close()
-                raise DrtkError(f"{part}: another run is writing it") from error
-            return file  # some network file systems have no locks; writing goes on without one
+        if not lock(file.fileno()):
+            file.close()
+            raise DrtkError(f"{part}: another run is writing it")
         if _lies_at(file, part):
             return file
         file.close()  # the other run finished in between and renamed it: this is its output now

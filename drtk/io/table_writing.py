@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from drtk.errors import DrtkError, UsageError
+from drtk.io.atomic import commit, manifest_beside, sync, sync_tree
 from drtk.io.filtering import FilterJob
 from drtk.io.intake import Intake
-from drtk.io.manifest import Clock, completed, manifest_path, new_manifest, write_json
+from drtk.io.manifest import FOLDER_MANIFEST, Clock, Manifest, completed, new_manifest, write_json
 from drtk.io.progress import log
 from drtk.io.rows import Row, example_row, passage_row, query_row
 from drtk.io.streams import STANDARD
@@ -36,12 +37,14 @@ def write_parquet(read: Read, kind: str, job: FilterJob) -> None:
     clock, part = Clock(), Path(job.output + ".part")
     try:
         count = _write(read(job.intake), kind, _schema(read, kind, job.intake), part)
-        os.replace(part, job.output)
+        sync(part)
+        commit(part, Path(job.output), _manifest(job, count, clock))
     except OSError as error:
         raise DrtkError(f"{job.output}: {error.strerror or error}") from error
     finally:
+        manifest_beside(part).unlink(missing_ok=True)
         part.unlink(missing_ok=True)
-    _note(job, kind, count, clock)
+    _log(job, kind, count, clock)
 
 
 def write_data_set(read: Read, kind: str, job: FilterJob) -> None:
@@ -60,12 +63,15 @@ def write_data_set(read: Read, kind: str, job: FilterJob) -> None:
         found = datasets.Dataset.from_parquet(str(rows), features=features, cache_dir=str(part / "cache"))
         found.save_to_disk(str(part / "data"), max_shard_size="1GB")
         del found
+        write_json(part / "data" / FOLDER_MANIFEST, _manifest(job, count, clock))
+        sync_tree(part / "data")
         os.replace(part / "data", job.output)
+        sync(Path(job.output).parent)
     except OSError as error:
         raise DrtkError(f"{job.output}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    _note(job, kind, count, clock)
+    _log(job, kind, count, clock)
 
 
 def _refuse(job: FilterJob) -> None:
@@ -127,9 +133,11 @@ def _write(records: Iterable[Any], kind: str, schema: Any, path: Path) -> int:
     return count
 
 
-def _note(job: FilterJob, kind: str, count: int, clock: Clock) -> None:
+def _manifest(job: FilterJob, count: int, clock: Clock) -> Manifest:
     counts = {"in": count, "out": count} | ({"skipped": job.intake.bad} if job.intake.bad else {})
     manifest = new_manifest(job.kind, job.settings, program=job.command)
-    manifest = completed(manifest, inputs=job.intake.inputs, counts=counts, seconds=clock.seconds)
-    write_json(manifest_path(job.output), manifest)
+    return completed(manifest, inputs=job.intake.inputs, counts=counts, seconds=clock.seconds)
+
+
+def _log(job: FilterJob, kind: str, count: int, clock: Clock) -> None:
     log(f"{job.command}: {count:,} {kind}, {clock.seconds:,.1f} s -> {job.output}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.manifest import UNFINISHED_MANIFEST
+from drtk.io.manifest import UNFINISHED_MANIFEST, is_being_made
 
 _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*.bin"]
 _UNWANTED = ["onnx/*", "openvino/*", "*.onnx", "training_args.bin", "optimizer.bin", "runs/*"]
@@ -23,6 +23,8 @@ def locate(model: str) -> Path:
         return path
     if path.exists():
         raise DrtkError(f"{model}: is a file; expected a model folder")
+    if is_being_made(path):
+        raise MismatchError(f"{model}: is unfinished; the command that makes it goes on with --resume")
     name, _, revision = model.partition("@")
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise DrtkError(f"{model}: no such folder")

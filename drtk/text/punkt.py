@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from drtk.errors import DrtkError
+from drtk.io.atomic import write_bytes
 
 _KIND = "drtk punkt model"
 _BLOCK = 1 << 18  # characters given to the trainer at once: it holds an object for each of their tokens
@@ -99,9 +100,7 @@ def save_model(model: PunktModel, path: str | Path, *, replace: bool = False) ->
     try:
         if target.exists() and not replace and target.read_bytes() != data:
             raise DrtkError(f"{path}: exists already; --force replaces it")
-        part = target.with_name(target.name + ".part")
-        part.write_bytes(data)
-        part.replace(target)
+        write_bytes(target, data)
     except OSError as error:
         raise DrtkError(f"{path}: {error.strerror}") from error
 

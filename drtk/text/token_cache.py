@@ -20,6 +20,7 @@ import numpy as np
 import orjson
 
 from drtk.errors import DrtkError, RecordError
+from drtk.io.atomic import sync, sync_tree
 from drtk.io.intake import Intake
 from drtk.io.jsonl import join, read_passages
 from drtk.io.manifest import folder_entry, read_json, write_json
@@ -125,7 +126,9 @@ def _tokenise(
         meta |= {"tokenizer": tokenizer.name, "largest": tokenizer.largest}
         meta |= {"specials": sorted(tokenizer.specials), "has_specials": building.has_specials}
         write_json(making / META, meta)
+        sync_tree(making)
         making.rename(folder)
+        sync(folder.parent)
     except OSError:
         if not folder.exists():  # otherwise another process was quicker, and what it made is as good
             raise

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError
+from drtk.io.atomic import write_bytes
 from drtk.models.checkpoint import writing_weights
 from drtk.training.distributed import rank, wait_for_all
 
@@ -72,4 +73,4 @@ def cut_log(log: Path, *, step: int) -> None:
             continue
         if entry["step"] <= step:
             kept.append(line + "\n")
-    log.write_text("".join(kept), encoding="utf-8")
+    write_bytes(log, "".join(kept).encode())

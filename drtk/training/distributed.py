@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-
-def world_size() -> int:
-    """Number of processes that train together, as torchrun tells them; 1 without it."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def rank() -> int:
-    """Number of this process, from 0. Rank zero alone writes."""
-    return int(os.environ.get("RANK", "0"))
+from drtk.io.processes import rank as rank
+from drtk.io.processes import world_size as world_size
 
 
 def wait_for_all() -> None:

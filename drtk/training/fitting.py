@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
 import torch
 
 from drtk.errors import DrtkError
+from drtk.io.atomic import write_bytes
+from drtk.io.processes import local_world_size
 from drtk.io.progress import log, warn
 from drtk.objectives.network import Network, recovering
 from drtk.training.distributed import least, rank
@@ -85,7 +86,7 @@ def fitted(
         chosen = min(chosen, share, int(_read(memory)))
     if memory is not None and rank() == 0:
         memory.parent.mkdir(parents=True, exist_ok=True)
-        memory.write_text(f"{chosen}\n", encoding="utf-8")
+        write_bytes(memory, b"%d\n" % chosen)
     if chosen < share:
         log(
             f"pretrain: {chosen:,} of {share:,} examples of a step in memory at once: {sizes}; --micro-batch says otherwise"
@@ -100,7 +101,7 @@ def free_memory(device: torch.device) -> int | None:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     left = [found for found in (_of_machine(), _of_container()) if found is not None]
-    return min(left) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if left else None
+    return min(left) // local_world_size() if left else None
 
 
 def _of_machine() -> int | None:

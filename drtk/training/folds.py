@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from drtk.errors import DrtkError, MismatchError
+from drtk.io.atomic import write_bytes
 from drtk.io.intake import Intake
 from drtk.io.jsonl import dump, read_records
 from drtk.io.rows import Row, identifier, take, text_of
@@ -108,9 +109,7 @@ def record_lines(questions: Iterable[Query], folds: dict[str, int] | None = None
 
 def write_record(folder: Path, questions: Iterable[Query], folds: dict[str, int] | None = None) -> None:
     """Write the record of a folder in one step."""
-    part = folder / f"{QUESTIONS}.tmp"
-    part.write_bytes(b"".join(record_lines(questions, folds)))
-    part.replace(folder / QUESTIONS)
+    write_bytes(folder / QUESTIONS, b"".join(record_lines(questions, folds)))
 
 
 def _entry(row: Row) -> tuple[str, str, int | None]:

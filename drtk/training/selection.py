@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from drtk.io.atomic import sync
 from drtk.io.manifest import read_json, write_json
 from drtk.io.progress import log as say
 from drtk.io.progress import warn
@@ -80,6 +81,7 @@ class Selection:
             self._folder.mkdir(parents=True, exist_ok=True)
             part = self._folder / f"{_WEIGHTS}.part"  # a checkpoint may hold the present file: it must not change
             save_weights(self._model.state_dict(), part)
+            sync(part)
             os.replace(part, self._folder / _WEIGHTS)
 
     def save(self, checkpoint: Path) -> None:

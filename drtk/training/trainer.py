@@ -15,6 +15,7 @@ from torch.utils.data import SequentialSampler
 from transformers import PrinterCallback, Trainer
 
 from drtk.errors import DrtkError
+from drtk.io.atomic import sync_tree, write_bytes
 from drtk.io.progress import log as say
 from drtk.io.progress import warn
 from drtk.io.rounding import significant
@@ -300,4 +301,5 @@ class DrtkTrainer(Trainer):
             folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
             if self.probe is not None:
                 self.probe.save(folder)
-            (folder / COMPLETE).write_text("" if self._first_loss is None else repr(self._first_loss), encoding="utf-8")
+            sync_tree(folder)
+            write_bytes(folder / COMPLETE, b"" if self._first_loss is None else repr(self._first_loss).encode())

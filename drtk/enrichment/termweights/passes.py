@@ -223,6 +223,7 @@ def _collected(source: str, plan: Plan, running: RunnerSettings, job: FilterJob)
             yield made.output
         return
     made = first(f"{job.output}.collection.jsonl")
+    made.recover()
     if is_done(made.output, made.settings, program=made.command):
         log(f"the words of the input are counted already: {made.output}")
     else:

@@ -10,10 +10,10 @@ import orjson
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.io import folders
+from drtk.io import folders, processes
 from drtk.io.folders import FolderJob
 from drtk.io.manifest import is_done, read_json, read_manifest
-from tests.running import piped
+from tests.running import piped, torchrun
 
 
 def job(path: Path, **given: Any) -> FolderJob:
@@ -143,7 +143,9 @@ def test_resuming_with_another_stream_is_refused_and_force_begins_again(tmp_path
     (first.begin() / "half.bin").write_bytes(b"x")
     first.release()
     other = read(b"a\nc\n", resume=True)
-    with pytest.raises(MismatchError, match=r"out: was begun with other records from /dev/fd/63; --force begins again"):
+    with pytest.raises(
+        MismatchError, match=r"out\.part: was begun with other records from /dev/fd/63; --force begins again"
+    ):
         other.begin()
     other.release()
     same = read(b"a\nb\n", resume=True)
@@ -175,12 +177,16 @@ def test_a_folder_drtk_did_not_make_is_never_touched(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"{}", b"[]", b'{"kind": "index"}', b'{"settings": {}, "command": "make all"}'])
 @pytest.mark.parametrize("name", ["meta.json", "meta.json.part"])
-def test_another_programs_manifest_does_not_make_the_folder_ours(tmp_path: Path, name: str, content: bytes) -> None:
-    (tmp_path / name).write_bytes(content)
-    (tmp_path / "thesis.tex").write_bytes(b"precious")
-    with pytest.raises(DrtkError, match="is not drtk's"):
-        job(tmp_path, force=True, resume=True).check()
-    assert files(tmp_path) == [name, "thesis.tex"]
+@pytest.mark.parametrize("folder", ["out", "out.part"])
+def test_another_programs_manifest_does_not_make_the_folder_ours(
+    tmp_path: Path, folder: str, name: str, content: bytes
+) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / name).write_bytes(content)
+    (tmp_path / folder / "thesis.tex").write_bytes(b"precious")
+    with pytest.raises(DrtkError, match=r"is not drtk's|was not made by drtk"):
+        job(tmp_path / "out", force=True, resume=True).check()
+    assert files(tmp_path / folder) == [name, "thesis.tex"]
 
 
 def test_a_file_put_into_a_finished_folder_by_hand_keeps_it_from_being_replaced(tmp_path: Path) -> None:
@@ -211,21 +217,113 @@ def test_a_link_inside_a_folder_is_removed_and_not_followed(tmp_path: Path) -> N
     assert not (tmp_path / "out" / "link").exists()
 
 
-def test_a_replacement_killed_while_emptying_is_unfinished_and_not_a_broken_finished_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_folder_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
     make(tmp_path / "out")
     made = job(tmp_path / "out", force=True)
     made.check()
+    (made.begin() / "new.bin").write_bytes(b"x")
+    assert read_manifest(tmp_path / "out")["counts"] == {"passages": 2}
+    assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
+    made.finish()
+    assert files(tmp_path) == ["out/meta.json", "out/new.bin"]
 
-    def killed(path: Path) -> None:
-        raise KeyboardInterrupt
 
-    monkeypatch.setattr("shutil.rmtree", killed)
+def test_an_interrupted_replacement_is_resumed_without_force_while_the_old_folder_is_the_same(tmp_path: Path) -> None:
+    make(tmp_path / "out")
+    leave_unfinished(tmp_path / "out", force=True)
+    with pytest.raises(DrtkError, match="exists already; --force replaces it"):
+        job(tmp_path / "out").check()
+    going_on = job(tmp_path / "out", resume=True)
+    going_on.check()
+    going_on.release()
+    make(tmp_path / "other", names=("other.bin",))
+    (tmp_path / "out").rename(tmp_path / "away")
+    (tmp_path / "other").rename(tmp_path / "out")
+    with pytest.raises(DrtkError, match="exists already; --force replaces it"):
+        job(tmp_path / "out", resume=True).check()
+
+
+def test_a_folder_begun_by_a_version_that_built_in_place_is_resumed(tmp_path: Path) -> None:
+    leave_unfinished(tmp_path / "out")
+    (tmp_path / "out.part").rename(tmp_path / "out")
+    made = job(tmp_path / "out", resume=True)
+    made.check()
+    assert files(made.begin()) == ["half.bin", "meta.json.part"]
+    made.finish()
+    assert files(tmp_path) == ["out/half.bin", "out/meta.json"]
+
+
+def test_what_was_being_emptied_to_begin_again_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_unfinished(tmp_path / "out")
+    anew = job(tmp_path / "out", force=True, settings={"depth": 4})
+    anew.check()
+    monkeypatch.setattr(folders, "_delete", killed)
     with pytest.raises(KeyboardInterrupt):
-        made.begin()
-    with pytest.raises(MismatchError, match="unfinished"):
-        read_manifest(tmp_path / "out")
+        anew.begin()
+    anew.release()
+    monkeypatch.undo()
+    again = job(tmp_path / "out", resume=True, settings={"depth": 4})
+    again.check()
+    assert not again.resuming
+    assert files(again.begin()) == ["meta.json.part"]
+
+
+def killed(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_finished_folder_that_may_not_be_put_in_place_waits_for_the_next_command(tmp_path: Path) -> None:
+    made = job(tmp_path / "out")
+    made.check()
+    (made.begin() / "new.bin").write_bytes(b"x")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_bytes(b"precious")
+    with pytest.raises(DrtkError, match=r"was not made by drtk; .*; the finished folder is .*out\.part"):
+        made.finish()
+    made.abandon()
+    made.release()
+    with pytest.raises(DrtkError, match="was not made by drtk"):
+        job(tmp_path / "out", force=True).check()
+    (tmp_path / "out" / "thesis.tex").unlink()
+    assert job(tmp_path / "out").recover()
+    assert files(tmp_path) == ["out/meta.json", "out/new.bin"]
+
+
+def test_a_folder_of_ones_own_that_has_the_name_of_a_replaced_one_stays(tmp_path: Path) -> None:
+    make(tmp_path / "out")
+    (tmp_path / "out.part.old").mkdir()
+    (tmp_path / "out.part.old" / "thesis.tex").write_bytes(b"precious")
+    with pytest.raises(DrtkError, match=r"out\.part\.old: was not made by drtk; move it"):
+        make(tmp_path / "out", force=True)
+    assert (tmp_path / "out.part.old" / "thesis.tex").exists()
+
+
+def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "large").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "large")
+    for _ in range(2):
+        make(tmp_path / "out", force=True)
+        assert (tmp_path / "out").is_symlink()
+        assert files(tmp_path / "large") == ["ids.txt", "meta.json", "parts/0.bin"]
+
+
+def test_the_current_folder_cannot_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (".", tmp_path):
+        with pytest.raises(DrtkError, match="is the current folder"):
+            job(Path(name)).check()
+
+
+@pytest.mark.parametrize("left", [{"RANK": "1"}, {"WORLD_SIZE": "4"}, {"RANK": "1", "WORLD_SIZE": "4"}, {"RANK": "x"}])
+def test_a_stray_variable_of_torchrun_skips_no_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: dict[str, str]
+) -> None:
+    make(tmp_path / "out")
+    for name, value in left.items():
+        monkeypatch.setenv(name, value)
+    assert (processes.rank(), processes.world_size()) == (0, 1)
+    with pytest.raises(DrtkError, match="exists already; --force replaces it"):
+        job(tmp_path / "out").check()
 
 
 def test_two_runs_do_not_write_one_folder(tmp_path: Path) -> None:
@@ -260,26 +358,27 @@ def test_of_several_processes_of_one_run_only_the_first_looks_after_the_folder(
     first = job(tmp_path / "out")
     first.check()
     first.begin()
-    monkeypatch.setenv("RANK", "1")
+    for name, value in torchrun(rank=1, processes=2).items():
+        monkeypatch.setenv(name, value)
     other = job(tmp_path / "out")
     other.check()
-    assert other.begin() == tmp_path / "out"
+    assert other.begin() == tmp_path / "out.part"
     other.finish()
-    assert files(tmp_path / "out") == ["meta.json.part"]
+    assert files(tmp_path / "out.part") == ["meta.json.part"]
     first.finish()
     assert files(tmp_path / "out") == ["meta.json"]
 
 
 def test_the_time_a_run_began_survives_resuming_and_finishing(tmp_path: Path) -> None:
     leave_unfinished(tmp_path / "out")
-    note = tmp_path / "out" / "meta.json.part"
+    note = tmp_path / "out.part" / "meta.json.part"
     began = read_json(note) | {"started": "2000-01-01T00:00:00+00:00"}
     note.write_bytes(orjson.dumps(began))
     made = job(tmp_path / "out", resume=True)
     made.begin()
     made.finish()
     assert read_manifest(tmp_path / "out")["started"] == "2000-01-01T00:00:00+00:00"
-    assert os.listdir(tmp_path / "out").count("meta.json.part") == 0
+    assert files(tmp_path) == ["out/half.bin", "out/meta.json"]
 
 
 def test_the_seconds_of_all_stretches_of_a_folder_are_summed_up(

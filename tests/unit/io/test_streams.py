@@ -237,6 +237,7 @@ def test_a_run_that_opens_the_part_while_the_other_finishes_does_not_cut_the_fin
 
     def slow_open(path: os.PathLike[str], flags: int, mode: int = 0o777, **rest: int) -> int:
         found = opened(path, flags, mode, **rest)
+        monkeypatch.setattr(os, "open", opened)
         if not first._file.closed:
             first.commit()  # the part is renamed after it was opened and before it is locked
         return found

@@ -24,6 +24,7 @@ from drtk.training.goal import OF_GOAL, Goal
 from drtk.training.pairs import Pair
 from drtk.training.trainer import Objective
 from drtk.training.writing import WritingTest
+from tests.running import torchrun
 from tests.tiny import collection, tiny_model, tiny_writer
 
 PAIRS = [
@@ -92,7 +93,7 @@ def check(rank: int, folder: str, writing: str, store: str, path: list[str]) -> 
     lonely, wanted = loss_and_gradients(writer.model, pairs_of(writer, 0, 4), TEACHING)
     wanted = [gradient.clone() for gradient in wanted]
     numbers = measured(writer)
-    os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank)}
+    os.environ |= torchrun(rank=rank, processes=2)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     together = torch.nn.parallel.DistributedDataParallel(model)
     found, gradients = loss_and_gradients(together, batch(towers, 4 * rank, 4 * rank + 4))

@@ -13,6 +13,7 @@ from drtk.training import fitting
 from drtk.training.estimating import estimated
 from drtk.training.fitting import SLACK, USABLE, WORKSPACE, bytes_of_example, fitted, free_memory, largest_part
 from tests.pretraining import Stage, World
+from tests.running import torchrun
 from tests.unit.cli.test_pretrain_command import arguments, entries, pretrain
 
 CPU = torch.device("cpu")
@@ -98,7 +99,8 @@ def test_what_is_free_is_what_the_container_leaves(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(fitting, "_of_machine", lambda: 9000)
     monkeypatch.setattr(fitting, "_of_container", lambda: 450)
     assert free_memory(CPU) == 450
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    for name, value in torchrun(rank=0, processes=2).items():
+        monkeypatch.setenv(name, value)
     assert free_memory(CPU) == 225
 
 

@@ -12,6 +12,7 @@ import torch.multiprocessing as processes
 
 from drtk.training.distributed import share_batch_norm
 from tests.pretraining import Stage, World
+from tests.running import torchrun
 
 BATCH, MICRO = 8, 2  # so two parts in each of two processes
 JOINT = "simlm, joint generator"
@@ -48,7 +49,7 @@ def check(rank: int, folder: str, store: str, path: list[str]) -> None:
     trainers = {preset: stage.trainer(Path(folder) / f"{preset}-{rank}") for preset, stage in stages.items()}
     examples = {preset: examples_of(stage, preset) for preset, stage in stages.items()}
     alone = {preset: stage.step(trainers[preset], examples[preset], micro=BATCH) for preset, stage in stages.items()}
-    os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank)}
+    os.environ |= torchrun(rank=rank, processes=2)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     share = BATCH // 2
     for preset, stage in stages.items():

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
 
+from tests.running import torchrun
 from tests.unit.training.test_caching import GOALS, place, stage_of
 
 __all__ = ["place"]  # the fixture
@@ -29,7 +30,7 @@ def check(rank: int, folder: str, store: str, path: list[str]) -> None:
         for chunk in (None, 3)
     }
     alone = {name: stage.step(trainers[name, None], batches[name][0]) for name, stage in stages.items()}
-    os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank)}
+    os.environ |= torchrun(rank=rank, processes=2)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     for (name, chunk), trainer in trainers.items():
         stage, (loss, expected) = stages[name], alone[name]

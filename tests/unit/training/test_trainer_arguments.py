@@ -12,6 +12,7 @@ from drtk.training.arguments import passed_through, training_arguments
 from drtk.training.checkpoints import cut_log, last_checkpoint
 from drtk.training.retriever import plan
 from drtk.training.schedule import Plan
+from tests.running import torchrun
 
 GIVEN = {
     "steps": 50, "batch": 4, "lr": 1e-4, "warmup": 0.1, "weight_decay": 0.0, "seed": 1, "device": "cpu",
@@ -80,7 +81,8 @@ def test_plans():
 
 
 def test_a_batch_must_divide_among_processes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("WORLD_SIZE", "4")
+    for name, value in torchrun(rank=0, processes=4).items():
+        monkeypatch.setenv(name, value)
     assert plan(70, RetrieverSettings(batch=16)).batch == 4
     with pytest.raises(DrtkError, match="--batch 18 cannot be shared by 4"):
         plan(70, RetrieverSettings(batch=18))

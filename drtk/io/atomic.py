@@ -1,0 +1,144 @@
+"""Replace files in one step and flush them to disk, so that a kill or a power failure leaves the old content or the new.
+
+After SIGKILL the page cache survives: the order of the renames is enough. Only a power failure needs the fsync calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import glob
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from drtk.errors import DrtkError
+from drtk.io.interrupts import interrupts_held
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the names in a folder, to disk."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError:
+        if not path.is_dir():  # some network file systems cannot flush a folder
+            raise
+    finally:
+        os.close(handle)
+
+
+def sync_tree(folder: Path) -> None:
+    """Flush all files and folders below `folder`, and itself, to disk."""
+    for item in folder.rglob("*"):
+        if not item.is_symlink() and (item.is_file() or item.is_dir()):
+            sync(item)
+    sync(folder)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace the content of a small file in one step. Raises OSError."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        part.write_bytes(data)
+        sync(part)
+        os.replace(part, path)
+        sync(path.parent)
+    finally:
+        with contextlib.suppress(OSError):  # gone already if it was renamed
+            part.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replace a small JSON file in one step. Raises DrtkError if it cannot be written."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
+    try:
+        write_bytes(path, orjson.dumps(content, option=options))
+    except OSError as error:
+        raise DrtkError(f"{path}: {error.strerror}") from error
+
+
+def manifest_beside(file: Path) -> Path:
+    """The path of the manifest of a file that is no folder."""
+    return file.with_name(file.name + ".meta.json")
+
+
+def commit(part: Path, final: Path, manifest: Mapping[str, Any] | None = None) -> None:
+    """Rename a finished part to `final`, and put its manifest, if any, beside it. Raises OSError and DrtkError.
+
+    The part must be flushed to disk. Its manifest waits beside it from before the rename, so `recover` can complete both.
+    """
+    if manifest is not None:
+        write_json(manifest_beside(part), {**manifest, "bytes": part.stat().st_size})
+    with interrupts_held():
+        _complete(part, final, with_manifest=manifest is not None)
+    sync(final.parent)
+
+
+def _complete(part: Path, final: Path, *, with_manifest: bool) -> None:
+    if with_manifest:
+        manifest_beside(final).unlink(missing_ok=True)  # it describes the file that goes
+    if part.exists():
+        os.replace(part, final)
+    if with_manifest:
+        for left in _leftovers(final):
+            left.unlink(missing_ok=True)
+        os.replace(manifest_beside(part), manifest_beside(final))
+
+
+def _leftovers(final: Path) -> list[Path]:
+    """Files beside a finished output that only its making needed: the part of a first pass, the journal, torn files."""
+    return [final.with_name(final.name + suffix) for suffix in (".part.json", ".part")] + torn_files(final)
+
+
+def torn_files(final: Path) -> list[Path]:
+    """Small files beside the part of `final` that a kill left between writing and renaming."""
+    return [Path(name) for name in glob.glob(glob.escape(f"{final}.part") + ".*.tmp")]
+
+
+def recover(final: Path, *, may_replace: Callable[[], bool]) -> bool:
+    """Complete a `commit` that was killed between its steps; return whether there was one.
+
+    may_replace: whether a file at `final` may be replaced
+    """
+    for suffix in (".part.new", ".part"):
+        part = final.with_name(final.name + suffix)
+        waiting = manifest_beside(part)
+        if waiting.exists() and _commit_again(part, final, waiting, may_replace):
+            sync(final.parent)
+            return True
+    return False
+
+
+def _commit_again(part: Path, final: Path, waiting: Path, may_replace: Callable[[], bool]) -> bool:
+    finished = part if part.exists() else final
+    with contextlib.suppress(FileNotFoundError), open(finished, "rb") as file:
+        if not lock(file.fileno()):
+            return False  # another run is at it
+        try:
+            size = orjson.loads(waiting.read_bytes())["bytes"]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            return False
+        if size == os.fstat(file.fileno()).st_size:
+            if finished == part and final.exists() and not may_replace():
+                return False
+            with interrupts_held():
+                _complete(part, final, with_manifest=True)
+            return True
+    waiting.unlink(missing_ok=True)  # of a part that was removed or replaced by hand
+    return False
+
+
+def lock(handle: int) -> bool:
+    """Lock an open file or folder; return whether no other process holds it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        return error.errno != errno.EACCES  # some network file systems have no locks; writing goes on without one
+    return True
