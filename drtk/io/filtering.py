@@ -18,7 +18,16 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.intake import Intake
 from drtk.io.interrupts import interrupts_held
 from drtk.io.journal import Journal
-from drtk.io.manifest import Clock, Manifest, completed, inputs_named, manifest_path, new_manifest, write_json
+from drtk.io.manifest import (
+    Clock,
+    Manifest,
+    completed,
+    inputs_named,
+    manifest_path,
+    new_manifest,
+    with_folders,
+    write_json,
+)
 from drtk.io.parts import WHOLE, Part, of_part
 from drtk.io.progress import Progress, detail, log, warn
 from drtk.io.revising import first_pass_at, lines_of
@@ -239,7 +248,7 @@ class FilterJob:
             counts["skipped"] = self.intake.bad
         if is_replaceable(self.output):
             size = {"bytes": Path(self.output).stat().st_size}
-            inputs = self.intake.inputs + inputs_named({"looked_up": self.looked_up})
+            inputs = with_folders(self.intake.inputs + inputs_named({"looked_up": self.looked_up}), self.settings)
             write_json(
                 manifest_path(self.output),
                 completed(manifest, inputs=inputs, counts=counts, seconds=clock.seconds) | size,

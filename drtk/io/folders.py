@@ -29,6 +29,7 @@ from drtk.io.manifest import (
     plain,
     read_json,
     unchanged,
+    with_folders,
     write_json,
 )
 from drtk.io.progress import log
@@ -261,7 +262,8 @@ class FolderJob:
         if self.intake.bad:
             self.counts["skipped"] = self.intake.bad
         manifest = self._manifest | facts | {"files": self._files()}
-        manifest = completed(manifest, inputs=self.intake.inputs, counts=self.counts, seconds=self._clock.seconds)
+        inputs = with_folders(self.intake.inputs, self.settings)
+        manifest = completed(manifest, inputs=inputs, counts=self.counts, seconds=self._clock.seconds)
         write_json(self.path / FOLDER_MANIFEST, manifest)
         self._unfinished.unlink(missing_ok=True)
         self.release()
