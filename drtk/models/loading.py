@@ -105,8 +105,10 @@ def load_weights(
     Raises MismatchError for backbone weights that are missing, unexpected, or have another shape than config.json says.
     """
     given = dict(key_mapping or {})
+    draws = torch.get_rng_state()
     model, found = _load(auto_class, folder, given, options)
     if any(_is_needed(model, name) for name in found["missing_keys"]) and (prefix := _wrapper(model, found)):
+        torch.set_rng_state(draws)  # a new head must not depend on the names in the checkpoint
         model, found = _load(auto_class, folder, {f"^{re.escape(prefix)}": "", **given}, options)
     missing = sorted(found["missing_keys"])
     shapes = {name: f"{list(stored)}, not {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]}

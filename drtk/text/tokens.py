@@ -34,6 +34,8 @@ def load_tokenizer(name: str) -> Any:
 
 
 _ALSO = ("tokenizer.json", "tokenizer.model", "tekken.json", "tiktoken.model")  # instead of a family's own files
+_VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "spm.model")
+_ADVICE = "copy them from the model it was made from"
 
 
 def open_tokenizer(place: str, *, revision: str | None = None) -> Any:
@@ -50,9 +52,11 @@ def open_tokenizer(place: str, *, revision: str | None = None) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, revision=revision, trust_remote_code=False)
     except ValueError as error:
-        if "trust_remote_code" not in str(error):
+        if "trust_remote_code" in str(error):
+            raise MismatchError(f"{place}: its tokenizer needs remote code, which drtk does not run") from error
+        if not Path(place).is_dir() or any(map(exists, (*_ALSO, *_VOCABULARIES))):
             raise
-        raise MismatchError(f"{place}: its tokenizer needs remote code, which drtk does not run") from error
+        raise MismatchError(f"{place}: has no tokenizer files (tokenizer.json); {_ADVICE}") from error
     files = {key: name for key, name in type(tokenizer).vocab_files_names.items() if name and "config" not in key}
     if not files or any(map(exists, _ALSO)):  # without files: bytes or characters
         return tokenizer
@@ -60,7 +64,7 @@ def open_tokenizer(place: str, *, revision: str | None = None) -> Any:
     merges = files.get("merges_file")
     if not any(exists(name) for name in own if name != merges) or (merges and not exists(merges)):
         wanted = " or ".join(["tokenizer.json", *([" and ".join(own)] if own else [])])
-        raise MismatchError(f"{place}: has no tokenizer files ({wanted}); copy them from the model it was made from")
+        raise MismatchError(f"{place}: has no tokenizer files ({wanted}); {_ADVICE}")
     return tokenizer
 
 
