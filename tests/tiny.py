@@ -77,7 +77,7 @@ def tiny_crossencoder(folder: Path, *, seed: int = 1, labels: int = 1, **config:
     import torch
     from transformers import BertConfig, BertForSequenceClassification
 
-    from drtk.models.checkpoint import quiet_transformers
+    from drtk.models.loading import quiet_transformers
     from drtk.models.scratch import train_tokenizer
     from drtk.settings.scratch import ScratchSettings
 

@@ -175,6 +175,7 @@ def _run(
         job.intake.inputs.append(folder_entry(source))
     else:
         queries, ask = read_queries(source, intake=job.intake), TextQueries(collection, encode)
+        job.looked_up = (encode.place,) if encode is not None and encode.place else ()
 
     def work(window: list[Any]) -> Iterator[bytes]:
         empty = ask.empty

@@ -20,7 +20,7 @@ from drtk.io.atomic import recover, torn_files
 from drtk.io.intake import Intake
 from drtk.io.interrupts import interrupts_held
 from drtk.io.journal import Journal, identity
-from drtk.io.manifest import Clock, Manifest, completed, inputs_named, new_manifest
+from drtk.io.manifest import Clock, Manifest, completed, inputs_named, new_manifest, with_folders
 from drtk.io.parts import WHOLE, Part, of_part
 from drtk.io.progress import Progress, detail, log, warn
 from drtk.io.revising import first_pass_at, lines_of
@@ -253,7 +253,7 @@ class FilterJob:
         return {"in": journal.records, "out": journal.lines, **self.counts, **skipped}
 
     def _completed(self, manifest: Manifest, journal: Journal, clock: Clock) -> Manifest:
-        inputs = self.intake.inputs + inputs_named({"looked_up": self.looked_up})
+        inputs = with_folders(self.intake.inputs + inputs_named({"looked_up": self.looked_up}), self.settings)
         return completed(manifest, inputs=inputs, counts=self._counted(journal), seconds=clock.seconds)
 
     def _finish(self, journal: Journal, clock: Clock) -> None:

@@ -21,7 +21,6 @@ from drtk.io.manifest import (
     Clock,
     Manifest,
     completed,
-    folder_digest,
     from_stream,
     inputs_named,
     is_manifest,
@@ -29,11 +28,12 @@ from drtk.io.manifest import (
     plain,
     read_json,
     unchanged,
+    with_folders,
     write_json,
 )
 from drtk.io.processes import rank
 from drtk.io.progress import log
-from drtk.io.streams import is_writable, name_of
+from drtk.io.streams import digest_file, is_writable, name_of
 
 
 @dataclass
@@ -117,7 +117,11 @@ class FolderJob:
     def _goes_on_replacing(self) -> bool:
         """Whether the interrupted run was allowed to replace the finished folder that is there."""
         found = _manifest_at(self._unfinished) or {}
-        return found.get("replaces") is not None and found["replaces"] == folder_digest(self._final)
+        return found.get("replaces") is not None and found["replaces"] == self._digest_of_final()
+
+    def _digest_of_final(self) -> str | None:
+        path = self._final / FOLDER_MANIFEST
+        return digest_file(path) if path.exists() else None
 
     def recover(self) -> bool:
         """Complete what an earlier run was killed in the middle of; return whether it made the folder whole."""
@@ -290,9 +294,8 @@ class FolderJob:
                 self._take_up()
                 return self.path
             self._began = True
-            replaces = folder_digest(self._final) if _filled(self._final) else None
             begun = self._manifest | {"inputs": inputs_named(self.settings), "streams": self._streams()}
-            begun |= {"replaces": replaces} | self._stretch()
+            begun |= {"replaces": self._digest_of_final()} | self._stretch()
             if _filled(self.path):  # half emptied, it must pass neither for a finished folder nor for one to resume
                 write_json(self._unfinished, begun | {"discards": True})
                 for item in self.path.iterdir():
@@ -348,7 +351,8 @@ class FolderJob:
         if self.intake.bad:
             self.counts["skipped"] = self.intake.bad
         manifest = self._manifest | facts | {"files": self._files()}
-        manifest = completed(manifest, inputs=self.intake.inputs, counts=self.counts, seconds=self._clock.seconds)
+        inputs = with_folders(self.intake.inputs, self.settings)
+        manifest = completed(manifest, inputs=inputs, counts=self.counts, seconds=self._clock.seconds)
         sync_tree(self.path)
         write_json(self.path / FOLDER_MANIFEST, manifest)
         self._began = False

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.manifest import SOURCES, folder_digest, is_manifest, manifest_path, read_json, unchanged
+from drtk.io.manifest import SOURCES, is_manifest, manifest_path, read_json, unchanged
 from drtk.io.runs import is_named
 from drtk.io.streams import digest_file, is_stream
 
@@ -75,8 +75,7 @@ def _made_from(manifest: Mapping[str, Any]) -> Origin | None:
             if digest:
                 return Origin(entry["path"], digest)
     for entry in manifest["inputs"]:
-        folder = Path(entry["path"])
-        if folder.is_dir() and folder_digest(folder) == entry.get("digest") and (found := origin_of(entry["path"])):
+        if Path(entry["path"]).is_dir() and unchanged(entry) and (found := origin_of(entry["path"])):
             return found
     return None
 

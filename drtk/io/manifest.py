@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import re
 import shlex
 import sys
 import time
@@ -24,6 +26,7 @@ from drtk.io.streams import digest_file, is_stream, name_of
 Manifest = dict[str, Any]
 FOLDER_MANIFEST = "meta.json"
 UNFINISHED_MANIFEST = "meta.json.part"
+_SMALL = 1 << 20  # bytes of a file whose digest is not worth remembering
 SOURCES = ("source", "sources")  # settings that name the records themselves: their content tells more than a name
 _WORTH_A_VERSION = ("torch", "transformers", "tokenizers", "faiss", "bm25s", "nltk", "numpy", "ir_measures")
 
@@ -163,7 +166,14 @@ def unchanged(entry: Mapping[str, Any]) -> bool:
     if from_stream(entry) or is_stream(entry["path"]) or not path.exists():
         return False
     if path.is_dir():
-        return folder_digest(path) == entry.get("digest")
+        if not isinstance(entry.get("files"), dict):  # of an earlier version
+            return _facts_digest(path) == entry.get("digest")
+        names = {name for name, _ in _files_of(path)}
+        return names == entry["files"].keys() and all(_is_same(path / name, entry["files"][name]) for name in names)
+    return _is_same(path, entry)
+
+
+def _is_same(path: Path, entry: Mapping[str, Any]) -> bool:
     found = path.stat()
     if found.st_size != entry.get("bytes"):
         return False
@@ -200,9 +210,8 @@ def _glance(path: str) -> dict[str, Any]:
     return {"path": path, "bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "digest": None}
 
 
-def folder_digest(folder: str | Path) -> str:
-    """A digest of a folder: of its manifest, or, where it has none, of its files' names, sizes and times."""
-    path = Path(folder)
+def _facts_digest(path: Path) -> str:
+    """The digest that entries of earlier versions hold: of meta.json, or else of the files' names, sizes and times."""
     if (path / FOLDER_MANIFEST).exists():
         return digest_file(path / FOLDER_MANIFEST)
     digest = hashlib.blake2b(digest_size=16)
@@ -213,9 +222,60 @@ def folder_digest(folder: str | Path) -> str:
     return digest.hexdigest()
 
 
+def _files_of(folder: Path) -> list[tuple[str, os.stat_result]]:
+    """The files of a folder with their facts, sorted by name; hidden ones and those of an unfinished run excluded."""
+    names = sorted(str(item.relative_to(folder)) for item in folder.rglob("*") if item.is_file())
+    hidden = re.compile(r"(^|/)\.|\.(part|tmp)$")
+    return [(name, (folder / name).stat()) for name in names if not hidden.search(name)]
+
+
 def folder_entry(folder: str | Path) -> dict[str, Any]:
-    """How a folder is listed among a manifest's inputs."""
-    return {"path": str(folder), "digest": folder_digest(folder)}
+    """Return how a folder is listed among a manifest's inputs: size, time and digest of every file.
+
+    Digests are computed for folders made by drtk and models only. They are remembered, so a large file is read once.
+    """
+    path = Path(folder)
+    has_digests = any((path / name).exists() for name in (FOLDER_MANIFEST, "config.json", "modules.json"))
+    recorded = _recorded_digests(path)
+    files = {}
+    for name, found in _files_of(path):
+        entry: dict[str, Any] = {"bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "digest": None}
+        if has_digests:
+            entry["digest"] = recorded.get((name, found.st_size)) or _remembered_digest(path / name, found.st_size)
+        files[name] = entry
+    contents = {name: entry["digest"] or entry for name, entry in files.items()}
+    digest = hashlib.blake2b(orjson.dumps(contents), digest_size=16).hexdigest()
+    return {"path": str(folder), "digest": digest, "files": files}
+
+
+def _recorded_digests(folder: Path) -> dict[tuple[str, int], str]:
+    """Digests from a folder's meta.json by file and size, of files that nothing has touched since it was written."""
+    path = folder / FOLDER_MANIFEST
+    try:
+        files = read_json(path).get("files")
+        written = path.stat().st_ctime_ns
+    except (DrtkError, AttributeError, OSError):
+        return {}
+    found = {}
+    for name, entry in files.items() if isinstance(files, dict) else ():
+        with contextlib.suppress(OSError, KeyError, TypeError):
+            if (folder / name).stat().st_ctime_ns <= written:
+                found[name, entry["bytes"]] = entry["digest"]
+    return found
+
+
+def _remembered_digest(path: Path, size: int) -> str:
+    from drtk.io.store import content_digest  # which reads manifests itself
+
+    return digest_file(path) if size < _SMALL else content_digest(path)
+
+
+def with_folders(inputs: list[dict[str, Any]], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return entries of inputs, and of the finished folders that settings name and that are not among them."""
+    known = {Path(entry["path"]) for entry in inputs}
+    named = {name: value for name, value in settings.items() if name not in SOURCES}
+    folders = [entry for entry in inputs_named(named) if "files" in entry and Path(entry["path"]) not in known]
+    return inputs + [entry for entry in folders if not (Path(entry["path"]) / UNFINISHED_MANIFEST).exists()]
 
 
 class Clock:

@@ -13,7 +13,7 @@ import numpy as np
 from drtk.errors import MismatchError
 from drtk.io.manifest import read_manifest
 from drtk.io.progress import warn
-from drtk.io.shards import KIND, PAIR, Shard, ShardWriter, read_shards, records_digest
+from drtk.io.shards import KIND, PAIR, Shard, ShardWriter, check_finite, read_shards, records_digest
 from drtk.io.streams import name_of
 
 _KEPT = 4  # shards whose ids are kept: those of a run come in order
@@ -107,7 +107,9 @@ class PairVectors:
         numbers = np.searchsorted(self._starts, wanted, side="right") - 1
         for number in np.unique(numbers):
             chosen = numbers == number
-            out[chosen] = self._shards[number].vectors[wanted[chosen] - self._starts[number]]
+            shard, rows_in = self._shards[number], wanted[chosen] - self._starts[number]
+            out[chosen] = shard.vectors[rows_in]
+            check_finite(shard, out[chosen], rows_in)
         return out
 
 

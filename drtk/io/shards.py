@@ -68,6 +68,20 @@ class Shard:
         return found
 
 
+def check_finite(shard: Shard, vectors: np.ndarray, rows: np.ndarray | Sequence[int]) -> None:
+    """Raise DrtkError for the first of `vectors` (rows, dimension) that has NaN or infinite numbers.
+
+    rows: the row of each vector in the shard
+    """
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        row = int(rows[int(np.argmin(finite))])
+        raise DrtkError(
+            f"{shard.folder}/{shard.name}.npy: row {row}: the vector of '{shard.ids[row]}' has NaN or infinite numbers; "
+            "encode it again"
+        )
+
+
 def read_shards(folder: str | Path) -> list[Shard]:
     """The shards of a finished embeddings folder, in the order of its corpus.
 

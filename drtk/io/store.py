@@ -8,6 +8,7 @@ or not JSONL, is first written out as plain JSONL beside its index. Everything i
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -15,7 +16,6 @@ import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -161,13 +161,14 @@ def content_digest(path: Path) -> str:
     name = hashlib.blake2b(str(path.resolve()).encode(), digest_size=16).hexdigest()
     note = cache_folder() / "digests" / f"{name}.json"
     seen = {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
-    if note.exists():
-        known: dict[str, Any] = read_json(note)
-        if {key: known.get(key) for key in seen} == seen:
+    with contextlib.suppress(DrtkError):  # damaged: it is written again
+        known = read_json(note) if note.exists() else None
+        if isinstance(known, dict) and "digest" in known and known | seen == known:
             return str(known["digest"])
     digest = digest_file(path)
-    note.parent.mkdir(parents=True, exist_ok=True)
-    write_json(note, seen | {"digest": digest})
+    with contextlib.suppress(DrtkError, OSError):  # without a cache, it is computed each time
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_json(note, seen | {"digest": digest})
     return digest
 
 

@@ -15,13 +15,23 @@ from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.manifest import read_json, write_json
+from drtk.io.store import content_digest
 from drtk.io.streams import digest_file
 from drtk.models.encoder import Dense, Encoder
 from drtk.models.layout import read_layout, write_layout
+from drtk.models.loading import load_config, load_tokenizer, load_weights, loading_faults, quiet_transformers
 from drtk.models.pooling import POOLINGS
 from drtk.models.recipe import Recipe, Role
 from drtk.text.batching import Tokenizing
 
+_TOKENIZER_FILES = (
+    "tokenizer*.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+)
 LONGEST = 512  # tokens, where neither the folder nor its tokenizer says
 
 
@@ -62,25 +72,19 @@ def load_encoder(
     weights: False leaves the backbone's on disk: it then says how it is built, and computes nothing
     Raises MismatchError for a folder that is no encoder or contradicts a wish, DrtkError for one that is damaged.
     """
-    from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
+    from transformers import AutoModel, AutoModelForTextEncoding
 
     layout = read_layout(folder)
-    try:
-        with quiet_transformers():
-            config = AutoConfig.from_pretrained(layout.backbone)
-            loader = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
-            if weights:
-                backbone = loader.from_pretrained(layout.backbone, dtype=torch.float32)
-            else:
-                with torch.device("meta"):
-                    backbone = loader.from_config(config, dtype=torch.float32)
-            tokenizer = AutoTokenizer.from_pretrained(layout.backbone)
+    with loading_faults(folder, "cannot be loaded as an encoder"):
+        config = load_config(layout.backbone)
+        loader = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
+        if weights:
+            backbone, _ = load_weights(loader, layout.backbone)
+        else:
+            with torch.device("meta"):
+                backbone = loader.from_config(config, dtype=torch.float32)
+        tokenizer = load_tokenizer(layout.backbone, config)
         dense = [_load_dense(path) for path in layout.dense]
-    except DrtkError:
-        raise
-    except Exception as error:
-        reason = str(error).strip().splitlines()
-        raise DrtkError(f"{folder}: cannot be loaded as an encoder: {reason[0] if reason else error!r}") from error
     longest = longest_input(tokenizer, config)
     stated = replace(
         layout.recipe,
@@ -99,22 +103,6 @@ def load_encoder(
     if dense and dense[0].linear.in_features != encoder.hidden * len(recipe.pooling):
         raise MismatchError(f"{folder}: its Dense module does not fit the pooling {'+'.join(recipe.pooling)}")
     return TextEncoder(encoder.eval(), tokenizer, recipe)
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Without transformers' own bars and remarks (on weights of heads that nobody asked for)."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def longest_input(tokenizer: Any, config: Any) -> int:
@@ -228,5 +216,17 @@ def weights_digest(folder: Path) -> str:
     for path in (layout.backbone, *layout.dense):
         files = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
         for file in files:
-            digest.update(digest_file(file).encode())
+            digest.update(content_digest(file).encode())
     return digest.hexdigest()
+
+
+def config_digest(folder: Path) -> str:
+    """Return a digest of the configuration of a folder's backbone."""
+    return digest_file(read_layout(folder).backbone / "config.json")
+
+
+def tokenizer_digest(folder: Path) -> str:
+    """Return a digest of the tokenizer files of a folder."""
+    backbone = read_layout(folder).backbone
+    files = sorted(file for pattern in _TOKENIZER_FILES for file in backbone.glob(pattern))
+    return hashlib.blake2b("".join(map(digest_file, files)).encode(), digest_size=16).hexdigest()

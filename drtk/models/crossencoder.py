@@ -18,11 +18,12 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.io.ahead import read_ahead
 from drtk.io.manifest import read_json
 from drtk.io.progress import warn
-from drtk.io.streams import digest_file
-from drtk.models.checkpoint import activation_named, longest_input, lower_cased, quiet_transformers
+from drtk.io.store import content_digest
+from drtk.models.checkpoint import activation_named, longest_input, lower_cased
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.hub import locate
 from drtk.models.layout import MODULES, SHARED, module_settings
+from drtk.models.loading import load_config, load_tokenizer, load_weights, loading_faults
 from drtk.models.query_reading import refuse_query_reranker
 from drtk.settings.scoring import ScoringSettings
 from drtk.text.batching import PairTokenizing, Tokens, batches_by_length
@@ -54,25 +55,17 @@ def load_crossencoder(folder: Path) -> CrossEncoder:
     Raises MismatchError for a folder without the weights of a head, or with more labels than one, DrtkError for one that
     cannot be loaded.
     """
-    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification
 
     path, shared = _layout(folder)
     settings = module_settings(path)
-    try:
-        with quiet_transformers():
-            config = AutoConfig.from_pretrained(path)
-            _check_head(folder, config)
-            model, found = AutoModelForSequenceClassification.from_pretrained(
-                path, dtype=torch.float32, output_loading_info=True
-            )
-            tokenizer = AutoTokenizer.from_pretrained(path)
-    except DrtkError:
-        raise
-    except Exception as error:
-        reason = str(error).strip().splitlines()
-        raise DrtkError(f"{folder}: cannot be loaded as a cross-encoder: {reason[0] if reason else error!r}") from error
-    if found["missing_keys"]:  # transformers draws them at random
-        raise MismatchError(f"{folder}: is no cross-encoder: it has no weights for {sorted(found['missing_keys'])[0]}")
+    with loading_faults(folder, "cannot be loaded as a cross-encoder"):
+        config = load_config(path)
+        _check_head(folder, config)
+        model, missing = load_weights(AutoModelForSequenceClassification, path)
+        if missing:  # transformers draws them at random
+            raise MismatchError(f"{folder}: is no cross-encoder: it has no weights for {missing[0]}")
+        tokenizer = load_tokenizer(path, config)
     if settings.get("do_lower_case"):
         lower_cased(tokenizer)
     return CrossEncoder(
@@ -259,14 +252,12 @@ class Scorer:
 
 def scorer_identity(model: str) -> dict[str, Any]:
     """{"model", "digest", "dimension"}: what vectors of pairs are noted with; equal digests mean comparable vectors."""
-    from transformers import AutoConfig
-
     folder = locate(model)
     path, _ = _layout(folder)
     digest = hashlib.blake2b(digest_size=16)
     for file in sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin")):
-        digest.update(digest_file(file).encode())
-    config: Any = AutoConfig.from_pretrained(path)
+        digest.update(content_digest(file).encode())
+    config: Any = load_config(path)
     return {
         "model": os.path.abspath(model) if os.path.isdir(model) else model,
         "digest": digest.hexdigest(),

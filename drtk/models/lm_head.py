@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drtk.errors import DrtkError, MismatchError
+from drtk.errors import MismatchError
 from drtk.io.progress import warn
-from drtk.models.checkpoint import load_encoder, quiet_transformers, writing_weights
+from drtk.models.checkpoint import load_encoder, writing_weights
 from drtk.models.heads import head_file, load_head, save_head
 from drtk.models.layout import read_layout
+from drtk.models.loading import load_weights, loading_faults, quiet_transformers
 
 NAME = "lm_head"
 
@@ -108,17 +109,12 @@ def lm_head_of(folder: Path, backbone: nn.Module, *, announce: bool = True) -> L
     config: Any = backbone.config
     if config.model_type not in _PARTS:
         raise MismatchError(f"{folder}: the language-model head of type {config.model_type} is not known")
-    try:
-        with quiet_transformers():
-            model, found = AutoModelForMaskedLM.from_pretrained(
-                read_layout(folder).backbone, dtype=torch.float32, output_loading_info=True
-            )
-    except Exception as error:
-        reason = str(error).strip().splitlines()
-        raise DrtkError(
-            f"{folder}: its language-model head cannot be loaded: {reason[0] if reason else error!r}"
-        ) from error
-    fresh = f"{_PARTS[config.model_type].dense}.weight" in found["missing_keys"]
+    with loading_faults(folder, "its language-model head cannot be loaded"):
+        model, missing = load_weights(AutoModelForMaskedLM, read_layout(folder).backbone)
+    parts = _PARTS[config.model_type]
+    fresh = {f"{parts.dense}.weight", f"{parts.norm}.weight"} <= {*missing}
+    if missing and not fresh:
+        raise MismatchError(f"{folder}: its language-model head lacks weights ({missing[0]}); restore its checkpoint")
     if fresh and announce:
         announce_fresh(folder)
     return LMHead(model, backbone, fresh=fresh).eval()

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from drtk.errors import DrtkError, MismatchError
+from drtk.errors import MismatchError
 from drtk.io.manifest import FOLDER_MANIFEST, is_manifest, read_json
 from drtk.models.by_length import by_length
-from drtk.models.checkpoint import longest_input, lower_cased, quiet_transformers, writing_weights
+from drtk.models.checkpoint import longest_input, lower_cased, writing_weights
 from drtk.models.crossencoder import CrossEncoder, load_crossencoder
 from drtk.models.hub import locate, tower
 from drtk.models.layout import read_layout
+from drtk.models.loading import load_config, load_tokenizer, load_weights, loading_faults, quiet_transformers
 from drtk.text.batching import batches_by_length
 
 PAIRING = "pairing"  # the entry of meta.json: how a passage is put before the model
@@ -55,8 +56,6 @@ def start_crossencoder(model: str, *, max_length: int | None, seed: int, default
     Its scores are logits, whatever activation function the folder names; it reads no prompt.
     Raises MismatchError for a folder that is no encoder, or a length that it cannot read, DrtkError for a damaged one.
     """
-    from transformers import AutoConfig
-
     folder = tower(locate(model), "passage")
     if not (folder / "config.json").exists() and not (folder / "modules.json").exists():
         raise MismatchError(f"{model}: is no model folder: it has neither modules.json nor config.json")
@@ -68,7 +67,7 @@ def start_crossencoder(model: str, *, max_length: int | None, seed: int, default
     config: Any = classifier.config
     if tokenizer.pad_token_id is None:
         raise MismatchError(f"{model}: its tokenizer has no padding; an encoder such as BERT or ELECTRA is needed")
-    longest = _positions(config) or longest_input(tokenizer, AutoConfig.from_pretrained(_backbone(folder)))
+    longest = _positions(config) or longest_input(tokenizer, load_config(_backbone(folder)))
     if max_length is not None and max_length > longest:
         raise MismatchError(f"{model}: reads at most {longest} tokens; {max_length} were asked for")
     return CrossEncoder(classifier, tokenizer, max_length or min(default, longest), nn.Identity())
@@ -90,29 +89,17 @@ def _backbone(folder: Path) -> Path:
 
 
 def _with_new_head(folder: Path, *, seed: int) -> tuple[nn.Module, Any]:
-    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification
 
     layout = read_layout(folder)
     path = layout.backbone
-    try:
-        with quiet_transformers(), torch.random.fork_rng(devices=[]):
-            config = AutoConfig.from_pretrained(path)
-            if config.is_encoder_decoder:
-                raise MismatchError(f"{folder}: writes ({config.model_type}); an encoder such as BERT is needed")
-            torch.manual_seed(seed)
-            model, found = AutoModelForSequenceClassification.from_pretrained(
-                path, num_labels=1, dtype=torch.float32, output_loading_info=True
-            )
-            tokenizer = AutoTokenizer.from_pretrained(path)
-    except DrtkError:
-        raise
-    except Exception as error:
-        reason = str(error).strip().splitlines()
-        raise DrtkError(f"{folder}: cannot be loaded as an encoder: {reason[0] if reason else error!r}") from error
-    body = model.base_model_prefix + "."
-    lost = sorted(name for name in found["missing_keys"] if name.startswith(body) and "pooler" not in name.split("."))
-    if lost:
-        raise DrtkError(f"{folder}: has no weights for {lost[0]}")
+    with loading_faults(folder, "cannot be loaded as an encoder"), torch.random.fork_rng(devices=[]):
+        config = load_config(path)
+        if config.is_encoder_decoder:
+            raise MismatchError(f"{folder}: writes ({config.model_type}); an encoder such as BERT is needed")
+        torch.manual_seed(seed)
+        model, _ = load_weights(AutoModelForSequenceClassification, path, num_labels=1)
+        tokenizer = load_tokenizer(path, config)
     if layout.recipe.lowercase:
         lower_cased(tokenizer)
     return model, tokenizer

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from drtk.errors import DrtkError, MismatchError
-from drtk.models.checkpoint import quiet_transformers, writing_weights
+from drtk.errors import MismatchError
+from drtk.models.checkpoint import writing_weights
+from drtk.models.loading import load_config, load_tokenizer, load_weights, loading_faults, quiet_transformers
 
 LONGEST = 512  # tokens of input, where neither folder nor tokenizer says
 _T5 = ("t5", "mt5", "umt5")
 # Fusion-in-Decoder's released readers are T5 models saved with wrappers around their encoder and each of its layers.
 _WRAPPED = {r"^encoder\.encoder\.": "encoder.", r"^(encoder\.block\.\d+)\.module\.": r"\1."}
-_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "spiece.model", "vocab.json", "vocab.txt")
 
 
 @dataclass
@@ -50,30 +50,19 @@ def load_writer(folder: Path, *, tokenizer_at: Path | None = None) -> Writer:
     Raises MismatchError for a model that does not write, weights or a tokenizer that are missing, DrtkError for a folder that
     cannot be loaded.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     if not (folder / "config.json").exists():
         raise MismatchError(f"{folder}: is no model folder: it has no config.json")
-    try:
-        with quiet_transformers():
-            config = AutoConfig.from_pretrained(folder)
-            loader = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-            if not config.is_encoder_decoder and not _writes(config):
-                raise MismatchError(f"{folder}: is an encoder ({config.model_type}); a model that writes is needed")
-            model, found = loader.from_pretrained(
-                folder,
-                dtype=torch.float32,
-                output_loading_info=True,
-                key_mapping=_WRAPPED if config.model_type in _T5 else None,
-            )
-            tokenizer = AutoTokenizer.from_pretrained(_with_tokenizer(tokenizer_at or folder))
-    except DrtkError:
-        raise
-    except Exception as error:
-        reason = str(error).strip().splitlines()
-        raise DrtkError(f"{folder}: cannot be loaded: {reason[0] if reason else error!r}") from error
-    if found["missing_keys"]:  # transformers draws them at random
-        raise MismatchError(f"{folder}: lacks weights of a {config.model_type}: {sorted(found['missing_keys'])[0]}")
+    with loading_faults(folder, "cannot be loaded"):
+        config = load_config(folder)
+        loader = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        if not config.is_encoder_decoder and not _writes(config):
+            raise MismatchError(f"{folder}: is an encoder ({config.model_type}); a model that writes is needed")
+        model, missing = load_weights(loader, folder, key_mapping=_WRAPPED if config.model_type in _T5 else None)
+        if missing:  # transformers draws them at random
+            raise MismatchError(f"{folder}: lacks weights of a {config.model_type}: {missing[0]}")
+        tokenizer = load_tokenizer(tokenizer_at or folder, config)
     generation = model.generation_config
     ends = generation.eos_token_id if generation.eos_token_id is not None else tokenizer.eos_token_id
     if ends is None:
@@ -88,13 +77,6 @@ def load_writer(folder: Path, *, tokenizer_at: Path | None = None) -> Writer:
         _longest(tokenizer, config),
         generation.forced_bos_token_id,
     )
-
-
-def _with_tokenizer(folder: Path) -> Path:
-    """`folder`. Raises MismatchError where it holds no tokenizer: transformers would make an empty one up."""
-    if not any((folder / name).exists() for name in _TOKENIZERS):
-        raise MismatchError(f"{folder}: holds no tokenizer (none of {', '.join(_TOKENIZERS)})")
-    return folder
 
 
 def save_writer(model: Any, tokenizer: Any, folder: Path) -> None:

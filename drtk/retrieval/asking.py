@@ -12,11 +12,11 @@ import numpy as np
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.manifest import read_manifest
-from drtk.io.shards import KIND, Shard, read_shards
+from drtk.io.shards import KIND, Shard, check_finite, read_shards
 from drtk.io.streams import STANDARD
 from drtk.records import Query
 from drtk.retrieval.base import Ranking
-from drtk.retrieval.building import same_encoder
+from drtk.retrieval.building import encoder_differences
 from drtk.retrieval.collection import KIND as INDEX
 from drtk.retrieval.collection import Collection
 from drtk.retrieval.searching import Wanted, search
@@ -93,8 +93,10 @@ class StoredQueries:
             raise MismatchError(f"{folder}: holds vectors; {collection.folders[0]} is an index of words")
         if manifest.get("role", "query") != "query":
             raise MismatchError(f"{folder}: holds vectors of passages; make those of queries: drtk encode --role query")
-        if not same_encoder(manifest, collection.manifest):
-            raise MismatchError(f"{folder}: was made by another encoder than {collection.folders[0]}")
+        if differences := encoder_differences(manifest, collection.manifest):
+            raise MismatchError(
+                f"{folder}: was made by another encoder than {collection.folders[0]} (different {', '.join(differences)})"
+            )
         self.collection = collection
         self._shards = read_shards(folder)
 
@@ -106,6 +108,9 @@ class StoredQueries:
     def __call__(self, queries: Sequence[StoredQuery], wanted: Wanted) -> Iterator[tuple[str, Ranking]]:
         """(query id, ranking) for each query, in order."""
         vectors = np.stack([self._shards[query.shard].vectors[query.row] for query in queries]).astype(np.float32)
+        if not np.isfinite(vectors).all():
+            for query, vector in zip(queries, vectors, strict=True):
+                check_finite(self._shards[query.shard], vector[None], [query.row])
         ids = [query.id for query in queries]
         yield from zip(ids, search(self.collection, ids, vectors, wanted), strict=True)
 
@@ -122,13 +127,18 @@ class QueryEncoder:
     settings: SearchSettings
     model: str | None = None
 
+    @property
+    def place(self) -> str | None:
+        """The folder or hub name of the model."""
+        return self.model or (self.collection.encoder or {}).get("model")
+
     @cached_property
     def _embedder(self) -> Encode:
         from drtk.retrieval.encode import Embedder
         from drtk.settings.encoding import EncodeSettings
 
         encoder = self.collection.encoder or {}
-        place = self.model or encoder.get("model")
+        place = self.place
         folder = self.collection.folders[0]
         if not place:
             raise UsageError(f"{folder}: does not say which encoder made its vectors; name it: --model MODEL")
@@ -143,8 +153,14 @@ class QueryEncoder:
             dimensions=encoder.get("dimension"),  # vectors may have been cut when they were made
         )
         embedder = Embedder(place, role="query", settings=as_indexed, device=self.settings.device)
-        if not same_encoder({"encoder": embedder.identity}, self.collection.manifest):
-            raise MismatchError(f"{place}: is not the model that made the vectors of {folder} ({encoder.get('model')})")
+        chosen = {"query prompt": self.settings.prompt, "query length": self.settings.max_length}
+        differences = encoder_differences({"encoder": embedder.identity}, self.collection.manifest)
+        if differences := [name for name in differences if chosen.get(name) is None]:
+            options = " (or give --prompt, --max-length)" if chosen.keys() >= {*differences} else ""
+            raise MismatchError(
+                f"{place}: is not the model that made the vectors of {folder} ({encoder.get('model')}): different "
+                f"{', '.join(differences)}; restore it{options}, or encode and index the passages again"
+            )
         return embedder
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:

@@ -30,12 +30,20 @@ def index_class(kind: str) -> Any:
     return engine
 
 
-def same_encoder(one: Manifest, other: Manifest) -> bool:
-    """Whether vectors of two folders are comparable, as far as their manifests tell."""
+def encoder_differences(one: Manifest, other: Manifest) -> list[str]:
+    """Return in what the encoders of two folders differ, by their manifests; nothing where vectors are comparable.
+
+    What only one of them records (earlier versions recorded less) is not compared.
+    """
     mine, theirs = one.get("encoder"), other.get("encoder")
     if not mine or not theirs:
-        return True  # vectors made elsewhere: only their dimension can be checked
-    return bool(mine.get("digest", mine) == theirs.get("digest", theirs))
+        return []  # vectors made elsewhere: only their dimension can be checked
+    if mine.get("digest", mine) != theirs.get("digest", theirs):
+        return ["weights or pooling"]
+    found = [name for name in ("config", "tokenizer") if mine.get(name) and theirs.get(name) not in (None, mine[name])]
+    recipes = [each.get("recipe") or {} for each in (mine, theirs)]
+    shared = recipes[0].keys() & recipes[1].keys()
+    return found + sorted(name.replace("_", " ") for name in shared if recipes[0][name] != recipes[1][name])
 
 
 def wants_unit_length(encoder: dict[str, Any] | None) -> bool:
@@ -53,8 +61,10 @@ def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
         if manifest.get("role", "passage") != "passage":
             held = {"pair": "pairs"}.get(manifest["role"], "queries")
             raise MismatchError(f"{folder}: holds vectors of {held}; an index is made of passages")
-        if not same_encoder(manifest, manifests[0]):
-            raise MismatchError(f"{folder}: was made by another encoder than {folders[0]}")
+        if differences := encoder_differences(manifest, manifests[0]):
+            raise MismatchError(
+                f"{folder}: was made by another encoder than {folders[0]} (different {', '.join(differences)})"
+            )
     _check_parts(folders, manifests)
     encoder = manifests[0].get("encoder")
     shards = [shard for folder in folders for shard in read_shards(folder) if shard.rows]

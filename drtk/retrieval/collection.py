@@ -13,7 +13,7 @@ from drtk.errors import MismatchError
 from drtk.io.manifest import Manifest, read_manifest
 from drtk.io.progress import warn
 from drtk.retrieval.base import Ranking, best_first
-from drtk.retrieval.building import index_class, same_encoder, wants_unit_length
+from drtk.retrieval.building import encoder_differences, index_class, wants_unit_length
 from drtk.retrieval.vectors import unit_length
 from drtk.settings.retrieval import SearchSettings
 
@@ -51,8 +51,10 @@ class Collection:
             raise MismatchError(
                 f"{folder}: is an index of type {manifest['type']}; {first_folder} of type {first['type']}"
             )
-        if not same_encoder(manifest, first):
-            raise MismatchError(f"{folder}: holds vectors of another encoder than {first_folder}")
+        if differences := encoder_differences(manifest, first):
+            raise MismatchError(
+                f"{folder}: holds vectors of another encoder than {first_folder} (different {', '.join(differences)})"
+            )
         if manifest.get("bm25") != first.get("bm25"):
             raise MismatchError(
                 f"{folder} and {first_folder}: are not of weights of one scale, or one is not of weights"

@@ -103,6 +103,9 @@ class ExactIndex:
             if scores is None:  # once: pages of fresh memory cost up to a quarter of what the products do
                 scores = torch.empty((tiles, len(block)), device=self._device)
             torch.mm(queries, block.T, out=scores)
+            # NaN or infinite numbers in a passage's vector show in its product with any query.
+            if not bool((finite := scores[0, : len(ranks)].isfinite()).all()):
+                raise self.ids.score_fault(int(self.ids.rows(ranks[~finite].cpu().numpy())[0]))
             keys = keep_best(keys, scores[: len(scaled), : len(ranks)], ranks)
         best = keys.sort(dim=1, descending=True).values.cpu().numpy()
         rows = [self.ids.rows(ranks_of(row)) for row in best]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -12,10 +13,12 @@ import torch
 from drtk.errors import DrtkError
 from drtk.io.ahead import read_ahead
 from drtk.io.shards import records_digest
-from drtk.models.checkpoint import load_encoder, weights_digest
+from drtk.models.checkpoint import config_digest, load_encoder, tokenizer_digest, weights_digest
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.encoder import Encoder
 from drtk.models.hub import locate, tower
+from drtk.models.layout import read_layout
+from drtk.models.recipe import Role
 from drtk.records import Passage, Query
 from drtk.settings.encoding import EncodeSettings
 from drtk.text.batching import Tokens, batches_by_length
@@ -84,10 +87,15 @@ class Embedder:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """{"model", "digest", "dimension", "similarity", "normalized"}; both roles of a model give the same digest."""
-        towers = sorted({tower(self.folder, role) for role in ("query", "passage")})
+        """Return what decides the vectors: model, digests of weights, configuration and tokenizer, pooling, recipe.
+
+        Both roles of a model have the same identity, whatever prompt or length was chosen for one of them.
+        """
+        roles: dict[Role, Path] = {role: tower(self.folder, role) for role in ("query", "passage")}
+        towers = sorted({*roles.values()})
         digests = [weights_digest(path) for path in towers]
         chosen = {"pooling": list(self.recipe.pooling), "normalized": self.normalized}
+        recipes = {role: read_layout(path).recipe for role, path in roles.items()}
         return {
             # A folder is found again from any other; a hub name is one everywhere.
             "model": os.path.abspath(self.model) if os.path.isdir(self.model) else self.model,
@@ -95,6 +103,16 @@ class Embedder:
             "dimension": self.dimension,
             "similarity": self.similarity,
             **chosen,
+            "config": records_digest([config_digest(path) for path in towers]),
+            "tokenizer": records_digest([tokenizer_digest(path) for path in towers]),
+            "recipe": {
+                **{f"{role}_prompt": recipe.prompt(role) for role, recipe in recipes.items()},
+                **{f"{role}_length": recipe.length(role) for role, recipe in recipes.items()},
+                **{
+                    name: getattr(recipes["passage"], name)
+                    for name in ("title", "include_prompt", "lowercase", "truncate")
+                },
+            },
         }
 
     def __call__(self, items: Sequence[Passage] | Sequence[Query] | Sequence[str]) -> np.ndarray:

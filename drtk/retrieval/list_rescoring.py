@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from drtk.errors import MismatchError, RecordError
+from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.io.filtering import Done
 from drtk.io.intake import Intake
 from drtk.io.known_hits import Faulty, forgiven
@@ -64,7 +64,7 @@ class RerankLists(BatchFunction):
     """
 
     def __init__(self, model: str, vectors: str, device: str, tag: str) -> None:
-        self._device = choose_device(device)
+        self._name, self._device = model, choose_device(device)
         self._model = load_list_reranker(Path(model)).to(self._device)
         self._vectors, self._tag = PairVectors(vectors), tag
         if self._vectors.dimension != self._model.shape.width:
@@ -80,6 +80,8 @@ class RerankLists(BatchFunction):
             vectors = torch.from_numpy(self._vectors.vectors(each.rows)).unsqueeze(0).to(self._device)
             ranks = torch.arange(len(each.rows), device=self._device).unsqueeze(0)
             logits = self._model(vectors, ranks, torch.ones_like(ranks, dtype=torch.bool))[0]  # (candidates,)
+            if not bool(logits.isfinite().all()):
+                raise DrtkError(f"{self._name}: gave query '{each.query_id}' a score that is NaN or infinite")
             scores = [float(str(score)) for score in logits.cpu().numpy()]
             lines += run_lines(each.query_id, reordered(each.ranking, scores), self._tag)
         return Done(lines, {"pairs": sum(len(each.rows) for each in prepared)})

@@ -40,7 +40,7 @@ class RankedIds:
         np.save(folder / RANKS, ranks)
 
     def __init__(self, folder: Path) -> None:
-        self._ids = IdTable(folder / IDS)
+        self._folder, self._ids = folder, IdTable(folder / IDS)
         try:
             self.ranks: np.ndarray = np.load(folder / RANKS, allow_pickle=False)
         except (OSError, ValueError) as error:
@@ -61,10 +61,20 @@ class RankedIds:
         return found
 
     def ranking(self, rows: np.ndarray, scores: np.ndarray, k: int | None = None) -> Ranking:
-        """The `k` best of `rows` (hits,) with float32 `scores` (hits,), all where `k` is None, in the order of results."""
+        """The `k` best of `rows` (hits,) with float32 `scores` (hits,), all where `k` is None, in the order of results.
+
+        Raises DrtkError for a score that is NaN or infinite.
+        """
+        if not (finite := np.isfinite(scores)).all():
+            raise self.score_fault(int(rows[int(np.argmin(finite))]))
         keys = keys_of(scores, self.ranks[rows])
         best = np.argsort(-keys)[:k]
         return list(zip(self._ids.take(rows[best].tolist()), scores_of(keys[best]).tolist(), strict=True))
+
+    def score_fault(self, row: int) -> DrtkError:
+        """Return the error for a row whose score is NaN or infinite."""
+        (id,) = self._ids.take([row])
+        return DrtkError(f"{self._folder}: the score of '{id}' is NaN or infinite: a vector is damaged or too large")
 
 
 def keys_of(scores: np.ndarray, ranks: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from drtk.errors import DrtkError
 from drtk.retrieval.base import Ranking, best_first
 from drtk.retrieval.collection import Collection
 
@@ -40,10 +41,12 @@ def search(
 ) -> list[Ranking]:
     """Rankings of `wanted.k` for each query, fewer only where the indexes give no more.
 
-    batch: texts, or vectors (queries, dimension)
+    batch: texts, or vectors (queries, dimension). Raises DrtkError for a vector with NaN or infinite numbers.
     Documents have several passages, so k passages rarely give k documents: queries that are short of them are searched
     again, deeper, until k documents are found whose scores no passage further down could reach.
     """
+    if isinstance(batch, np.ndarray) and not (finite := np.isfinite(batch).all(axis=1)).all():
+        raise DrtkError(f"the vector of query '{query_ids[int(np.argmin(finite))]}' has NaN or infinite numbers")
     found: list[Ranking] = [[] for _ in query_ids]
     waiting = list(range(len(query_ids)))
     depth = wanted.k + wanted.drop_same_id

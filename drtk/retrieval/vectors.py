@@ -12,7 +12,7 @@ import numpy as np
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.progress import Progress
-from drtk.io.shards import Shard
+from drtk.io.shards import Shard, check_finite
 from drtk.retrieval.base import Ranking
 from drtk.retrieval.ordering import RankedIds
 
@@ -66,10 +66,7 @@ class Vectors:
         for shard in self.shards:
             for start in range(0, shard.rows, ROWS_AT_A_TIME):
                 block = shard.vectors[start : start + ROWS_AT_A_TIME].astype(np.float32)
-                finite = np.isfinite(block).all(axis=1)
-                if not finite.all():
-                    row = start + int(np.argmin(finite))
-                    raise DrtkError(f"{shard.folder}/{shard.name}.npy: the vector of '{shard.ids[row]}' is not finite")
+                check_finite(shard, block, range(start, start + len(block)))
                 yield first + start, unit_length(block) if self.unit else block
             first += shard.rows
 

@@ -26,13 +26,46 @@ def load_tokenizer(name: str) -> Any:
         revision = tag or None
         if place.count("/") > 1 or place.startswith((".", "/", "~")):
             raise DrtkError(f"{name}: no such folder")
-    from transformers import AutoTokenizer
-
     try:
-        return AutoTokenizer.from_pretrained(place, revision=revision)
+        return open_tokenizer(place, revision=revision)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DrtkError(f"{name}: no tokenizer could be loaded: {reason}") from error
+
+
+_ALSO = ("tokenizer.json", "tokenizer.model", "tekken.json", "tiktoken.model")  # instead of a family's own files
+_VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "spm.model")
+_ADVICE = "copy them from the model it was made from"
+
+
+def open_tokenizer(place: str, *, revision: str | None = None) -> Any:
+    """Load the tokenizer of a folder or hub name with transformers.
+
+    Raises MismatchError if its vocabulary is missing: transformers makes up a tokenizer then.
+    """
+    from transformers import AutoTokenizer
+    from transformers.utils import cached_file
+
+    def exists(name: str) -> bool:
+        return cached_file(place, name, revision=revision, _raise_exceptions_for_missing_entries=False) is not None
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, revision=revision, trust_remote_code=False)
+    except ValueError as error:
+        if "trust_remote_code" in str(error):
+            raise MismatchError(f"{place}: its tokenizer needs remote code, which drtk does not run") from error
+        if not Path(place).is_dir() or any(map(exists, (*_ALSO, *_VOCABULARIES))):
+            raise
+        raise MismatchError(f"{place}: has no tokenizer files (tokenizer.json); {_ADVICE}") from error
+    files = {key: name for key, name in type(tokenizer).vocab_files_names.items() if name and "config" not in key}
+    if not files or any(map(exists, _ALSO)):  # without files: bytes or characters
+        return tokenizer
+    own = [name for key, name in files.items() if key != "tokenizer_file"]
+    merges = files.get("merges_file")
+    if not any(exists(name) for name in own if name != merges) or (merges and not exists(merges)):
+        wanted = " or ".join(["tokenizer.json", *([" and ".join(own)] if own else [])])
+        raise MismatchError(f"{place}: has no tokenizer files ({wanted}); {_ADVICE}")
+    return tokenizer
 
 
 def portable(tokenizer: Any, name: str) -> str:

@@ -19,7 +19,8 @@ from drtk.io.atomic import sync_tree, write_bytes
 from drtk.io.progress import log as say
 from drtk.io.progress import warn
 from drtk.io.rounding import significant
-from drtk.models.checkpoint import quiet_transformers, writing_weights
+from drtk.models.checkpoint import writing_weights
+from drtk.models.loading import quiet_transformers
 from drtk.training.callbacks import MeasureNowAndThen
 from drtk.training.checkpoints import (
     COMPLETE,

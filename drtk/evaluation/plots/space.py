@@ -17,7 +17,7 @@ from drtk.evaluation.plots.style import COLOURS, SIZE
 from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import alignment, uniformity, unit
 from drtk.io.runs import NamedRun
-from drtk.io.shards import read_shards
+from drtk.io.shards import check_finite, read_shards
 from drtk.settings.plotting import COMMON, PlotSettings
 
 POINTS, POSITIVE, MOST_MODELS = 1500, 4.0, 4
@@ -132,6 +132,8 @@ def _loaded(item: NamedRun, request: Request) -> tuple[list[str], np.ndarray]:
 
     shards = read_shards(item.source)
     request.intake.inputs.append(folder_entry(item.source))
+    for shard in shards:
+        check_finite(shard, shard.vectors, range(shard.rows))
     ids = [id for shard in shards for id in shard.ids]
     if len(ids) < 2:
         raise DrtkError(f"{item.source}: holds {len(ids)} vectors; a picture needs two")

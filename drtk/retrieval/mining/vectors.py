@@ -8,7 +8,7 @@ import numpy as np
 
 from drtk.errors import MismatchError
 from drtk.io.manifest import read_manifest
-from drtk.io.shards import KIND, Shard, read_shards
+from drtk.io.shards import KIND, Shard, check_finite, read_shards
 from drtk.io.store import hash_of
 from drtk.retrieval.mining.pool import Pool
 from drtk.retrieval.vectors import unit_length
@@ -47,7 +47,9 @@ class VectorsById:
         for number in np.unique(np.searchsorted(self._starts, rows, side="right") - 1).tolist():
             mine = np.flatnonzero((rows >= self._starts[number]) & (rows < self._starts[number + 1]))
             mine = mine[np.argsort(rows[mine], kind="stable")]  # in the order in which they lie on disk
-            found[mine] = self._shards[number].vectors[rows[mine] - self._starts[number]]
+            shard, rows_in = self._shards[number], rows[mine] - self._starts[number]
+            found[mine] = shard.vectors[rows_in]
+            check_finite(shard, found[mine], rows_in)
         return unit_length(found)
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.io.manifest import read_json
-from drtk.io.shards import read_shards
+from drtk.io.manifest import outdated, read_json
+from drtk.io.shards import ShardWriter, read_shards
 from tests.running import killed_at
 from tests.tiny import tiny_model, write_collection
 
@@ -23,6 +26,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_collection(folder, 300)
     tiny_model(folder / "model")
     return folder
+
+
+WRITE = ShardWriter.write
 
 
 def encode(place: Path, output: Path, *more: str, source: str = "corpus.jsonl") -> None:
@@ -56,6 +62,36 @@ def test_a_killed_run_resumes_to_the_uninterrupted_result(place: Path, tmp_path:
     for name in names:
         if name != "meta.json":
             assert (output / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+def test_a_run_is_not_resumed_with_other_files_in_the_model(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tiny_model(tmp_path / "other", seed=2)
+    for name in ("model.safetensors", "tokenizer.json", "config.json"):
+        model = shutil.copytree(place / "model", tmp_path / f"model-{name}")
+        given = ["encode", place / "corpus.jsonl", "--model", model, "-o", tmp_path / name, "--shard-size", "100"]
+        with monkeypatch.context() as patch:
+            patch.setattr(ShardWriter, "write", write_one)
+            with pytest.raises(DrtkError, match="stopped here"):
+                run(*given)
+        os.utime(model / name, ns=(1, 1))
+        if name != "model.safetensors":
+            (other / name).write_text((model / name).read_text() + " ")
+        shutil.copy(other / name, model / name)
+        with pytest.raises(MismatchError, match=rf"was begun with other settings or files \(.*model-{name}\)"):
+            run(*given, "--resume")
+        shutil.copy(place / "model" / name, model / name)  # the old content at another time
+        run(*given, "--resume")
+        assert outdated(str(tmp_path / name), read_json(tmp_path / name / "meta.json")["settings"]) == []
+        shutil.copy(other / name, model / name)
+        assert outdated(str(tmp_path / name), read_json(tmp_path / name / "meta.json")["settings"]) == [str(model)]
+
+
+def write_one(writer: ShardWriter, *given: Any, **options: Any) -> None:
+    if writer.entries:
+        raise DrtkError("stopped here")
+    WRITE(writer, *given, **options)
 
 
 def test_the_manifest_tells_how_the_vectors_were_made(place: Path, tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.io.intake import Intake
 from drtk.io.manifest import (
     completed,
-    folder_digest,
     folder_entry,
     inputs_named,
     is_done,
@@ -22,9 +22,12 @@ from drtk.io.manifest import (
     new_manifest,
     read_json,
     read_manifest,
+    unchanged,
     versions,
+    with_folders,
     write_json,
 )
+from drtk.io.streams import digest_file
 
 SETTINGS = {"policy": "words", "sizes": (1, 2), "model": None}
 
@@ -117,20 +120,91 @@ def test_an_input_without_a_digest_is_told_by_size_and_time(tmp_path: Path) -> N
     assert not is_done(str(output), SETTINGS)
 
 
-def test_a_folder_is_told_by_its_manifest_or_else_by_names_sizes_and_times(tmp_path: Path) -> None:
+def model_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     (folder / "sub").mkdir(parents=True)
+    (folder / "config.json").write_bytes(b"{}")
     (folder / "sub" / "weights").write_bytes(b"1234")
-    before = folder_digest(folder)
-    assert folder_digest(folder) == before
-    (folder / "sub" / "weights").write_bytes(b"5678")
-    os.utime(folder / "sub" / "weights", ns=(1, 1))  # trained again: as many bytes, another time
-    assert folder_digest(folder) != before
+    return folder
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_a_folder_is_unchanged_while_its_files_have_the_same_content(tmp_path: Path, has_manifest: bool) -> None:
+    folder = model_folder(tmp_path)
+    if has_manifest:
+        (folder / "meta.json").write_bytes(b"{}")
+    entry = folder_entry(folder)
+    assert unchanged(entry)
+    os.utime(folder / "sub" / "weights", ns=(1, 1))  # copied, perhaps: another time, the same bytes
+    assert unchanged(entry)
+    (folder / "sub" / "weights").write_bytes(b"5678")  # replaced by hand, meta.json as it was
+    assert not unchanged(entry)
+    assert folder_entry(folder)["digest"] != entry["digest"]
+    (folder / "sub" / "weights").write_bytes(b"1234")
+    assert unchanged(entry)
+    (folder / "more").write_bytes(b"")
+    assert not unchanged(entry)
+    (folder / "more").unlink()
+    (folder / ".hidden").write_bytes(b"")
+    assert unchanged(entry)
+    (folder / "sub" / "weights").unlink()
+    assert not unchanged(entry)
+
+
+def test_entries_of_folders_from_earlier_versions_still_count(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path)
     (folder / "meta.json").write_bytes(b"{}")
-    with_manifest = folder_digest(folder)
-    (folder / "sub" / "weights").write_bytes(b"9")
-    assert folder_digest(folder) == with_manifest
-    assert folder_entry(folder) == {"path": str(folder), "digest": with_manifest}
+    assert unchanged({"path": str(folder), "digest": digest_file(folder / "meta.json")})
+    assert not unchanged({"path": str(folder), "digest": "0" * 32})
+
+
+def test_large_files_of_a_folder_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = model_folder(tmp_path)
+    (folder / "model.safetensors").write_bytes(bytes(2 << 20))
+    read: list[str] = []
+
+    def digest(path: str | Path) -> str:
+        read.append(Path(path).name)
+        return digest_file(path)
+
+    monkeypatch.setattr("drtk.io.store.digest_file", digest)
+    entry = folder_entry(folder)
+    assert folder_entry(folder) == entry
+    assert unchanged(entry)
+    assert read == ["model.safetensors"]
+
+
+def test_digests_that_a_folder_records_itself_are_taken_until_a_file_is_touched(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path)
+    files = {"sub/weights": {"bytes": 4, "digest": "f" * 32}}
+    write_json(folder / "meta.json", {"files": files})
+    assert folder_entry(folder)["files"]["sub/weights"]["digest"] == "f" * 32
+    time.sleep(0.05)  # the clock of a file system may tick every few milliseconds
+    (folder / "sub" / "weights").write_bytes(b"5678")
+    os.utime(folder / "sub" / "weights", ns=(1, 1))  # as `cp -p` and `mv` leave it
+    assert folder_entry(folder)["files"]["sub/weights"]["digest"] == digest_file(folder / "sub" / "weights")
+    write_json(folder / "meta.json", {"files": ["sub/weights"]})  # as earlier versions list them
+    assert folder_entry(folder)["files"]["sub/weights"]["digest"] == digest_file(folder / "sub" / "weights")
+
+
+def test_folders_of_others_are_told_by_sizes_and_times_alone(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path)
+    (folder / "config.json").unlink()
+    entry = folder_entry(folder)
+    assert entry["files"]["sub/weights"]["digest"] is None
+    assert unchanged(entry)
+    os.utime(folder / "sub" / "weights", ns=(1, 1))
+    assert not unchanged(entry)
+
+
+def test_finished_folders_that_settings_name_are_inputs(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path)
+    (tmp_path / "making").mkdir()
+    (tmp_path / "making" / "meta.json.part").write_bytes(b"{}")
+    settings = {"model": f"{folder}/", "vectors": str(tmp_path / "making"), "source": str(folder)}
+    assert [each["path"] for each in with_folders([], settings)] == [f"{folder}/"]
+    known = [folder_entry(folder)]
+    assert with_folders(known, settings) == known
 
 
 def test_a_folder_among_the_inputs_is_compared_by_its_digest(tmp_path: Path) -> None:

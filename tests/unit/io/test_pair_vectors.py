@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drtk.errors import MismatchError
+from drtk.errors import DrtkError, MismatchError
 from drtk.io.manifest import write_json
 from drtk.io.pair_vectors import PairVectors, PairWriter, pair_id
 from drtk.io.shards import ShardWriter
@@ -40,6 +40,15 @@ def test_rows_are_found_by_query_and_document(tmp_path: Path) -> None:
     assert vectors.dtype == np.float32
     assert vectors[:, 0].tolist() == [5.0, 0.0, 2.0, 3.0]
     assert found.scorer == {"model": "m"}
+
+
+def test_vectors_of_pairs_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    folder = pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["b"]})
+    rows = np.load(folder / "00000.npy")
+    rows[1] = np.inf
+    np.save(folder / "00000.npy", rows)
+    with pytest.raises(DrtkError, match=r"v/00000\.npy: row 1: the vector of 'q1\tb' has NaN or infinite numbers"):
+        PairVectors(str(folder)).vectors([0, 1])
 
 
 def test_many_shards_are_looked_up_in_any_order(tmp_path: Path) -> None:

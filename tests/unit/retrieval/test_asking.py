@@ -1,11 +1,13 @@
 """Questions through the encoder that made the index, and through no other."""
 
+import json
 import shutil
 
 import numpy as np
 import pytest
 
-from drtk.errors import MismatchError
+from drtk.errors import DrtkError, MismatchError
+from drtk.io.manifest import outdated, read_json, write_json
 from drtk.retrieval.asking import QueryEncoder
 from drtk.retrieval.collection import Collection
 from drtk.retrieval.encode import Embedder
@@ -71,3 +73,74 @@ def test_a_copy_of_the_model_may_encode_and_another_model_may_not(index, place):
 def test_a_question_to_a_dense_index_is_answered_with_texts(index, capfd):
     page = command(capfd, "search", index, "--query", "rivers", "-k", "2").splitlines()
     assert [line.split()[0] for line in page if line[:3].strip()] == ["1", "2"]
+
+
+def altered(folder, file, **entries):
+    """A model folder with other entries in one of its JSON files."""
+    content = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(content | entries))
+    return folder
+
+
+OTHER_READINGS = {
+    "tokenizer": ("tokenizer.json", {"normalizer": None}),
+    "config": ("config.json", {"hidden_act": "relu"}),
+    "query prompt": ("config_sentence_transformers.json", {"prompts": {"query": "find: ", "document": ""}}),
+    "passage prompt": ("config_sentence_transformers.json", {"prompts": {"query": "", "document": "text: "}}),
+    "passage length, query length": ("sentence_bert_config.json", {"max_seq_length": 16}),
+    "lowercase": ("sentence_bert_config.json", {"do_lower_case": True}),
+    "weights or pooling": (
+        "1_Pooling/config.json",
+        {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("named", OTHER_READINGS)
+def test_a_model_that_reads_otherwise_than_when_it_was_indexed_is_rejected(index, place, tmp_path, named):
+    copy = shutil.copytree(place / "model", tmp_path / "copy")
+    file, entries = OTHER_READINGS[named]
+    altered(copy, file, **entries)
+    with pytest.raises(MismatchError, match=f"copy: is not the model .*: different {named}; restore it"):
+        QueryEncoder(collection(index), SearchSettings(), str(copy))(["rivers"])
+
+
+def test_vectors_of_queries_from_a_changed_model_are_rejected(index, place, tmp_path, capfd):
+    copy = altered(shutil.copytree(place / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
+    command(capfd, "encode", place / "queries.jsonl", "--model", copy, "--role", "query", "-o", tmp_path / "q")
+    with pytest.raises(MismatchError, match=r"q: was made by another encoder than .*dense \(different tokenizer\)"):
+        command(capfd, "search", index, tmp_path / "q")
+
+
+def test_a_prompt_that_is_given_need_not_be_that_of_the_folder(index, place, tmp_path):
+    prompts = {"prompts": {"query": "find: ", "document": ""}}
+    copy = shutil.copytree(place / "model", tmp_path / "copy")
+    altered(copy, "config_sentence_transformers.json", **prompts)
+    QueryEncoder(collection(index), SearchSettings(prompt="find: "), str(copy))(["rivers"])
+
+
+def test_an_index_of_an_earlier_version_is_searched_without_what_it_does_not_record(index, place, tmp_path):
+    old = shutil.copytree(index, tmp_path / "old")
+    manifest = read_json(old / "meta.json")
+    for name in ("config", "tokenizer", "recipe"):
+        del manifest["encoder"][name]
+    write_json(old / "meta.json", manifest)
+    copy = altered(shutil.copytree(place / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
+    QueryEncoder(collection(old), SearchSettings(), str(copy))(["rivers"])
+
+
+def test_a_run_is_not_up_to_date_once_its_encoder_was_replaced(place, tmp_path, capfd):
+    model = shutil.copytree(place / "model", tmp_path / "model")
+    command(capfd, "encode", place / "corpus.jsonl", "--model", model, "-o", tmp_path / "v")
+    command(capfd, "index", tmp_path / "v", "--type", "exact", "-o", tmp_path / "i")
+    command(capfd, "search", tmp_path / "i", place / "queries.jsonl", "-o", tmp_path / "run")
+    settings = read_json(tmp_path / "run.meta.json")["settings"]
+    assert outdated(str(tmp_path / "run"), settings) == []
+    shutil.copy(place / "other" / "model.safetensors", model)
+    assert outdated(str(tmp_path / "run"), settings) == [str(model)]
+
+
+def test_a_query_whose_vector_is_not_finite_is_named(index, monkeypatch, place, capfd):
+    monkeypatch.setattr(Embedder, "__call__", lambda self, items: np.full((len(items), 32), np.nan, dtype=np.float32))
+    with pytest.raises(DrtkError, match=r"^the vector of query 'q0' has NaN or infinite numbers$"):
+        command(capfd, "search", index, place / "queries.jsonl")

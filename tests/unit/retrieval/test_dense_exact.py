@@ -110,7 +110,7 @@ def test_a_vector_that_is_no_number_is_refused_by_the_id_it_has(tmp_path):
     source = embeddings(tmp_path / "v", [[1.0], [2.0]])
     np.save(tmp_path / "v" / "00000.npy", np.float32([[1], [np.nan]]))
     (tmp_path / "i").mkdir()
-    with pytest.raises(DrtkError, match=r"00000.npy: the vector of 'v1' is not finite"):
+    with pytest.raises(DrtkError, match=r"00000\.npy: row 1: the vector of 'v1' has NaN or infinite"):
         ExactIndex.build(Vectors(read_shards(source)), tmp_path / "i", DenseIndexSettings())
 
 

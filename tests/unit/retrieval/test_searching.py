@@ -123,6 +123,34 @@ def test_vectors_made_beforehand_are_queries(tmp_path):
     assert dict(ask(list(ask), Wanted(2))) == {"q1": [("a", 2.0), ("b", 1.0)], "q2": [("b", 5.0), ("a", 0.0)]}
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("kind", ["exact", "flat"])
+def test_vectors_of_queries_that_are_not_finite_are_named(tmp_path, kind, bad):
+    folder = dense(tmp_path / "i", [[1.0, 0], [0, 1]], ["a", "b"], kind=kind)
+    source = embeddings(tmp_path / "q", [[2, 1], [0, 5], [1, 1]], ["q1", "q2", "q3"], role="query", shard_size=2)
+    np.save(tmp_path / "q" / "00000.npy", np.float32([[2, 1], [0, bad]]))
+    ask = StoredQueries(opened(folder), source)
+    with pytest.raises(DrtkError, match=r"q/00000\.npy: row 1: the vector of 'q2' has NaN or infinite numbers"):
+        dict(ask(list(ask), Wanted(2)))
+    with pytest.raises(DrtkError, match="the vector of query 'q2' has NaN or infinite numbers"):
+        search(opened(folder), ["q1", "q2"], np.float32([[1, 1], [0, bad]]), Wanted(2))
+
+
+def test_a_vector_in_an_index_that_is_not_finite_is_named(tmp_path):
+    folder = dense(tmp_path / "i", [[1.0, 0], [0, 1], [2, 2]], ["a", "b", "c"])
+    for bad in (np.nan, np.inf):
+        np.save(tmp_path / "i" / "vectors.npy", np.float32([[1, 0], [0, bad], [2, 2]]))
+        with pytest.raises(DrtkError, match=r"i: the score of 'b' is NaN or infinite"):
+            opened(folder).search(np.float32([[1, 1]]), 1)
+
+
+@pytest.mark.parametrize("kind", ["exact", "flat"])
+def test_scores_that_overflow_are_an_error(tmp_path, kind):
+    folder = dense(tmp_path / "i", [[1e30, 0], [0, 1]], ["a", "b"], kind=kind)
+    with pytest.raises(DrtkError, match=r"i: the score of 'a' is NaN or infinite"):
+        opened(folder).search(np.float32([[1e30, 1]]), 1)
+
+
 def test_queries_are_brought_to_length_one_where_cosine_is_meant(tmp_path):
     cosine = ENCODER | {"similarity": "cosine", "normalized": False}
     folder = dense(tmp_path / "i", [[10.0, 0], [3, 4]], ["a", "b"], encoder=cosine)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from drtk.cli.main import app
-from drtk.errors import MismatchError, UsageError
+from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.records import Query
 from drtk.retrieval.mining.crossencoder import CrossEncoderCheck
 from drtk.retrieval.mining.miner import Miner
@@ -50,6 +50,14 @@ def test_the_nearest_positive_counts_and_vectors_need_not_be_of_length_one(tmp_p
     check.measure([pool], [["a", "b"]])
     assert pool.marks == {"a": {"cosine": pytest.approx(0.8)}, "b": {"cosine": pytest.approx(1.0)}}
     assert [check.is_beyond(pool.marks[id]["cosine"], 0.9) for id in "ab"] == [False, True]
+
+
+def test_vectors_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    found = VectorsById(embeddings(tmp_path / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], shard_size=2))
+    np.save(tmp_path / "v" / "00000.npy", np.float32([[1, 0], [np.nan, 1]]))
+    assert found.take(["c"]).shape == (1, 2)
+    with pytest.raises(DrtkError, match=r"v/00000\.npy: row 1: the vector of 'b' has NaN or infinite numbers"):
+        found.take(["c", "b", "a"])
 
 
 def test_vectors_that_lack_are_counted(tmp_path: Path) -> None:

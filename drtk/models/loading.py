@@ -1,0 +1,184 @@
+"""Load configurations, tokenizers and weights with transformers, and reject checkpoints that are incomplete."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.io.manifest import read_json
+from drtk.text.tokens import open_tokenizer
+
+# Wrappers whose names training code puts before the names of weights.
+_WRAPPERS = {
+    *("_orig_mod", "auto_model", "backbone", "bert", "distilbert", "electra", "encoder", "lm", "model", "module"),
+    *("mpnet", "roberta", "transformer", "0"),
+}
+_NO_WEIGHTS = {"inv_freq", "masked_bias", "position_ids", "token_type_ids", "version"}  # in older checkpoints
+_SHOWN = 3  # names of weights in an error
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence the progress bars and warnings of transformers."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def loading_faults(folder: Path, problem: str) -> Iterator[None]:
+    """Silence transformers, and turn its exceptions into a one-line DrtkError: "FOLDER: problem: reason"."""
+    try:
+        with quiet_transformers():
+            yield
+    except DrtkError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        raise DrtkError(f"{folder}: {problem}: {reason[0] if reason else error!r}") from error
+
+
+def load_config(folder: Path) -> Any:
+    """Load the configuration of a transformers model.
+
+    Raises MismatchError for a model whose code is not part of transformers.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if (code := _remote_code(folder)) and read_json(folder / "config.json").get("model_type") not in CONFIG_MAPPING:
+        raise MismatchError(
+            f"{folder}: needs remote code ({code}), which drtk does not run; use a model whose architecture is part of "
+            "transformers"
+        )
+    return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+
+
+def _remote_code(folder: Path) -> str:
+    """Return the class that `auto_map` in config.json names, or "" if there is none."""
+    content = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
+    names = content.get("auto_map") if isinstance(content, dict) else None
+    if not isinstance(names, dict) or not names:
+        return ""
+    return str(names.get("AutoModel") or next(iter(names.values())))
+
+
+def load_tokenizer(folder: Path, config: Any) -> Any:
+    """Load the tokenizer of a model folder.
+
+    Raises MismatchError if its files are missing, or if it has more tokens than the model has embeddings.
+    """
+    tokenizer = open_tokenizer(str(folder))
+    rows = getattr(config.get_text_config(), "vocab_size", None)
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if rows and largest >= rows:
+        raise MismatchError(
+            f"{folder}: its tokenizer has token ids up to {largest:,}, but the model has embeddings for {rows:,} tokens; "
+            "restore the tokenizer that belongs to the model"
+        )
+    return tokenizer
+
+
+def load_weights(
+    auto_class: Any, folder: Path, *, key_mapping: Mapping[str, str] | None = None, **options: Any
+) -> tuple[Any, list[str]]:
+    """Load a model in float32; also return the names of its weights outside the backbone that the checkpoint lacks.
+
+    The names of poolers are returned too: most models do without one. A prefix that wraps all weights of the backbone
+    (`module.`, `bert.`, …) is removed.
+    Raises MismatchError for backbone weights that are missing, unexpected, or have another shape than config.json says.
+    """
+    given = dict(key_mapping or {})
+    draws = torch.get_rng_state()
+    model, found = _load(auto_class, folder, given, options)
+    if any(_is_needed(model, name) for name in found["missing_keys"]) and (prefix := _wrapper(model, found)):
+        torch.set_rng_state(draws)  # a new head must not depend on the names in the checkpoint
+        model, found = _load(auto_class, folder, {f"^{re.escape(prefix)}": "", **given}, options)
+    missing = sorted(found["missing_keys"])
+    shapes = {name: f"{list(stored)}, not {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]}
+    lost = [name for name in missing if _is_needed(model, name)]
+    extra = [name for name in sorted(found["unexpected_keys"]) if lost or _is_backbone(model, name)]
+    other = [f"{name}: {shapes[name]}" for name in sorted(shapes) if _is_needed(model, name)]
+    problems = [
+        f"{len(names):,} {what}: {', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else ''}"
+        for what, names in (("missing", lost), ("unexpected", extra), ("of another shape", other))
+        if names
+    ]
+    if problems:
+        code = _remote_code(folder)
+        advice = (
+            f"it needs remote code ({code}), which drtk does not run" if code else "restore weights and config.json"
+        )
+        raise MismatchError(f"{folder}: its weights do not fit its config.json ({'; '.join(problems)}); {advice}")
+    return model, [*missing, *shapes]
+
+
+def _load(auto_class: Any, folder: Path, key_mapping: dict[str, str], options: dict[str, Any]) -> tuple[Any, Any]:
+    model, found = auto_class.from_pretrained(
+        folder,
+        dtype=torch.float32,
+        key_mapping=key_mapping or None,
+        ignore_mismatched_sizes=True,  # they are reported in `found`
+        output_loading_info=True,
+        trust_remote_code=False,
+        **options,
+    )
+    if key_mapping:  # transformers would undo it when the model is saved
+        kept = [one for one in model._weight_conversions if not key_mapping.keys() & {*one._original_source_patterns}]
+        model._weight_conversions = kept
+    return model, found
+
+
+def _body(model: Any) -> str:
+    """Return the prefix of the backbone's weights in a model with a head; "" for a backbone alone."""
+    name = model.base_model_prefix
+    return f"{name}." if name and hasattr(model, name) else ""
+
+
+def _is_needed(model: Any, name: str) -> bool:
+    return name.startswith(_body(model)) and "pooler" not in name.split(".")
+
+
+def _is_backbone(model: Any, name: str) -> bool:
+    """Whether a weight that the model does not have would belong to its backbone."""
+    prefix, body = f"{model.base_model_prefix}.", _body(model)
+    inner = name.removeprefix(prefix)
+    backbone: nn.Module = model.get_submodule(body.rstrip(".")) if body else model
+    buffers = {name for name, _ in model.named_buffers()}  # no longer stored, but in older checkpoints
+    parts = inner.split(".")
+    if "pooler" in parts or parts[-1] in _NO_WEIGHTS or name in buffers or body + inner in buffers:
+        return False
+    return parts[0] in dict(backbone.named_children())
+
+
+def _wrapper(model: Any, found: Mapping[str, Any]) -> str:
+    """Return the known prefix under which the checkpoint has most of the missing weights; "" if there is not just one."""
+    inner = {name.removeprefix(_body(model)) for name in found["missing_keys"] if _is_needed(model, name)}
+    for needed in ({f"{model.base_model_prefix}.{name}" for name in inner}, inner):
+        counts: Counter[str] = Counter()
+        for name in found["unexpected_keys"]:
+            parts = name.split(".")
+            for depth in range(1, len(parts)):
+                if ".".join(parts[depth:]) in needed and _WRAPPERS.issuperset(parts[:depth]):
+                    counts[".".join(parts[:depth]) + "."] += 1
+        if counts:
+            most = max(counts.values())
+            best = [prefix for prefix, count in counts.items() if count == most]
+            return best[0] if len(best) == 1 else ""
+    return ""

@@ -1,0 +1,244 @@
+"""Checkpoints, tokenizers and configurations that are incomplete are rejected; those that others save are read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.models.attention import FirstTokenAttention
+from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
+from drtk.models.crossencoder import load_crossencoder, scorer_identity
+from drtk.models.lm_head import load_masked_lm
+from drtk.models.reranker import start_crossencoder
+from drtk.models.seq2seq import load_writer
+from drtk.models.termweighter import Weigher, start_weigher
+from drtk.text.tokens import load_tokenizer
+from tests.families import FAMILIES, saved_masked_lm
+from tests.tiny import minilm, tiny_crossencoder, tiny_model, tiny_writer
+
+Weights = dict[str, Tensor]
+
+
+def start(folder: Path) -> Any:
+    return start_crossencoder(str(folder), max_length=None, seed=1, default=32)
+
+
+LOADERS: dict[str, Callable[[Path], Any]] = {
+    "encoder": load_encoder,
+    "new cross-encoder": start,
+    "cross-encoder": load_crossencoder,
+    "masked LM": load_masked_lm,
+    "weigher": lambda folder: start_weigher(folder, "deepct", seed=1),
+    "attention": lambda folder: FirstTokenAttention(
+        folder, device="cpu", dtype="auto", max_length=None, batch_tokens=None
+    ),
+    "t5": load_writer,
+    "gpt2": load_writer,
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A folder for each of LOADERS."""
+    path = tmp_path_factory.mktemp("models")
+    saved_masked_lm("bert", path / "bert")
+    scorer = tiny_crossencoder(path / "scorer")
+    writers = {arch: tiny_writer(path / arch, arch) for arch in ("t5", "gpt2")}
+    return dict.fromkeys(LOADERS, path / "bert") | {"cross-encoder": scorer} | writers
+
+
+def changed(folder: Path, to: Path, change: Callable[[Weights], Weights]) -> Path:
+    """A copy of a model folder with other weights."""
+    shutil.copytree(folder, to)
+    weights = {name: value.clone() for name, value in change(load_file(to / "model.safetensors")).items()}
+    save_file(weights, to / "model.safetensors", metadata={"format": "pt"})
+    return to
+
+
+def configured(folder: Path, to: Path, **entries: Any) -> Path:
+    """A copy of a model folder with other entries in config.json."""
+    shutil.copytree(folder, to)
+    content = json.loads((to / "config.json").read_text())
+    (to / "config.json").write_text(json.dumps(content | entries))
+    return to
+
+
+def modules(loaded: Any) -> list[torch.nn.Module]:
+    """The modules of what a loader returns."""
+    if isinstance(loaded, tuple):
+        return [loaded[0], loaded[1]]
+    if isinstance(loaded, TextEncoder):
+        return [loaded.encoder.backbone]
+    return [loaded.encoder.encoder.backbone if isinstance(loaded, Weigher) else loaded.model]
+
+
+def is_of_layer_0(name: str) -> bool:
+    return "layer.0." in name or "block.0." in name or "h.0." in name
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_missing_weights_are_named(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
+    lost = changed(
+        folders[kind], tmp_path / "m", lambda given: {n: w for n, w in given.items() if not is_of_layer_0(n)}
+    )
+    with pytest.raises(MismatchError, match=r"m: its weights do not fit its config\.json \(\d+ missing: .*\.0\."):
+        LOADERS[kind](lost)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_unexpected_layers_are_named(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
+    def grown(given: Weights) -> Weights:
+        copies = {n.replace(".0.", ".7.", 1): w for n, w in given.items() if is_of_layer_0(n)}
+        return given | copies
+
+    with pytest.raises(MismatchError, match=r"m: its weights do not fit its config\.json \(\d+ unexpected: .*\.7\."):
+        LOADERS[kind](changed(folders[kind], tmp_path / "m", grown))
+
+
+def test_weights_of_another_shape_are_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    name = "bert.embeddings.word_embeddings.weight"
+    cut = changed(folders["encoder"], tmp_path / "m", lambda given: given | {name: given[name][:, :16]})
+    with pytest.raises(
+        MismatchError, match=r"1 of another shape: embeddings\.word_embeddings\.weight: \[\d+, 16\], not"
+    ):
+        load_encoder(cut)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "bert.", "encoder.", "0.auto_model.", "_orig_mod.module."])
+@pytest.mark.parametrize("kind", [kind for kind in LOADERS if kind != "attention"])
+def test_prefixes_of_wrappers_are_removed(folders: dict[str, Path], tmp_path: Path, kind: str, prefix: str) -> None:
+    if prefix == "encoder." and kind == "t5":
+        pytest.skip("T5's own encoder has this name")
+    wrapped = changed(folders[kind], tmp_path / "m", lambda given: {prefix + name: w for name, w in given.items()})
+    mine, theirs = LOADERS[kind](folders[kind]), LOADERS[kind](wrapped)
+    if kind == "masked LM":
+        assert not theirs[1].fresh
+    for one, other in zip(modules(mine), modules(theirs), strict=True):
+        weights = [{name: w for name, w in each.state_dict().items() if "pooler" not in name} for each in (one, other)]
+        torch.testing.assert_close(*weights, rtol=0, atol=0)
+
+
+def test_a_checkpoint_with_an_unknown_prefix_is_rejected(folders: dict[str, Path], tmp_path: Path) -> None:
+    strange = changed(
+        folders["encoder"], tmp_path / "m", lambda given: {f"teacher.{name}": w for name, w in given.items()}
+    )
+    with pytest.raises(MismatchError, match=r"missing: .*unexpected: teacher\.bert\.embeddings"):
+        load_encoder(strange)
+
+
+def test_weights_saved_after_a_prefix_was_removed_have_plain_names(folders: dict[str, Path], tmp_path: Path) -> None:
+    wrapped = changed(
+        folders["encoder"], tmp_path / "m", lambda given: {f"module.{name}": w for name, w in given.items()}
+    )
+    save_encoder(load_encoder(wrapped), tmp_path / "again")
+    assert "embeddings.word_embeddings.weight" in load_file(tmp_path / "again" / "model.safetensors")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_encoders_load_from_masked_language_models_of_every_family(tmp_path: Path, family: str) -> None:
+    model = saved_masked_lm(family, tmp_path / "m")
+    mine, theirs = load_encoder(tmp_path / "m").encoder.backbone.state_dict(), model.base_model.state_dict()
+    for name, weights in theirs.items():
+        torch.testing.assert_close(mine[name], weights, rtol=0, atol=0)
+    start(tmp_path / "m")
+
+
+def test_poolers_and_buffers_of_older_checkpoints_may_be_there_or_not(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path / "m")
+
+    def older(given: Weights) -> Weights:
+        return {n: w for n, w in given.items() if "pooler" not in n} | {
+            "embeddings.position_ids": torch.arange(64)[None]
+        }
+
+    for loader in (load_encoder, start, load_masked_lm):
+        loader(changed(folder, tmp_path / f"no-pooler-{loader.__name__}", older))
+        loader(folder)
+
+
+def test_an_encoder_is_taken_out_of_a_model_that_writes(folders: dict[str, Path]) -> None:
+    for kind in ("t5", "gpt2"):
+        load_encoder(folders[kind])
+
+
+def test_real_weights_load() -> None:
+    load_encoder(Path(minilm()))
+
+
+def test_half_a_language_model_head_is_rejected(folders: dict[str, Path], tmp_path: Path) -> None:
+    name = "cls.predictions.transform.dense.weight"
+    half = changed(folders["masked LM"], tmp_path / "m", lambda given: {n: w for n, w in given.items() if n != name})
+    with pytest.raises(MismatchError, match=rf"m: its language-model head lacks weights \({name}\)"):
+        load_masked_lm(half)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_folder_without_tokenizer_files_is_rejected(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
+    shutil.copytree(folders[kind], tmp_path / "m")
+    (tmp_path / "m" / "tokenizer.json").unlink()
+    for load in (LOADERS[kind], lambda folder: load_tokenizer(str(folder))):
+        with pytest.raises(MismatchError, match=r"m: has no tokenizer files \(tokenizer\.json"):
+            load(tmp_path / "m")
+    (tmp_path / "m" / "tokenizer_config.json").unlink()
+    with pytest.raises(MismatchError, match=r"m: has no tokenizer files \(tokenizer\.json"):
+        LOADERS[kind](tmp_path / "m")
+
+
+def test_a_vocabulary_file_is_enough(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path / "m")
+    tokenizer = load_encoder(folder).tokenizer
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece, _ in vocabulary))
+    assert load_encoder(folder).tokenizer("rivers violining")["input_ids"] == tokenizer("rivers violining")["input_ids"]
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_vocabulary_larger_than_the_embeddings_is_rejected(
+    folders: dict[str, Path], tmp_path: Path, kind: str
+) -> None:
+    shutil.copytree(folders[kind], tmp_path / "m")
+    tokenizer = load_tokenizer(str(folders[kind]))
+    rows = len(tokenizer)
+    tokenizer.add_tokens(["anewword"])
+    tokenizer.save_pretrained(tmp_path / "m")
+    with pytest.raises(
+        MismatchError, match=f"m: its tokenizer has token ids up to {rows}, but the model has embeddings"
+    ):
+        LOADERS[kind](tmp_path / "m")
+
+
+@pytest.mark.parametrize("kind", [*LOADERS, "identity"])
+def test_a_model_whose_code_is_on_the_hub_is_rejected(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
+    code = {"auto_map": {"AutoConfig": "configuration_x.XConfig", "AutoModel": "modeling_x.XModel"}}
+    folder = configured(folders.get(kind, folders["encoder"]), tmp_path / "m", model_type="x", **code)
+    load = LOADERS.get(kind, lambda path: scorer_identity(str(path)))
+    with pytest.raises(MismatchError, match=r"m: needs remote code \(modeling_x\.XModel\), which drtk does not run"):
+        load(folder)
+
+
+def test_remote_code_for_a_known_type_is_told_when_its_weights_do_not_fit(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = configured(folders["encoder"], tmp_path / "m", auto_map={"AutoModel": "modeling_x.XModel"})
+    load_encoder(folder)
+    other = changed(
+        folder, tmp_path / "other", lambda given: {name.replace("query", "qkv"): w for name, w in given.items()}
+    )
+    with pytest.raises(MismatchError, match=r"it needs remote code \(modeling_x\.XModel\), which drtk does not run"):
+        load_encoder(other)
+
+
+def test_an_unknown_type_without_code_is_a_fault_in_one_line(folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(DrtkError, match="does not recognize this architecture") as caught:
+        load_encoder(configured(folders["encoder"], tmp_path / "m", model_type="x"))
+    assert "\n" not in str(caught.value)
