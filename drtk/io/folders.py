@@ -25,11 +25,13 @@ from drtk.io.manifest import (
     from_stream,
     inputs_named,
     is_manifest,
+    made_files,
     new_manifest,
     plain,
     read_json,
     unchanged,
     write_json,
+    write_manifest,
 )
 from drtk.io.progress import log
 from drtk.io.streams import is_writable, name_of
@@ -104,20 +106,12 @@ class FolderJob:
         for entry in inputs_named(self.settings):
             if Path(entry["path"]).resolve().is_relative_to(self.path.resolve()):
                 raise UsageError(f"{self.path}: replacing it would destroy the input {entry['path']}")
-        strange = sorted(set(self._files()) - set(found.get("files", self._files())))
+        made = made_files(self.path)
+        strange = sorted(set(made) - set(found.get("files", made)))
         if strange:
             raise DrtkError(
                 f"{self.path}: holds '{strange[0]}', which drtk did not make; move it, or choose another folder"
             )
-
-    def _files(self) -> list[str]:
-        """Paths of the files in the folder, apart from manifests, relative to it, sorted."""
-        manifests = (self.path / FOLDER_MANIFEST, self._unfinished)
-        return sorted(
-            str(item.relative_to(self.path))
-            for item in self.path.rglob("*")
-            if item not in manifests and (item.is_symlink() or not item.is_dir())
-        )
 
     @property
     def resuming(self) -> bool:
@@ -252,7 +246,7 @@ class FolderJob:
             manifest = new_manifest(kind, self.settings, program=self.command) | facts
             inputs, counts = self.intake.inputs, self.counts
             found = completed(manifest, inputs=inputs, counts=counts, seconds=self._clock.seconds)
-            write_json(folder / FOLDER_MANIFEST, found)
+            write_manifest(folder, found)
 
     def finish(self, **facts: Any) -> None:
         """Write meta.json with `facts` beside the usual entries; from here on the folder counts as finished."""
@@ -260,9 +254,9 @@ class FolderJob:
             return
         if self.intake.bad:
             self.counts["skipped"] = self.intake.bad
-        manifest = self._manifest | facts | {"files": self._files()}
+        manifest = self._manifest | facts
         manifest = completed(manifest, inputs=self.intake.inputs, counts=self.counts, seconds=self._clock.seconds)
-        write_json(self.path / FOLDER_MANIFEST, manifest)
+        write_manifest(self.path, manifest)
         self._unfinished.unlink(missing_ok=True)
         self.release()
         summary = ", ".join(f"{value:,} {name}" for name, value in self.counts.items() if isinstance(value, int))

@@ -14,7 +14,8 @@ import numpy as np
 import orjson
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.manifest import read_json, read_manifest, write_json
+from drtk.io.arrays import read_array
+from drtk.io.manifest import FOLDER_MANIFEST, check_object, read_json, read_manifest, write_json
 
 KIND = "embeddings"
 JOURNAL = "shards.json.part"
@@ -49,10 +50,7 @@ class Shard:
     def vectors(self) -> np.ndarray:
         """(rows, dimension), float32 or float16, memory-mapped. Raises DrtkError where the file is damaged."""
         path = self.folder / f"{self.name}.npy"
-        try:
-            found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise DrtkError(f"{path}: cannot be read: {error}") from error
+        found = read_array(path, dimensions=2, mmap="r")
         if found.shape != (self.rows, self.dimension):
             raise MismatchError(f"{path}: has the shape {found.shape}; expected {(self.rows, self.dimension)}")
         return found
@@ -63,9 +61,10 @@ def read_shards(folder: str | Path) -> list[Shard]:
 
     Raises MismatchError for a folder that is unfinished or of another kind.
     """
-    manifest = read_manifest(folder, kind=KIND)
+    manifest = read_manifest(folder, kind=KIND, dimension=int, shards=list)
+    place = f"{folder}/{FOLDER_MANIFEST}"
     return [
-        Shard(Path(folder), number, entry["rows"], manifest["dimension"])
+        Shard(Path(folder), number, check_object(entry, place, rows=int)["rows"], manifest["dimension"])
         for number, entry in enumerate(manifest["shards"])
     ]
 
