@@ -19,6 +19,5 @@ def read_array(path: Path, *, dimensions: int = 1, mmap: Literal["r", "c"] | Non
     except OSError as error:
         raise DrtkError(f"{path}: {error.strerror or 'is damaged'}; make the folder again") from error
     except Exception as error:  # of numpy's parsers: ValueError, EOFError, BadZipFile, SyntaxError, OverflowError ...
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DrtkError(f"{path}: is damaged: {reason}; make the folder again") from error
+        raise DrtkError(f"{path}: is damaged; make the folder again") from error
     return found
