@@ -12,7 +12,7 @@ import orjson
 
 from drtk.cli.saying import said_slot, said_term
 from drtk.errors import DrtkError
-from drtk.io.manifest import read_json
+from drtk.io.manifest import read_object
 
 CONFIG, WEIGHTS, LOG = "config.json", "model.safetensors", "log.jsonl"
 _LAYERS, _WIDTHS = ("num_hidden_layers", "num_layers", "n_layer"), ("hidden_size", "d_model", "n_embd", "dim")
@@ -33,9 +33,7 @@ def model_lines(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _network(folder: Path) -> str:
-    config = read_json(folder / CONFIG)
-    if not isinstance(config, Mapping):
-        raise DrtkError(f"{folder / CONFIG}: is not a model's configuration")
+    config = read_object(folder / CONFIG, vocab_size=int | None)
     parts = [str(config.get("model_type", "of an unknown kind"))]
     layers, width = (next((config[name] for name in names if name in config), None) for names in (_LAYERS, _WIDTHS))
     if layers and width:

@@ -119,7 +119,7 @@ def _train_folds(
     training: dict[str, Any],
     job: FolderJob,
 ) -> None:
-    from drtk.io.manifest import FOLDER_MANIFEST, Clock, completed, new_manifest, write_json
+    from drtk.io.manifest import FOLDER_MANIFEST, Clock, completed, new_manifest, write_manifest
     from drtk.training.distributed import rank, wait_for_all
     from drtk.training.fold_training import check_folds, train_folds
     from drtk.training.folds import KIND, fold_folder, write_record
@@ -141,7 +141,7 @@ def _train_folds(
             counts = {name: value for name, value in facts.items() if name not in ("best", "fold")}
             manifest |= {"best": facts.get("best"), "fold": facts["fold"]}
             found = completed(manifest, inputs=job.intake.inputs, counts=counts, seconds=clock.seconds)
-            write_json(target / FOLDER_MANIFEST, found)
+            write_manifest(target, found)
         wait_for_all()
 
     train_folds(pairs, folder, model=model, folds=folds, dev=dev, done=done, finish=finish, **training)

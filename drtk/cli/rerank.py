@@ -149,7 +149,7 @@ def _by_lists(
 ) -> None:
     from pathlib import Path
 
-    from drtk.io.manifest import read_json
+    from drtk.io.manifest import read_manifest_if_any
     from drtk.io.pair_vectors import PairVectors
     from drtk.io.streams import name_of
     from drtk.models.listreranker import shape_of
@@ -163,8 +163,7 @@ def _by_lists(
     job.counts[SCORED] = {"depth": depth}
     opened = PairVectors(vectors)
     job.looked_up = (vectors, model)
-    manifest = Path(model) / "meta.json"
-    trained = (read_json(manifest).get("scorer") or {}) if manifest.exists() else {}
+    trained = read_manifest_if_any(Path(model)).get("scorer") or {}
     check_same_scorer(model, trained, vectors, opened.scorer)
     found = list_candidates(run, vectors=opened, depth=depth, intake=job.intake)
     run_filter(

@@ -122,11 +122,11 @@ def _by_kind(named: list[str]) -> dict[str, str]:
 
 def _corpus(index: str | None, corpus: str | None) -> str:
     """Where passages are looked up, as complaints name it: the file, or the index where it does not say."""
-    from drtk.io.manifest import FOLDER_MANIFEST, read_json
+    from drtk.io.manifest import read_manifest
 
     if corpus is not None or index is None:
         return str(corpus)
-    return str(read_json(Path(index) / FOLDER_MANIFEST).get("corpus") or index)
+    return str(read_manifest(index).get("corpus") or index)
 
 
 def _check(select: str, models: dict[str, str], index: str | None) -> Callable[[Expansion, Any], str | None]:

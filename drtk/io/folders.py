@@ -24,12 +24,14 @@ from drtk.io.manifest import (
     from_stream,
     inputs_named,
     is_manifest,
+    made_files,
     new_manifest,
     plain,
     read_json,
     unchanged,
     with_folders,
     write_json,
+    write_manifest,
 )
 from drtk.io.processes import rank
 from drtk.io.progress import log
@@ -175,26 +177,18 @@ class FolderJob:
         """Raises DrtkError where replacing the folder would lose what drtk did not make, or what this run reads."""
         if not (self._final / FOLDER_MANIFEST).exists():
             raise DrtkError(f"{self.output}: is not empty and was not made by drtk; choose another folder")
-        found, names = read_json(self._final / FOLDER_MANIFEST), _names(self._final)
+        found = read_json(self._final / FOLDER_MANIFEST)
         if not is_manifest(found):
             raise DrtkError(f"{self.output}: its {FOLDER_MANIFEST} is not drtk's; choose another folder")
         for entry in inputs_named(self.settings):
             if Path(entry["path"]).resolve().is_relative_to(self._final.resolve()):
                 raise UsageError(f"{self.output}: replacing it would destroy the input {entry['path']}")
-        strange = sorted(set(names) - set(found.get("files", names)))  # a list, or the files' sizes and digests by name
+        made = made_files(self._final)
+        strange = sorted(set(made) - set(found.get("files", made)))  # a list, or the files' sizes and digests by name
         if strange:
             raise DrtkError(
                 f"{self.output}: holds '{strange[0]}', which drtk did not make; move it, or choose another folder"
             )
-
-    def _files(self) -> list[str]:
-        """Paths of the files in the folder, apart from manifests, relative to it, sorted."""
-        manifests = (self.path / FOLDER_MANIFEST, self._unfinished)
-        return sorted(
-            str(item.relative_to(self.path))
-            for item in self.path.rglob("*")
-            if item not in manifests and (item.is_symlink() or not item.is_dir())
-        )
 
     @property
     def resuming(self) -> bool:
@@ -342,7 +336,7 @@ class FolderJob:
             manifest = new_manifest(kind, self.settings, program=self.command) | facts
             inputs, counts = self.intake.inputs, self.counts
             found = completed(manifest, inputs=inputs, counts=counts, seconds=self._clock.seconds)
-            write_json(folder / FOLDER_MANIFEST, found)
+            write_manifest(folder, found)
 
     def finish(self, **facts: Any) -> None:
         """Write meta.json with `facts` beside the usual entries; from here on the folder counts as finished."""
@@ -350,11 +344,11 @@ class FolderJob:
             return
         if self.intake.bad:
             self.counts["skipped"] = self.intake.bad
-        manifest = self._manifest | facts | {"files": self._files()}
+        manifest = self._manifest | facts
         inputs = with_folders(self.intake.inputs, self.settings)
         manifest = completed(manifest, inputs=inputs, counts=self.counts, seconds=self._clock.seconds)
         sync_tree(self.path)
-        write_json(self.path / FOLDER_MANIFEST, manifest)
+        write_manifest(self.path, manifest)
         self._began = False
         try:
             self._check_final()
@@ -375,12 +369,6 @@ def _manifest_at(path: Path) -> Manifest | None:
     """The manifest in a file; None if there is no such file, or it is another program's."""
     found = read_json(path) if path.exists() else None
     return found if is_manifest(found) else None
-
-
-def _names(folder: Path) -> list[str]:
-    """Paths of the files in a folder relative to it, without its manifests."""
-    found = (item for item in folder.rglob("*") if item.is_symlink() or not item.is_dir())
-    return sorted({str(item.relative_to(folder)) for item in found} - {FOLDER_MANIFEST, UNFINISHED_MANIFEST})
 
 
 def _delete(item: Path) -> None:

@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,13 +21,25 @@ from drtk import __version__
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.atomic import manifest_beside
 from drtk.io.atomic import write_json as write_json
+from drtk.io.integrity import SMALL, changed_files, files_in, is_changed, record_files, sealed
+from drtk.io.progress import warn
 from drtk.io.streams import digest_file, is_stream, name_of
 
 Manifest = dict[str, Any]
 FOLDER_MANIFEST = "meta.json"
 UNFINISHED_MANIFEST = "meta.json.part"
-_SMALL = 1 << 20  # bytes of a file whose digest is not worth remembering
 SOURCES = ("source", "sources")  # settings that name the records themselves: their content tells more than a name
+_DAMAGED = "the file is damaged: make it again, or restore it from a copy"
+_TYPE_NAMES = {
+    str: "text",
+    int: "a whole number",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+    bool: "true or false",
+}
+_NOT_READ = ("log.jsonl", "README.md")  # files of a model folder that loading it does not read
+_warned: set[Path] = set()
 _WORTH_A_VERSION = ("torch", "transformers", "tokenizers", "faiss", "bm25s", "nltk", "numpy", "ir_measures")
 
 
@@ -81,7 +93,7 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise DrtkError(f"{path}: {error.strerror}") from error
     except orjson.JSONDecodeError as error:
-        raise DrtkError(f"{path}: not JSON: {error}") from error
+        raise DrtkError(f"{path}: not JSON: {error}; {_DAMAGED}") from error
 
 
 def is_being_made(folder: Path) -> bool:
@@ -89,10 +101,36 @@ def is_being_made(folder: Path) -> bool:
     return Path(f"{folder}.part").is_dir() or Path(f"{folder}.part.old").is_dir()
 
 
-def read_manifest(folder: str | Path, *, kind: str | None = None) -> Manifest:
-    """The manifest of a finished folder, of `kind` where one is asked for.
+def read_object(path: Path, **keys: Any) -> dict[str, Any]:
+    """Return the JSON object in a file; `keys` gives the type of each required key (`str | None`: may be missing).
 
-    Raises MismatchError for a file, an unfinished folder, one that drtk did not make, or another kind.
+    Raises DrtkError if the file cannot be read, holds no object, or a key is missing or of another type.
+    """
+    return check_object(read_json(path), str(path), **keys)
+
+
+def check_object(content: Any, place: str, **keys: Any) -> dict[str, Any]:
+    """Return `content` if it is an object with `keys` of these types. Raises DrtkError, with `place`, if it is not."""
+    if not isinstance(content, dict):
+        raise DrtkError(f"{place}: expected a JSON object, got {_type_name(type(content))}; {_DAMAGED}")
+    for key, kind in keys.items():
+        value = content.get(key)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, bool | None)):
+            got = f"got {_type_name(type(value))}" if key in content else "it is missing"
+            expected = " or ".join(_type_name(each) for each in getattr(kind, "__args__", (kind,)))
+            raise DrtkError(f"{place}: expected '{key}' to be {expected}, {got}; {_DAMAGED}")
+    return content
+
+
+def _type_name(kind: type) -> str:
+    return _TYPE_NAMES.get(kind, kind.__name__)
+
+
+def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -> Manifest:
+    """The manifest of a finished folder, of `kind` where one is asked for, with `keys` of these types.
+
+    Where a kind is asked for, the folder's files are compared with the manifest.
+    Raises MismatchError for a file, an unfinished folder, one that drtk did not make, another kind, or a damaged folder.
     """
     path = Path(folder)
     if not path.exists():
@@ -105,12 +143,64 @@ def read_manifest(folder: str | Path, *, kind: str | None = None) -> Manifest:
         unfinished = (path / UNFINISHED_MANIFEST).exists()
         reason = "unfinished: run the command that makes it again" if unfinished else "not made by drtk"
         raise MismatchError(f"{folder}: has no {FOLDER_MANIFEST}; the folder is {reason}")
-    manifest: Manifest = read_json(path / FOLDER_MANIFEST)
-    if not isinstance(manifest, dict):
-        raise MismatchError(f"{path / FOLDER_MANIFEST}: is not a manifest of drtk's")
-    if kind is not None and manifest.get("kind") != kind:
-        raise MismatchError(f"{folder}: is of kind '{manifest.get('kind')}'; expected '{kind}'")
+    manifest = read_object(path / FOLDER_MANIFEST, kind=str)
+    if kind is not None and manifest["kind"] != kind:
+        raise MismatchError(f"{folder}: is of kind '{manifest['kind']}'; expected '{kind}'")
+    if kind is not None:
+        check_folder(path, manifest)
+    return check_object(manifest, str(path / FOLDER_MANIFEST), **keys)
+
+
+def read_manifest_if_any(folder: Path) -> Manifest:
+    """The object in a folder's meta.json, which may be another program's; {} where there is none."""
+    path = folder / FOLDER_MANIFEST
+    if not path.exists():
+        return {}
+    manifest = read_object(path)
+    if not manifest:
+        raise DrtkError(f"{path}: is empty; {_DAMAGED}")
     return manifest
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write a folder's meta.json, with size and digest of every file in it: from here on the folder is finished."""
+    write_json(folder / FOLDER_MANIFEST, sealed(manifest | {"files": record_files(folder, made_files(folder))}))
+
+
+def made_files(folder: Path) -> list[str]:
+    """Paths of the files in a folder, relative to it, sorted; its own manifests, and what is still being written, left out."""
+    return [name for name in files_in(folder) if name != FOLDER_MANIFEST and not name.endswith(".json.part")]
+
+
+def damage_of(folder: Path, manifest: Manifest, *, thorough: bool = False) -> Iterator[tuple[str, str]]:
+    """(relative path, what differs) for each file of a folder that is not as its manifest records it, meta.json first.
+
+    thorough: compare the content of large files, too
+    """
+    if is_changed(manifest):
+        yield FOLDER_MANIFEST, "its content changed after it was written"
+    yield from changed_files(folder, manifest.get("files"), thorough=thorough)
+
+
+def check_folder(folder: Path, manifest: Manifest) -> None:
+    """Compare a folder with its manifest: presence and size of every file, and the content of small ones.
+
+    A model's configuration files may be edited, which is a warning. Raises MismatchError for any other difference.
+    """
+    is_model = manifest.get("kind") not in ("index", "embeddings")
+    for name, problem in damage_of(folder, manifest):
+        place, base = folder / name, name.rpartition("/")[2]
+        if is_model and base in _NOT_READ:
+            continue
+        if is_model and problem != "is missing" and ("config" in base or base == "modules.json"):
+            if place not in _warned:
+                warn(f"{place}: {problem}; it is used as it is now")
+            _warned.add(place)
+            continue
+        program = f" with drtk {manifest['program']}" if manifest.get("program") else ""
+        raise MismatchError(
+            f"{place}: {problem}; make the folder again{program} (drtk validate {folder} lists all damage)"
+        )
 
 
 def is_done(output: str, settings: Mapping[str, Any], *, program: str = "") -> bool:
@@ -141,6 +231,8 @@ def outdated(output: str, settings: Mapping[str, Any], *, program: str = "") -> 
     changed = sorted(key for key in before | now if before.get(key) != now.get(key) or (key in before) != (key in now))
     if "bytes" in manifest and Path(output).stat().st_size != manifest["bytes"]:
         changed.append(output)
+    if Path(output).is_dir():
+        changed += [str(Path(output, name)) for name, _ in damage_of(Path(output), manifest)]
     return changed + [name_of(entry["path"]) for entry in manifest["inputs"] if not unchanged(entry)]
 
 
@@ -267,7 +359,7 @@ def _recorded_digests(folder: Path) -> dict[tuple[str, int], str]:
 def _remembered_digest(path: Path, size: int) -> str:
     from drtk.io.store import content_digest  # which reads manifests itself
 
-    return digest_file(path) if size < _SMALL else content_digest(path)
+    return digest_file(path) if size < SMALL else content_digest(path)
 
 
 def with_folders(inputs: list[dict[str, Any]], settings: Mapping[str, Any]) -> list[dict[str, Any]]:

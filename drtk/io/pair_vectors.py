@@ -36,7 +36,7 @@ class PairVectors:
     """
 
     def __init__(self, folder: str) -> None:
-        manifest = read_manifest(folder, kind=KIND)
+        manifest = read_manifest(folder, kind=KIND, dimension=int)
         if manifest.get("role") != PAIR:
             raise MismatchError(
                 f"{folder}: holds vectors of texts; those of pairs are needed: drtk rerank RUN --vectors DIR"

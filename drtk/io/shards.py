@@ -14,8 +14,9 @@ import numpy as np
 import orjson
 
 from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.io.arrays import read_array
 from drtk.io.atomic import commit
-from drtk.io.manifest import read_json, read_manifest, write_json
+from drtk.io.manifest import FOLDER_MANIFEST, check_object, read_json, read_manifest, write_json
 
 KIND = "embeddings"
 JOURNAL = "shards.json.part"
@@ -59,10 +60,7 @@ class Shard:
     def vectors(self) -> np.ndarray:
         """(rows, dimension), float32 or float16, memory-mapped. Raises DrtkError where the file is damaged."""
         path = self.folder / f"{self.name}.npy"
-        try:
-            found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise DrtkError(f"{path}: cannot be read: {error}") from error
+        found = read_array(path, dimensions=2, mmap="r")
         if found.shape != (self.rows, self.dimension):
             raise MismatchError(f"{path}: has the shape {found.shape}; expected {(self.rows, self.dimension)}")
         return found
@@ -87,9 +85,16 @@ def read_shards(folder: str | Path) -> list[Shard]:
 
     Raises MismatchError for a folder that is unfinished or of another kind.
     """
-    manifest = read_manifest(folder, kind=KIND)
+    manifest = read_manifest(folder, kind=KIND, dimension=int, shards=list)
+    place = f"{folder}/{FOLDER_MANIFEST}"
     return [
-        Shard(Path(folder), number, entry["rows"], manifest["dimension"], manifest.get("role") == PAIR)
+        Shard(
+            Path(folder),
+            number,
+            check_object(entry, place, rows=int)["rows"],
+            manifest["dimension"],
+            manifest.get("role") == PAIR,
+        )
         for number, entry in enumerate(manifest["shards"])
     ]
 

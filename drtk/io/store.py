@@ -20,9 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.io.arrays import read_array
 from drtk.io.atomic import sync, sync_tree
+from drtk.io.integrity import SEAL, files_in, is_changed, is_whole, record_files, sealed
 from drtk.io.jsonl import dump, read_passages
-from drtk.io.manifest import read_json, write_json
+from drtk.io.manifest import read_object, write_json
 from drtk.io.progress import log, track
 from drtk.io.rows import parse_row, passage_from
 from drtk.io.streams import digest_file, is_stream, name_of
@@ -30,15 +32,16 @@ from drtk.records import Passage
 
 _BLOCK = 1 << 20
 VERSION = 1  # of the index files; another number means another folder
+META = "meta.json"
 
 
 class CorpusStore:
     """Passages by id. Open one with `CorpusStore.open`; it holds a file descriptor until closed or collected."""
 
     def __init__(self, text: Path, folder: Path, *, source: Path | None = None) -> None:
-        self._hashes: np.ndarray = np.load(folder / "hashes.npy", mmap_mode="r")  # (passages,), ascending
-        self._offsets: np.ndarray = np.load(folder / "offsets.npy", mmap_mode="r")  # (passages,), in bytes
-        self._lengths: np.ndarray = np.load(folder / "lengths.npy", mmap_mode="r")  # (passages,), in bytes
+        self._hashes = read_array(folder / "hashes.npy", mmap="r")  # (passages,), ascending
+        self._offsets = read_array(folder / "offsets.npy", mmap="r")  # (passages,), in bytes
+        self._lengths = read_array(folder / "lengths.npy", mmap="r")  # (passages,), in bytes
         self.path = text
         self._source = source or text
         # pread, not a memory map: pages of the text never count as this process's memory.
@@ -56,7 +59,9 @@ class CorpusStore:
         if not path.exists():
             raise DrtkError(f"{path}: No such file or directory")
         folder = cache_folder() / "corpora" / f"{content_digest(path)}-{VERSION}"
-        if not folder.exists():
+        if not is_whole(folder, META):
+            if folder.exists():
+                log(f"{folder}: is damaged, or was made by an older drtk; it is made again")
             _build(path, folder)
         text = folder / "corpus.jsonl"
         return cls(text if text.exists() else path, folder, source=path)
@@ -161,14 +166,14 @@ def content_digest(path: Path) -> str:
     name = hashlib.blake2b(str(path.resolve()).encode(), digest_size=16).hexdigest()
     note = cache_folder() / "digests" / f"{name}.json"
     seen = {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
-    with contextlib.suppress(DrtkError):  # damaged: it is written again
-        known = read_json(note) if note.exists() else None
-        if isinstance(known, dict) and "digest" in known and known | seen == known:
+    with contextlib.suppress(DrtkError):  # not there, or damaged: it is written again
+        known = read_object(note, digest=str)
+        if SEAL in known and not is_changed(known) and known | seen == known:
             return str(known["digest"])
     digest = digest_file(path)
     with contextlib.suppress(DrtkError, OSError):  # without a cache, it is computed each time
         note.parent.mkdir(parents=True, exist_ok=True)
-        write_json(note, seen | {"digest": digest})
+        write_json(note, sealed(seen | {"digest": digest}))
     return digest
 
 
@@ -190,14 +195,27 @@ def _build(path: Path, folder: Path) -> None:
         np.save(making / "offsets.npy", np.array(offsets, dtype=np.uint64)[order])
         np.save(making / "lengths.npy", np.array(lengths, dtype=np.uint32)[order])
         _refuse_duplicates(path, making)
-        sync_tree(making)
-        making.rename(folder)
-        sync(folder.parent)
+        write_json(making / META, sealed({"files": record_files(making, files_in(making), times=True)}))
+        replace_folder(making, folder)
     except OSError as error:
         if not folder.exists():  # otherwise another process was quicker, and its index is as good
             raise DrtkError(f"{error.filename or making}: {error.strerror}") from error
     finally:
         shutil.rmtree(making, ignore_errors=True)
+
+
+def replace_folder(made: Path, folder: Path) -> None:
+    """Rename a finished cache folder to its place; a damaged one that is there is removed.
+
+    Raises OSError where another process put one there meanwhile.
+    """
+    if folder.exists():
+        old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}-making-"))
+        folder.rename(old / folder.name)
+        shutil.rmtree(old, ignore_errors=True)
+    sync_tree(made)
+    made.rename(folder)
+    sync(folder.parent)
 
 
 def _is_plain_jsonl(path: Path) -> bool:
@@ -240,7 +258,7 @@ def _unpacked(path: Path, target: Path) -> Iterator[tuple[str, int, int]]:
 
 
 def _refuse_duplicates(path: Path, folder: Path) -> None:
-    hashes = np.load(folder / "hashes.npy")
+    hashes = read_array(folder / "hashes.npy")
     repeated = np.flatnonzero(hashes[1:] == hashes[:-1])
     if not len(repeated):
         return

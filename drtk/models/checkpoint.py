@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.manifest import read_json, write_json
+from drtk.io.manifest import read_object, write_json
 from drtk.io.store import content_digest
 from drtk.io.streams import digest_file
 from drtk.models.encoder import Dense, Encoder
@@ -132,7 +132,7 @@ def lower_cased(tokenizer: Any) -> None:
 
 
 def _load_dense(path: Path) -> Dense:
-    config = read_json(path / "config.json")
+    config = read_object(path / "config.json", in_features=int, out_features=int, activation_function=str | None)
     for name in ("module_input_name", "module_output_name"):
         if config.get(name) not in (None, "sentence_embedding"):
             raise MismatchError(f"{path}: a Dense module over {config[name]} gives no vector a text")

@@ -16,13 +16,12 @@ from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.ahead import read_ahead
-from drtk.io.manifest import read_json
 from drtk.io.progress import warn
 from drtk.io.store import content_digest
 from drtk.models.checkpoint import activation_named, longest_input, lower_cased
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.hub import locate
-from drtk.models.layout import MODULES, SHARED, module_settings
+from drtk.models.layout import MODULES, module_settings, read_modules, read_shared
 from drtk.models.loading import load_config, load_tokenizer, load_weights, loading_faults
 from drtk.models.query_reading import refuse_query_reranker
 from drtk.settings.scoring import ScoringSettings
@@ -83,11 +82,11 @@ def _layout(folder: Path) -> tuple[Path, dict[str, Any]]:
         if not (folder / "config.json").exists():
             raise MismatchError(f"{folder}: is no model folder: it has neither {MODULES} nor config.json")
         return folder, {}
-    shared = read_json(folder / SHARED) if (folder / SHARED).exists() else {}
+    shared = read_shared(folder)
     kind = shared.get("model_type", "SentenceTransformer")
     if kind != "CrossEncoder":
         raise MismatchError(f"{folder}: is a {kind}; a CrossEncoder is needed, which drtk train-reranker makes of it")
-    modules = read_json(folder / MODULES)
+    modules = read_modules(folder)
     for module in modules[1:]:
         raise MismatchError(f"{folder / MODULES}: holds a module drtk cannot run there: {module['type']}")
     path = folder / modules[0]["path"]

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from drtk.errors import MismatchError
-from drtk.io.manifest import FOLDER_MANIFEST, read_json, write_json
+from drtk.errors import DrtkError, MismatchError
+from drtk.io.manifest import FOLDER_MANIFEST, check_object, read_json, read_object, write_json
 from drtk.models.recipe import Recipe
 
 MODULES, SETTINGS, SHARED = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
@@ -55,9 +55,9 @@ def read_layout(folder: Path) -> Layout:
 
 def _stated_recipe(folder: Path) -> Recipe | None:
     """The recipe in the meta.json of a model drtk wrote; that of a pair of towers lies one folder up."""
-    for place in (folder, folder.parent):
+    for place in (folder, folder.parent) if folder.name in ("query", "passage") else (folder,):
         if (place / FOLDER_MANIFEST).exists():
-            manifest = read_json(place / FOLDER_MANIFEST)
+            manifest = read_object(place / FOLDER_MANIFEST, towers=list | None)
             mine = place == folder or folder.name in (manifest.get("towers") or ())
             if mine and isinstance(manifest.get("encoding"), dict):
                 return Recipe.from_dict(manifest["encoding"])
@@ -66,7 +66,7 @@ def _stated_recipe(folder: Path) -> Recipe | None:
 
 def _sentence_transformers(folder: Path) -> Layout:
     backbone, recipe, dense = folder, Recipe(pooling=()), []
-    for module in read_json(folder / MODULES):
+    for module in read_modules(folder):
         kind, path = str(module["type"]).rpartition(".")[2], folder / module["path"]
         if kind == "Transformer":
             backbone = path
@@ -74,7 +74,7 @@ def _sentence_transformers(folder: Path) -> Layout:
             recipe = replace(recipe, lowercase=bool(settings.get("do_lower_case", False)))
             recipe = replace(recipe, **_lengths(settings))
         elif kind == "Pooling":
-            content = read_json(path / "config.json")
+            content = read_object(path / "config.json", include_prompt=bool | None)
             recipe = replace(recipe, pooling=_poolings(content), include_prompt=content.get("include_prompt", True))
         elif kind == "Dense" and not recipe.normalize:
             dense.append(path)
@@ -87,12 +87,28 @@ def _sentence_transformers(folder: Path) -> Layout:
     return Layout(backbone, replace(recipe, **_shared(folder)), tuple(dense))
 
 
+def read_modules(folder: Path) -> list[dict[str, Any]]:
+    """Return the entries of modules.json. Raises DrtkError where they are not objects with a type and a path."""
+    content = read_json(folder / MODULES)
+    place = str(folder / MODULES)
+    if not isinstance(content, list) or not content:
+        raise DrtkError(f"{place}: expected a list of modules; the file is damaged: restore it from a copy")
+    return [check_object(module, place, type=str, path=str) for module in content]
+
+
+def read_shared(folder: Path) -> dict[str, Any]:
+    """Return what sentence-transformers notes of a whole model; {} where there is no such file."""
+    if not (folder / SHARED).exists():
+        return {}
+    keys = {"prompts": dict | None, "similarity_fn_name": str | None, "truncate_dim": int | None}
+    return read_object(folder / SHARED, **keys)
+
+
 def module_settings(path: Path) -> dict[str, Any]:
     """What sentence-transformers noted of a Transformer module beside its weights; nothing where there is no such file."""
     for name in (SETTINGS, *_OLD_SETTINGS):
         if (path / name).exists():
-            found: dict[str, Any] = read_json(path / name)
-            return found
+            return read_object(path / name)
     return {}
 
 
@@ -113,7 +129,7 @@ def _poolings(content: dict[str, Any]) -> tuple[str, ...]:
 
 def _shared(folder: Path) -> dict[str, Any]:
     """Prompts, similarity and truncation; an empty "document" prompt, which recent versions write unasked, is none."""
-    content = read_json(folder / SHARED) if (folder / SHARED).exists() else {}
+    content = read_shared(folder)
     prompts = {name: text for name, text in (content.get("prompts") or {}).items() if text}
     passage = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
     return {
@@ -160,7 +176,7 @@ def write_pair_layout(folder: Path, recipe: Recipe) -> None:
     types: dict[str, str] = {}
     structure: dict[str, list[str]] = {}
     for role, task in (("query", "query"), ("passage", "document")):
-        for module in read_json(folder / role / MODULES):
+        for module in read_modules(folder / role):
             name = f"{role}/{module['path']}" if module["path"] else role
             types[name] = module["type"]
             structure.setdefault(task, []).append(name)

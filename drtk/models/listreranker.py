@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.io.manifest import read_json, write_json
+from drtk.io.manifest import read_object, write_json
 from drtk.models.checkpoint import writing_weights
 from drtk.models.listfolder import CONFIG, WEIGHTS
 
@@ -90,7 +90,7 @@ def load_list_reranker(folder: Path) -> ListReranker:
 
 def shape_of(folder: Path) -> ListShape:
     """The sizes of the list re-ranker in a folder. Raises MismatchError where they cannot be told."""
-    content = read_json(folder / CONFIG)
+    content = read_object(folder / CONFIG, width=int, depth=int, hidden=int, layers=int, heads=int, feedforward=int)
     try:
         return ListShape(**content)
     except TypeError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from drtk.errors import MismatchError
-from drtk.io.manifest import FOLDER_MANIFEST, is_manifest, read_json
+from drtk.io.manifest import is_manifest, read_manifest_if_any
 from drtk.models.hub import locate
 from drtk.text.batching import Tokens
 from drtk.text.expanded_query import expanded_query
@@ -61,7 +61,7 @@ class QueryReading:
 
 def stated_reading(folder: Path) -> QueryReading | None:
     """What the model of a folder reads, None where it is no query re-ranker of drtk's."""
-    content = read_json(folder / FOLDER_MANIFEST) if (folder / FOLDER_MANIFEST).exists() else {}
+    content = read_manifest_if_any(folder)
     stated = content.get(READING) if is_manifest(content) else None
     if not isinstance(stated, dict):
         return None
@@ -70,7 +70,7 @@ def stated_reading(folder: Path) -> QueryReading | None:
 
 def _kinds_of(folder: Path) -> list[str]:
     """The kinds that a folder of query re-rankers, one for each kind, has."""
-    content = read_json(folder / FOLDER_MANIFEST) if (folder / FOLDER_MANIFEST).exists() else {}
+    content = read_manifest_if_any(folder)
     return list(content.get("kinds", [])) if is_manifest(content) and content.get("kind") == BY_KIND else []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from drtk.errors import MismatchError, UsageError
-from drtk.io.manifest import FOLDER_MANIFEST, is_manifest, read_json
+from drtk.io.manifest import is_manifest, read_manifest_if_any
 from drtk.models.seq2seq import Writer
 from drtk.records import Passage
 from drtk.text.batching import Tokens
@@ -49,7 +49,7 @@ def reading_of(folder: Path, wishes: Mapping[str, Any], *, sealed: bool) -> Read
 
     Raises MismatchError where the folder says so, is `sealed`, and another prefix or title is wished for.
     """
-    content = read_json(folder / FOLDER_MANIFEST) if (folder / FOLDER_MANIFEST).exists() else {}
+    content = read_manifest_if_any(folder)
     stated = content.get(RECIPE) if is_manifest(content) else None
     known = {name: value for name, value in (stated or {}).items() if name in Reading.__dataclass_fields__}
     wanted = {name: value for name, value in wishes.items() if value is not None}

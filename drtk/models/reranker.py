@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.io.manifest import FOLDER_MANIFEST, is_manifest, read_json
+from drtk.io.manifest import is_manifest, read_manifest_if_any, read_object
 from drtk.models.by_length import by_length
 from drtk.models.checkpoint import longest_input, lower_cased, writing_weights
 from drtk.models.crossencoder import CrossEncoder, load_crossencoder
 from drtk.models.hub import locate, tower
-from drtk.models.layout import read_layout
+from drtk.models.layout import read_layout, read_modules
 from drtk.models.loading import load_config, load_tokenizer, load_weights, loading_faults, quiet_transformers
 from drtk.text.batching import batches_by_length
 
@@ -76,7 +76,8 @@ def start_crossencoder(model: str, *, max_length: int | None, seed: int, default
 def is_classifier(folder: Path) -> bool:
     """Whether a folder claims to be a classifier, so that its head is to be kept; an encoder gets a new one."""
     path = _backbone(folder)
-    names = read_json(path / "config.json").get("architectures") if (path / "config.json").exists() else None
+    known = (path / "config.json").exists()
+    names = read_object(path / "config.json", architectures=list | None).get("architectures") if known else None
     return any(str(name).endswith("ForSequenceClassification") for name in names or ())
 
 
@@ -84,8 +85,7 @@ def _backbone(folder: Path) -> Path:
     """Where the weights of the transformer lie: deeper than `folder` in some folders of sentence-transformers."""
     if not (folder / "modules.json").exists():
         return folder
-    first: Path = folder / read_json(folder / "modules.json")[0]["path"]
-    return first
+    return folder / read_modules(folder)[0]["path"]
 
 
 def _with_new_head(folder: Path, *, seed: int) -> tuple[nn.Module, Any]:
@@ -133,8 +133,9 @@ def title_of(model: str, wish: str | None, *, sealed: bool, default: str = "join
     Raises MismatchError where the folder says so, is `sealed`, and something else is wished for.
     """
     folder = locate(model)
-    content = read_json(folder / FOLDER_MANIFEST) if (folder / FOLDER_MANIFEST).exists() else {}
-    stated = (content.get(PAIRING) or {}).get("title") if is_manifest(content) else None
+    content = read_manifest_if_any(folder)
+    pairing = content.get(PAIRING) if is_manifest(content) else None
+    stated = pairing.get("title") if isinstance(pairing, dict) else None
     if sealed and stated and wish and wish != stated:
         raise MismatchError(f"{model}: was trained with --title {stated}; {wish} contradicts it")
     return str(wish or stated or default)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.manifest import FOLDER_MANIFEST, read_json
+from drtk.io.manifest import read_manifest_if_any
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder, writing_weights
 from drtk.models.device import choose_device
 from drtk.text.batching import Tokens, batches_by_length
@@ -118,8 +118,8 @@ def facts_of(folder: Path, method: str) -> dict[str, Any]:
 
     Raises MismatchError for a folder that holds no model that weighs words, or one of another method.
     """
-    manifest = read_json(folder / FOLDER_MANIFEST) if (folder / FOLDER_MANIFEST).exists() else {}
-    facts = manifest.get("term_weights") if isinstance(manifest, dict) else None
+    manifest = read_manifest_if_any(folder)
+    facts = manifest.get("term_weights")
     if not isinstance(facts, dict):
         raise MismatchError(
             f"{folder}: was not trained to weigh words; drtk termweight --method {method} --train makes such a model"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.io.filtering import Done
 from drtk.io.intake import Intake
-from drtk.io.manifest import FOLDER_MANIFEST, is_manifest, read_json
+from drtk.io.manifest import is_manifest, read_manifest_if_any
 from drtk.io.streams import name_of
 from drtk.models.text_writer import TextWriter
 from drtk.questions.candidates import Gathered
@@ -57,7 +57,7 @@ def generators_of(model: str, folder: Path, *, holdout: bool, way_out: str = "--
 
     Raises MismatchError where there are several and `holdout` does not choose, or one and it would have to.
     """
-    content = read_json(folder / FOLDER_MANIFEST) if (folder / FOLDER_MANIFEST).exists() else {}
+    content = read_manifest_if_any(folder)
     manifest = content if is_manifest(content) else {}
     count = int(manifest["folds"]) if manifest.get("kind") == KIND else None
     if count is not None and not holdout:
@@ -67,7 +67,7 @@ def generators_of(model: str, folder: Path, *, holdout: bool, way_out: str = "--
             f"{model}: is no folder of train-generator --folds, so --holdout has nothing to choose from"
         )
     models = [model] if count is None else [str(fold_folder(folder, fold)) for fold in range(count)]
-    own = manifest if count is None else read_json(Path(models[0]) / FOLDER_MANIFEST)
+    own = manifest if count is None else read_manifest_if_any(Path(models[0]))
     seen = Seen.of_folder(folder, count=count)
     if count is not None and seen is None:
         raise MismatchError(f"{model}: its record of questions is gone, so nothing says which generator saw which")

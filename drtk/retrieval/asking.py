@@ -88,7 +88,7 @@ class StoredQueries:
     empty = 0
 
     def __init__(self, collection: Collection, folder: str) -> None:
-        manifest = read_manifest(folder, kind=KIND)
+        manifest = read_manifest(folder, kind=KIND, encoder=dict | None)
         if collection.reads != "vectors":
             raise MismatchError(f"{folder}: holds vectors; {collection.folders[0]} is an index of words")
         if manifest.get("role", "query") != "query":

@@ -15,6 +15,8 @@ import numpy as np
 import orjson
 
 from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.io.arrays import read_array
+from drtk.io.manifest import read_object
 from drtk.io.progress import Progress, detail
 from drtk.records import Passage
 from drtk.retrieval.base import Ranking
@@ -107,14 +109,18 @@ class Bm25sIndex:
         if settings.rm3:
             raise UsageError("--rm3: only indexes of --type bm25 can do that")
         try:
-            words = _Words(**orjson.loads((folder / _WORDS).read_bytes()))
+            content = read_object(folder / _WORDS, language=str, stemmer=str, stopwords=list)
+            words = _Words(content["language"], content["stemmer"], content["stopwords"])
             library = bm25s.BM25.load(folder, mmap=True, show_progress=False)
             k1, b = settings.parameters()
             if (k1, b) != (library.k1, library.b):
                 detail(f"bm25s: computing scores for k1 {k1:g}, b {b:g}")
                 library.scores["data"] = _scores(library.scores, folder, k1=k1, b=b)
-        except (OSError, ValueError, TypeError) as error:
-            raise MismatchError(f"{folder}: holds no whole bm25s index made by drtk: {error}") from error
+        except DrtkError:
+            raise
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise MismatchError(f"{folder}: holds no whole bm25s index made by drtk: {reason}") from error
         ids = RankedIds(folder)
         if len(ids) != library.scores["num_docs"]:
             raise MismatchError(f"{folder}: the index is damaged: its ids and its scores do not belong together")
@@ -166,8 +172,8 @@ def _counts(texts: list[list[int]]) -> np.ndarray:
 
 def _scores(postings: dict[str, np.ndarray], folder: Path, *, k1: float, b: float) -> np.ndarray:
     """float32 scores of all postings for other k1 and b (methods: section 8.1)."""
-    counts = np.load(folder / _COUNTS, mmap_mode="r")
-    lengths = np.load(folder / _LENGTHS)
+    counts = read_array(folder / _COUNTS, mmap="r")
+    lengths = read_array(folder / _LENGTHS)
     if len(counts) != len(postings["indices"]):
         raise MismatchError(f"{folder / _COUNTS}: does not belong to the index")
     frequencies = np.diff(postings["indptr"])

@@ -56,7 +56,9 @@ def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
 
     Raises MismatchError for folders that are unfinished, of other kinds, of queries, or of more than one encoder.
     """
-    manifests = [read_manifest(folder, kind=KIND) for folder in folders]
+    manifests = [
+        read_manifest(folder, kind=KIND, encoder=dict | None, part=dict | None, settings=dict) for folder in folders
+    ]
     for folder, manifest in zip(folders, manifests, strict=True):
         if manifest.get("role", "passage") != "passage":
             held = {"pair": "pairs"}.get(manifest["role"], "queries")

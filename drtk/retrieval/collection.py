@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from drtk.errors import MismatchError
-from drtk.io.manifest import Manifest, read_manifest
+from drtk.errors import DrtkError, MismatchError
+from drtk.io.manifest import FOLDER_MANIFEST, Manifest, check_object, read_manifest
 from drtk.io.progress import warn
 from drtk.retrieval.base import Ranking, best_first
 from drtk.retrieval.building import encoder_differences, index_class, wants_unit_length
@@ -28,18 +28,20 @@ class Collection:
 
     def __init__(self, folders: Sequence[str], settings: SearchSettings) -> None:
         self.folders = list(folders)
-        self.manifests: list[Manifest] = [read_manifest(folder, kind=KIND) for folder in folders]
+        self.manifests: list[Manifest] = [read_manifest(folder, kind=KIND, type=str) for folder in folders]
         self.manifest = self.manifests[0]
         for folder, manifest in zip(folders, self.manifests, strict=True):
             self._check_alike(folder, manifest)
         engine = index_class(self.manifest["type"])
         self.reads: str = engine.reads
         self.tunable: bool = getattr(engine, "tunable", False)
+        place = f"{folders[0]}/{FOLDER_MANIFEST}"
+        check_object(self.manifest, place, bm25=dict | None, encoder=dict | None, dimension=int | None)
         advised: dict[str, float] = self.manifest.get("bm25") or {}
         # k1 and b that an index of weights was made for, where no others were asked for
         self.advised = {name: value for name, value in advised.items() if getattr(settings, name) is None}
         settings = replace(settings, **self.advised)  # type: ignore[arg-type]
-        self.indexes: list[Any] = [engine.open(Path(folder), settings) for folder in folders]
+        self.indexes: list[Any] = [_opened(engine, folder, settings) for folder in folders]
         self.encoder: dict[str, Any] | None = self.manifest.get("encoder")
         self._unit = wants_unit_length(self.encoder)
         if self.tunable and len(folders) > 1:
@@ -89,3 +91,16 @@ class Collection:
             holders = [folder for folder, found in zip(self.folders, rankings, strict=True) if twice in dict(found)]
             raise MismatchError(f"passage '{twice}' stands in {' and in '.join(holders)}; shards must not overlap")
         return best_first(ids, [score for ranking in rankings for _, score in ranking], k)
+
+
+def _opened(engine: Any, folder: str, settings: SearchSettings) -> Any:
+    """The index in a folder. What the engine's library raises about a damaged file is a DrtkError."""
+    try:
+        return engine.open(Path(folder), settings)
+    except (DrtkError, OSError):
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DrtkError(
+            f"{folder}: cannot be opened: {reason}; drtk validate {folder} says whether it is damaged"
+        ) from error

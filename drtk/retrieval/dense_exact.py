@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from drtk.errors import DrtkError
 from drtk.io.ahead import read_ahead
+from drtk.io.arrays import read_array
 from drtk.io.progress import Progress, detail
 from drtk.models.device import choose_device
 from drtk.retrieval.base import Ranking
 from drtk.retrieval.ordering import RankedIds, ranks_of, scores_of
-from drtk.retrieval.vectors import FULL, SCALE, VECTORS, Vectors, open_vectors, rank_again
+from drtk.retrieval.vectors import FULL, SCALE, VECTORS, Vectors, rank_again
 from drtk.settings.retrieval import DenseIndexSettings, DenseSearchSettings
 
 QUERIES_AT_A_TIME = 1024
@@ -61,9 +63,12 @@ class ExactIndex:
 
     def __init__(self, folder: Path, settings: DenseSearchSettings) -> None:
         self.ids = RankedIds(folder)
-        self._vectors = open_vectors(folder / VECTORS)
-        self._scale = open_vectors(folder / SCALE) if self._vectors.dtype == np.int8 else None
-        self._full = open_vectors(folder / FULL) if settings.rescore and (folder / FULL).exists() else None
+        self._vectors = read_array(folder / VECTORS, dimensions=2, mmap="c")
+        if len(self._vectors) != len(self.ids):
+            raise DrtkError(f"{folder}: the index is damaged: {len(self._vectors):,} vectors for {len(self.ids):,} ids")
+        self._scale = read_array(folder / SCALE, mmap="c") if self._vectors.dtype == np.int8 else None
+        has_full = settings.rescore and (folder / FULL).exists()
+        self._full = read_array(folder / FULL, dimensions=2, mmap="c") if has_full else None
         self._settings = settings
         self._device = choose_device(settings.device)
         if settings.threads:

@@ -14,12 +14,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from drtk.errors import DrtkError, MissingDependency, UsageError, pip_install
-from drtk.io.manifest import read_json, write_json
+from drtk.io.arrays import read_array
+from drtk.io.manifest import read_object, write_json
 from drtk.io.progress import Progress, detail, log, warn
 from drtk.retrieval import INDEXES
 from drtk.retrieval.base import Ranking
 from drtk.retrieval.ordering import RankedIds
-from drtk.retrieval.vectors import FULL, Vectors, open_vectors, rank_again
+from drtk.retrieval.vectors import FULL, Vectors, rank_again
 from drtk.settings.retrieval import DenseIndexSettings, DenseSearchSettings
 
 try:
@@ -110,7 +111,7 @@ class FaissIndex:
     def __init__(self, folder: Path, settings: DenseSearchSettings) -> None:
         self.ids = RankedIds(folder)
         self._settings = settings
-        factory = read_json(folder / FACTS)["factory"]
+        factory = read_object(folder / FACTS, factory=str)["factory"]
         try:
             self._index = faiss.read_index(str(folder / ENGINE), faiss.IO_FLAG_MMAP_IFC)
         except RuntimeError as error:
@@ -120,7 +121,8 @@ class FaissIndex:
         if settings.threads:
             faiss.omp_set_num_threads(settings.threads)
         lossy = EXACT_STORE.fullmatch(factory) is None
-        self._full = open_vectors(folder / FULL) if lossy and settings.rescore and (folder / FULL).exists() else None
+        has_full = lossy and settings.rescore and (folder / FULL).exists()
+        self._full = read_array(folder / FULL, dimensions=2, mmap="c") if has_full else None
         self._graph = _graph(self._index)
         self._clusters = faiss.try_extract_index_ivf(self._index)
         self._compares_all = re.fullmatch(r"Flat|SQ\w+|PQ\w+", factory) is not None

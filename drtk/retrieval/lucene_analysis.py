@@ -11,7 +11,8 @@ from typing import Any
 
 import orjson
 
-from drtk.errors import MismatchError, UsageError
+from drtk.errors import UsageError
+from drtk.io.manifest import read_object
 from drtk.retrieval.bm25_words import read_stopwords
 from drtk.retrieval.lucene_jvm import java
 from drtk.settings.retrieval import BM25IndexSettings
@@ -58,13 +59,10 @@ class Analysis:
 
     @classmethod
     def load(cls, folder: Path) -> Analysis:
-        """What `save` wrote. Raises MismatchError where the folder holds no index of Lucene's."""
-        try:
-            return cls(**orjson.loads((folder / ANALYSIS_FILE).read_bytes()))
-        except (OSError, ValueError, TypeError) as error:
-            raise MismatchError(
-                f"{folder}: holds no Lucene index made by drtk (no readable {ANALYSIS_FILE})"
-            ) from error
+        """What `save` wrote. Raises DrtkError where the folder holds no index of Lucene's."""
+        keys = {"language": str, "stemmer": str, "stopwords": str, "term_vectors": bool}
+        content = read_object(folder / ANALYSIS_FILE, **keys)
+        return cls(**{key: content[key] for key in keys})
 
     def analyzer(self, folder: Path) -> Any:
         """The Lucene analyzer; `folder` is where a file of stop words lies."""

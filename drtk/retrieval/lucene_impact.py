@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 
-from drtk.errors import MismatchError, RecordError, UsageError
+from drtk.errors import RecordError, UsageError
+from drtk.io.manifest import read_object
 from drtk.io.progress import Progress
 from drtk.records import Passage
 from drtk.retrieval.base import Ranking
@@ -90,16 +91,11 @@ class ImpactIndex:
 
     @classmethod
     def open(cls, folder: Path, settings: BM25SearchSettings) -> ImpactIndex:
-        """The index in `folder`. Raises MismatchError where it holds none, UsageError for k1, b and RM3."""
+        """The index in `folder`. Raises DrtkError where it holds none, UsageError for k1, b and RM3."""
         for flag, given in (("--k1", settings.k1), ("--b", settings.b), ("--rm3", settings.rm3 or None)):
             if given is not None:
                 raise UsageError(f"{flag}: {folder} is an index of impacts, whose scores are plain sums")
-        try:
-            stopped = frozenset(orjson.loads((folder / WORDS_FILE).read_bytes())["stopwords"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise MismatchError(
-                f"{folder}: holds no index of impacts made by drtk (no readable {WORDS_FILE})"
-            ) from error
+        stopped = frozenset(map(str, read_object(folder / WORDS_FILE, stopwords=list)["stopwords"]))
         return cls(LuceneSearch(folder, _Sums(), threads=settings.threads), stopped)
 
     def __len__(self) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from drtk.errors import DrtkError, MismatchError
+from drtk.io.arrays import read_array
 from drtk.retrieval.base import Ranking
 from drtk.retrieval.id_table import IdTable, write_ids
 
@@ -41,10 +42,7 @@ class RankedIds:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._ids = folder, IdTable(folder / IDS)
-        try:
-            self.ranks: np.ndarray = np.load(folder / RANKS, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise DrtkError(f"{folder / RANKS}: the index is damaged: {error}") from error
+        self.ranks = read_array(folder / RANKS)
         if len(self.ranks) != len(self):
             raise DrtkError(f"{folder}: the index is damaged: {len(self.ranks):,} ranks for {len(self):,} ids")
         self._rows: np.ndarray | None = None

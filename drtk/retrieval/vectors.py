@@ -127,15 +127,6 @@ def _reduced(block: np.ndarray, dtype: str, scale: np.ndarray | None) -> np.ndar
     return found
 
 
-def open_vectors(path: Path) -> np.ndarray:
-    """A .npy file, memory-mapped, copied on write. Raises DrtkError where it is damaged."""
-    try:
-        found: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DrtkError(f"{path}: the index is damaged: {error}") from error
-    return found
-
-
 def rank_again(
     ids: RankedIds, full: np.ndarray, rows: Sequence[np.ndarray], vectors: np.ndarray, k: int, *, threads: int = 0
 ) -> list[Ranking]:

@@ -20,13 +20,13 @@ import numpy as np
 import orjson
 
 from drtk.errors import DrtkError, RecordError
-from drtk.io.atomic import sync, sync_tree
 from drtk.io.intake import Intake
+from drtk.io.integrity import files_in, is_whole, record_files, sealed
 from drtk.io.jsonl import join, read_passages
-from drtk.io.manifest import folder_entry, read_json, write_json
+from drtk.io.manifest import folder_entry, read_object, write_json
 from drtk.io.progress import log
 from drtk.io.ragged import Ragged
-from drtk.io.store import cache_folder, content_digest, hash_of
+from drtk.io.store import cache_folder, content_digest, hash_of, replace_folder
 from drtk.io.streams import STANDARD
 from drtk.records import Passage
 from drtk.text.token_building import Building
@@ -79,14 +79,15 @@ def tokenised(request: Request, tokenizer: WordPieceTokenizer, *, intake: Intake
             f"{error.filename or place}: {error.strerror or error}; "
             "$DRTK_CACHE can name another folder for tokenised corpora"
         ) from error
-    _note_inputs(intake, digests, int(read_json(folder / META)["bad"]))
+    _note_inputs(intake, digests, read_object(folder / META, bad=int)["bad"])
     return folder
 
 
 def _is_at_hand(folder: Path, intake: Intake) -> bool:
-    """Whether the corpus was tokenised, with no more bad records left out than this run forgives."""
-    meta = folder / META
-    return meta.exists() and int(read_json(meta)["bad"]) <= intake.skip_bad - intake.bad
+    """Whether the corpus was tokenised, with no more bad records left out than this run forgives, and is not damaged."""
+    if not is_whole(folder, META):
+        return False
+    return bool(read_object(folder / META, bad=int)["bad"] <= intake.skip_bad - intake.bad)
 
 
 @contextlib.contextmanager
@@ -110,6 +111,8 @@ def _tokenise(
     folder: Path, request: Request, digests: dict[str, str], tokenizer: WordPieceTokenizer, intake: Intake
 ) -> None:
     """Make `folder`, by way of a temporary one, so that a half-made corpus is never seen."""
+    if folder.exists() and not is_whole(folder, META):
+        log(f"{folder}: is damaged, or was made by an older drtk; it is made again")
     log(f"tokenising {request.called} for {tokenizer.name} (once)")
     making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}-making-"))
     before = intake.bad
@@ -125,10 +128,9 @@ def _tokenise(
         meta: dict[str, Any] = {"counts": building.counts, "bad": intake.bad - before, "wants": sorted(request.wants)}
         meta |= {"tokenizer": tokenizer.name, "largest": tokenizer.largest}
         meta |= {"specials": sorted(tokenizer.specials), "has_specials": building.has_specials}
-        write_json(making / META, meta)
-        sync_tree(making)
-        making.rename(folder)
-        sync(folder.parent)
+        meta["files"] = record_files(making, files_in(making), times=True)
+        write_json(making / META, sealed(meta))
+        replace_folder(making, folder)
     except OSError:
         if not folder.exists():  # otherwise another process was quicker, and what it made is as good
             raise

@@ -9,7 +9,7 @@ import numpy as np
 
 from drtk.errors import MismatchError
 from drtk.io.intake import Intake
-from drtk.io.manifest import read_json
+from drtk.io.manifest import read_object
 from drtk.io.progress import log
 from drtk.io.ragged import Ragged, mapped
 from drtk.text.sentences import Span
@@ -29,7 +29,9 @@ class TokenCorpus:
     """
 
     def __init__(self, folder: Path, sources: str) -> None:
-        meta = read_json(folder / META)
+        meta = read_object(
+            folder / META, counts=dict, wants=list, largest=int, specials=list, has_specials=bool, files=dict
+        )
         self.folder, self.sources = folder, sources
         self.counts: dict[str, int] = meta["counts"]
         self.wants = frozenset(meta["wants"])

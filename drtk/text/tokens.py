@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from drtk.errors import DrtkError, MismatchError
+from drtk.io.manifest import check_folder, read_manifest_if_any
 from drtk.text.sentences import word_spans
 
 
@@ -20,6 +21,7 @@ def load_tokenizer(name: str) -> Any:
         raise DrtkError(f"{name}: is a file; expected the folder of a tokenizer")
     if path.is_dir():
         inner = path / "passage"
+        check_folder(path, read_manifest_if_any(path))
         place, revision = str(inner if inner.is_dir() and not (path / "config.json").exists() else path), None
     else:
         place, _, tag = name.partition("@")
@@ -28,7 +30,7 @@ def load_tokenizer(name: str) -> Any:
             raise DrtkError(f"{name}: no such folder")
     try:
         return open_tokenizer(place, revision=revision)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
+    except Exception as error:  # the Rust half raises plain ones for a damaged tokenizer.json
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DrtkError(f"{name}: no tokenizer could be loaded: {reason}") from error
 

@@ -19,7 +19,7 @@ from drtk.errors import MismatchError, UsageError
 from drtk.io.filtering import FilterJob
 from drtk.io.intake import Intake
 from drtk.io.jsonl import read_passages
-from drtk.io.manifest import FOLDER_MANIFEST, is_done, read_json
+from drtk.io.manifest import is_done, read_manifest_if_any
 from drtk.io.progress import log
 from drtk.io.spool import spooled
 from drtk.io.streams import is_replaceable, is_stream
@@ -63,9 +63,7 @@ def _title(settings: WeightingSettings, method: str, model: str | None) -> Liter
     Raises MismatchError for a wish that contradicts the model.
     """
     wished = settings.title
-    path = None if model is None else locate(model) / FOLDER_MANIFEST
-    manifest = read_json(path) if path is not None and path.exists() else {}
-    facts = manifest.get("term_weights") if isinstance(manifest, dict) else None
+    facts = None if model is None else read_manifest_if_any(locate(model)).get("term_weights")
     stated = facts.get("title") if isinstance(facts, dict) and facts.get("method") == method else None
     if wished is not None and stated is not None and wished != stated:
         raise MismatchError(f"{model}: was trained with --title {stated}; --title {wished} contradicts it")

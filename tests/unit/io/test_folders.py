@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,8 @@ def test_a_finished_folder_says_what_it_is_and_what_it_holds(tmp_path: Path) -> 
     make(tmp_path / "out")
     manifest = read_manifest(tmp_path / "out", kind="index")
     assert (manifest["type"], manifest["program"], manifest["counts"]) == ("flat", "index", {"passages": 2})
-    assert manifest["files"] == ["ids.txt", "parts/0.bin"]
+    entry = {"bytes": 1, "digest": hashlib.blake2b(b"x", digest_size=16).hexdigest()}
+    assert manifest["files"] == {"ids.txt": entry, "parts/0.bin": entry}
     assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
     assert is_done(str(tmp_path / "out"), {"depth": 3}, program="index")
 

@@ -274,7 +274,7 @@ def test_opening_a_folder_says_what_is_wrong_with_it(tmp_path: Path) -> None:
     with pytest.raises(MismatchError, match="unfinished"):
         read_manifest(folder)
     (folder / "meta.json").write_bytes(b"[]")
-    with pytest.raises(MismatchError, match="is not a manifest of drtk's"):
+    with pytest.raises(DrtkError, match="expected a JSON object, got a list"):
         read_manifest(folder)
     (folder / "meta.json").write_bytes(orjson.dumps({"kind": "embeddings"}))
     with pytest.raises(MismatchError, match="is of kind 'embeddings'; expected 'index'"):

@@ -1,0 +1,85 @@
+"""Sizes and digests of the files in a folder: recorded when the folder is finished, compared when it is opened."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from drtk.io.streams import digest_file
+
+SMALL = 1 << 20  # bytes; up to this size a file's content is compared whenever its folder is opened
+SEAL = "manifest_digest"  # the entry of a meta.json that holds the digest of all its other entries
+
+
+def files_in(folder: Path) -> list[str]:
+    """Return the relative paths of all files in a folder, sorted."""
+    return sorted(str(item.relative_to(folder)) for item in folder.rglob("*") if item.is_symlink() or not item.is_dir())
+
+
+def record_files(folder: Path, names: Iterable[str], *, times: bool = False) -> dict[str, dict[str, Any]]:
+    """Return {relative path: {"bytes", "digest"}} of files in a folder, with "mtime_ns" if `times` is set."""
+    record: dict[str, dict[str, Any]] = {}
+    for name in names:
+        path = folder / name
+        if not path.is_file():  # a link to a folder, or to nothing: not made by drtk
+            record[name] = {}
+            continue
+        facts = path.stat()
+        record[name] = {"bytes": facts.st_size, "digest": digest_file(path)}
+        if times:
+            record[name]["mtime_ns"] = facts.st_mtime_ns
+    return record
+
+
+def changed_files(folder: Path, record: Any, *, thorough: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield (relative path, what differs) for each file that is not as recorded.
+
+    The size of every file is compared. The content is compared for small files, for files whose recorded "mtime_ns"
+    differs, and with `thorough` for all. A record of another version of drtk (a list of names) says nothing.
+    """
+    for name, entry in record.items() if isinstance(record, dict) else ():
+        if not isinstance(entry, dict) or "bytes" not in entry:
+            continue
+        try:
+            facts = (folder / name).stat()
+            if facts.st_size != entry["bytes"]:
+                yield name, f"has {facts.st_size:,} bytes, expected {entry['bytes']:,}"
+                continue
+            touched = entry.get("mtime_ns", facts.st_mtime_ns) != facts.st_mtime_ns
+            if (thorough or touched or facts.st_size <= SMALL) and digest_file(folder / name) != entry.get("digest"):
+                yield name, "its content changed after it was written"
+        except FileNotFoundError:
+            yield name, "is missing"
+        except OSError as error:
+            yield name, f"cannot be read: {error.strerror}"
+
+
+def is_whole(folder: Path, manifest: str) -> bool:
+    """Return whether a cached folder is as its `manifest`, a JSON file with an entry "files", records it."""
+    try:
+        content = orjson.loads((folder / manifest).read_bytes())
+    except (OSError, ValueError):
+        return False
+    if not isinstance(content, dict) or SEAL not in content or is_changed(content):
+        return False
+    return not any(changed_files(folder, content.get("files")))
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a JSON file with its own digest, by which a later change is noticed."""
+    return {**content, SEAL: _digest_of(content)}
+
+
+def is_changed(content: Mapping[str, Any]) -> bool:
+    """Return whether `sealed` content was changed; False where there is no digest."""
+    return SEAL in content and content[SEAL] != _digest_of(content)
+
+
+def _digest_of(content: Mapping[str, Any]) -> str:
+    rest = {name: value for name, value in content.items() if name != SEAL}
+    data = orjson.dumps(rest, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,430 @@
+"""Damages to the files of folders, and what must come of them: the same results, or one line of error."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from drtk.io.integrity import SEAL
+from drtk.io.manifest import FOLDER_MANIFEST, new_manifest, write_manifest
+from tests.contract.collection import Collection
+from tests.contract.running import Outcome, done, here
+
+Damage = Callable[[Path], None]
+Use = Callable[[Path, Path], Any]  # (folder, empty folder for outputs) -> results that can be compared
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kind of folder: an undamaged one, and its use by a command. With `call` the use is a cache's and never fails."""
+
+    folder: Path
+    use: Callable[[Path, Path], Outcome]
+    result: Callable[[Outcome, Path], Any] = lambda outcome, _: outcome.out
+    is_model: bool = False
+
+
+def damages(folder: Path, *, seed: str, unrecorded: bool = False) -> Iterator[tuple[str, Damage]]:
+    """Endless damages to a folder like `folder`, with a name each: once each simple one, then random ones.
+
+    unrecorded: those alone that end in no engine's reading of wrong numbers
+    """
+    draw = random.Random(seed)
+    files = [item for item in sorted(folder.rglob("*")) if item.is_file()]
+    names = [str(item.relative_to(folder)) for item in files]
+    simple = [each for name in names for each in _simple(folder, name, unrecorded=unrecorded)]
+    draw.shuffle(simple)
+    yield from simple
+    while True:
+        name = draw.choice(names)
+        size = (folder / name).stat().st_size
+        kind = draw.choice(["cut"] if unrecorded else ["cut", "flip", "flip", "zeroes", "swap", "longer"])
+        at, length, bit = draw.randrange(max(size, 1)), draw.randrange(1, 64), 1 << draw.randrange(8)
+        if kind == "cut":
+            yield f"{name} cut at {at}", _edit(name, lambda data, at=at: data[:at])
+        elif kind == "flip":
+            yield (
+                f"{name} bit {bit} of byte {at}",
+                _edit(
+                    name,
+                    lambda data, at=at, bit=bit: (
+                        data[:at] + bytes(value ^ bit for value in data[at : at + 1]) + data[at + 1 :]
+                    ),
+                ),
+            )
+        elif kind == "zeroes":
+            yield (
+                f"{name} zeroes at {at}",
+                _edit(name, lambda data, at=at, n=length: data[:at] + bytes(len(data[at : at + n])) + data[at + n :]),
+            )
+        elif kind == "longer":
+            yield f"{name} longer", _edit(name, lambda data, n=length: data + bytes(n))
+        else:
+            other = draw.choice(names)
+            yield f"{name} swapped with {other}", _swap(name, other)
+
+
+def _simple(folder: Path, name: str, *, unrecorded: bool) -> Iterator[tuple[str, Damage]]:
+    yield f"{name} removed", lambda place: (place / name).unlink()
+    yield f"{name} emptied", _edit(name, lambda _: b"")
+    yield f"{name} zeroed", _edit(name, lambda data: bytes(len(data)))
+    if name.endswith(".json"):
+        for text in ("{}", "[]", "null", "7", '{"a": ', "not JSON", '"' + "[" * 40):
+            yield f"{name} = {text}", _edit(name, lambda _, text=text: text.encode())
+        content = orjson.loads((folder / name).read_bytes())
+        for path in _paths(content):
+            if (
+                unrecorded
+                and name == FOLDER_MANIFEST
+                and path[0] not in ("kind", "type", "dimension", "shards", "encoder")
+            ):
+                continue
+            yield f"{name} without {path}", _json(name, path, None)
+            for value in (None, [], {}, "x", -3, 0.5, True):
+                yield f"{name} {path} = {value!r}", _json(name, path, (value,))
+
+
+def _paths(content: Any, before: tuple = ()) -> Iterator[tuple]:
+    """The places of values in a JSON value, at most two deep and few of a list."""
+    if len(before) == 2:
+        return
+    items = (
+        list(content.items())[:40]
+        if isinstance(content, dict)
+        else list(enumerate(content))[:2]
+        if isinstance(content, list)
+        else []
+    )
+    for key, value in items:
+        yield (*before, key)
+        yield from _paths(value, (*before, key))
+
+
+def _edit(name: str, change: Callable[[bytes], bytes]) -> Damage:
+    def damage(place: Path) -> None:
+        path = place / name
+        data = change(path.read_bytes())
+        path.unlink()
+        path.write_bytes(data)
+
+    return damage
+
+
+def _json(name: str, path: tuple, value: tuple | None) -> Damage:
+    """Remove the value at `path`, or put another in its place."""
+
+    def change(data: bytes) -> bytes:
+        content = at = json.loads(data)
+        for key in path[:-1]:
+            at = at[key]
+        if value is None:
+            del at[path[-1]]
+        else:
+            at[path[-1]] = value[0]
+        return json.dumps(content).encode()
+
+    return _edit(name, change)
+
+
+def _swap(name: str, other: str) -> Damage:
+    def damage(place: Path) -> None:
+        one, two = (place / name).read_bytes(), (place / other).read_bytes()
+        (place / name).write_bytes(two)
+        (place / other).write_bytes(one)
+
+    return damage
+
+
+def forget_record(folder: Path) -> None:
+    """Make a folder like those of older versions, which recorded no sizes and digests."""
+    for path in folder.rglob(FOLDER_MANIFEST):
+        content = orjson.loads(path.read_bytes())
+        path.write_bytes(orjson.dumps({key: value for key, value in content.items() if key not in (SEAL, "files")}))
+
+
+def check_damages(subject: Subject, count: int, place: Path, *, seed: str, unrecorded: bool = False) -> int:
+    """Apply `count` damages to copies of a folder, use each, and return how many were noticed.
+
+    The results are those of the undamaged folder, or the exit status is not 0 and there is one line of error. A changed
+    configuration of a model may change results, with a warning that names the file.
+    """
+    pristine = place / "pristine"
+    shutil.copytree(subject.folder, pristine)
+    if unrecorded:
+        forget_record(pristine)
+    expected = _used(subject, pristine, place)
+    assert expected[0].status == 0, expected[0].err
+    noticed = 0
+    for number, (what, damage) in enumerate(damages(pristine, seed=seed, unrecorded=unrecorded)):
+        if number == count:
+            break
+        copy = place / "copy"
+        shutil.copytree(pristine, copy)
+        damage(copy)
+        try:
+            outcome, result = _used(subject, copy, place)
+        except Exception as error:
+            raise AssertionError(f"{what}: {error!r}") from error
+        finally:
+            shutil.rmtree(copy)
+        told = outcome.err.splitlines()
+        if outcome.status:
+            noticed += 1
+            assert outcome.status in (1, 2), (what, outcome)
+            assert len([line for line in told if not _warns(line)]) == 1, (what, outcome)
+        elif result != expected[1]:
+            noticed += 1
+            file = what.split()[0]
+            is_plain = subject.is_model and file == FOLDER_MANIFEST and "removed" in what
+            assert unrecorded or is_plain or any(f"/{file}: " in line for line in told), (what, told)
+    shutil.rmtree(pristine)
+    return noticed
+
+
+def _warns(line: str) -> bool:
+    return "it is used as it is now" in line or "Warning" in line
+
+
+def _used(subject: Subject, folder: Path, place: Path) -> tuple[Outcome, Any]:
+    from drtk.io import manifest
+
+    manifest._warned.clear()  # each use is a run of its own
+    output = place / "output"
+    output.mkdir()
+    try:
+        outcome = subject.use(folder, output)
+        return outcome, subject.result(outcome, output) if outcome.status == 0 else None
+    finally:
+        shutil.rmtree(output)
+
+
+def _as_made(folder: Path, program: str, kind: str = "model", **facts: Any) -> Path:
+    """`folder` with the meta.json that a command of drtk would write."""
+    write_manifest(folder, new_manifest(kind, {}, program=program) | {"command": "drtk"} | facts)
+    return folder
+
+
+class Subjects:
+    """Folders of every kind, made when first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.collection = Collection(folder)
+
+    def __getitem__(self, name: str) -> Subject:
+        return getattr(self, f"_{name}")()
+
+    def _file(self, name: str) -> str:
+        return str(self.collection[name])
+
+    def _asked(self) -> str:
+        """Embeddings of the queries."""
+        path = self.folder / "asked-vectors"
+        if not path.exists():
+            done(
+                "encode",
+                self._file("queries.jsonl"),
+                "--role",
+                "query",
+                "--model",
+                self._file("model"),
+                "-o",
+                str(path),
+                "-q",
+            )
+        return str(path)
+
+    def _index(self, kind: str, source: str, queries: str, *more: str) -> Subject:
+        path = self.folder / f"index-{kind}-{len(more)}"
+        if not path.exists():
+            done("index", source, "--type", kind, *more, "-o", str(path), "-q")
+        return Subject(path, lambda folder, _: here("search", str(folder), queries, "-k", "5", "-q"))
+
+    def _exact(self) -> Subject:
+        return self._index("exact", self._file("vectors"), self._asked())
+
+    def _exact_int8(self) -> Subject:
+        return self._index("exact", self._file("vectors"), self._asked(), "--dtype", "int8")
+
+    def _flat(self) -> Subject:
+        return self._index("flat", self._file("vectors"), self._asked())
+
+    def _hnsw(self) -> Subject:
+        return self._index("hnsw", self._file("vectors"), self._asked())
+
+    def _ivf(self) -> Subject:
+        return self._index("ivf", self._file("vectors"), self._asked())
+
+    def _sq8(self) -> Subject:
+        return self._index("SQ8", self._file("vectors"), self._asked())
+
+    def _bm25s(self) -> Subject:
+        return self._index("bm25s", self._file("documents.jsonl"), self._file("queries.jsonl"))
+
+    def _bm25(self) -> Subject:
+        return self._index("bm25", self._file("documents.jsonl"), self._file("queries.jsonl"))
+
+    def _impact(self) -> Subject:
+        rows = map(orjson.loads, (self.folder / "documents.jsonl").read_bytes().splitlines())
+        path = self.folder / "impacts.jsonl"
+        path.write_bytes(
+            b"".join(
+                orjson.dumps(row | {"impacts": {word.lower().strip("."): 7 for word in row["text"].split()}}) + b"\n"
+                for row in rows
+            )
+        )
+        return self._index("impact", str(path), self._file("queries.jsonl"))
+
+    def _embeddings(self) -> Subject:
+        return Subject(
+            Path(self._file("vectors")),
+            lambda folder, output: here("index", str(folder), "--type", "exact", "-o", str(output / "i"), "-q"),
+            lambda _, output: [(output / "i" / name).read_bytes() for name in ("ids.txt", "vectors.npy")],
+        )
+
+    def _encoder(self) -> Subject:
+        queries = self._file("queries.jsonl")
+        call = ["encode", queries, "--role", "query", "--device", "cpu", "-q"]
+        return Subject(
+            Path(self._file("model")),
+            lambda folder, output: here(*call, "--model", str(folder), "-o", str(output / "v")),
+            lambda _, output: (output / "v" / "00000.npy").read_bytes(),
+            is_model=True,
+        )
+
+    def _crossencoder(self) -> Subject:
+        path = _as_made(self.collection["crossencoder"], "train-reranker", pairing={"title": "join"})
+        call = ["rerank", self._file("first.run"), "--corpus", self._file("documents.jsonl"), "--depth", "1", "-q"]
+        call += ["--queries", self._file("queries.jsonl"), "--max-length", "16", "--device", "cpu"]
+        return Subject(path, lambda folder, _: here(*call, "--model", str(folder)), is_model=True)
+
+    def _writer(self) -> Subject:
+        few = self.folder / "few.jsonl"
+        few.write_bytes(b"".join((self.folder / "documents.jsonl").read_bytes().splitlines(keepends=True)[:4]))
+        call = ["doc2query", str(few), "--n", "1", "--max-new-tokens", "2", "--device", "cpu", "-q"]
+        return Subject(Path(self._file("writer")), lambda folder, _: here(*call, "--model", str(folder)), is_model=True)
+
+    def _weigher(self) -> Subject:
+        from drtk.models.termweighter import save_weigher, start_weigher
+
+        path = self.folder / "weigher"
+        if not path.exists():
+            weigher = start_weigher(Path(self._file("model")), "deepct", seed=1)
+            save_weigher(weigher, path)
+            recipe = weigher.encoder.recipe.to_dict()
+            facts = {"method": "deepct", "title": "join", "expand": []}
+            _as_made(path, "termweight", encoding=recipe, term_weights=facts)
+        call = ["termweight", self._file("documents.jsonl"), "--method", "deepct", "--device", "cpu", "-q"]
+        return Subject(path, lambda folder, _: here(*call, "--model", str(folder)), is_model=True)
+
+    def _list_reranker(self) -> Subject:
+        from drtk.io.manifest import read_manifest
+        from drtk.models.listreranker import ListShape, new_list_reranker, save_list_reranker
+
+        vectors = self.folder / "pairs"
+        path = self.folder / "list"
+        run = self._file("first.run")
+        if not path.exists():
+            call = ["rerank", run, "--corpus", self._file("documents.jsonl"), "--queries", self._file("queries.jsonl")]
+            call += ["--model", self._file("crossencoder"), "--max-length", "16", "--depth", "3", "--device", "cpu"]
+            done(*call, "--vectors", str(vectors), "-o", str(self.folder / "reranked.run"), "-q")
+            made = read_manifest(vectors)
+            save_list_reranker(
+                new_list_reranker(ListShape(made["dimension"], depth=3, hidden=8, layers=1), seed=1), path
+            )
+            _as_made(path, "train-reranker", scorer=made["scorer"])
+        call = ["rerank", run, "--vectors", str(vectors), "--device", "cpu", "-q"]
+        return Subject(path, lambda folder, _: here(*call, "--model", str(folder)), is_model=True)
+
+    def _query_reranker(self) -> Subject:
+        call = ["rerank-queries", "apply", self._file("labelled.jsonl"), "--queries", self._file("asked.jsonl")]
+        call += ["--top", "1", "--device", "cpu", "-q"]
+        return Subject(
+            Path(self._file("query_reranker")),
+            lambda folder, output: here(*call, "--model", str(folder), "-o", str(output / "q")),
+            lambda _, output: {
+                item.name: item.read_bytes()
+                for item in sorted((output / "q").iterdir())
+                if item.name != FOLDER_MANIFEST
+            },
+            is_model=True,
+        )
+
+
+INDEXES = ("exact", "exact_int8", "flat", "hnsw", "ivf", "sq8", "bm25s", "bm25", "impact")
+MODELS = ("encoder", "crossencoder", "writer", "weigher", "list_reranker", "query_reranker")
+
+
+@contextmanager
+def cache_at(folder: Path) -> Iterator[None]:
+    """$DRTK_CACHE for the length of a block."""
+    before = os.environ.get("DRTK_CACHE")
+    os.environ["DRTK_CACHE"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["DRTK_CACHE"]
+        else:
+            os.environ["DRTK_CACHE"] = before
+
+
+def check_cache_damages(kind: str, use: Callable[[], Any], count: int, place: Path, *, seed: str) -> None:
+    """Apply `count` damages to the caches of a `kind` (the folder under $DRTK_CACHE); each use gives the same results."""
+    pristine, copy = place / "pristine", place / "copy"
+    with cache_at(pristine):
+        expected = use()
+    assert (pristine / kind).is_dir()
+    for number, (what, damage) in enumerate(damages(pristine / kind, seed=seed)):
+        if number == count:
+            break
+        shutil.copytree(pristine, copy)
+        damage(copy / kind)
+        with cache_at(copy):
+            try:
+                assert use() == expected, what
+                assert use() == expected, what
+            except Exception as error:
+                raise AssertionError(f"{what}: {error!r}") from error
+        shutil.rmtree(copy)
+
+
+def check_validate(subject: Subject, count: int, place: Path, *, seed: str) -> None:
+    """Apply `count` damages; `drtk validate` finds each that changes a byte, and nothing in the undamaged folder."""
+    copy = place / "copy"
+    assert here("validate", str(subject.folder), "-q").status == 0
+    for number, (what, damage) in enumerate(damages(subject.folder, seed=seed)):
+        if number == count:
+            break
+        shutil.copytree(subject.folder, copy)
+        damage(copy)
+        if _contents(copy) != _contents(subject.folder):
+            outcome = here("validate", str(copy), "-q")
+            is_unsealed = what.startswith((f"{FOLDER_MANIFEST} removed", f"{FOLDER_MANIFEST} without ('{SEAL}'"))
+            assert outcome.status == 1 or is_unsealed, what
+            assert outcome.err.count("\n") == (outcome.status == 1), (what, outcome.err)
+        shutil.rmtree(copy)
+
+
+def _contents(folder: Path) -> dict[str, Any]:
+    """What the files of a folder hold, meta.json as parsed: layout and the order of keys are no damage."""
+    found: dict[str, Any] = {}
+    for item in sorted(folder.rglob("*")):
+        if item.is_file():
+            data = item.read_bytes()
+            found[str(item.relative_to(folder))] = data
+            if item.name == FOLDER_MANIFEST:
+                try:
+                    found[item.name] = orjson.loads(data)
+                except ValueError:
+                    continue
+    return found

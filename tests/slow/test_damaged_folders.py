@@ -1,0 +1,64 @@
+"""Five hundred damages to folders of every kind: results stay the same, or one line says what is wrong."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from drtk.io.store import CorpusStore, content_digest
+from drtk.text.token_corpus import TokenCorpus
+from tests.bm25 import need_lucene
+from tests.damage import INDEXES, MODELS, Subjects, check_cache_damages, check_damages
+
+pytestmark = pytest.mark.slow
+COUNT, UNRECORDED = 60, 60
+
+
+@pytest.fixture(scope="module")
+def subjects(tmp_path_factory: pytest.TempPathFactory) -> Subjects:
+    return Subjects(tmp_path_factory.mktemp("subjects"))
+
+
+@pytest.mark.parametrize("name", [*INDEXES, "embeddings", *MODELS])
+def test_a_damaged_folder_gives_the_same_results_or_one_error(name: str, subjects: Subjects, tmp_path: Path) -> None:
+    if name in ("bm25", "impact"):
+        need_lucene()
+    assert check_damages(subjects[name], COUNT, tmp_path, seed=name) > COUNT * 0.6
+
+
+@pytest.mark.parametrize("name", [*INDEXES, "embeddings", *MODELS])
+def test_a_damaged_folder_without_a_record_gives_no_traceback(name: str, subjects: Subjects, tmp_path: Path) -> None:
+    if name in ("bm25", "impact"):
+        need_lucene()
+    check_damages(subjects[name], UNRECORDED, tmp_path, seed=name, unrecorded=True)
+
+
+@pytest.mark.parametrize("name", ["exact", "bm25s", "embeddings", "encoder", "list_reranker"])
+def test_validate_finds_every_change(name: str, subjects: Subjects, tmp_path: Path) -> None:
+    from tests.damage import check_validate
+
+    check_validate(subjects[name], COUNT, tmp_path, seed=name)
+
+
+def test_a_damaged_cache_of_tokens_is_made_again(subjects: Subjects, tmp_path: Path) -> None:
+    corpus, model = subjects.collection["queried.jsonl"], str(subjects.collection["model"])
+
+    def use() -> list[list[int]]:
+        found = TokenCorpus.open(str(corpus), model, wants=["queries", "sentences"])
+        rows = range(len(found))
+        return [[*found.text(row).ids, *found.title(row).ids, *map(len, found.queries(row))] for row in rows]
+
+    check_cache_damages("tokens", use, COUNT, tmp_path, seed="tokens")
+
+
+def test_a_damaged_cache_of_corpora_is_made_again(subjects: Subjects, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl.gz"
+    corpus.write_bytes(gzip.compress(subjects.collection["documents.jsonl"].read_bytes()))
+    check_cache_damages("corpora", lambda: [*CorpusStore.open(corpus)], COUNT, tmp_path, seed="corpora")
+
+
+def test_a_damaged_cache_of_digests_is_made_again(subjects: Subjects, tmp_path: Path) -> None:
+    corpus = subjects.collection["documents.jsonl"]
+    check_cache_damages("digests", lambda: content_digest(corpus), COUNT, tmp_path, seed="digests")
