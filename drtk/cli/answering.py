@@ -140,7 +140,9 @@ def _lines() -> Iterator[str]:
     """Questions of stdin, each as soon as its line is complete; blank lines are passed over."""
     import sys
 
-    for number, line in enumerate(iter(sys.stdin.buffer.readline, b""), start=1):
+    from drtk.io.streams import raw_lines
+
+    for number, line in enumerate(raw_lines(sys.stdin.buffer, "<stdin>"), start=1):
         try:
             question = " ".join(line.decode("utf-8-sig" if number == 1 else "utf-8").split())
         except UnicodeDecodeError as error:

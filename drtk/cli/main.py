@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from drtk import __version__
 from drtk.cli.usage import parsing_fault, usage_line
 from drtk.errors import DrtkError, OutputClosed, UsageError
+from drtk.io.streams import MAX_LINE_BYTES, set_max_line_bytes
 
 # In the order of a pipeline; each is a function of its own name in drtk/cli/, or a group of such: drtk NAME STEP.
 COMMANDS = (
@@ -53,6 +54,8 @@ COMMANDS = (
     "doctor",
 )
 
+MAX_LINE_FLAG = "--max-line-bytes"
+
 
 class _InOrder(TyperGroup):
     """Typer lists groups after all commands; the order of a pipeline does not care which is which."""
@@ -85,8 +88,20 @@ def drtk(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
+    max_line_bytes: Annotated[
+        int,
+        typer.Option(
+            MAX_LINE_FLAG,
+            metavar="N",
+            min=1,
+            max=(1 << 32) - 1,  # the store of texts keeps lengths in 32 bits
+            show_default="256 MiB",
+            help="Longest line of input after decompression, in bytes.",
+        ),
+    ] = MAX_LINE_BYTES,
 ) -> None:
     """Composable Unix-style tools for dense retrieval: each command reads and writes JSONL, runs or index folders."""
+    set_max_line_bytes(max_line_bytes)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # of every command by its name, the steps of a group by both their names
@@ -147,8 +162,12 @@ def run() -> NoReturn:
 
 
 def _asked() -> str:
-    """The command on the command line, with its step; "" where none is named rightly. drtk has no option with a value."""
+    """The command on the command line, with its step; "" where none is named rightly."""
     words = sys.argv[1:]
+    if words[:1] == [MAX_LINE_FLAG]:
+        words = words[2:]
+    elif words[:1] and words[0].startswith(f"{MAX_LINE_FLAG}="):
+        words = words[1:]
     step = " ".join(words[:2])
     if step in FUNCTIONS:
         return step

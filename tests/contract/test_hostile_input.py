@@ -1,0 +1,90 @@
+"""Input made to do harm, or made by accident: each ends in one clear line, within bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+import zstandard
+
+from drtk.io import run_blocks
+from drtk.io.intake import Intake
+from drtk.io.run_blocks import NotPlain, Seen, judged_places
+from drtk.io.streams import MAX_LINE_BYTES, set_max_line_bytes
+from tests.contract.collection import Collection
+from tests.contract.running import Outcome, command, done, environment, here, process
+
+FIRST = b'{"_id": "a", "text": "one"}\n'
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    set_max_line_bytes(MAX_LINE_BYTES)
+
+
+def assert_one_line(outcome: Outcome, status: int, told: str) -> None:
+    assert outcome.status == status, outcome.err
+    assert told in outcome.err
+    assert outcome.err.count("\n") == 1, outcome.err
+
+
+LONG = b"x" * 200
+LONG_LINES = {
+    "JSONL": (FIRST + b'{"_id": "b", "text": "%s"}\n' % LONG, "convert {} --as passages", 2),
+    "JSONL without a line end": (FIRST + b'{"_id": "b", "text": "%s' % LONG, "convert {} --as passages", 2),
+    "TSV": (b"a\tone\nb\t%s\n" % LONG, "convert {} --as queries", 2),
+    "JSON array": (b'[{"_id": "a", "text": "one"},\n{"_id": "b", "text": "%s"}]' % LONG, "convert {} --as queries", 2),
+    "JSON array, cut": (b'[\n{"_id": "b", "text": "%s' % LONG, "convert {} --as queries", 2),
+    "run": (b"q Q0 d 1 1 t\nq Q0 %s 2 0 t\n" % LONG, "eval {} --qrels qrels", 2),
+    "judgements": (b"q\td\t1\nq\t%s\t1\n" % LONG, "eval run --qrels {}", 2),
+    "texts by id": (FIRST + b'{"_id": "b", "text": "%s"}\n' % LONG, "validate run --as run --corpus {}", 2),
+}
+
+
+@pytest.mark.parametrize("case", LONG_LINES)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_line_above_the_limit_is_named(case: str, compressed: bool) -> None:
+    content, call, line = LONG_LINES[case]
+    Path("run").write_bytes(b"q Q0 d 1 1 t\n")
+    Path("qrels").write_bytes(b"q\td\t1\n")
+    Path("in").write_bytes(gzip.compress(content) if compressed else content)
+    outcome = here("--max-line-bytes", "100", *call.format("in").split())
+    told = "longer than 100 bytes; split it, or raise the limit: drtk --max-line-bytes N COMMAND"
+    assert outcome.status == 1, outcome.err
+    assert f"drtk: in:{line}: " in outcome.err
+    assert told in outcome.err
+
+
+def test_lines_up_to_the_limit_are_read_and_validate_reports_longer_ones() -> None:
+    Path("in").write_bytes(b"q\t" + b"x" * 98 + b"\nr\t" + b"x" * 98)
+    assert done("--max-line-bytes=100", "convert", "in", "--as", "queries").out.count(b"\n") == 2
+    outcome = here("--max-line-bytes=99", "validate", "in", "--as", "queries", "--json")
+    assert outcome.status == 1
+    assert b"line longer than 99 bytes" in outcome.out
+    assert "; see drtk convert --help" in here("--max-line-bytes", "100", "convert", "--no-such-option").err
+
+
+def test_a_run_read_in_blocks_leaves_endless_lines_to_the_other_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("run").write_bytes(b"\n" * 3000)
+    monkeypatch.setattr(run_blocks, "_LARGEST_QUERY", 1000)
+    with pytest.raises(NotPlain):
+        list(judged_places("run", {"q": {"d": 1}}, Intake(), Seen()))
+
+
+def test_a_decompression_bomb_ends_in_one_line_within_bounded_memory() -> None:
+    packer = zstandard.ZstdCompressor().compressobj()
+    with open("bomb.zst", "wb") as file:
+        for _ in range(1100):
+            file.write(packer.compress(bytes(1 << 20)))
+        file.write(packer.flush())
+    limited = ["sh", "-c", 'ulimit -v 1400000; exec "$@"', "sh", *command("convert", "bomb.zst", "--as", "passages")]
+    found = subprocess.run(limited, capture_output=True, text=True, check=False, env=environment())
+    assert found.returncode == 1
+    assert found.stderr.startswith("drtk: bomb.zst:1: line longer than 256 MiB; ")
+    assert found.stderr.count("\n") == 1
