@@ -11,7 +11,7 @@ import orjson
 from drtk.io.examples import FoundExample, found_example, is_example, result_hits
 from drtk.io.intake import Intake
 from drtk.io.jsonarray import array_rows, is_array
-from drtk.io.rows import Row, json_fault, minted, parse_row, passage_from, query_from
+from drtk.io.rows import Row, is_too_deep, json_fault, minted, parse_row, passage_from, query_from
 from drtk.io.tables import is_table, table_rows
 from drtk.io.tsv import Placed, passage_lines, query_lines
 from drtk.records import Hit, Passage, Qrel, Query
@@ -175,7 +175,7 @@ def _jsonl(lines: Iterator[tuple[int, bytes]]) -> Iterator[Placed]:
             if line.strip():
                 yield number, ValueError(json_fault(line, error))
             continue
-        if type(row) is dict:
+        if type(row) is dict and not is_too_deep(line, row):
             yield number, row
         else:
             try:

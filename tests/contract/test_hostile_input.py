@@ -88,3 +88,22 @@ def test_a_decompression_bomb_ends_in_one_line_within_bounded_memory() -> None:
     assert found.returncode == 1
     assert found.stderr.startswith("drtk: bomb.zst:1: line longer than 256 MiB; ")
     assert found.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("levels", [201, 300, 2000])
+@pytest.mark.parametrize("array", [False, True])
+def test_deeply_nested_json_is_named(levels: int, array: bool) -> None:
+    nested = b'{"_id": "b", "text": "two", "more": ' + b"[" * levels + b"]" * levels + b"}"
+    Path("in").write_bytes(b'[{"_id": "a", "text": "one"},\n' + nested + b"]" if array else FIRST + nested)
+    assert_one_line(here("convert", "in", "--as", "passages"), 1, "drtk: in:2: ")
+    assert "JSON nested more than 200 levels deep" in here("convert", "in", "--as", "passages").err
+    report = here("validate", "in", "--as", "passages")
+    assert report.status == 1
+    assert b"in:2: " in report.out
+    assert b"nested more than 200 levels deep" in report.out
+
+
+def test_json_nested_as_deep_as_allowed_is_written_again() -> None:
+    nested = b'{"_id":"b","title":"","text":"[]{}","more":' + b"[" * 199 + b"]" * 199 + b"}\n"
+    assert done("convert", "-", "--as", "passages", stdin=nested).out == nested
+    done("chunk", "-", "-o", "out", stdin=nested)
