@@ -137,6 +137,8 @@ class FolderJob:
         found = read_json(self._unfinished)
         if not is_manifest(found):
             raise DrtkError(f"{self._unfinished}: is not drtk's; choose another folder")
+        if not _is_unfinished(found):
+            raise DrtkError(f"{self._unfinished}: is damaged; --force without --resume begins again")
         before, now = found["settings"], plain(self.settings)
         free = {*SOURCES, *self.may_differ}
         changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in free)
@@ -267,6 +269,18 @@ class FolderJob:
         self.release()
         summary = ", ".join(f"{value:,} {name}" for name, value in self.counts.items() if isinstance(value, int))
         log(f"{self.command}: {summary + ', ' if summary else ''}{self._clock.seconds:,.1f} s -> {self.path}")
+
+
+def _is_unfinished(found: Manifest) -> bool:
+    """Return whether the fields of an unfinished manifest that a resumed run reads have the right types."""
+    stretch = found.get("stretch", {"began": 0.0, "before": 0.0})
+    return (
+        isinstance(found.get("started"), str)
+        and isinstance(found.get("streams", {}), dict)
+        and isinstance(found.get("changes", []), list)
+        and isinstance(stretch, dict)
+        and all(type(stretch.get(name)) in (int, float) for name in ("began", "before"))
+    )
 
 
 def _said(value: Any) -> str:

@@ -253,8 +253,8 @@ def _ranked_pairs(source: str, intake: Intake) -> Found[Hit]:
                 continue
             if len(columns) != 3:
                 raise ValueError(f"expected 3 columns 'qid pid rank', found {len(columns)}")
-            if not columns[2].isdecimal() or int(columns[2]) < 1:
-                raise ValueError(f"rank '{columns[2]}' is not a whole number from 1 on")
+            if not columns[2].isdecimal() or not 1 <= int(columns[2]) < 1 << 63:
+                raise ValueError(f"rank '{columns[2]}' is not a whole number from 1 on, below 2^63")
         except UnicodeDecodeError as error:
             yield number, ValueError(f"not UTF-8 at byte {error.start + 1}")
             continue

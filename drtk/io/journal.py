@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from drtk.errors import DrtkError
-from drtk.io.manifest import SOURCES, from_stream, inputs_named, plain, read_json, unchanged, write_json
+from drtk.io.manifest import SOURCES, are_entries, from_stream, inputs_named, plain, read_json, unchanged, write_json
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Journal:
             return None
         content = read_json(path)
         # of a run that was begun before they were summed up, the seconds are not known
-        if not isinstance(content, dict) or {*content, "seconds"} != {item.name for item in fields(cls)}:
+        if not isinstance(content, dict) or not _is_journal({"seconds": 0.0} | content):
             raise DrtkError(f"{path}: is not the journal of an interrupted run; remove it, or choose another output")
         return cls(**content)
 
@@ -64,6 +64,28 @@ class Journal:
     def other_sources(self) -> list[str]:
         """Files the records came from that have changed since, perhaps only further on than where they were read."""
         return _changed(self.sources)
+
+
+def _is_journal(content: dict[str, Any]) -> bool:
+    """Return whether a JSON object has the fields of a journal, each of the right type."""
+    kinds = {item.name: type(getattr(Journal({}), item.name)) for item in fields(Journal)}
+    if content.keys() != kinds.keys():
+        return False
+    if any(type(content[name]) is not kind for name, kind in kinds.items() if name != "seconds"):
+        return False
+    counts = (content["records"], content["lines"], content["offset"])
+    return (
+        type(content["seconds"]) in (int, float)
+        and min(counts) >= 0
+        and _are_counts(content["counts"])
+        and are_entries(content["sources"] + content["others"])
+    )
+
+
+def _are_counts(counts: dict[str, Any]) -> bool:
+    return all(
+        _are_counts(value) if isinstance(value, dict) else type(value) in (int, float) for value in counts.values()
+    )
 
 
 def _changed(entries: list[dict[str, Any]]) -> list[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from drtk.errors import DrtkError
 from drtk.io.manifest import read_json, write_json
 from drtk.io.progress import log as say
 from drtk.io.progress import warn
@@ -91,7 +92,7 @@ class Selection:
     def restore(self, checkpoint: Path | None) -> None:
         """Know what the checkpoint knew; nothing without one."""
         known = checkpoint is not None and (checkpoint / _STATE).exists()
-        self.best = Best(**read_json(checkpoint / _STATE)) if checkpoint is not None and known else None
+        self.best = _read_best(checkpoint / _STATE) if checkpoint is not None and known else None
         if rank() == 0:
             (self._folder / _WEIGHTS).unlink(missing_ok=True)
             if checkpoint is not None and known:
@@ -115,6 +116,17 @@ class Selection:
         best = self.put_back(model)
         save()
         return {"step": best.step, self.by: best.value}
+
+
+def _read_best(path: Path) -> Best:
+    """Read the best measurement of a checkpoint. Raises DrtkError for a file of other content."""
+    content = read_json(path)
+    if not isinstance(content, dict) or {*content, "since"} != {item.name for item in fields(Best)}:
+        content = {}
+    best = Best(content.get("step"), content.get("value"), content.get("since", 0))
+    if type(best.step) is not int or type(best.since) is not int or type(best.value) not in (int, float):
+        raise DrtkError(f"{path}: is not the best measurement of a training; --force without --resume begins again")
+    return best
 
 
 def _share(path: Path, other: Path) -> None:

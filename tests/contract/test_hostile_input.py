@@ -107,3 +107,71 @@ def test_json_nested_as_deep_as_allowed_is_written_again() -> None:
     nested = b'{"_id":"b","title":"","text":"[]{}","more":' + b"[" * 199 + b"]" * 199 + b"}\n"
     assert done("convert", "-", "--as", "passages", stdin=nested).out == nested
     done("chunk", "-", "-o", "out", stdin=nested)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"records": "2"}, {"records": -1}, {"lines": None}, {"offset": []}, {"offset": 1.5}, {"digest": 3}, {"counts": []},
+     {"counts": {"skipped": "x"}}, {"settings": []}, {"sources": {}}, {"others": [3]}, {"others": [{"path": None}]},
+     {"seconds": "x"}],
+    ids=str,
+)  # fmt: skip
+def test_a_journal_with_fields_of_other_types_is_refused(damage: dict[str, object]) -> None:
+    Path("in").write_bytes(FIRST)
+    journal = {"settings": {}, "sources": [], "others": [], "records": 1, "lines": 1, "offset": 2, "digest": "d"}
+    Path("out.part").write_bytes(b"xx")
+    Path("out.part.json").write_bytes(orjson.dumps(journal | {"counts": {}, "seconds": 0.5} | damage))
+    outcome = here("convert", "in", "--as", "passages", "-o", "out", "--resume")
+    assert_one_line(outcome, 1, "out.part.json: is not the journal of an interrupted run; remove it")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["chunk in -o out --max-words 18446744073709551616", "chunk in -o out --skip-bad 18446744073709551616",
+     "chunk in -o out --seed -18446744073709551616", "show in -n 18446744073709551616"],
+)  # fmt: skip
+def test_integers_beyond_64_bits_are_wrong_usage(arguments: str) -> None:
+    Path("in").write_bytes(FIRST)
+    assert_one_line(here(*arguments.split()), 2, ": must be below 2^63, is ")
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "told"),
+    [(b"q Q0 d 18446744073709551616 1 t\n", "run", "rank '18446744073709551616' does not fit into 64 bits"),
+     (b"q\td\t18446744073709551616\n", "qrels", "grade '18446744073709551616' does not fit into 64 bits"),
+     (b"q\td\t18446744073709551616\n", "run", "rank '18446744073709551616' is not a whole number from 1 on")],
+)  # fmt: skip
+def test_numbers_beyond_64_bits_in_a_file_are_named(content: bytes, kind: str, told: str) -> None:
+    Path("in").write_bytes(content)
+    assert_one_line(here("convert", "in", "--as", kind, "-o", "out"), 1, f"drtk: in:1: {told}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [("doc2query in --model m --top-p 0", "--top-p: must be at least 1e-06"),
+     ("expand-queries in --model m --top-p 0", "--top-p: must be at least 1e-06"),
+     ("chunk in --punkt-mb 1e308", "--punkt-mb: must be at most 1000000.0")],
+)  # fmt: skip
+def test_figures_that_cannot_be_computed_with_are_wrong_usage(arguments: str, told: str) -> None:
+    Path("in").write_bytes(FIRST)
+    assert_one_line(here(*arguments.split()), 2, told)
+
+
+@pytest.mark.parametrize("arguments", ["chunk caf\udce9 -o out", "fuse a b --tag \udcff -o out", "show caf\udce9"])
+def test_arguments_that_are_not_utf8_are_wrong_usage(arguments: str) -> None:
+    Path("caf\udce9").write_bytes(FIRST)
+    outcome = process(*arguments.split())
+    assert_one_line(outcome, 2, ": is not UTF-8; choose another name")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"weights": [{"a": 1}, 2]}, {"weights": ["x", 2]}, {"weights": [None, True]},
+     {"title": "two", "title_weights": 3}, {"title": "two", "title_weights": ["x"]}],
+)  # fmt: skip
+@pytest.mark.parametrize("html", [False, True])
+def test_weights_that_are_no_numbers_are_named(fields: dict[str, object], html: bool, collection: Collection) -> None:
+    row = {"_id": "a", "text": "one two", "weights": [1, 2], "metadata": {"weights_tokenizer": str(collection["model"])}}
+    Path("in").write_bytes(orjson.dumps(row | fields))
+    outcome = here("show", "in", *(["--html", "o.html"] if html else ["--weights"]))
+    assert_one_line(outcome, 1, "passage 'a': its weights must be a list of numbers")
