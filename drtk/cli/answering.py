@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from drtk.errors import RecordError, UsageError
+from drtk.io.progress import printable
 
 if TYPE_CHECKING:
     from drtk.questions.answering import Chosen
@@ -32,7 +33,7 @@ def answer_questions(question: str, answer: Answer, collection: Collection, corp
         page.show(question, *answer(question))
         return
     for line in _lines():
-        print(page.mark(line))
+        print(page.mark(printable(line)))
         page.show(line, *answer(line))
 
 
@@ -178,7 +179,7 @@ class _Page:
         from drtk.retrieval.snippets import shown
 
         for line in before:
-            print(line)
+            print(printable(line))
         if not ranking:
             log("nothing found")
         passages = [self._text(id) for id, _ in ranking]

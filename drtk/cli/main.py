@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from drtk import __version__
 from drtk.cli.usage import parsing_fault, usage_line
 from drtk.errors import DrtkError, OutputClosed, UsageError
+from drtk.io.progress import printable
 from drtk.io.streams import MAX_LINE_BYTES, set_max_line_bytes
 
 # In the order of a pipeline; each is a function of its own name in drtk/cli/, or a group of such: drtk NAME STEP.
@@ -214,7 +215,9 @@ def _check_arguments() -> None:
         try:
             word.encode()
         except UnicodeEncodeError:
-            raise UsageError(f"{word.encode(errors='backslashreplace').decode()}: is not UTF-8; choose another name") from None
+            raise UsageError(
+                f"{word.encode(errors='backslashreplace').decode()}: is not UTF-8; choose another name"
+            ) from None
 
 
 def _asked() -> str:
@@ -232,7 +235,7 @@ def _asked() -> str:
 
 def _complain(message: str) -> None:
     with contextlib.suppress(OSError):  # stderr on a full disk: nobody can be told
-        print(f"drtk: {message}", file=sys.stderr)
+        print(f"drtk: {printable(message)}", file=sys.stderr)
 
 
 def _leave(status: int) -> NoReturn:

@@ -18,6 +18,7 @@ def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
     import orjson
 
     from drtk.io.findings import counted
+    from drtk.io.progress import printable
     from drtk.io.streams import name_of
     from drtk.io.validation import validate as validated
 
@@ -25,6 +26,6 @@ def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
     if settings.json:
         print(orjson.dumps(findings.as_row()).decode())
     else:
-        print("\n".join(findings.lines()))
+        print(printable("\n".join(findings.lines())))
     if findings.errors:
         raise DrtkError(f"{name_of(source)}: {counted(findings.errors, 'error')}")

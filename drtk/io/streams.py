@@ -120,7 +120,7 @@ def compressed_faults(place: Callable[[], str]) -> Iterator[None]:
 
 def set_max_line_bytes(count: int) -> None:
     """Limit the length of input lines in this process, so that a decompression bomb cannot fill the memory."""
-    global _max_line_bytes  # noqa: PLW0603 - one setting of the process, as the log level is
+    global _max_line_bytes
     _max_line_bytes = count
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +121,11 @@ class Selection:
 def _read_best(path: Path) -> Best:
     """Read the best measurement of a checkpoint. Raises DrtkError for a file of other content."""
     content = read_json(path)
-    if not isinstance(content, dict) or {*content, "since"} != {item.name for item in fields(Best)}:
-        content = {}
-    best = Best(content.get("step"), content.get("value"), content.get("since", 0))
-    if type(best.step) is not int or type(best.since) is not int or type(best.value) not in (int, float):
+    known: dict[str, Any] = {"since": 0} | (content if isinstance(content, dict) else {})
+    kinds = {"step": (int,), "value": (int, float), "since": (int,)}
+    if known.keys() != kinds.keys() or any(type(known[name]) not in kinds[name] for name in kinds):
         raise DrtkError(f"{path}: is not the best measurement of a training; --force without --resume begins again")
-    return best
+    return Best(**known)
 
 
 def _share(path: Path, other: Path) -> None:

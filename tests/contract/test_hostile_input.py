@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import io
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import orjson
 import pytest
 import zstandard
 
+from drtk.cli.answering import answer_questions
 from drtk.io import run_blocks
 from drtk.io.intake import Intake
 from drtk.io.run_blocks import NotPlain, Seen, judged_places
 from drtk.io.streams import MAX_LINE_BYTES, set_max_line_bytes
+from drtk.text.word_pieces import WordPieceTokenizer
 from tests.contract.collection import Collection
 from tests.contract.running import Outcome, command, done, environment, here, process
 
@@ -171,7 +176,103 @@ def test_arguments_that_are_not_utf8_are_wrong_usage(arguments: str) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("html", [False, True])
 def test_weights_that_are_no_numbers_are_named(fields: dict[str, object], html: bool, collection: Collection) -> None:
-    row = {"_id": "a", "text": "one two", "weights": [1, 2], "metadata": {"weights_tokenizer": str(collection["model"])}}
+    row = {
+        "_id": "a",
+        "text": "one two",
+        "weights": [1, 2],
+        "metadata": {"weights_tokenizer": str(collection["model"])},
+    }
     Path("in").write_bytes(orjson.dumps(row | fields))
     outcome = here("show", "in", *(["--html", "o.html"] if html else ["--weights"]))
     assert_one_line(outcome, 1, "passage 'a': its weights must be a list of numbers")
+
+
+ESCAPES = "\x1b[31mred\x1b[0m \x9b2J \x07 \x7f\r"  # colour, clearing the screen, a bell
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def passage(**fields: object) -> bytes:
+    return orjson.dumps({"_id": "a\x1b[2J", "title": f"T {ESCAPES}", "text": f"one two {ESCAPES} three"} | fields) + b"\n"
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_control_characters_are_escaped_where_texts_are_shown(
+    colour: bool, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = str(collection["model"])
+    pieces = WordPieceTokenizer(model)([f"one two {ESCAPES} three"])[0]
+    weights = {"weights": [1.0] * len(pieces.ids), "metadata": {"weights_tokenizer": model}}
+    Path("in").write_bytes(passage(**weights))
+    Path("table").write_bytes(f"a\tb {ESCAPES}\n".encode())
+    if colour:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    for call in ("show in", "show table", "show in --weights", f"show in --preset mlm --model {model}"):
+        shown = done(*call.split()).out.decode()
+        assert "red" in shown, call
+        plain = re.sub("\x1b\\[(0|[0-9]+;48;5;[0-9]+)m", "", shown) if colour else shown  # drtk's own colours
+        assert CONTROLS.search(plain) is None, call
+    assert "\\x1b[31mred" in done("show", "in", "--weights").out.decode().replace(" ", "") or colour
+
+
+def test_control_characters_are_escaped_in_reports_of_what_is_wrong() -> None:
+    Path("in").write_bytes(passage() + passage())
+    Path("run").write_bytes(b"q Q0 a\x1b[31m 1 1 t\n" * 2)
+    for call in ("convert in --as passages", "validate in --as passages", "validate run --as run", "convert run --as run"):
+        outcome = here(*call.split(), "-o", "out") if call.startswith("convert") else here(*call.split())
+        assert outcome.status == 1
+        assert CONTROLS.search(outcome.out.decode() + outcome.err) is None, call
+        assert "\\x1b" in outcome.out.decode() + outcome.err, call
+
+
+def test_control_characters_are_escaped_in_what_a_search_shows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("in").write_bytes(passage())
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"two {ESCAPES}\n".encode())))
+
+    def answer(question: str) -> tuple[list[str], list[tuple[str, float]]]:
+        return [f"answer: {question}"], [("a\x1b[2J", 1.0), ("absent\x1b[2J", 0.5)]
+
+    answer_questions("-", answer, SimpleNamespace(manifests=[]), "in")  # type: ignore[arg-type]
+    shown = capsys.readouterr().out
+    assert shown.count("\\x1b[31mred") == 4  # the question, the line before, title and text
+    assert CONTROLS.search(shown) is None
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "latex"])
+def test_names_of_runs_cannot_break_a_table(format: str) -> None:
+    Path("run").write_bytes(b"q Q0 d 1 1 t\n")
+    Path("qrels").write_bytes(b"q\td\t1\n")
+    name = "a|b *c* `d` <script> [x](y) _e_ f_g \\ & &amp; ^~\x1b[31m"
+    call = ["--qrels", "qrels", "--format", format, "--measures", "RR"]
+    shown = done("eval", f"{name}=run", *call).out.decode()
+    row = shown.splitlines()[2 if format == "markdown" else 1 if format == "table" else 4]
+    assert row.startswith(
+        {
+            "table": "a|b *c* `d` <script> [x](y) _e_ f_g \\ & &amp; ^~\\x1b[31m  ",
+            "markdown": r"| a\|b \*c\* \`d\` \<script\> \[x\](y) \_e\_ f_g \\ & \&amp; ^\~\\x1b\[31m |",
+            "latex": r"a$|$b *c* `d` $<$script$>$ [x](y) \_e\_ f\_g \textbackslash{} \& \&amp; "
+            r"\textasciicircum{}\textasciitilde{}\textbackslash{}x1b[31m & ",
+        }[format]
+    )
+
+
+def test_names_and_texts_cannot_break_a_markdown_page() -> None:
+    names = ["a|b*c*", "<i>`d`"]
+    Path("one").write_bytes(b"q`1 Q0 d`1 1 1 t\nq2 Q0 x 1 1 t\n")
+    Path("two").write_bytes(b"q`1 Q0 x 1 1 t\nq2 Q0 d 1 1 t\n")
+    Path("qrels").write_bytes(b"q`1\td`1\t1\nq2\td\t1\n")
+    Path("queries").write_bytes(b"q`1\twhat <b>|*x*\nq2\twho\n")
+    runs = [f"{name}={run}" for name, run in zip(names, ("one", "two"), strict=True)]
+    corpus = [{"_id": id, "title": "*T*", "text": "a `b` <b>"} for id in ("d`1", "d", "x")]
+    Path("corpus").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in corpus))
+    texts = ["--qrels", "qrels", "--queries", "queries", "--corpus", "corpus"]
+    page = done("compare", *runs, *texts, "--format", "markdown", "--moved", "1", "--title", "<u>*T*").out.decode()
+    done("report", *runs, *texts, "-o", "out")
+    for text in (page, Path("out/report.md").read_text()):
+        for raw in ("<i>", "<b>", "<u>", "a|b", "*c*", "*T*", "(`q`1`", "a `b`"):
+            assert raw not in text, raw
+        assert "a\\|b\\*c\\*" in text
+        assert "\\<i\\>\\`d\\`" in text
+        assert "what \\<b\\>\\|\\*x\\*" in text
+        assert "(`` q`1 ``" in text

@@ -116,7 +116,9 @@ def test_a_closed_standard_stream_is_a_fault_where_it_is_needed(closed: str, sta
 def test_printing_to_a_closed_stdout_is_a_fault(arguments: str, tmp_path: Path) -> None:
     (tmp_path / "in").write_text('{"_id": "a", "text": "b"}\n')
     line = f'"{sys.executable}" -m drtk {arguments} >&-'
-    found = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment())
+    found = subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment()
+    )
     assert (found.returncode, found.stderr) == (1, "drtk: standard output: is closed\n")
 
 

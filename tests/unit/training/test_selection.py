@@ -27,7 +27,9 @@ def test_a_measurement_that_equals_the_best_is_not_called_worse(
     ]
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"step": "1", "value": 2.0, "since": 0}', '{"step": 1, "value": null}'])
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"step": "1", "value": 2.0, "since": 0}', '{"step": 1, "value": null}']
+)
 def test_a_best_measurement_of_other_types_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "best.json").write_text(content)
     selection = Selection(nn.Linear(1, 1), dict, tmp_path / "run", by="nDCG", every=1)
