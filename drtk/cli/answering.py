@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from drtk.errors import RecordError, UsageError
+from drtk.io.progress import printable
 
 if TYPE_CHECKING:
     from drtk.questions.answering import Chosen
@@ -32,7 +33,7 @@ def answer_questions(question: str, answer: Answer, collection: Collection, corp
         page.show(question, *answer(question))
         return
     for line in _lines():
-        print(page.mark(line))
+        print(page.mark(printable(line)))
         page.show(line, *answer(line))
 
 
@@ -140,7 +141,9 @@ def _lines() -> Iterator[str]:
     """Questions of stdin, each as soon as its line is complete; blank lines are passed over."""
     import sys
 
-    for number, line in enumerate(iter(sys.stdin.buffer.readline, b""), start=1):
+    from drtk.io.streams import raw_lines
+
+    for number, line in enumerate(raw_lines(sys.stdin.buffer, "<stdin>"), start=1):
         try:
             question = " ".join(line.decode("utf-8-sig" if number == 1 else "utf-8").split())
         except UnicodeDecodeError as error:
@@ -193,7 +196,7 @@ class _Page:
         from drtk.retrieval.snippets import shown
 
         for line in before:
-            print(line)
+            print(printable(line))
         if not ranking:
             log("nothing found")
         passages = [self._text(id) for id, _ in ranking]

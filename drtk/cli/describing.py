@@ -16,6 +16,8 @@ from drtk.errors import DrtkError
 from drtk.io.intake import Intake
 from drtk.io.integrity import SEAL
 from drtk.io.manifest import Manifest, manifest_path, read_json, read_manifest
+from drtk.io.progress import printable
+from drtk.io.rows import parse_row
 from drtk.io.streams import STANDARD
 
 _TOLD_APART = ("files", SEAL, "kind", "command", "started", "seconds", "settings", "inputs", "counts", "versions")
@@ -54,7 +56,7 @@ def describe(path: str, *, count: int) -> str:
     if not Path(path).is_dir():
         first = list(islice(_records(path), count))
         lines += [""] * bool(lines and first) + first
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def _manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -> Iterator[str]:
@@ -149,14 +151,12 @@ def _records(path: str) -> Iterator[str]:
         if not line.strip():
             continue
         try:
-            row = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            row = line.decode(errors="replace")
-        if isinstance(row, dict):
-            fields = (_clipped(f"{field:<11} {_compact(value)}", limit) for field, value in row.items())
-            yield "\n".join(fields) + "\n"
-        else:
-            yield _clipped(_compact(row), limit)
+            row = parse_row(line)
+        except ValueError:  # TSV, a run, or damaged
+            yield _clipped(line.decode(errors="replace"), limit)
+            continue
+        fields = (_clipped(f"{field:<11} {_compact(value)}", limit) for field, value in row.items())
+        yield "\n".join(fields) + "\n"
 
 
 def _clipped(text: str, limit: int) -> str:

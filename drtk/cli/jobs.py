@@ -19,6 +19,7 @@ from drtk.io.manifest import outdated
 from drtk.io.parts import WHOLE, parse_part
 from drtk.io.progress import log, set_verbosity
 from drtk.io.streams import STANDARD, check_outputs
+from drtk.settings.core import check_integer
 
 _FLAGS: dict[str, tuple[Any, Any]] = {
     "resume": (Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")], False),
@@ -183,6 +184,8 @@ def _common(
     @functools.wraps(function)
     def wrapper(*args: Any, **given: Any) -> Any:
         set_verbosity(quiet=given["quiet"], verbose=given["verbose"])
+        for option, value in given.items():
+            check_integer("--" + option.replace("_", "-"), value)
         common = {flag: given.pop(flag) for flag in flags}
         if make is None:
             return _run(function, *args, **given)

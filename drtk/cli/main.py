@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
 from importlib import import_module
+from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -17,6 +20,8 @@ from typer.core import TyperGroup
 from drtk import __version__
 from drtk.cli.usage import parsing_fault, usage_line
 from drtk.errors import DrtkError, OutputClosed, UsageError
+from drtk.io.progress import printable
+from drtk.io.streams import MAX_LINE_BYTES, set_max_line_bytes
 
 # In the order of a pipeline; each is a function of its own name in drtk/cli/, or a group of such: drtk NAME STEP.
 COMMANDS = (
@@ -53,6 +58,8 @@ COMMANDS = (
     "doctor",
 )
 
+MAX_LINE_FLAG = "--max-line-bytes"
+
 
 class _InOrder(TyperGroup):
     """Typer lists groups after all commands; the order of a pipeline does not care which is which."""
@@ -85,8 +92,20 @@ def drtk(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
+    max_line_bytes: Annotated[
+        int,
+        typer.Option(
+            MAX_LINE_FLAG,
+            metavar="N",
+            min=1,
+            max=(1 << 32) - 1,  # the store of texts keeps lengths in 32 bits
+            show_default="256 MiB",
+            help="Longest line of input after decompression, in bytes.",
+        ),
+    ] = MAX_LINE_BYTES,
 ) -> None:
     """Composable Unix-style tools for dense retrieval: each command reads and writes JSONL, runs or index folders."""
+    set_max_line_bytes(max_line_bytes)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # of every command by its name, the steps of a group by both their names
@@ -105,50 +124,109 @@ for _name in COMMANDS:
 def run() -> NoReturn:
     """Entry point: exit status 0 done, 1 data or resource fault, 2 usage, 130 interrupted, 141 reader gone."""
     verbose = "-v" in sys.argv or "--verbose" in sys.argv
-    if sys.stderr is None:  # closed by 2>&-: print and Typer would turn to stdout then, which is for records
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
+    _prepare_streams()
+    interrupts = _count_interrupts()
     try:
+        _check_arguments()
         left = app(prog_name="drtk", standalone_mode=False)  # the name also under python -m; we tell faults ourselves
         status = left if isinstance(left, int) else 0  # of typer.Exit, and of --help
         if status == 130:
             _complain("interrupted")
         _leave(status)
     except SystemExit as done:
+        if isinstance(done.__context__, BrokenPipeError):  # Typer's answer to a reader that went away is status 1
+            _leave(OutputClosed.status)
         _leave(done.code if isinstance(done.code, int) else 1)
     except OutputClosed as closed:
         _leave(closed.status)
     except BrokenPipeError:
         _leave(OutputClosed.status)
-    except DrtkError as error:
-        if verbose:
-            traceback.print_exc()
-        _complain(usage_line(str(error), _asked()) if isinstance(error, UsageError) else str(error))
-        _leave(error.status)
-    except OSError as error:
-        if error.errno is None:
+    except Exception as error:
+        if interrupts:  # raised within an import or a library, Ctrl-C may arrive as any exception
+            _complain("interrupted")
+            _leave(130)
+        reported = _report(error, verbose=verbose)
+        if reported is None:
             raise
-        if verbose:
-            traceback.print_exc()
-        _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
-        _leave(1)
+        _leave(reported)
     except KeyboardInterrupt:
         _complain("interrupted")
         _leave(130)
-    except Exception as error:
-        fault = parsing_fault(error)
-        if fault is None:
-            raise
+
+
+def _report(error: Exception, *, verbose: bool) -> int | None:
+    """Print the line for an error and return its exit status; None for a bug, which keeps its traceback."""
+    if isinstance(error, DrtkError):
+        status, told = error.status, str(error)
+        if isinstance(error, UsageError):
+            told = usage_line(told, _asked())
+    elif isinstance(error, OSError) and error.errno is not None:
+        status, told = 1, f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    elif (fault := parsing_fault(error)) is not None:
         if fault.startswith("usage: "):  # nothing but drtk, or the name of a group: that is asking for help
             with contextlib.suppress(OSError):
                 print(error, file=sys.stderr)
-        else:
-            _complain(usage_line(fault, _asked()))
-        _leave(2)
+            return 2
+        status, told, verbose = 2, usage_line(fault, _asked()), False
+    else:
+        return None
+    if verbose:
+        traceback.print_exception(error)
+    _complain(told)
+    return status
+
+
+class _ClosedStdout(io.TextIOBase):
+    """Stands for a standard output closed by >&-, so that printing fails instead of being ignored."""
+
+    def write(self, text: str) -> int:
+        raise DrtkError("standard output: is closed")
+
+    def fileno(self) -> int:
+        raise DrtkError("standard output: is closed")
+
+
+def _prepare_streams() -> None:
+    """Give closed streams a replacement, and let stdout take letters that its encoding lacks."""
+    if sys.stderr is None:  # closed by 2>&-: print and Typer would turn to stdout then, which is for records
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
+    if sys.stdout is None:
+        sys.stdout = _ClosedStdout()
+    elif isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _count_interrupts() -> list[int]:
+    """Note every Ctrl-C from here on in the returned list, and raise KeyboardInterrupt as usual."""
+    came: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
+    return came
+
+
+def _check_arguments() -> None:
+    """Raise UsageError for an argument that is not UTF-8: it could be written neither to JSON nor to a run."""
+    for word in sys.argv[1:]:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"{word.encode(errors='backslashreplace').decode()}: is not UTF-8; choose another name"
+            ) from None
 
 
 def _asked() -> str:
-    """The command on the command line, with its step; "" where none is named rightly. drtk has no option with a value."""
+    """The command on the command line, with its step; "" where none is named rightly."""
     words = sys.argv[1:]
+    if words[:1] == [MAX_LINE_FLAG]:
+        words = words[2:]
+    elif words[:1] and words[0].startswith(f"{MAX_LINE_FLAG}="):
+        words = words[1:]
     step = " ".join(words[:2])
     if step in FUNCTIONS:
         return step
@@ -157,7 +235,7 @@ def _asked() -> str:
 
 def _complain(message: str) -> None:
     with contextlib.suppress(OSError):  # stderr on a full disk: nobody can be told
-        print(f"drtk: {message}", file=sys.stderr)
+        print(f"drtk: {printable(message)}", file=sys.stderr)
 
 
 def _leave(status: int) -> NoReturn:

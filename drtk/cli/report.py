@@ -49,7 +49,7 @@ def report(
     from drtk.evaluation.report import PICTURE
     from drtk.evaluation.reporting import make_report
     from drtk.io.manifest import write_json
-    from drtk.io.progress import warn
+    from drtk.io.progress import printable, warn
     from drtk.io.runs import named_runs
     from drtk.retrieval.snippets import matched_stems, snippet
 
@@ -82,4 +82,4 @@ def report(
     job.counts |= {"systems": len(made.results), "queries": made.results[0].queries}
     job.finish()
     for line in made.text(shutil.get_terminal_size().columns):
-        print(line)
+        print(printable(line))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drtk.cli.saying import read_by, said_slot
+from drtk.io.progress import printable
 from drtk.settings.composition import Composition, Contrast, Recover
 from drtk.settings.objectives import OBJECTIVES
 
@@ -38,11 +39,13 @@ class Speller:
 
     def __call__(self, id: int) -> tuple[str, bool]:
         """(text, whether it goes on with the word before)."""
-        token = self._tokenizer.convert_ids_to_tokens(int(id))
+        token = printable(self._tokenizer.convert_ids_to_tokens(int(id)))
         if id in self._tokenizer.all_special_ids:
             return token, False
         if self._spaced:
-            return self._tokenizer.convert_tokens_to_string([token]).strip(), not token.startswith(self._spaced)
+            return printable(self._tokenizer.convert_tokens_to_string([token]).strip()), not token.startswith(
+                self._spaced
+            )
         return token.removeprefix("##"), token.startswith("##")
 
 
@@ -205,7 +208,7 @@ def slots_shown(
     width = max(60, shutil.get_terminal_size().columns)
     for row in rows:
         slots = build(row, epoch=0, step=0)
-        yield f"{'document of ' if by_document else ''}{called(row)}"
+        yield f"{'document of ' if by_document else ''}{printable(called(row))}"
         for name, slot in slots.items():
             yield from slot_lines(plan, name, slot, fill(name, slot), spell=spell, colour=colour, width=width)
         yield ""

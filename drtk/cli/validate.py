@@ -23,6 +23,7 @@ def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
 
     from drtk.io.findings import counted
     from drtk.io.manifest import FOLDER_MANIFEST, UNFINISHED_MANIFEST
+    from drtk.io.progress import printable
     from drtk.io.streams import name_of
     from drtk.io.validation import validate as validated
     from drtk.io.validation import validate_folder
@@ -32,6 +33,6 @@ def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
     if settings.json:
         print(orjson.dumps(findings.as_row()).decode())
     else:
-        print("\n".join(findings.lines()))
+        print(printable("\n".join(findings.lines())))
     if findings.errors:
         raise DrtkError(f"{name_of(source)}: {counted(findings.errors, 'error')}")

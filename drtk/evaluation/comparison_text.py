@@ -10,8 +10,9 @@ from math import isinf
 import orjson
 
 from drtk.evaluation.comparison import Comparison, Contrast, Standing
-from drtk.evaluation.grids import Cell, Row, grid_lines
+from drtk.evaluation.grids import Cell, Row, escape_markdown, grid_lines, markdown_code
 from drtk.evaluation.moves import Move, Place
+from drtk.io.progress import printable
 
 WIDTH = 100
 
@@ -30,7 +31,7 @@ def comparison_lines(comparison: Comparison, moved: Sequence[Move]) -> Iterator[
         yield from (f"% {line}" for line in notes(comparison))
         yield from _latex(comparison)
         return
-    yield from _paragraphs(comparison, moved, markdown=format == "markdown")
+    yield from map(printable, _paragraphs(comparison, moved, markdown=format == "markdown"))
 
 
 def scope(comparison: Comparison) -> str:
@@ -149,13 +150,13 @@ def _paragraphs(comparison: Comparison, moved: Sequence[Move], *, markdown: bool
     format = "markdown" if markdown else "table"
     digits = comparison.settings.digits
     pair = "" if len(comparison.pairs) > 1 else " minus ".join(reversed(comparison.pairs[0]))
-    yield f"# {comparison.settings.title}" if markdown else comparison.settings.title
+    yield f"# {escape_markdown(comparison.settings.title)}" if markdown else comparison.settings.title
     yield from [""] * markdown
     yield scope(comparison)
     yield ""
     yield from grid_lines(*standing_grid(comparison), format, digits=digits)
     yield ""
-    yield from [f"## {pair or 'Differences'}", ""] if markdown else [f"{pair}:"] if pair else []
+    yield from [f"## {escape_markdown(pair) or 'Differences'}", ""] if markdown else [f"{pair}:"] if pair else []
     yield from grid_lines(*readable_grid(comparison), format, digits=digits)
     yield ""
     for note in notes(comparison):
@@ -164,7 +165,7 @@ def _paragraphs(comparison: Comparison, moved: Sequence[Move], *, markdown: bool
         pair_of = (move.baseline, move.system)
         if at == 0 or pair_of != (moved[at - 1].baseline, moved[at - 1].system):
             title = f"Queries that moved most, {move.system} against {move.baseline}"
-            yield from [f"## {title}", ""] if markdown else ["", f"{title}:"]
+            yield from [f"## {escape_markdown(title)}", ""] if markdown else ["", f"{title}:"]
         yield from [""] * (not markdown)
         yield from _markdown_move(move, digits) if markdown else _move(move, digits)
 
@@ -214,24 +215,18 @@ def _move(move: Move, digits: int) -> Iterator[str]:
 
 
 def _markdown_move(move: Move, digits: int) -> Iterator[str]:
-    yield f"**{escaped(move.text or move.query_id)}** (`{move.query_id}`): {headline(move, digits)}"
+    name = escape_markdown(move.text or move.query_id)
+    yield f"**{name}** ({markdown_code(move.query_id)}): {escape_markdown(headline(move, digits))}"
     yield ""
     for what, place in [(f"relevant, {placed(place)}", place) for place in move.relevant] + list(leading(move)):
-        yield f"- {what}: **{escaped(place.title or place.id)}** (`{place.id}`) {escaped(place.snippet)}".rstrip()
+        name, snippet = escape_markdown(place.title or place.id), escape_markdown(place.snippet)
+        yield f"- {escape_markdown(what)}: **{name}** ({markdown_code(place.id)}) {snippet}".rstrip()
     yield ""
-
-
-def escaped(text: str) -> str:
-    """Text as it is, in Markdown."""
-    plain = " ".join(text.split())
-    for sign in "\\`*_<>[]|#":
-        plain = plain.replace(sign, "\\" + sign)
-    return plain
 
 
 def _latex(comparison: Comparison) -> Iterator[str]:
     """Two tables: averages, then differences."""
-    texts = {"†": "$^\\dagger$", "±": "$\\pm$", "…": "\\dots{}", "∞": "$\\infty$", "<": "$<$"}
+    texts = {"†": "$^\\dagger$", "±": "$\\pm$", "…": "\\dots{}", "∞": "$\\infty$"}
     for grid in (standing_grid(comparison), readable_grid(comparison)):
         yield ""
         for line in grid_lines(*grid, "latex", digits=comparison.settings.digits):

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from drtk.evaluation.evaluate import Value
+from drtk.io.progress import printable
+
+_MARKDOWN = re.compile(r"[\\`*>\[\]|~#]|<(?=[A-Za-z/!?])|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
+_LATEX = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
 
 
 @dataclass(frozen=True)
@@ -29,8 +34,8 @@ def grid_lines(header: list[str], rows: Sequence[Row], format: str, *, digits: i
         yield from _csv_lines(header, rows)
         return
     text = {"table": _aligned, "markdown": _markdown, "latex": _latex}[format]
-    cells = [[Shown(shown(cell.value, digits), cell.note, cell.best) for cell in row] for row in rows]
-    yield from text(header, cells, _texts_among(rows))
+    cells = [[Shown(printable(shown(cell.value, digits)), cell.note, cell.best) for cell in row] for row in rows]
+    yield from text([*map(printable, header)], cells, _texts_among(rows))
 
 
 class Shown(NamedTuple):
@@ -87,17 +92,30 @@ def _markdown(header: list[str], rows: list[list[Shown]], left: list[bool]) -> I
     even = [has and len(found) == 1 for has, found in zip(noted(rows), lengths, strict=True)]
 
     def line(fields: Sequence[str]) -> str:
-        return "| " + " | ".join(field.replace("|", "\\|") for field in fields) + " |"
+        return "| " + " | ".join(fields) + " |"
 
-    yield line(header)
+    yield line([escape_markdown(name) for name in header])
     yield line([":---" if text or same else "---:" for text, same in zip(left, even, strict=True)])
     for row in rows:
-        yield line([f"**{cell.text}{cell.note}**" if cell.best else cell.text + cell.note for cell in row])
+        cells = [(escape_markdown(cell.text) + cell.note.replace("|", "\\|"), cell.best) for cell in row]
+        yield line([f"**{text}**" if best else text for text, best in cells])
+
+
+def escape_markdown(text: str) -> str:
+    """Return a text on one line that Markdown renders literally; underscores within words need no escape."""
+    return _MARKDOWN.sub(r"\\\g<0>", printable(" ".join(text.split())))
+
+
+def markdown_code(text: str) -> str:
+    """Return a text as a Markdown code span."""
+    plain = printable(" ".join(text.split()))
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", plain)), default=0))
+    return f"{fence} {plain} {fence}" if len(fence) > 1 else f"`{plain}`"
 
 
 def _latex(header: list[str], rows: list[list[Shown]], left: list[bool]) -> Iterator[str]:
     """Two columns without a space between them where something stands after a value."""
-    special = str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}"})
+    special = str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | {c: f"${c}$" for c in "<>|"} | _LATEX)
     two = noted(rows)
 
     def line(cells: Sequence[Shown]) -> str:

@@ -12,6 +12,7 @@ from drtk.evaluation.curves import LossCurve
 from drtk.evaluation.evaluate import Evaluation
 from drtk.evaluation.examples import ExampleQuery, TopHit
 from drtk.evaluation.findings import Overlap, finding, leaders, significance_note
+from drtk.evaluation.grids import escape_markdown, markdown_code
 from drtk.evaluation.measures import Measure
 from drtk.evaluation.tables import table_lines
 
@@ -92,20 +93,24 @@ class Report:
 
     def markdown(self) -> Iterator[str]:
         """Lines of report.md."""
-        yield from (f"# {self.title}", "", self._scope(), "")
+        yield from (f"# {escape_markdown(self.title)}", "", self._scope(), "")
         yield from table_lines(self.results, self.measures, format="markdown", per_query=False)
         if self.picture:
             yield from ("", f"![{', '.join(self.names)} by system, recall by depth, loss by step]({PICTURE})")
         yield from ("", "## Findings", "")
-        yield from (f"- {line}" for line in self.findings())
+        yield from (f"- {escape_markdown(line)}" for line in self.findings())
         if self.examples:
             yield from ("", "## Examples", "")
         for example in self.examples:
-            yield f"**{_escaped(example.text)}** (`{example.query_id}`; {self._why(example)})"
+            why = escape_markdown(self._why(example))
+            yield f"**{escape_markdown(example.text)}** ({markdown_code(example.query_id)}; {why})"
             yield ""
             for hit in example.hits:
-                head = f"**{_escaped(hit.title)}** (`{hit.id}`)" if hit.title else f"`{hit.id}`" if hit.id else ""
-                yield f"- {hit.system}, {_standing(hit)}: {head} {_escaped(hit.snippet)}".rstrip()
+                head = markdown_code(hit.id) if hit.id else ""
+                if hit.title:
+                    head = f"**{escape_markdown(hit.title)}** ({head})"
+                system, snippet = escape_markdown(hit.system), escape_markdown(hit.snippet)
+                yield f"- {system}, {_standing(hit)}: {head} {snippet}".rstrip()
             yield ""
 
     def text(self, width: int) -> Iterator[str]:
@@ -148,11 +153,3 @@ def _standing(hit: TopHit) -> str:
     if hit.relevant:
         return "right"
     return "the right one is not retrieved" if hit.rank is None else f"the right one is at rank {hit.rank}"
-
-
-def _escaped(text: str) -> str:
-    """Text as it is, in Markdown."""
-    plain = " ".join(text.split())
-    for sign in "\\`*_<>[]|#":
-        plain = plain.replace(sign, "\\" + sign)
-    return plain

@@ -11,7 +11,7 @@ from drtk.errors import MissingDependency, pip_install
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 SUFFIXES = (".gz", ".zst")
-_BLOCK = 1 << 15  # compressed bytes per step: bounds what one step can unfold into memory
+_BLOCK = 1 << 10  # compressed bytes per step; zstd unpacks them to 32 MiB at most
 
 
 def unpacked(stream: BinaryIO, head: bytes) -> BinaryIO:

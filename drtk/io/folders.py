@@ -217,6 +217,8 @@ class FolderJob:
     def _changes(self) -> list[str]:
         """Settings that differ from those the unfinished folder was begun with, and files they name that changed."""
         found = read_json(self._unfinished)
+        if not _is_unfinished(found):
+            raise DrtkError(f"{self._unfinished}: is damaged; --force without --resume begins again")
         before, now = found["settings"], plain(self.settings)
         free = {*SOURCES, *self.may_differ}
         changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in free)
@@ -390,6 +392,18 @@ def _remove(folder: Path) -> None:
             _delete(item)
     unfinished.unlink(missing_ok=True)
     folder.rmdir()
+
+
+def _is_unfinished(found: Manifest) -> bool:
+    """Return whether the fields of an unfinished manifest that a resumed run reads have the right types."""
+    stretch = found.get("stretch", {"began": 0.0, "before": 0.0})
+    return (
+        isinstance(found.get("started"), str)
+        and isinstance(found.get("streams", {}), dict)
+        and isinstance(found.get("changes", []), list)
+        and isinstance(stretch, dict)
+        and all(type(stretch.get(name)) in (int, float) for name in ("began", "before"))
+    )
 
 
 def _said(value: Any) -> str:

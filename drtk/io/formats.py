@@ -12,7 +12,7 @@ from drtk.io.examples import FoundExample, found_example, is_example, result_hit
 from drtk.io.intake import Intake
 from drtk.io.jsonarray import array_rows, is_array
 from drtk.io.kinds import is_candidate
-from drtk.io.rows import Row, json_fault, minted, parse_row, passage_from, query_from
+from drtk.io.rows import Row, is_too_deep, json_fault, minted, parse_row, passage_from, query_from
 from drtk.io.tables import is_table, table_rows
 from drtk.io.tsv import Placed, passage_lines, query_lines
 from drtk.records import Example, Hit, Passage, Qrel, Query
@@ -209,7 +209,7 @@ def _jsonl(lines: Iterator[tuple[int, bytes]]) -> Iterator[Placed]:
             if line.strip():
                 yield number, ValueError(json_fault(line, error))
             continue
-        if type(row) is dict:
+        if type(row) is dict and not is_too_deep(line, row):
             yield number, row
         else:
             try:
@@ -283,8 +283,8 @@ def _ranked_pairs(source: str, intake: Intake) -> Found[Hit]:
     for number, columns in _columns_of(source, intake, "qid pid rank"):
         if isinstance(columns, ValueError):
             yield number, columns
-        elif not columns[2].isdecimal() or int(columns[2]) < 1:
-            yield number, ValueError(f"rank '{columns[2]}' is not a whole number from 1 on")
+        elif not columns[2].isdecimal() or not 1 <= int(columns[2]) < 1 << 63:
+            yield number, ValueError(f"rank '{columns[2]}' is not a whole number from 1 on, below 2^63")
         else:
             rank = int(columns[2])
             yield number, Hit(columns[0], columns[1], rank, 1 / rank)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from drtk.errors import DrtkError
-from drtk.io.manifest import SOURCES, from_stream, inputs_named, plain, read_json, unchanged, write_json
+from drtk.io.manifest import SOURCES, are_entries, from_stream, inputs_named, plain, read_json, unchanged, write_json
 
 
 @dataclass
@@ -45,8 +45,8 @@ class Journal:
         if not path.exists():
             return None
         content = read_json(path)
-        # Journals of earlier versions lack the last two.
-        if not isinstance(content, dict) or {*content, "seconds", "replaces"} != {item.name for item in fields(cls)}:
+        # Journals of earlier versions lack these two.
+        if not isinstance(content, dict) or not _is_journal({"seconds": 0.0, "replaces": None} | content):
             raise DrtkError(f"{path}: is not the journal of an interrupted run; remove it, or choose another output")
         return cls(**content)
 
@@ -76,6 +76,29 @@ def identity(output: Path) -> dict[str, int] | None:
     except OSError:
         return None
     return {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
+
+
+def _is_journal(content: dict[str, Any]) -> bool:
+    """Return whether a JSON object has the fields of a journal, each of the right type."""
+    kinds = {item.name: type(getattr(Journal({}), item.name)) for item in fields(Journal)}
+    if content.keys() != kinds.keys():
+        return False
+    if any(type(content[name]) is not kind for name, kind in kinds.items() if name not in ("seconds", "replaces")):
+        return False
+    counts = (content["records"], content["lines"], content["offset"])
+    return (
+        type(content["seconds"]) in (int, float)
+        and isinstance(content["replaces"], dict | None)
+        and min(counts) >= 0
+        and _are_counts(content["counts"])
+        and are_entries(content["sources"] + content["others"])
+    )
+
+
+def _are_counts(counts: dict[str, Any]) -> bool:
+    return all(
+        _are_counts(value) if isinstance(value, dict) else type(value) in (int, float) for value in counts.values()
+    )
 
 
 def _changed(entries: list[dict[str, Any]]) -> list[str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from drtk.io.rows import Row, parse_row
+from drtk.io.streams import max_line_bytes, too_long
 
 # A string (as far as it is there), or a bracket. A string that is cut off by the end of the block matches to the end.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
@@ -20,9 +21,13 @@ def is_array(head: bytes) -> bool:
 def array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueError]]:
     """(line on which it begins, object) for each element of an array; what cannot be read arrives as its ValueError.
 
-    blocks: the bytes of the file, in pieces of any size. A file that ends before its array does gives a last error.
+    blocks: the bytes of the file, in pieces of any size. A file that ends before its array does gives a last error, and so
+    does an element that is longer than a line may be.
     """
     for count, (line, text) in enumerate(_elements(blocks), start=1):
+        if isinstance(text, ValueError):
+            yield line, text
+            return
         if text is None:
             yield line, ValueError(f"the array breaks off in or after element {count - 1:,}, as if cut short")
             return
@@ -35,8 +40,11 @@ def array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueError]
             yield line, ValueError(f"element {count:,}: {error}")
 
 
-def _elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | None]]:
-    """(line, bytes of an element); None where the file ends early, b"" where something else than an object comes."""
+def _elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | ValueError | None]]:
+    """(line, bytes of an element); a ValueError where it is too long.
+
+    None where the file ends early, b"" where something else than an object comes.
+    """
     pieces = iter(blocks)
     text = next(pieces, b"").removeprefix(b"\xef\xbb\xbf")
     start = text.index(b"[") + 1 if b"[" in text else len(text)
@@ -53,14 +61,18 @@ def _elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | None]]:
                 return
             continue
         if text[start : start + 1] == b"]":
-            if not text[start + 1 :].strip() and not b"".join(pieces).strip():
+            if not text[start + 1 :].strip() and not any(piece.strip() for piece in pieces):
                 return
             yield line, b""
             return
         if text[start : start + 1] != b"{":
             yield line, b""
             return
-        text, start, end = _whole(text, start, pieces)
+        try:
+            text, start, end = _whole(text, start, pieces)
+        except ValueError as error:
+            yield line, error
+            return
         if end < 0:
             yield line, None
             return
@@ -80,13 +92,17 @@ def _whole(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[bytes, int
             elif mark in b"}]":
                 depth -= 1
                 if depth == 0:
+                    if token.end() - start > max_line_bytes():
+                        raise ValueError(too_long("element"))
                     return text, start, token.end()
             elif token.end() == len(text) and not _closed(mark):
                 at = token.start()  # a string that goes on in the next block is looked at again from its quote
                 break
             at = token.end()
+        if len(text) - start > max_line_bytes():
+            raise ValueError(too_long("element"))
         # As much again as there is: an object of any size is looked through a bounded number of times.
-        more, wanted = [], len(text) - start
+        more, wanted = [], min(len(text) - start, max_line_bytes() + 1 - len(text) + start)
         while wanted > 0 and (piece := next(pieces, b"")):
             more.append(piece)
             wanted -= len(piece)

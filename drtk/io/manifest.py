@@ -243,7 +243,13 @@ def is_manifest(content: Any) -> bool:
         and isinstance(content.get("settings"), dict)
         and str(content.get("command", "")).split(" ")[0] == "drtk"
         and isinstance(content.get("inputs"), list)
+        and are_entries(content["inputs"])
     )
+
+
+def are_entries(items: list[Any]) -> bool:
+    """Return whether all items of a JSON list describe inputs."""
+    return all(isinstance(item, dict) and isinstance(item.get("path"), str) for item in items)
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,11 +16,21 @@ _LOGGER = logging.getLogger("drtk")
 PLAIN_INTERVAL = 30.0  # seconds between progress lines where stderr is no terminal
 
 
+_VISIBLE = {
+    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
+}  # terminals take these as commands
+
+
+def printable(text: str) -> str:
+    """Return a text with its control characters escaped (ESC as \\x1b), so that it cannot drive a terminal."""
+    return text.translate(_VISIBLE)
+
+
 class _Stderr(logging.Handler):
     """Writes to what stderr is at that moment, above a bar where one is shown; a full or closed stderr is no fault."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        message = self.format(record)
+        message = printable(self.format(record))
         bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
         with contextlib.suppress(OSError, ValueError):
             if bars is not None and sys.stderr is not None:

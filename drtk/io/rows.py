@@ -11,6 +11,8 @@ import orjson
 from drtk.records import Example, Expansion, Passage, Prediction, Query, kind_problem
 
 Row = dict[str, Any]
+MAX_DEPTH = 200  # levels of nested JSON; orjson reads 1,023 but writes 254, and records may be put into others
+TOO_DEEP = f"JSON nested more than {MAX_DEPTH} levels deep"
 PASSAGE_IDS = ("_id", "id", "docid", "doc_id", "passage_id", "psg_id", "pid")
 _new = Passage.__new__
 _set_id, _set_text, _set_title, _set_metadata, _set_extra = (
@@ -30,7 +32,24 @@ def parse_row(line: bytes) -> Row:
         raise ValueError(json_fault(line, error)) from error
     if type(row) is not dict:
         raise ValueError(f"expected a JSON object, found {_kind_of(row)}")
+    if is_too_deep(line, row):
+        raise ValueError(TOO_DEEP)
     return row
+
+
+def is_too_deep(line: bytes, row: Row) -> bool:
+    """Return whether a JSON object is nested more than MAX_DEPTH levels deep, so that it could not be written again."""
+    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:  # nearly every line: no need to look at its values
+        return False
+    level: list[Any] = [row]
+    for _ in range(MAX_DEPTH):
+        level = [
+            value
+            for container in level
+            for value in (container.values() if type(container) is dict else container)
+            if type(value) is dict or type(value) is list
+        ]
+    return bool(level)
 
 
 def json_fault(text: bytes, error: orjson.JSONDecodeError) -> str:
@@ -42,6 +61,8 @@ def json_fault(text: bytes, error: orjson.JSONDecodeError) -> str:
         return f"not UTF-8 at byte {fault.start + 1}{hint}"
     if not text.strip():
         return "not JSON: nothing there"
+    if error.msg.startswith("depth limit"):
+        return TOO_DEEP
     if error.msg.startswith("unexpected end"):
         return f"not JSON: it breaks off after {len(text):,} bytes, as if cut short"
     if error.msg.startswith("unexpected content after"):

@@ -19,6 +19,7 @@ from drtk.io.intake import Intake
 from drtk.io.trec import Judgements, QueryHits
 
 BLOCK = 1 << 22  # bytes: arrays of a block stay in the processor's cache
+_LARGEST_QUERY = 1 << 28  # bytes: more lines of one query, or a longer line, are left to the other readers
 _LONGEST_RANK, _LONGEST_SCORE = 8, 16  # letters
 _TABLE_BITS = 22
 _POWERS = 10.0 ** np.arange(23)
@@ -73,6 +74,8 @@ def _whole_queries(source: str, intake: Intake) -> Iterator[bytes]:
     rest = b""
     for block in intake.blocks(source, BLOCK):
         data = rest + block
+        if len(data) > _LARGEST_QUERY:
+            raise NotPlain  # read line by line, where the length of a line is limited
         end = data.rfind(b"\n") + 1
         last = data.rfind(b"\n", 0, max(end - 1, 0)) + 1  # where the last whole line begins
         query = data[last:end].split(None, 1)[:1]

@@ -109,6 +109,8 @@ class ShardWriter:
         self.folder, self.dimension, self.dtype = folder, dimension, np.dtype(dtype)
         self._journal = folder / JOURNAL
         self._entries: list[dict[str, Any]] = read_json(self._journal) if self._journal.exists() else []
+        if not isinstance(self._entries, list) or not all(map(_is_entry, self._entries)):
+            raise DrtkError(f"{self._journal}: is not a list of finished shards; --force without --resume begins again")
 
     @property
     def entries(self) -> list[dict[str, Any]]:
@@ -162,6 +164,10 @@ class ShardWriter:
     def close(self) -> None:
         """Take the journal away; meta.json is to list the shards from here on."""
         self._journal.unlink(missing_ok=True)
+
+
+def _is_entry(item: Any) -> bool:
+    return isinstance(item, dict) and type(item.get("rows")) is int and isinstance(item.get("digest"), str)
 
 
 def records_digest(records: Iterable[Any]) -> str:

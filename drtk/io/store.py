@@ -27,7 +27,7 @@ from drtk.io.jsonl import dump, read_passages
 from drtk.io.manifest import read_object, write_json
 from drtk.io.progress import log, track
 from drtk.io.rows import parse_row, passage_from
-from drtk.io.streams import digest_file, is_stream, name_of
+from drtk.io.streams import digest_file, is_stream, max_line_bytes, name_of, raw_lines
 from drtk.records import Passage
 
 _BLOCK = 1 << 20
@@ -227,7 +227,7 @@ def _is_plain_jsonl(path: Path) -> bool:
             return False
         file.seek(0)
         try:
-            passage_from(parse_row(file.readline()))
+            passage_from(parse_row(file.readline(max_line_bytes())))
         except ValueError:
             return False  # training data, perhaps, which holds passages; the reader of all formats will know
         return True
@@ -237,7 +237,7 @@ def _located(path: Path) -> Iterator[tuple[str, int, int]]:
     """(id, offset, length) of the lines of a plain JSONL file, which stays where it is."""
     offset = 0
     with open(path, "rb", buffering=1 << 20) as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(raw_lines(file, str(path)), start=1):
             if line.strip():
                 try:
                     yield passage_from(parse_row(line)).id, offset, len(line)

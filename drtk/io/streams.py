@@ -10,6 +10,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, BinaryIO
@@ -20,6 +21,8 @@ from drtk.io.compression import SUFFIXES, packer, unpacked
 from drtk.io.interrupts import interrupts_held
 
 STANDARD = "-"
+MAX_LINE_BYTES = 256 << 20  # of decompressed input; `drtk --max-line-bytes` changes it
+_max_line_bytes = MAX_LINE_BYTES
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -115,14 +118,45 @@ def compressed_faults(place: Callable[[], str]) -> Iterator[None]:
         raise
 
 
+def set_max_line_bytes(count: int) -> None:
+    """Limit the length of input lines in this process, so that a decompression bomb cannot fill the memory."""
+    global _max_line_bytes
+    _max_line_bytes = count
+
+
+def max_line_bytes() -> int:
+    """Return the largest length of an input line, in bytes."""
+    return _max_line_bytes
+
+
+def too_long(what: str = "line") -> str:
+    """Return the message for a line, or another unit of input, above `max_line_bytes`."""
+    size, rest = divmod(_max_line_bytes, 1 << 20)
+    limit = f"{_max_line_bytes:,} bytes" if rest else f"{size:,} MiB"
+    return f"{what} longer than {limit}; split it, or raise the limit: drtk --max-line-bytes N COMMAND …"
+
+
+def raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    """Iterate over the lines of a binary stream with their line ends.
+
+    Raises RecordError at a line longer than `max_line_bytes`, without reading more of it.
+    """
+    limit = _max_line_bytes
+    longest = limit + 1  # with its line end
+    for number, line in enumerate(iter(partial(stream.readline, longest), b""), start=1):
+        if len(line) == longest and line[-1:] != b"\n":
+            raise RecordError(f"{name}:{number}", too_long())
+        yield line
+
+
 def read_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
     """(line number, line without its end) of a binary stream; a BOM and CRs before line ends are taken off.
 
-    Raises RecordError where compressed data ends early or is damaged, DrtkError where the disk fails.
+    Raises RecordError where compressed data ends early or is damaged or a line is too long, DrtkError where the disk fails.
     """
     number = 0
     with compressed_faults(lambda: f"{name}:{number + 1}"):
-        for number, line in enumerate(stream, start=1):
+        for number, line in enumerate(raw_lines(stream, name), start=1):
             if number == 1 and line.startswith(_BOM):
                 line = line[len(_BOM) :]
             yield number, line.rstrip(b"\r\n")

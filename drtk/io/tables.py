@@ -86,7 +86,7 @@ def _parquet_rows(paths: list[Path]) -> Iterator[Row]:
                 for batch in file.iter_batches(batch_size=_BATCH):
                     yield from batch.to_pylist()
         except (OSError, ValueError) as error:  # pyarrow's own errors are of these kinds
-            raise DrtkError(f"{path}: not readable as Parquet: {error}") from error
+            raise DrtkError(f"{path}: not readable as Parquet: {' '.join(str(error).split())}") from error
 
 
 def _saved_rows(path: Path) -> Iterator[Row]:

@@ -22,6 +22,7 @@ Order = Literal["score", "rank"]
 Judgements = dict[str, dict[str, int]]
 
 RUN_COLUMNS = "qid Q0 docid rank score tag"
+_MAX_NUMBER = (1 << 63) - 1  # of a rank or a grade
 _BLOCK = 20_000  # lines split at once: one call for many lines is what makes reading fast
 
 
@@ -174,7 +175,7 @@ def _split(block: list[tuple[int, bytes]]) -> list[QueryHits] | None:
         ranks = list(map(int, tokens[3::6]))
     except ValueError:
         return None
-    if not isfinite(sum(scores)) or "_" in "".join(tokens[4::6]):
+    if not isfinite(sum(scores)) or "_" in "".join(tokens[4::6]) or max(ranks) > _MAX_NUMBER or min(ranks) < 0:
         return None
     doc_ids, tags = tokens[2::6], tokens[5::6]
     pieces, start = [], 0
@@ -221,9 +222,12 @@ def _whole(text: str, what: str) -> int:
     try:
         if "_" in text:  # Python's own way of writing numbers, nobody else's
             raise ValueError
-        return int(text)
+        number = int(text)
     except ValueError:
         raise ValueError(f"{what} '{text}' is not a whole number") from None
+    if not -_MAX_NUMBER <= number <= _MAX_NUMBER:
+        raise ValueError(f"{what} '{text}' does not fit into 64 bits")
+    return number
 
 
 def _finite(text: str) -> float:
@@ -302,6 +306,8 @@ def _told(error: ValueError, line: bytes, number: int, expected: str) -> str:
     if line.lstrip().startswith((b"{", b"[")):
         return f"looks like JSON; expected {expected}"
     kind = kind_of(line) if number == 1 else None
+    if kind is not None and expected.removeprefix("a ") in kind:
+        return str(error)
     return f"{error}; this seems to be a file of {kind}" if kind else str(error)
 
 

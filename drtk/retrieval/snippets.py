@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
+from drtk.io.progress import printable
 from drtk.records import Passage
 from drtk.retrieval.base import Ranking
 from drtk.text.words import stem_with, stop_words
@@ -77,16 +78,17 @@ def shown(
     """Lines for a terminal of `width` columns: rank, score and title; the id; the snippet. None: a text not at hand."""
     stems = matched_stems(question)
     for rank, ((id, score), passage) in enumerate(zip(ranking, passages, strict=True), start=1):
+        id = printable(id)
         head = f"{rank:>2}  {score:<z8.4f}  "
         indent = " " * 4
         if passage is None:
             yield head + id
             continue
-        title = " ".join(passage.title.split())
+        title = printable(" ".join(passage.title.split()))
         yield head + (textwrap.shorten(title, max(20, width - len(head)), placeholder=" …") if title else id)
         if title:
             yield indent + id
-        yield from _wrapped(snippet(passage.text, stems, mark="\0{}\1".format), width, indent, mark)
+        yield from _wrapped(snippet(printable(passage.text), stems, mark="\0{}\1".format), width, indent, mark)
         yield ""
 
 

@@ -27,6 +27,9 @@ class Idle:
     when: Mapping[str, tuple[Any, ...]]
 
 
+MAX_INTEGER = (1 << 63) - 1  # what JSON writers, numpy and itertools take
+
+
 def knob(
     default: Any,
     help: str,
@@ -127,6 +130,7 @@ def _item(flag: str, value: Any, plain: Any, metadata: Mapping[str, Any]) -> Any
         value = float(value)
     if not isinstance(value, get_origin(plain) or plain) or (isinstance(value, bool) and plain is not bool):
         raise UsageError(f"{flag}: expected {plain.__name__}, found {value!r}")
+    check_integer(flag, value)
     low, high = metadata.get("at_least"), metadata.get("at_most")
     if isinstance(value, float) and isnan(value):
         raise UsageError(f"{flag}: is not a number")
@@ -143,6 +147,12 @@ def check_word(flag: str, value: str) -> None:
     """Raise UsageError for a value that is empty or contains white space: it would shift the columns of a run."""
     if value.split() != [value]:
         raise UsageError(f"{flag}: '{value}' must be one word")
+
+
+def check_integer(flag: str, value: Any) -> None:
+    """Raise UsageError for an integer that does not fit into 64 bits."""
+    if isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:
+        raise UsageError(f"{flag}: must be below 2^63, is {value}")
 
 
 def plain_type(kind: Any) -> Any:

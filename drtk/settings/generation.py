@@ -20,7 +20,7 @@ class GenerationSettings:
     )
     top_k: int = knob(25, "Draw among the so many most likely tokens; 0: among all.", at_least=0)
     top_p: float = knob(
-        0.95, "Of these, draw among the most likely that together have this probability.", at_least=0, at_most=1
+        0.95, "Of these, draw among the most likely that together have this probability.", at_least=1e-6, at_most=1
     )
     temperature: float = knob(1.0, "Divides the logits: below 1 the likely become likelier.", at_least=1e-6)
     beams: int = knob(4, "Beams of --decode beam; at least --n.", at_least=1)

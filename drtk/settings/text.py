@@ -43,7 +43,10 @@ class ChunkSettings:
     language: str = knob("english", "Language of the Punkt sentence model among nltk's data, where that is installed.")
     punkt_model: str | None = knob(None, "Sentence model to use: a file made by --save-punkt.")
     punkt_mb: float = knob(
-        2.0, "Megabytes at the start of the input that train a sentence model where none is installed.", at_least=0.001
+        2.0,
+        "Megabytes at the start of the input that train a sentence model where none is installed.",
+        at_least=0.001,
+        at_most=1e6,
     )
     save_punkt: str | None = knob(None, "Write the trained sentence model to this file, for --punkt-model.")
     workers: int = knob(0, "Processes that work at the same time; 0: one for each core.", at_least=0)

@@ -71,6 +71,6 @@ def cut_log(log: Path, *, step: int) -> None:
             entry = json.loads(line)
         except json.JSONDecodeError:
             continue
-        if entry["step"] <= step:
+        if isinstance(entry, dict) and isinstance(entry.get("step"), int) and entry["step"] <= step:
             kept.append(line + "\n")
     write_bytes(log, "".join(kept).encode())

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from drtk.errors import DrtkError
 from drtk.io.atomic import sync
 from drtk.io.manifest import read_json, write_json
 from drtk.io.progress import log as say
@@ -93,7 +94,7 @@ class Selection:
     def restore(self, checkpoint: Path | None) -> None:
         """Know what the checkpoint knew; nothing without one."""
         known = checkpoint is not None and (checkpoint / _STATE).exists()
-        self.best = Best(**read_json(checkpoint / _STATE)) if checkpoint is not None and known else None
+        self.best = _read_best(checkpoint / _STATE) if checkpoint is not None and known else None
         if rank() == 0:
             (self._folder / _WEIGHTS).unlink(missing_ok=True)
             if checkpoint is not None and known:
@@ -117,6 +118,16 @@ class Selection:
         best = self.put_back(model)
         save()
         return {"step": best.step, self.by: best.value}
+
+
+def _read_best(path: Path) -> Best:
+    """Read the best measurement of a checkpoint. Raises DrtkError for a file of other content."""
+    content = read_json(path)
+    known: dict[str, Any] = {"since": 0} | (content if isinstance(content, dict) else {})
+    kinds = {"step": (int,), "value": (int, float), "since": (int,)}
+    if known.keys() != kinds.keys() or any(type(known[name]) not in kinds[name] for name in kinds):
+        raise DrtkError(f"{path}: is not the best measurement of a training; --force without --resume begins again")
+    return Best(**known)
 
 
 def _share(path: Path, other: Path) -> None:

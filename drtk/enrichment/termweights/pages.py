@@ -10,6 +10,7 @@ from html import escape
 from math import floor, log10
 
 from drtk.enrichment.termweights.shown import Weighted, Word
+from drtk.io.progress import printable
 
 _SHADES = (0, 230, 229, 221, 214, 208)  # of xterm's 256 colours, from pale to strong; black letters can be read on each
 _WHITE = re.compile(r"\s+")
@@ -34,10 +35,11 @@ def in_terminal(passages: Iterable[Weighted], *, colour: bool) -> Iterator[str]:
     for number, each in enumerate(passages):
         if number:
             yield ""
-        yield f"{each.passage.id}  {''.join(_shaded(part, each.heaviest, colour) for part in each.title)}".rstrip()
+        yield f"{printable(each.passage.id)}  {''.join(_shaded(part, each.heaviest, colour) for part in each.title)}".rstrip()
         yield from _wrapped(each, width, colour)
         if each.top:
-            yield from textwrap.wrap("  ".join(f"{word} {figure}" for word, figure in _figures(each)), width)
+            heaviest = "  ".join(f"{word} {figure}" for word, figure in _figures(each))
+            yield from textwrap.wrap(printable(heaviest), width)
 
 
 def _figures(each: Weighted) -> list[tuple[str, str]]:
@@ -76,7 +78,7 @@ def _clusters(parts: Iterable[Word]) -> Iterator[list[Word]]:
 
 
 def _shaded(word: Word, heaviest: float, colour: bool) -> str:
-    text, weight = word
+    text, weight = printable(word[0]), word[1]
     shade = round(weight / heaviest * (len(_SHADES) - 1))
     return f"\x1b[30;48;5;{_SHADES[shade]}m{text}\x1b[0m" if colour and shade else text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from drtk.errors import MismatchError
@@ -52,8 +52,10 @@ def weighted(passages: Iterable[Passage], *, top: int, tokenizer: str = "") -> I
         yield Weighted(passage, title, text, _top(title + text, top))
 
 
-def _parts(text: str, weights: Sequence[Any], tokenizer: WordPieceTokenizer, id: str) -> list[Word]:
+def _parts(text: str, weights: Any, tokenizer: WordPieceTokenizer, id: str) -> list[Word]:
     """The whole text as stretches; a word weighs what the heaviest of its pieces does."""
+    if not isinstance(weights, list) or not all(type(weight) in (int, float) for weight in weights):
+        raise MismatchError(f"passage '{id}': its weights must be a list of numbers")
     pieces = tokenizer([text])[0]
     if len(weights) != len(pieces.ids):
         raise MismatchError(

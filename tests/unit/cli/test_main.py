@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from drtk import __version__
-from tests.contract.running import here
+from tests.contract.running import environment, here
 
 RAISING = """
 import sys
@@ -48,6 +48,11 @@ def tripping(body: str, *arguments: str, **given: object) -> subprocess.Complete
         ("raise errors.OutputClosed('no')", 141, ""),
         ("raise BrokenPipeError(32, 'Broken pipe')", 141, ""),
         ("raise KeyboardInterrupt", 130, "drtk: interrupted\n"),
+        (
+            "import signal\ntry: signal.raise_signal(2)\nexcept KeyboardInterrupt: raise ImportError('of a library') from None",
+            130,
+            "drtk: interrupted\n",
+        ),
         ("open('/no/such/file')", 1, "drtk: /no/such/file: No such file or directory\n"),
         ("raise OSError(28, 'No space left on device')", 1, "drtk: No space left on device\n"),
         ("raise typer.Exit(3)", 3, ""),
@@ -105,6 +110,34 @@ def test_a_closed_standard_stream_is_a_fault_where_it_is_needed(closed: str, sta
     assert (found.stdout != "") == (status == 0)
     if status and "2" not in closed:
         assert found.stderr.endswith(f"drtk: {'<stdin>' if '<' in closed else 'standard output'}: is closed\n")
+
+
+@pytest.mark.parametrize("arguments", ["validate in --as passages", "presets", "show in", "--help", "--version"])
+def test_printing_to_a_closed_stdout_is_a_fault(arguments: str, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text('{"_id": "a", "text": "b"}\n')
+    line = f'"{sys.executable}" -m drtk {arguments} >&-'
+    found = subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment()
+    )
+    assert (found.returncode, found.stderr) == (1, "drtk: standard output: is closed\n")
+
+
+@pytest.mark.parametrize("arguments", ["--help", "eval --help"])
+def test_help_to_a_reader_that_went_away_is_141(arguments: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as closed:
+        call = [sys.executable, "-m", "drtk", *arguments.split()]
+        found = subprocess.run(call, stdout=closed, stderr=subprocess.PIPE, check=False)
+    assert (found.returncode, found.stderr) == (141, b"")
+
+
+def test_letters_that_the_encoding_of_stdout_lacks_are_escaped(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text('{"_id": "a", "text": "caf\u00e9"}\n', encoding="utf-8")
+    call = [sys.executable, "-m", "drtk", "show", str(tmp_path / "in")]
+    found = subprocess.run(call, capture_output=True, check=False, env=environment() | {"PYTHONIOENCODING": "ascii"})
+    assert (found.returncode, found.stderr) == (0, b"")
+    assert b"text        caf\\xe9\n" in found.stdout
 
 
 def test_wrong_usage_with_stderr_closed_leaves_stdout_empty() -> None:

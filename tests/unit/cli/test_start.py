@@ -6,11 +6,15 @@ import subprocess
 import sys
 
 PROGRAM = """
+import signal
 import sys
 class Interrupt:  # Ctrl-C while the commands are being loaded
     def find_spec(self, name, *_):
         if name == "drtk.cli.main":
-            raise KeyboardInterrupt
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:  # as extension modules do
+                raise ImportError("numpy._core.multiarray failed to import") from None
 sys.meta_path.insert(0, Interrupt())
 from drtk.__main__ import main
 main()

@@ -108,3 +108,10 @@ def test_unfinished_and_foreign_folders_are_refused(tmp_path: Path):
 
 def test_the_digest_follows_records_and_their_order():
     assert records_digest(["a", "b"]) == records_digest(["a", "b"]) != records_digest(["b", "a"])
+
+
+@pytest.mark.parametrize("journal", ["{}", "3", '[{"rows": "2", "digest": "x"}]', '[{"rows": 2}]', "[null]"])
+def test_a_journal_of_another_content_is_refused(tmp_path: Path, journal: str):
+    (tmp_path / "shards.json.part").write_text(journal)
+    with pytest.raises(DrtkError, match=r"shards\.json\.part: is not a list of finished shards"):
+        ShardWriter(tmp_path, dimension=2, dtype="float32")

@@ -122,3 +122,13 @@ def test_without_the_data_extra_the_command_that_mends_it_is_told(
     (tmp_path / "a").write_bytes(b"PAR1")
     with pytest.raises(MissingDependency, match=r"reading Parquet needs pyarrow.*pip install datasets pyarrow"):
         list(read_passages(str(tmp_path / "a")))
+
+
+def test_damage_that_the_library_tells_in_two_lines_is_one(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["1"], "text": ["x"]}), tmp_path / "a")
+    data = bytearray((tmp_path / "a").read_bytes())
+    data[4] = 0  # the header of the first page
+    (tmp_path / "a").write_bytes(data)
+    with pytest.raises(DrtkError, match=r"a: not readable as Parquet: .+") as raised:
+        list(read_passages(str(tmp_path / "a")))
+    assert len(str(raised.value).splitlines()) == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from drtk.errors import DrtkError
 from drtk.training.selection import Selection
 
 
@@ -24,3 +25,13 @@ def test_a_measurement_that_equals_the_best_is_not_called_worse(
         "step 1: nDCG 0.5000; that of step 0 was as good",
         "step 2: nDCG 0.4000; that of step 0 was better",
     ]
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"step": "1", "value": 2.0, "since": 0}', '{"step": 1, "value": null}']
+)
+def test_a_best_measurement_of_other_types_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "best.json").write_text(content)
+    selection = Selection(nn.Linear(1, 1), dict, tmp_path / "run", by="nDCG", every=1)
+    with pytest.raises(DrtkError, match=r"best\.json: is not the best measurement of a training"):
+        selection.restore(tmp_path)

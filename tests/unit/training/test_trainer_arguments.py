@@ -65,7 +65,7 @@ def test_the_last_whole_checkpoint_is_found_and_torn_ones_go(tmp_path: Path):
 
 def test_a_log_is_cut_where_training_goes_on(tmp_path: Path):
     log = tmp_path / "log.jsonl"
-    log.write_text('{"step": 5, "loss": 2}\n{"step": 10, "loss": 1}\n{"step": 15, "lo')
+    log.write_text('{"step": 5, "loss": 2}\n{"step": 10, "loss": 1}\n[5]\n{"step": "5"}\n{"step": 15, "lo')
     cut_log(log, step=5)
     assert log.read_text() == '{"step": 5, "loss": 2}\n'
 

@@ -1,0 +1,278 @@
+"""Input made to do harm, or made by accident: each ends in one clear line, within bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import orjson
+import pytest
+import zstandard
+
+from drtk.cli.answering import answer_questions
+from drtk.io import run_blocks
+from drtk.io.intake import Intake
+from drtk.io.run_blocks import NotPlain, Seen, judged_places
+from drtk.io.streams import MAX_LINE_BYTES, set_max_line_bytes
+from drtk.text.word_pieces import WordPieceTokenizer
+from tests.contract.collection import Collection
+from tests.contract.running import Outcome, command, done, environment, here, process
+
+FIRST = b'{"_id": "a", "text": "one"}\n'
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    set_max_line_bytes(MAX_LINE_BYTES)
+
+
+def assert_one_line(outcome: Outcome, status: int, told: str) -> None:
+    assert outcome.status == status, outcome.err
+    assert told in outcome.err
+    assert outcome.err.count("\n") == 1, outcome.err
+
+
+LONG = b"x" * 200
+LONG_LINES = {
+    "JSONL": (FIRST + b'{"_id": "b", "text": "%s"}\n' % LONG, "convert {} --as passages", 2),
+    "JSONL without a line end": (FIRST + b'{"_id": "b", "text": "%s' % LONG, "convert {} --as passages", 2),
+    "TSV": (b"a\tone\nb\t%s\n" % LONG, "convert {} --as queries", 2),
+    "JSON array": (b'[{"_id": "a", "text": "one"},\n{"_id": "b", "text": "%s"}]' % LONG, "convert {} --as queries", 2),
+    "JSON array, cut": (b'[\n{"_id": "b", "text": "%s' % LONG, "convert {} --as queries", 2),
+    "run": (b"q Q0 d 1 1 t\nq Q0 %s 2 0 t\n" % LONG, "eval {} --qrels qrels", 2),
+    "judgements": (b"q\td\t1\nq\t%s\t1\n" % LONG, "eval run --qrels {}", 2),
+    "texts by id": (FIRST + b'{"_id": "b", "text": "%s"}\n' % LONG, "validate run --as run --corpus {}", 2),
+}
+
+
+@pytest.mark.parametrize("case", LONG_LINES)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_line_above_the_limit_is_named(case: str, compressed: bool) -> None:
+    content, call, line = LONG_LINES[case]
+    Path("run").write_bytes(b"q Q0 d 1 1 t\n")
+    Path("qrels").write_bytes(b"q\td\t1\n")
+    Path("in").write_bytes(gzip.compress(content) if compressed else content)
+    outcome = here("--max-line-bytes", "100", *call.format("in").split())
+    told = "longer than 100 bytes; split it, or raise the limit: drtk --max-line-bytes N COMMAND"
+    assert outcome.status == 1, outcome.err
+    assert f"drtk: in:{line}: " in outcome.err
+    assert told in outcome.err
+
+
+def test_lines_up_to_the_limit_are_read_and_validate_reports_longer_ones() -> None:
+    Path("in").write_bytes(b"q\t" + b"x" * 98 + b"\nr\t" + b"x" * 98)
+    assert done("--max-line-bytes=100", "convert", "in", "--as", "queries").out.count(b"\n") == 2
+    outcome = here("--max-line-bytes=99", "validate", "in", "--as", "queries", "--json")
+    assert outcome.status == 1
+    assert b"line longer than 99 bytes" in outcome.out
+    assert "; see drtk convert --help" in here("--max-line-bytes", "100", "convert", "--no-such-option").err
+
+
+def test_a_run_read_in_blocks_leaves_endless_lines_to_the_other_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("run").write_bytes(b"\n" * 3000)
+    monkeypatch.setattr(run_blocks, "_LARGEST_QUERY", 1000)
+    with pytest.raises(NotPlain):
+        list(judged_places("run", {"q": {"d": 1}}, Intake(), Seen()))
+
+
+def test_a_decompression_bomb_ends_in_one_line_within_bounded_memory() -> None:
+    packer = zstandard.ZstdCompressor().compressobj()
+    with open("bomb.zst", "wb") as file:
+        for _ in range(1100):
+            file.write(packer.compress(bytes(1 << 20)))
+        file.write(packer.flush())
+    limited = ["sh", "-c", 'ulimit -v 1400000; exec "$@"', "sh", *command("convert", "bomb.zst", "--as", "passages")]
+    found = subprocess.run(limited, capture_output=True, text=True, check=False, env=environment())
+    assert found.returncode == 1
+    assert found.stderr.startswith("drtk: bomb.zst:1: line longer than 256 MiB; ")
+    assert found.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("levels", [201, 300, 2000])
+@pytest.mark.parametrize("array", [False, True])
+def test_deeply_nested_json_is_named(levels: int, array: bool) -> None:
+    nested = b'{"_id": "b", "text": "two", "more": ' + b"[" * levels + b"]" * levels + b"}"
+    Path("in").write_bytes(b'[{"_id": "a", "text": "one"},\n' + nested + b"]" if array else FIRST + nested)
+    assert_one_line(here("convert", "in", "--as", "passages"), 1, "drtk: in:2: ")
+    assert "JSON nested more than 200 levels deep" in here("convert", "in", "--as", "passages").err
+    report = here("validate", "in", "--as", "passages")
+    assert report.status == 1
+    assert b"in:2: " in report.out
+    assert b"nested more than 200 levels deep" in report.out
+
+
+def test_json_nested_as_deep_as_allowed_is_written_again() -> None:
+    nested = b'{"_id":"b","title":"","text":"[]{}","more":' + b"[" * 199 + b"]" * 199 + b"}\n"
+    assert done("convert", "-", "--as", "passages", stdin=nested).out == nested
+    done("chunk", "-", "-o", "out", stdin=nested)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"records": "2"}, {"records": -1}, {"lines": None}, {"offset": []}, {"offset": 1.5}, {"digest": 3}, {"counts": []},
+     {"counts": {"skipped": "x"}}, {"settings": []}, {"sources": {}}, {"others": [3]}, {"others": [{"path": None}]},
+     {"seconds": "x"}],
+    ids=str,
+)  # fmt: skip
+def test_a_journal_with_fields_of_other_types_is_refused(damage: dict[str, object]) -> None:
+    Path("in").write_bytes(FIRST)
+    journal = {"settings": {}, "sources": [], "others": [], "records": 1, "lines": 1, "offset": 2, "digest": "d"}
+    Path("out.part").write_bytes(b"xx")
+    Path("out.part.json").write_bytes(orjson.dumps(journal | {"counts": {}, "seconds": 0.5} | damage))
+    outcome = here("convert", "in", "--as", "passages", "-o", "out", "--resume")
+    assert_one_line(outcome, 1, "out.part.json: is not the journal of an interrupted run; remove it")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["chunk in -o out --max-words 18446744073709551616", "chunk in -o out --skip-bad 18446744073709551616",
+     "chunk in -o out --seed -18446744073709551616", "show in -n 18446744073709551616"],
+)  # fmt: skip
+def test_integers_beyond_64_bits_are_wrong_usage(arguments: str) -> None:
+    Path("in").write_bytes(FIRST)
+    assert_one_line(here(*arguments.split()), 2, ": must be below 2^63, is ")
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "told"),
+    [(b"q Q0 d 18446744073709551616 1 t\n", "run", "rank '18446744073709551616' does not fit into 64 bits"),
+     (b"q\td\t18446744073709551616\n", "qrels", "grade '18446744073709551616' does not fit into 64 bits"),
+     (b"q\td\t18446744073709551616\n", "run", "rank '18446744073709551616' is not a whole number from 1 on")],
+)  # fmt: skip
+def test_numbers_beyond_64_bits_in_a_file_are_named(content: bytes, kind: str, told: str) -> None:
+    Path("in").write_bytes(content)
+    assert_one_line(here("convert", "in", "--as", kind, "-o", "out"), 1, f"drtk: in:1: {told}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [("doc2query in --model m --top-p 0", "--top-p: must be at least 1e-06"),
+     ("expand-queries in --model m --top-p 0", "--top-p: must be at least 1e-06"),
+     ("chunk in --punkt-mb 1e308", "--punkt-mb: must be at most 1000000.0")],
+)  # fmt: skip
+def test_figures_that_cannot_be_computed_with_are_wrong_usage(arguments: str, told: str) -> None:
+    Path("in").write_bytes(FIRST)
+    assert_one_line(here(*arguments.split()), 2, told)
+
+
+@pytest.mark.parametrize("arguments", ["chunk caf\udce9 -o out", "fuse a b --tag \udcff -o out", "show caf\udce9"])
+def test_arguments_that_are_not_utf8_are_wrong_usage(arguments: str) -> None:
+    Path("caf\udce9").write_bytes(FIRST)
+    outcome = process(*arguments.split())
+    assert_one_line(outcome, 2, ": is not UTF-8; choose another name")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"weights": [{"a": 1}, 2]}, {"weights": ["x", 2]}, {"weights": [None, True]},
+     {"title": "two", "title_weights": 3}, {"title": "two", "title_weights": ["x"]}],
+)  # fmt: skip
+@pytest.mark.parametrize("html", [False, True])
+def test_weights_that_are_no_numbers_are_named(fields: dict[str, object], html: bool, collection: Collection) -> None:
+    row = {
+        "_id": "a",
+        "text": "one two",
+        "weights": [1, 2],
+        "metadata": {"weights_tokenizer": str(collection["model"])},
+    }
+    Path("in").write_bytes(orjson.dumps(row | fields))
+    outcome = here("show", "in", *(["--html", "o.html"] if html else ["--weights"]))
+    assert_one_line(outcome, 1, "passage 'a': its weights must be a list of numbers")
+
+
+ESCAPES = "\x1b[31mred\x1b[0m \x9b2J \x07 \x7f\r"  # colour, clearing the screen, a bell
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def passage(**fields: object) -> bytes:
+    return orjson.dumps({"_id": "a\x1b[2J", "title": f"T {ESCAPES}", "text": f"one two {ESCAPES} three"} | fields) + b"\n"
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_control_characters_are_escaped_where_texts_are_shown(
+    colour: bool, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = str(collection["model"])
+    pieces = WordPieceTokenizer(model)([f"one two {ESCAPES} three"])[0]
+    weights = {"weights": [1.0] * len(pieces.ids), "metadata": {"weights_tokenizer": model}}
+    Path("in").write_bytes(passage(**weights))
+    Path("table").write_bytes(f"a\tb {ESCAPES}\n".encode())
+    if colour:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    for call in ("show in", "show table", "show in --weights", f"show in --preset mlm --model {model}"):
+        shown = done(*call.split()).out.decode()
+        assert "red" in shown, call
+        plain = re.sub("\x1b\\[(0|[0-9]+;48;5;[0-9]+)m", "", shown) if colour else shown  # drtk's own colours
+        assert CONTROLS.search(plain) is None, call
+    assert "\\x1b[31mred" in done("show", "in", "--weights").out.decode().replace(" ", "") or colour
+
+
+def test_control_characters_are_escaped_in_reports_of_what_is_wrong() -> None:
+    Path("in").write_bytes(passage() + passage())
+    Path("run").write_bytes(b"q Q0 a\x1b[31m 1 1 t\n" * 2)
+    for call in ("convert in --as passages", "validate in --as passages", "validate run --as run", "convert run --as run"):
+        outcome = here(*call.split(), "-o", "out") if call.startswith("convert") else here(*call.split())
+        assert outcome.status == 1
+        assert CONTROLS.search(outcome.out.decode() + outcome.err) is None, call
+        assert "\\x1b" in outcome.out.decode() + outcome.err, call
+
+
+def test_control_characters_are_escaped_in_what_a_search_shows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("in").write_bytes(passage())
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"two {ESCAPES}\n".encode())))
+
+    def answer(question: str) -> tuple[list[str], list[tuple[str, float]]]:
+        return [f"answer: {question}"], [("a\x1b[2J", 1.0), ("absent\x1b[2J", 0.5)]
+
+    answer_questions("-", answer, SimpleNamespace(manifests=[]), "in")  # type: ignore[arg-type]
+    shown = capsys.readouterr().out
+    assert shown.count("\\x1b[31mred") == 4  # the question, the line before, title and text
+    assert CONTROLS.search(shown) is None
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "latex"])
+def test_names_of_runs_cannot_break_a_table(format: str) -> None:
+    Path("run").write_bytes(b"q Q0 d 1 1 t\n")
+    Path("qrels").write_bytes(b"q\td\t1\n")
+    name = "a|b *c* `d` <script> [x](y) _e_ f_g \\ & &amp; ^~\x1b[31m"
+    call = ["--qrels", "qrels", "--format", format, "--measures", "RR"]
+    shown = done("eval", f"{name}=run", *call).out.decode()
+    row = shown.splitlines()[2 if format == "markdown" else 1 if format == "table" else 4]
+    assert row.startswith(
+        {
+            "table": "a|b *c* `d` <script> [x](y) _e_ f_g \\ & &amp; ^~\\x1b[31m  ",
+            "markdown": r"| a\|b \*c\* \`d\` \<script\> \[x\](y) \_e\_ f_g \\ & \&amp; ^\~\\x1b\[31m |",
+            "latex": r"a$|$b *c* `d` $<$script$>$ [x](y) \_e\_ f\_g \textbackslash{} \& \&amp; "
+            r"\textasciicircum{}\textasciitilde{}\textbackslash{}x1b[31m & ",
+        }[format]
+    )
+
+
+def test_names_and_texts_cannot_break_a_markdown_page() -> None:
+    names = ["a|b*c*", "<i>`d`"]
+    Path("one").write_bytes(b"q`1 Q0 d`1 1 1 t\nq2 Q0 x 1 1 t\n")
+    Path("two").write_bytes(b"q`1 Q0 x 1 1 t\nq2 Q0 d 1 1 t\n")
+    Path("qrels").write_bytes(b"q`1\td`1\t1\nq2\td\t1\n")
+    Path("queries").write_bytes(b"q`1\twhat <b>|*x*\nq2\twho\n")
+    runs = [f"{name}={run}" for name, run in zip(names, ("one", "two"), strict=True)]
+    corpus = [{"_id": id, "title": "*T*", "text": "a `b` <b>"} for id in ("d`1", "d", "x")]
+    Path("corpus").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in corpus))
+    texts = ["--qrels", "qrels", "--queries", "queries", "--corpus", "corpus"]
+    page = done("compare", *runs, *texts, "--format", "markdown", "--moved", "1", "--title", "<u>*T*").out.decode()
+    done("report", *runs, *texts, "-o", "out")
+    for text in (page, Path("out/report.md").read_text()):
+        for raw in ("<i>", "<b>", "<u>", "a|b", "*c*", "*T*", "(`q`1`", "a `b`"):
+            assert raw not in text, raw
+        assert "a\\|b\\*c\\*" in text
+        assert "\\<i\\>\\`d\\`" in text
+        assert "what \\<b\\>\\|\\*x\\*" in text
+        assert "(`` q`1 ``" in text
