@@ -416,7 +416,7 @@ def test_the_seconds_of_all_stretches_of_a_folder_are_summed_up(
 )  # fmt: skip
 def test_an_unfinished_manifest_with_fields_of_other_types_is_refused(tmp_path: Path, damage: dict[str, Any]) -> None:
     leave_unfinished(tmp_path / "out", resumable=True)
-    place = tmp_path / "out" / "meta.json.part"
+    place = tmp_path / "out.part" / "meta.json.part"
     place.write_bytes(orjson.dumps(read_json(place) | damage))
     again = job(tmp_path / "out", resumable=True, resume=True)
     with pytest.raises(DrtkError, match=r"meta\.json\.part: is (damaged|not drtk's)"):
