@@ -40,7 +40,7 @@ def test_cached_gradients_are_those_of_the_whole_batch(preset: str, world: World
     for micro in (1, 2, 3, 5, 7):
         again, parts = stage.step(trainer, EXAMPLES, micro=micro)
         assert again == pytest.approx(loss, abs=1e-5)
-        assert apart(parts, whole) < 1e-5 * max(1.0, largest)
+        assert apart(parts, whole) < 3e-5 * max(1.0, largest)
 
 
 @pytest.mark.parametrize("preset", ["mlm", "simlm", "master", "retromae", "simlm-rtd"])
@@ -50,7 +50,7 @@ def test_token_losses_in_parts_are_one_mean(preset: str, world: World, tmp_path:
     loss, whole = stage.step(trainer, EXAMPLES, micro=8)
     again, parts = stage.step(trainer, EXAMPLES, micro=3)
     assert again == pytest.approx(loss, abs=1e-5)
-    assert apart(parts, whole) < 1e-5
+    assert apart(parts, whole) < 3e-5
 
 
 @pytest.mark.parametrize("preset", ["cocondenser", "mixture-example"])
@@ -64,7 +64,7 @@ def test_with_dropout_they_are_those_of_one_graph_over_the_same_parts_and_seeds(
     assert apart(parted, found) > 1e-3
     graph_loss, graph = in_one_graph(stage, trainer, micro=3)
     assert graph_loss == pytest.approx(loss, abs=1e-5)
-    assert apart(found, graph) < 1e-5
+    assert apart(found, graph) < 3e-5
     trainer.state.global_step = 1  # and other draws in another step
     assert apart(stage.step(trainer, EXAMPLES, micro=3)[1], found) > 1e-3
 
@@ -137,7 +137,7 @@ def test_a_sum_is_no_smaller_in_parts(world: World, tmp_path: Path):
     again, parts = stage.step(trainer, EXAMPLES, micro=3)
     assert again == pytest.approx(loss, rel=1e-5)
     scale = max(float(slope.abs().max()) for slope in whole.values())
-    assert apart(parts, whole) < 1e-5 * max(1.0, scale)
+    assert apart(parts, whole) < 3e-5 * max(1.0, scale)
 
 
 @pytest.mark.parametrize("micro", [8, 3])

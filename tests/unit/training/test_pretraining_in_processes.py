@@ -67,7 +67,7 @@ def check(rank: int, folder: str, store: str, path: list[str]) -> None:
         assert found.keys() == expected.keys(), preset
         for name in expected:
             apart = float((found[name] - expected[name]).abs().max())
-            assert apart < 1e-5 * max(1.0, float(expected[name].abs().max())), (preset, name, apart)
+            assert apart < 3e-5 * max(1.0, float(expected[name].abs().max())), (preset, name, apart)
     dist.barrier()
     os._exit(0)  # not by way of gloo's destructors: seen once to wait for a thread that had ended
 

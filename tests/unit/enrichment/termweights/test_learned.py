@@ -165,7 +165,7 @@ def test_the_folder_loads_elsewhere_and_holds_the_head_apart(models: dict[str, P
 def test_batches_and_windows_do_not_change_weights(place: Path, models: dict[str, Path], capfd) -> None:
     arguments = (place / "corpus.jsonl", "--method", "deepct", "--model", models["deepct"])
     for one, other in zip(rows(capfd, *arguments), rows(capfd, *arguments, "--batch-tokens", "1"), strict=True):
-        assert one["weights"] == pytest.approx(other["weights"], abs=1e-5)
+        assert one["weights"] == pytest.approx(other["weights"], abs=5e-5)
 
 
 def test_words_beyond_the_longest_input_weigh_nothing(place: Path, models: dict[str, Path], capfd) -> None:
