@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ import pytest
 from drtk.cli.main import COMMANDS
 from tests.contract.running import environment, shell
 from tests.contract.test_registries import ENTRIES, REGISTRIES
+from tests.tiny import collection, tiny_model, tiny_writer
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -173,6 +175,31 @@ def examples() -> list[tuple[str, str]]:
 def test_the_examples_on_the_pages_run(page: str, script: str, workplace: Path) -> None:
     found = shell("-eu", "-c", script, folder=workplace)
     assert found.returncode == 0, f"{page}\n{script}\n{found.stderr}"
+
+
+def test_the_pipeline_of_the_readme_runs_as_printed(workplace: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("pyserini")
+    for item in workplace.iterdir():  # it makes all its files but those it names before the first command
+        shutil.rmtree(item) if item.is_dir() else item.unlink()
+    documents, queries, _ = collection(100)
+    (workplace / "data" / "qrels").mkdir(parents=True)
+    for name, rows in (("documents", documents), ("queries", queries)):
+        (workplace / "data" / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    for split, some in (("train", queries[:80]), ("test", queries[80:])):
+        lines = [f"{row['_id']}\td{row['_id'][1:]}\t1\n" for row in some]
+        (workplace / "data" / "qrels" / f"{split}.tsv").write_text("".join(["query-id\tcorpus-id\tscore\n", *lines]))
+    tiny_model(workplace / "minilm", max_length=160)
+    tiny_writer(workplace / "t5", "t5")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = text[text.index("## A pipeline") : text.index("## What there is")]
+    script = "".join(re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    found = shell("-eu", "-c", script, folder=workplace)
+    assert found.returncode == 0, f"{script}\n{found.stderr}"
+    for warning in ("none of the judged documents", "not in the run"):
+        assert warning not in found.stderr
+    made = ("comparison.html", "differences.png", "recall.png", "scores.png", "weights.html", "doct5query/meta.json")
+    assert all((workplace / name).exists() for name in made)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -170,8 +170,10 @@ def test_wrong_usage_with_stderr_closed_leaves_stdout_empty() -> None:
         ),
         (
             "convert --as beir",
-            "convert: invalid value for '--as': 'beir' is not one of 'passages', 'queries', 'qrels', 'run', 'examples'; "
-            "see drtk convert --help",
+            (
+                "convert: invalid value for '--as': 'beir' is not one of 'passages', 'queries', 'qrels', 'run', "
+                "'examples'; see drtk convert --help"
+            ),
         ),
         ("chunk --max-words -1", "chunk: --max-words: must be at least 1, is -1; see drtk chunk --help"),
         ("eval a.run", "eval: what is right? --qrels FILE or --answers FILE; see drtk eval --help"),

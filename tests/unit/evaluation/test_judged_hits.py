@@ -10,6 +10,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import DrtkError
 from drtk.io.known_hits import JudgedHits
+from drtk.io.sources import source_of
 from tests.running import write
 
 TOLD = "a: none of the judged documents was retrieved; for query 'q1' it has 'D29', the judgements have '29'"
@@ -74,5 +75,5 @@ def test_judged_documents_of_the_passages_are_pointed_out() -> None:
     judged = JudgedHits("a", {"q": {"x": 1}})
     judged.add("q", ["x#0"])
     assert str(judged.problem()).endswith("; the judgements name their documents: --by source scores documents")
-    by_source = JudgedHits("a", {"q": {"x": 1}}, of=lambda id: id.partition("#")[0])
+    by_source = JudgedHits("a", {"q": {"x": 1}}, of=source_of)
     assert by_source.add("q", ["x#0"])

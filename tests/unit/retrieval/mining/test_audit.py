@@ -152,7 +152,7 @@ def test_side_files_are_not_overwritten_and_have_a_place(world: Path, capfd: pyt
             command(capfd, *CALL, option, "no/x", "-o", "out.jsonl")
     with pytest.raises(UsageError, match="--output and --report name the same output, -;"):
         command(capfd, *CALL, "--report", "-")
-    with pytest.raises(UsageError, match="--output and --audit name the same output, out.jsonl;"):
+    with pytest.raises(UsageError, match=r"--output and --audit name the same output, out\.jsonl;"):
         command(capfd, *CALL, "--audit", "out.jsonl", "-o", "out.jsonl")
     assert (world / "there").read_text() == "mine"
 
