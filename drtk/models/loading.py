@@ -152,7 +152,8 @@ def _body(model: Any) -> str:
 
 
 def _is_needed(model: Any, name: str) -> bool:
-    return name.startswith(_body(model)) and "pooler" not in name.split(".")
+    parts = name.split(".")
+    return name.startswith(_body(model)) and "pooler" not in parts and parts[-1] not in _NO_WEIGHTS
 
 
 def _is_backbone(model: Any, name: str) -> bool:

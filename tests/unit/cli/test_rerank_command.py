@@ -21,7 +21,7 @@ from drtk.io.manifest import read_json
 from drtk.io.pair_vectors import PairVectors
 from drtk.io.shards import read_shards
 from drtk.models.crossencoder import Scorer
-from drtk.models.listreranker import ListShape, load_list_reranker
+from drtk.models.listreranker import ListReranker, ListShape, load_list_reranker, save_list_reranker
 from drtk.retrieval.rescoring import reordered
 from drtk.settings.fusion import FuseSettings
 from drtk.settings.scoring import ScoringSettings
@@ -245,6 +245,15 @@ def test_a_logit_that_is_no_number_ends_the_work(here: Path, call: list[str]) ->
         run(*call, *TEXTS[:4], "--model", "broken", "-o", "out")
     assert "\n" not in str(fault.value)
     assert not (here / "out").exists()
+
+
+def test_a_list_re_ranker_whose_score_is_no_number_is_named_with_the_query(here: Path) -> None:
+    run("rerank", "run", *TEXTS, "--vectors", "v", "-o", "out")
+    model = ListReranker(ListShape(width=32))
+    torch.nn.init.constant_(model.head.bias, float("nan"))
+    save_list_reranker(model, here / "h")
+    with pytest.raises(DrtkError, match=r"^h: gave query '\w+' a score that is NaN or infinite$"):
+        run("rerank", "run", "--vectors", "v", "--model", "h", "-o", "x")
 
 
 def test_vectors_of_the_pairs_are_written_beside_the_run(here: Path) -> None:
