@@ -7,7 +7,9 @@ its own, with real pipes.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import io
 import json
 import os
 import signal
@@ -15,7 +17,12 @@ import socket
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+DIE_AT = "DRTK_TEST_DIE_AT"
+_OPEN, _WRITES = os.open, os.O_WRONLY | os.O_RDWR
 
 # Spoken by `drtk` in the examples; it starts at once because it imports next to nothing.
 CLIENT = """#!{python} -IS
@@ -62,11 +69,15 @@ class Forkserver:
         assert self._process.stdout.readline() == b"ready\n"
         self.client = CLIENT.format(python=sys.executable, socket=str(self._socket))
 
-    def start(self, arguments: list[str], folder: Path, told: Path) -> Running:
-        """`drtk ARGUMENTS` in `folder`, what it says on stderr kept in the file `told`."""
+    def start(self, arguments: list[str], folder: Path, told: Path, *, die_at: int | None = None) -> Running:
+        """`drtk ARGUMENTS` in `folder`, what it says on stderr kept in the file `told`.
+
+        die_at: which of its calls that change files it is killed before, counted from 1
+        """
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(self._socket))
-        request = json.dumps([arguments, str(folder), self._environment]).encode()
+        environment = self._environment | ({} if die_at is None else {DIE_AT: str(die_at)})
+        request = json.dumps([arguments, str(folder), environment]).encode()
         with open(os.devnull, "r+b") as nothing, open(told, "wb") as err:
             streams = [nothing.fileno(), nothing.fileno(), err.fileno()]
             socket.send_fds(connection, [len(request).to_bytes(4, "big")], streams)
@@ -124,9 +135,33 @@ def _answer(connection: socket.socket) -> None:
     os._exit(0)
 
 
+def die_at(number: int) -> None:
+    """Let this process be killed before its `number`-th call that changes files: renames, removals, fsync, opening to write."""
+    left = number
+
+    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*given: Any, **named: Any) -> Any:
+            nonlocal left
+            mode = [*given[1:2], named.get("mode", "")][0] if call is io.open else ""
+            reads = not set(str(mode)) & set("wax+") if call is io.open else call is _OPEN and not given[1] & _WRITES
+            if not reads:
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return call(*given, **named)
+
+        return counting
+
+    for name in ("replace", "rename", "unlink", "remove", "rmdir", "mkdir", "link", "fsync", "open"):
+        setattr(os, name, counted(getattr(os, name)))
+    builtins.open = io.open = counted(io.open)  # type: ignore[assignment]
+
+
 def _run(arguments: list[str]) -> int:
     from drtk.cli import main
 
+    if DIE_AT in os.environ:
+        die_at(int(os.environ[DIE_AT]))
     sys.argv = ["drtk", *arguments]
     try:
         main.run()

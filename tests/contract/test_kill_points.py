@@ -1,0 +1,126 @@
+"""Kill commands before each of their calls that change files; the next command must complete or clean up what is left.
+
+tests/unit/cli/test_kill_points.py does the same to a filter and a maker of folders that load no libraries.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.contract.collection import Collection, documents
+from tests.contract.forkserver import Forkserver
+
+SIGKILLED = 128 + 9
+TIMES = ("started", "seconds", "command")  # entries of manifests that differ between two runs
+REFUSED = re.compile(r"exists already; --force replaces it|holds an interrupted run; --")
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A call that is killed. {NAME} is a part of the collection; `in` holds documents, `out` is the output.
+
+    other: options that give the finished output that is replaced
+    resumes: whether the command has --resume
+    """
+
+    arguments: str
+    other: str
+    resumes: bool = True
+
+
+KILLED = {
+    "filter": Killed("chunk in --max-words 30 --punkt-mb 0.01 -o out", "--max-words 20"),
+    "two passes": Killed("keep-queries {queried} --keep 0.5 -o out", "--keep 0.9"),
+    "vectors": Killed("index {vectors} --type flat -o out", "--type exact", resumes=False),
+    "words": Killed("index in --type bm25s -o out", "--stemmer none", resumes=False),
+    "encode": Killed("encode in --model {model} --shard-size 30 -o out", "--max-length 8"),
+    "table": Killed("convert in --to parquet -o out", "--to beir", resumes=False),
+}
+
+
+def state(folder: Path) -> dict[str, Any]:
+    """The files in a folder: their content, but of manifests what does not change from run to run."""
+    return {str(item.relative_to(folder)): stable(item) for item in sorted(folder.rglob("*")) if item.is_file()}
+
+
+def stable(file: Path) -> Any:
+    if not file.name.endswith("meta.json"):
+        return file.read_bytes()
+    return {name: value for name, value in orjson.loads(file.read_bytes()).items() if name not in TIMES}
+
+
+@dataclass
+class Runs:
+    """Runs one command in copies of a folder."""
+
+    arguments: list[str]
+    forkserver: Forkserver
+    place: Path
+
+    def __call__(self, folder: Path, *more: str, die_at: int | None = None) -> int:
+        running = self.forkserver.start([*self.arguments, *more], folder, self.place / "told", die_at=die_at)
+        status = running.status()
+        assert status is not None
+        return status
+
+    @property
+    def told(self) -> str:
+        return (self.place / "told").read_text()
+
+    def killed(self, begin: Path, flags: list[str]) -> Iterator[tuple[int, Path]]:
+        """Copies of the folder `begin` in which the command was killed before its first call, its second, and so on."""
+        number = 1
+        while True:
+            folder = self.place / "killed"
+            shutil.copytree(begin, folder)
+            status = self(folder, *flags, die_at=number)
+            assert status in (0, SIGKILLED), self.told
+            if status == 0:
+                assert number > 20  # it was looked at closely
+                return
+            yield number, folder
+            shutil.rmtree(folder)
+            number += 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("over", [False, True], ids=["new", "replacing"])
+@pytest.mark.parametrize("name", KILLED)
+def test_killed_at_every_call(
+    name: str, over: bool, collection: Collection, forkserver: Forkserver, tmp_path: Path
+) -> None:
+    call, place = KILLED[name], tmp_path
+    begin = place / "begin"
+    begin.mkdir()
+    (begin / "in").write_bytes(documents(100))
+    arguments = re.sub(r"\{(.+?)\}", lambda part: str(collection[part[1]]), call.arguments).split()
+    run = Runs(arguments, forkserver, place)
+    if over:
+        assert Runs([*arguments, *call.other.split()], forkserver, place)(begin) == 0
+    old = state(begin)
+    shutil.copytree(begin, place / "whole")
+    assert run(place / "whole", "--force") == 0, run.told
+    whole = state(place / "whole")
+    assert whole != old
+    resume = ["--resume"] * call.resumes
+    for number, folder in run.killed(begin, ["--force"] * over):
+        for flags in (resume, ["--force"], ["--skip-done", *resume, "--force"]):
+            shutil.copytree(folder, place / "again")
+            status = run(place / "again", *flags)
+            where = f"killed before call {number}, then {flags}: {run.told}"
+            found = state(place / "again")
+            if status == 1 and "--force" not in flags and REFUSED.search(run.told):
+                left = {name for name in found if name.startswith("out.part")}
+                assert {name: found[name] for name in found.keys() - left} in (whole, old), where
+            else:
+                assert status == 0, where
+                assert found == whole, where
+            shutil.rmtree(place / "again")

@@ -1,0 +1,148 @@
+"""Kill a filter and a maker of folders before each of their calls that change files; the next command must recover.
+
+tests/contract/test_kill_points.py does the same to real commands.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from drtk.cli.jobs import folder_maker, record_filter
+from drtk.errors import DrtkError
+from drtk.io import filtering
+from drtk.io.filtering import Done, FilterJob
+from drtk.io.folders import FolderJob
+from drtk.io.shards import ShardWriter, records_digest
+from tests.contract.forkserver import die_at
+
+TIMES = ("started", "seconds", "command")  # entries of manifests that differ between two runs
+REFUSED = re.compile("exists already; --force replaces it|holds an interrupted run; --")
+
+
+def read(source: str, job: FilterJob | FolderJob) -> list[str]:
+    return [line.decode() for _, line in job.intake.lines(source)]
+
+
+@record_filter("corpus")
+def copy(source: str, output: str = "-", times: int = 1, *, job: FilterJob) -> None:
+    job.window = 2
+    job.run(read(source, job), lambda window: [f"{line}\n".encode() * times for line in window])
+
+
+@record_filter("corpus")
+def backwards(source: str, output: str = "-", times: int = 1, *, job: FilterJob) -> None:
+    job.window = 2
+    pump = lambda windows: (Done(f"{line}\n".encode() for line in window) for window in windows)  # noqa: E731
+    revise = lambda lines: (Done([line + b"\n"] * times) for line in reversed(list(lines())))  # noqa: E731
+    job.run_windows(read(source, job), pump, revise=revise)
+
+
+@folder_maker("embeddings", resume=True)
+def shelve(source: str, output: str, times: int = 1, *, job: FolderJob) -> None:
+    lines = read(source, job)
+    writer = ShardWriter(job.begin(), dimension=2, dtype="float32")
+    for number, line in enumerate(lines):
+        digest = records_digest([line])
+        if not writer.finished(number, digest):
+            writer.write([line], np.full((1, 2), times), digest=digest)
+    writer.close()
+    job.counts["rows"] = writer.rows
+    job.finish(shards=writer.entries, dimension=2)
+
+
+@folder_maker("index")
+def index(source: str, output: str, times: int = 1, *, job: FolderJob) -> None:
+    lines = read(source, job)
+    folder = job.begin()
+    (folder / "parts").mkdir()
+    for line in lines:
+        (folder / "parts" / line).write_text(line * times)
+    job.finish()
+
+
+def run(function: Callable[..., Any], folder: Path, *flags: str, times: int = 1) -> None:
+    common = dict.fromkeys(function.common_flags, False) | {"skip_bad": 0}  # type: ignore[attr-defined]
+    os.chdir(folder)
+    function(source="in", output="out", times=times, **common | dict.fromkeys(flags, True))
+
+
+def died(number: int, act: Callable[[], None]) -> bool:
+    """Whether a fork of this process that does `act` was killed before its `number`-th call; otherwise it made fewer."""
+    child = os.fork()
+    if child == 0:
+        die_at(number)
+        act()
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+def state(folder: Path) -> dict[str, Any]:
+    """The files in a folder: their content, but of manifests what does not change from run to run."""
+    return {str(item.relative_to(folder)): stable(item) for item in sorted(folder.rglob("*")) if item.is_file()}
+
+
+def stable(file: Path) -> Any:
+    if not file.name.endswith("meta.json"):
+        return file.read_bytes()
+    return {name: value for name, value in orjson.loads(file.read_bytes()).items() if name not in TIMES}
+
+
+@pytest.mark.parametrize("over", [False, True], ids=["new", "replacing"])
+@pytest.mark.parametrize(
+    ("function", "every"),
+    [(copy, 0.0), (copy, 1000.0), (backwards, 0.0), (backwards, 1000.0), (shelve, 0.0), (index, 0.0)],
+    ids=["copy", "copy, one journal", "backwards", "backwards, one journal", "shelve", "index"],
+)
+def test_a_kill_at_any_call_is_recovered_from(
+    function: Any, every: float, over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filtering, "JOURNAL_EVERY", every)
+    monkeypatch.chdir(tmp_path)
+    begin, killed, again = tmp_path / "begin", tmp_path / "killed", tmp_path / "again"
+    begin.mkdir()
+    (begin / "in").write_bytes(b"a\nb\nc\n")
+    if over:
+        run(function, begin, times=2)
+    old = state(begin)
+    shutil.copytree(begin, again)
+    run(function, again, "force")
+    whole = state(again)
+    shutil.rmtree(again)
+    resume = [flag for flag in ("resume",) if flag in function.common_flags]
+    number = 1
+    while True:
+        shutil.copytree(begin, killed)
+        if not died(number, lambda: run(function, killed, *["force"] * over)):
+            break
+        for flags in (resume, ["force"], ["skip_done", *resume, "force"]):
+            shutil.copytree(killed, again)
+            refused, where = "", f"killed before call {number}, then {flags}"
+            try:
+                run(function, again, *flags)
+            except DrtkError as error:
+                refused = str(error)
+            found = state(again)
+            if refused:
+                assert "force" not in flags, f"{where}: {refused}"
+                assert REFUSED.search(refused), f"{where}: {refused}"
+                left = {name for name in found if name.startswith("out.part")}
+                assert {name: found[name] for name in found.keys() - left} in (whole, old), where
+                assert not resume or not left & {"out.part.json", "out.part/meta.json.part"}, where
+            else:
+                assert found == whole, where
+            shutil.rmtree(again)
+        shutil.rmtree(killed)
+        number += 1
+    assert number > 15  # it was looked at closely
