@@ -11,7 +11,7 @@ from drtk.evaluation.sentence_data import STS, TRANSFER
 from drtk.evaluation.sentence_tasks import Loaded, Result, SentenceVectors, subset_cosines
 
 LOW_IS_GOOD = ("alignment", "uniformity")
-_AVERAGES = (("STS average", STS), ("transfer average", TRANSFER))
+_DEV = "transfer dev average"  # of the accuracies by which SentEval chooses the penalty (Chuang's thesis, tables 2.3 to 2.6)
 
 
 def sentence_lines(found: Mapping[str, Sequence[Result]], format: str, *, digits: int) -> Iterator[str]:
@@ -21,10 +21,10 @@ def sentence_lines(found: Mapping[str, Sequence[Result]], format: str, *, digits
             for result in results:
                 row = {"system": system, "task": result.task, "values": result.values} | result.details
                 yield orjson.dumps(row).decode()
-            for name, value in _averages(_columns(results)).items():
+            for name, (_, value) in _averages(results).items():
                 yield orjson.dumps({"system": system, "task": name, "values": {name: value}}).decode()
         return
-    rows = {system: _with_averages(_columns(results)) for system, results in found.items()}
+    rows = {system: _with_averages(results) for system, results in found.items()}
     header = list(next(iter(rows.values())))
     best = {name: _best(name, [row[name] for row in rows.values()]) for name in header}
     several = len(rows) > 1
@@ -39,21 +39,25 @@ def _columns(results: Sequence[Result]) -> dict[str, float]:
     return {name: value for result in results for name, value in result.values.items()}
 
 
-def _averages(values: Mapping[str, float]) -> dict[str, float]:
-    """Of the seven STS sets, and of the seven transfer tasks, where all seven are there."""
-    whole = [(name, members) for name, members in _AVERAGES if all(member in values for member in members)]
-    return {name: sum(values[member] for member in members) / len(members) for name, members in whole}
+def _averages(results: Sequence[Result]) -> dict[str, tuple[str, float]]:
+    """Return the task after which each average is shown and its value, for those of which all seven members are there."""
+    values = _columns(results)
+    dev = {result.task: float(result.details["dev"]) for result in results if "dev" in result.details}
+    kinds = (("STS average", STS, values), ("transfer average", TRANSFER, values), (_DEV, TRANSFER, dev))
+    return {
+        name: (members[-1], sum(found[member] for member in members) / len(members))
+        for name, members, found in kinds
+        if all(member in found for member in members)
+    }
 
 
-def _with_averages(values: Mapping[str, float]) -> dict[str, float]:
+def _with_averages(results: Sequence[Result]) -> dict[str, float]:
     """The values, each average after the last of its members."""
     found: dict[str, float] = {}
-    averages = _averages(values)
-    last = {members[-1]: name for name, members in _AVERAGES if name in averages}
-    for name, value in values.items():
+    averages = _averages(results)
+    for name, value in _columns(results).items():
         found[name] = value
-        if name in last:
-            found[last[name]] = averages[last[name]]
+        found |= {average: mean for average, (last, mean) in averages.items() if last == name}
     return found
 
 

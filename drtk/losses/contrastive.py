@@ -30,7 +30,7 @@ def positive_columns(queries: Tensor, passages: Tensor) -> Tensor:
 def infonce_rows(
     queries: Tensor, passages: Tensor, *, similarity: str, temperature: float, barred: Tensor | None = None
 ) -> Tensor:
-    """-log softmax of each query's positive among all passages of the batch (S3, Eq. 12; DPR, Eq. 2).
+    """-log softmax of each query's positive among all passages of the batch (query-as-context, Eq. 12; DPR, Eq. 2).
 
     queries: (B, H)    passages: (B * n, H)    barred: (B, B * n), True where a passage is no negative of a query
     returns: (B,)

@@ -73,7 +73,7 @@ def pairwise_margin(
     weight: Literal["offset", "sum"] = "offset",
     skip_ties: bool = True,
 ) -> Tensor:
-    """Hinges of all pairs of a question's expansions, averaged over questions (EAR: Chuang 2023, section 3.3.1; methods, 7.5).
+    """Hinges of all pairs of a question's expansions, averaged over questions (EAR: Chuang's thesis, section 3.3.1; methods, 7.5).
 
     With expansions in the order of their ranks, equal ones in that of their places, pair i < j has the hinge
     max(0, M_i - M_j + alpha (r_j - r_i)): LOWER scores are better, the better the further the ranks are apart.

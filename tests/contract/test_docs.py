@@ -144,6 +144,15 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{relative(page)}: no {target}"
 
 
+WRONG_SOURCES = ("Gao and Gao", "(Chuang 2022, Table", "2022, section 2.7", "MASTER's Table 5", "SimLM, section 3.3")
+
+
+@pytest.mark.parametrize("wrong", WRONG_SOURCES)
+def test_nothing_is_attributed_to_the_wrong_source(wrong: str) -> None:
+    files = [*PAGES, *ROOT.glob("drtk/**/*.py"), *ROOT.glob("drtk/presets/*.toml")]
+    assert [relative(path) for path in files if wrong in path.read_text(encoding="utf-8")] == []
+
+
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=relative)
 def test_no_page_has_a_place_left_to_fill_in(page: Path) -> None:
     assert not re.findall(r"\b[A-Z]+_(?:TABLE|OUTPUT|TIME|INSTALL)\b", page.read_text(encoding="utf-8"))

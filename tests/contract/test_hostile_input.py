@@ -192,7 +192,9 @@ CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def passage(**fields: object) -> bytes:
-    return orjson.dumps({"_id": "a\x1b[2J", "title": f"T {ESCAPES}", "text": f"one two {ESCAPES} three"} | fields) + b"\n"
+    return (
+        orjson.dumps({"_id": "a\x1b[2J", "title": f"T {ESCAPES}", "text": f"one two {ESCAPES} three"} | fields) + b"\n"
+    )
 
 
 @pytest.mark.parametrize("colour", [False, True])
@@ -217,7 +219,12 @@ def test_control_characters_are_escaped_where_texts_are_shown(
 def test_control_characters_are_escaped_in_reports_of_what_is_wrong() -> None:
     Path("in").write_bytes(passage() + passage())
     Path("run").write_bytes(b"q Q0 a\x1b[31m 1 1 t\n" * 2)
-    for call in ("convert in --as passages", "validate in --as passages", "validate run --as run", "convert run --as run"):
+    for call in (
+        "convert in --as passages",
+        "validate in --as passages",
+        "validate run --as run",
+        "convert run --as run",
+    ):
         outcome = here(*call.split(), "-o", "out") if call.startswith("convert") else here(*call.split())
         assert outcome.status == 1
         assert CONTROLS.search(outcome.out.decode() + outcome.err) is None, call

@@ -1,4 +1,4 @@
-"""Masking by weight and chance (ROM, Gao and Gao 2023, section 3.3; methods: section 4.3)."""
+"""Masking by weight and chance (ROM, Long 2022, section 3.3; methods: section 4.3)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from drtk.enrichment.termweights.shown import weighted
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.records import Passage
 from tests.running import command, write
-from tests.tiny import minilm
+from tests.tiny import minilm, tiny_model
 
 TEXT = "The perveance beam, <the> beam."
 WEIGHTS = [0.1, 0.8, 0.8, 0.8, 0.4, 0.0, 0.0, 0.1, 0.0, 0.2, 0.0]  # the per ##ve ##ance beam , < the > beam .
@@ -131,3 +131,28 @@ def test_the_command_shows_passages_and_writes_a_page(
         with pytest.raises(UsageError):
             command(capfd, "show", "c", *wrong)
     assert len(json.loads((tmp_path / "w").read_text().splitlines()[0])["weights"]) == 3
+
+
+def test_the_words_that_cls_attends_to_most_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    model = tiny_model(tmp_path / "model")
+    text = "rivers riverward, enginess violins planeting gardenal rivers castles winterish."
+    write(tmp_path / "in", json.dumps({"_id": "a", "title": "engines", "text": text}) + "\n")
+    options = "--method bprop --emit attention --gather max --words pieces --title none --model".split()
+    command(capfd, "termweight", tmp_path / "in", *options, model, "-o", tmp_path / "attended")
+    shown = command(capfd, "show", "--weights", "--top", "5", tmp_path / "attended").splitlines()[-1].split()
+
+    tokenized = AutoTokenizer.from_pretrained(model)(text, return_tensors="pt", return_offsets_mapping=True)
+    offsets = tokenized.pop("offset_mapping")[0].tolist()
+    network = AutoModel.from_pretrained(model, attn_implementation="eager").eval()
+    with torch.no_grad():
+        attention = network(**tokenized, output_attentions=True).attentions[-1][0].mean(dim=0)[0]  # (tokens,)
+    strongest: dict[str, float] = {}
+    for match in re.finditer(r"\w+", text):
+        inside = [at for at, (start, end) in enumerate(offsets) if start < match.end() and end > match.start()]
+        word = match[0].lower()
+        strongest[word] = max(strongest.get(word, 0.0), float(attention[inside].sum()))
+    expected = sorted(strongest, key=lambda word: -strongest[word])[:5]
+    assert shown[::2] == expected
