@@ -396,7 +396,7 @@ WITH_GAPS |= {"diffcse, same and next sentence": "n1"}
 def agree(found: Terms, expected: Terms) -> None:
     assert found.keys() == expected.keys()
     for name in expected:
-        assert found[name].item() == pytest.approx(expected[name].item(), abs=1e-5, rel=1e-5), name
+        assert found[name].item() == pytest.approx(expected[name].item(), abs=2e-5, rel=5e-5), name
 
 
 @pytest.mark.parametrize("case", CASES)
