@@ -98,7 +98,7 @@ def test_the_folder_gives_the_same_numbers_in_sentence_transformers(place: Path,
     theirs = library.CrossEncoder(str(tmp_path / "ri"), device="cpu").predict(
         [(question[row["query_id"]], row["text"]) for row in rows]
     )
-    np.testing.assert_allclose(mine, theirs, atol=1e-5)
+    np.testing.assert_allclose(mine, theirs, atol=5e-5)
 
 
 def test_no_command_that_wants_higher_scores_takes_the_folder(place: Path, tmp_path: Path) -> None:
@@ -269,14 +269,14 @@ def test_a_cross_encoder_that_likes_high_scores_is_turned_round(
     assert "its head is turned round" in capfd.readouterr().err
     theirs = Scorer(str(tmp_path / "other"), device="cpu", logits=True)([("which gardens", "rivers")])
     mine = QueryScorer(str(tmp_path / "m"), device="cpu")([Candidate("which gardens", "rivers")])
-    assert float(mine[0]) == pytest.approx(-float(theirs[0]), abs=1e-5)
+    assert float(mine[0]) == pytest.approx(-float(theirs[0]), abs=5e-5)
     # one of drtk's own goes on as it is
     app(
         [*arguments(place, tmp_path / "n", *named[:2], "--model", str(tmp_path / "m"), *named[4:])],
         standalone_mode=False,
     )
     again = QueryScorer(str(tmp_path / "n"), device="cpu")([Candidate("which gardens", "rivers")])
-    assert float(again[0]) == pytest.approx(float(mine[0]), abs=1e-5)
+    assert float(again[0]) == pytest.approx(float(mine[0]), abs=5e-5)
 
 
 @pytest.mark.parametrize(

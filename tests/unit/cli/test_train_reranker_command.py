@@ -160,7 +160,7 @@ def test_the_folder_loads_in_sentence_transformers_with_equal_scores(place: Path
     app(["rerank", str(run), "--model", str(tmp_path / "m"), *files, "-o", str(tmp_path / "out"), "-q"],
         standalone_mode=False)  # fmt: skip
     mine = [float(line.split()[4]) for line in (tmp_path / "out").read_text().splitlines()]
-    np.testing.assert_allclose(mine, theirs, atol=1e-5)
+    np.testing.assert_allclose(mine, theirs, atol=5e-5)
     suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
     assert suffixes <= {".json", ".jsonl", ".safetensors"}
 

@@ -93,11 +93,11 @@ def test_passages_are_read_as_the_re_ranker_was_trained(
     model = models / title
     found = kept(capfd, model)
     pairs = [(query, TEXTS[title](row)) for row in collection(24)[0][:12] for query in WRITTEN]
-    assert list(found.values()) == pytest.approx(Scorer(str(model), device="cpu")(pairs).tolist(), abs=1e-5)
+    assert list(found.values()) == pytest.approx(Scorer(str(model), device="cpu")(pairs).tolist(), abs=5e-5)
     for other in set(TEXTS) - {title}:  # all three have the same weights: what they read makes the difference
         assert list(kept(capfd, models / other).values()) != pytest.approx(list(found.values()), abs=1e-2)
-    assert found == pytest.approx(scored(capfd, model), abs=1e-5)
-    assert found == pytest.approx(reranked(capfd, model), abs=1e-5)
+    assert found == pytest.approx(scored(capfd, model), abs=5e-5)
+    assert found == pytest.approx(reranked(capfd, model), abs=5e-5)
     assert max(map(abs, found.values())) > 1  # logits
 
 
@@ -112,10 +112,10 @@ def test_what_is_written_and_scored_in_one_call_has_the_scores_of_keep_queries(
     later = rows_of(command(capfd, "keep-queries", "queried.jsonl", "--scorer", models / title, "--scores", "-q"))
     for one, other in zip(at_once, later, strict=True):
         assert one["queries"] == other["queries"]
-        assert one["query_scores"] == pytest.approx(other["query_scores"], abs=1e-5)
+        assert one["query_scores"] == pytest.approx(other["query_scores"], abs=5e-5)
     pairs = [(query, TEXTS[title](row)) for row in at_once for query in row["queries"]]
     expected = Scorer(str(models / title), device="cpu")(pairs).tolist()
-    assert [score for row in at_once for score in row["query_scores"]] == pytest.approx(expected, abs=1e-5)
+    assert [score for row in at_once for score in row["query_scores"]] == pytest.approx(expected, abs=5e-5)
 
 
 def test_a_model_that_does_not_say_is_told_and_its_sigmoid_left_out_where_logits_are_wished_for(
@@ -124,11 +124,11 @@ def test_a_model_that_does_not_say_is_told_and_its_sigmoid_left_out_where_logits
     silent = models / "silent"
     for wish in ("colon", "join", "none"):
         mine, theirs = kept(capfd, silent, "--scorer-title", wish), scored(capfd, silent, "--title", wish)
-        assert mine == pytest.approx(theirs, abs=1e-5)
+        assert mine == pytest.approx(theirs, abs=5e-5)
         assert all(0 < score < 1 for score in mine.values())
     assert kept(capfd, silent) == pytest.approx(kept(capfd, silent, "--scorer-title", "join"), abs=0)
     logits = kept(capfd, silent, "--scorer-logits")
-    assert logits == pytest.approx(scored(capfd, silent, "--logits"), abs=1e-5)
+    assert logits == pytest.approx(scored(capfd, silent, "--logits"), abs=5e-5)
     assert max(map(abs, logits.values())) > 1
 
 

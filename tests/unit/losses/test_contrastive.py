@@ -65,7 +65,7 @@ def test_simlm_as_printed_puts_the_positive_against_all_others_as_well():
     assert rows.tolist() == pytest.approx([1.249437, 1.252637], abs=2e-6)
     assert first == pytest.approx(1.249437, abs=2e-6)
     assert simlm_paper(Q, P, similarity="cosine", temperature=0.5).item() == pytest.approx(1.251037, abs=2e-6)
-    assert simlm_paper(Q, P, similarity="cosine", temperature=0.02).item() == pytest.approx(0.346920, abs=2e-6)
+    assert simlm_paper(Q, P, similarity="cosine", temperature=0.02).item() == pytest.approx(0.346920, abs=4e-6)
 
 
 def test_simlm_as_released_has_four_blocks():
@@ -75,7 +75,7 @@ def test_simlm_as_released_has_four_blocks():
     assert first == pytest.approx(1.375436, abs=2e-6)
     assert rows.tolist() == pytest.approx([1.375436, 1.215482], abs=2e-6)
     assert simlm_full(Q, P, similarity="cosine", temperature=0.5).item() == pytest.approx(1.295459, abs=2e-6)
-    assert simlm_full(Q, P, similarity="cosine", temperature=0.02).item() == pytest.approx(0.346932, abs=2e-6)
+    assert simlm_full(Q, P, similarity="cosine", temperature=0.02).item() == pytest.approx(0.346932, abs=4e-6)
 
 
 @pytest.mark.parametrize(

@@ -55,13 +55,13 @@ def test_a_query_that_agrees_halves_the_mean():
 
 def test_a_teachers_temperature_divides_its_scores():
     value = kl(QUERY, CANDIDATES, teacher=2 * TEACHER, similarity="cosine", temperature=0.02, teacher_temperature=2.0)
-    assert value.item() == pytest.approx(0.236832, abs=2e-6)
+    assert value.item() == pytest.approx(0.236832, abs=4e-6)
 
 
 def test_the_contrastive_loss_of_one_query_is_that_of_the_known_answer():
     # -ln .918423
     value = infonce(QUERY, CANDIDATES, similarity="cosine", temperature=0.02)
-    assert value.item() == pytest.approx(0.085097, abs=2e-6)
+    assert value.item() == pytest.approx(0.085097, abs=4e-6)
 
 
 def test_margins_are_compared():

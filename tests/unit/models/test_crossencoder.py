@@ -47,7 +47,7 @@ def test_scores_of_the_old_layout_are_those_of_sentence_transformers(folder: Pat
     assert found.dtype == np.float32
     assert found.shape == (43,)
     assert found.std() > 0.05  # apart enough for the comparison to mean something
-    assert np.allclose(found, reference(folder), atol=1e-5)
+    assert np.allclose(found, reference(folder), atol=3e-5)
     assert (found > 0).all()
     assert (found < 1).all()  # sigmoid, where the folder says nothing
 
@@ -60,7 +60,7 @@ def test_the_activation_of_the_old_layouts_is_read_from_the_config(tmp_path: Pat
     scorer = tiny_crossencoder(tmp_path / "scorer", **config)
     found = Scorer(str(scorer))(pairs())
     assert found.min() < 0
-    assert np.allclose(found, reference(scorer), atol=1e-5)
+    assert np.allclose(found, reference(scorer), atol=3e-5)
 
 
 def test_scores_of_the_new_layout_are_those_of_sentence_transformers(folder: Path, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_scores_of_the_new_layout_are_those_of_sentence_transformers(folder: Pat
         str(tmp_path / "new")
     )
     found = Scorer(str(tmp_path / "new"))(pairs())
-    assert np.allclose(found, reference(tmp_path / "new"), atol=1e-5)
+    assert np.allclose(found, reference(tmp_path / "new"), atol=3e-5)
     assert not np.allclose(found, Scorer(str(folder))(pairs()), atol=1e-2)  # other activation, other length
     shared, settings = (
         tmp_path / "new" / f"{name}.json" for name in ("config_sentence_transformers", "sentence_bert_config")
@@ -83,7 +83,7 @@ def test_scores_of_the_new_layout_are_those_of_sentence_transformers(folder: Pat
         before = found
         change(file, **entries)
         found = Scorer(str(tmp_path / "new"))(pairs())
-        assert np.allclose(found, reference(tmp_path / "new"), atol=1e-5), entries
+        assert np.allclose(found, reference(tmp_path / "new"), atol=3e-5), entries
         assert not np.allclose(found, before, atol=1e-4), entries
 
 
@@ -91,10 +91,10 @@ def test_scores_do_not_depend_on_batches_or_neighbours(folder: Path, monkeypatch
     whole = Scorer(str(folder))(pairs())
     for tokens in (1, 200, 10_000):
         assert np.allclose(
-            Scorer(str(folder), settings=ScoringSettings(batch_tokens=tokens))(pairs()), whole, atol=1e-5
+            Scorer(str(folder), settings=ScoringSettings(batch_tokens=tokens))(pairs()), whole, atol=3e-5
         )
     monkeypatch.setattr(crossencoder, "WINDOW", 7)
-    assert np.allclose(Scorer(str(folder))(pairs()), whole, atol=1e-5)
+    assert np.allclose(Scorer(str(folder))(pairs()), whole, atol=3e-5)
     assert Scorer(str(folder))([]).shape == (0,)
 
 

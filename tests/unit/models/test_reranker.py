@@ -107,7 +107,7 @@ def test_a_saved_folder_gives_its_logits_in_sentence_transformers(tmp_path: Path
     save_crossencoder(loaded, tmp_path / "saved")
     scores = Scorer(str(tmp_path / "saved"))(pairs())
     theirs = library.CrossEncoder(str(tmp_path / "saved"), device="cpu").predict(pairs(), batch_size=1)
-    np.testing.assert_allclose(scores, theirs, atol=1e-5)
+    np.testing.assert_allclose(scores, theirs, atol=5e-5)
     assert scores.min() < 0  # no sigmoid
     assert scores.std() > 0.05
     assert Scorer(str(tmp_path / "saved")).max_length == 20
@@ -125,7 +125,7 @@ def test_vectors_are_the_last_layers_at_the_first_position(scorer: Path) -> None
     with torch.no_grad():
         hidden = loaded.model.bert(**encoded).last_hidden_state
         logit = loaded.model.classifier(loaded.model.bert.pooler(hidden))
-    np.testing.assert_allclose(vectors[3], hidden[0, 0].numpy(), atol=1e-5)
+    np.testing.assert_allclose(vectors[3], hidden[0, 0].numpy(), atol=5e-5)
     assert scores[3] == pytest.approx(float(torch.sigmoid(logit)), abs=1e-5)
 
 
@@ -144,7 +144,7 @@ def test_padding_on_the_left_moves_the_first_position_along(scorer: Path, tmp_pa
     )
     alone = [mine.scores_and_vectors(mine.prepare([pair]))[1][0] for pair in pairs()[:6]]
     together = mine.scores_and_vectors(mine.prepare(pairs()[:6]))[1]
-    np.testing.assert_allclose(together, np.stack(alone), atol=1e-5)
+    np.testing.assert_allclose(together, np.stack(alone), atol=5e-5)
 
 
 def test_titles_are_put_before_a_model_as_it_was_trained(scorer: Path, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def alike(stage: Stage) -> Stage:
 
 
 def close(value: float) -> Any:
-    return pytest.approx(value, abs=2e-6, rel=1e-6)
+    return pytest.approx(value, abs=5e-6, rel=2e-6)
 
 
 @pytest.mark.parametrize("preset", WORDS)

@@ -41,7 +41,7 @@ def test_rerank_and_score_on_ray_make_what_this_process_makes(
     command(capfd, *call, "-o", "ray", "--vectors", "w", *RAY)
     mine, theirs = ([line.split() for line in (tmp_path / name).read_text().splitlines()] for name in ("local", "ray"))
     assert [line[:4] for line in mine] == [line[:4] for line in theirs]
-    np.testing.assert_allclose([float(line[4]) for line in mine], [float(line[4]) for line in theirs], atol=1e-5)
+    np.testing.assert_allclose([float(line[4]) for line in mine], [float(line[4]) for line in theirs], atol=5e-5)
     for one, other in zip(read_shards("v"), read_shards("w"), strict=True):
         assert one.ids == other.ids
         np.testing.assert_allclose(one.vectors, other.vectors, atol=2e-3)  # stored as float16
@@ -53,4 +53,4 @@ def test_rerank_and_score_on_ray_make_what_this_process_makes(
         assert one.scores is not None
         assert other.scores is not None
         for side in ("positives", "negatives"):
-            assert one.scores[side] == pytest.approx(other.scores[side], abs=1e-5)
+            assert one.scores[side] == pytest.approx(other.scores[side], abs=5e-5)

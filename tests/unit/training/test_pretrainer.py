@@ -39,7 +39,7 @@ def test_cached_gradients_are_those_of_the_whole_batch(preset: str, world: World
     assert largest > 0.1
     for micro in (1, 2, 3, 5, 7):
         again, parts = stage.step(trainer, EXAMPLES, micro=micro)
-        assert again == pytest.approx(loss, abs=1e-5)
+        assert again == pytest.approx(loss, abs=3e-5)
         assert apart(parts, whole) < 3e-5 * max(1.0, largest)
 
 
@@ -49,7 +49,7 @@ def test_token_losses_in_parts_are_one_mean(preset: str, world: World, tmp_path:
     trainer = stage.trainer(tmp_path)
     loss, whole = stage.step(trainer, EXAMPLES, micro=8)
     again, parts = stage.step(trainer, EXAMPLES, micro=3)
-    assert again == pytest.approx(loss, abs=1e-5)
+    assert again == pytest.approx(loss, abs=3e-5)
     assert apart(parts, whole) < 3e-5
 
 
@@ -63,7 +63,7 @@ def test_with_dropout_they_are_those_of_one_graph_over_the_same_parts_and_seeds(
     _, parted = stage.step(trainer, EXAMPLES, micro=4)  # other parts, other draws
     assert apart(parted, found) > 1e-3
     graph_loss, graph = in_one_graph(stage, trainer, micro=3)
-    assert graph_loss == pytest.approx(loss, abs=1e-5)
+    assert graph_loss == pytest.approx(loss, abs=3e-5)
     assert apart(found, graph) < 3e-5
     trainer.state.global_step = 1  # and other draws in another step
     assert apart(stage.step(trainer, EXAMPLES, micro=3)[1], found) > 1e-3
