@@ -57,7 +57,7 @@ class Frame(NamedTuple):
     has_types: bool
 
     def around(self, text: Text) -> Text:
-        """The text between its special tokens; of the two types of a pair, each has the one of the token beside it."""
+        """The text between its special tokens, which have the token types of the tokens beside them."""
         weights = None if text.weights is None else np.pad(text.weights, 1)
         types = None
         if self.has_types and text.types is not None and len(text.types):

@@ -32,9 +32,7 @@ from drtk.training.selection import Selection
 LOG = "log.jsonl"
 WAITED_LONG = 0.1  # of the time: making batches holds training up
 MICRO_FILE = "micro_batch"  # among the checkpoints: what was chosen
-PAIRS_FILE = (
-    "pairs"  # among the checkpoints: titled passages have token types, which earlier versions did not give them
-)
+PAIRS_FILE = "pairs"  # among the checkpoints: titled passages had token types from the first step on
 Probe = Callable[[TextEncoder], float]
 
 
