@@ -30,7 +30,7 @@ class JudgedHits:
     """Notice a run that retrieved none of the judged documents, as one of another collection does.
 
     Feed the run to `add`, query by query. `found` counts the queries with a judged document among their hits.
-    of: maps a passage id to its document, if judgments name documents
+    of: maps a passage id to its document, if judgements name documents
     by_source: the option that does this, for the hint
     """
 

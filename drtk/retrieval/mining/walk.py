@@ -255,7 +255,7 @@ class Mining:
         return [problem for problem in problems if problem is not None]
 
     def mismatch(self) -> str | None:
-        """Describe judgments of other ids than the sources have; None if ids were checked with a corpus, or agree."""
+        """Describe judgements of other ids than the sources have; None if ids were checked with a corpus, or agree."""
         problems = self.unjudged_sources()
         if self._corpus is not None or not problems or any(self.counts["queries_with_judged"].values()):
             return None
