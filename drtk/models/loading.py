@@ -110,7 +110,7 @@ def load_weights(
     if any(_is_needed(model, name) for name in found["missing_keys"]) and (prefix := _wrapper(model, found)):
         torch.set_rng_state(draws)  # a new head must not depend on the names in the checkpoint
         model, found = _load(auto_class, folder, {f"^{re.escape(prefix)}": "", **given}, options)
-    missing = sorted(found["missing_keys"])
+    missing = sorted(name for name in found["missing_keys"] if name.split(".")[-1] not in _NO_WEIGHTS)
     shapes = {name: f"{list(stored)}, not {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]}
     lost = [name for name in missing if _is_needed(model, name)]
     extra = [name for name in sorted(found["unexpected_keys"]) if lost or _is_backbone(model, name)]
@@ -152,8 +152,7 @@ def _body(model: Any) -> str:
 
 
 def _is_needed(model: Any, name: str) -> bool:
-    parts = name.split(".")
-    return name.startswith(_body(model)) and "pooler" not in parts and parts[-1] not in _NO_WEIGHTS
+    return name.startswith(_body(model)) and "pooler" not in name.split(".")
 
 
 def _is_backbone(model: Any, name: str) -> bool:
