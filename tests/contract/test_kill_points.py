@@ -42,6 +42,11 @@ KILLED = {
     "vectors": Killed("index {vectors} --type flat -o out", "--type exact", resumes=False),
     "words": Killed("index in --type bm25s -o out", "--stemmer none", resumes=False),
     "encode": Killed("encode in --model {model} --shard-size 30 -o out", "--max-length 8"),
+    "rerank": Killed(
+        "rerank {many.run} --corpus {documents.jsonl} --queries {many.jsonl} --model {crossencoder} --max-length 16 "
+        "--depth 2 --vectors vectors -o out",
+        "--depth 1",
+    ),
     "table": Killed("convert in --to parquet -o out", "--to beir", resumes=False),
 }
 

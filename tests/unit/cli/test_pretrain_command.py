@@ -62,7 +62,7 @@ def killed_at(checkpoint: int, world: World, output: Path, preset: str, *more: s
     running = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 180
-        while not (output / "checkpoints" / f"checkpoint-{checkpoint}" / "complete").exists():
+        while not (Path(f"{output}.part") / "checkpoints" / f"checkpoint-{checkpoint}" / "complete").exists():
             assert running.poll() is None, "ended before it could be killed"
             assert time.monotonic() < deadline
             time.sleep(0.001)

@@ -423,7 +423,7 @@ def test_a_list_training_of_other_settings_is_not_gone_on_from(here: Path) -> No
     call += ["--steps", "4", "--save-every", "1", "--log-every", "1", "-o", "h"]
     with pytest.raises(DrtkError, match="the loss is nan at step"):
         run(*call, "--preset", "hlatr", "--lr", "1e38", "--trainer", "max_grad_norm=0")
-    assert (here / "h" / "meta.json.part").exists()
+    assert (here / "h.part" / "meta.json.part").exists()
     (here / "small.toml").write_text(
         'command = "train-reranker"\nsummary = "x"\n[settings]\nkind = "hlatr"\nlayers = 2\n'
     )
@@ -441,7 +441,7 @@ def test_a_killed_list_training_resumes_to_the_same_weights(here: Path) -> None:
     call += ["--depth", "10", "--batch", "20", "--steps", "120", "--layers", "1", "--save-every", "10"]
     running = subprocess.Popen([sys.executable, "-m", "drtk", *call, "-o", "h"], stderr=subprocess.DEVNULL)
     try:
-        wait_for((here / "h" / "checkpoints" / "checkpoint-20" / "complete").exists, running)
+        wait_for((here / "h.part" / "checkpoints" / "checkpoint-20" / "complete").exists, running)
         os.kill(running.pid, signal.SIGKILL)
     finally:
         running.kill()

@@ -273,7 +273,7 @@ def test_killed_while_a_later_fold_is_trained_and_resumed_the_weights_are_the_sa
     running = subprocess.Popen(call, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 300
-        while not (output / "fold-1" / "checkpoints" / "checkpoint-4" / "complete").exists():
+        while not (Path(f"{output}.part") / "fold-1" / "checkpoints" / "checkpoint-4" / "complete").exists():
             assert running.poll() is None, "ended before it could be killed"
             assert time.monotonic() < deadline
             time.sleep(0.001)

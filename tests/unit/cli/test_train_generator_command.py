@@ -95,7 +95,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place:
     )
     try:
         deadline = time.monotonic() + 180
-        while not (output / "checkpoints" / "checkpoint-20" / "complete").exists():
+        while not (Path(f"{output}.part") / "checkpoints" / "checkpoint-20" / "complete").exists():
             assert running.poll() is None, "ended before it could be killed"
             assert time.monotonic() < deadline
             time.sleep(0.001)

@@ -76,7 +76,7 @@ def killed(arguments: list[str], output: Path, step: int) -> None:
     running = subprocess.Popen([sys.executable, "-m", "drtk", *arguments], stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 180
-        while not (output / "checkpoints" / f"checkpoint-{step}" / "complete").exists():
+        while not (Path(f"{output}.part") / "checkpoints" / f"checkpoint-{step}" / "complete").exists():
             assert running.poll() is None, "ended before it could be killed"
             assert time.monotonic() < deadline
             time.sleep(0.001)
@@ -119,7 +119,7 @@ def test_a_checkpoint_of_another_preset_is_not_gone_on_from(place: Path, tmp_pat
         train(
             place, tmp_path / "m", "--preset", "simlm-reranker", *size, "--lr", "1e38", "--trainer", "max_grad_norm=0"
         )
-    assert (tmp_path / "m" / "meta.json.part").exists()
+    assert (tmp_path / "m.part" / "meta.json.part").exists()
     with pytest.raises(MismatchError, match=r"was begun with other settings or files \(.*r_drop") as told:
         train(place, tmp_path / "m", "--preset", "simlm-reranker-official", *size, "--resume")
     assert "\n" not in str(told.value)
