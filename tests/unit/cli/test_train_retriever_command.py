@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -363,7 +364,9 @@ def test_examples_from_a_pipe_must_be_the_same_to_go_on_with(
         patch.setattr(DrtkTrainer, "training_step", short_of_memory_at(4, DrtkTrainer.training_step))
         with pytest.raises(DrtkError, match="out of memory at step 4"):
             trained("m", lines)
-    with pytest.raises(MismatchError, match=r"m\.part: was begun with other records from <stdin>; --force begins again$"):
+    with pytest.raises(
+        MismatchError, match=r"m\.part: was begun with other records from <stdin>; --force begins again$"
+    ):
         trained("m", lines[1:], "--resume")
     trained("m", lines, "--resume")
     trained("whole", lines)
