@@ -123,8 +123,6 @@ def _by_pairs(
             beside.job.abandon()
             beside.job.release()
         raise
-    if beside is not None:
-        beside.finish()
     warn_of_unread(job.counts, corpus)
 
 
@@ -187,6 +185,7 @@ class _Beside:
     """The folder of vectors that is made beside the run."""
 
     def __init__(self, folder: str, model: str, dtype: str, job: FilterJob) -> None:
+        from drtk.io.manifest import is_done
         from drtk.io.pair_vectors import PairWriter
         from drtk.io.shards import ShardWriter
         from drtk.models.crossencoder import scorer_identity
@@ -195,26 +194,34 @@ class _Beside:
         self.job = FolderJob(
             job.command, "embeddings", folder, settings, resumable=True, resume=job.resume, force=job.force
         )
-        self.job.check()
+        self.job.recover()
         self._filter, self._dtype = job, dtype
+        # An earlier run may have been killed between the last step of the vectors and its own.
+        self._is_whole = job.resume and job.journal.exists() and is_done(folder, settings, program=job.command)
+        if self._is_whole:
+            return
+        self.job.check()
         self._identity = scorer_identity(model)
         self._path: Path = self.job.begin()
         self._writer = ShardWriter(self._path, dimension=int(self._identity["dimension"]), dtype=dtype)
         self._pairs = PairWriter(self._writer)
-        # While it grows it is no input that must stay as it is: what is being read counts as that, and --resume minds it not.
-        self._entry: dict[str, Any] = {"path": folder, "digest": None}
+        # An input that grows, as a stream does: --resume does not compare it.
+        self._entry: dict[str, Any] = {"path": folder, "bytes": None, "digest": None}
         job.intake.inputs.append(self._entry)
 
     def taken(self, made: Generator[Any, None, None]) -> Generator[Done, None, None]:
-        """The lines of each window, once its vectors are on disk."""
+        """The lines of each window, once its vectors are on disk; after the last, the folder is finished."""
         with closing(made):
             for each in made:
-                self._pairs.write(each.ids, each.vectors, before=int(self._filter.counts.get("pairs", 0)))
+                if not self._is_whole:
+                    self._pairs.write(each.ids, each.vectors, before=int(self._filter.counts.get("pairs", 0)))
                 yield each.done
-        self._filter.intake.inputs.remove(self._entry)
+        if not self._is_whole:
+            self._filter.intake.inputs.remove(self._entry)
+            if self._filter.vain is None or self._filter.vain() is None:
+                self._finish()
 
-    def finish(self) -> None:
-        """Write its manifest."""
+    def _finish(self) -> None:
         from drtk.io.shards import PAIR
 
         self.job.counts["pairs"] = self._writer.rows

@@ -107,6 +107,7 @@ def _side_jobs(settings: ConversionSettings, job: FilterJob) -> list[tuple[Filte
         recorded = {"sources": job.settings["sources"], "texts": kind, "skip_bad": job.settings["skip_bad"]}
         side = FilterJob("convert", kind, output, recorded, resume=job.resume, force=job.force)
         side.intake.skip_bad = job.intake.skip_bad
+        side.recover()
         if job.resume and is_done(output, recorded, program="convert"):
             continue
         side.check()

@@ -193,9 +193,9 @@ def writing_weights(folder: Path) -> Iterator[None]:
     except SafetensorError as error:
         raise DrtkError(f"{folder}: {error}") from error
     except RuntimeError as error:
-        if "PytorchStreamWriter" not in str(error):
+        if not any(name in str(error) for name in ("PytorchStreamWriter", "inline_container", "iostream error")):
             raise
-        raise DrtkError(f"{folder}: cannot be written, perhaps the disk is full: {error}") from error
+        raise DrtkError(f"{folder}: cannot be written; the disk may be full") from error
 
 
 def _umask() -> int:

@@ -112,7 +112,7 @@ def training_arguments(
         "logging_nan_inf_filter": False,
         "disable_tqdm": True,
         "report_to": [*report_to] or "none",
-        "run_name": folder.parent.name,
+        "run_name": folder.parent.name.removesuffix(".part"),  # OUT is built as OUT.part
         "ddp_find_unused_parameters": False,
         "dataloader_num_workers": 2 if on_gpu else 0,
         "dataloader_pin_memory": on_gpu,

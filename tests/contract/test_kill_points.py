@@ -19,7 +19,7 @@ from tests.contract.collection import Collection, documents
 from tests.contract.forkserver import Forkserver
 
 SIGKILLED = 128 + 9
-TIMES = ("started", "seconds", "command")  # entries of manifests that differ between two runs
+VARYING = ("started", "seconds", "command", "corpus")  # entries of manifests that differ with time and folder
 REFUSED = re.compile(r"exists already; --force replaces it|holds an interrupted run; --")
 
 
@@ -38,11 +38,16 @@ class Killed:
 
 KILLED = {
     "filter": Killed("chunk in --max-words 30 --punkt-mb 0.01 -o out", "--max-words 20"),
-    "two passes": Killed("keep-queries {queried} --keep 0.5 -o out", "--keep 0.9"),
+    "two passes": Killed("keep-queries {queried.jsonl} --keep 0.5 -o out", "--keep 0.9"),
     "vectors": Killed("index {vectors} --type flat -o out", "--type exact", resumes=False),
     "words": Killed("index in --type bm25s -o out", "--stemmer none", resumes=False),
-    "encode": Killed("encode in --model {model} --shard-size 30 -o out", "--max-length 8"),
-    "table": Killed("convert in --to parquet -o out", "--to beir", resumes=False),
+    "encode": Killed("encode in --model {model} --shard-size 30 -o out", "--shard-size 40"),
+    "rerank": Killed(
+        "rerank {first.run} --corpus {documents.jsonl} --queries {queries.jsonl} --model {crossencoder} --max-length 16 "
+        "--depth 2 --vectors vectors -o out",
+        "--depth 1",
+    ),
+    "table": Killed("convert in --as passages --to parquet -o out", "--to beir", resumes=False),
 }
 
 
@@ -54,7 +59,7 @@ def state(folder: Path) -> dict[str, Any]:
 def stable(file: Path) -> Any:
     if not file.name.endswith("meta.json"):
         return file.read_bytes()
-    return {name: value for name, value in orjson.loads(file.read_bytes()).items() if name not in TIMES}
+    return {name: value for name, value in orjson.loads(file.read_bytes()).items() if name not in VARYING}
 
 
 @dataclass

@@ -54,7 +54,7 @@ SCHEDULE += ["--save-every", "40", "--micro-batch", "4", "--warmup", "10", "--tr
 
 def killed(checkpoint: int, world: World, output: Path, preset: str, *more: str) -> None:
     """Pre-train in a process of its own, and kill that once a checkpoint is whole."""
-    complete = output / "checkpoints" / f"checkpoint-{checkpoint}" / "complete"
+    complete = Path(f"{output}.part") / "checkpoints" / f"checkpoint-{checkpoint}" / "complete"
     killed_at(complete, *arguments(world, output, preset, *more))
     assert not (output / "meta.json").exists()
 

@@ -45,7 +45,7 @@ def ruined(trainer: Pretrainer) -> None:
 
 
 def kept(folder: Path) -> list[str]:
-    return [path.name for path in whole_checkpoints(folder / "checkpoints")]
+    return [path.name for path in whole_checkpoints(Path(f"{folder}.part") / "checkpoints")]
 
 
 def broken(world: World, output: Path, monkeypatch: pytest.MonkeyPatch, step: int, spoil: Callable, *more: str) -> str:

@@ -286,7 +286,7 @@ def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(
     call = ["rerank", "long", "--corpus", "corpus.jsonl", "--queries", "many.jsonl", "--model", "model", "--depth", "8"]
     call += ["--max-length", "32"]
     mine = ["-o", "out", "--vectors", "v"]
-    killed_at(here / "v" / "00002.npy", *call, *mine)
+    killed_at(here / "v.part" / "00002.npy", *call, *mine)
     assert not (here / "out").exists()
     with pytest.raises(DrtkError, match="--resume goes on from there"):
         run(*call, *mine)
@@ -415,7 +415,7 @@ def test_a_list_training_of_other_settings_is_not_gone_on_from(here: Path) -> No
     call += ["--steps", "4", "--save-every", "1", "--log-every", "1", "-o", "h"]
     with pytest.raises(DrtkError, match="the loss is nan at step"):
         run(*call, "--preset", "hlatr", "--lr", "1e38", "--trainer", "max_grad_norm=0")
-    assert (here / "h" / "meta.json.part").exists()
+    assert (here / "h.part" / "meta.json.part").exists()
     (here / "small.toml").write_text(
         'command = "train-reranker"\nsummary = "x"\n[settings]\nkind = "hlatr"\nlayers = 2\n'
     )
@@ -431,7 +431,7 @@ def test_a_killed_list_training_resumes_to_the_same_weights(here: Path) -> None:
     run("rerank", "run", *TEXTS, "--depth", "10", "--vectors", "v", "-o", "out")
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
     call += ["--depth", "10", "--batch", "20", "--steps", "120", "--layers", "1", "--save-every", "10"]
-    killed_at(here / "h" / "checkpoints" / "checkpoint-20" / "complete", *call, "-o", "h")
+    killed_at(here / "h.part" / "checkpoints" / "checkpoint-20" / "complete", *call, "-o", "h")
     run(*call, "-o", "h", "--resume")
     run(*call, "-o", "whole")
     assert (here / "h" / "model.safetensors").read_bytes() == (here / "whole" / "model.safetensors").read_bytes()

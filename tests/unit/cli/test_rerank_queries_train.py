@@ -63,7 +63,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place:
     for kind in ("title", "answer"):
         more += ["--dev", f"{kind}={place / 'labelled.jsonl'}"]
     output = tmp_path / "killed"
-    killed_at(output / "checkpoints" / "checkpoint-20" / "complete", *arguments(place, output, *more))
+    killed_at(Path(f"{output}.part") / "checkpoints" / "checkpoint-20" / "complete", *arguments(place, output, *more))
     assert not (output / "meta.json").exists()
     with pytest.raises(MismatchError, match=r"other settings .*\(alpha\)"):
         run(place, output, *more, "--resume", "--alpha", "0.5")

@@ -266,7 +266,7 @@ def test_killed_while_a_later_fold_is_trained_and_resumed_the_weights_are_the_sa
     schedule = ["--folds", "2", "--steps", "20", "--save-every", "4", "--log-every", "4"]
     output = tmp_path / "killed"
     call = arguments(asked, writer, output, *schedule, task="gar-sentence")
-    killed_at(output / "fold-1" / "checkpoints" / "checkpoint-4" / "complete", *call)
+    killed_at(Path(f"{output}.part") / "fold-1" / "checkpoints" / "checkpoint-4" / "complete", *call)
     assert not (output / "meta.json").exists()
     first = (output / "fold-0" / "model.safetensors").stat().st_mtime_ns
     lines = asked.questions.read_text()

@@ -85,7 +85,9 @@ def test_queries_of_a_model_that_learnt_64_pairs_find_their_own_passages(
 def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place: Path, tmp_path: Path):
     schedule = ["--steps", "50", "--log-every", "5", "--save-every", "10", "--eval-every", "5", "--dev-share", "0.3"]
     output = tmp_path / "killed"
-    killed_at(output / "checkpoints" / "checkpoint-20" / "complete", *arguments(place, output, *schedule))
+    killed_at(
+        Path(f"{output}.part") / "checkpoints" / "checkpoint-20" / "complete", *arguments(place, output, *schedule)
+    )
     assert not (output / "meta.json").exists()
     with pytest.raises(MismatchError, match=r"other settings .*\(weight_decay\)"):
         train(place, output, *schedule, "--resume", "--weight-decay", "0.1", "--lr", "2e-3")

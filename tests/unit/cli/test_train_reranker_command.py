@@ -82,7 +82,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place:
     ]
     more += measured(place, "--eval-every", "10")
     output = tmp_path / "killed"
-    killed_at(output / "checkpoints" / "checkpoint-20" / "complete", *arguments(place, output, *more))
+    killed_at(Path(f"{output}.part") / "checkpoints" / "checkpoint-20" / "complete", *arguments(place, output, *more))
     assert not (output / "meta.json").exists()
     with pytest.raises(MismatchError, match=r"other settings .*\(weight_decay\)"):
         train(place, output, *more, "--resume", "--weight-decay", "0.5", "--lr", "2e-3")
@@ -99,7 +99,7 @@ def test_a_checkpoint_of_another_preset_is_not_gone_on_from(place: Path, tmp_pat
         train(
             place, tmp_path / "m", "--preset", "simlm-reranker", *size, "--lr", "1e38", "--trainer", "max_grad_norm=0"
         )
-    assert (tmp_path / "m" / "meta.json.part").exists()
+    assert (tmp_path / "m.part" / "meta.json.part").exists()
     with pytest.raises(MismatchError, match=r"was begun with other settings or files \(.*r_drop") as told:
         train(place, tmp_path / "m", "--preset", "simlm-reranker-official", *size, "--resume")
     assert "\n" not in str(told.value)

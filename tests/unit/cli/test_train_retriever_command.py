@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import re
+import resource
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +54,9 @@ def entries(folder: Path) -> list[dict]:
 def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place: Path, tmp_path: Path):
     schedule = ["--steps", "120", "--log-every", "5", "--save-every", "20"]
     output = tmp_path / "killed"
-    killed_at(output / "checkpoints" / "checkpoint-40" / "complete", *arguments(place, output, *schedule))
+    killed_at(
+        Path(f"{output}.part") / "checkpoints" / "checkpoint-40" / "complete", *arguments(place, output, *schedule)
+    )
     assert not (output / "meta.json").exists()
     with pytest.raises(MismatchError, match=r"other settings .*\(temperature\)"):
         train(place, output, *schedule, "--resume", "--temperature", "0.2", "--lr", "2e-3")
@@ -347,7 +351,9 @@ def test_examples_from_a_pipe_must_be_the_same_to_go_on_with(
         patch.setattr(DrtkTrainer, "training_step", short_of_memory_at(4, DrtkTrainer.training_step))
         with pytest.raises(DrtkError, match="out of memory at step 4"):
             trained("m", lines)
-    with pytest.raises(MismatchError, match=r"m: was begun with other records from <stdin>; --force begins again$"):
+    with pytest.raises(
+        MismatchError, match=r"m\.part: was begun with other records from <stdin>; --force begins again$"
+    ):
         trained("m", lines[1:], "--resume")
     trained("m", lines, "--resume")
     trained("whole", lines)
@@ -355,11 +361,44 @@ def test_examples_from_a_pipe_must_be_the_same_to_go_on_with(
     assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)
 
 
+@pytest.mark.parametrize(("share", "file"), [(0.5, "weights"), (1.5, "optimizer")])
+def test_a_disk_that_fills_up_at_a_checkpoint_is_one_line_and_the_one_before_is_resumed(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, file: str
+):
+    # A limit of the size of files fails as a full disk does: safetensors and torch raise errors of their own.
+    from drtk.training.trainer import DrtkTrainer
+
+    more = ["--steps", "4", "--save-every", "2", "--log-every", "1"]
+    train(place, tmp_path / "whole", *more)
+    weights = (tmp_path / "whole" / "model.safetensors").stat().st_size
+    save = DrtkTrainer._save_checkpoint
+
+    def limited(self: DrtkTrainer, *given: Any, **named: Any) -> None:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if self.state.global_step == 4:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (int(share * weights), before[1]))
+        try:
+            save(self, *given, **named)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DrtkTrainer, "_save_checkpoint", limited)
+        with pytest.raises(DrtkError, match=r"m\.part/checkpoints.*: .*(too large|may be full)") as told:
+            train(place, tmp_path / "m", *more)
+    assert "\n" not in str(told.value)
+    assert (tmp_path / "m.part" / "checkpoints" / "checkpoint-2" / "complete").exists()
+    train(place, tmp_path / "m", *more, "--resume")
+    assert (tmp_path / "m" / "model.safetensors").read_bytes() == (
+        tmp_path / "whole" / "model.safetensors"
+    ).read_bytes()
+
+
 def test_a_checkpoint_of_another_preset_is_not_gone_on_from(place: Path, tmp_path: Path):
     size = ("--query-length", "16", "--passage-length", "40", "--steps", "4", "--save-every", "2", "--log-every", "1")
     with pytest.raises(DrtkError, match="the loss is nan at step"):
         train(place, tmp_path / "m", "--preset", "simlm-r1", *size, "--lr", "1e38", "--trainer", "max_grad_norm=0")
-    assert (tmp_path / "m" / "meta.json.part").exists()
+    assert (tmp_path / "m.part" / "meta.json.part").exists()
     with pytest.raises(MismatchError, match=r"was begun with other settings or files \(.*loss") as told:
         train(place, tmp_path / "m", "--preset", "qac-r1", *size, "--resume")
     assert "\n" not in str(told.value)
