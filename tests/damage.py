@@ -82,6 +82,8 @@ def _simple(folder: Path, name: str, *, unrecorded: bool) -> Iterator[tuple[str,
             yield f"{name} = {text}", _edit(name, lambda _, text=text: text.encode())
         content = orjson.loads((folder / name).read_bytes())
         for path in _paths(content):
+            if unrecorded and name.startswith(("config.json", "tokenizer", "generation_", "special_tokens")):
+                break  # read by transformers alone
             if (
                 unrecorded
                 and name == FOLDER_MANIFEST
@@ -216,9 +218,9 @@ def _as_made(folder: Path, program: str, kind: str = "model", **facts: Any) -> P
 class Subjects:
     """Folders of every kind, made when first asked for."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, collection: Collection | None = None) -> None:
         self.folder = folder
-        self.collection = Collection(folder)
+        self.collection = collection or Collection(folder)
 
     def __getitem__(self, name: str) -> Subject:
         return getattr(self, f"_{name}")()
@@ -247,7 +249,7 @@ class Subjects:
         path = self.folder / f"index-{kind}-{len(more)}"
         if not path.exists():
             done("index", source, "--type", kind, *more, "-o", str(path), "-q")
-        return Subject(path, lambda folder, _: here("search", str(folder), queries, "-k", "5", "-q"))
+        return Subject(path, lambda folder, _: here("search", str(folder), queries, "-k", "5", "--quiet"))
 
     def _exact(self) -> Subject:
         return self._index("exact", self._file("vectors"), self._asked())
@@ -274,7 +276,7 @@ class Subjects:
         return self._index("bm25", self._file("documents.jsonl"), self._file("queries.jsonl"))
 
     def _impact(self) -> Subject:
-        rows = map(orjson.loads, (self.folder / "documents.jsonl").read_bytes().splitlines())
+        rows = map(orjson.loads, self.collection["documents.jsonl"].read_bytes().splitlines())
         path = self.folder / "impacts.jsonl"
         path.write_bytes(
             b"".join(
@@ -309,7 +311,7 @@ class Subjects:
 
     def _writer(self) -> Subject:
         few = self.folder / "few.jsonl"
-        few.write_bytes(b"".join((self.folder / "documents.jsonl").read_bytes().splitlines(keepends=True)[:4]))
+        few.write_bytes(b"".join(self.collection["documents.jsonl"].read_bytes().splitlines(keepends=True)[:4]))
         call = ["doc2query", str(few), "--n", "1", "--max-new-tokens", "2", "--device", "cpu", "-q"]
         return Subject(Path(self._file("writer")), lambda folder, _: here(*call, "--model", str(folder)), is_model=True)
 

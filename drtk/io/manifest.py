@@ -21,7 +21,7 @@ from drtk import __version__
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.atomic import manifest_beside
 from drtk.io.atomic import write_json as write_json
-from drtk.io.integrity import SMALL, changed_files, files_in, is_changed, record_files, sealed
+from drtk.io.integrity import SEAL, SMALL, changed_files, files_in, is_changed, record_files, sealed
 from drtk.io.progress import warn
 from drtk.io.streams import digest_file, is_stream, name_of
 
@@ -39,6 +39,9 @@ _TYPE_NAMES = {
     bool: "true or false",
 }
 _NOT_READ = ("log.jsonl", "README.md")  # files of a model folder that loading it does not read
+_EDITABLE = re.compile(
+    r"(^|/)(modules|router_config|sentence_\w+|config_sentence_transformers)\.json$|_(Pooling|Normalize)/config\.json$"
+)
 _warned: set[Path] = set()
 _WORTH_A_VERSION = ("torch", "transformers", "tokenizers", "faiss", "bm25s", "nltk", "numpy", "ir_measures")
 
@@ -185,21 +188,23 @@ def damage_of(folder: Path, manifest: Manifest, *, thorough: bool = False) -> It
 def check_folder(folder: Path, manifest: Manifest) -> None:
     """Compare a folder with its manifest: presence and size of every file, and the content of small ones.
 
-    A model's configuration files may be edited, which is a warning. Raises MismatchError for any other difference.
+    In a model folder, files for sentence-transformers may be edited, which is a warning.
+    Raises MismatchError for any other difference.
     """
     is_model = manifest.get("kind") not in ("index", "embeddings")
     for name, problem in damage_of(folder, manifest):
-        place, base = folder / name, name.rpartition("/")[2]
-        if is_model and base in _NOT_READ:
+        place = folder / name
+        if is_model and name in _NOT_READ:
             continue
-        if is_model and problem != "is missing" and ("config" in base or base == "modules.json"):
+        if is_model and problem != "is missing" and _EDITABLE.search(name):
             if place not in _warned:
                 warn(f"{place}: {problem}; it is used as it is now")
             _warned.add(place)
             continue
         program = f" with drtk {manifest['program']}" if manifest.get("program") else ""
         raise MismatchError(
-            f"{place}: {problem}; make the folder again{program} (drtk validate {folder} lists all damage)"
+            f"{place}: {problem}; make the folder again{program} (drtk validate {folder} lists all damage), or, "
+            f"to accept the change, delete 'files' and '{SEAL}' from {FOLDER_MANIFEST}"
         )
 
 

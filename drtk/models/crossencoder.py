@@ -112,7 +112,8 @@ def _lengths(settings: dict[str, Any]) -> tuple[int | None, ...]:
 
 
 def _activation(path: Path, shared: dict[str, Any], config: Any) -> nn.Module:
-    noted = getattr(config, "sentence_transformers", None) or {}
+    stated = getattr(config, "sentence_transformers", None)
+    noted = stated if isinstance(stated, dict) else {}
     old = getattr(config, "sbert_ce_default_activation_function", None)  # before version 4
     name = shared.get("activation_fn") or noted.get("activation_fn") or old
     if name is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.errors import DrtkError, UsageError
 from drtk.io.manifest import read_object, write_json
 from drtk.models.checkpoint import writing_weights
 from drtk.models.listfolder import CONFIG, WEIGHTS
@@ -89,12 +89,10 @@ def load_list_reranker(folder: Path) -> ListReranker:
 
 
 def shape_of(folder: Path) -> ListShape:
-    """The sizes of the list re-ranker in a folder. Raises MismatchError where they cannot be told."""
-    content = read_object(folder / CONFIG, width=int, depth=int, hidden=int, layers=int, heads=int, feedforward=int)
-    try:
-        return ListShape(**content)
-    except TypeError as error:
-        raise MismatchError(f"{folder / CONFIG}: does not say the sizes of a list re-ranker") from error
+    """The sizes of the list re-ranker in a folder. Raises DrtkError where they cannot be told."""
+    sizes = dict.fromkeys(("width", "depth", "hidden", "layers", "heads", "feedforward"), int)
+    content = read_object(folder / CONFIG, **sizes, dropout=float)
+    return ListShape(**{name: content[name] for name in ListShape.__dataclass_fields__})
 
 
 def save_list_reranker(model: ListReranker, folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.manifest import FOLDER_MANIFEST, Manifest, check_object, read_manifest
+from drtk.io.manifest import Manifest, read_manifest
 from drtk.io.progress import warn
 from drtk.retrieval.base import Ranking, best_first
 from drtk.retrieval.building import encoder_differences, index_class, wants_unit_length
@@ -18,6 +18,7 @@ from drtk.retrieval.vectors import unit_length
 from drtk.settings.retrieval import SearchSettings
 
 KIND = "index"
+_KEYS = {"type": str, "encoder": dict | None, "dimension": int | None, "bm25": dict | None}  # of its meta.json
 
 
 class Collection:
@@ -28,15 +29,13 @@ class Collection:
 
     def __init__(self, folders: Sequence[str], settings: SearchSettings) -> None:
         self.folders = list(folders)
-        self.manifests: list[Manifest] = [read_manifest(folder, kind=KIND, type=str) for folder in folders]
+        self.manifests: list[Manifest] = [read_manifest(folder, kind=KIND, **_KEYS) for folder in folders]
         self.manifest = self.manifests[0]
         for folder, manifest in zip(folders, self.manifests, strict=True):
             self._check_alike(folder, manifest)
         engine = index_class(self.manifest["type"])
         self.reads: str = engine.reads
         self.tunable: bool = getattr(engine, "tunable", False)
-        place = f"{folders[0]}/{FOLDER_MANIFEST}"
-        check_object(self.manifest, place, bm25=dict | None, encoder=dict | None, dimension=int | None)
         advised: dict[str, float] = self.manifest.get("bm25") or {}
         # k1 and b that an index of weights was made for, where no others were asked for
         self.advised = {name: value for name, value in advised.items() if getattr(settings, name) is None}

@@ -1,0 +1,143 @@
+"""Damaged folders and caches: a few of the damages that tests/slow/test_damaged_folders.py applies by the hundred."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from drtk.io.integrity import SMALL
+from drtk.io.store import CorpusStore, content_digest
+from drtk.records import Passage
+from drtk.text.token_corpus import TokenCorpus
+from drtk.text.word_pieces import WordPieceTokenizer
+from tests.contract.collection import Collection
+from tests.contract.running import done, here
+from tests.damage import Subjects, cache_at, check_cache_damages, check_damages, forget_record
+from tests.vectors import embeddings
+
+
+@pytest.mark.parametrize("name", ["exact", "bm25s", "embeddings", "encoder"])
+def test_a_damaged_folder_gives_the_same_results_or_one_error(
+    name: str, collection: Collection, tmp_path: Path
+) -> None:
+    (tmp_path / "made").mkdir()
+    subject = Subjects(tmp_path / "made", collection)[name]
+    assert check_damages(subject, 12, tmp_path, seed=f"quick {name}") > 4
+
+
+def test_damaged_caches_are_made_again(collection: Collection, tmp_path: Path) -> None:
+    tokenizer = WordPieceTokenizer(str(collection["model"]))
+    corpus = tmp_path / "corpus.jsonl.gz"
+    corpus.write_bytes(gzip.compress(collection["queried.jsonl"].read_bytes()))
+
+    def tokens() -> list[list[int]]:
+        found = TokenCorpus.open(str(corpus), tokenizer)
+        return [[*found.text(row).ids] for row in range(len(found))]
+
+    def passages() -> list[Passage]:
+        return [*CorpusStore.open(corpus)]
+
+    for kind, use in {"tokens": tokens, "corpora": passages, "digests": lambda: content_digest(corpus)}.items():
+        (tmp_path / kind).mkdir()
+        check_cache_damages(kind, use, 8, tmp_path / kind, seed=f"quick {kind}")
+
+
+def test_a_large_file_of_a_cache_is_compared_when_its_time_changed(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    text = "x" * 2000
+    corpus.write_text("".join(f'{{"_id": "d{number}", "title": "t", "text": "{text}"}}\n' for number in range(700)))
+    (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
+    with cache_at(tmp_path / "cache"):
+        whole = [*CorpusStore.open(tmp_path / "corpus.jsonl.gz")]
+        (kept,) = (tmp_path / "cache" / "corpora").glob("*/corpus.jsonl")
+        assert kept.stat().st_size > SMALL
+        kept.write_bytes(bytes(kept.stat().st_size))
+        assert [*CorpusStore.open(tmp_path / "corpus.jsonl.gz")] == whole
+
+
+@pytest.fixture
+def index(collection: Collection, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(collection["exact"], tmp_path / "index"))
+
+
+def test_validate_lists_what_differs(index: Path) -> None:
+    assert b"no problems found" in done("validate", str(index)).out
+    (index / "ranks.npy").unlink()
+    (index / "ids.txt").write_bytes(b"x")
+    found = here("validate", str(index))
+    assert (found.status, found.err) == (1, f"drtk: {index}: 2 errors\n")
+    assert f"{index}: ranks.npy: is missing" in found.out.decode()
+    assert "ids.txt: has 1 bytes, expected " in found.out.decode()
+    assert here("validate", str(index), "--as", "run").status == 2
+
+
+def test_validate_compares_large_files_which_opening_does_not(tmp_path: Path) -> None:
+    vectors = Path(embeddings(tmp_path / "v", np.ones((4, 100_000))))
+    array = bytearray((vectors / "00000.npy").read_bytes())
+    array[len(array) // 2] ^= 1
+    (vectors / "00000.npy").write_bytes(array)
+    done("index", str(vectors), "--type", "exact", "-o", str(tmp_path / "i"), "-q")
+    found = here("validate", str(vectors))
+    assert found.status == 1
+    assert b"00000.npy: its content changed after it was written" in found.out
+
+
+def test_a_folder_without_a_record_is_opened_and_not_compared(index: Path) -> None:
+    forget_record(index)
+    found = done("validate", str(index))
+    assert b"warning  not-compared" in found.out
+    (index / "ids.txt").write_bytes((index / "ids.txt").read_bytes().replace(b"d1\n", b"dX\n"))
+    assert here("show", str(index)).status == 0
+
+
+def test_a_damaged_folder_is_not_done(collection: Collection, index: Path) -> None:
+    call = ["index", str(collection["vectors"]), "--type", "exact", "-o", str(index), "--skip-done", "--force", "-q"]
+    (index / "ids.txt").write_bytes(b"d0\n")
+    done(*call)
+    assert b"no problems found" in done("validate", str(index)).out
+
+
+def test_a_faiss_index_without_its_factory_or_exact_vectors_is_refused(collection: Collection, tmp_path: Path) -> None:
+    index = tmp_path / "i"
+    done("index", str(collection["vectors"]), "--type", "SQ8", "-o", str(index), "-q")
+    call = ["search", str(index), str(collection["queries.jsonl"]), "--quiet"]
+    assert (index / "full.npy").exists()
+    shutil.copytree(index, tmp_path / "without")
+    (tmp_path / "without" / "full.npy").unlink()
+    found = here("search", str(tmp_path / "without"), *call[2:])
+    assert found.status == 1
+    assert found.err.startswith(f"drtk: {tmp_path}/without/full.npy: is missing; make the folder again with drtk index")
+    forget_record(index)
+    (index / "faiss.json").write_text("{}")
+    found = here(*call)
+    assert (found.status, found.err.count("\n")) == (1, 1)
+    assert "faiss.json: expected 'factory' to be text, it is missing" in found.err
+
+
+def test_a_bm25s_index_with_another_vocabulary_is_refused(collection: Collection, tmp_path: Path) -> None:
+    index = Path(shutil.copytree(collection["bm25s"], tmp_path / "i"))
+    (index / "vocab.index.json").write_text("{}")
+    found = here("search", str(index), str(collection["queries.jsonl"]), "--quiet")
+    assert (found.status, found.err.count("\n")) == (1, 1)
+    assert "vocab.index.json: has 2 bytes" in found.err
+
+
+def test_a_models_other_files_may_be_edited(collection: Collection, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(collection["model"], tmp_path / "m"))
+    (model / "README.md").write_text("A model.\n")
+    settings = orjson.loads((model / "sentence_bert_config.json").read_bytes())
+    (model / "sentence_bert_config.json").write_bytes(orjson.dumps(settings | {"max_seq_length": 32}))
+    call = ["encode", str(collection["queries.jsonl"]), "--role", "query", "--model", str(model), "-q"]
+    found = done(*call, "-o", str(tmp_path / "v"))
+    assert found.err.count("sentence_bert_config.json: has ") == 1
+    assert here("validate", str(model)).status == 1
+    weights = (model / "model.safetensors").read_bytes()
+    (model / "model.safetensors").write_bytes(weights[:-4] + bytes(4))
+    found = here(*call, "-o", str(tmp_path / "w"))
+    assert found.status == 1
+    assert "model.safetensors: its content changed" in found.err.splitlines()[-1]
