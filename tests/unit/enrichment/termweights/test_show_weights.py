@@ -140,7 +140,19 @@ def test_the_words_that_cls_attends_to_most_are_named(tmp_path: Path, capfd: pyt
     model = tiny_model(tmp_path / "model")
     text = "rivers riverward, enginess violins planeting gardenal rivers castles winterish."
     write(tmp_path / "in", json.dumps({"_id": "a", "title": "engines", "text": text}) + "\n")
-    options = "--method bprop --emit attention --gather max --words pieces --title none --model".split()
+    options = [
+        "--method",
+        "bprop",
+        "--emit",
+        "attention",
+        "--gather",
+        "max",
+        "--words",
+        "pieces",
+        "--title",
+        "none",
+        "--model",
+    ]
     command(capfd, "termweight", tmp_path / "in", *options, model, "-o", tmp_path / "attended")
     shown = command(capfd, "show", "--weights", "--top", "5", tmp_path / "attended").splitlines()[-1].split()
 
