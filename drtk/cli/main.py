@@ -197,15 +197,28 @@ def _prepare_streams() -> None:
 
 
 def _count_interrupts() -> list[int]:
-    """Note every Ctrl-C from here on in the returned list, and raise KeyboardInterrupt as usual."""
+    """Note every Ctrl-C from here on in the returned list, and raise KeyboardInterrupt as usual.
+
+    One that comes within a callback of the interpreter, such as those of imports, is ignored there: it is sent again.
+    """
     came: list[int] = []
+    ignored_before = sys.unraisablehook
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         came.append(number)
         signal.default_int_handler(number, frame)
 
+    def repeat(ignored: sys.UnraisableHookArgs) -> None:
+        if not issubclass(ignored.exc_type, KeyboardInterrupt):
+            ignored_before(ignored)
+            return
+        from threading import Timer
+
+        Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
+        sys.unraisablehook = repeat
     return came
 
 

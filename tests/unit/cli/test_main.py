@@ -63,6 +63,20 @@ def test_each_fault_has_its_status_and_its_line(body: str, status: int, told: st
     assert (found.returncode, found.stderr) == (status, told)
 
 
+def test_ctrl_c_within_a_callback_that_ignores_exceptions_is_not_lost() -> None:
+    found = tripping(
+        """
+        import signal, time, weakref
+        class Lock: pass
+        lock = Lock()
+        watched = weakref.ref(lock, lambda _: signal.raise_signal(signal.SIGINT))  # as importlib does with its locks
+        del lock
+        time.sleep(30)
+        """
+    )
+    assert (found.returncode, found.stderr) == (130, "drtk: interrupted\n")
+
+
 @pytest.mark.parametrize("body", ["1 / 0", "raise EOFError", "raise OSError('no number')"])
 def test_a_bug_shows_its_traceback(body: str) -> None:
     found = tripping(body)
