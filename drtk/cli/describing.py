@@ -15,7 +15,7 @@ from drtk.cli.model_lines import model_lines, recipe_lines
 from drtk.errors import DrtkError
 from drtk.io.intake import Intake
 from drtk.io.integrity import SEAL
-from drtk.io.manifest import Manifest, manifest_path, read_json, read_manifest
+from drtk.io.manifest import Manifest, is_being_made, manifest_path, read_json, read_manifest
 from drtk.io.progress import printable
 from drtk.io.rows import parse_row
 from drtk.io.streams import STANDARD
@@ -30,9 +30,9 @@ def manifest_of(path: str) -> Manifest | None:
     """
     if path == STANDARD:
         return None
-    if not Path(path).exists():
+    if not Path(path).exists() and not is_being_made(Path(path)):
         raise DrtkError(f"{path}: No such file or directory")
-    if Path(path).is_dir():
+    if Path(path).is_dir() or not Path(path).exists():
         return read_manifest(path)
     beside = manifest_path(path)
     return read_json(beside) if beside.exists() else None
