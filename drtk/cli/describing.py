@@ -20,7 +20,7 @@ from drtk.io.progress import printable
 from drtk.io.rows import parse_row
 from drtk.io.streams import STANDARD
 
-_TOLD_APART = ("files", SEAL, "kind", "command", "started", "seconds", "settings", "inputs", "counts", "versions")
+_TOLD_APART = (SEAL, "kind", "command", "started", "seconds", "settings", "inputs", "counts", "versions")
 
 
 def manifest_of(path: str) -> Manifest | None:
@@ -66,8 +66,7 @@ def _manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -
         yield from _wrapped(name, said)
     for name, value in manifest.items():
         if name not in _TOLD_APART:
-            yield from _told(name, value)
-    yield from _told("files", _sizes(manifest.get("files")))
+            yield from _told(name, [*value] if name == "files" else value)
     yield from _told("counts", manifest.get("counts", {}))
     yield _entry("made", f"{manifest.get('started')}, in {manifest.get('seconds')} s")
     yield _entry("command", manifest.get("command"))
@@ -82,13 +81,6 @@ def _manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -
             yield from _wrapped("" if number else "recipe", line)
     yield from _told("settings", settings)
     yield from _told("versions", manifest.get("versions", {}))
-
-
-def _sizes(files: Any) -> Any:
-    """The number of files and their bytes; names alone where an older drtk recorded no more."""
-    if not isinstance(files, dict):
-        return files
-    return f"{len(files):,}, {sum(entry.get('bytes', 0) for entry in files.values()):,} bytes"
 
 
 def _entry(name: str, value: Any) -> str:

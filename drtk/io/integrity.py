@@ -75,8 +75,10 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_changed(content: Mapping[str, Any]) -> bool:
-    """Return whether `sealed` content was changed; False where there is no digest."""
-    return SEAL in content and content[SEAL] != _digest_of(content)
+    """Return whether `sealed` content was changed; False for content of an older drtk, without digest and record."""
+    if SEAL not in content:
+        return isinstance(content.get("files"), dict)
+    return bool(content[SEAL] != _digest_of(content))
 
 
 def _digest_of(content: Mapping[str, Any]) -> str:
