@@ -82,17 +82,34 @@ def _remote_code(folder: Path) -> str:
 def load_tokenizer(folder: Path, config: Any) -> Any:
     """Load the tokenizer of a model folder.
 
-    Raises MismatchError if its files are missing, or if it has more tokens than the model has embeddings.
+    Raises MismatchError if its files are missing or truncated, or if it has more tokens than the model has embeddings.
     """
     tokenizer = open_tokenizer(str(folder))
     rows = getattr(config.get_text_config(), "vocab_size", None)
     largest = max(tokenizer.get_vocab().values(), default=-1)
+    advice = "restore the tokenizer that belongs to the model"
     if rows and largest >= rows:
         raise MismatchError(
             f"{folder}: its tokenizer has token ids up to {largest:,}, but the model has embeddings for {rows:,} tokens; "
-            "restore the tokenizer that belongs to the model"
+            f"{advice}"
+        )
+    if lost := _lost_special_tokens(tokenizer):
+        raise MismatchError(f"{folder}: its tokenizer's vocabulary lacks {', '.join(lost)}; {advice}")
+    if rows and len(tokenizer) < rows / 2:
+        raise MismatchError(
+            f"{folder}: its tokenizer has {len(tokenizer):,} tokens, but the model has embeddings for {rows:,}; {advice}"
         )
     return tokenizer
+
+
+def _lost_special_tokens(tokenizer: Any) -> list[str]:
+    """Return the special tokens that the vocabulary of a WordPiece tokenizer lacks; transformers adds them at its end."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or type(backend.model).__name__ != "WordPiece":
+        return []
+    vocabulary = backend.get_vocab(with_added_tokens=False)
+    named = (tokenizer.unk_token, tokenizer.cls_token, tokenizer.sep_token)
+    return [token for token in named if token and token not in vocabulary]
 
 
 def load_weights(

@@ -202,6 +202,23 @@ def test_a_vocabulary_file_is_enough(tmp_path: Path) -> None:
     assert load_encoder(folder).tokenizer("rivers violining")["input_ids"] == tokenizer("rivers violining")["input_ids"]
 
 
+@pytest.mark.parametrize(
+    ("kept", "problem"),
+    [
+        (1, r"'s vocabulary lacks \[UNK\], \[CLS\], \[SEP\]"),
+        (30, r" has 30 tokens, but the model has embeddings for \d+"),
+    ],
+)
+def test_a_truncated_vocabulary_is_rejected(folders: dict[str, Path], tmp_path: Path, kept: int, problem: str) -> None:
+    folder = Path(shutil.copytree(folders["encoder"], tmp_path / "m"))
+    vocabulary = load_encoder(folder).tokenizer.get_vocab()
+    (folder / "tokenizer.json").unlink()
+    words = sorted(vocabulary, key=lambda word: vocabulary[word])
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words[:kept]))
+    with pytest.raises(MismatchError, match=f"m: its tokenizer{problem}"):
+        load_encoder(folder)
+
+
 @pytest.mark.parametrize("kind", LOADERS)
 def test_a_vocabulary_larger_than_the_embeddings_is_rejected(
     folders: dict[str, Path], tmp_path: Path, kind: str
