@@ -45,16 +45,19 @@ def encode(
     from drtk.io.shards import ShardWriter
     from drtk.io.streams import name_of
     from drtk.io.textless import Seen
+    from drtk.models.hub import locate
     from drtk.models.reading import text_of
     from drtk.retrieval.embeddings import encode_records
     from drtk.retrieval.encode import Embedder
 
     part = parse_part(shard)
+    entry = folder_entry(locate(model))  # before it is loaded
     embedder = Embedder(model, role=role, settings=settings, device=device, weights=running.runner == "local")
     if settings.dimensions is not None and settings.dimensions > embedder.dimension:
         raise MismatchError(
             f"--dimensions {settings.dimensions}: {model} gives vectors of {embedder.dimension} numbers"
         )
+    identity = embedder.identity
     records: Iterable[Passage] | Iterable[Query]
     title = embedder.recipe.title
     if role == "query":
@@ -68,9 +71,9 @@ def encode(
     job.counts[unit] = writer.rows
     seen.warn(name_of(source), unit)
     writer.close()
-    job.intake.inputs.append(folder_entry(embedder.folder))
+    job.intake.inputs.append(entry)
     job.finish(
-        encoder=embedder.identity,
+        encoder=identity,
         dimension=embedder.dimension,
         dtype=settings.store,
         role=role,

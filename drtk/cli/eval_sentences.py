@@ -66,11 +66,11 @@ def eval_sentences(
     def encoder(source: str) -> Encode:
         if is_stream(source) or Path(source).is_file():
             return vectors_from(source, job.intake)
+        from drtk.models.hub import locate
         from drtk.retrieval.encode import Embedder
 
-        embedder = Embedder(source, role="query", device=device)
-        job.intake.inputs.append(folder_entry(embedder.folder))
-        return embedder
+        job.intake.inputs.append(folder_entry(locate(source)))  # before it is loaded
+        return Embedder(source, role="query", device=device)
 
     found: dict[str, list[Result]] = {}
 

@@ -61,11 +61,11 @@ def plot(
     format = _format(output, settings)
 
     def encoder(source: str) -> Callable[[list[str]], Any]:
+        from drtk.models.hub import locate
         from drtk.retrieval.encode import Embedder
 
-        embedder = Embedder(source, role="query", device=device)
-        job.intake.inputs.append(folder_entry(embedder.folder))
-        return embedder
+        job.intake.inputs.append(folder_entry(locate(source)))  # before it is loaded
+        return Embedder(source, role="query", device=device)
 
     named = named_logs(inputs) if kind == "training" else named_runs(inputs)
     request = Request(named, qrels, pairs, settings, job.intake, encoder)

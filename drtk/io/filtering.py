@@ -20,7 +20,7 @@ from drtk.io.atomic import recover, torn_files
 from drtk.io.intake import Intake
 from drtk.io.interrupts import interrupts_held
 from drtk.io.journal import Journal, identity
-from drtk.io.manifest import Clock, Manifest, completed, inputs_named, new_manifest, with_folders
+from drtk.io.manifest import Clock, Manifest, completed, folders_named, inputs_named, new_manifest, with_folders
 from drtk.io.parts import WHOLE, Part, of_part
 from drtk.io.progress import Progress, detail, log, warn
 from drtk.io.revising import first_pass_at, lines_of
@@ -71,6 +71,10 @@ class FilterJob:
     intake: Intake = field(default_factory=Intake)
     counts: dict[str, Any] = field(default_factory=dict)
     beside: list[Output] = field(default_factory=list)  # outputs whose lengths are among the counts
+    # Entries of what the settings name, as it was before models were loaded, and of `looked_up` at the first record.
+    _folders: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
+    _named: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
+    _others: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
 
     def recover(self) -> bool:
         """Complete an earlier run that was killed while its finished output was renamed; return whether there was one."""
@@ -98,6 +102,7 @@ class FilterJob:
             raise DrtkError(f"{self.output}: there is no folder {final.parent}")
         if not is_writable(final.parent):
             raise DrtkError(f"{self.output}: Permission denied")
+        self._folders = folders_named(self.settings)
         if self.resume or self.force:
             return
         found = Journal.read(self.journal)
@@ -217,6 +222,8 @@ class FilterJob:
         if not is_replaceable(self.output):
             return Journal({})
         fresh = Journal.begin(self.settings, Path(self.output))
+        self._named = inputs_named(fresh.settings, self._folders)  # files now: a command may write some before
+        self._others = inputs_named({"looked_up": self.looked_up}, self._named)
         found = Journal.read(self.journal) if self.resume else None
         if found is None:
             return fresh
@@ -253,7 +260,7 @@ class FilterJob:
         return {"in": journal.records, "out": journal.lines, **self.counts, **skipped}
 
     def _completed(self, manifest: Manifest, journal: Journal, clock: Clock) -> Manifest:
-        inputs = with_folders(self.intake.inputs + inputs_named({"looked_up": self.looked_up}), self.settings)
+        inputs = with_folders(self.intake.inputs + self._others, self._named)
         return completed(manifest, inputs=inputs, counts=self._counted(journal), seconds=clock.seconds)
 
     def _finish(self, journal: Journal, clock: Clock) -> None:
@@ -295,7 +302,7 @@ class _JournalWriter(AbstractContextManager["_JournalWriter"]):
         for each in (*self._job.beside, self._output):
             each.sync()
         with interrupts_held():  # a journal without its part, or the reverse, is of no use
-            journal.write(self._job.journal, inputs=self._job.intake.inputs)
+            journal.write(self._job.journal, inputs=self._job.intake.inputs, named=self._job._named)
             self._output.keep_part = True
             self._pending, self._written = None, time.monotonic()
 

@@ -21,6 +21,7 @@ from drtk.io.manifest import (
     Clock,
     Manifest,
     completed,
+    folders_named,
     from_stream,
     inputs_named,
     is_manifest,
@@ -74,6 +75,7 @@ class FolderJob:
         self._lock: int | None = None
         self._began = False
         self._leads = rank() == 0
+        self._folders: list[dict[str, Any]] = []
 
     def check(self) -> None:
         """Refuse what cannot be meant, before anything is read or loaded."""
@@ -90,6 +92,7 @@ class FolderJob:
             raise DrtkError(f"{self.output}: is {kind} and cannot be replaced by another; name a folder inside it")
         self.recover()
         self._check_final()
+        self._folders = folders_named(self.settings)  # before the command loads them
         begun = self._begun()
         if begun is None and not self._unfinished.exists() and self.path.exists():
             torn = f"{UNFINISHED_MANIFEST}."  # how the name begins of one that a kill caught before it was renamed
@@ -276,6 +279,7 @@ class FolderJob:
         """
         if not self._leads:
             return self.path
+        self._folders = self._folders or folders_named(self.settings)
         try:
             self._hold()
             self._check_final()  # another run may have finished since `check`
@@ -290,7 +294,7 @@ class FolderJob:
                 self._take_up()
                 return self.path
             self._began = True
-            begun = self._manifest | {"inputs": inputs_named(self.settings), "streams": self._streams()}
+            begun = self._manifest | {"inputs": inputs_named(self.settings, self._folders), "streams": self._streams()}
             begun |= {"replaces": self._digest_of_final()} | self._stretch()
             if _filled(self.path):  # half emptied, it must pass neither for a finished folder nor for one to resume
                 write_json(self._unfinished, begun | {"discards": True})
@@ -347,7 +351,7 @@ class FolderJob:
         if self.intake.bad:
             self.counts["skipped"] = self.intake.bad
         manifest = self._manifest | facts
-        inputs = with_folders(self.intake.inputs, self.settings)
+        inputs = with_folders(self.intake.inputs, self._folders)
         manifest = completed(manifest, inputs=inputs, counts=self.counts, seconds=self._clock.seconds)
         sync_tree(self.path)
         write_manifest(self.path, manifest)

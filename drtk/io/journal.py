@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from drtk.errors import DrtkError
-from drtk.io.manifest import SOURCES, are_entries, from_stream, inputs_named, plain, read_json, unchanged, write_json
+from drtk.io.manifest import SOURCES, are_entries, from_stream, plain, read_json, unchanged, write_json
 
 
 @dataclass
@@ -50,12 +50,15 @@ class Journal:
             raise DrtkError(f"{path}: is not the journal of an interrupted run; remove it, or choose another output")
         return cls(**content)
 
-    def write(self, path: Path, *, inputs: list[dict[str, Any]]) -> None:
-        """Replace the journal at `path` in one step; `inputs` are those the command has opened so far."""
+    def write(self, path: Path, *, inputs: list[dict[str, Any]], named: list[dict[str, Any]]) -> None:
+        """Replace the journal at `path` in one step.
+
+        inputs: those the command has opened so far. named: what its settings named when it began.
+        """
         opened = {entry["path"] for entry in inputs}
         self.sources = [entry for entry in inputs if entry.get("digest") is None]
         self.others = [entry for entry in inputs if entry.get("digest") is not None]
-        self.others += [entry for entry in inputs_named(self.settings) if entry["path"] not in opened]
+        self.others += [entry for entry in named if entry["path"] not in opened]
         write_json(path, asdict(self))
 
     def changes(self, now: Journal) -> list[str]:

@@ -289,14 +289,22 @@ def from_stream(entry: Mapping[str, Any]) -> bool:
     return "bytes" in entry and "mtime_ns" not in entry
 
 
-def inputs_named(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+def inputs_named(settings: Mapping[str, Any], known: Iterable[dict[str, Any]] = ()) -> list[dict[str, Any]]:
     """Entries (without digests of files) of all files and folders that values of `settings` name; streams are left out.
 
-    A value names PATH, or NAME=PATH.
+    A value names PATH, or NAME=PATH. An entry in `known` is taken over: it describes the path at an earlier time.
     """
+    earlier = {Path(entry["path"]): entry for entry in known}
     values = [item for value in settings.values() for item in (value if isinstance(value, (list, tuple)) else [value])]
     named = [value if _exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
-    return [_glance(value) for value in named if _exists(value) and not is_stream(value)]
+    paths = [value for value in named if _exists(value) and not is_stream(value)]
+    return [earlier[Path(path)] | {"path": path} if Path(path) in earlier else _glance(path) for path in paths]
+
+
+def folders_named(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Entries of the folders that settings name, but not of those that hold the records themselves."""
+    named = {name: value for name, value in settings.items() if name not in SOURCES}
+    return [entry for entry in inputs_named(named) if "files" in entry]
 
 
 def _exists(name: str) -> bool:
@@ -373,11 +381,10 @@ def _remembered_digest(path: Path, size: int) -> str:
     return digest_file(path) if size < SMALL else content_digest(path)
 
 
-def with_folders(inputs: list[dict[str, Any]], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return entries of inputs, and of the finished folders that settings name and that are not among them."""
+def with_folders(inputs: list[dict[str, Any]], named: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return entries of inputs, and those of finished folders in `named` that are not among them."""
     known = {Path(entry["path"]) for entry in inputs}
-    named = {name: value for name, value in settings.items() if name not in SOURCES}
-    folders = [entry for entry in inputs_named(named) if "files" in entry and Path(entry["path"]) not in known]
+    folders = [entry for entry in named if "files" in entry and Path(entry["path"]) not in known]
     return inputs + [entry for entry in folders if not (Path(entry["path"]) / UNFINISHED_MANIFEST).exists()]
 
 

@@ -220,6 +220,31 @@ def test_a_file_named_by_a_setting_that_changed_is_another_input(tmp_path: Path)
     assert content(tmp_path / "out") == WHOLE
 
 
+def test_a_folder_replaced_during_a_run_is_recorded_as_it_was_at_the_beginning(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_bytes(b"{}")
+    (model / "model.safetensors").write_bytes(b"old")
+    before = manifest.folder_entry(model)
+
+    def replacing(work: Callable[[list[dict[str, Any]]], Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
+        def replace(window: list[dict[str, Any]]) -> Iterable[bytes]:
+            (model / "model.safetensors").write_bytes(b"new")
+            return work(window)
+
+        return replace
+
+    settings = {"model": str(model)}
+    run(tmp_path / "whole", replacing(copied), settings=settings)
+    assert before in read_json(tmp_path / "whole.meta.json")["inputs"]
+    assert not is_done(str(tmp_path / "whole"), settings, program="copy")
+    (model / "model.safetensors").write_bytes(b"old")
+    with pytest.raises(Interrupted):
+        run(tmp_path / "out", replacing(stopping_at(25)), settings=settings)
+    with pytest.raises(MismatchError, match=r"other settings or files \(.*model\)"):
+        run(tmp_path / "out", resume=True, settings=settings)
+
+
 def reading(made: FilterJob, source: Path) -> Iterator[dict[str, Any]]:
     return (orjson.loads(line) for _, line in made.intake.lines(str(source)))
 

@@ -13,7 +13,7 @@ import pytest
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io import folders, processes
 from drtk.io.folders import FolderJob
-from drtk.io.manifest import is_done, read_json, read_manifest
+from drtk.io.manifest import folder_entry, is_done, read_json, read_manifest
 from tests.running import piped, torchrun
 
 
@@ -51,6 +51,21 @@ def test_a_finished_folder_says_what_it_is_and_what_it_holds(tmp_path: Path) -> 
     assert manifest["files"] == {"ids.txt": entry, "parts/0.bin": entry}
     assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
     assert is_done(str(tmp_path / "out"), {"depth": 3}, program="index")
+
+
+def test_a_model_replaced_during_a_run_is_recorded_as_it_was_at_the_beginning(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_bytes(b"{}")
+    (model / "model.safetensors").write_bytes(b"old")
+    before = folder_entry(model)
+    made = job(tmp_path / "out", settings={"model": str(model)})
+    made.check()
+    (model / "model.safetensors").write_bytes(b"new")  # after it was loaded
+    (made.begin() / "0.bin").write_bytes(b"x")
+    made.finish()
+    assert [entry["digest"] for entry in read_manifest(tmp_path / "out")["inputs"]] == [before["digest"]]
+    assert not is_done(str(tmp_path / "out"), {"model": str(model)}, program="index")
 
 
 def test_a_folder_is_unfinished_until_the_end(tmp_path: Path) -> None:

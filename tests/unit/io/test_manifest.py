@@ -16,6 +16,7 @@ from drtk.io.intake import Intake
 from drtk.io.manifest import (
     completed,
     folder_entry,
+    folders_named,
     inputs_named,
     is_done,
     manifest_path,
@@ -202,9 +203,10 @@ def test_finished_folders_that_settings_name_are_inputs(tmp_path: Path) -> None:
     (tmp_path / "making").mkdir()
     (tmp_path / "making" / "meta.json.part").write_bytes(b"{}")
     settings = {"model": f"{folder}/", "vectors": str(tmp_path / "making"), "source": str(folder)}
-    assert [each["path"] for each in with_folders([], settings)] == [f"{folder}/"]
+    named = folders_named(settings)
+    assert [each["path"] for each in with_folders([], named)] == [f"{folder}/"]
     known = [folder_entry(folder)]
-    assert with_folders(known, settings) == known
+    assert with_folders(known, named) == known
 
 
 def test_a_folder_among_the_inputs_is_compared_by_its_digest(tmp_path: Path) -> None:
