@@ -35,11 +35,13 @@ def record_files(folder: Path, names: Iterable[str], *, times: bool = False) -> 
     return record
 
 
-def changed_files(folder: Path, record: Any, *, thorough: bool = False) -> Iterator[tuple[str, str]]:
+def changed_files(
+    folder: Path, record: Any, *, thorough: bool = False, by_time: bool = True
+) -> Iterator[tuple[str, str]]:
     """Yield (relative path, what differs) for each file that is not as recorded.
 
-    The size of every file is compared. The content is compared for small files, for files whose recorded "mtime_ns"
-    differs, and with `thorough` for all. A record of another version of drtk (a list of names) says nothing.
+    The size of every file is compared. The content is compared for small files, with `by_time` for files whose
+    recorded "mtime_ns" differs, and with `thorough` for all. A record of another version of drtk (a list of names) says nothing.
     """
     for name, entry in record.items() if isinstance(record, dict) else ():
         if not isinstance(entry, dict) or "bytes" not in entry:
@@ -49,7 +51,7 @@ def changed_files(folder: Path, record: Any, *, thorough: bool = False) -> Itera
             if facts.st_size != entry["bytes"]:
                 yield name, f"has {facts.st_size:,} bytes, expected {entry['bytes']:,}"
                 continue
-            touched = entry.get("mtime_ns", facts.st_mtime_ns) != facts.st_mtime_ns
+            touched = by_time and entry.get("mtime_ns", facts.st_mtime_ns) != facts.st_mtime_ns
             if (thorough or touched or facts.st_size <= SMALL) and digest_file(folder / name) != entry.get("digest"):
                 yield name, "its content changed after it was written"
         except FileNotFoundError:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -42,6 +41,14 @@ _NOT_READ = ("log.jsonl", "README.md")  # files of a model folder that loading i
 _EDITABLE = re.compile(
     r"(^|/)(modules|router_config|sentence_\w+|config_sentence_transformers)\.json$|_(Pooling|Normalize)/config\.json$"
 )
+_HIDDEN = re.compile(r"(^|/)\.|\.(part|tmp)(/|$)")
+_OF_MODELS = ("config.json", "modules.json")
+# At the top of a model folder, in a tower, or in a folder of sentence-transformers, such as 1_Pooling.
+_MODEL_FILE = re.compile(
+    r"((query|passage)/)?((\w+_)?\d+_[A-Z]\w*/)?"
+    r"([^/]+\.(safetensors|json|model)|pytorch_model[^/]*\.bin|vocab\.[^/]+|merges\.txt)"
+)
+_BESIDE_OUTPUT = re.compile(r"[^/]\.(meta|part)\.json$")  # records of an output that lies in the folder
 _warned: set[Path] = set()
 _WORTH_A_VERSION = ("torch", "transformers", "tokenizers", "faiss", "bm25s", "nltk", "numpy", "ir_measures")
 
@@ -166,8 +173,10 @@ def read_manifest_if_any(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write a folder's meta.json, with size and digest of every file in it: from here on the folder is finished."""
-    write_json(folder / FOLDER_MANIFEST, sealed(manifest | {"files": record_files(folder, made_files(folder))}))
+    """Write a folder's meta.json, with size, time and digest of every file in it: from here on the folder is finished."""
+    write_json(
+        folder / FOLDER_MANIFEST, sealed(manifest | {"files": record_files(folder, made_files(folder), times=True)})
+    )
 
 
 def made_files(folder: Path) -> list[str]:
@@ -182,7 +191,7 @@ def damage_of(folder: Path, manifest: Manifest, *, thorough: bool = False) -> It
     """
     if is_changed(manifest):
         yield FOLDER_MANIFEST, "its content changed after it was written"
-    yield from changed_files(folder, manifest.get("files"), thorough=thorough)
+    yield from changed_files(folder, manifest.get("files"), thorough=thorough, by_time=False)
 
 
 def check_folder(folder: Path, manifest: Manifest) -> None:
@@ -334,10 +343,19 @@ def _facts_digest(path: Path) -> str:
 
 
 def _files_of(folder: Path) -> list[tuple[str, os.stat_result]]:
-    """The files of a folder with their facts, sorted by name; hidden ones and those of an unfinished run excluded."""
-    names = sorted(str(item.relative_to(folder)) for item in folder.rglob("*") if item.is_file())
-    hidden = re.compile(r"(^|/)\.|\.(part|tmp)$")
-    return [(name, (folder / name).stat()) for name in names if not hidden.search(name)]
+    """Return the files that count as part of a folder, with their facts, sorted by name.
+
+    Of a folder made by drtk these are the files that meta.json records, and meta.json itself; of other model folders
+    weights, configurations and tokenizer files; of other folders all files. Hidden and unfinished ones are left out.
+    """
+    if recorded := _recorded_files(folder):
+        names = {FOLDER_MANIFEST, *recorded}.difference(_NOT_READ)
+        return [(name, (folder / name).stat()) for name in sorted(names) if (folder / name).is_file()]
+    names = {str(item.relative_to(folder)) for item in folder.rglob("*") if item.is_file()}
+    names = {name for name in names if not _HIDDEN.search(name)}
+    if any((folder / name).exists() for name in _OF_MODELS):
+        names = {name for name in names if _MODEL_FILE.fullmatch(name) and not _BESIDE_OUTPUT.search(name)}
+    return [(name, (folder / name).stat()) for name in sorted(names)]
 
 
 def folder_entry(folder: str | Path) -> dict[str, Any]:
@@ -346,33 +364,36 @@ def folder_entry(folder: str | Path) -> dict[str, Any]:
     Digests are computed for folders made by drtk and models only. They are remembered, so a large file is read once.
     """
     path = Path(folder)
-    has_digests = any((path / name).exists() for name in (FOLDER_MANIFEST, "config.json", "modules.json"))
-    recorded = _recorded_digests(path)
+    has_digests = any((path / name).exists() for name in (FOLDER_MANIFEST, *_OF_MODELS))
+    recorded = _recorded_files(path)
     files = {}
     for name, found in _files_of(path):
         entry: dict[str, Any] = {"bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "digest": None}
         if has_digests:
-            entry["digest"] = recorded.get((name, found.st_size)) or _remembered_digest(path / name, found.st_size)
+            entry["digest"] = _recorded_digest(recorded.get(name), found) or _remembered_digest(
+                path / name, found.st_size
+            )
         files[name] = entry
     contents = {name: entry["digest"] or entry for name, entry in files.items()}
     digest = hashlib.blake2b(orjson.dumps(contents), digest_size=16).hexdigest()
     return {"path": str(folder), "digest": digest, "files": files}
 
 
-def _recorded_digests(folder: Path) -> dict[tuple[str, int], str]:
-    """Digests from a folder's meta.json by file and size, of files that nothing has touched since it was written."""
-    path = folder / FOLDER_MANIFEST
+def _recorded_files(folder: Path) -> dict[str, Any]:
+    """Return the entry "files" of a folder's meta.json; {} if there is none, or if it is only a list of names."""
     try:
-        files = read_json(path).get("files")
-        written = path.stat().st_ctime_ns
-    except (DrtkError, AttributeError, OSError):
+        files = read_json(folder / FOLDER_MANIFEST).get("files")
+    except (DrtkError, AttributeError):
         return {}
-    found = {}
-    for name, entry in files.items() if isinstance(files, dict) else ():
-        with contextlib.suppress(OSError, KeyError, TypeError):
-            if (folder / name).stat().st_ctime_ns <= written:
-                found[name, entry["bytes"]] = entry["digest"]
-    return found
+    return files if isinstance(files, dict) else {}
+
+
+def _recorded_digest(entry: Any, found: os.stat_result) -> str | None:
+    """Return the digest that meta.json records of a file, if the file has the recorded size and time."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("digest"), str):
+        return None
+    is_same = (entry.get("bytes"), entry.get("mtime_ns")) == (found.st_size, found.st_mtime_ns)
+    return entry["digest"] if is_same else None
 
 
 def _remembered_digest(path: Path, size: int) -> str:

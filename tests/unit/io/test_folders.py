@@ -48,7 +48,9 @@ def test_a_finished_folder_says_what_it_is_and_what_it_holds(tmp_path: Path) -> 
     manifest = read_manifest(tmp_path / "out", kind="index")
     assert (manifest["type"], manifest["program"], manifest["counts"]) == ("flat", "index", {"passages": 2})
     entry = {"bytes": 1, "digest": hashlib.blake2b(b"x", digest_size=16).hexdigest()}
-    assert manifest["files"] == {"ids.txt": entry, "parts/0.bin": entry}
+    for name in ("ids.txt", "parts/0.bin"):
+        assert manifest["files"].pop(name) == entry | {"mtime_ns": (tmp_path / "out" / name).stat().st_mtime_ns}
+    assert manifest["files"] == {}
     assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
     assert is_done(str(tmp_path / "out"), {"depth": 3}, program="index")
 

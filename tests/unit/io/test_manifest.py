@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from drtk.io.manifest import (
     versions,
     with_folders,
     write_json,
+    write_manifest,
 )
 from drtk.io.streams import digest_file
 
@@ -121,11 +121,14 @@ def test_an_input_without_a_digest_is_told_by_size_and_time(tmp_path: Path) -> N
     assert not is_done(str(output), SETTINGS)
 
 
+WEIGHTS = "1_Dense/model.safetensors"
+
+
 def model_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
-    (folder / "sub").mkdir(parents=True)
+    (folder / "1_Dense").mkdir(parents=True)
     (folder / "config.json").write_bytes(b"{}")
-    (folder / "sub" / "weights").write_bytes(b"1234")
+    (folder / WEIGHTS).write_bytes(b"1234")
     return folder
 
 
@@ -136,19 +139,19 @@ def test_a_folder_is_unchanged_while_its_files_have_the_same_content(tmp_path: P
         (folder / "meta.json").write_bytes(b"{}")
     entry = folder_entry(folder)
     assert unchanged(entry)
-    os.utime(folder / "sub" / "weights", ns=(1, 1))  # copied, perhaps: another time, the same bytes
+    os.utime(folder / WEIGHTS, ns=(1, 1))  # copied, perhaps: another time, the same bytes
     assert unchanged(entry)
-    (folder / "sub" / "weights").write_bytes(b"5678")  # replaced by hand, meta.json as it was
+    (folder / WEIGHTS).write_bytes(b"5678")  # replaced by hand, meta.json as it was
     assert not unchanged(entry)
     assert folder_entry(folder)["digest"] != entry["digest"]
-    (folder / "sub" / "weights").write_bytes(b"1234")
+    (folder / WEIGHTS).write_bytes(b"1234")
     assert unchanged(entry)
-    (folder / "more").write_bytes(b"")
+    (folder / "added_tokens.json").write_bytes(b"")
     assert not unchanged(entry)
-    (folder / "more").unlink()
+    (folder / "added_tokens.json").unlink()
     (folder / ".hidden").write_bytes(b"")
     assert unchanged(entry)
-    (folder / "sub" / "weights").unlink()
+    (folder / WEIGHTS).unlink()
     assert not unchanged(entry)
 
 
@@ -177,24 +180,78 @@ def test_large_files_of_a_folder_are_read_once(tmp_path: Path, monkeypatch: pyte
 
 def test_digests_that_a_folder_records_itself_are_taken_until_a_file_is_touched(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
-    files = {"sub/weights": {"bytes": 4, "digest": "f" * 32}}
+    files = {WEIGHTS: {"bytes": 4, "digest": "f" * 32, "mtime_ns": (folder / WEIGHTS).stat().st_mtime_ns}}
     write_json(folder / "meta.json", {"files": files})
-    assert folder_entry(folder)["files"]["sub/weights"]["digest"] == "f" * 32
-    time.sleep(0.05)  # the clock of a file system may tick every few milliseconds
-    (folder / "sub" / "weights").write_bytes(b"5678")
-    os.utime(folder / "sub" / "weights", ns=(1, 1))  # as `cp -p` and `mv` leave it
-    assert folder_entry(folder)["files"]["sub/weights"]["digest"] == digest_file(folder / "sub" / "weights")
-    write_json(folder / "meta.json", {"files": ["sub/weights"]})  # as earlier versions list them
-    assert folder_entry(folder)["files"]["sub/weights"]["digest"] == digest_file(folder / "sub" / "weights")
+    assert folder_entry(folder)["files"][WEIGHTS]["digest"] == "f" * 32
+    (folder / WEIGHTS).write_bytes(b"5678")
+    os.utime(folder / WEIGHTS, ns=(1, 1))  # an older file than the recorded one, as `cp -p` and `mv` leave it
+    assert folder_entry(folder)["files"][WEIGHTS]["digest"] == digest_file(folder / WEIGHTS)
+    write_json(folder / "meta.json", {"files": {WEIGHTS: {"bytes": 4, "digest": "f" * 32}}})  # without times
+    assert folder_entry(folder)["files"][WEIGHTS]["digest"] == digest_file(folder / WEIGHTS)
+    write_json(folder / "meta.json", {"files": [WEIGHTS]})  # as earlier versions list them
+    assert folder_entry(folder)["files"][WEIGHTS]["digest"] == digest_file(folder / WEIGHTS)
+
+
+@pytest.mark.parametrize("has_record", [True, False])
+def test_files_that_do_not_belong_to_a_model_do_not_count(tmp_path: Path, has_record: bool) -> None:
+    folder = model_folder(tmp_path)
+    (folder / "README.md").write_bytes(b"about")
+    if has_record:
+        write_manifest(folder, new_manifest("model", {}))
+    entry = folder_entry(folder)
+    assert entry["files"].keys() == {"config.json", WEIGHTS, *(["meta.json"] if has_record else [])}
+    for name in (
+        *("README.md", "NOTES.txt", "tf_model.h5", "training_args.bin", "onnx/model.onnx", "run.trec.meta.json"),
+        *("checkpoint-100/model.safetensors", "emb/meta.json", "emb.part/config.json"),
+    ):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"other")
+    assert unchanged(entry)
+    assert folder_entry(folder) == entry
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model-00001-of-00002.safetensors",
+        "pytorch_model.bin",
+        "vocab.txt",
+        "merges.txt",
+        "spiece.model",
+        "1_Pooling/config.json",
+    ],
+)
+def test_weights_and_tokenizer_files_of_a_model_count(tmp_path: Path, name: str) -> None:
+    folder = model_folder(tmp_path)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_bytes(b"1")
+    entry = folder_entry(folder)
+    (folder / name).write_bytes(b"2")
+    os.utime(folder / name, ns=(1, 1))
+    assert not unchanged(entry)
+
+
+def test_opening_a_copied_folder_reads_no_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "0.bin").write_bytes(bytes(2 << 20))
+    write_manifest(tmp_path / "index", new_manifest("index", {}))
+    assert read_json(tmp_path / "index" / "meta.json")["files"]["0.bin"].keys() == {"bytes", "mtime_ns", "digest"}
+    os.utime(tmp_path / "index" / "0.bin", ns=(1, 1))
+
+    def fail(path: Path) -> str:
+        raise AssertionError(path)
+
+    monkeypatch.setattr("drtk.io.integrity.digest_file", fail)
+    assert read_manifest(tmp_path / "index", kind="index")["kind"] == "index"
 
 
 def test_folders_of_others_are_told_by_sizes_and_times_alone(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     (folder / "config.json").unlink()
     entry = folder_entry(folder)
-    assert entry["files"]["sub/weights"]["digest"] is None
+    assert entry["files"][WEIGHTS]["digest"] is None
     assert unchanged(entry)
-    os.utime(folder / "sub" / "weights", ns=(1, 1))
+    os.utime(folder / WEIGHTS, ns=(1, 1))
     assert not unchanged(entry)
 
 
