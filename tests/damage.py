@@ -195,7 +195,7 @@ def check_damages(subject: Subject, count: int, place: Path, *, seed: str, unrec
 
 
 def _warns(line: str) -> bool:
-    return "it is used as it is now" in line or "Warning" in line
+    return any(text in line for text in ("it is used as it is now", "sentence-transformers uses it", "Warning"))
 
 
 def _used(subject: Subject, folder: Path, place: Path) -> tuple[Outcome, Any]:

@@ -207,7 +207,9 @@ def check_folder(folder: Path, manifest: Manifest) -> None:
             continue
         if is_model and problem != "is missing" and _EDITABLE.search(name):
             if place not in _warned:
-                warn(f"{place}: {problem}; it is used as it is now")
+                is_ignored = isinstance(manifest.get("encoding"), dict) and not name.endswith("modules.json")
+                result = f"drtk reads {FOLDER_MANIFEST} and ignores the change, sentence-transformers uses it"
+                warn(f"{place}: {problem}; {result if is_ignored else 'it is used as it is now'}")
             _warned.add(place)
             continue
         program = f" with drtk {manifest['program']}" if manifest.get("program") else ""

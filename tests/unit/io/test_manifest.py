@@ -13,6 +13,7 @@ import pytest
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.intake import Intake
 from drtk.io.manifest import (
+    check_folder,
     completed,
     folder_entry,
     folders_named,
@@ -243,6 +244,25 @@ def test_opening_a_copied_folder_reads_no_large_file(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr("drtk.io.integrity.digest_file", fail)
     assert read_manifest(tmp_path / "index", kind="index")["kind"] == "index"
+
+
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [
+        ("1_Pooling/config.json", "drtk reads meta.json and ignores the change, sentence-transformers uses it"),
+        ("modules.json", "it is used as it is now"),
+    ],
+)
+def test_warnings_of_edited_files_say_who_uses_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, result: str
+) -> None:
+    folder = model_folder(tmp_path)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_bytes(b"{}")
+    write_manifest(folder, new_manifest("model", {}) | {"encoding": {"pooling": ["cls"]}})
+    (folder / name).write_bytes(b"[]")
+    check_folder(folder, read_json(folder / "meta.json"))
+    assert caplog.text.endswith(f"{name}: its content changed after it was written; {result}\n")
 
 
 def test_folders_of_others_are_told_by_sizes_and_times_alone(tmp_path: Path) -> None:
