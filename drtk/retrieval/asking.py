@@ -88,12 +88,15 @@ class StoredQueries:
     empty = 0
 
     def __init__(self, collection: Collection, folder: str) -> None:
-        manifest = read_manifest(folder, kind=KIND, encoder=dict | None)
+        manifest = read_manifest(folder, kind=KIND, encoder=dict | None, settings=dict | None)
         if collection.reads != "vectors":
             raise MismatchError(f"{folder}: holds vectors; {collection.folders[0]} is an index of words")
         if manifest.get("role", "query") != "query":
             raise MismatchError(f"{folder}: holds vectors of passages; make those of queries: drtk encode --role query")
-        if differences := encoder_differences(manifest, collection.manifest):
+        settings = manifest.get("settings") or {}
+        chosen = {"query prompt": settings.get("prompt"), "query length": settings.get("max_length")}
+        differences = encoder_differences(manifest, collection.manifest)
+        if differences := [name for name in differences if chosen.get(name) is None]:
             raise MismatchError(
                 f"{folder}: was made by another encoder than {collection.folders[0]} (different {', '.join(differences)})"
             )

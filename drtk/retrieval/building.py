@@ -46,6 +46,17 @@ def encoder_differences(one: Manifest, other: Manifest) -> list[str]:
     return found + sorted(name.replace("_", " ") for name in shared if recipes[0][name] != recipes[1][name])
 
 
+def _passage_differences(one: Manifest, other: Manifest) -> list[str]:
+    """Return in what two embeddings folders of passages differ: `encoder_differences`, and the options of encode.
+
+    Prompt, length and title are compared as they were used, not as the model folder recommends them.
+    """
+    used = [each.get("encoding") or {} for each in (one, other)]
+    shared = {"passage_prompt", "passage_length", "title"} & used[0].keys() & used[1].keys()
+    found = [name for name in encoder_differences(one, other) if name.replace(" ", "_") not in shared]
+    return found + sorted(name.replace("_", " ") for name in shared if used[0][name] != used[1][name])
+
+
 def wants_unit_length(encoder: dict[str, Any] | None) -> bool:
     """Whether vectors of an encoder must be brought to length 1 before inner products are taken (cosine)."""
     return encoder is not None and encoder.get("similarity") == "cosine" and not encoder.get("normalized", False)
@@ -57,15 +68,17 @@ def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
     Raises MismatchError for folders that are unfinished, of other kinds, of queries, or of more than one encoder.
     """
     manifests = [
-        read_manifest(folder, kind=KIND, encoder=dict | None, part=dict | None, settings=dict) for folder in folders
+        read_manifest(folder, kind=KIND, encoder=dict | None, encoding=dict | None, part=dict | None, settings=dict)
+        for folder in folders
     ]
     for folder, manifest in zip(folders, manifests, strict=True):
         if manifest.get("role", "passage") != "passage":
             held = {"pair": "pairs"}.get(manifest["role"], "queries")
             raise MismatchError(f"{folder}: holds vectors of {held}; an index is made of passages")
-        if differences := encoder_differences(manifest, manifests[0]):
+        if differences := _passage_differences(manifest, manifests[0]):
             raise MismatchError(
-                f"{folder}: was made by another encoder than {folders[0]} (different {', '.join(differences)})"
+                f"{folder}: was made by another encoder than {folders[0]}, or with other options (different "
+                f"{', '.join(differences)}); encode both alike"
             )
     _check_parts(folders, manifests)
     encoder = manifests[0].get("encoder")

@@ -122,6 +122,50 @@ def test_queries_compressed_input_and_parts(place: Path, tmp_path: Path):
         np.testing.assert_array_equal(merged[id], row)
 
 
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [(["--prompt", "B: "], "passage prompt"), (["--title", "none", "--max-length", "8"], "passage length, title")],
+)
+def test_parts_encoded_with_other_options_are_not_indexed_together(
+    place: Path, tmp_path: Path, options: list[str], names: str
+) -> None:
+    model = shutil.copytree(place / "model", tmp_path / "m")
+    parts = [tmp_path / "1", tmp_path / "2"]
+    for part, more in zip(parts, ([], options), strict=True):
+        run("encode", place / "corpus.jsonl", "--model", model, "-o", part, "--shard", f"{part.name}/2", *more)
+    with pytest.raises(MismatchError, match=rf"with other options \(different {names}\)"):
+        run("index", *parts, "--type", "flat", "-o", tmp_path / "i")
+
+
+def test_parts_encoded_with_the_same_prompt_are_indexed_wherever_it_came_from(place: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(place / "model", tmp_path / "m")
+    parts = [tmp_path / "1", tmp_path / "2"]
+    for part, prompt in zip(parts, (["--prompt", "A: "], []), strict=True):
+        run("encode", place / "corpus.jsonl", "--model", model, "-o", part, "--shard", f"{part.name}/2", *prompt)
+        recommend(model, document="A: ")
+    run("index", *parts, "--type", "flat", "-o", tmp_path / "i")
+
+
+def test_queries_encoded_with_a_chosen_prompt_are_searched_after_the_models_own_changed(
+    place: Path, tmp_path: Path
+) -> None:
+    model = shutil.copytree(place / "model", tmp_path / "m")
+    run("encode", place / "corpus.jsonl", "--model", model, "-o", tmp_path / "v")
+    run("index", tmp_path / "v", "--type", "flat", "-o", tmp_path / "i")
+    recommend(model, query="Q: ")
+    given = ["encode", place / "queries.jsonl", "--role", "query", "--model", model]
+    run(*given, "--prompt", "", "-o", tmp_path / "q")
+    run("search", tmp_path / "i", tmp_path / "q", "-o", tmp_path / "run")
+    run(*given, "-o", tmp_path / "other")
+    with pytest.raises(MismatchError, match="different query prompt"):
+        run("search", tmp_path / "i", tmp_path / "other", "-o", tmp_path / "none")
+
+
+def recommend(model: Path, **prompts: str) -> None:
+    path = model / "config_sentence_transformers.json"
+    path.write_text(json.dumps(read_json(path) | {"prompts": prompts}))
+
+
 def test_side_files_are_joined_and_must_fit(place: Path, tmp_path: Path):
     ids = [json.loads(line)["_id"] for line in (place / "corpus.jsonl").read_text().splitlines()]
     side = tmp_path / "side.jsonl"
