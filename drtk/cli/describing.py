@@ -14,13 +14,24 @@ import orjson
 from drtk.cli.model_lines import model_lines, recipe_lines
 from drtk.errors import DrtkError
 from drtk.io.intake import Intake
-from drtk.io.integrity import SEAL
+from drtk.io.integrity import MANIFEST_DIGEST
 from drtk.io.manifest import Manifest, manifest_path, read_json, read_manifest
 from drtk.io.progress import printable
 from drtk.io.rows import parse_row
 from drtk.io.streams import STANDARD
 
-_TOLD_APART = ("files", SEAL, "kind", "command", "started", "seconds", "settings", "inputs", "counts", "versions")
+_SHOWN_SEPARATELY = (
+    "files",
+    MANIFEST_DIGEST,
+    "kind",
+    "command",
+    "started",
+    "seconds",
+    "settings",
+    "inputs",
+    "counts",
+    "versions",
+)
 
 
 def manifest_of(path: str) -> Manifest | None:
@@ -65,9 +76,9 @@ def _manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -
     for name, said in about:
         yield from _wrapped(name, said)
     for name, value in manifest.items():
-        if name not in _TOLD_APART:
+        if name not in _SHOWN_SEPARATELY:
             yield from _told(name, value)
-    yield from _told("files", _sizes(manifest.get("files")))
+    yield from _told("files", _file_totals(manifest.get("files")))
     yield from _told("counts", manifest.get("counts", {}))
     yield _entry("made", f"{manifest.get('started')}, in {manifest.get('seconds')} s")
     yield _entry("command", manifest.get("command"))
@@ -84,8 +95,8 @@ def _manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -
     yield from _told("versions", manifest.get("versions", {}))
 
 
-def _sizes(files: Any) -> Any:
-    """The number of files and their bytes; names alone where an older drtk recorded no more."""
+def _file_totals(files: Any) -> Any:
+    """Return the number of files and their total size; names unchanged, all that older versions recorded."""
     if not isinstance(files, dict):
         return files
     return f"{len(files):,}, {sum(entry.get('bytes', 0) for entry in files.values()):,} bytes"

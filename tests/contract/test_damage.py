@@ -1,4 +1,4 @@
-"""Damaged folders and caches: a few of the damages that tests/slow/test_damaged_folders.py applies by the hundred."""
+"""Damaged folders and caches: a sample of the damages of tests/slow/test_damaged_folders.py."""
 
 from __future__ import annotations
 
@@ -111,12 +111,12 @@ def test_a_faiss_index_without_its_factory_or_exact_vectors_is_refused(collectio
     (tmp_path / "without" / "full.npy").unlink()
     found = here("search", str(tmp_path / "without"), *call[2:])
     assert found.status == 1
-    assert found.err.startswith(f"drtk: {tmp_path}/without/full.npy: is missing; make the folder again with drtk index")
+    assert found.err.startswith(f"drtk: {tmp_path}/without/full.npy: is missing; rebuild the folder with drtk index")
     forget_record(index)
     (index / "faiss.json").write_text("{}")
     found = here(*call)
     assert (found.status, found.err.count("\n")) == (1, 1)
-    assert "faiss.json: expected 'factory' to be text, it is missing" in found.err
+    assert "faiss.json: expected 'factory' to be a string, but it is missing" in found.err
 
 
 def test_a_bm25s_index_with_another_vocabulary_is_refused(collection: Collection, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_integers_beyond_64_bits_are_wrong_usage(arguments: str) -> None:
     ("content", "kind", "told"),
     [(b"q Q0 d 18446744073709551616 1 t\n", "run", "rank '18446744073709551616' does not fit into 64 bits"),
      (b"q\td\t18446744073709551616\n", "qrels", "grade '18446744073709551616' does not fit into 64 bits"),
-     (b"q\td\t18446744073709551616\n", "run", "rank '18446744073709551616' is not a whole number from 1 on")],
+     (b"q\td\t18446744073709551616\n", "run", "rank '18446744073709551616' must be an integer from 1 to 2^63 - 1")],
 )  # fmt: skip
 def test_numbers_beyond_64_bits_in_a_file_are_named(content: bytes, kind: str, told: str) -> None:
     Path("in").write_bytes(content)

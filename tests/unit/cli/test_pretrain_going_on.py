@@ -94,7 +94,7 @@ def test_checkpoints_from_before_titles_had_token_types_are_refused(
     broken(world, tmp_path / "m", monkeypatch, 6, full, *titles)
     marker = tmp_path / "m" / "checkpoints" / PAIRS_FILE
     marker.unlink()
-    with pytest.raises(DrtkError, match="gave titled passages no token types; remove the folder to begin again"):
+    with pytest.raises(DrtkError, match="gave titled passages no token types; delete the folder to begin again"):
         pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--resume")
     assert kept(tmp_path / "m") == ["checkpoint-4", "checkpoint-2"]
     marker.touch()

@@ -111,7 +111,7 @@ def test_a_corpus_rewritten_after_indexing_is_noticed(bm25, place, capfd):
     app(["search", "bm25", "--query", "tail", "-q"], standalone_mode=False)
     assert capfd.readouterr().err == ""
     lines(place / "corpus.jsonl", [row | {"text": "Other words."} for row in CORPUS])
-    told = "corpus.jsonl: changed since bm25 was made; the texts shown may differ from those ranked"
+    told = "corpus.jsonl: changed since bm25 was made; texts may differ from those ranked: index it again"
     for more in ([], ["--corpus", "corpus.jsonl"]):
         app(["search", "bm25", "--query", "tail", "-q", *more], standalone_mode=False)
         found = capfd.readouterr()
@@ -151,7 +151,7 @@ def test_each_line_is_answered_before_the_next_is_there(bm25):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--query", "tail", "queries.jsonl"], "leave out files of queries"),
+        (["--query", "tail", "queries.jsonl"], "omit query files"),
         (["--query", "tail", "-o", "x"], "and -o"),
         (["--query", "tail", "--by", "source"], "--by source"),
         (["--query", "  "], "the query is empty"),

@@ -182,7 +182,7 @@ def test_official_candidates_become_a_run_with_ranks_by_query(tmp_path: Path) ->
     assert found == ["7 Q0 15 1 1.0 drtk", "8 Q0 15 1 1.0 drtk", "7 Q0 70 2 0.5 drtk"]
     with path.open("a") as more:
         more.write("D7\thttp://x\ttitle\tbody\n7\t71\n")
-    with pytest.raises(RecordError, match=r"top1000.dev.tsv:4: expected whole numbers as qid and pid, found 'D7'"):
+    with pytest.raises(RecordError, match=r"top1000.dev.tsv:4: expected integers as qid and pid, found 'D7'"):
         run(str(path), "--as", "run")
     assert len(run(str(path), "--as", "run", "--skip-bad", "2").splitlines()) == 3
 

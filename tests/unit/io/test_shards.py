@@ -72,7 +72,7 @@ def test_damage_is_told(tmp_path: Path):
         _ = read_shards(tmp_path)[0].ids
     whole = (tmp_path / "00000.npy").read_bytes()
     (tmp_path / "00000.npy").write_bytes(whole[:-4])
-    with pytest.raises(DrtkError, match=r"00000\.npy: is damaged; make the folder again"):
+    with pytest.raises(DrtkError, match=r"00000\.npy: is damaged; rebuild the folder"):
         _ = read_shards(tmp_path)[0].vectors
     np.save(tmp_path / "00000.npy", np.ones((3, 2), dtype=np.float32))
     with pytest.raises(MismatchError, match=r"shape \(3, 2\); expected \(2, 2\)"):

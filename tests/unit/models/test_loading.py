@@ -90,7 +90,7 @@ def test_missing_weights_are_named(folders: dict[str, Path], tmp_path: Path, kin
     lost = changed(
         folders[kind], tmp_path / "m", lambda given: {n: w for n, w in given.items() if not is_of_layer_0(n)}
     )
-    with pytest.raises(MismatchError, match=r"m: its weights do not fit its config\.json \(\d+ missing: .*\.0\."):
+    with pytest.raises(MismatchError, match=r"m: its weights do not match its config\.json \(\d+ missing: .*\.0\."):
         LOADERS[kind](lost)
 
 
@@ -100,7 +100,7 @@ def test_unexpected_layers_are_named(folders: dict[str, Path], tmp_path: Path, k
         copies = {n.replace(".0.", ".7.", 1): w for n, w in given.items() if is_of_layer_0(n)}
         return given | copies
 
-    with pytest.raises(MismatchError, match=r"m: its weights do not fit its config\.json \(\d+ unexpected: .*\.7\."):
+    with pytest.raises(MismatchError, match=r"m: its weights do not match its config\.json \(\d+ unexpected: .*\.7\."):
         LOADERS[kind](changed(folders[kind], tmp_path / "m", grown))
 
 

@@ -138,7 +138,7 @@ def test_unlike_dimensions_and_no_vectors_are_refused(tmp_path):
 def test_a_damaged_index_is_one_clear_fault(tmp_path):
     build(tmp_path, [[1.0], [2.0]])
     (tmp_path / "index" / "vectors.npy").write_bytes(b"torn")
-    with pytest.raises(DrtkError, match=r"vectors\.npy: is damaged; make the folder again"):
+    with pytest.raises(DrtkError, match=r"vectors\.npy: is damaged; rebuild the folder"):
         ExactIndex.open(tmp_path / "index", DenseSearchSettings())
 
 

@@ -33,5 +33,5 @@ def test_a_measurement_that_equals_the_best_is_not_called_worse(
 def test_a_best_measurement_of_other_types_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "best.json").write_text(content)
     selection = Selection(nn.Linear(1, 1), dict, tmp_path / "run", by="nDCG", every=1)
-    with pytest.raises(DrtkError, match=r"best\.json: is not the best measurement of a training"):
+    with pytest.raises(DrtkError, match=r"best\.json: is not the record of a best evaluation"):
         selection.restore(tmp_path)
