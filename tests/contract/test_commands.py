@@ -79,7 +79,7 @@ def test_every_command_shares_its_options_with_those_of_its_shape() -> None:
         assert expected[function.shape] <= set(function.common_flags), name
 
 
-def test_every_option_that_writes_a_file_is_known_to_its_command() -> None:
+def test_every_option_that_names_an_output_is_declared_in_writes() -> None:
     for name, function in FUNCTIONS.items():
         parameters = inspect.signature(function).parameters.values()
         options = {

@@ -150,7 +150,7 @@ WRONG_SOURCES = ("Gao and Gao", "(Chuang 2022, Table", "2022, section 2.7", "MAS
 
 
 @pytest.mark.parametrize("wrong", WRONG_SOURCES)
-def test_nothing_is_attributed_to_the_wrong_source(wrong: str) -> None:
+def test_citations_name_the_right_source(wrong: str) -> None:
     files = [*PAGES, *ROOT.glob("drtk/**/*.py"), *ROOT.glob("drtk/presets/*.toml")]
     assert [relative(path) for path in files if wrong in path.read_text(encoding="utf-8")] == []
 
@@ -195,7 +195,7 @@ def pipeline_of_the_readme() -> str:
     return "".join(re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)).replace("\\\n", " ")
 
 
-def test_the_pipeline_of_the_readme_reads_only_what_it_made() -> None:
+def test_the_readme_pipeline_reads_only_its_own_outputs() -> None:
     known = {"minilm", "t5"}  # the models it says where to get
     for line in pipeline_of_the_readme().splitlines():
         for command in re.split(r"&&|\|", line):
@@ -210,7 +210,7 @@ def test_the_pipeline_of_the_readme_reads_only_what_it_made() -> None:
 
 
 @pytest.mark.slow
-def test_the_pipeline_of_the_readme_runs_as_printed(workplace: Path) -> None:
+def test_the_readme_pipeline_runs_as_printed(workplace: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("pyserini")
     for item in workplace.iterdir():  # it makes all its files but those it names before the first command

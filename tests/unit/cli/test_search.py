@@ -100,14 +100,14 @@ def test_without_a_corpus_a_question_is_answered_with_ids_and_says_so(bm25, plac
     assert "Tails" in page
 
 
-def test_the_short_option_is_quiet_and_a_typed_query_says_how_it_is_written(bm25, capfd):
+def test_q_is_quiet_and_a_query_in_place_of_a_path_gets_a_hint(bm25, capfd):
     assert command(capfd, "search", "bm25", "queries.jsonl", "-q") == command(capfd, "search", "bm25", "queries.jsonl")
     told = r"how do I fly\?: no such file or folder; for a typed query write --query TEXT \(-q is --quiet\)"
     with pytest.raises(DrtkError, match=told):
         command(capfd, "search", "bm25", "-q", "how do I fly?")
 
 
-def test_a_corpus_rewritten_after_indexing_is_noticed(bm25, place, capfd):
+def test_a_corpus_changed_after_indexing_causes_a_warning(bm25, place, capfd):
     app(["search", "bm25", "--query", "tail", "-q"], standalone_mode=False)
     assert capfd.readouterr().err == ""
     lines(place / "corpus.jsonl", [row | {"text": "Other words."} for row in CORPUS])

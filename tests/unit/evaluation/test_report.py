@@ -30,7 +30,7 @@ def system(name: str, *places: int) -> Evaluation:
     return Evaluator(JUDGEMENTS, parse_measures("RR R@1"))(name, rankings)
 
 
-def test_every_run_is_compared_with_the_first_one_whatever_they_are_called() -> None:
+def test_every_run_is_compared_with_the_first_one_regardless_of_names() -> None:
     results = [system("one", 1, 2, 4, 0), system("dense", 2, 2, 2, 0), system("fused", 1, 1, 1, 1)]
     measures = parse_measures("RR R@1")
     found = contrasts_with_first(results, measures, JUDGEMENTS, CompareSettings())

@@ -75,7 +75,7 @@ def test_the_part_is_flushed_before_its_journal(tmp_path: Path, monkeypatch: pyt
     assert flushed.index(4) < len(flushed) - 1
 
 
-def test_a_folder_is_flushed_with_all_that_is_in_it(tmp_path: Path, renames: list[str]) -> None:
+def test_a_folder_is_flushed_with_its_contents(tmp_path: Path, renames: list[str]) -> None:
     for _ in range(2):
         job = FolderJob("encode", "embeddings", str(tmp_path / "out"), {}, force=True)
         writer = ShardWriter(job.begin(), dimension=1, dtype="float32")
@@ -97,7 +97,7 @@ def test_small_files_and_caches_are_flushed(
     assert len(renames) == 4  # the digest of the corpus is kept, too
 
 
-def test_a_manifest_whose_part_was_removed_is_not_put_beside_another_file(tmp_path: Path) -> None:
+def test_the_manifest_of_a_removed_part_is_not_given_to_another_file(tmp_path: Path) -> None:
     part, final = tmp_path / "out.part", tmp_path / "out"
     final.write_bytes(b"old")
     write_json(manifest_beside(part), {"bytes": 99})

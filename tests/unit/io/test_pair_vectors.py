@@ -42,7 +42,7 @@ def test_rows_are_found_by_query_and_document(tmp_path: Path) -> None:
     assert found.scorer == {"model": "m"}
 
 
-def test_vectors_of_pairs_that_are_not_finite_are_named(tmp_path: Path) -> None:
+def test_non_finite_pair_vectors_are_reported(tmp_path: Path) -> None:
     folder = pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["b"]})
     rows = np.load(folder / "00000.npy")
     rows[1] = np.inf

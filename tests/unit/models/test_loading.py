@@ -86,7 +86,7 @@ def is_of_layer_0(name: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_missing_weights_are_named(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
+def test_missing_weights_are_reported(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
     lost = changed(
         folders[kind], tmp_path / "m", lambda given: {n: w for n, w in given.items() if not is_of_layer_0(n)}
     )
@@ -95,7 +95,7 @@ def test_missing_weights_are_named(folders: dict[str, Path], tmp_path: Path, kin
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_unexpected_layers_are_named(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
+def test_unexpected_layers_are_reported(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
     def grown(given: Weights) -> Weights:
         copies = {n.replace(".0.", ".7.", 1): w for n, w in given.items() if is_of_layer_0(n)}
         return given | copies
@@ -104,7 +104,7 @@ def test_unexpected_layers_are_named(folders: dict[str, Path], tmp_path: Path, k
         LOADERS[kind](changed(folders[kind], tmp_path / "m", grown))
 
 
-def test_weights_of_another_shape_are_named(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_weights_of_another_shape_are_reported(folders: dict[str, Path], tmp_path: Path) -> None:
     name = "bert.embeddings.word_embeddings.weight"
     cut = changed(folders["encoder"], tmp_path / "m", lambda given: given | {name: given[name][:, :16]})
     with pytest.raises(
@@ -152,7 +152,7 @@ def test_encoders_load_from_masked_language_models_of_every_family(tmp_path: Pat
     start(tmp_path / "m")
 
 
-def test_poolers_and_buffers_of_older_checkpoints_may_be_there_or_not(tmp_path: Path) -> None:
+def test_poolers_and_buffers_of_older_checkpoints_are_optional(tmp_path: Path) -> None:
     folder = tiny_model(tmp_path / "m")
 
     def older(given: Weights) -> Weights:
@@ -165,7 +165,7 @@ def test_poolers_and_buffers_of_older_checkpoints_may_be_there_or_not(tmp_path: 
         loader(folder)
 
 
-def test_an_encoder_is_taken_out_of_a_model_that_writes(folders: dict[str, Path]) -> None:
+def test_the_encoder_of_a_sequence_to_sequence_model_is_loaded(folders: dict[str, Path]) -> None:
     for kind in ("t5", "gpt2"):
         load_encoder(folders[kind])
 
@@ -226,7 +226,7 @@ def test_a_model_whose_code_is_on_the_hub_is_rejected(folders: dict[str, Path], 
         load(folder)
 
 
-def test_remote_code_for_a_known_type_is_told_when_its_weights_do_not_fit(
+def test_remote_code_for_a_known_type_is_reported_when_its_weights_do_not_match(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
     folder = configured(folders["encoder"], tmp_path / "m", auto_map={"AutoModel": "modeling_x.XModel"})
@@ -238,7 +238,7 @@ def test_remote_code_for_a_known_type_is_told_when_its_weights_do_not_fit(
         load_encoder(other)
 
 
-def test_an_unknown_type_without_code_is_a_fault_in_one_line(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_an_unknown_model_type_without_code_is_a_one_line_error(folders: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(DrtkError, match="does not recognize this architecture") as caught:
         load_encoder(configured(folders["encoder"], tmp_path / "m", model_type="x"))
     assert "\n" not in str(caught.value)

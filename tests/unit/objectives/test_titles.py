@@ -94,7 +94,7 @@ def test_the_encoder_reads_what_the_tokenizer_makes_of_title_and_text(world: Wor
         ("qac-cotmae-released", 2, ["title=segment", 'slots.context={view="passage"}']),  # the causal decoder
     ],
 )
-def test_all_that_embeds_tokens_gets_their_types(
+def test_every_embedding_layer_gets_the_token_types(
     world: World, tmp_path: Path, preset: str, calls: int, changes: list[str]
 ):
     stage = titled(world, tmp_path).stage(preset, *changes)
@@ -118,7 +118,7 @@ def test_roberta_has_two_separators_and_one_type(world: World, tmp_path: Path):
     assert "token_type_ids" not in encoder
 
 
-def test_an_encoder_without_types_reads_the_same_ids(world: World, tmp_path: Path):
+def test_an_encoder_without_token_types_gets_the_same_ids(world: World, tmp_path: Path):
     saved_masked_lm("distilbert", tmp_path / "distilbert")
     stage = titled(world, tmp_path, tmp_path / "distilbert").stage("simlm-ae", max_length=32)
     encoder, *_ = embedded(stage)
