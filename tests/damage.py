@@ -212,13 +212,13 @@ def _used(subject: Subject, folder: Path, place: Path) -> tuple[Outcome, Any]:
 
 
 def _as_made(folder: Path, program: str, kind: str = "model", **facts: Any) -> Path:
-    """`folder` with the meta.json that a command of drtk would write."""
+    """Write the meta.json that a command of drtk would write; return `folder`."""
     write_manifest(folder, new_manifest(kind, {}, program=program) | {"command": "drtk"} | facts)
     return folder
 
 
 class Subjects:
-    """Folders of every kind, made when first asked for."""
+    """Folders of every kind, made on first use."""
 
     def __init__(self, folder: Path, collection: Collection | None = None) -> None:
         self.folder = folder

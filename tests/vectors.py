@@ -48,6 +48,6 @@ def embeddings(
 
 
 def record_again(folder: Path) -> None:
-    """Make meta.json accept the folder's files as they are now, after a test has changed one."""
+    """Rewrite meta.json for the folder's current files, after a test has changed one."""
     content = read_object(folder / "meta.json")
     write_manifest(folder, {name: value for name, value in content.items() if name not in ("files", MANIFEST_DIGEST)})

@@ -189,7 +189,7 @@ def test_the_examples_on_the_pages_run(page: str, script: str, workplace: Path) 
 
 
 def pipeline_of_the_readme() -> str:
-    """The commands of README's section "A pipeline", in order."""
+    """Return the commands of the section "A pipeline" of the README."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     text = text[text.index("## A pipeline") : text.index("## What there is")]
     return "".join(re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)).replace("\\\n", " ")

@@ -1,4 +1,4 @@
-"""Input made to do harm, or made by accident: each ends in one clear line, within bounded memory."""
+"""Malicious or malformed input: each case is a one-line error within bounded memory."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_non_numeric_term_weights_are_reported(fields: dict[str, object], html: 
     assert_one_line(outcome, 1, "passage 'a': its weights must be a list of numbers")
 
 
-ESCAPES = "\x1b[31mred\x1b[0m \x9b2J \x07 \x7f\r"  # colour, clearing the screen, a bell
+ESCAPES = "\x1b[31mred\x1b[0m \x9b2J \x07 \x7f\r"  # color, clear screen, bell
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -211,7 +211,7 @@ def test_control_characters_are_escaped_where_texts_are_shown(
     for call in ("show in", "show table", "show in --weights", f"show in --preset mlm --model {model}"):
         shown = done(*call.split()).out.decode()
         assert "red" in shown, call
-        plain = re.sub("\x1b\\[(0|[0-9]+;48;5;[0-9]+)m", "", shown) if colour else shown  # drtk's own colours
+        plain = re.sub("\x1b\\[(0|[0-9]+;48;5;[0-9]+)m", "", shown) if colour else shown  # drtk's own colors
         assert CONTROLS.search(plain) is None, call
     assert "\\x1b[31mred" in done("show", "in", "--weights").out.decode().replace(" ", "") or colour
 

@@ -1,4 +1,4 @@
-"""Five hundred damages to folders of every kind: results stay the same, or one line says what is wrong."""
+"""Apply 500 damages to folders of every kind: the results are the same, or there is a one-line error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is renamed into place was flushed to disk before, and the folder it is in after."""
+"""Files and folders are flushed to disk before they are renamed, and their parent folder after."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from drtk.text.punkt import PunktModel, save_model
 
 
 def inodes(path: Path) -> set[int]:
-    """Inodes of a file, or of a folder and of everything in it."""
+    """Return the inodes of a file, or of a folder and everything in it."""
     return {path.stat().st_ino} | ({item.stat().st_ino for item in path.rglob("*")} if path.is_dir() else set())
 
 
 @pytest.fixture
 def renames(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The names that something was renamed to, each checked."""
+    """Record the targets of renames, and check that each source was flushed."""
     flushed: set[int] = set()
     waiting: list[tuple[Path, int]] = []
     names: list[str] = []
@@ -37,7 +37,7 @@ def renames(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     def checked(rename: Callable[..., None]) -> Callable[..., None]:
         def renaming(source: Any, target: Any) -> None:
-            if ".part.old" not in str(target):  # it goes
+            if ".part.old" not in str(target):  # it is deleted
                 assert inodes(Path(source)) <= flushed, f"{source} was not flushed"
                 waiting.append((Path(target), Path(target).parent.stat().st_ino))
                 names.append(Path(target).name)

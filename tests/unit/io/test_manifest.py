@@ -14,6 +14,7 @@ import pytest
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.intake import Intake
 from drtk.io.manifest import (
+    add_named_folders,
     completed,
     folder_entry,
     inputs_named,
@@ -24,7 +25,6 @@ from drtk.io.manifest import (
     read_manifest,
     unchanged,
     versions,
-    with_folders,
     write_json,
 )
 from drtk.io.streams import digest_file
@@ -202,9 +202,9 @@ def test_finished_folders_named_in_settings_are_inputs(tmp_path: Path) -> None:
     (tmp_path / "making").mkdir()
     (tmp_path / "making" / "meta.json.part").write_bytes(b"{}")
     settings = {"model": f"{folder}/", "vectors": str(tmp_path / "making"), "source": str(folder)}
-    assert [each["path"] for each in with_folders([], settings)] == [f"{folder}/"]
+    assert [each["path"] for each in add_named_folders([], settings)] == [f"{folder}/"]
     known = [folder_entry(folder)]
-    assert with_folders(known, settings) == known
+    assert add_named_folders(known, settings) == known
 
 
 def test_a_folder_among_the_inputs_is_compared_by_its_digest(tmp_path: Path) -> None:

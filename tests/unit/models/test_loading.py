@@ -1,4 +1,4 @@
-"""Checkpoints, tokenizers and configurations that are incomplete are rejected; those that others save are read."""
+"""Incomplete checkpoints, tokenizers and configurations are rejected; those of other programs load."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def changed(folder: Path, to: Path, change: Callable[[Weights], Weights]) -> Path:
-    """A copy of a model folder with other weights."""
+    """Copy a model folder with changed weights."""
     shutil.copytree(folder, to)
     weights = {name: value.clone() for name, value in change(load_file(to / "model.safetensors")).items()}
     save_file(weights, to / "model.safetensors", metadata={"format": "pt"})
@@ -65,7 +65,7 @@ def changed(folder: Path, to: Path, change: Callable[[Weights], Weights]) -> Pat
 
 
 def configured(folder: Path, to: Path, **entries: Any) -> Path:
-    """A copy of a model folder with other entries in config.json."""
+    """Copy a model folder with changed entries in config.json."""
     shutil.copytree(folder, to)
     content = json.loads((to / "config.json").read_text())
     (to / "config.json").write_text(json.dumps(content | entries))
@@ -73,7 +73,7 @@ def configured(folder: Path, to: Path, **entries: Any) -> Path:
 
 
 def modules(loaded: Any) -> list[torch.nn.Module]:
-    """The modules of what a loader returns."""
+    """Return the modules in a loader's result."""
     if isinstance(loaded, tuple):
         return [loaded[0], loaded[1]]
     if isinstance(loaded, TextEncoder):

@@ -76,7 +76,7 @@ def test_a_question_to_a_dense_index_is_answered_with_texts(index, capfd):
 
 
 def altered(folder, file, **entries):
-    """A model folder with other entries in one of its JSON files."""
+    """Change entries in a JSON file of a model folder."""
     content = json.loads((folder / file).read_text())
     (folder / file).write_text(json.dumps(content | entries))
     return folder
