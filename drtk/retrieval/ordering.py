@@ -73,7 +73,7 @@ class RankedIds:
         """Return the error for a row whose score is NaN or infinite."""
         (id,) = self._ids.take([row])
         return DrtkError(
-            f"{self._folder}: the score of '{id}' is NaN or infinite: a vector is damaged or too large; encode again"
+            f"{self._folder}: the score of '{id}' is NaN or infinite: a vector is damaged or too large; encode and index again"
         )
 
 

@@ -197,23 +197,23 @@ def passage(**fields: object) -> bytes:
     )
 
 
-@pytest.mark.parametrize("colour", [False, True])
+@pytest.mark.parametrize("color", [False, True])
 def test_control_characters_are_escaped_where_texts_are_shown(
-    colour: bool, collection: Collection, monkeypatch: pytest.MonkeyPatch
+    color: bool, collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = str(collection["model"])
     pieces = WordPieceTokenizer(model)([f"one two {ESCAPES} three"])[0]
     weights = {"weights": [1.0] * len(pieces.ids), "metadata": {"weights_tokenizer": model}}
     Path("in").write_bytes(passage(**weights))
     Path("table").write_bytes(f"a\tb {ESCAPES}\n".encode())
-    if colour:
+    if color:
         monkeypatch.setenv("FORCE_COLOR", "1")
     for call in ("show in", "show table", "show in --weights", f"show in --preset mlm --model {model}"):
         shown = done(*call.split()).out.decode()
         assert "red" in shown, call
-        plain = re.sub("\x1b\\[(0|[0-9]+;48;5;[0-9]+)m", "", shown) if colour else shown  # drtk's own colors
+        plain = re.sub("\x1b\\[(0|[0-9]+;48;5;[0-9]+)m", "", shown) if color else shown  # drtk's own colors
         assert CONTROLS.search(plain) is None, call
-    assert "\\x1b[31mred" in done("show", "in", "--weights").out.decode().replace(" ", "") or colour
+    assert "\\x1b[31mred" in done("show", "in", "--weights").out.decode().replace(" ", "") or color
 
 
 def test_control_characters_are_escaped_in_error_messages() -> None:
