@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Hypothesis fails a test by the clock unless told otherwise.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script started with `&`; Ctrl-C is tested
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)  # after -m has left out what was not chosen

@@ -15,13 +15,12 @@ from drtk.cli.model_lines import model_lines, recipe_lines
 from drtk.errors import DrtkError
 from drtk.io.intake import Intake
 from drtk.io.integrity import MANIFEST_DIGEST
-from drtk.io.manifest import Manifest, manifest_path, read_json, read_manifest
+from drtk.io.manifest import Manifest, has_unfinished_part, manifest_path, read_json, read_manifest
 from drtk.io.progress import printable
 from drtk.io.rows import parse_row
 from drtk.io.streams import STANDARD
 
 _SHOWN_SEPARATELY = (
-    "files",
     MANIFEST_DIGEST,
     "kind",
     "command",
@@ -41,9 +40,9 @@ def manifest_of(path: str) -> Manifest | None:
     """
     if path == STANDARD:
         return None
-    if not Path(path).exists():
+    if not Path(path).exists() and not has_unfinished_part(Path(path)):
         raise DrtkError(f"{path}: No such file or directory")
-    if Path(path).is_dir():
+    if Path(path).is_dir() or not Path(path).exists():
         return read_manifest(path)
     beside = manifest_path(path)
     return read_json(beside) if beside.exists() else None
@@ -77,8 +76,7 @@ def _manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -
         yield from _wrapped(name, said)
     for name, value in manifest.items():
         if name not in _SHOWN_SEPARATELY:
-            yield from _told(name, value)
-    yield from _told("files", _file_totals(manifest.get("files")))
+            yield from _told(name, [*value] if name == "files" else value)
     yield from _told("counts", manifest.get("counts", {}))
     yield _entry("made", f"{manifest.get('started')}, in {manifest.get('seconds')} s")
     yield _entry("command", manifest.get("command"))
@@ -93,13 +91,6 @@ def _manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -
             yield from _wrapped("" if number else "recipe", line)
     yield from _told("settings", settings)
     yield from _told("versions", manifest.get("versions", {}))
-
-
-def _file_totals(files: Any) -> Any:
-    """Return the number of files and their total size; names unchanged, all that older versions recorded."""
-    if not isinstance(files, dict):
-        return files
-    return f"{len(files):,}, {sum(entry.get('bytes', 0) for entry in files.values()):,} bytes"
 
 
 def _entry(name: str, value: Any) -> str:

@@ -75,8 +75,10 @@ def add_digest(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_changed(content: Mapping[str, Any]) -> bool:
-    """Return whether content was changed after `add_digest`; False if it has no digest."""
-    return MANIFEST_DIGEST in content and content[MANIFEST_DIGEST] != _digest_of(content)
+    """Return whether content was changed after `add_digest`; False for older versions, without digest and record."""
+    if MANIFEST_DIGEST not in content:
+        return isinstance(content.get("files"), dict)
+    return bool(content[MANIFEST_DIGEST] != _digest_of(content))
 
 
 def _digest_of(content: Mapping[str, Any]) -> str:

@@ -90,15 +90,16 @@ def _is_journal(content: dict[str, Any]) -> bool:
         type(content["seconds"]) in (int, float)
         and isinstance(content["replaces"], dict | None)
         and min(counts) >= 0
-        and _are_counts(content["counts"])
+        and _is_count(content["counts"])
         and are_entries(content["sources"] + content["others"])
     )
 
 
-def _are_counts(counts: dict[str, Any]) -> bool:
-    return all(
-        _are_counts(value) if isinstance(value, dict) else type(value) in (int, float) for value in counts.values()
-    )
+def _is_count(value: Any) -> bool:
+    """Return whether a value contains only numbers, also in nested lists and objects."""
+    if isinstance(value, dict):
+        return all(map(_is_count, value.values()))
+    return all(map(_is_count, value)) if isinstance(value, list) else type(value) in (int, float)
 
 
 def _changed(entries: list[dict[str, Any]]) -> list[str]:

@@ -112,6 +112,9 @@ class Bm25sIndex:
             content = read_object(folder / _WORDS, language=str, stemmer=str, stopwords=list)
             words = _Words(content["language"], content["stemmer"], content["stopwords"])
             library = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+            np.dtype(library.dtype), np.dtype(library.int_dtype)
+            if not all(type(number) is int for number in library.vocab_dict.values()):
+                raise ValueError("its vocabulary is damaged")
             k1, b = settings.parameters()
             if (k1, b) != (library.k1, library.b):
                 detail(f"bm25s: computing scores for k1 {k1:g}, b {b:g}")

@@ -240,7 +240,7 @@ def test_control_characters_are_escaped_in_search_results(
     def answer(question: str) -> tuple[list[str], list[tuple[str, float]]]:
         return [f"answer: {question}"], [("a\x1b[2J", 1.0), ("absent\x1b[2J", 0.5)]
 
-    answer_questions("-", answer, SimpleNamespace(manifests=[]), "in")  # type: ignore[arg-type]
+    answer_questions("-", answer, SimpleNamespace(folders=[], manifests=[]), "in")  # type: ignore[arg-type]
     shown = capsys.readouterr().out
     assert shown.count("\\x1b[31mred") == 4  # the question, the line before, title and text
     assert CONTROLS.search(shown) is None

@@ -62,7 +62,7 @@ KILLED = {
     "rerank-queries apply": Killed(
         "--queries {asked.jsonl} --model {query_reranker} --top 2 --device cpu",
         5000,
-        journal="/choices.jsonl.part.json",
+        journal=".part/choices.jsonl.part.json",
         input=expansions,
     ),
     "expand-queries --from-run": Killed(
@@ -76,7 +76,7 @@ KILLED = {
         1000,
         input=run,
     ),
-    "encode": Killed("--model {model} --shard-size 100", 3000, journal="/shards.json.part"),
+    "encode": Killed("--model {model} --shard-size 100", 3000, journal=".part/shards.json.part"),
 }
 
 

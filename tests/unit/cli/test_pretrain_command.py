@@ -76,7 +76,7 @@ def test_a_killed_pre_training_resumes_to_the_weights_of_an_uninterrupted_one(wo
     killed(30, world, output, "mixture-example", *SCHEDULE)
     with pytest.raises(MismatchError, match=r"other settings .*\(weight_decay\)"):
         pretrain(world, output, "mixture-example", *SCHEDULE, "--resume", "--weight-decay", "0.5", "--lr", "2e-3")
-    with open(output / "log.jsonl", "a") as log:
+    with open(Path(f"{output}.part") / "log.jsonl", "a") as log:
         log.write('{"step": 36')  # as a crash in the midst of writing would leave it
     pretrain(world, output, "mixture-example", *SCHEDULE, "--resume")
     pretrain(world, tmp_path / "whole", "mixture-example", *SCHEDULE)

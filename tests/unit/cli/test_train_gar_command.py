@@ -268,7 +268,7 @@ def test_killed_while_a_later_fold_is_trained_and_resumed_the_weights_are_the_sa
     call = arguments(asked, writer, output, *schedule, task="gar-sentence")
     killed_at(Path(f"{output}.part") / "fold-1" / "checkpoints" / "checkpoint-4" / "complete", *call)
     assert not (output / "meta.json").exists()
-    first = (output / "fold-0" / "model.safetensors").stat().st_mtime_ns
+    first = (Path(f"{output}.part") / "fold-0" / "model.safetensors").stat().st_mtime_ns
     lines = asked.questions.read_text()
     asked.questions.write_text(lines.replace(asked.texts["q3"], "another question?"))
     with pytest.raises(MismatchError, match="was begun with other questions; --force without --resume begins again"):

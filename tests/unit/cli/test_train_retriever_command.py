@@ -60,7 +60,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(place:
     assert not (output / "meta.json").exists()
     with pytest.raises(MismatchError, match=r"other settings .*\(temperature\)"):
         train(place, output, *schedule, "--resume", "--temperature", "0.2", "--lr", "2e-3")
-    with open(output / "log.jsonl", "a") as log:
+    with open(Path(f"{output}.part") / "log.jsonl", "a") as log:
         log.write('{"step": 11')  # as a crash in the midst of writing would leave it
     train(place, output, *schedule, "--resume")
     train(place, tmp_path / "whole", *schedule)
