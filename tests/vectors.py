@@ -47,7 +47,7 @@ def embeddings(
     return str(folder)
 
 
-def record_again(folder: Path) -> None:
+def rewrite_record(folder: Path) -> None:
     """Rewrite meta.json for the folder's current files, after a test has changed one."""
     content = read_object(folder / "meta.json")
     write_manifest(folder, {name: value for name, value in content.items() if name not in ("files", MANIFEST_DIGEST)})

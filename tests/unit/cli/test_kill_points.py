@@ -76,7 +76,7 @@ def run(function: Callable[..., Any], folder: Path, *flags: str, times: int = 1)
     function(source="in", output="out", times=times, **common | dict.fromkeys(flags, True))
 
 
-def died(number: int, act: Callable[[], None]) -> bool:
+def is_killed_at(number: int, act: Callable[[], None]) -> bool:
     """Run `act` in a fork that is killed before its `number`-th call; return False if it made fewer calls."""
     child = os.fork()
     if child == 0:
@@ -124,7 +124,7 @@ def test_a_kill_at_any_call_is_recovered_from(
     number = 1
     while True:
         shutil.copytree(begin, killed)
-        if not died(number, lambda: run(function, killed, *["force"] * over)):
+        if not is_killed_at(number, lambda: run(function, killed, *["force"] * over)):
             break
         for flags in (resume, ["force"], ["skip_done", *resume, "force"]):
             shutil.copytree(killed, again)

@@ -123,7 +123,7 @@ def test_a_text_that_is_nowhere_is_asked_for(split: Path) -> None:
         (["--as", "passages", "--to", "trec"], "unknown format of passages 'trec'; choose from beir"),
         (["--as", "passages", "--corpus", "x"], "--corpus goes with --as examples"),
         (["--as", "queries", "--corpus-out", "x"], "go with --as examples"),
-        (["--as", "examples", "--corpus-out", "x", "--queries-out", "x"], "a name of its own"),
+        (["--as", "examples", "--corpus-out", "x", "--queries-out", "x"], "use different names"),
     ],
 )
 def test_a_choice_that_cannot_be_meant_is_refused(arguments: list[str], problem: str) -> None:
