@@ -102,7 +102,7 @@ def test_without_a_corpus_a_question_is_answered_with_ids_and_says_so(bm25, plac
 
 def test_q_is_quiet_and_a_query_in_place_of_a_path_gets_a_hint(bm25, capfd):
     assert command(capfd, "search", "bm25", "queries.jsonl", "-q") == command(capfd, "search", "bm25", "queries.jsonl")
-    told = r"how do I fly\?: no such file or folder; for a typed query write --query TEXT \(-q is --quiet\)"
+    told = r"how do I fly\?: no such file or folder; for a typed query use --query TEXT \(-q is --quiet\)"
     with pytest.raises(DrtkError, match=told):
         command(capfd, "search", "bm25", "-q", "how do I fly?")
 
@@ -157,7 +157,7 @@ def test_each_line_is_answered_before_the_next_is_there(bm25):
         (["--query", "  "], "the query is empty"),
         (["queries.jsonl", "--tag", "two words"], "must be one word"),
         (["queries.jsonl", "--tag", " a"], "must be one word"),
-        (["--query", "tail", "--qrels", "x"], "a file of queries, not --query"),
+        (["--query", "tail", "--qrels", "x"], "query files, not with --query"),
         (["queries.jsonl", "--tune"], "--tune needs --qrels"),
     ],
 )

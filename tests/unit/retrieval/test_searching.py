@@ -132,7 +132,7 @@ def test_non_finite_query_vectors_are_reported(tmp_path, kind, bad):
     ask = StoredQueries(opened(folder), source)
     with pytest.raises(DrtkError, match=r"q/00000\.npy: row 1: the vector of 'q2' has NaN or infinite numbers"):
         dict(ask(list(ask), Wanted(2)))
-    with pytest.raises(DrtkError, match="the vector of query 'q2' has NaN or infinite numbers"):
+    with pytest.raises(DrtkError, match="query 'q2': its vector has NaN or infinite numbers"):
         search(opened(folder), ["q1", "q2"], np.float32([[1, 1], [0, bad]]), Wanted(2))
 
 
