@@ -148,4 +148,6 @@ def test_simlm_and_its_variants_read_titles_as_a_segment():
         "simlm-ae",
         "simlm-mlm",
         "simlm-rtd",
+        "simlm-table7-condenser",
+        "simlm-table7-mlm",
     }
