@@ -146,7 +146,8 @@ def test_a_blank_title_is_none(world: World, title: str):
     tokens = Tokenizing(model.tokenizer, prompt="", max_length=40, title=title, with_types=True)
     blank, without = tokens([Passage("1", PASSAGES[2].text, "  ")]), tokens([Passage("1", PASSAGES[2].text)])
     assert blank.ids.tolist() == without.ids.tolist()
-    assert blank.types is not None and without.types is not None
+    assert blank.types is not None
+    assert without.types is not None
     assert blank.types.tolist() == without.types.tolist()
 
 

@@ -185,7 +185,8 @@ def test_what_slots_say_besides() -> None:
 def test_all_rows_of_query_as_context_pair_random_passages_of_a_document() -> None:
     examples = {name: plan(name).example for name in PAPERS if "cotmae" in name or "cocondenser" in name}
     assert [name for name, example in examples.items() if example == "document"] == ["cocondenser"]
-    changes = ["example=passage", "slots.a.view=passage", "slots.b.spans=random"]  # methods/cotmae.md: a pair for each passage
+    # the baseline of methods/cotmae.md with a pair for each passage
+    changes = ["example=passage", "slots.a.view=passage", "slots.b.spans=random"]
     paired = composition(with_changes(dict(load_preset("cocondenser").content), changes), "cocondenser")
     mixed_plan = plan("qac-cocondenser-mixed")
     assert (paired.example, views_of(paired, "a")) == (mixed_plan.example, views_of(mixed_plan, "a"))
