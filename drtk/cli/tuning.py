@@ -39,6 +39,7 @@ def tune_bm25(
     from drtk.evaluation.measures import parse_measures
     from drtk.evaluation.runs import judgements_from
     from drtk.io.jsonl import read_queries
+    from drtk.io.known_hits import JudgedHits
     from drtk.io.manifest import folder_entry
     from drtk.io.progress import Progress
     from drtk.retrieval.tuning import parse_grid, tune
@@ -52,9 +53,14 @@ def tune_bm25(
     queries = [query for query in read_queries(source, intake=job.intake) if query.id in judgements]
     ids = [query.id for query in queries]
     job.intake.inputs += [folder_entry(folder) for folder in folders]
+    unchecked = [JudgedHits(", ".join(folders), judgements)]
 
     def measure(_: object, rankings: dict[str, Ranking]) -> float:
         found = {query: [id for id, _ in ranking] for query, ranking in rankings.items()}
+        if unchecked:  # the first point: the others retrieve the same documents in another order
+            judged = unchecked.pop()
+            if not any(judged.add(query, ids) for query, ids in found.items()):
+                judged.warn()
         return float(evaluator("tuned", found).overall[measures[0].name])
 
     with Progress("tune", total=len(grid), unit="points") as progress:

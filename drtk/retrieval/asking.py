@@ -12,6 +12,7 @@ import numpy as np
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.manifest import read_manifest
+from drtk.io.progress import is_quiet
 from drtk.io.shards import KIND, Shard, check_finite, read_shards
 from drtk.io.streams import STANDARD
 from drtk.records import Query
@@ -33,7 +34,9 @@ def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     folders, sources = [], []
     for path in paths:
         if path != STANDARD and not Path(path).exists():
-            raise DrtkError(f"{path}: no such file or folder; for a typed query use --query TEXT (-q is --quiet)")
+            is_query = is_quiet() or len(path.split()) > 1
+            hint = "; for a typed query use --query TEXT (-q is --quiet)" if is_query else ""
+            raise DrtkError(f"{path}: no such file or folder{hint}")
         if path == STANDARD or not Path(path).is_dir():
             sources.append(path)
         elif (kind := read_manifest(path)["kind"]) == INDEX:

@@ -84,7 +84,7 @@ class Tokenizing:
         """(text, "") or the two parts of a pair."""
         if isinstance(item, str):
             return self.prompt + item, ""
-        if isinstance(item, Query) or not item.title or self.title == "none":
+        if isinstance(item, Query) or not item.title.strip() or self.title == "none":
             return self.prompt + item.text, ""
         if self.title == "segment" and item.text:
             return self.prompt + item.title, item.text

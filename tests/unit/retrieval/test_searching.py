@@ -204,7 +204,7 @@ def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
     assert sort_paths([index, "-"]) == ([index], "-")
     assert sort_paths([index, vectors]) == ([index], vectors)
     (tmp_path / "empty").mkdir()
-    FolderJob("index", "index", str(tmp_path / "begun")).begin()
+    begun = FolderJob("index", "index", str(tmp_path / "begun")).begin()
     model = FolderJob("train-retriever", "model", str(tmp_path / "model"))
     model.begin()
     model.finish()
@@ -213,7 +213,7 @@ def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
         ([index, file, "-"], UsageError, "queries come from one place"),
         ([index, index], UsageError, "named twice"),
         ([index, str(tmp_path / "nowhere")], DrtkError, "no such file or folder"),
-        ([str(tmp_path / "begun"), file], MismatchError, "unfinished"),
+        ([str(begun), file], MismatchError, "unfinished"),
         ([str(tmp_path / "empty"), file], MismatchError, "not made by drtk"),
         ([str(tmp_path / "model"), file], MismatchError, "is of kind 'model'; expected 'index'"),
     ]:
