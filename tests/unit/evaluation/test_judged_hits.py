@@ -56,6 +56,17 @@ def test_a_run_without_a_judged_document_is_named_with_an_id_of_each_side(
     assert warnings(capfd, "eval", "b.run", "--qrels", "qrels") == []
 
 
+def test_tuning_by_judgements_of_other_ids_warns(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = [{"_id": "D29", "text": "wing"}, {"_id": "D30", "text": "tail"}]
+    write(world / "other.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write(world / "queries.jsonl", '{"_id": "q1", "text": "wing"}\n')
+    app(["index", "other.jsonl", "--type", "bm25s", "-o", "a"], standalone_mode=False)
+    call = ["search", "a", "queries.jsonl", "--tune", "--grid", "k1=0.9 b=0.4", "--qrels"]
+    assert warnings(capfd, *call, "qrels") == [f"drtk: {TOLD}"]
+    write(world / "right", "q1 0 D29 1\n")
+    assert warnings(capfd, *call, "right") == []
+
+
 def test_mining_from_judgements_of_other_ids_is_refused(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DrtkError, match=f"^{TOLD}; judged documents would become negatives"):
         app(["mine-negatives", "a.run", "--qrels", "qrels", "-o", "train.jsonl"], standalone_mode=False)
