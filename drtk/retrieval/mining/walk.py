@@ -233,13 +233,19 @@ class Mining:
         return found
 
     def _note_judged(self, pool: Pool) -> None:
-        """Count, by source, the queries with a judged document among what was retrieved or is known as a positive."""
+        """Note, by source, whether a judged document was retrieved or is known as a positive: 1, or 0 as yet.
+
+        It is among the counts, since a resumed run does not see the windows before again.
+        """
         if self.judgements is None:
             return
-        judged = self.counts.setdefault("queries_with_judged", {})
+        judged = self.counts.setdefault("judged_found", {})
         for name, ranked in pool.asked.found.items():
-            found = self._judged_hits(name).add(pool.query_id, [*ranked.ids, *pool.asked.positives])
-            judged[name] = judged.get(name, 0) + found
+            if not judged.get(name):
+                hits = self._judged_hits(name)
+                hits.add(pool.query_id, [*ranked.ids, *pool.asked.positives])
+                if hits.found or hits.problem():
+                    judged[name] = hits.found
 
     def _judged_hits(self, name: str) -> JudgedHits:
         if name not in self._judged:
@@ -250,14 +256,16 @@ class Mining:
 
     def unjudged_sources(self) -> list[str]:
         """Describe the sources that retrieved none of the judged documents."""
-        counted = self.counts.get("queries_with_judged", {})  # also of windows before --resume
-        problems = [hits.problem() for name, hits in self._judged.items() if not counted.get(name)]
-        return [problem for problem in problems if problem is not None]
+        lacking = [name for name, found in self.counts.get("judged_found", {}).items() if not found]
+        return [
+            self._judged_hits(name).problem() or f"{name}: none of the judged documents was retrieved"
+            for name in lacking
+        ]
 
     def mismatch(self) -> str | None:
-        """Describe judgements of other ids than the sources have; None if ids were checked with a corpus, or agree."""
+        """Describe an id mismatch between sources and judgements; None if the ids agree or were checked with a corpus."""
         problems = self.unjudged_sources()
-        if self._corpus is not None or not problems or any(self.counts["queries_with_judged"].values()):
+        if self._corpus is not None or not problems or any(self.counts["judged_found"].values()):
             return None
         return f"{problems[0]}; judged documents would become negatives (--corpus FILE checks all ids)"
 
