@@ -24,7 +24,7 @@ from drtk.retrieval.searching import Wanted, search
 from drtk.settings.retrieval import SearchSettings
 
 Encode = Callable[[Sequence[str]], np.ndarray]
-TYPED = "for a typed query write --query TEXT (-q is --quiet)"
+TYPED = "for a typed query use --query TEXT (-q is --quiet)"
 
 
 def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
@@ -98,7 +98,8 @@ class StoredQueries:
             raise MismatchError(f"{folder}: holds vectors of passages; make those of queries: drtk encode --role query")
         if differences := encoder_differences(manifest, collection.manifest):
             raise MismatchError(
-                f"{folder}: was made by another encoder than {collection.folders[0]} (different {', '.join(differences)})"
+                f"{folder}: was made by another encoder than {collection.folders[0]} (different "
+                f"{', '.join(differences)}); encode the queries with the encoder of the index"
             )
         self.collection = collection
         self._shards = read_shards(folder)

@@ -33,7 +33,10 @@ def texts(draw):
         words += [*np.arange(len(sizes)).repeat(np.array(sizes, dtype=int)).tolist(), -1]
         ids += [*draw(st.lists(st.integers(5, 49), min_size=sum(sizes), max_size=sum(sizes))), 3]
     weights = draw(st.lists(st.sampled_from([0.0, 0.0, 0.25, 1.0, 7.5]), min_size=len(ids), max_size=len(ids)))
-    return Text(np.array(ids, np.int32), np.array(words, np.int32), np.array(weights, np.float32))
+    types = np.cumsum([0, *(id == 3 for id in ids[:-1])]).clip(max=1)
+    return Text(
+        np.array(ids, np.int32), np.array(words, np.int32), np.array(weights, np.float32), types.astype(np.int32)
+    )
 
 
 def counted_of(text, with_specials):
@@ -152,6 +155,7 @@ def test_an_edited_text_is_the_text_with_a_share_put_in_or_taken_out(text, rate,
     share = round(rate * int((text.words >= 0).sum()))
     longer = inserted(text, rate, rng=generator(seed), vocabulary=VOCABULARY)
     assert longer.ids[longer.edited == 0].tolist() == text.ids.tolist()
+    assert longer.types[longer.edited == 0].tolist() == text.types.tolist()
     assert (longer.ids[longer.hidden] == VOCABULARY.mask).all()
     assert longer.hidden.sum() == longer.edited.sum() == share
     shorter = deleted(text, rate, rng=generator(seed))

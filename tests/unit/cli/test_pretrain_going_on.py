@@ -86,7 +86,7 @@ def test_without_memory_the_message_names_what_to_lower_and_resume_takes_it(
     assert [entry["step"] for entry in entries(tmp_path / "m")] == list(range(1, 9))
 
 
-def test_checkpoints_from_before_titles_had_token_types_are_refused(
+def test_checkpoints_made_without_token_types_are_rejected(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     titles = ["--set", "title=segment"]
