@@ -257,7 +257,7 @@ def test_the_version_is_printed() -> None:
 
 def test_commands_other_than_trainings_are_not_distributed(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text('{"_id": "d1", "text": "one"}\n')
-    words = [sys.executable, "-m", "drtk", "convert", "c.jsonl", "--as", "passages", "--to", "beir", "-o", "out"]
+    words = [sys.executable, "-m", "drtk", "index", "c.jsonl", "--type", "bm25s", "-o", "out"]
     distributed = {**environment(), **torchrun(rank=1, processes=2)}
     done = subprocess.run(words, cwd=tmp_path, env=distributed, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 0, done.stderr
