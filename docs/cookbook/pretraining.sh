@@ -41,7 +41,7 @@ awk 'NR > 1 { split($1, part, "-"); if (part[2] % 40 == 0) printf "{\"query_id\"
   "$data/squad/qrels/train.tsv" > "$out/train.jsonl"
 
 # The common start: masked language modelling, which gives the model a head too. It is also SimLM's generator.
-# Presets differ in rate, warm-up, weight decay and titles; arms do not.
+# Presets differ in learning rate, warm-up, weight decay and titles; arms do not.
 pretrain() {
   drtk pretrain "$out/weighted.jsonl" --batch "$batch" --max-length "$length" --lr 1e-4 --warmup 0.1 --weight-decay 0.01 --held-out 256 --set title=none "$@" $again
 }

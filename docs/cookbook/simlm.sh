@@ -14,11 +14,11 @@
 #   LAUNCH       what starts training: "torchrun --nproc-per-node 8 -m"
 #   RECIPE       whose fine-tuning presets: simlm, simlm-nq or master-official; VARIANT=-official takes those of the released code
 #   PRETRAINING  the preset of pre-training (simlm); ENCODER: an encoder that is pre-trained already, nothing is pre-trained then
-#   TITLE        how pre-training reads titles: as the fine-tuning presets do (segment; sep with RECIPE=master-official), or none
+#   TITLE        titles in pre-training: by default as in the fine-tuning presets (segment; sep with RECIPE=master-official); none: no titles
 #   GENERATOR    the masked language model that replaces tokens; without it MODEL after a warm-up (WARM="--steps 5000 …")
 #   TEACHER      what the re-ranker begins with (the pre-trained encoder; the paper: google/electra-base-discriminator)
 #   BM25         the engine, bm25 or bm25s; INDEX: of vectors, flat or exact; DEPTH: of mining (200); K: of test runs (1000)
-#   NEGATIVES    what retriever 1 takes negatives from, in place of the BM25 index: a run, or examples (MS MARCO's official triples)
+#   NEGATIVES    source of retriever 1's negatives instead of the BM25 index: a run, or examples (MS MARCO's official triples)
 #   RERANK       documents re-ranked for each test query (200)
 #   BY           source, where judgements name documents and passages are chunks of them; test runs are of passages all the same
 #   SCORED       options of mine-negatives for what the teacher scores ("--keep 23"), else all that was mined; SCORED_QUERIES: how many
@@ -34,7 +34,7 @@ stop() { echo "simlm.sh: $*" >&2 && exit 1; }
 corpus=$1 queries=$2 qrels=$3 test=$4 model=$5 out=${6:-runs/simlm}
 recipe=${RECIPE:-simlm} variant=${VARIANT:-} depth=${DEPTH:-200} k=${K:-1000} by=${BY:-passage}
 case $recipe in master-*) title=${TITLE:-sep} ;; *) title=${TITLE:-segment} ;; esac
-for file in "$corpus" "$queries" "$qrels" "${ANSWERS:-$test}" "${NEGATIVES:-$corpus}"; do # told now, not after hours
+for file in "$corpus" "$queries" "$qrels" "${ANSWERS:-$test}" "${NEGATIVES:-$corpus}"; do # fail now, not after hours
   case $file in hf:*) ;; *) [ -e "$file" ] || stop "$file: No such file" ;; esac
 done
 case $model in /* | ./* | ../*) [ -e "$model" ] || stop "$model: no such model" ;; esac

@@ -98,7 +98,7 @@ def record_filter(
     kind: what the output is called in its manifest. passages: it reads a corpus, so it takes --with.
     bare: it adds fields, so it takes --bare. parts: each record for itself, so it takes --shard.
     trains: the parameter that turns it into a maker of model folders where it is given; the job is a FolderJob then.
-    writes: the parameters that name further outputs.
+    writes: the parameters that name additional output files.
     """
     flags = ["resume", "force", "skip_done", "skip_bad"]
     flags += ["with_files"] * passages + ["bare"] * bare + ["shard"] * parts + ["quiet", "verbose"]
@@ -176,7 +176,7 @@ def _common(
     shape: str,
     writes: tuple[str, ...] = (),
 ) -> Callable[..., Any]:
-    """`function` with the options every command of its shape has; `shape`, `common_flags` and `writes` stay readable on it."""
+    """Add the options that commands of this shape share; set `shape`, `common_flags` and `writes` as attributes."""
     name = command_name(function)
     parameters = signature_of(function)
     parameters.pop("job", None)
@@ -206,7 +206,7 @@ def _common(
                     log(f"{name}: {output} is up to date")
                     return None
                 if changed:
-                    log(f"{name}: {output} is not up to date: other {_some(changed)}")
+                    log(f"{name}: {output} is out of date; changed: {_some(changed)}")
         try:
             if not dry_run:
                 job.check()

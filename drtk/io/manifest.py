@@ -21,7 +21,7 @@ from drtk import __version__
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.atomic import manifest_beside
 from drtk.io.atomic import write_json as write_json
-from drtk.io.integrity import SEAL, SMALL, changed_files, files_in, is_changed, record_files, sealed
+from drtk.io.integrity import MANIFEST_DIGEST, SMALL, add_digest, changed_files, files_in, is_changed, record_files
 from drtk.io.progress import warn
 from drtk.io.streams import digest_file, is_stream, name_of
 
@@ -29,14 +29,14 @@ Manifest = dict[str, Any]
 FOLDER_MANIFEST = "meta.json"
 UNFINISHED_MANIFEST = "meta.json.part"
 SOURCES = ("source", "sources")  # settings that name the records themselves: their content tells more than a name
-_DAMAGED = "the file is damaged: make it again, or restore it from a copy"
+_DAMAGED = "the file is damaged: rebuild it or restore a copy"
 _TYPE_NAMES = {
-    str: "text",
-    int: "a whole number",
+    str: "a string",
+    int: "an integer",
     list: "a list",
     dict: "an object",
     type(None): "null",
-    bool: "true or false",
+    bool: "a boolean",
 }
 _NOT_READ = ("log.jsonl", "README.md")  # files of a model folder that loading it does not read
 _EDITABLE = re.compile(
@@ -99,8 +99,8 @@ def read_json(path: Path, *, advice: str = _DAMAGED) -> Any:
         raise DrtkError(f"{path}: not JSON: {error}; {advice}") from error
 
 
-def is_being_made(folder: Path) -> bool:
-    """Whether a folder that is not there is unfinished work, which lies beside it."""
+def has_unfinished_part(folder: Path) -> bool:
+    """Return whether a missing folder has unfinished work beside it: NAME.part or NAME.part.old."""
     return Path(f"{folder}.part").is_dir() or Path(f"{folder}.part.old").is_dir()
 
 
@@ -119,7 +119,7 @@ def check_object(content: Any, place: str, **keys: Any) -> dict[str, Any]:
     for key, kind in keys.items():
         value = content.get(key)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, bool | None)):
-            got = f"got {_type_name(type(value))}" if key in content else "it is missing"
+            got = f"got {_type_name(type(value))}" if key in content else "but it is missing"
             expected = " or ".join(_type_name(each) for each in getattr(kind, "__args__", (kind,)))
             raise DrtkError(f"{place}: expected '{key}' to be {expected}, {got}; {_DAMAGED}")
     return content
@@ -130,15 +130,16 @@ def _type_name(kind: type) -> str:
 
 
 def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -> Manifest:
-    """The manifest of a finished folder, of `kind` where one is asked for, with `keys` of these types.
+    """Return the manifest of a finished folder.
 
-    Where a kind is asked for, the folder's files are compared with the manifest.
+    kind: the expected kind; if given, compare the folder's files with the manifest
+    keys: the types of required entries, as for `read_object`
     Raises MismatchError for a file, an unfinished folder, one that drtk did not make, another kind, or a damaged folder.
     """
     path = Path(folder)
     if not path.exists():
-        if is_being_made(path):
-            raise MismatchError(f"{folder}: is unfinished: run the command that makes it again")
+        if has_unfinished_part(path):
+            raise MismatchError(f"{folder}: is unfinished; run the command that makes it again")
         raise DrtkError(f"{folder}: no such folder")
     if not path.is_dir():
         raise MismatchError(f"{folder}: is a file; expected a folder" + (f" of kind '{kind}'" if kind else ""))
@@ -155,7 +156,7 @@ def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -
 
 
 def read_manifest_if_any(folder: Path) -> Manifest:
-    """The object in a folder's meta.json, which may be another program's; {} where there is none."""
+    """Return the content of a folder's meta.json, perhaps another program's; {} if there is no such file."""
     path = folder / FOLDER_MANIFEST
     if not path.exists():
         return {}
@@ -166,17 +167,17 @@ def read_manifest_if_any(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write a folder's meta.json, with size and digest of every file in it: from here on the folder is finished."""
-    write_json(folder / FOLDER_MANIFEST, sealed(manifest | {"files": record_files(folder, made_files(folder))}))
+    """Write a folder's meta.json with the size and digest of every file, which marks the folder as finished."""
+    write_json(folder / FOLDER_MANIFEST, add_digest(manifest | {"files": record_files(folder, output_files(folder))}))
 
 
-def made_files(folder: Path) -> list[str]:
-    """Paths of the files in a folder, relative to it, sorted; its own manifests, and what is still being written, left out."""
+def output_files(folder: Path) -> list[str]:
+    """Return the relative paths of a folder's files, sorted, without its manifest and unfinished files."""
     return [name for name in files_in(folder) if name != FOLDER_MANIFEST and not name.endswith(".json.part")]
 
 
-def damage_of(folder: Path, manifest: Manifest, *, thorough: bool = False) -> Iterator[tuple[str, str]]:
-    """(relative path, what differs) for each file of a folder that is not as its manifest records it, meta.json first.
+def find_damage(folder: Path, manifest: Manifest, *, thorough: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield (relative path, what differs) for each file that differs from the manifest, meta.json first.
 
     thorough: compare the content of large files, too
     """
@@ -188,23 +189,23 @@ def damage_of(folder: Path, manifest: Manifest, *, thorough: bool = False) -> It
 def check_folder(folder: Path, manifest: Manifest) -> None:
     """Compare a folder with its manifest: presence and size of every file, and the content of small ones.
 
-    In a model folder, files for sentence-transformers may be edited, which is a warning.
+    In a model folder, an edited file of sentence-transformers is only a warning.
     Raises MismatchError for any other difference.
     """
     is_model = manifest.get("kind") not in ("index", "embeddings")
-    for name, problem in damage_of(folder, manifest):
+    for name, problem in find_damage(folder, manifest):
         place = folder / name
         if is_model and name in _NOT_READ:
             continue
         if is_model and problem != "is missing" and _EDITABLE.search(name):
             if place not in _warned:
-                warn(f"{place}: {problem}; it is used as it is now")
+                warn(f"{place}: {problem}; using the changed file")
             _warned.add(place)
             continue
         program = f" with drtk {manifest['program']}" if manifest.get("program") else ""
         raise MismatchError(
-            f"{place}: {problem}; make the folder again{program} (drtk validate {folder} lists all damage), or, "
-            f"to accept the change, delete 'files' and '{SEAL}' from {FOLDER_MANIFEST}"
+            f"{place}: {problem}; rebuild the folder{program} (drtk validate {folder} lists all damage), or "
+            f"accept the change by deleting 'files' and '{MANIFEST_DIGEST}' from {FOLDER_MANIFEST}"
         )
 
 
@@ -237,7 +238,7 @@ def outdated(output: str, settings: Mapping[str, Any], *, program: str = "") -> 
     if "bytes" in manifest and Path(output).stat().st_size != manifest["bytes"]:
         changed.append(output)
     if Path(output).is_dir():
-        changed += [str(Path(output, name)) for name, _ in damage_of(Path(output), manifest)]
+        changed += [str(Path(output, name)) for name, _ in find_damage(Path(output), manifest)]
     return changed + [name_of(entry["path"]) for entry in manifest["inputs"] if not unchanged(entry)]
 
 
@@ -270,7 +271,7 @@ def unchanged(entry: Mapping[str, Any]) -> bool:
         return False
     if path.is_dir():
         if not isinstance(entry.get("files"), dict):  # of an earlier version
-            return _facts_digest(path) == entry.get("digest")
+            return _legacy_digest(path) == entry.get("digest")
         names = {name for name, _ in _files_of(path)}
         return names == entry["files"].keys() and all(_is_same(path / name, entry["files"][name]) for name in names)
     return _is_same(path, entry)
@@ -313,8 +314,8 @@ def _glance(path: str) -> dict[str, Any]:
     return {"path": path, "bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "digest": None}
 
 
-def _facts_digest(path: Path) -> str:
-    """The digest that entries of earlier versions hold: of meta.json, or else of the files' names, sizes and times."""
+def _legacy_digest(path: Path) -> str:
+    """Return the digest that earlier versions recorded: of meta.json, or else of the files' names, sizes and times."""
     if (path / FOLDER_MANIFEST).exists():
         return digest_file(path / FOLDER_MANIFEST)
     digest = hashlib.blake2b(digest_size=16)
@@ -326,16 +327,16 @@ def _facts_digest(path: Path) -> str:
 
 
 def _files_of(folder: Path) -> list[tuple[str, os.stat_result]]:
-    """The files of a folder with their facts, sorted by name; hidden ones and those of an unfinished run excluded."""
+    """Return (name, stat) for each file of a folder, sorted, without hidden files and those of an unfinished run."""
     names = sorted(str(item.relative_to(folder)) for item in folder.rglob("*") if item.is_file())
     hidden = re.compile(r"(^|/)\.|\.(part|tmp)$")
     return [(name, (folder / name).stat()) for name in names if not hidden.search(name)]
 
 
 def folder_entry(folder: str | Path) -> dict[str, Any]:
-    """Return how a folder is listed among a manifest's inputs: size, time and digest of every file.
+    """Return the entry of a folder among a manifest's inputs: size, time and digest of every file.
 
-    Digests are computed for folders made by drtk and models only. They are remembered, so a large file is read once.
+    Digests are computed only for models and folders made by drtk. They are cached, so a large file is read once.
     """
     path = Path(folder)
     has_digests = any((path / name).exists() for name in (FOLDER_MANIFEST, "config.json", "modules.json"))
@@ -344,7 +345,7 @@ def folder_entry(folder: str | Path) -> dict[str, Any]:
     for name, found in _files_of(path):
         entry: dict[str, Any] = {"bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "digest": None}
         if has_digests:
-            entry["digest"] = recorded.get((name, found.st_size)) or _remembered_digest(path / name, found.st_size)
+            entry["digest"] = recorded.get((name, found.st_size)) or _cached_digest(path / name, found.st_size)
         files[name] = entry
     contents = {name: entry["digest"] or entry for name, entry in files.items()}
     digest = hashlib.blake2b(orjson.dumps(contents), digest_size=16).hexdigest()
@@ -352,7 +353,7 @@ def folder_entry(folder: str | Path) -> dict[str, Any]:
 
 
 def _recorded_digests(folder: Path) -> dict[tuple[str, int], str]:
-    """Digests from a folder's meta.json by file and size, of files that nothing has touched since it was written."""
+    """Return {(name, size): digest} from a folder's meta.json, for files not touched since it was written."""
     path = folder / FOLDER_MANIFEST
     try:
         files = read_json(path).get("files")
@@ -367,14 +368,14 @@ def _recorded_digests(folder: Path) -> dict[tuple[str, int], str]:
     return found
 
 
-def _remembered_digest(path: Path, size: int) -> str:
-    from drtk.io.store import content_digest  # which reads manifests itself
+def _cached_digest(path: Path, size: int) -> str:
+    from drtk.io.store import content_digest  # which imports this module
 
     return digest_file(path) if size < SMALL else content_digest(path)
 
 
-def with_folders(inputs: list[dict[str, Any]], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return entries of inputs, and of the finished folders that settings name and that are not among them."""
+def add_named_folders(inputs: list[dict[str, Any]], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return `inputs` with entries added for the finished folders that settings name."""
     known = {Path(entry["path"]) for entry in inputs}
     named = {name: value for name, value in settings.items() if name not in SOURCES}
     folders = [entry for entry in inputs_named(named) if "files" in entry and Path(entry["path"]) not in known]

@@ -88,16 +88,16 @@ def _sentence_transformers(folder: Path) -> Layout:
 
 
 def read_modules(folder: Path) -> list[dict[str, Any]]:
-    """Return the entries of modules.json. Raises DrtkError where they are not objects with a type and a path."""
+    """Return the entries of modules.json. Raises DrtkError if one is not an object with a type and a path."""
     content = read_json(folder / MODULES)
     place = str(folder / MODULES)
     if not isinstance(content, list) or not content:
-        raise DrtkError(f"{place}: expected a list of modules; the file is damaged: restore it from a copy")
+        raise DrtkError(f"{place}: expected a list of modules; the file is damaged: restore a copy")
     return [check_object(module, place, type=str, path=str) for module in content]
 
 
 def read_shared(folder: Path) -> dict[str, Any]:
-    """Return what sentence-transformers notes of a whole model; {} where there is no such file."""
+    """Return the content of config_sentence_transformers.json; {} if there is no such file."""
     if not (folder / SHARED).exists():
         return {}
     keys = {"prompts": dict | None, "similarity_fn_name": str | None, "truncate_dim": int | None}

@@ -33,7 +33,7 @@ def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     folders, sources = [], []
     for path in paths:
         if path != STANDARD and not Path(path).exists():
-            raise DrtkError(f"{path}: no such file or folder; for a typed query write --query TEXT (-q is --quiet)")
+            raise DrtkError(f"{path}: no such file or folder; for a typed query use --query TEXT (-q is --quiet)")
         if path == STANDARD or not Path(path).is_dir():
             sources.append(path)
         elif (kind := read_manifest(path)["kind"]) == INDEX:
@@ -95,7 +95,8 @@ class StoredQueries:
             raise MismatchError(f"{folder}: holds vectors of passages; make those of queries: drtk encode --role query")
         if differences := encoder_differences(manifest, collection.manifest):
             raise MismatchError(
-                f"{folder}: was made by another encoder than {collection.folders[0]} (different {', '.join(differences)})"
+                f"{folder}: was made by another encoder than {collection.folders[0]} (different "
+                f"{', '.join(differences)}); encode the queries with the encoder of the index"
             )
         self.collection = collection
         self._shards = read_shards(folder)

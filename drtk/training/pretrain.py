@@ -32,7 +32,7 @@ from drtk.training.selection import Selection
 LOG = "log.jsonl"
 WAITED_LONG = 0.1  # of the time: making batches holds training up
 MICRO_FILE = "micro_batch"  # among the checkpoints: what was chosen
-PAIRS_FILE = "pairs"  # among the checkpoints: titled passages had token types from the first step on
+TOKEN_TYPES_FILE = "pairs"  # marker among the checkpoints: titled passages had token types from the first step
 Probe = Callable[[TextEncoder], float]
 
 
@@ -56,7 +56,7 @@ def pretrain(
     settings, composition = material.settings, material.composition
     share, micro = shares(settings, network)
     checkpoints = folder / "checkpoints"
-    _check_pairs(composition, checkpoints)
+    _check_token_types(composition, checkpoints)
     arguments = training_arguments(
         checkpoints,
         steps=material.steps,
@@ -141,16 +141,16 @@ def pretrain(
     return facts | {"micro_batch": micro}
 
 
-def _check_pairs(composition: Composition, checkpoints: Path) -> None:
+def _check_token_types(composition: Composition, checkpoints: Path) -> None:
     """Raise DrtkError for checkpoints of a version that gave both segments of a titled passage token type 0."""
     titles = {view.options.get("title") for name in composition.slots for view in views_of(composition, name)}
     if "segment" not in titles:
         return
-    marker = checkpoints / PAIRS_FILE
+    marker = checkpoints / TOKEN_TYPES_FILE
     if whole_checkpoints(checkpoints) and not marker.exists():
         raise DrtkError(
             f"{checkpoints.parent}: was begun by a version that gave titled passages no token types; "
-            "remove the folder to begin again"
+            "delete the folder to begin again"
         )
     if rank() == 0:
         checkpoints.mkdir(parents=True, exist_ok=True)

@@ -150,7 +150,7 @@ WRONG_SOURCES = ("Gao and Gao", "(Chuang 2022, Table", "2022, section 2.7", "MAS
 
 
 @pytest.mark.parametrize("wrong", WRONG_SOURCES)
-def test_nothing_is_attributed_to_the_wrong_source(wrong: str) -> None:
+def test_citations_name_the_right_source(wrong: str) -> None:
     files = [*PAGES, *ROOT.glob("drtk/**/*.py"), *ROOT.glob("drtk/presets/*.toml")]
     assert [relative(path) for path in files if wrong in path.read_text(encoding="utf-8")] == []
 
@@ -189,13 +189,13 @@ def test_the_examples_on_the_pages_run(page: str, script: str, workplace: Path) 
 
 
 def pipeline_of_the_readme() -> str:
-    """The commands of README's section "A pipeline", in order."""
+    """Return the commands of the section "A pipeline" of the README."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     text = text[text.index("## A pipeline") : text.index("## What there is")]
     return "".join(re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)).replace("\\\n", " ")
 
 
-def test_the_pipeline_of_the_readme_reads_only_what_it_made() -> None:
+def test_the_readme_pipeline_reads_only_its_own_outputs() -> None:
     known = {"minilm", "t5"}  # the models it says where to get
     for line in pipeline_of_the_readme().splitlines():
         for command in re.split(r"&&|\|", line):
@@ -210,7 +210,7 @@ def test_the_pipeline_of_the_readme_reads_only_what_it_made() -> None:
 
 
 @pytest.mark.slow
-def test_the_pipeline_of_the_readme_runs_as_printed(workplace: Path) -> None:
+def test_the_readme_pipeline_runs_as_printed(workplace: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("pyserini")
     for item in workplace.iterdir():  # it makes all its files but those it names before the first command
@@ -227,7 +227,7 @@ def test_the_pipeline_of_the_readme_runs_as_printed(workplace: Path) -> None:
     script = pipeline_of_the_readme()
     found = shell("-eu", "-c", script, folder=workplace)
     assert found.returncode == 0, f"{script}\n{found.stderr}"
-    for warning in ("none of the judged documents", "not in the run"):
+    for warning in ("no judged document was retrieved", "not in the run"):
         assert warning not in found.stderr
     made = ("comparison.html", "differences.png", "recall.png", "scores.png", "weights.html", "doct5query/meta.json")
     assert all((workplace / name).exists() for name in made)

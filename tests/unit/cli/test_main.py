@@ -129,7 +129,7 @@ def test_a_closed_standard_stream_is_a_fault_where_it_is_needed(closed: str, sta
 
 
 @pytest.mark.parametrize("arguments", ["validate in --as passages", "presets", "show in", "--help", "--version"])
-def test_printing_to_a_closed_stdout_is_a_fault(arguments: str, tmp_path: Path) -> None:
+def test_printing_to_a_closed_stdout_is_an_error(arguments: str, tmp_path: Path) -> None:
     (tmp_path / "in").write_text('{"_id": "a", "text": "b"}\n')
     line = f'"{sys.executable}" -m drtk {arguments} >&-'
     found = subprocess.run(
@@ -139,7 +139,7 @@ def test_printing_to_a_closed_stdout_is_a_fault(arguments: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("arguments", ["--help", "eval --help"])
-def test_help_to_a_reader_that_went_away_is_141(arguments: str) -> None:
+def test_help_to_a_closed_pipe_exits_141(arguments: str) -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as closed:
@@ -148,7 +148,7 @@ def test_help_to_a_reader_that_went_away_is_141(arguments: str) -> None:
     assert (found.returncode, found.stderr) == (141, b"")
 
 
-def test_letters_that_the_encoding_of_stdout_lacks_are_escaped(tmp_path: Path) -> None:
+def test_characters_that_stdout_cannot_encode_are_escaped(tmp_path: Path) -> None:
     (tmp_path / "in").write_text('{"_id": "a", "text": "caf\u00e9"}\n', encoding="utf-8")
     call = [sys.executable, "-m", "drtk", "show", str(tmp_path / "in")]
     found = subprocess.run(call, capture_output=True, check=False, env=environment() | {"PYTHONIOENCODING": "ascii"})

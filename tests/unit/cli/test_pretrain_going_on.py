@@ -14,7 +14,7 @@ from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.manifest import read_json
 from drtk.training.checkpoints import whole_checkpoints
-from drtk.training.pretrain import PAIRS_FILE
+from drtk.training.pretrain import TOKEN_TYPES_FILE
 from drtk.training.pretrainer import Pretrainer
 from tests.pretraining import World
 from tests.unit.cli.test_pretrain_command import arguments, entries, pretrain
@@ -87,14 +87,14 @@ def test_without_memory_the_message_names_what_to_lower_and_resume_takes_it(
     assert [entry["step"] for entry in entries(tmp_path / "m")] == list(range(1, 9))
 
 
-def test_checkpoints_from_before_titles_had_token_types_are_refused(
+def test_checkpoints_made_without_token_types_are_rejected(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     titles = ["--set", "title=segment"]
     broken(world, tmp_path / "m", monkeypatch, 6, full, *titles)
-    marker = tmp_path / "m" / "checkpoints" / PAIRS_FILE
+    marker = tmp_path / "m" / "checkpoints" / TOKEN_TYPES_FILE
     marker.unlink()
-    with pytest.raises(DrtkError, match="gave titled passages no token types; remove the folder to begin again"):
+    with pytest.raises(DrtkError, match="gave titled passages no token types; delete the folder to begin again"):
         pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--resume")
     assert kept(tmp_path / "m") == ["checkpoint-4", "checkpoint-2"]
     marker.touch()

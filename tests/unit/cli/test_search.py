@@ -100,18 +100,18 @@ def test_without_a_corpus_a_question_is_answered_with_ids_and_says_so(bm25, plac
     assert "Tails" in page
 
 
-def test_the_short_option_is_quiet_and_a_typed_query_says_how_it_is_written(bm25, capfd):
+def test_q_is_quiet_and_a_query_in_place_of_a_path_gets_a_hint(bm25, capfd):
     assert command(capfd, "search", "bm25", "queries.jsonl", "-q") == command(capfd, "search", "bm25", "queries.jsonl")
-    told = r"how do I fly\?: no such file or folder; for a typed query write --query TEXT \(-q is --quiet\)"
+    told = r"how do I fly\?: no such file or folder; for a typed query use --query TEXT \(-q is --quiet\)"
     with pytest.raises(DrtkError, match=told):
         command(capfd, "search", "bm25", "-q", "how do I fly?")
 
 
-def test_a_corpus_rewritten_after_indexing_is_noticed(bm25, place, capfd):
+def test_a_corpus_changed_after_indexing_causes_a_warning(bm25, place, capfd):
     app(["search", "bm25", "--query", "tail", "-q"], standalone_mode=False)
     assert capfd.readouterr().err == ""
     lines(place / "corpus.jsonl", [row | {"text": "Other words."} for row in CORPUS])
-    told = "corpus.jsonl: changed since bm25 was made; the texts shown may differ from those ranked"
+    told = "corpus.jsonl: changed since bm25 was made; texts may differ from those ranked: index it again"
     for more in ([], ["--corpus", "corpus.jsonl"]):
         app(["search", "bm25", "--query", "tail", "-q", *more], standalone_mode=False)
         found = capfd.readouterr()
@@ -151,13 +151,13 @@ def test_each_line_is_answered_before_the_next_is_there(bm25):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--query", "tail", "queries.jsonl"], "leave out files of queries"),
+        (["--query", "tail", "queries.jsonl"], "omit query files"),
         (["--query", "tail", "-o", "x"], "and -o"),
         (["--query", "tail", "--by", "source"], "--by source"),
         (["--query", "  "], "the query is empty"),
         (["queries.jsonl", "--tag", "two words"], "must be one word"),
         (["queries.jsonl", "--tag", " a"], "must be one word"),
-        (["--query", "tail", "--qrels", "x"], "a file of queries, not --query"),
+        (["--query", "tail", "--qrels", "x"], "query files, not with --query"),
         (["queries.jsonl", "--tune"], "--tune needs --qrels"),
     ],
 )

@@ -14,6 +14,7 @@ import pytest
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.intake import Intake
 from drtk.io.manifest import (
+    add_named_folders,
     completed,
     folder_entry,
     inputs_named,
@@ -24,7 +25,6 @@ from drtk.io.manifest import (
     read_manifest,
     unchanged,
     versions,
-    with_folders,
     write_json,
 )
 from drtk.io.streams import digest_file
@@ -151,7 +151,7 @@ def test_a_folder_is_unchanged_while_its_files_have_the_same_content(tmp_path: P
     assert not unchanged(entry)
 
 
-def test_entries_of_folders_from_earlier_versions_still_count(tmp_path: Path) -> None:
+def test_input_entries_of_earlier_versions_are_still_compared(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     (folder / "meta.json").write_bytes(b"{}")
     assert unchanged({"path": str(folder), "digest": digest_file(folder / "meta.json")})
@@ -174,7 +174,7 @@ def test_large_files_of_a_folder_are_read_once(tmp_path: Path, monkeypatch: pyte
     assert read == ["model.safetensors"]
 
 
-def test_digests_that_a_folder_records_itself_are_taken_until_a_file_is_touched(tmp_path: Path) -> None:
+def test_recorded_digests_are_used_until_a_file_is_touched(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     files = {"sub/weights": {"bytes": 4, "digest": "f" * 32}}
     write_json(folder / "meta.json", {"files": files})
@@ -187,7 +187,7 @@ def test_digests_that_a_folder_records_itself_are_taken_until_a_file_is_touched(
     assert folder_entry(folder)["files"]["sub/weights"]["digest"] == digest_file(folder / "sub" / "weights")
 
 
-def test_folders_of_others_are_told_by_sizes_and_times_alone(tmp_path: Path) -> None:
+def test_folders_of_other_programs_are_compared_by_size_and_time_only(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     (folder / "config.json").unlink()
     entry = folder_entry(folder)
@@ -197,14 +197,14 @@ def test_folders_of_others_are_told_by_sizes_and_times_alone(tmp_path: Path) -> 
     assert not unchanged(entry)
 
 
-def test_finished_folders_that_settings_name_are_inputs(tmp_path: Path) -> None:
+def test_finished_folders_named_in_settings_are_inputs(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     (tmp_path / "making").mkdir()
     (tmp_path / "making" / "meta.json.part").write_bytes(b"{}")
     settings = {"model": f"{folder}/", "vectors": str(tmp_path / "making"), "source": str(folder)}
-    assert [each["path"] for each in with_folders([], settings)] == [f"{folder}/"]
+    assert [each["path"] for each in add_named_folders([], settings)] == [f"{folder}/"]
     known = [folder_entry(folder)]
-    assert with_folders(known, settings) == known
+    assert add_named_folders(known, settings) == known
 
 
 def test_a_folder_among_the_inputs_is_compared_by_its_digest(tmp_path: Path) -> None:

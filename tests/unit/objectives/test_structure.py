@@ -99,7 +99,7 @@ RANDOM = {"condenser", "cocondenser", "qac-cocondenser", "cotmae", "qac-cotmae",
 
 
 @pytest.mark.parametrize("preset", sorted(COPIES | RANDOM))
-def test_a_decoder_begins_as_the_encoders_last_layers_or_at_random(preset: str, world: World):
+def test_a_decoder_starts_from_the_encoders_last_layers_or_at_random(preset: str, world: World):
     network = world.stage(preset).network
     own = [dict(layer.named_parameters()) for layer in network.anatomy.layers]
     stacks = [list(each.reader.layers) for each in network.recoveries.values() if hasattr(each.reader, "layers")]

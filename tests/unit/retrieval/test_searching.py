@@ -125,18 +125,18 @@ def test_vectors_made_beforehand_are_queries(tmp_path):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("kind", ["exact", "flat"])
-def test_vectors_of_queries_that_are_not_finite_are_named(tmp_path, kind, bad):
+def test_non_finite_query_vectors_are_reported(tmp_path, kind, bad):
     folder = dense(tmp_path / "i", [[1.0, 0], [0, 1]], ["a", "b"], kind=kind)
     source = embeddings(tmp_path / "q", [[2, 1], [0, 5], [1, 1]], ["q1", "q2", "q3"], role="query", shard_size=2)
     np.save(tmp_path / "q" / "00000.npy", np.float32([[2, 1], [0, bad]]))
     ask = StoredQueries(opened(folder), source)
     with pytest.raises(DrtkError, match=r"q/00000\.npy: row 1: the vector of 'q2' has NaN or infinite numbers"):
         dict(ask(list(ask), Wanted(2)))
-    with pytest.raises(DrtkError, match="the vector of query 'q2' has NaN or infinite numbers"):
+    with pytest.raises(DrtkError, match="query 'q2': its vector has NaN or infinite numbers"):
         search(opened(folder), ["q1", "q2"], np.float32([[1, 1], [0, bad]]), Wanted(2))
 
 
-def test_a_vector_in_an_index_that_is_not_finite_is_named(tmp_path):
+def test_a_non_finite_vector_in_an_index_is_reported(tmp_path):
     folder = dense(tmp_path / "i", [[1.0, 0], [0, 1], [2, 2]], ["a", "b", "c"])
     for bad in (np.nan, np.inf):
         np.save(tmp_path / "i" / "vectors.npy", np.float32([[1, 0], [0, bad], [2, 2]]))
