@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from drtk import __version__
 from drtk.cli.usage import parsing_fault, usage_line
 from drtk.errors import DrtkError, OutputClosed, UsageError
+from drtk.io.processes import ignore_torchrun
 from drtk.io.progress import printable
 from drtk.io.streams import MAX_LINE_BYTES, set_max_line_bytes
 
@@ -58,6 +59,7 @@ COMMANDS = (
     "doctor",
 )
 
+DISTRIBUTED = ("train-generator", "rerank-queries train", "pretrain", "train-retriever", "train-reranker")
 MAX_LINE_FLAG = "--max-line-bytes"
 
 
@@ -128,9 +130,10 @@ def run() -> None:
     with _record_interrupts() as interrupts:
         try:
             _check_arguments()
-            left = app(
-                prog_name="drtk", standalone_mode=False
-            )  # the name also under python -m; we tell faults ourselves
+            if not _is_distributed():
+                ignore_torchrun()
+            # The name also under python -m; faults are reported here.
+            left = app(prog_name="drtk", standalone_mode=False)
             status = left if isinstance(left, int) else 0  # of typer.Exit, and of --help
             if status == 130:
                 _complain("interrupted")
@@ -253,6 +256,14 @@ def _asked() -> str:
     if step in FUNCTIONS:
         return step
     return words[0] if words and words[0] in {name.split()[0] for name in FUNCTIONS} else ""
+
+
+def _is_distributed() -> bool:
+    """Return whether torchrun may start the command in several processes: only training is distributed."""
+    command = _asked()
+    return command in DISTRIBUTED or (
+        command == "termweight" and any(word.split("=")[0] == "--train" for word in sys.argv)
+    )
 
 
 def _complain(message: str) -> None:

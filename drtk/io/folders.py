@@ -37,6 +37,8 @@ from drtk.io.processes import rank
 from drtk.io.progress import log
 from drtk.io.streams import digest_file, is_writable, name_of
 
+_REMOVE = "the file is damaged: remove the folder, or choose another"
+
 
 @dataclass
 class FolderJob:
@@ -177,7 +179,7 @@ class FolderJob:
         """Raises DrtkError where replacing the folder would lose what drtk did not make, or what this run reads."""
         if not (self._final / FOLDER_MANIFEST).exists():
             raise DrtkError(f"{self.output}: is not empty and was not made by drtk; choose another folder")
-        found = read_json(self._final / FOLDER_MANIFEST)
+        found = read_json(self._final / FOLDER_MANIFEST, advice=_REMOVE)
         if not is_manifest(found):
             raise DrtkError(f"{self.output}: its {FOLDER_MANIFEST} was not written by drtk; choose another folder")
         for entry in inputs_named(self.settings):
@@ -369,7 +371,7 @@ def _is_nonempty(folder: Path) -> bool:
 
 def _load_manifest(path: Path) -> Manifest | None:
     """Return the manifest in a file; None if the file does not exist or another program wrote it."""
-    found = read_json(path) if path.exists() else None
+    found = read_json(path, advice=_REMOVE) if path.exists() else None
     return found if is_manifest(found) else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from drtk.errors import DrtkError
+from drtk.io.atomic import write_json
 from drtk.io.streams import digest_file
 
 SMALL = 1 << 20  # bytes; up to this size a file's content is compared whenever its folder is opened
@@ -59,14 +62,36 @@ def changed_files(folder: Path, record: Any, *, thorough: bool = False) -> Itera
 
 
 def is_intact(folder: Path, manifest: str) -> bool:
-    """Return whether a cached folder matches its `manifest`, a JSON file with an entry "files"."""
+    """Return whether a cached folder matches its `manifest`, a JSON file with an entry "files".
+
+    Files of a copied folder have other times. These are recorded after the comparison, so it happens once.
+    """
+    path = folder / manifest
     try:
-        content = orjson.loads((folder / manifest).read_bytes())
+        content = orjson.loads(path.read_bytes())
     except (OSError, ValueError):
         return False
     if not isinstance(content, dict) or MANIFEST_DIGEST not in content or is_changed(content):
         return False
-    return not any(changed_files(folder, content.get("files")))
+    record = content.get("files")
+    times = _times_of(folder, record)
+    if any(changed_files(folder, record)):
+        return False
+    if any(record[name]["mtime_ns"] != time for name, time in times.items()):
+        files = record | {name: record[name] | {"mtime_ns": time} for name, time in times.items()}
+        with contextlib.suppress(DrtkError):  # a cache that is read-only: compared each time
+            write_json(path, add_digest(content | {"files": files}))
+    return True
+
+
+def _times_of(folder: Path, record: Any) -> dict[str, int]:
+    """Return the present "mtime_ns" of the files whose record has one."""
+    times = {}
+    for name, entry in record.items() if isinstance(record, dict) else ():
+        with contextlib.suppress(OSError):
+            if isinstance(entry, dict) and "mtime_ns" in entry:
+                times[name] = (folder / name).stat().st_mtime_ns
+    return times
 
 
 def add_digest(content: Mapping[str, Any]) -> dict[str, Any]:

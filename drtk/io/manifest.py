@@ -89,14 +89,14 @@ def versions() -> dict[str, str]:
     return found
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file. Raises DrtkError where it cannot be read."""
+def read_json(path: Path, *, advice: str = _DAMAGED) -> Any:
+    """The content of a JSON file. Raises DrtkError, with `advice` if it is not JSON, where it cannot be read."""
     try:
         return orjson.loads(path.read_bytes())
     except OSError as error:
         raise DrtkError(f"{path}: {error.strerror}") from error
     except orjson.JSONDecodeError as error:
-        raise DrtkError(f"{path}: not JSON: {error}; {_DAMAGED}") from error
+        raise DrtkError(f"{path}: not JSON: {error}; {advice}") from error
 
 
 def has_unfinished_part(folder: Path) -> bool:

@@ -14,6 +14,12 @@ def is_distributed() -> bool:
     return given and int(os.environ["WORLD_SIZE"]) > 1
 
 
+def ignore_torchrun() -> None:
+    """Make this process a single one, for a command that is not distributed."""
+    for name in (*_NUMBERS, *_NAMES):
+        os.environ.pop(name, None)
+
+
 def world_size() -> int:
     """Return the number of processes that run this command together; 1 without torchrun."""
     return int(os.environ["WORLD_SIZE"]) if is_distributed() else 1

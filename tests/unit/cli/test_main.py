@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from drtk import __version__
+from drtk.cli import main
 from tests.contract.running import environment, here
+from tests.running import torchrun
 
 RAISING = """
 import sys
@@ -258,3 +260,28 @@ def test_running_in_a_process_leaves_its_ctrl_c_handler_alone() -> None:
 def test_the_version_is_printed() -> None:
     found = subprocess.run([sys.executable, "-m", "drtk", "--version"], capture_output=True, text=True, check=True)
     assert found.stdout == f"drtk {__version__}\n"
+
+
+def test_commands_other_than_trainings_are_not_distributed(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text('{"_id": "d1", "text": "one"}\n')
+    words = [sys.executable, "-m", "drtk", "index", "c.jsonl", "--type", "bm25s", "-o", "out"]
+    distributed = {**environment(), **torchrun(rank=1, processes=2)}
+    done = subprocess.run(words, cwd=tmp_path, env=distributed, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "meta.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "distributed"),
+    [
+        (["pretrain", "c.jsonl"], True),
+        (["--max-line-bytes", "9", "rerank-queries", "train"], True),
+        (["rerank-queries", "apply"], False),
+        (["termweight", "--train", "e.jsonl"], True),
+        (["termweight", "c.jsonl"], False),
+        (["encode", "c.jsonl"], False),
+    ],
+)
+def test_trainings_stay_distributed(monkeypatch: pytest.MonkeyPatch, words: list[str], distributed: bool) -> None:
+    monkeypatch.setattr(sys, "argv", ["drtk", *words])
+    assert main._is_distributed() == distributed

@@ -191,6 +191,15 @@ def test_a_folder_with_another_programs_manifest_is_not_replaced(
     assert files(tmp_path / folder) == [name, "thesis.tex"]
 
 
+def test_a_damaged_manifest_of_the_output_is_an_error_that_can_be_resolved(tmp_path: Path) -> None:
+    make(tmp_path / "out")
+    leave_unfinished(tmp_path / "other")
+    for damaged in (tmp_path / "out" / "meta.json", tmp_path / "other.part" / "meta.json.part"):
+        damaged.write_bytes(b"{")
+        with pytest.raises(DrtkError, match=rf"^{damaged}: not JSON: .*: remove the folder, or choose another$"):
+            job(tmp_path / damaged.parent.stem, force=True).check()
+
+
 def test_a_file_put_into_a_finished_folder_by_hand_keeps_it_from_being_replaced(tmp_path: Path) -> None:
     make(tmp_path / "out")
     (tmp_path / "out" / "parts" / "notes.txt").write_bytes(b"precious")
