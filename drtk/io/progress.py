@@ -52,7 +52,7 @@ def set_verbosity(*, quiet: bool, verbose: bool) -> None:
 
 def is_quiet() -> bool:
     """Return whether --quiet was given."""
-    return _LOGGER.level >= logging.WARNING
+    return _LOGGER.level == logging.WARNING
 
 
 def log(message: str) -> None:

@@ -24,6 +24,7 @@ from drtk.retrieval.searching import Wanted, search
 from drtk.settings.retrieval import SearchSettings
 
 Encode = Callable[[Sequence[str]], np.ndarray]
+TYPED = "for a typed query use --query TEXT (-q is --quiet)"
 
 
 def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
@@ -34,8 +35,7 @@ def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     folders, sources = [], []
     for path in paths:
         if path != STANDARD and not Path(path).exists():
-            is_query = is_quiet() or len(path.split()) > 1
-            hint = "; for a typed query use --query TEXT (-q is --quiet)" if is_query else ""
+            hint = f"; {TYPED}" if is_quiet() or any(map(str.isspace, path)) else ""
             raise DrtkError(f"{path}: no such file or folder{hint}")
         if path == STANDARD or not Path(path).is_dir():
             sources.append(path)

@@ -59,7 +59,7 @@ class Tokenizing:
     """How the texts of one role become tokens.
 
     title: "join" puts a passage's title before its text with a space, "sep" with the tokenizer's separator token and all
-           in the first segment, "segment" makes a pair of them, "none" leaves it out
+           in the first segment, "segment" makes a pair of them, "none" leaves it out; a blank title is left out too
     """
 
     def __init__(self, tokenizer: Any, *, prompt: str, max_length: int, title: str, with_types: bool) -> None:

@@ -1,6 +1,7 @@
 """drtk index and drtk search as commands, on real words and made-up vectors."""
 
 import io
+import re
 import subprocess
 import sys
 
@@ -100,17 +101,22 @@ def test_without_a_corpus_a_question_is_answered_with_ids_and_says_so(bm25, plac
     assert "Tails" in page
 
 
-def test_q_is_quiet_and_a_query_in_place_of_a_path_gets_a_hint(bm25, capfd):
+def test_q_is_quiet_and_a_query_in_place_of_a_path_gets_a_hint(bm25, capfd, monkeypatch):
     assert command(capfd, "search", "bm25", "queries.jsonl", "-q") == command(capfd, "search", "bm25", "queries.jsonl")
-    told = r"how do I fly\?: no such file or folder; for a typed query use --query TEXT \(-q is --quiet\)"
-    with pytest.raises(DrtkError, match=told):
-        command(capfd, "search", "bm25", "-q", "how do I fly?")
-    with pytest.raises(DrtkError, match=told):
-        command(capfd, "search", "bm25", "how do I fly?")
-    with pytest.raises(DrtkError, match=r"tail: no such .*--query TEXT"):
-        command(capfd, "search", "bm25", "-q", "tail")
-    with pytest.raises(DrtkError, match=r"bm52: no such file or folder$"):
-        command(capfd, "search", "bm52", "queries.jsonl")
+    told = r": no such file or folder; for a typed query use --query TEXT \(-q is --quiet\)"
+    for typed in (["how do I fly?"], ["-q", "how do I fly?"], ["-q", "fly"]):
+        with pytest.raises(DrtkError, match=re.escape(typed[-1]) + told):
+            command(capfd, "search", "bm25", *typed)
+    with pytest.raises(DrtkError, match=r"^bm26: no such file or folder$"):
+        command(capfd, "search", "bm26", "queries.jsonl")
+    for more, hint in (
+        ("how do I fly?\n", "for one query per line use --query -"),
+        ('{"_id": "q", "text": "t"}\nfly', ""),
+    ):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(more.encode())))
+        place = f"<stdin>:{1 if hint else 2}: expected a JSON object, found other text"
+        with pytest.raises(RecordError, match=rf"^{place}{f'; {hint} .-q is --quiet.' if hint else ''}$"):
+            command(capfd, "search", "bm25", "-q", "-")
 
 
 def test_a_corpus_changed_after_indexing_causes_a_warning(bm25, place, capfd):
