@@ -190,6 +190,21 @@ def test_tuning_writes_every_point_of_the_grid_the_best_first(bm25, place, capfd
     assert (place / "table.tsv").read_text() == "k1\tb\tRR@10\n0.1\t0\t1.0000\n0.1\t1\t1.0000\n"
 
 
+def test_tuning_by_judgements_of_another_collection_warns_once(bm25, place, capfd):
+    write(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\t29\t1\n")
+    capfd.readouterr()
+    tune = ["search", "bm25", "queries.jsonl", "--tune", "--qrels", "qrels.tsv", "--grid", "k1=0.1,0.2 b=0"]
+    app([*tune, "-q"], standalone_mode=False)
+    out, err = capfd.readouterr()
+    assert out == "k1\tb\tRR@10\n0.1\t0\t0.0000\n0.2\t0\t0.0000\n"
+    assert err == (
+        "drtk: bm25: none of the judged documents was retrieved; for query 'q1' it has 'wing#1', the judgements have '29'\n"
+    )
+    write(place / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
+    app([*tune[:5], "docs.tsv", *tune[6:], "-q"], standalone_mode=False)
+    assert capfd.readouterr().err.endswith("the judgements name their documents: --by source scores documents\n")
+
+
 def test_with_judgements_only_judged_queries_are_searched(bm25, place, capfd):
     write(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\twing#0\t1\n")
     everything = command(capfd, "search", "bm25", "queries.jsonl")
