@@ -5,7 +5,7 @@ import signal
 
 
 def _quit(*_: object) -> None:
-    """Exit from the signal handler: an exception raised in an import may arrive as another one, or not at all."""
+    """Exit directly: an exception raised here during an import may be lost or replaced by another."""
     try:
         os.write(2, b"drtk: interrupted\n")
     finally:
@@ -13,7 +13,7 @@ def _quit(*_: object) -> None:
 
 
 def main() -> None:
-    """Run `drtk.cli.main.run`; Ctrl-C while the commands are imported is reported in one line."""
+    """Run `drtk.cli.main.run`; Ctrl-C during its imports prints one line."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, _quit)

@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_fsync() -> None:
-    """No test loses power, so flushing to disk would only take time."""
+    """Skip fsync: no test simulates a power failure, and flushing takes time."""
     os.fsync = lambda handle: None
 
 

@@ -1,4 +1,4 @@
-"""Damages to the files of folders, and what must come of them: the same results, or one line of error."""
+"""Damage files of folders and check that commands give the same results or a one-line error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from drtk.io.integrity import SEAL
+from drtk.io.integrity import MANIFEST_DIGEST
 from drtk.io.manifest import FOLDER_MANIFEST, new_manifest, write_manifest
 from tests.contract.collection import Collection
 from tests.contract.running import Outcome, done, here
@@ -25,7 +25,7 @@ Use = Callable[[Path, Path], Any]  # (folder, empty folder for outputs) -> resul
 
 @dataclass(frozen=True)
 class Subject:
-    """An undamaged folder, its use by a command, and what is compared afterwards."""
+    """An undamaged folder, a command that uses it, and the results to compare."""
 
     folder: Path
     use: Callable[[Path, Path], Outcome]
@@ -34,9 +34,9 @@ class Subject:
 
 
 def damages(folder: Path, *, seed: str, unrecorded: bool = False) -> Iterator[tuple[str, Damage]]:
-    """Endless damages to a folder like `folder`, with a name each: once each simple one, then random ones.
+    """Yield (description, damage) without end: each simple damage of the folder's files once, then random ones.
 
-    unrecorded: those alone that end in no engine's reading of wrong numbers
+    unrecorded: only damage that can be detected without recorded digests
     """
     draw = random.Random(seed)
     files = [item for item in sorted(folder.rglob("*")) if item.is_file()]
@@ -96,7 +96,7 @@ def _simple(folder: Path, name: str, *, unrecorded: bool) -> Iterator[tuple[str,
 
 
 def _paths(content: Any, before: tuple = ()) -> Iterator[tuple]:
-    """The places of values in a JSON value, at most two deep and few of a list."""
+    """Yield the paths of values in a JSON value, at most two levels deep, and two of a list."""
     if len(before) == 2:
         return
     items = (
@@ -122,7 +122,7 @@ def _edit(name: str, change: Callable[[bytes], bytes]) -> Damage:
 
 
 def _json(name: str, path: tuple, value: tuple | None) -> Damage:
-    """Remove the value at `path`, or put another in its place."""
+    """Remove the value at `path`, or replace it."""
 
     def change(data: bytes) -> bytes:
         content = at = json.loads(data)
@@ -150,11 +150,13 @@ def forget_record(folder: Path) -> None:
     """Make a folder like those of older versions, which recorded no sizes and digests."""
     for path in folder.rglob(FOLDER_MANIFEST):
         content = orjson.loads(path.read_bytes())
-        path.write_bytes(orjson.dumps({key: value for key, value in content.items() if key not in (SEAL, "files")}))
+        path.write_bytes(
+            orjson.dumps({key: value for key, value in content.items() if key not in (MANIFEST_DIGEST, "files")})
+        )
 
 
 def check_damages(subject: Subject, count: int, place: Path, *, seed: str, unrecorded: bool = False) -> int:
-    """Apply `count` damages to copies of a folder, use each, and return how many were noticed.
+    """Apply `count` damages to copies of a folder, use each, and return how many were detected.
 
     The results are those of the undamaged folder, or the exit status is not 0 and there is one line of error. A changed
     configuration of a model may change results, with a warning that names the file.
@@ -163,12 +165,12 @@ def check_damages(subject: Subject, count: int, place: Path, *, seed: str, unrec
     shutil.copytree(subject.folder, pristine)
     if unrecorded:
         forget_record(pristine)
-    copy = place / "copy"  # the undamaged one, too, since results may name their model
+    copy = place / "copy"  # a copy, as results may name their model
     shutil.copytree(pristine, copy)
     expected = _used(subject, copy, place)
     shutil.rmtree(copy)
     assert expected[0].status == 0, expected[0].err
-    noticed = 0
+    detected = 0
     for number, (what, damage) in enumerate(damages(pristine, seed=seed, unrecorded=unrecorded)):
         if number == count:
             break
@@ -182,26 +184,26 @@ def check_damages(subject: Subject, count: int, place: Path, *, seed: str, unrec
             shutil.rmtree(copy)
         told = outcome.err.splitlines()
         if outcome.status:
-            noticed += 1
+            detected += 1
             assert outcome.status in (1, 2), (what, outcome)
             assert len([line for line in told if not _warns(line)]) == 1, (what, outcome)
         elif result != expected[1]:
-            noticed += 1
+            detected += 1
             file = what.split()[0]
             is_plain = subject.is_model and file == FOLDER_MANIFEST and "removed" in what
             assert unrecorded or is_plain or any(f"/{file}: " in line for line in told), (what, told)
     shutil.rmtree(pristine)
-    return noticed
+    return detected
 
 
 def _warns(line: str) -> bool:
-    return any(text in line for text in ("it is used as it is now", "sentence-transformers uses it", "Warning"))
+    return any(text in line for text in ("using the changed file", "sentence-transformers uses it", "Warning"))
 
 
 def _used(subject: Subject, folder: Path, place: Path) -> tuple[Outcome, Any]:
     from drtk.io import manifest
 
-    manifest._warned.clear()  # each use is a run of its own
+    manifest._warned.clear()  # each use is a separate run
     output = place / "output"
     output.mkdir()
     try:
@@ -212,13 +214,13 @@ def _used(subject: Subject, folder: Path, place: Path) -> tuple[Outcome, Any]:
 
 
 def _as_made(folder: Path, program: str, kind: str = "model", **facts: Any) -> Path:
-    """`folder` with the meta.json that a command of drtk would write."""
+    """Write the meta.json that a command of drtk would write; return `folder`."""
     write_manifest(folder, new_manifest(kind, {}, program=program) | {"command": "drtk"} | facts)
     return folder
 
 
 class Subjects:
-    """Folders of every kind, made when first asked for."""
+    """Folders of every kind, made on first use."""
 
     def __init__(self, folder: Path, collection: Collection | None = None) -> None:
         self.folder = folder
@@ -230,8 +232,8 @@ class Subjects:
     def _file(self, name: str) -> str:
         return str(self.collection[name])
 
-    def _asked(self) -> str:
-        """Embeddings of the queries."""
+    def _query_vectors(self) -> str:
+        """Return the folder of the query embeddings, made on first use."""
         path = self.folder / "asked-vectors"
         if not path.exists():
             done(
@@ -254,22 +256,22 @@ class Subjects:
         return Subject(path, lambda folder, _: here("search", str(folder), queries, "-k", "5", "--quiet"))
 
     def _exact(self) -> Subject:
-        return self._index("exact", self._file("vectors"), self._asked())
+        return self._index("exact", self._file("vectors"), self._query_vectors())
 
     def _exact_int8(self) -> Subject:
-        return self._index("exact", self._file("vectors"), self._asked(), "--dtype", "int8")
+        return self._index("exact", self._file("vectors"), self._query_vectors(), "--dtype", "int8")
 
     def _flat(self) -> Subject:
-        return self._index("flat", self._file("vectors"), self._asked())
+        return self._index("flat", self._file("vectors"), self._query_vectors())
 
     def _hnsw(self) -> Subject:
-        return self._index("hnsw", self._file("vectors"), self._asked())
+        return self._index("hnsw", self._file("vectors"), self._query_vectors())
 
     def _ivf(self) -> Subject:
-        return self._index("ivf", self._file("vectors"), self._asked())
+        return self._index("ivf", self._file("vectors"), self._query_vectors())
 
     def _sq8(self) -> Subject:
-        return self._index("SQ8", self._file("vectors"), self._asked())
+        return self._index("SQ8", self._file("vectors"), self._query_vectors())
 
     def _bm25s(self) -> Subject:
         return self._index("bm25s", self._file("documents.jsonl"), self._file("queries.jsonl"))
@@ -370,7 +372,7 @@ MODELS = ("encoder", "crossencoder", "writer", "weigher", "list_reranker", "quer
 
 @contextmanager
 def cache_at(folder: Path) -> Iterator[None]:
-    """$DRTK_CACHE for the length of a block."""
+    """Set $DRTK_CACHE inside a block."""
     before = os.environ.get("DRTK_CACHE")
     os.environ["DRTK_CACHE"] = str(folder)
     try:
@@ -383,7 +385,7 @@ def cache_at(folder: Path) -> Iterator[None]:
 
 
 def check_cache_damages(kind: str, use: Callable[[], Any], count: int, place: Path, *, seed: str) -> None:
-    """Apply `count` damages to the caches of a `kind` (the folder under $DRTK_CACHE); each use gives the same results."""
+    """Apply `count` damages to a cache (`kind`: its folder under $DRTK_CACHE); each use must give the same results."""
     pristine, copy = place / "pristine", place / "copy"
     with cache_at(pristine):
         expected = use()
@@ -403,7 +405,7 @@ def check_cache_damages(kind: str, use: Callable[[], Any], count: int, place: Pa
 
 
 def check_validate(subject: Subject, count: int, place: Path, *, seed: str) -> None:
-    """Apply `count` damages; `drtk validate` finds each that changes a byte, and nothing in the undamaged folder."""
+    """Apply `count` damages; `drtk validate` must report each that changes content, and nothing in the undamaged folder."""
     copy = place / "copy"
     assert here("validate", str(subject.folder), "-q").status == 0
     for number, (what, damage) in enumerate(damages(subject.folder, seed=seed)):
@@ -419,7 +421,7 @@ def check_validate(subject: Subject, count: int, place: Path, *, seed: str) -> N
 
 
 def _contents(folder: Path) -> dict[str, Any]:
-    """What the files of a folder hold, meta.json as parsed: layout and the order of keys are no damage."""
+    """Return the contents of a folder's files. meta.json is parsed: its layout and key order do not matter."""
     found: dict[str, Any] = {}
     for item in sorted(folder.rglob("*")):
         if item.is_file():

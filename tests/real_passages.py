@@ -31,7 +31,7 @@ def rows_of(path: Path) -> Iterator[dict]:
 
 @dataclass(frozen=True)
 class Real:
-    """A corpus, the weights of its word pieces that three methods give them, and MiniLM with the word pieces of these texts."""
+    """A corpus, the word-piece weights of three methods, and MiniLM with the word pieces of these texts."""
 
     corpus: Path
     bprop: Path

@@ -75,13 +75,13 @@ def stopped_at(file: Path, *arguments: object, **options: Any) -> subprocess.Pop
 
 
 def killed_at(file: Path, *arguments: object) -> None:
-    """Run `drtk ARGUMENTS` in a process that is killed as soon as `file` exists, however fast or busy the machine is."""
+    """Run `drtk ARGUMENTS` in a process that is killed as soon as `file` exists, regardless of the machine's speed."""
     running = stopped_at(file, *arguments)
     running.kill()
     running.wait()
 
 
 def torchrun(*, rank: int, processes: int) -> dict[str, str]:
-    """The variables that torchrun sets in each of its processes on one machine."""
+    """Return the variables that torchrun sets in a process on one machine."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
     return {name: str(value) for name, value in numbers.items()} | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}

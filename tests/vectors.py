@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from drtk.io.folders import FolderJob
-from drtk.io.integrity import SEAL
+from drtk.io.integrity import MANIFEST_DIGEST
 from drtk.io.manifest import read_object, write_manifest
 from drtk.io.shards import ShardWriter
 
@@ -47,7 +47,7 @@ def embeddings(
     return str(folder)
 
 
-def record_again(folder: Path) -> None:
-    """Make meta.json accept the folder's files as they are now, after a test has changed one."""
+def rewrite_record(folder: Path) -> None:
+    """Rewrite meta.json for the folder's current files, after a test has changed one."""
     content = read_object(folder / "meta.json")
-    write_manifest(folder, {name: value for name, value in content.items() if name not in ("files", SEAL)})
+    write_manifest(folder, {name: value for name, value in content.items() if name not in ("files", MANIFEST_DIGEST)})

@@ -9,7 +9,7 @@
 #   WARM_STEPS=150 PRETRAIN_STEPS=100 RETRIEVER_STEPS=80 RERANKER_STEPS=1200       of the trainings; for the sample 50, 40, 30 and 1200
 #   SCORED_QUERIES=500 RERANK=30       queries that the teacher scores, documents re-ranked for a query
 #   SEED=42                            of pre-training, mining and fine-tuning; a folder for each
-#   INDEX DEPTH MINE SCORED ENCODE WARM PRETRAIN R1 R2 RERANKER DISTILL TEACHER TITLE BASELINES      as in simlm.sh, in place of what is said below
+#   INDEX DEPTH MINE SCORED ENCODE WARM PRETRAIN R1 R2 RERANKER DISTILL TEACHER TITLE BASELINES      as in simlm.sh, instead of the values below
 #
 # The sample has judgements of documents, and chunks that are searched: an hour on both cores.
 # SQuAD's data is in BEIR layout; its folder is $DRTK_TEST_DATA, by default ../shared/data.

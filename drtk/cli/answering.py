@@ -152,8 +152,8 @@ def _lines() -> Iterator[str]:
             yield question
 
 
-def _warn_of_rewritten(collection: Collection, shown: Sequence[str]) -> None:
-    """Warn if the corpus that an index names has changed since: its texts are not those that were ranked."""
+def _warn_if_corpus_changed(collection: Collection, shown: Sequence[str]) -> None:
+    """Warn if the corpus of an index changed after indexing: its texts are then not those that were ranked."""
     from pathlib import Path
 
     from drtk.io.lineage import origins_of
@@ -165,7 +165,7 @@ def _warn_of_rewritten(collection: Collection, shown: Sequence[str]) -> None:
         corpus = Path(manifest.get("corpus") or "")
         origins = {origin.digest for origin in origins_of(folder)}
         if corpus.is_file() and corpus.resolve() in paths and origins and content_digest(corpus) not in origins:
-            warn(f"{corpus}: changed since {folder} was made; the texts shown may differ from those ranked")
+            warn(f"{corpus}: changed since {folder} was made; texts may differ from those ranked: index it again")
 
 
 class _Page:
@@ -181,7 +181,7 @@ class _Page:
 
         self._named = [corpus] if corpus else sorted({at["corpus"] for at in collection.manifests if at.get("corpus")})
         self._stores = [CorpusStore.open(path) for path in self._named if corpus or Path(path).exists()]
-        _warn_of_rewritten(collection, self._named)
+        _warn_if_corpus_changed(collection, self._named)
         self._told = False
         if not self._stores:
             log("ids alone: the corpus is not where the index says, or it says nothing; name it with --corpus FILE")

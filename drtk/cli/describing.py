@@ -14,13 +14,23 @@ import orjson
 from drtk.cli.model_lines import model_lines, recipe_lines
 from drtk.errors import DrtkError
 from drtk.io.intake import Intake
-from drtk.io.integrity import SEAL
-from drtk.io.manifest import Manifest, is_being_made, manifest_path, read_json, read_manifest
+from drtk.io.integrity import MANIFEST_DIGEST
+from drtk.io.manifest import Manifest, has_unfinished_part, manifest_path, read_json, read_manifest
 from drtk.io.progress import printable
 from drtk.io.rows import parse_row
 from drtk.io.streams import STANDARD
 
-_TOLD_APART = (SEAL, "kind", "command", "started", "seconds", "settings", "inputs", "counts", "versions")
+_SHOWN_SEPARATELY = (
+    MANIFEST_DIGEST,
+    "kind",
+    "command",
+    "started",
+    "seconds",
+    "settings",
+    "inputs",
+    "counts",
+    "versions",
+)
 
 
 def manifest_of(path: str) -> Manifest | None:
@@ -30,7 +40,7 @@ def manifest_of(path: str) -> Manifest | None:
     """
     if path == STANDARD:
         return None
-    if not Path(path).exists() and not is_being_made(Path(path)):
+    if not Path(path).exists() and not has_unfinished_part(Path(path)):
         raise DrtkError(f"{path}: No such file or directory")
     if Path(path).is_dir() or not Path(path).exists():
         return read_manifest(path)
@@ -65,7 +75,7 @@ def _manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -
     for name, said in about:
         yield from _wrapped(name, said)
     for name, value in manifest.items():
-        if name not in _TOLD_APART:
+        if name not in _SHOWN_SEPARATELY:
             yield from _told(name, [*value] if name == "files" else value)
     yield from _told("counts", manifest.get("counts", {}))
     yield _entry("made", f"{manifest.get('started')}, in {manifest.get('seconds')} s")

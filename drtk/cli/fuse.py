@@ -132,7 +132,8 @@ def _swept(
         example = next((query for run in runs for query in run), "")
         wanted = next(iter(judgements))
         raise UsageError(
-            f"--sweep: no query of the runs has judgements in {qrels}; they have '{example}', the judgements '{wanted}'"
+            f"--sweep: no query of the runs has judgements in {qrels} (runs: '{example}', judgements: '{wanted}'); "
+            "pass the judgements of these queries"
         )
     for name, run in zip(names, runs, strict=True):
         judged = JudgedHits(name, judgements, of=view.by)

@@ -98,7 +98,7 @@ def record_filter(
     kind: what the output is called in its manifest. passages: it reads a corpus, so it takes --with.
     bare: it adds fields, so it takes --bare. parts: each record for itself, so it takes --shard.
     trains: the parameter that turns it into a maker of model folders where it is given; the job is a FolderJob then.
-    writes: the parameters that name further outputs.
+    writes: the parameters that name additional output files.
     """
     flags = ["resume", "force", "skip_done", "skip_bad"]
     flags += ["with_files"] * passages + ["bare"] * bare + ["shard"] * parts + ["quiet", "verbose"]
@@ -128,18 +128,24 @@ def record_filter(
 
 
 def folder_maker(
-    kind: str, *, resume: bool = False, passages: bool = False, may_differ: tuple[str, ...] = ()
+    kind: str,
+    *,
+    resume: bool = False,
+    passages: bool = False,
+    may_differ: tuple[str, ...] = (),
+    also: Callable[[dict[str, Any]], dict[str, Any]] = lambda settings: {},
 ) -> Callable[..., Any]:
     """A command that makes a folder; it receives a FolderJob as `job`.
 
     resume: it can go on with unfinished work, and notices itself where its `source` is not what that was made from.
     may_differ: settings that --resume may have otherwise: those of memory and speed, and what helps a run that failed
+    also: given the recorded settings, returns entries to add, such as the version of a computation that changed
     A command with a parameter `dry_run` writes nothing where that is given, and needs no output then.
     """
     flags = ["resume"] * resume + ["force", "skip_done", "skip_bad"] + ["with_files"] * passages + ["quiet", "verbose"]
 
     def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:
-        return _folder_job(name, kind, output, settings, given, may_differ)
+        return _folder_job(name, kind, output, settings | also(settings), given, may_differ)
 
     return lambda function: _common(function, tuple(flags), make, shape="folder")
 
@@ -176,7 +182,7 @@ def _common(
     shape: str,
     writes: tuple[str, ...] = (),
 ) -> Callable[..., Any]:
-    """`function` with the options every command of its shape has; `shape`, `common_flags` and `writes` stay readable on it."""
+    """Add the options that commands of this shape share; set `shape`, `common_flags` and `writes` as attributes."""
     name = command_name(function)
     parameters = signature_of(function)
     parameters.pop("job", None)
@@ -201,12 +207,12 @@ def _common(
         if not dry_run:
             recovered = job.recover()
             if common["skip_done"] or (recovered and job.resume):
-                changed = outdated(output, settings, program=name)
+                changed = outdated(output, job.settings, program=name)
                 if changed == []:
                     log(f"{name}: {output} is up to date")
                     return None
                 if changed:
-                    log(f"{name}: {output} is not up to date: other {_some(changed)}")
+                    log(f"{name}: {output} is out of date; changed: {_some(changed)}")
         try:
             if not dry_run:
                 job.check()

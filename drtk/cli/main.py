@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from drtk import __version__
 from drtk.cli.usage import parsing_fault, usage_line
 from drtk.errors import DrtkError, OutputClosed, UsageError
+from drtk.io.processes import ignore_torchrun
 from drtk.io.progress import printable
 from drtk.io.streams import MAX_LINE_BYTES, set_max_line_bytes
 
@@ -58,6 +59,7 @@ COMMANDS = (
     "doctor",
 )
 
+DISTRIBUTED = ("train-generator", "rerank-queries train", "pretrain", "train-retriever", "train-reranker")
 MAX_LINE_FLAG = "--max-line-bytes"
 
 
@@ -98,9 +100,9 @@ def drtk(
             MAX_LINE_FLAG,
             metavar="N",
             min=1,
-            max=(1 << 32) - 1,  # the store of texts keeps lengths in 32 bits
+            max=(1 << 32) - 1,  # CorpusStore stores lengths as uint32
             show_default="256 MiB",
-            help="Longest line of input after decompression, in bytes.",
+            help="Maximum length of an input line in bytes, after decompression.",
         ),
     ] = MAX_LINE_BYTES,
 ) -> None:
@@ -121,63 +123,66 @@ for _name in COMMANDS:
         FUNCTIONS[_name] = _found
 
 
-def run() -> NoReturn:
+def run() -> None:
     """Entry point: exit status 0 done, 1 data or resource fault, 2 usage, 130 interrupted, 141 reader gone."""
     verbose = "-v" in sys.argv or "--verbose" in sys.argv
     _prepare_streams()
-    interrupts = _count_interrupts()
-    try:
-        _check_arguments()
-        left = app(prog_name="drtk", standalone_mode=False)  # the name also under python -m; we tell faults ourselves
-        status = left if isinstance(left, int) else 0  # of typer.Exit, and of --help
-        if status == 130:
-            _complain("interrupted")
-        _leave(status)
-    except SystemExit as done:
-        if isinstance(done.__context__, BrokenPipeError):  # Typer's answer to a reader that went away is status 1
+    with _record_interrupts() as interrupts:
+        try:
+            _check_arguments()
+            if not _is_distributed():
+                ignore_torchrun()
+            # The name also under python -m; faults are reported here.
+            left = app(prog_name="drtk", standalone_mode=False)
+            status = left if isinstance(left, int) else 0  # of typer.Exit, and of --help
+            if status == 130:
+                _complain("interrupted")
+            _leave(status)
+        except SystemExit as done:
+            if isinstance(done.__context__, BrokenPipeError):  # Typer exits with 1 on a broken pipe
+                _leave(OutputClosed.status)
+            _leave(done.code if isinstance(done.code, int) else 1)
+        except OutputClosed as closed:
+            _leave(closed.status)
+        except BrokenPipeError:
             _leave(OutputClosed.status)
-        _leave(done.code if isinstance(done.code, int) else 1)
-    except OutputClosed as closed:
-        _leave(closed.status)
-    except BrokenPipeError:
-        _leave(OutputClosed.status)
-    except Exception as error:
-        if interrupts:  # raised within an import or a library, Ctrl-C may arrive as any exception
+        except Exception as error:
+            if interrupts:  # imports and libraries may turn KeyboardInterrupt into another exception
+                _complain("interrupted")
+                _leave(130)
+            reported = _report(error, verbose=verbose)
+            if reported is None:
+                raise
+            _leave(reported)
+        except KeyboardInterrupt:
             _complain("interrupted")
             _leave(130)
-        reported = _report(error, verbose=verbose)
-        if reported is None:
-            raise
-        _leave(reported)
-    except KeyboardInterrupt:
-        _complain("interrupted")
-        _leave(130)
 
 
 def _report(error: Exception, *, verbose: bool) -> int | None:
-    """Print the line for an error and return its exit status; None for a bug, which keeps its traceback."""
+    """Print a one-line message for an error and return its exit status; return None for a bug."""
     if isinstance(error, DrtkError):
-        status, told = error.status, str(error)
+        status, message = error.status, str(error)
         if isinstance(error, UsageError):
-            told = usage_line(told, _asked())
+            message = usage_line(message, _asked())
     elif isinstance(error, OSError) and error.errno is not None:
-        status, told = 1, f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+        status, message = 1, f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
     elif (fault := parsing_fault(error)) is not None:
         if fault.startswith("usage: "):  # nothing but drtk, or the name of a group: that is asking for help
             with contextlib.suppress(OSError):
                 print(error, file=sys.stderr)
             return 2
-        status, told, verbose = 2, usage_line(fault, _asked()), False
+        status, message, verbose = 2, usage_line(fault, _asked()), False
     else:
         return None
     if verbose:
         traceback.print_exception(error)
-    _complain(told)
+    _complain(message)
     return status
 
 
 class _ClosedStdout(io.TextIOBase):
-    """Stands for a standard output closed by >&-, so that printing fails instead of being ignored."""
+    """Replace a closed standard output (>&-), so that printing raises DrtkError instead of being ignored."""
 
     def write(self, text: str) -> int:
         raise DrtkError("standard output: is closed")
@@ -187,7 +192,7 @@ class _ClosedStdout(io.TextIOBase):
 
 
 def _prepare_streams() -> None:
-    """Give closed streams a replacement, and let stdout take letters that its encoding lacks."""
+    """Replace closed standard streams, and escape characters that stdout cannot encode."""
     if sys.stderr is None:  # closed by 2>&-: print and Typer would turn to stdout then, which is for records
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
     if sys.stdout is None:
@@ -196,16 +201,17 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _count_interrupts() -> list[int]:
-    """Note every Ctrl-C from here on in the returned list, and raise KeyboardInterrupt as usual.
+@contextlib.contextmanager
+def _record_interrupts() -> Iterator[list[int]]:
+    """Within the block, record every SIGINT in the list, and raise KeyboardInterrupt as usual.
 
-    One that comes within a callback of the interpreter, such as those of imports, is ignored there: it is sent again.
+    Python ignores exceptions in callbacks such as those of weak references: after one, send SIGINT again.
     """
-    came: list[int] = []
+    received: list[int] = []
     ignored_before = sys.unraisablehook
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        came.append(number)
+        received.append(number)
         signal.default_int_handler(number, frame)
 
     def repeat(ignored: sys.UnraisableHookArgs) -> None:
@@ -216,14 +222,20 @@ def _count_interrupts() -> list[int]:
 
         Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, interrupt)
-        sys.unraisablehook = repeat
-    return came
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield received
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook = repeat
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = ignored_before
 
 
 def _check_arguments() -> None:
-    """Raise UsageError for an argument that is not UTF-8: it could be written neither to JSON nor to a run."""
+    """Raise UsageError for an argument that is not UTF-8: neither JSON nor a run can contain it."""
     for word in sys.argv[1:]:
         try:
             word.encode()
@@ -234,7 +246,7 @@ def _check_arguments() -> None:
 
 
 def _asked() -> str:
-    """The command on the command line, with its step; "" where none is named rightly."""
+    """Return the command in sys.argv, with its step; "" if it names no known command."""
     words = sys.argv[1:]
     if words[:1] == [MAX_LINE_FLAG]:
         words = words[2:]
@@ -244,6 +256,14 @@ def _asked() -> str:
     if step in FUNCTIONS:
         return step
     return words[0] if words and words[0] in {name.split()[0] for name in FUNCTIONS} else ""
+
+
+def _is_distributed() -> bool:
+    """Return whether torchrun may start the command in several processes: only training is distributed."""
+    command = _asked()
+    return command in DISTRIBUTED or (
+        command == "termweight" and any(word.split("=")[0] == "--train" for word in sys.argv)
+    )
 
 
 def _complain(message: str) -> None:

@@ -105,7 +105,7 @@ def mine_negatives(
     def textless() -> str | None:
         return all_textless(job.counts.get(LOOKED_INTO, {}), str(corpus))
 
-    job.barren, job.vain = lambda: textless() or none_mined(job.counts), lambda: textless() or mining.mismatch()
+    job.barren, job.vain = lambda: textless() or none_mined(job.counts), lambda: textless() or mining.id_mismatch()
     with Told(told, report, corpus=corpus, queries=queries) as tell:
         job.run_windows(mining.queries(), lambda windows: tell.windows(mining, windows), unit="queries")
     warn_of_textless(job.counts.get(LOOKED_INTO, {}), str(corpus))

@@ -22,7 +22,7 @@ SNIPPET_WORDS = 40
 def side_files(audit: str | None, report: str | None, job: FilterJob) -> Audit | None:
     """Where the rows go that an audit is, and a report is made of; None where neither is wanted.
 
-    Raises DrtkError for a file that is there already.
+    Raises DrtkError for a file that already exists.
     """
     from drtk.retrieval.mining.audit import Audit, check_target
 

@@ -40,7 +40,7 @@ def report(
     """Compare systems in numbers, words and a picture.
 
     Makes a folder of report.json, report.md and report.png, and prints the table, what it says, and example queries.
-    Every run is compared with the first one, by the tests of drtk compare on the first of --measures.
+    Compare every run with the first one on the first of --measures, with the tests of drtk compare.
     """
     import shutil
 

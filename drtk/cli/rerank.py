@@ -196,7 +196,7 @@ class _Beside:
         )
         self.job.recover()
         self._filter, self._dtype = job, dtype
-        # An earlier run may have been killed between the last step of the vectors and its own.
+        # An earlier run may have been killed after the vectors were finished and before the run was.
         self._is_whole = job.resume and job.journal.exists() and is_done(folder, settings, program=job.command)
         if self._is_whole:
             return
@@ -205,12 +205,12 @@ class _Beside:
         self._path: Path = self.job.begin()
         self._writer = ShardWriter(self._path, dimension=int(self._identity["dimension"]), dtype=dtype)
         self._pairs = PairWriter(self._writer)
-        # An input that grows, as a stream does: --resume does not compare it.
+        # This input grows during the run, like a stream: --resume does not compare it.
         self._entry: dict[str, Any] = {"path": folder, "bytes": None, "digest": None}
         job.intake.inputs.append(self._entry)
 
     def taken(self, made: Generator[Any, None, None]) -> Generator[Done, None, None]:
-        """The lines of each window, once its vectors are on disk; after the last, the folder is finished."""
+        """Yield the lines of each window once its vectors are on disk; finish the folder after the last one."""
         with closing(made):
             for each in made:
                 if not self._is_whole:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,6 +12,9 @@ from drtk.cli.jobs import record_filter
 from drtk.cli.options import Output, with_settings
 from drtk.io.filtering import FilterJob
 from drtk.settings.retrieval import RUN_DEPTH, SearchSettings
+
+if TYPE_CHECKING:
+    from drtk.records import Query
 
 DEPTH, ANSWERS = RUN_DEPTH, 5  # -k where it is not given: of a run, of an answer on the terminal
 
@@ -31,7 +34,7 @@ def search(
     question: Annotated[
         str | None,
         typer.Option(
-            "--query", metavar="TEXT", help="Show the passages for one typed query; -: for each line of stdin."
+            "--query", metavar="TEXT", help="Print the passages for one typed query; -: for each line of stdin."
         ),
     ] = None,
     model: Annotated[
@@ -64,7 +67,7 @@ def search(
         typer.Option(
             "--expand",
             metavar="[KIND=]MODEL",
-            help="--query: expand it with this generator; repeatable, one a kind.",
+            help="With --query: expand it with this generator; repeatable, one per kind.",
             show_default=False,
         ),
     ] = None,
@@ -73,8 +76,8 @@ def search(
         typer.Option(
             "--expand-prompt",
             metavar="[KIND=]TEXT",
-            help="--query with --expand, for a generator that was not trained for this (T0, GPT-2): what it reads, the question in "
-            "the place of …, or else before it; repeatable, one a kind.",
+            help="With --expand: prompt of a generator that was not trained for this (T0, GPT-2). The query replaces …, or comes "
+            "first. Repeatable, one per kind.",
             show_default=False,
         ),
     ] = None,
@@ -83,15 +86,13 @@ def search(
         typer.Option(
             "--query-reranker",
             metavar="[KIND=]DIR",
-            help="--query: choose among expansions with this model of drtk rerank-queries train; repeatable.",
+            help="With --query: select expansions with this model of drtk rerank-queries train; repeatable.",
             show_default=False,
         ),
     ] = None,
     candidates: Annotated[
         int | None,
-        typer.Option(
-            "--candidates", min=1, help="--query with --query-reranker: texts each generator writes. [default: 50]"
-        ),
+        typer.Option("--candidates", min=1, help="With --query-reranker: expansions per generator. [default: 50]"),
     ] = None,
     *,
     settings: SearchSettings,
@@ -115,11 +116,13 @@ def search(
     check_word("--tag", tag)
     folders, source = sort_paths(paths)
     if question is not None and (source or by == "source" or job.output != "-"):
-        raise UsageError("--query shows passages on the terminal: leave out files of queries, --by source and -o")
+        raise UsageError("--query prints passages to the terminal; omit query files, --by source and -o")
     if (tune and qrels is None) or (qrels is not None and question is not None):
-        raise UsageError("--tune needs --qrels, and both a file of queries, not --query")
+        raise UsageError("--tune needs --qrels; use both with query files, not with --query")
     if expand and question is None:
-        raise UsageError("--expand goes with --query; for files: drtk expand-queries, then drtk rerank-queries apply")
+        raise UsageError(
+            "--expand needs --query; for query files use drtk expand-queries, then drtk rerank-queries apply"
+        )
     if expand_prompt and not expand:
         raise UsageError("--expand-prompt says what the model of --expand MODEL reads")
     if query_reranker and not expand:
@@ -174,7 +177,7 @@ def _run(
         queries = ask = StoredQueries(collection, source)
         job.intake.inputs.append(folder_entry(source))
     else:
-        queries, ask = read_queries(source, intake=job.intake), TextQueries(collection, encode)
+        queries, ask = _hinted(read_queries(source, intake=job.intake)), TextQueries(collection, encode)
         job.looked_up = (encode.place,) if encode is not None and encode.place else ()
 
     def work(window: list[Any]) -> Iterator[bytes]:
@@ -192,6 +195,19 @@ def _run(
             raise MismatchError(f"{source}: has none of the judged queries")
         queries = chain([first], queries)
     job.run(queries, work, unit="queries")
+
+
+def _hinted(queries: Iterator[Query]) -> Iterator[Query]:
+    """Yield the queries; point to --query if stdin begins with plain text."""
+    from drtk.errors import RecordError
+
+    try:
+        yield from queries
+    except RecordError as error:
+        if error.place != "<stdin>:1":
+            raise
+        hint = "for one query per line use --query - (-q is --quiet)"
+        raise RecordError(error.place, f"{error.problem}; {hint}") from None
 
 
 def _documents(corpus: str | None) -> Callable[[str], str]:

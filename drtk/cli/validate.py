@@ -1,4 +1,4 @@
-"""drtk validate: everything that is wrong with a file, or with a folder that drtk made."""
+"""drtk validate: report all problems of a file, or of a folder that drtk made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drtk.settings.validation import ValidationSettings
 def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
     """Find everything that is wrong with a file of passages, queries, judgements, hits, training examples, expansions or predictions.
 
-    Of a folder made by drtk (index, embeddings, model), compare all files with the digests in its meta.json.
+    For a folder made by drtk (index, embeddings, model), compare all files with the digests in its meta.json.
 
     The exit status is 1 where an error was found; warnings alone leave it at 0.
     """
@@ -28,8 +28,8 @@ def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
     from drtk.io.validation import validate as validated
     from drtk.io.validation import validate_folder
 
-    is_made = any((Path(source) / name).exists() for name in (FOLDER_MANIFEST, UNFINISHED_MANIFEST))
-    findings = validate_folder(source, settings) if is_made else validated(source, settings)
+    is_folder = any((Path(source) / name).exists() for name in (FOLDER_MANIFEST, UNFINISHED_MANIFEST))
+    findings = validate_folder(source, settings) if is_folder else validated(source, settings)
     if settings.json:
         print(orjson.dumps(findings.as_row()).decode())
     else:

@@ -101,7 +101,7 @@ class Contrast:
     worse: int
 
     def is_significant(self, alpha: float) -> bool:
-        """Return whether both tests, corrected, fall below alpha."""
+        """Return whether the corrected p values of both tests are below alpha."""
         return max(self.t_p_corrected, self.randomisation_p_corrected) < alpha
 
     def row(self) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def compared(
     return made
 
 
-def contrasts_with_first(
+def compare_with_first(
     results: Sequence[Evaluation], measures: Sequence[Measure], judgements: Judgements, settings: CompareSettings
 ) -> list[Contrast]:
     """Compare every run with the first one, on all measures that are averages over queries."""

@@ -1,4 +1,4 @@
-"""What a table of systems says, in sentences with the numbers behind them."""
+"""Summarize a table of systems in sentences, with the numbers behind them."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ class Overlap:
         )
 
 
-def finding(contrast: Contrast, values: tuple[float, float], *, significant: bool) -> str:
-    """Say in a sentence how a run compares with the first one. values: of the run, and of the first one"""
+def describe_contrast(contrast: Contrast, values: tuple[float, float], *, significant: bool) -> str:
+    """Return a sentence that compares a run with the first one.
+
+    values: the averages of the run and of the first one
+    """
     better = "better" if contrast.difference > 0 else "worse"
     verb = f"is significantly {better} than" if significant else "does not differ significantly from"
     queries = contrast.better + contrast.worse + contrast.equal
@@ -56,7 +59,7 @@ def finding(contrast: Contrast, values: tuple[float, float], *, significant: boo
 
 
 def significance_note(baseline: str, comparisons: int, alpha: float) -> str:
-    """Say which tests the p values are from."""
+    """Return a sentence that names the tests of the p values."""
     family = f", with Holm's correction over the {comparisons} comparisons with {baseline}" if comparisons > 1 else ""
     return (
         f"p(t) is from a paired t-test, p(rand) from a randomization test{family}; a difference is significant if both "

@@ -102,12 +102,12 @@ def _markdown(header: list[str], rows: list[list[Shown]], left: list[bool]) -> I
 
 
 def escape_markdown(text: str) -> str:
-    """Return a text on one line that Markdown renders literally; underscores within words need no escape."""
+    """Return a text on one line, escaped for Markdown except for underscores inside words."""
     return _MARKDOWN.sub(r"\\\g<0>", printable(" ".join(text.split())))
 
 
 def markdown_code(text: str) -> str:
-    """Return a text as a Markdown code span."""
+    """Return a text on one line as a Markdown code span."""
     plain = printable(" ".join(text.split()))
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", plain)), default=0))
     return f"{fence} {plain} {fence}" if len(fence) > 1 else f"`{plain}`"

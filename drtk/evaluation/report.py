@@ -11,7 +11,7 @@ from drtk.evaluation.comparison import Contrast
 from drtk.evaluation.curves import LossCurve
 from drtk.evaluation.evaluate import Evaluation
 from drtk.evaluation.examples import ExampleQuery, TopHit
-from drtk.evaluation.findings import Overlap, finding, leaders, significance_note
+from drtk.evaluation.findings import Overlap, describe_contrast, leaders, significance_note
 from drtk.evaluation.grids import escape_markdown, markdown_code
 from drtk.evaluation.measures import Measure
 from drtk.evaluation.tables import table_lines
@@ -80,7 +80,7 @@ class Report:
         said = []
         for each in main:
             values = (float(overall[each.system][each.measure]), float(overall[each.baseline][each.measure]))
-            said.append(finding(each, values, significant=each.is_significant(self.alpha)))
+            said.append(describe_contrast(each, values, significant=each.is_significant(self.alpha)))
         if main:
             said.append(significance_note(main[0].baseline, len(main), self.alpha))
         if len(self.results) > 1:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from drtk.errors import UsageError
-from drtk.evaluation.comparison import contrasts_with_first
+from drtk.evaluation.comparison import compare_with_first
 from drtk.evaluation.curves import depths_for, read_loss, recall_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.examples import ExampleQuery, TopHit, choose_queries, first_relevant
@@ -69,7 +69,7 @@ def make_report(
         judged=sum(grade >= settings.rel for grades in judgements.values() for grade in grades.values()),
         depths=depths,
         recall={name: recall_curve(of, judgements, depths, rel=settings.rel) for name, of in rankings.items()},
-        contrasts=contrasts_with_first(results, measures, judgements, tests),
+        contrasts=compare_with_first(results, measures, judgements, tests),
         alpha=tests.alpha,
         overlap=_overlap(runs, rankings, judgements, settings.rel),
         loss=None if loss_log is None else read_loss(loss_log, intake=intake),
@@ -86,7 +86,7 @@ def make_report(
 def _overlap(
     runs: Sequence[NamedRun], rankings: Mapping[str, Mapping[str, Sequence[str]]], judgements: Judgements, rel: int
 ) -> Overlap | None:
-    """Return where the relevant documents of the first run that fuses two of the others are; None without one."""
+    """Return the overlap of relevant documents for the first run that fuses two of the others; None without one."""
     names = {Path(run.source).resolve(): run.name for run in runs if not is_stream(run.source)}
     for run in runs:
         parts = [names.get(Path(source).resolve()) for source in fused_runs(run.source)]

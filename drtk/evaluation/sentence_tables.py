@@ -11,7 +11,7 @@ from drtk.evaluation.sentence_data import STS, TRANSFER
 from drtk.evaluation.sentence_tasks import Loaded, Result, SentenceVectors, subset_cosines
 
 LOW_IS_GOOD = ("alignment", "uniformity")
-_DEV = "transfer dev average"  # of the accuracies by which SentEval chooses the penalty (Chuang's thesis, tables 2.3 to 2.6)
+_DEV = "transfer dev average"  # SentEval selects the penalty by them (Chuang's thesis, tables 2.3 to 2.6)
 
 
 def sentence_lines(found: Mapping[str, Sequence[Result]], format: str, *, digits: int) -> Iterator[str]:
@@ -40,7 +40,7 @@ def _columns(results: Sequence[Result]) -> dict[str, float]:
 
 
 def _averages(results: Sequence[Result]) -> dict[str, tuple[str, float]]:
-    """Return the task after which each average is shown and its value, for those of which all seven members are there."""
+    """Return {average: (task it is shown after, value)} for averages whose seven tasks were all evaluated."""
     values = _columns(results)
     dev = {result.task: float(result.details["dev"]) for result in results if "dev" in result.details}
     kinds = (("STS average", STS, values), ("transfer average", TRANSFER, values), (_DEV, TRANSFER, dev))

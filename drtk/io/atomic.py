@@ -1,6 +1,6 @@
 """Replace files in one step and flush them to disk, so that a kill or a power failure leaves the old content or the new.
 
-After SIGKILL the page cache survives: the order of the renames is enough. Only a power failure needs the fsync calls.
+The page cache survives SIGKILL, so the order of the renames is enough there. Only a power failure needs fsync.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from drtk.io.interrupts import interrupts_held
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or the names in a folder, to disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -33,7 +33,7 @@ def sync(path: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Flush all files and folders below `folder`, and itself, to disk."""
+    """Flush `folder`, and all files and folders below it, to disk."""
     for item in folder.rglob("*"):
         if not item.is_symlink() and (item.is_file() or item.is_dir()):
             sync(item)
@@ -63,14 +63,14 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def manifest_beside(file: Path) -> Path:
-    """The path of the manifest of a file that is no folder."""
+    """Return the path of a file's manifest, NAME.meta.json."""
     return file.with_name(file.name + ".meta.json")
 
 
 def commit(part: Path, final: Path, manifest: Mapping[str, Any] | None = None) -> None:
-    """Rename a finished part to `final`, and put its manifest, if any, beside it. Raises OSError and DrtkError.
+    """Rename a finished part to `final` and write its manifest, if any, beside it. Raises OSError and DrtkError.
 
-    The part must be flushed to disk. Its manifest waits beside it from before the rename, so `recover` can complete both.
+    The part must be flushed to disk. Its manifest is written beside it before the rename, so `recover` can complete both.
     """
     if manifest is not None:
         write_json(manifest_beside(part), {**manifest, "bytes": part.stat().st_size})
@@ -81,7 +81,7 @@ def commit(part: Path, final: Path, manifest: Mapping[str, Any] | None = None) -
 
 def _complete(part: Path, final: Path, *, with_manifest: bool) -> None:
     if with_manifest:
-        manifest_beside(final).unlink(missing_ok=True)  # it describes the file that goes
+        manifest_beside(final).unlink(missing_ok=True)  # it describes the file that is replaced
     if part.exists():
         os.replace(part, final)
     if with_manifest:
@@ -91,17 +91,17 @@ def _complete(part: Path, final: Path, *, with_manifest: bool) -> None:
 
 
 def _leftovers(final: Path) -> list[Path]:
-    """Files beside a finished output that only its making needed: the part of a first pass, the journal, torn files."""
+    """Return the temporary files of a finished output: the part of a first pass, the journal, torn files."""
     return [final.with_name(final.name + suffix) for suffix in (".part.json", ".part")] + torn_files(final)
 
 
 def torn_files(final: Path) -> list[Path]:
-    """Small files beside the part of `final` that a kill left between writing and renaming."""
+    """Return small files beside the part of `final` that were written and not renamed before a kill."""
     return [Path(name) for name in glob.glob(glob.escape(f"{final}.part") + ".*.tmp")]
 
 
 def recover(final: Path, *, may_replace: Callable[[], bool]) -> bool:
-    """Complete a `commit` that was killed between its steps; return whether there was one.
+    """Complete a `commit` that was killed between its steps; return whether one was completed.
 
     may_replace: whether a file at `final` may be replaced
     """
@@ -118,7 +118,7 @@ def _commit_again(part: Path, final: Path, waiting: Path, may_replace: Callable[
     finished = part if part.exists() else final
     with contextlib.suppress(FileNotFoundError), open(finished, "rb") as file:
         if not lock(file.fileno()):
-            return False  # another run is at it
+            return False  # another run is writing it
         try:
             size = orjson.loads(waiting.read_bytes())["bytes"]
         except (orjson.JSONDecodeError, KeyError, TypeError):
@@ -129,7 +129,7 @@ def _commit_again(part: Path, final: Path, waiting: Path, may_replace: Callable[
             with interrupts_held():
                 _complete(part, final, with_manifest=True)
             return True
-    waiting.unlink(missing_ok=True)  # of a part that was removed or replaced by hand
+    waiting.unlink(missing_ok=True)  # stale: its part was removed or replaced by hand
     return False
 
 
@@ -140,5 +140,5 @@ def lock(handle: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        return error.errno != errno.EACCES  # some network file systems have no locks; writing goes on without one
+        return error.errno != errno.EACCES  # some network file systems have no locks; continue without one
     return True

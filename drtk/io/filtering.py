@@ -20,7 +20,15 @@ from drtk.io.atomic import recover, torn_files
 from drtk.io.intake import Intake
 from drtk.io.interrupts import interrupts_held
 from drtk.io.journal import Journal, identity
-from drtk.io.manifest import Clock, Manifest, completed, folders_named, inputs_named, new_manifest, with_folders
+from drtk.io.manifest import (
+    Clock,
+    Manifest,
+    add_named_folders,
+    completed,
+    folders_named,
+    inputs_named,
+    new_manifest,
+)
 from drtk.io.parts import WHOLE, Part, of_part
 from drtk.io.progress import Progress, detail, log, warn
 from drtk.io.revising import first_pass_at, lines_of
@@ -28,8 +36,8 @@ from drtk.io.streams import STANDARD, Output, is_replaceable, is_writable
 
 Record = TypeVar("Record")
 WINDOW = 1000  # input records between two places to go on from
-# Seconds between two journals. A journal must not survive a power failure that its part does not, so each is written after
-# an fsync of the part. After every window that took 3% of the time of `chunk`, on a slow disk far more.
+# Seconds between two journals. Each journal is written after an fsync of the part, so that it never claims more than the
+# part holds after a power failure. An fsync after every window took 3% of the time of `chunk`, far more on a slow disk.
 JOURNAL_EVERY = 2.0
 
 
@@ -70,20 +78,20 @@ class FilterJob:
     vain: Callable[[], str | None] | None = None  # says why, where what came of all records is of no use: a fault, too
     intake: Intake = field(default_factory=Intake)
     counts: dict[str, Any] = field(default_factory=dict)
-    beside: list[Output] = field(default_factory=list)  # outputs whose lengths are among the counts
+    beside: list[Output] = field(default_factory=list)  # side outputs, flushed before each journal
     # Entries of what the settings name, as it was before models were loaded, and of `looked_up` at the first record.
     _folders: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
     _named: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
     _others: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
 
     def recover(self) -> bool:
-        """Complete an earlier run that was killed while its finished output was renamed; return whether there was one."""
+        """Complete the renames of an earlier run that was killed; return whether any were left."""
         if not is_replaceable(self.output):
             return False
-        return recover(Path(self.output), may_replace=lambda: self.force or self._goes_on_replacing())
+        return recover(Path(self.output), may_replace=lambda: self.force or self._resumes_replacement())
 
-    def _goes_on_replacing(self) -> bool:
-        """Whether the interrupted run was allowed to replace the output that is there."""
+    def _resumes_replacement(self) -> bool:
+        """Return whether the interrupted run was allowed to replace the existing output."""
         found = Journal.read(self.journal)
         return found is not None and found.replaces is not None and found.replaces == identity(Path(self.output))
 
@@ -96,7 +104,7 @@ class FilterJob:
                 raise UsageError("--resume needs a named output: -o FILE")
             return
         final = Path(self.output)
-        if final.exists() and not self.force and not (self.resume and self._goes_on_replacing()):
+        if final.exists() and not self.force and not (self.resume and self._resumes_replacement()):
             raise DrtkError(f"{self.output}: exists already; --force replaces it")
         if not final.parent.is_dir():
             raise DrtkError(f"{self.output}: there is no folder {final.parent}")
@@ -135,7 +143,7 @@ class FilterJob:
     ) -> None:
         """Pass windows of records through `pump`, which may read ahead, and write what it gives for each, in order.
 
-        Every few seconds, and when the run fails, a journal notes how far the output reaches, so that a killed run can
+        Every few seconds, and when the run fails, a journal records how far the output reaches, so that a killed run can
         go on; the journal also holds a digest of the records consumed, so that it goes on with the same input only.
         revise: makes the output of all lines, where none can be written before the last is known. They wait in the part,
                 or, where the output is no file, in a temporary one.
@@ -168,7 +176,7 @@ class FilterJob:
                 scratch=revise is not None,
                 journal=self.journal if resumable else None,
             ) as output,
-            _JournalWriter(self, output, clock) as note,
+            _JournalWriter(self, output, clock) as journal_writer,
             Progress(self.command, unit=unit, initial=journal.records) as progress,
         ):
             for torn in torn_files(Path(self.output)) if resumable else ():
@@ -179,16 +187,16 @@ class FilterJob:
                 journal.records += size
                 journal.offset = output.end_frame()
                 if resumable:
-                    note(journal)
+                    journal_writer(journal)
                 progress.add(size)
             fault = self._fault(journal)
             if fault is not None:
-                note.forget()  # there is nothing to go on from
+                journal_writer.discard()  # there is nothing to resume
                 raise DrtkError(fault)
             if revise is not None:
                 self._revise(revise, output.part, journal, manifest, clock)
             elif resumable:
-                output.manifest = self._completed(manifest, journal, clock)
+                output.manifest = self._complete_manifest(manifest, journal, clock)
         self._finish(journal, clock)
 
     def _fault(self, journal: Journal) -> str | None:
@@ -207,7 +215,7 @@ class FilterJob:
                 progress.add(self._write(done, output, journal))
                 output.end_frame()
             if is_replaceable(self.output):
-                output.manifest = self._completed(manifest, journal, clock)
+                output.manifest = self._complete_manifest(manifest, journal, clock)
 
     def _write(self, done: Done, output: Output, journal: Journal) -> int:
         """Write the lines of a window and add up its counts; returns the number of lines."""
@@ -255,13 +263,13 @@ class FilterJob:
                 f"{self.output}.part: was begun with another input; --force without --resume begins again"
             )
 
-    def _counted(self, journal: Journal) -> dict[str, Any]:
+    def _all_counts(self, journal: Journal) -> dict[str, Any]:
         skipped = {"skipped": self.intake.bad} if self.intake.bad else {}
         return {"in": journal.records, "out": journal.lines, **self.counts, **skipped}
 
-    def _completed(self, manifest: Manifest, journal: Journal, clock: Clock) -> Manifest:
-        inputs = with_folders(self.intake.inputs + self._others, self._named)
-        return completed(manifest, inputs=inputs, counts=self._counted(journal), seconds=clock.seconds)
+    def _complete_manifest(self, manifest: Manifest, journal: Journal, clock: Clock) -> Manifest:
+        inputs = add_named_folders(self.intake.inputs + self._others, self._named)
+        return completed(manifest, inputs=inputs, counts=self._all_counts(journal), seconds=clock.seconds)
 
     def _finish(self, journal: Journal, clock: Clock) -> None:
         if self.empty is not None and self.part == WHOLE and not journal.records:
@@ -271,7 +279,7 @@ class FilterJob:
             warn(
                 f"part {number} of {of} is empty: the input fills fewer than {number} windows of {self.window:,} records"
             )
-        counts = self._counted(journal).items()
+        counts = self._all_counts(journal).items()
         summary = ", ".join(f"{value:,} {name}" for name, value in counts if isinstance(value, int))
         (log if self.told else detail)(f"{self.command}: {summary}, {clock.seconds:,.1f} s")
 
@@ -285,7 +293,7 @@ def _add(counts: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 class _JournalWriter(AbstractContextManager["_JournalWriter"]):
-    """Writes the journal of a run every few seconds, and once more when the run fails."""
+    """Write the journal of a run every few seconds, and once more when the run fails."""
 
     def __init__(self, job: FilterJob, output: Output, clock: Clock) -> None:
         self._job, self._output, self._clock = job, output, clock
@@ -293,7 +301,7 @@ class _JournalWriter(AbstractContextManager["_JournalWriter"]):
         self._written = -JOURNAL_EVERY
 
     def __call__(self, journal: Journal) -> None:
-        """Take note of a finished window."""
+        """Record a finished window; write the journal if it is due."""
         self._pending = replace(journal, counts=deepcopy(self._job.counts), seconds=round(self._clock.seconds, 3))
         if time.monotonic() - self._written >= JOURNAL_EVERY:
             self._write(self._pending)
@@ -301,13 +309,13 @@ class _JournalWriter(AbstractContextManager["_JournalWriter"]):
     def _write(self, journal: Journal) -> None:
         for each in (*self._job.beside, self._output):
             each.sync()
-        with interrupts_held():  # a journal without its part, or the reverse, is of no use
+        with interrupts_held():  # a journal without its part, or the reverse, is useless
             journal.write(self._job.journal, inputs=self._job.intake.inputs, named=self._job._named)
             self._output.keep_part = True
             self._pending, self._written = None, time.monotonic()
 
-    def forget(self) -> None:
-        """Let the part go, too."""
+    def discard(self) -> None:
+        """Remove the journal, and let the output remove the part."""
         self._pending = None
         self._output.keep_part = False
         self._job.journal.unlink(missing_ok=True)
@@ -315,9 +323,9 @@ class _JournalWriter(AbstractContextManager["_JournalWriter"]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if kind is None:
             return
-        with suppress(DrtkError):  # the first fault is the one to report
+        with suppress(DrtkError):  # report the first error, not this one
             if self._pending is not None:
                 self._write(self._pending)
         found = Journal.read(self._job.journal) if self._output.keep_part else None
         if found is not None:
-            log(f"{self._output.part}: keeps what was made from {found.records:,} records; --resume goes on")
+            log(f"{self._output.part}: has the output of {found.records:,} records; --resume continues from there")

@@ -24,7 +24,7 @@ CHECKS: dict[str, tuple[bool, str]] = {
     "split-query": (True, "queries that come back after another one"),
     "mixed-depth": (True, "candidates that were looked at to another depth than others of their question and kind"),
     "no-score": (True, "predictions without a score, of questions that have several"),
-    "damaged-file": (True, "files that are missing, or not as drtk wrote them"),
+    "damaged-file": (True, "files that are missing, or were changed after drtk wrote them"),
     "leak": (True, "texts that the other file holds too"),
     "empty-text": (False, "texts that are empty"),
     "same-text": (False, "texts that come again under another id"),
@@ -42,7 +42,7 @@ CHECKS: dict[str, tuple[bool, str]] = {
     "no-prediction": (False, "queries without a prediction"),
     "not-judged": (False, "queries without any judgement"),
     "rank-gap": (False, "queries whose ranks do not count 1, 2, 3, …"),
-    "not-compared": (False, "folders whose meta.json records no sizes and digests of files"),
+    "not-compared": (False, "folders whose meta.json has no sizes and digests of files"),
     "tie": (False, "scores equal to that of the rank before: their order is decided by id"),
 }
 

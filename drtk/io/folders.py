@@ -1,4 +1,4 @@
-"""Output folders: built as NAME.part, renamed when they are whole, and never one that drtk did not make is replaced."""
+"""Build output folders as NAME.part and rename them when finished; never replace a folder that drtk did not make."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from drtk.io.manifest import (
     UNFINISHED_MANIFEST,
     Clock,
     Manifest,
+    add_named_folders,
     completed,
     folders_named,
     from_stream,
     inputs_named,
     is_manifest,
-    made_files,
     new_manifest,
+    output_files,
     plain,
     read_json,
     unchanged,
-    with_folders,
     write_json,
     write_manifest,
 )
@@ -38,13 +38,15 @@ from drtk.io.processes import rank
 from drtk.io.progress import log
 from drtk.io.streams import digest_file, is_writable, name_of
 
+_REMOVE = "the file is damaged: remove the folder, or choose another"
+
 
 @dataclass
 class FolderJob:
     """One run of a command that makes a folder. `begin` opens NAME.part, `finish` writes meta.json and renames it to NAME.
 
-    A finished folder that is replaced stays until then: it becomes NAME.part.old, the new one NAME, and the old one is
-    removed. `recover` completes that after a kill.
+    With --force, the old folder is kept until then: it is renamed to NAME.part.old, the new one to NAME, and the old one
+    is deleted. `recover` completes these steps after a kill.
     may_differ: settings that a resumed run may have otherwise than the run it goes on with; it says so, and records it
     Where several processes run one command together (torchrun), the one of rank 0 alone looks after the folder.
     """
@@ -63,7 +65,7 @@ class FolderJob:
     counts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # A link stays: what it leads to is replaced.
+        # A symbolic link is kept: its target is replaced.
         self._final = Path(self.output)
         if self._final.is_symlink() or self._final.name in ("", ".."):
             self._final = Path(os.path.realpath(self.output))
@@ -89,16 +91,16 @@ class FolderJob:
         is_current = self._final.is_dir() and os.path.samefile(self._final, os.curdir)
         if is_current or os.path.ismount(self._final):
             kind = "the current folder" if is_current else "a mount point"
-            raise DrtkError(f"{self.output}: is {kind} and cannot be replaced by another; name a folder inside it")
+            raise DrtkError(f"{self.output}: is {kind} and cannot be replaced; choose a folder inside it")
         self.recover()
         self._check_final()
         self._folders = folders_named(self.settings)  # before the command loads them
-        begun = self._begun()
-        if begun is None and not self._unfinished.exists() and self.path.exists():
-            torn = f"{UNFINISHED_MANIFEST}."  # how the name begins of one that a kill caught before it was renamed
+        interrupted = self._interrupted()
+        if interrupted is None and not self._unfinished.exists() and self.path.exists():
+            torn = f"{UNFINISHED_MANIFEST}."  # prefix of one that was not renamed before a kill
             if strange := sorted(name for name in os.listdir(self.path) if not name.startswith(torn)):
                 raise DrtkError(f"{self.path}: holds '{strange[0]}' and was not made by drtk; choose another folder")
-        if begun is None:
+        if interrupted is None:
             return
         if self.resume:
             changed = self._changes()
@@ -111,17 +113,17 @@ class FolderJob:
             raise DrtkError(f"{self.path}: holds an interrupted run; {ways}")
 
     def _check_final(self) -> None:
-        """Raises DrtkError if there is a folder that this run may not replace."""
-        if not _filled(self._final):
+        """Raise DrtkError if a folder exists that this run may not replace."""
+        if not _is_nonempty(self._final):
             return
         is_whole = (self._final / FOLDER_MANIFEST).exists()
-        if is_whole and not (self.force or (self.resume and self._goes_on_replacing())):
+        if is_whole and not (self.force or (self.resume and self._resumes_replacement())):
             raise DrtkError(f"{self.output}: exists already; --force replaces it")
         self._refuse_to_destroy()
 
-    def _goes_on_replacing(self) -> bool:
-        """Whether the interrupted run was allowed to replace the finished folder that is there."""
-        found = _manifest_at(self._unfinished) or {}
+    def _resumes_replacement(self) -> bool:
+        """Return whether the interrupted run was allowed to replace the existing folder."""
+        found = _load_manifest(self._unfinished) or {}
         return found.get("replaces") is not None and found["replaces"] == self._digest_of_final()
 
     def _digest_of_final(self) -> str | None:
@@ -129,7 +131,7 @@ class FolderJob:
         return digest_file(path) if path.exists() else None
 
     def recover(self) -> bool:
-        """Complete what an earlier run was killed in the middle of; return whether it made the folder whole."""
+        """Complete the renames of an earlier run that was killed; return whether they finished the folder."""
         there = [path for path in (self.path, self._final, self._old) if path.is_dir()]
         if not self._leads or not there or (there == [self._final] and not self._is_old_style()):
             return False
@@ -142,15 +144,15 @@ class FolderJob:
             os.close(handle)
 
     def _is_old_style(self) -> bool:
-        """Whether the folder is unfinished work of a version that did not build in NAME.part."""
-        begun = _manifest_at(self._final / UNFINISHED_MANIFEST)
+        """Return whether the folder is unfinished work of a version that did not build in NAME.part."""
+        begun = _load_manifest(self._final / UNFINISHED_MANIFEST)
         return begun is not None and not (self._final / FOLDER_MANIFEST).exists()
 
     def _recover(self) -> bool:
         if self._is_old_style() and not self.path.exists():
             os.rename(self._final, self.path)
-        is_whole = _manifest_at(self.path / FOLDER_MANIFEST) is not None and not self._discards()
-        if is_whole and (self.force or not _filled(self._final) or self._goes_on_replacing()):
+        is_whole = _load_manifest(self.path / FOLDER_MANIFEST) is not None and not self._is_being_cleared()
+        if is_whole and (self.force or not _is_nonempty(self._final) or self._resumes_replacement()):
             self._put_in_place()
             return True
         if not self._final.exists() and (self._old / FOLDER_MANIFEST).exists():
@@ -160,8 +162,8 @@ class FolderJob:
         return False
 
     def _put_in_place(self) -> None:
-        """Rename the finished folder, and the one that it replaces before. Raises OSError and DrtkError."""
-        if _filled(self._final):
+        """Move the old folder away, rename the finished one, delete the old one. Raises OSError and DrtkError."""
+        if _is_nonempty(self._final):
             self._refuse_to_destroy()
             if self._old.exists():
                 _remove(self._old)
@@ -180,14 +182,14 @@ class FolderJob:
         """Raises DrtkError where replacing the folder would lose what drtk did not make, or what this run reads."""
         if not (self._final / FOLDER_MANIFEST).exists():
             raise DrtkError(f"{self.output}: is not empty and was not made by drtk; choose another folder")
-        found = read_json(self._final / FOLDER_MANIFEST)
+        found = read_json(self._final / FOLDER_MANIFEST, advice=_REMOVE)
         if not is_manifest(found):
-            raise DrtkError(f"{self.output}: its {FOLDER_MANIFEST} is not drtk's; choose another folder")
+            raise DrtkError(f"{self.output}: its {FOLDER_MANIFEST} was not written by drtk; choose another folder")
         for entry in inputs_named(self.settings):
             if Path(entry["path"]).resolve().is_relative_to(self._final.resolve()):
                 raise UsageError(f"{self.output}: replacing it would destroy the input {entry['path']}")
-        made = made_files(self._final)
-        strange = sorted(set(made) - set(found.get("files", made)))  # a list, or the files' sizes and digests by name
+        made = output_files(self._final)
+        strange = sorted(set(made) - set(found.get("files", made)))  # a list of names, or {name: size and digest}
         if strange:
             raise DrtkError(
                 f"{self.output}: holds '{strange[0]}', which drtk did not make; move it, or choose another folder"
@@ -200,27 +202,27 @@ class FolderJob:
         A `source` that changed meanwhile does not count (a bad line may have been mended): the command compares what
         it reads with what it made. With --force it does, as beginning again is then allowed.
         """
-        if not self.resume or self._begun() is None or self._changes():
+        if not self.resume or self._interrupted() is None or self._changes():
             return False
         if not self.force:
             return True
         return self._other_stream() is None and all(map(unchanged, read_json(self._unfinished)["inputs"]))
 
-    def _begun(self) -> Manifest | None:
-        """The manifest of an interrupted run; None if there is none, or if it was being removed to begin again."""
-        found = _manifest_at(self._unfinished)
+    def _interrupted(self) -> Manifest | None:
+        """Return the manifest of an interrupted run; None without one, or if its folder was being cleared to begin again."""
+        found = _load_manifest(self._unfinished)
         if found is None and self._unfinished.exists():
-            raise DrtkError(f"{self._unfinished}: is not drtk's; choose another folder")
-        return None if self._discards() else found
+            raise DrtkError(f"{self._unfinished}: was not written by drtk; choose another folder")
+        return None if self._is_being_cleared() else found
 
-    def _discards(self) -> bool:
-        """Whether the folder was being emptied to begin again."""
-        return bool((_manifest_at(self._unfinished) or {}).get("discards"))
+    def _is_being_cleared(self) -> bool:
+        """Return whether the folder was being cleared to begin again."""
+        return bool((_load_manifest(self._unfinished) or {}).get("discards"))
 
     def _changes(self) -> list[str]:
         """Settings that differ from those the unfinished folder was begun with, and files they name that changed."""
         found = read_json(self._unfinished)
-        if not _is_unfinished(found):
+        if not _has_valid_fields(found):
             raise DrtkError(f"{self._unfinished}: is damaged; --force without --resume begins again")
         before, now = found["settings"], plain(self.settings)
         free = {*SOURCES, *self.may_differ}
@@ -250,7 +252,7 @@ class FolderJob:
         changes = found.get("changes", [])
         if other:
             said = ", ".join(f"{key} {_said(new)}, which was {_said(old)}" for key, (old, new) in other.items())
-            log(f"{self.output}: going on with other settings: {said}")
+            log(f"{self.output}: resuming with changed settings: {said}")
             changes = [*changes, {"at": datetime.now(UTC).isoformat(timespec="seconds"), "settings": other}]
             found |= {"settings": before | now, "changes": changes}
         write_json(self._unfinished, found | self._stretch())
@@ -296,7 +298,7 @@ class FolderJob:
             self._began = True
             begun = self._manifest | {"inputs": inputs_named(self.settings, self._folders), "streams": self._streams()}
             begun |= {"replaces": self._digest_of_final()} | self._stretch()
-            if _filled(self.path):  # half emptied, it must pass neither for a finished folder nor for one to resume
+            if _is_nonempty(self.path):  # a half-cleared folder must count neither as finished nor as resumable
                 write_json(self._unfinished, begun | {"discards": True})
                 for item in self.path.iterdir():
                     if item != self._unfinished:
@@ -307,7 +309,7 @@ class FolderJob:
         return self.path
 
     def _hold(self) -> None:
-        """Make the folder and lock it, so that no other run writes it meanwhile."""
+        """Create the folder and lock it against other runs."""
         while True:
             self.path.mkdir(parents=True, exist_ok=True)
             self.release()
@@ -319,7 +321,7 @@ class FolderJob:
                     return  # otherwise the other run finished in between and renamed it
 
     def abandon(self) -> None:
-        """Leave nothing behind that no later run goes on with: a failed command must not stand in the way of the next."""
+        """Remove the unfinished folder if no later run could resume it: a failed command must not block the next one."""
         if not self._began:
             return
         self._began = False
@@ -351,7 +353,7 @@ class FolderJob:
         if self.intake.bad:
             self.counts["skipped"] = self.intake.bad
         manifest = self._manifest | facts
-        inputs = with_folders(self.intake.inputs, self._folders)
+        inputs = add_named_folders(self.intake.inputs, self._folders)
         manifest = completed(manifest, inputs=inputs, counts=self.counts, seconds=self._clock.seconds)
         sync_tree(self.path)
         write_manifest(self.path, manifest)
@@ -361,19 +363,19 @@ class FolderJob:
             self._put_in_place()
         except (OSError, DrtkError) as error:
             fault = error if isinstance(error, DrtkError) else f"{self.output}: {error.strerror}"
-            raise DrtkError(f"{fault}; the finished folder is {self.path}") from error
+            raise DrtkError(f"{fault}; the new folder is finished and kept as {self.path}") from error
         self.release()
         summary = ", ".join(f"{value:,} {name}" for name, value in self.counts.items() if isinstance(value, int))
         log(f"{self.command}: {summary + ', ' if summary else ''}{self._clock.seconds:,.1f} s -> {self.output}")
 
 
-def _filled(folder: Path) -> bool:
+def _is_nonempty(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
-def _manifest_at(path: Path) -> Manifest | None:
-    """The manifest in a file; None if there is no such file, or it is another program's."""
-    found = read_json(path) if path.exists() else None
+def _load_manifest(path: Path) -> Manifest | None:
+    """Return the manifest in a file; None if the file does not exist or another program wrote it."""
+    found = read_json(path, advice=_REMOVE) if path.exists() else None
     return found if is_manifest(found) else None
 
 
@@ -385,10 +387,10 @@ def _delete(item: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Delete a folder of drtk's; half deleted, it is unfinished, and still known as drtk's."""
+    """Delete a folder that drtk made; if killed halfway, it is left unfinished and still recognized as drtk's."""
     whole, unfinished = folder / FOLDER_MANIFEST, folder / UNFINISHED_MANIFEST
-    if _filled(folder) and not (_manifest_at(whole) or _manifest_at(unfinished)):
-        raise DrtkError(f"{folder}: was not made by drtk; move it")
+    if _is_nonempty(folder) and not (_load_manifest(whole) or _load_manifest(unfinished)):
+        raise DrtkError(f"{folder}: was not made by drtk; move it away")
     if whole.exists():
         os.replace(whole, unfinished)
     for item in folder.iterdir():
@@ -398,8 +400,8 @@ def _remove(folder: Path) -> None:
     folder.rmdir()
 
 
-def _is_unfinished(found: Manifest) -> bool:
-    """Return whether the fields of an unfinished manifest that a resumed run reads have the right types."""
+def _has_valid_fields(found: Manifest) -> bool:
+    """Return whether an unfinished manifest has the fields that --resume reads, with the right types."""
     stretch = found.get("stretch", {"began": 0.0, "before": 0.0})
     return (
         isinstance(found.get("started"), str)

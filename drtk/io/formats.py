@@ -67,7 +67,7 @@ def judgements(source: str, intake: Intake) -> Found[Qrel]:
 
 
 def hits(source: str, intake: Intake) -> Found[Hit]:
-    """Hits of a TREC run, of MS MARCO's ranked pairs or top-1000 candidates (score 1/rank), or of DPR's retrieval results."""
+    """Yield the hits of a TREC run, MS MARCO's ranked pairs or top-1000 candidates (score 1/rank), or DPR's results."""
     from drtk.io.trec import query_hits
 
     if _is_json(source, intake):
@@ -99,16 +99,19 @@ def is_ranked_pairs(source: str, intake: Intake) -> bool:
 
 
 def is_triples(source: str, intake: Intake) -> bool:
-    """Whether a file is MS MARCO's `qid<TAB>positive<TAB>negative`, judged by its first line.
+    """Return whether a file holds MS MARCO's `qid<TAB>positive<TAB>negative`: numbers, by its first ten lines.
 
-    A third column of 4 or less is a grade or a rank: of the collection's 8.8 million ids, five are that small.
+    Grades and ranks are numbers too, so most third columns must have four digits or more.
     """
-    columns = [] if _is_json(source, intake) else _first_line(source, intake).split()
-    return len(columns) == 3 and columns[2] not in (b"score", b"0", b"1", b"2", b"3", b"4")
+    if _is_json(source, intake):
+        return False
+    rows = [line.split() for line in intake.peek(source).splitlines() if line.strip()][:10]
+    ids = [row for row in rows if len(row) == 3 and all(map(bytes.isdigit, row)) and len(row[2].lstrip(b"0")) > 3]
+    return 2 * len(ids) > len(rows)
 
 
 def triples(source: str, intake: Intake) -> Found[FoundExample]:
-    """One example for each run of consecutive triples of a query, placed at its first line."""
+    """Yield one example per group of consecutive triples of a query, with the line number of the first."""
     query, start = "", 0
     positives: dict[str, None] = {}
     negatives: dict[str, None] = {}
@@ -284,14 +287,14 @@ def _ranked_pairs(source: str, intake: Intake) -> Found[Hit]:
         if isinstance(columns, ValueError):
             yield number, columns
         elif not columns[2].isdecimal() or not 1 <= int(columns[2]) < 1 << 63:
-            yield number, ValueError(f"rank '{columns[2]}' is not a whole number from 1 on, below 2^63")
+            yield number, ValueError(f"rank '{columns[2]}' must be an integer from 1 to 2^63 - 1")
         else:
             rank = int(columns[2])
             yield number, Hit(columns[0], columns[1], rank, 1 / rank)
 
 
 def _candidates(source: str, intake: Intake) -> Found[Hit]:
-    """Hits whose rank is the place among the query's lines; the file is not grouped by query."""
+    """Yield hits ranked by the order of the query's lines; the file need not be grouped by query."""
     ranks: dict[str, int] = {}
     for number, columns in _columns_of(source, intake, "qid pid query passage", separator="\t"):
         if isinstance(columns, ValueError):
@@ -299,7 +302,7 @@ def _candidates(source: str, intake: Intake) -> Found[Hit]:
             continue
         query_id, doc_id = columns[0], columns[1]
         if not (query_id.isdecimal() and doc_id.isdecimal()):
-            yield number, ValueError(f"expected whole numbers as qid and pid, found '{query_id}' and '{doc_id}'")
+            yield number, ValueError(f"expected integers as qid and pid, found '{query_id}' and '{doc_id}'")
             continue
         ranks[query_id] = rank = ranks.get(query_id, 0) + 1
         yield number, Hit(query_id, doc_id, rank, 1 / rank)
@@ -308,7 +311,10 @@ def _candidates(source: str, intake: Intake) -> Found[Hit]:
 def _columns_of(
     source: str, intake: Intake, names: str, *, separator: str | None = None
 ) -> Iterator[tuple[int, list[str] | ValueError]]:
-    """(line, columns) of a file with as many columns as `names`, split at white space or at `separator`."""
+    """Yield (line number, columns) of a file, split at white space or `separator`.
+
+    Yields a ValueError for a line that has not as many columns as `names`.
+    """
     count = len(names.split())
     for number, line in intake.lines(source):
         try:

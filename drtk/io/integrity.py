@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 import orjson
 
+from drtk.errors import DrtkError
+from drtk.io.atomic import write_json
 from drtk.io.streams import digest_file
 
 SMALL = 1 << 20  # bytes; up to this size a file's content is compared whenever its folder is opened
-SEAL = "manifest_digest"  # the entry of a meta.json that holds the digest of all its other entries
+MANIFEST_DIGEST = "manifest_digest"  # the entry of a meta.json that holds the digest of all its other entries
 
 
 def files_in(folder: Path) -> list[str]:
@@ -25,7 +28,7 @@ def record_files(folder: Path, names: Iterable[str], *, times: bool = False) -> 
     record: dict[str, dict[str, Any]] = {}
     for name in names:
         path = folder / name
-        if not path.is_file():  # a link to a folder, or to nothing: not made by drtk
+        if not path.is_file():  # a link to a folder, or a broken one: not made by drtk
             record[name] = {}
             continue
         facts = path.stat()
@@ -38,10 +41,11 @@ def record_files(folder: Path, names: Iterable[str], *, times: bool = False) -> 
 def changed_files(
     folder: Path, record: Any, *, thorough: bool = False, by_time: bool = True
 ) -> Iterator[tuple[str, str]]:
-    """Yield (relative path, what differs) for each file that is not as recorded.
+    """Yield (relative path, what differs) for each file that differs from its record.
 
     The size of every file is compared. The content is compared for small files, with `by_time` for files whose
-    recorded "mtime_ns" differs, and with `thorough` for all. A record of another version of drtk (a list of names) says nothing.
+    recorded "mtime_ns" differs, and with `thorough` for all. A record of an
+    older version (a list of names) is skipped.
     """
     for name, entry in record.items() if isinstance(record, dict) else ():
         if not isinstance(entry, dict) or "bytes" not in entry:
@@ -60,30 +64,52 @@ def changed_files(
             yield name, f"cannot be read: {error.strerror}"
 
 
-def is_whole(folder: Path, manifest: str) -> bool:
-    """Return whether a cached folder is as its `manifest`, a JSON file with an entry "files", records it."""
+def is_intact(folder: Path, manifest: str) -> bool:
+    """Return whether a cached folder matches its `manifest`, a JSON file with an entry "files".
+
+    Files of a copied folder have other times. These are recorded after the comparison, so it happens once.
+    """
+    path = folder / manifest
     try:
-        content = orjson.loads((folder / manifest).read_bytes())
+        content = orjson.loads(path.read_bytes())
     except (OSError, ValueError):
         return False
-    if not isinstance(content, dict) or SEAL not in content or is_changed(content):
+    if not isinstance(content, dict) or MANIFEST_DIGEST not in content or is_changed(content):
         return False
-    return not any(changed_files(folder, content.get("files")))
+    record = content.get("files")
+    times = _times_of(folder, record)
+    if any(changed_files(folder, record)):
+        return False
+    if any(record[name]["mtime_ns"] != time for name, time in times.items()):
+        files = record | {name: record[name] | {"mtime_ns": time} for name, time in times.items()}
+        with contextlib.suppress(DrtkError):  # a cache that is read-only: compared each time
+            write_json(path, add_digest(content | {"files": files}))
+    return True
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a JSON file with its own digest, by which a later change is noticed."""
-    return {**content, SEAL: _digest_of(content)}
+def _times_of(folder: Path, record: Any) -> dict[str, int]:
+    """Return the present "mtime_ns" of the files whose record has one."""
+    times = {}
+    for name, entry in record.items() if isinstance(record, dict) else ():
+        with contextlib.suppress(OSError):
+            if isinstance(entry, dict) and "mtime_ns" in entry:
+                times[name] = (folder / name).stat().st_mtime_ns
+    return times
+
+
+def add_digest(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a JSON file with its own digest added, to detect later changes."""
+    return {**content, MANIFEST_DIGEST: _digest_of(content)}
 
 
 def is_changed(content: Mapping[str, Any]) -> bool:
-    """Return whether `sealed` content was changed; False for content of an older drtk, without digest and record."""
-    if SEAL not in content:
+    """Return whether content was changed after `add_digest`; False for older versions, without digest and record."""
+    if MANIFEST_DIGEST not in content:
         return isinstance(content.get("files"), dict)
-    return bool(content[SEAL] != _digest_of(content))
+    return bool(content[MANIFEST_DIGEST] != _digest_of(content))
 
 
 def _digest_of(content: Mapping[str, Any]) -> str:
-    rest = {name: value for name, value in content.items() if name != SEAL}
+    rest = {name: value for name, value in content.items() if name != MANIFEST_DIGEST}
     data = orjson.dumps(rest, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
     return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -45,7 +45,7 @@ class Journal:
         if not path.exists():
             return None
         content = read_json(path)
-        # Journals of earlier versions lack these two.
+        # Journals of earlier versions lack `seconds` and `replaces`.
         if not isinstance(content, dict) or not _is_journal({"seconds": 0.0, "replaces": None} | content):
             raise DrtkError(f"{path}: is not the journal of an interrupted run; remove it, or choose another output")
         return cls(**content)
@@ -73,7 +73,7 @@ class Journal:
 
 
 def identity(output: Path) -> dict[str, int] | None:
-    """Size and time of a finished output, to recognize it by; None if there is none."""
+    """Return the size and modification time of a finished output, which identify it; None without one."""
     try:
         facts = output.stat()
     except OSError:
@@ -99,7 +99,7 @@ def _is_journal(content: dict[str, Any]) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    """Return whether a value holds numbers only, perhaps in lists and objects."""
+    """Return whether a value contains only numbers, also in nested lists and objects."""
     if isinstance(value, dict):
         return all(map(_is_count, value.values()))
     return all(map(_is_count, value)) if isinstance(value, list) else type(value) in (int, float)

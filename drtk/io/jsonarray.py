@@ -21,8 +21,8 @@ def is_array(head: bytes) -> bool:
 def array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueError]]:
     """(line on which it begins, object) for each element of an array; what cannot be read arrives as its ValueError.
 
-    blocks: the bytes of the file, in pieces of any size. A file that ends before its array does gives a last error, and so
-    does an element that is longer than a line may be.
+    blocks: the bytes of the file, in pieces of any size. A file that ends inside the array yields a last error, and so
+    does an element longer than `max_line_bytes`.
     """
     for count, (line, text) in enumerate(_elements(blocks), start=1):
         if isinstance(text, ValueError):
@@ -41,9 +41,9 @@ def array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueError]
 
 
 def _elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | ValueError | None]]:
-    """(line, bytes of an element); a ValueError where it is too long.
+    """Yield (line, bytes of an element).
 
-    None where the file ends early, b"" where something else than an object comes.
+    Yields a ValueError for an element that is too long, None if the file ends early, b"" for anything but an object.
     """
     pieces = iter(blocks)
     text = next(pieces, b"").removeprefix(b"\xef\xbb\xbf")

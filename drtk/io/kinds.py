@@ -22,7 +22,7 @@ PREDICTIONS, EXPANSIONS = "predicted answers", "expansions of questions"
 
 
 def columns_of(head: bytes) -> Literal["run", "qrels"] | None:
-    """Return whether most of the first lines are columns of a TREC run or of judgements; damaged lines are allowed."""
+    """Return "run" or "qrels" if most of the first lines have the columns of one; some may be damaged."""
     lines = [line for line in _whole_lines(head) if line.strip() and not line.startswith(b"#")][:LOOKED_AT]
     kinds = [RUN if line.split()[1:2] == [b"Q0"] else _of_line(line) for line in lines]
     if kinds.count(RUN) * 2 > len(kinds):
@@ -51,13 +51,13 @@ def kind_of(head: bytes) -> str | None:
 
 
 def is_candidate(line: bytes) -> bool:
-    """Whether a line is MS MARCO's `qid<TAB>pid<TAB>query<TAB>passage`; one that ends in a number is a judgement."""
+    """Return whether a line is MS MARCO's `qid<TAB>pid<TAB>query<TAB>passage`; with a number last it is a judgement."""
     columns = line.split(b"\t")
     return len(columns) == 4 and columns[0].isdigit() and columns[1].isdigit() and not columns[3].strip().isdigit()
 
 
 def _whole_lines(head: bytes) -> list[bytes]:
-    """The lines of `head` without a last one that is cut off."""
+    """Return the lines of `head` without an incomplete last one."""
     lines = head.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)
     return lines[:-1] if len(lines) > 1 and not lines[-1].endswith(b"\n") else lines
 

@@ -27,11 +27,11 @@ class Texts(Protocol):
 
 
 class JudgedHits:
-    """Notice a run that retrieved none of the judged documents, as one of another collection does.
+    """Detect a run that retrieved none of the judged documents, probably one of another collection.
 
-    Feed the run to `add`, query by query. `found` counts the queries with a judged document among their hits.
-    of: maps a passage id to its document, if judgements name documents
-    by_source: the option that does this, for the hint
+    Call `add` for each query. `found` counts the queries with a judged document among their hits.
+    of: maps a passage id to its document id, if the judgements are of documents
+    by_source: the option for judgements of documents, as the hint names it
     """
 
     def __init__(
@@ -62,14 +62,18 @@ class JudgedHits:
         return False
 
     def problem(self) -> str | None:
-        """Describe what is wrong, with an example id of each side; None if nothing is."""
+        """Return the problem, with an example id of each side; None if there is none."""
         if self.found or self._example is None:
             return None
         query, retrieved, judged = self._example
-        hint = f"; the judgements name their documents: {self._by_source}" if self._names_documents else ""
+        hint = (
+            f"the judgements are of documents: {self._by_source}"
+            if self._names_documents
+            else ("check that run and judgements are of the same collection")
+        )
         return (
-            f"{self._run}: none of the judged documents was retrieved; for query '{query}' it has '{retrieved}', "
-            f"the judgements have '{judged}'{hint}"
+            f"{self._run}: no judged document was retrieved (query '{query}': retrieved '{retrieved}', "
+            f"judged '{judged}'); {hint}"
         )
 
     def warn(self) -> None:

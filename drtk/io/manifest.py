@@ -20,7 +20,7 @@ from drtk import __version__
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.atomic import manifest_beside
 from drtk.io.atomic import write_json as write_json
-from drtk.io.integrity import SEAL, SMALL, changed_files, files_in, is_changed, record_files, sealed
+from drtk.io.integrity import MANIFEST_DIGEST, SMALL, add_digest, changed_files, files_in, is_changed, record_files
 from drtk.io.progress import warn
 from drtk.io.streams import digest_file, is_stream, name_of
 
@@ -28,14 +28,14 @@ Manifest = dict[str, Any]
 FOLDER_MANIFEST = "meta.json"
 UNFINISHED_MANIFEST = "meta.json.part"
 SOURCES = ("source", "sources")  # settings that name the records themselves: their content tells more than a name
-_DAMAGED = "the file is damaged: make it again, or restore it from a copy"
+_DAMAGED = "the file is damaged: rebuild it or restore a copy"
 _TYPE_NAMES = {
-    str: "text",
-    int: "a whole number",
+    str: "a string",
+    int: "an integer",
     list: "a list",
     dict: "an object",
     type(None): "null",
-    bool: "true or false",
+    bool: "a boolean",
 }
 _NOT_READ = ("log.jsonl", "README.md")  # files of a model folder that loading it does not read
 _EDITABLE = re.compile(
@@ -96,18 +96,18 @@ def versions() -> dict[str, str]:
     return found
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file. Raises DrtkError where it cannot be read."""
+def read_json(path: Path, *, advice: str = _DAMAGED) -> Any:
+    """The content of a JSON file. Raises DrtkError, with `advice` if it is not JSON, where it cannot be read."""
     try:
         return orjson.loads(path.read_bytes())
     except OSError as error:
         raise DrtkError(f"{path}: {error.strerror}") from error
     except orjson.JSONDecodeError as error:
-        raise DrtkError(f"{path}: not JSON: {error}; {_DAMAGED}") from error
+        raise DrtkError(f"{path}: not JSON: {error}; {advice}") from error
 
 
-def is_being_made(folder: Path) -> bool:
-    """Whether a folder that is not there is unfinished work, which lies beside it."""
+def has_unfinished_part(folder: Path) -> bool:
+    """Return whether a missing folder has unfinished work beside it: NAME.part or NAME.part.old."""
     return Path(f"{folder}.part").is_dir() or Path(f"{folder}.part.old").is_dir()
 
 
@@ -126,7 +126,7 @@ def check_object(content: Any, place: str, **keys: Any) -> dict[str, Any]:
     for key, kind in keys.items():
         value = content.get(key)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, bool | None)):
-            got = f"got {_type_name(type(value))}" if key in content else "it is missing"
+            got = f"got {_type_name(type(value))}" if key in content else "but it is missing"
             expected = " or ".join(_type_name(each) for each in getattr(kind, "__args__", (kind,)))
             raise DrtkError(f"{place}: expected '{key}' to be {expected}, {got}; {_DAMAGED}")
     return content
@@ -137,15 +137,16 @@ def _type_name(kind: type) -> str:
 
 
 def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -> Manifest:
-    """The manifest of a finished folder, of `kind` where one is asked for, with `keys` of these types.
+    """Return the manifest of a finished folder.
 
-    Where a kind is asked for, the folder's files are compared with the manifest.
+    kind: the expected kind; if given, compare the folder's files with the manifest
+    keys: the types of required entries, as for `read_object`
     Raises MismatchError for a file, an unfinished folder, one that drtk did not make, another kind, or a damaged folder.
     """
     path = Path(folder)
     if not path.exists():
-        if is_being_made(path):
-            raise MismatchError(f"{folder}: is unfinished: run the command that makes it again")
+        if has_unfinished_part(path):
+            raise MismatchError(f"{folder}: is unfinished; run the command that makes it again")
         raise DrtkError(f"{folder}: no such folder")
     if not path.is_dir():
         raise MismatchError(f"{folder}: is a file; expected a folder" + (f" of kind '{kind}'" if kind else ""))
@@ -162,7 +163,7 @@ def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -
 
 
 def read_manifest_if_any(folder: Path) -> Manifest:
-    """The object in a folder's meta.json, which may be another program's; {} where there is none."""
+    """Return the content of a folder's meta.json, perhaps another program's; {} if there is no such file."""
     path = folder / FOLDER_MANIFEST
     if not path.exists():
         return {}
@@ -173,19 +174,18 @@ def read_manifest_if_any(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write a folder's meta.json, with size, time and digest of every file in it: from here on the folder is finished."""
-    write_json(
-        folder / FOLDER_MANIFEST, sealed(manifest | {"files": record_files(folder, made_files(folder), times=True)})
-    )
+    """Write a folder's meta.json with size, time and digest of every file, which marks the folder as finished."""
+    files = record_files(folder, output_files(folder), times=True)
+    write_json(folder / FOLDER_MANIFEST, add_digest(manifest | {"files": files}))
 
 
-def made_files(folder: Path) -> list[str]:
-    """Paths of the files in a folder, relative to it, sorted; its own manifests, and what is still being written, left out."""
+def output_files(folder: Path) -> list[str]:
+    """Return the relative paths of a folder's files, sorted, without its manifest and unfinished files."""
     return [name for name in files_in(folder) if name != FOLDER_MANIFEST and not name.endswith(".json.part")]
 
 
-def damage_of(folder: Path, manifest: Manifest, *, thorough: bool = False) -> Iterator[tuple[str, str]]:
-    """(relative path, what differs) for each file of a folder that is not as its manifest records it, meta.json first.
+def find_damage(folder: Path, manifest: Manifest, *, thorough: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield (relative path, what differs) for each file that differs from the manifest, meta.json first.
 
     thorough: compare the content of large files, too
     """
@@ -197,11 +197,11 @@ def damage_of(folder: Path, manifest: Manifest, *, thorough: bool = False) -> It
 def check_folder(folder: Path, manifest: Manifest) -> None:
     """Compare a folder with its manifest: presence and size of every file, and the content of small ones.
 
-    In a model folder, files for sentence-transformers may be edited, which is a warning.
+    In a model folder, an edited file of sentence-transformers is only a warning.
     Raises MismatchError for any other difference.
     """
     is_model = manifest.get("kind") not in ("index", "embeddings")
-    for name, problem in damage_of(folder, manifest):
+    for name, problem in find_damage(folder, manifest):
         place = folder / name
         if is_model and name in _NOT_READ:
             continue
@@ -209,13 +209,13 @@ def check_folder(folder: Path, manifest: Manifest) -> None:
             if place not in _warned:
                 is_ignored = isinstance(manifest.get("encoding"), dict) and not name.endswith("modules.json")
                 result = f"drtk reads {FOLDER_MANIFEST} and ignores the change, sentence-transformers uses it"
-                warn(f"{place}: {problem}; {result if is_ignored else 'it is used as it is now'}")
+                warn(f"{place}: {problem}; {result if is_ignored else 'using the changed file'}")
             _warned.add(place)
             continue
         program = f" with drtk {manifest['program']}" if manifest.get("program") else ""
         raise MismatchError(
-            f"{place}: {problem}; make the folder again{program} (drtk validate {folder} lists all damage), or, "
-            f"to accept the change, delete 'files' and '{SEAL}' from {FOLDER_MANIFEST}"
+            f"{place}: {problem}; rebuild the folder{program} (drtk validate {folder} lists all damage), or "
+            f"accept the change by deleting 'files' and '{MANIFEST_DIGEST}' from {FOLDER_MANIFEST}"
         )
 
 
@@ -248,7 +248,7 @@ def outdated(output: str, settings: Mapping[str, Any], *, program: str = "") -> 
     if "bytes" in manifest and Path(output).stat().st_size != manifest["bytes"]:
         changed.append(output)
     if Path(output).is_dir():
-        changed += [str(Path(output, name)) for name, _ in damage_of(Path(output), manifest)]
+        changed += [str(Path(output, name)) for name, _ in find_damage(Path(output), manifest)]
     return changed + [name_of(entry["path"]) for entry in manifest["inputs"] if not unchanged(entry)]
 
 
@@ -281,7 +281,7 @@ def unchanged(entry: Mapping[str, Any]) -> bool:
         return False
     if path.is_dir():
         if not isinstance(entry.get("files"), dict):  # of an earlier version
-            return _facts_digest(path) == entry.get("digest")
+            return _legacy_digest(path) == entry.get("digest")
         names = {name for name, _ in _files_of(path)}
         return names == entry["files"].keys() and all(_is_same(path / name, entry["files"][name]) for name in names)
     return _is_same(path, entry)
@@ -332,8 +332,8 @@ def _glance(path: str) -> dict[str, Any]:
     return {"path": path, "bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "digest": None}
 
 
-def _facts_digest(path: Path) -> str:
-    """The digest that entries of earlier versions hold: of meta.json, or else of the files' names, sizes and times."""
+def _legacy_digest(path: Path) -> str:
+    """Return the digest that earlier versions recorded: of meta.json, or else of the files' names, sizes and times."""
     if (path / FOLDER_MANIFEST).exists():
         return digest_file(path / FOLDER_MANIFEST)
     digest = hashlib.blake2b(digest_size=16)
@@ -361,9 +361,9 @@ def _files_of(folder: Path) -> list[tuple[str, os.stat_result]]:
 
 
 def folder_entry(folder: str | Path) -> dict[str, Any]:
-    """Return how a folder is listed among a manifest's inputs: size, time and digest of every file.
+    """Return the entry of a folder among a manifest's inputs: size, time and digest of every file.
 
-    Digests are computed for folders made by drtk and models only. They are remembered, so a large file is read once.
+    Digests are computed only for models and folders made by drtk. They are cached, so a large file is read once.
     """
     path = Path(folder)
     has_digests = any((path / name).exists() for name in (FOLDER_MANIFEST, *_OF_MODELS))
@@ -372,9 +372,7 @@ def folder_entry(folder: str | Path) -> dict[str, Any]:
     for name, found in _files_of(path):
         entry: dict[str, Any] = {"bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "digest": None}
         if has_digests:
-            entry["digest"] = _recorded_digest(recorded.get(name), found) or _remembered_digest(
-                path / name, found.st_size
-            )
+            entry["digest"] = _recorded_digest(recorded.get(name), found) or _cached_digest(path / name, found.st_size)
         files[name] = entry
     contents = {name: entry["digest"] or entry for name, entry in files.items()}
     digest = hashlib.blake2b(orjson.dumps(contents), digest_size=16).hexdigest()
@@ -398,14 +396,14 @@ def _recorded_digest(entry: Any, found: os.stat_result) -> str | None:
     return entry["digest"] if is_same else None
 
 
-def _remembered_digest(path: Path, size: int) -> str:
-    from drtk.io.store import content_digest  # which reads manifests itself
+def _cached_digest(path: Path, size: int) -> str:
+    from drtk.io.store import content_digest  # which imports this module
 
     return digest_file(path) if size < SMALL else content_digest(path)
 
 
-def with_folders(inputs: list[dict[str, Any]], named: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return entries of inputs, and those of finished folders in `named` that are not among them."""
+def add_named_folders(inputs: list[dict[str, Any]], named: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return `inputs` with entries added for the finished folders in `named`."""
     known = {Path(entry["path"]) for entry in inputs}
     folders = [entry for entry in named if "files" in entry and Path(entry["path"]) not in known]
     return inputs + [entry for entry in folders if not (Path(entry["path"]) / UNFINISHED_MANIFEST).exists()]

@@ -136,6 +136,6 @@ class PairWriter:
                 return
             rows += entry["rows"]
         raise MismatchError(
-            f"{self._writer.folder}: holds {self._writer.rows:,} vectors, and the output those of {before:,}; "
+            f"{self._writer.folder}: holds {self._writer.rows:,} vectors, but the output has {before:,} pairs; "
             "--force without --resume begins again"
         )

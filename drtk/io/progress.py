@@ -18,11 +18,11 @@ PLAIN_INTERVAL = 30.0  # seconds between progress lines where stderr is no termi
 
 _VISIBLE = {
     code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
-}  # terminals take these as commands
+}  # terminals execute these
 
 
 def printable(text: str) -> str:
-    """Return a text with its control characters escaped (ESC as \\x1b), so that it cannot drive a terminal."""
+    """Return a text with control characters escaped (ESC as \\x1b), which a terminal would execute."""
     return text.translate(_VISIBLE)
 
 
@@ -48,6 +48,11 @@ def set_verbosity(*, quiet: bool, verbose: bool) -> None:
         handler.setFormatter(logging.Formatter("drtk: %(message)s"))
         _LOGGER.addHandler(handler)
         _LOGGER.propagate = False
+
+
+def is_quiet() -> bool:
+    """Return whether --quiet was given."""
+    return _LOGGER.level == logging.WARNING
 
 
 def log(message: str) -> None:

@@ -33,7 +33,7 @@ Recognised = Literal["run", "qrels", "examples", "expansions", "predictions", "p
 def recognised(source: str, intake: Intake) -> Recognised | None:
     """What a file holds, judged by its first record; None where that is of no kind that can be told from all others.
 
-    Runs and judgements are recognized by the columns of their first lines. Passages of which some have a title are told by the first that has one, if it comes early.
+    Runs and judgements are recognized by the columns of their first lines, passages by an early one that has a title.
     """
     if (columns := kinds.columns_of(intake.peek(source))) is not None:
         return columns

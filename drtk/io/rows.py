@@ -11,7 +11,7 @@ import orjson
 from drtk.records import Example, Expansion, Passage, Prediction, Query, kind_problem
 
 Row = dict[str, Any]
-MAX_DEPTH = 200  # levels of nested JSON; orjson reads 1,023 but writes 254, and records may be put into others
+MAX_DEPTH = 200  # levels of nested JSON; orjson reads 1,023 but writes 254, and records may be nested in others
 TOO_DEEP = f"JSON nested more than {MAX_DEPTH} levels deep"
 PASSAGE_IDS = ("_id", "id", "docid", "doc_id", "passage_id", "psg_id", "pid")
 _new = Passage.__new__
@@ -39,7 +39,7 @@ def parse_row(line: bytes) -> Row:
 
 def is_too_deep(line: bytes, row: Row) -> bool:
     """Return whether a JSON object is nested more than MAX_DEPTH levels deep, so that it could not be written again."""
-    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:  # nearly every line: no need to look at its values
+    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:  # nearly every line: skip the check of its values
         return False
     level: list[Any] = [row]
     for _ in range(MAX_DEPTH):

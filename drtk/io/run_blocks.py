@@ -19,7 +19,7 @@ from drtk.io.intake import Intake
 from drtk.io.trec import Judgements, QueryHits
 
 BLOCK = 1 << 22  # bytes: arrays of a block stay in the processor's cache
-_LARGEST_QUERY = 1 << 28  # bytes: more lines of one query, or a longer line, are left to the other readers
+_LARGEST_QUERY = 1 << 28  # bytes: the line reader takes over above this size
 _LONGEST_RANK, _LONGEST_SCORE = 8, 16  # letters
 _TABLE_BITS = 22
 _POWERS = 10.0 ** np.arange(23)

@@ -130,13 +130,13 @@ def scored_depth(source: str) -> int | None:
 
 
 def fused_runs(source: str) -> list[str]:
-    """Return the runs that `drtk fuse` made a run from, as its manifest names them; none for any other run."""
+    """Return the inputs of a run made by `drtk fuse`, from its manifest; [] for any other run."""
     manifest = _manifest(source)
     return list(manifest["settings"].get("runs") or []) if manifest.get("program") == "fuse" else []
 
 
 def _manifest(source: str) -> Manifest:
-    """Return the manifest beside a run; empty for a stream, or if it is missing, damaged or of another file."""
+    """Return the manifest beside a run; {} for a stream, or if it is missing, damaged or of another file."""
     if is_stream(source) or not manifest_path(source).exists():
         return {}
     try:

@@ -25,7 +25,7 @@ PAIR = "pair"  # the role of a folder that holds vectors of pairs of a query and
 
 @dataclass(frozen=True)
 class Shard:
-    """Some rows of an embeddings folder; ids and vectors are read when they are asked for.
+    """Some rows of an embeddings folder; ids and vectors are loaded lazily.
 
     pairs: each id is that of a query and that of a document, separated by a tab
     """
@@ -42,7 +42,7 @@ class Shard:
 
     @cached_property
     def ids(self) -> list[str]:
-        """The ids, row by row. Raises DrtkError where their number is not that of the vectors, or one is not a word."""
+        """The ids, row by row. Raises DrtkError if there are more or fewer than vectors, or if one is not one word."""
         path = self.folder / f"{self.name}.ids"
         try:
             found = path.read_text(encoding="utf-8").splitlines()
@@ -67,7 +67,7 @@ class Shard:
 
 
 def check_finite(shard: Shard, vectors: np.ndarray, rows: np.ndarray | Sequence[int]) -> None:
-    """Raise DrtkError for the first of `vectors` (rows, dimension) that has NaN or infinite numbers.
+    """Raise DrtkError for the first of `vectors`, (rows, dimension), that has NaN or infinite numbers.
 
     rows: the row of each vector in the shard
     """

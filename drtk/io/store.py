@@ -22,7 +22,7 @@ import numpy as np
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.io.arrays import read_array
 from drtk.io.atomic import sync, sync_tree
-from drtk.io.integrity import SEAL, files_in, is_changed, is_whole, record_files, sealed
+from drtk.io.integrity import MANIFEST_DIGEST, add_digest, files_in, is_changed, is_intact, record_files
 from drtk.io.jsonl import dump, read_passages
 from drtk.io.manifest import read_object, write_json
 from drtk.io.progress import log, track
@@ -59,9 +59,9 @@ class CorpusStore:
         if not path.exists():
             raise DrtkError(f"{path}: No such file or directory")
         folder = cache_folder() / "corpora" / f"{content_digest(path)}-{VERSION}"
-        if not is_whole(folder, META):
+        if not is_intact(folder, META):
             if folder.exists():
-                log(f"{folder}: is damaged, or was made by an older drtk; it is made again")
+                log(f"{folder}: is damaged or from an older version; rebuilding it")
             _build(path, folder)
         text = folder / "corpus.jsonl"
         return cls(text if text.exists() else path, folder, source=path)
@@ -166,14 +166,14 @@ def content_digest(path: Path) -> str:
     name = hashlib.blake2b(str(path.resolve()).encode(), digest_size=16).hexdigest()
     note = cache_folder() / "digests" / f"{name}.json"
     seen = {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
-    with contextlib.suppress(DrtkError):  # not there, or damaged: it is written again
+    with contextlib.suppress(DrtkError):  # missing or damaged: computed again
         known = read_object(note, digest=str)
-        if SEAL in known and not is_changed(known) and known | seen == known:
+        if MANIFEST_DIGEST in known and not is_changed(known) and known | seen == known:
             return str(known["digest"])
     digest = digest_file(path)
-    with contextlib.suppress(DrtkError, OSError):  # without a cache, it is computed each time
+    with contextlib.suppress(DrtkError, OSError):  # without a cache it is computed each time
         note.parent.mkdir(parents=True, exist_ok=True)
-        write_json(note, sealed(seen | {"digest": digest}))
+        write_json(note, add_digest(seen | {"digest": digest}))
     return digest
 
 
@@ -195,7 +195,7 @@ def _build(path: Path, folder: Path) -> None:
         np.save(making / "offsets.npy", np.array(offsets, dtype=np.uint64)[order])
         np.save(making / "lengths.npy", np.array(lengths, dtype=np.uint32)[order])
         _refuse_duplicates(path, making)
-        write_json(making / META, sealed({"files": record_files(making, files_in(making), times=True)}))
+        write_json(making / META, add_digest({"files": record_files(making, files_in(making), times=True)}))
         replace_folder(making, folder)
     except OSError as error:
         if not folder.exists():  # otherwise another process was quicker, and its index is as good
@@ -205,9 +205,9 @@ def _build(path: Path, folder: Path) -> None:
 
 
 def replace_folder(made: Path, folder: Path) -> None:
-    """Rename a finished cache folder to its place; a damaged one that is there is removed.
+    """Move a finished cache folder into place, and remove a damaged one that is there.
 
-    Raises OSError where another process put one there meanwhile.
+    Raises OSError if another process put one there in the meantime.
     """
     if folder.exists():
         old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}-making-"))

@@ -130,7 +130,7 @@ def max_line_bytes() -> int:
 
 
 def too_long(what: str = "line") -> str:
-    """Return the message for a line, or another unit of input, above `max_line_bytes`."""
+    """Return the error message for a line, or another unit of input, above `max_line_bytes`."""
     size, rest = divmod(_max_line_bytes, 1 << 20)
     limit = f"{_max_line_bytes:,} bytes" if rest else f"{size:,} MiB"
     return f"{what} longer than {limit}; split it, or raise the limit: drtk --max-line-bytes N COMMAND …"
@@ -142,7 +142,7 @@ def raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
     Raises RecordError at a line longer than `max_line_bytes`, without reading more of it.
     """
     limit = _max_line_bytes
-    longest = limit + 1  # with its line end
+    longest = limit + 1  # including the line end
     for number, line in enumerate(iter(partial(stream.readline, longest), b""), start=1):
         if len(line) == longest and line[-1:] != b"\n":
             raise RecordError(f"{name}:{number}", too_long())
@@ -152,7 +152,7 @@ def raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
 def read_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
     """(line number, line without its end) of a binary stream; a BOM and CRs before line ends are taken off.
 
-    Raises RecordError where compressed data ends early or is damaged or a line is too long, DrtkError where the disk fails.
+    Raises RecordError for truncated or damaged compression or a line above the limit, DrtkError for a disk error.
     """
     number = 0
     with compressed_faults(lambda: f"{name}:{number + 1}"):
@@ -175,14 +175,14 @@ def is_replaceable(target: str) -> bool:
 
 
 def check_outputs(outputs: Mapping[str, str | None]) -> None:
-    """Raise UsageError if two outputs, by the options that name them, are one place: one would overwrite the other."""
+    """Raise UsageError if two options name the same output: one would overwrite the other."""
     places: dict[str, str] = {}
     for option, target in outputs.items():
         if not target or (target != STANDARD and not is_replaceable(target) and not os.path.isdir(target)):
-            continue  # not given, or a device or pipe, which takes both
+            continue  # not given, or a device or pipe, which accepts both
         other = places.setdefault(target if target == STANDARD else os.path.realpath(target), option)
         if other != option:
-            raise UsageError(f"{other} and {option} name the same output, {target}; each needs a name of its own")
+            raise UsageError(f"{other} and {option} name the same output, {target}; use different names")
 
 
 def is_writable(folder: Path) -> bool:
@@ -199,8 +199,8 @@ class Output:
     `end_frame` closes a compressed frame and flushes, after which the offset is a place to cut and go on from.
     `append_at`: go on from that offset; what the part holds beyond it is dropped, and what it holds before is kept.
     `suffix`: what the part's name ends with. `scratch`: the part is not wanted once it was of use, so success removes it.
-    `journal`: a file that describes the part; removed before the part is begun anew.
-    `manifest`: set it before the end, and it is put beside NAME as NAME.meta.json.
+    `journal`: the journal of the part; removed before a new part is started.
+    `manifest`: if set before the end, it is written as NAME.meta.json.
     Raises DrtkError for a folder, and when begun where the target cannot be written, or another run is writing it.
     """
 
@@ -282,7 +282,7 @@ class Output:
             raise self._fault(error) from error
 
     def sync(self) -> None:
-        """Flush what was written to disk, so that it outlasts a power failure."""
+        """Flush the data written so far to disk, so that it survives a power failure."""
         try:
             if self.part is not None and not self._file.closed:
                 self._file.flush()

@@ -13,7 +13,7 @@ from drtk.io.findings import Findings, Inspection, note_repeated
 from drtk.io.grouping import Grouping
 from drtk.io.jsonl import read_queries
 from drtk.io.leaks import digest, note_leaks
-from drtk.io.manifest import damage_of, read_manifest
+from drtk.io.manifest import find_damage, read_manifest
 from drtk.io.question_validation import check_expansions, check_predictions, recognised
 from drtk.io.rows import expansion_from, prediction_from
 from drtk.io.streams import name_of
@@ -51,19 +51,20 @@ def validate(source: str, settings: ValidationSettings) -> Findings:
 def validate_folder(folder: str, settings: ValidationSettings) -> Findings:
     """Compare all files of a finished folder with the sizes and digests in its meta.json.
 
-    Raises UsageError for options that read a file of records, DrtkError for a folder that is unfinished or not drtk's.
+    Raises UsageError for options that apply to record files only, DrtkError for a folder that is unfinished or that
+    drtk did not make.
     """
     for name in ("kind", "corpus", "queries", "qrels", "leak"):
         if getattr(settings, name) is not None:
             flag = "as" if name == "kind" else name
-            raise UsageError(f"--{flag}: goes with a file of records; {folder} is a folder made by drtk")
+            raise UsageError(f"--{flag}: applies to record files only; {folder} is a folder made by drtk")
     manifest = read_manifest(folder)
     findings = Findings(folder, "files", settings.show)
     if isinstance(manifest.get("files"), dict):
         findings.records = len(manifest["files"])
     else:
         findings.add("not-compared", 0, "was made by a version of drtk that recorded no digests")
-    for name, problem in damage_of(Path(folder), manifest, thorough=True):
+    for name, problem in find_damage(Path(folder), manifest, thorough=True):
         findings.add("damaged-file", 0, f"{name}: {problem}")
     return findings
 

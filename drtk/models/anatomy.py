@@ -17,7 +17,7 @@ FAMILIES = (*_BERT_LIKE, "distilbert", "modernbert")
 
 
 def types_for(backbone: Any, types: Tensor | None) -> dict[str, Tensor]:
-    """Return token types as an argument of a model or its embeddings; nothing for a model with a single type, or none."""
+    """Return {"token_type_ids": types} for a model with several token types; {} otherwise."""
     has_types = getattr(backbone.config, "type_vocab_size", 0) > 1
     return {"token_type_ids": types} if has_types and types is not None else {}
 

@@ -108,7 +108,9 @@ def load_encoder(
 def longest_input(tokenizer: Any, config: Any) -> int:
     """The longest input in tokens, as sentence-transformers takes it: the tokenizer's word, capped by the positions."""
     if not isinstance(tokenizer.model_max_length, int | float):
-        raise MismatchError(f"{tokenizer.name_or_path}: in tokenizer_config.json 'model_max_length' must be a number")
+        raise MismatchError(
+            f"{tokenizer.name_or_path}/tokenizer_config.json: 'model_max_length' must be a number; restore the file"
+        )
     positions = getattr(config, "max_position_embeddings", None)
     longest = min(tokenizer.model_max_length, positions if positions and positions > 0 else tokenizer.model_max_length)
     return int(longest) if longest < 10**9 else LONGEST

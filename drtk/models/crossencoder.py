@@ -63,7 +63,9 @@ def load_crossencoder(folder: Path) -> CrossEncoder:
         _check_head(folder, config)
         model, missing = load_weights(AutoModelForSequenceClassification, path)
         if missing:  # transformers draws them at random
-            raise MismatchError(f"{folder}: is no cross-encoder: it has no weights for {missing[0]}")
+            raise MismatchError(
+                f"{folder}: is no cross-encoder: it has no weights for {missing[0]}; drtk train-reranker trains one"
+            )
         tokenizer = load_tokenizer(path, config)
     if settings.get("do_lower_case"):
         lower_cased(tokenizer)

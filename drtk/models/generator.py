@@ -81,7 +81,7 @@ class Generator(nn.Module):
         return int(positions) - before
 
     def states(self, ids: Tensor, attention: Tensor, types: Tensor | None = None) -> Tensor:
-        """The last states, with gradient and in the mode it is in. ids, attention, types: (B, L); returns: (B, L, H)"""
+        """Return the last hidden states, with gradients. ids, attention, types: (B, L); returns: (B, L, H)"""
         given = {"input_ids": ids, "attention_mask": attention} | types_for(self.backbone, types)
         found: Tensor = self.backbone(**given).last_hidden_state
         return found
@@ -110,7 +110,7 @@ class Generator(nn.Module):
         decode: "sample" draws from the softmax at temperature 1, "argmax" takes the likeliest
         masked_ids, attention: (B, L)    hidden: (B, L) bool
         noise: (B, L), uniform in [0, 1): the draw of each place, so that neither its row nor its batch matters
-        types: (B, L), token types; None where all are 0
+        types: (B, L), token types; None if all are 0
         Raises ValueError where "sample" is given no noise.
         """
         if decode == "sample" and noise is None:

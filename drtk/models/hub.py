@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.manifest import UNFINISHED_MANIFEST, check_folder, is_being_made, read_manifest_if_any
+from drtk.io.manifest import UNFINISHED_MANIFEST, check_folder, has_unfinished_part, read_manifest_if_any
 
 _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*.bin"]
 _UNWANTED = ["onnx/*", "openvino/*", "*.onnx", "training_args.bin", "optimizer.bin", "runs/*"]
@@ -14,7 +14,8 @@ _UNWANTED = ["onnx/*", "openvino/*", "*.onnx", "training_args.bin", "optimizer.b
 def locate(model: str) -> Path:
     """The folder of a model; a hub name is fetched into the hub's own cache, or found there.
 
-    Raises MismatchError for an unfinished or damaged folder, DrtkError where there is no such folder, and the hub does not know the name or is out of reach.
+    Raises MismatchError for an unfinished or damaged folder, DrtkError if there is no such folder and the hub does not know
+    the name or cannot be reached.
     """
     path = Path(model).expanduser()
     if path.is_dir():
@@ -24,7 +25,7 @@ def locate(model: str) -> Path:
         return path
     if path.exists():
         raise DrtkError(f"{model}: is a file; expected a model folder")
-    if is_being_made(path):
+    if has_unfinished_part(path):
         raise MismatchError(f"{model}: is unfinished; the command that makes it goes on with --resume")
     name, _, revision = model.partition("@")
     if name.count("/") > 1 or name.startswith((".", "/", "~")):

@@ -89,7 +89,7 @@ def load_list_reranker(folder: Path) -> ListReranker:
 
 
 def shape_of(folder: Path) -> ListShape:
-    """The sizes of the list re-ranker in a folder. Raises DrtkError where they cannot be told."""
+    """Return the sizes of the list re-ranker in a folder. Raises DrtkError if its configuration is damaged."""
     sizes = dict.fromkeys(("width", "depth", "hidden", "layers", "heads", "feedforward"), int)
     content = read_object(folder / CONFIG, **sizes, dropout=float)
     return ListShape(**{name: content[name] for name in ListShape.__dataclass_fields__})

@@ -114,7 +114,7 @@ def lm_head_of(folder: Path, backbone: nn.Module, *, announce: bool = True) -> L
     parts = _PARTS[config.model_type]
     fresh = {f"{parts.dense}.weight", f"{parts.norm}.weight"} <= {*missing}
     if missing and not fresh:
-        raise MismatchError(f"{folder}: its language-model head lacks weights ({missing[0]}); restore its checkpoint")
+        raise MismatchError(f"{folder}: its language-model head lacks weights ({missing[0]}); restore the checkpoint")
     if fresh and announce:
         announce_fresh(folder)
     return LMHead(model, backbone, fresh=fresh).eval()

@@ -16,12 +16,18 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.io.manifest import read_json
 from drtk.text.tokens import open_tokenizer
 
-# Wrappers whose names training code puts before the names of weights.
+# Wrappers whose names training code prefixes to weight names.
 _WRAPPERS = {
     *("_orig_mod", "auto_model", "backbone", "bert", "distilbert", "electra", "encoder", "lm", "model", "module"),
     *("mpnet", "roberta", "transformer", "0"),
 }
-_NO_WEIGHTS = {"inv_freq", "masked_bias", "position_ids", "token_type_ids", "version"}  # in older checkpoints
+_NO_WEIGHTS = {
+    "inv_freq",
+    "masked_bias",
+    "position_ids",
+    "token_type_ids",
+    "version",
+}  # buffers that older checkpoints contain
 _SHOWN = 3  # names of weights in an error
 
 
@@ -80,7 +86,7 @@ def _remote_code(folder: Path) -> str:
 
 
 def load_tokenizer(folder: Path, config: Any) -> Any:
-    """Load the tokenizer of a model folder.
+    """Load the tokenizer of a model folder, and tokenize a word; DrtkError if that fails.
 
     Raises MismatchError if its files are missing or truncated, or if it has more tokens than the model has embeddings.
     """
@@ -99,6 +105,8 @@ def load_tokenizer(folder: Path, config: Any) -> Any:
         raise MismatchError(
             f"{folder}: its tokenizer has {len(tokenizer):,} tokens, but the model has embeddings for {rows:,}; {advice}"
         )
+    with loading_faults(folder, "its tokenizer does not work"):
+        tokenizer("a")
     return tokenizer
 
 
@@ -115,17 +123,16 @@ def _lost_special_tokens(tokenizer: Any) -> list[str]:
 def load_weights(
     auto_class: Any, folder: Path, *, key_mapping: Mapping[str, str] | None = None, **options: Any
 ) -> tuple[Any, list[str]]:
-    """Load a model in float32; also return the names of its weights outside the backbone that the checkpoint lacks.
+    """Load a model in float32. Also return the names of head and pooler weights that the checkpoint lacks.
 
-    The names of poolers are returned too: most models do without one. A prefix that wraps all weights of the backbone
-    (`module.`, `bert.`, …) is removed.
-    Raises MismatchError for backbone weights that are missing, unexpected, or have another shape than config.json says.
+    A prefix that wraps all weights of the backbone (`module.`, `bert.`, …) is removed.
+    Raises MismatchError for backbone weights that are missing, unexpected or of another shape than in config.json.
     """
     given = dict(key_mapping or {})
     draws = torch.get_rng_state()
     model, found = _load(auto_class, folder, given, options)
     if any(_is_needed(model, name) for name in found["missing_keys"]) and (prefix := _wrapper(model, found)):
-        torch.set_rng_state(draws)  # a new head must not depend on the names in the checkpoint
+        torch.set_rng_state(draws)  # the weights of a new head must not depend on the prefix
         model, found = _load(auto_class, folder, {f"^{re.escape(prefix)}": "", **given}, options)
     missing = sorted(name for name in found["missing_keys"] if name.split(".")[-1] not in _NO_WEIGHTS)
     shapes = {name: f"{list(stored)}, not {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]}
@@ -142,7 +149,7 @@ def load_weights(
         advice = (
             f"it needs remote code ({code}), which drtk does not run" if code else "restore weights and config.json"
         )
-        raise MismatchError(f"{folder}: its weights do not fit its config.json ({'; '.join(problems)}); {advice}")
+        raise MismatchError(f"{folder}: its weights do not match its config.json ({'; '.join(problems)}); {advice}")
     return model, [*missing, *shapes]
 
 
@@ -156,7 +163,7 @@ def _load(auto_class: Any, folder: Path, key_mapping: dict[str, str], options: d
         trust_remote_code=False,
         **options,
     )
-    if key_mapping:  # transformers would undo it when the model is saved
+    if key_mapping:  # otherwise transformers reverts the renaming when it saves the model
         kept = [one for one in model._weight_conversions if not key_mapping.keys() & {*one._original_source_patterns}]
         model._weight_conversions = kept
     return model, found
@@ -173,11 +180,11 @@ def _is_needed(model: Any, name: str) -> bool:
 
 
 def _is_backbone(model: Any, name: str) -> bool:
-    """Whether a weight that the model does not have would belong to its backbone."""
+    """Return whether an unexpected weight would belong to the backbone."""
     prefix, body = f"{model.base_model_prefix}.", _body(model)
     inner = name.removeprefix(prefix)
     backbone: nn.Module = model.get_submodule(body.rstrip(".")) if body else model
-    buffers = {name for name, _ in model.named_buffers()}  # no longer stored, but in older checkpoints
+    buffers = {name for name, _ in model.named_buffers()}  # older checkpoints contain them
     parts = inner.split(".")
     if "pooler" in parts or parts[-1] in _NO_WEIGHTS or name in buffers or body + inner in buffers:
         return False
@@ -185,7 +192,7 @@ def _is_backbone(model: Any, name: str) -> bool:
 
 
 def _wrapper(model: Any, found: Mapping[str, Any]) -> str:
-    """Return the known prefix under which the checkpoint has most of the missing weights; "" if there is not just one."""
+    """Return the known prefix under which the checkpoint has most of the missing weights; "" for none or a tie."""
     inner = {name.removeprefix(_body(model)) for name in found["missing_keys"] if _is_needed(model, name)}
     for needed in ({f"{model.base_model_prefix}.{name}" for name in inner}, inner):
         counts: Counter[str] = Counter()

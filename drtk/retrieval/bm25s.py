@@ -123,7 +123,7 @@ class Bm25sIndex:
             raise
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise MismatchError(f"{folder}: holds no whole bm25s index made by drtk: {reason}") from error
+            raise MismatchError(f"{folder}: the bm25s index is incomplete or damaged: {reason}; rebuild it") from error
         ids = RankedIds(folder)
         if len(ids) != library.scores["num_docs"]:
             raise MismatchError(f"{folder}: the index is damaged: its ids and its scores do not belong together")

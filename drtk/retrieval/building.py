@@ -18,7 +18,7 @@ from drtk.retrieval.vectors import Vectors
 
 
 def index_class(kind: str) -> Any:
-    """Return the class of an index type: one of ours, or a faiss factory string.
+    """Return the class of an index type: a type of drtk, or a faiss factory string.
 
     Raises UsageError for a type that is neither.
     """
@@ -31,9 +31,9 @@ def index_class(kind: str) -> Any:
 
 
 def encoder_differences(one: Manifest, other: Manifest) -> list[str]:
-    """Return in what the encoders of two folders differ, by their manifests; nothing where vectors are comparable.
+    """Return the names of the differences between the encoders of two folders; [] if their vectors are comparable.
 
-    What only one of them records (earlier versions recorded less) is not compared.
+    Entries that only one manifest has (earlier versions recorded fewer) are not compared.
     """
     mine, theirs = one.get("encoder"), other.get("encoder")
     if not mine or not theirs:

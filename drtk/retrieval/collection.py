@@ -40,7 +40,7 @@ class Collection:
         # k1 and b that an index of weights was made for, where no others were asked for
         self.advised = {name: value for name, value in advised.items() if getattr(settings, name) is None}
         settings = replace(settings, **self.advised)  # type: ignore[arg-type]
-        self.indexes: list[Any] = [_opened(engine, folder, settings) for folder in folders]
+        self.indexes: list[Any] = [_open_index(engine, folder, settings) for folder in folders]
         self.encoder: dict[str, Any] | None = self.manifest.get("encoder")
         self._unit = wants_unit_length(self.encoder)
         if self.tunable and len(folders) > 1:
@@ -54,7 +54,8 @@ class Collection:
             )
         if differences := encoder_differences(manifest, first):
             raise MismatchError(
-                f"{folder}: holds vectors of another encoder than {first_folder} (different {', '.join(differences)})"
+                f"{folder}: holds vectors of another encoder than {first_folder} (different {', '.join(differences)}); "
+                "search indexes of one encoder"
             )
         if manifest.get("bm25") != first.get("bm25"):
             raise MismatchError(
@@ -92,8 +93,8 @@ class Collection:
         return best_first(ids, [score for ranking in rankings for _, score in ranking], k)
 
 
-def _opened(engine: Any, folder: str, settings: SearchSettings) -> Any:
-    """The index in a folder. What the engine's library raises about a damaged file is a DrtkError."""
+def _open_index(engine: Any, folder: str, settings: SearchSettings) -> Any:
+    """Open the index in a folder. Raises DrtkError for an exception of the engine's library."""
     try:
         return engine.open(Path(folder), settings)
     except (DrtkError, OSError):
@@ -101,5 +102,5 @@ def _opened(engine: Any, folder: str, settings: SearchSettings) -> Any:
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DrtkError(
-            f"{folder}: cannot be opened: {reason}; drtk validate {folder} says whether it is damaged"
+            f"{folder}: cannot be opened: {reason}; drtk validate {folder} reports damaged files"
         ) from error

@@ -65,7 +65,9 @@ class ExactIndex:
         self.ids = RankedIds(folder)
         self._vectors = read_array(folder / VECTORS, dimensions=2, mmap="c")
         if len(self._vectors) != len(self.ids):
-            raise DrtkError(f"{folder}: the index is damaged: {len(self._vectors):,} vectors for {len(self.ids):,} ids")
+            raise DrtkError(
+                f"{folder}: the index is damaged: {len(self._vectors):,} vectors for {len(self.ids):,} ids; rebuild it"
+            )
         self._scale = read_array(folder / SCALE, mmap="c") if self._vectors.dtype == np.int8 else None
         has_full = settings.rescore and (folder / FULL).exists()
         self._full = read_array(folder / FULL, dimensions=2, mmap="c") if has_full else None
@@ -108,7 +110,7 @@ class ExactIndex:
             if scores is None:  # once: pages of fresh memory cost up to a quarter of what the products do
                 scores = torch.empty((tiles, len(block)), device=self._device)
             torch.mm(queries, block.T, out=scores)
-            # NaN or infinite numbers in a passage's vector show in its product with any query.
+            # A NaN or infinite number in a passage vector makes its score for any query NaN or infinite.
             if not bool((finite := scores[0, : len(ranks)].isfinite()).all()):
                 raise self.ids.score_fault(int(self.ids.rows(ranks[~finite].cpu().numpy())[0]))
             keys = keep_best(keys, scores[: len(scaled), : len(ranks)], ranks)

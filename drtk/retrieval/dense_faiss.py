@@ -110,7 +110,7 @@ class FaissIndex:
 
     def __init__(self, folder: Path, settings: DenseSearchSettings) -> None:
         self.ids = RankedIds(folder)
-        self._settings = settings
+        self._folder, self._settings = folder, settings
         factory = read_object(folder / FACTS, factory=str)["factory"]
         try:
             self._index = faiss.read_index(str(folder / ENGINE), faiss.IO_FLAG_MMAP_IFC)
@@ -126,6 +126,7 @@ class FaissIndex:
         self._graph = _graph(self._index)
         self._clusters = faiss.try_extract_index_ivf(self._index)
         self._compares_all = re.fullmatch(r"Flat|SQ\w+|PQ\w+", factory) is not None
+        self._returns_all = self._compares_all and not factory.endswith("fs")
         if self._clusters is not None:
             self._clusters.nprobe = settings.nprobe or max(8, self._clusters.nlist // 16)
         self._on_gpu = _on_gpu(self._index, settings.device)
@@ -166,11 +167,26 @@ class FaissIndex:
         return found
 
     def _raw(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """(scores, rows), both (queries, depth), as faiss gives them; row -1 where it found no more."""
+        """(scores, rows), both (queries, depth), as faiss gives them; row -1 where it found no more.
+
+        faiss leaves out scores that are NaN or -inf. Raises DrtkError where that is why a query gets too few.
+        """
         if self._graph is not None:
             self._graph.hnsw.efSearch = max(depth, self._settings.ef_search or max(128, 2 * depth))
         index = self._on_gpu if self._on_gpu is not None and depth <= GPU_DEPTH else self._index
         scores, rows = index.search(vectors, depth)
+        counts = (rows >= 0).sum(axis=1)
+        if self._returns_all:
+            faulty = counts < depth
+        else:  # clusters may be empty, and fast scan (PQ...fs) returns nothing for a query of zeros
+            with np.errstate(over="ignore"):
+                faulty = (counts == 0) & ~np.isfinite(np.square(vectors).sum(axis=1))
+        if faulty.any():
+            largest = np.abs(vectors[int(np.argmax(faulty))]).max()
+            raise DrtkError(
+                f"{self._folder}: a query has scores that are NaN or infinite: its vector (largest number {largest:.3g}) "
+                "or one of the index is damaged or too large"
+            )
         return scores, rows
 
 

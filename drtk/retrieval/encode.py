@@ -87,9 +87,9 @@ class Embedder:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Return what decides the vectors: model, digests of weights, configuration and tokenizer, pooling, recipe.
+        """Return what determines the vectors: model, digests of weights, configuration and tokenizer, pooling, recipe.
 
-        Both roles of a model have the same identity, whatever prompt or length was chosen for one of them.
+        Both roles of a model have the same identity, independent of a prompt or length chosen for one of them.
         """
         roles: dict[Role, Path] = {role: tower(self.folder, role) for role in ("query", "passage")}
         towers = sorted({*roles.values()})

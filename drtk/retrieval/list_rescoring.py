@@ -81,7 +81,9 @@ class RerankLists(BatchFunction):
             ranks = torch.arange(len(each.rows), device=self._device).unsqueeze(0)
             logits = self._model(vectors, ranks, torch.ones_like(ranks, dtype=torch.bool))[0]  # (candidates,)
             if not bool(logits.isfinite().all()):
-                raise DrtkError(f"{self._name}: gave query '{each.query_id}' a score that is NaN or infinite")
+                raise DrtkError(
+                    f"{self._name}: the score of query '{each.query_id}' is NaN or infinite; check the model's weights"
+                )
             scores = [float(str(score)) for score in logits.cpu().numpy()]
             lines += run_lines(each.query_id, reordered(each.ranking, scores), self._tag)
         return Done(lines, {"pairs": sum(len(each.rows) for each in prepared)})

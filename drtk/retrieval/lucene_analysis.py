@@ -59,7 +59,7 @@ class Analysis:
 
     @classmethod
     def load(cls, folder: Path) -> Analysis:
-        """What `save` wrote. Raises DrtkError where the folder holds no index of Lucene's."""
+        """Load what `save` wrote. Raises DrtkError if the folder has no Lucene index."""
         keys = {"language": str, "stemmer": str, "stopwords": str, "term_vectors": bool}
         content = read_object(folder / ANALYSIS_FILE, **keys)
         return cls(**{key: content[key] for key in keys})

@@ -91,7 +91,7 @@ class ImpactIndex:
 
     @classmethod
     def open(cls, folder: Path, settings: BM25SearchSettings) -> ImpactIndex:
-        """The index in `folder`. Raises DrtkError where it holds none, UsageError for k1, b and RM3."""
+        """Open the index in `folder`. Raises DrtkError if there is none, UsageError for k1, b and RM3."""
         for flag, given in (("--k1", settings.k1), ("--b", settings.b), ("--rm3", settings.rm3 or None)):
             if given is not None:
                 raise UsageError(f"{flag}: {folder} is an index of impacts, whose scores are plain sums")

@@ -59,7 +59,7 @@ class RankedIds:
         return found
 
     def ranking(self, rows: np.ndarray, scores: np.ndarray, k: int | None = None) -> Ranking:
-        """The `k` best of `rows` (hits,) with float32 `scores` (hits,), all where `k` is None, in the order of results.
+        """Return the `k` best of `rows` (hits,) by float32 `scores` (hits,), best first; all if `k` is None.
 
         Raises DrtkError for a score that is NaN or infinite.
         """
@@ -72,7 +72,9 @@ class RankedIds:
     def score_fault(self, row: int) -> DrtkError:
         """Return the error for a row whose score is NaN or infinite."""
         (id,) = self._ids.take([row])
-        return DrtkError(f"{self._folder}: the score of '{id}' is NaN or infinite: a vector is damaged or too large")
+        return DrtkError(
+            f"{self._folder}: the score of '{id}' is NaN or infinite: a vector is damaged or too large; encode and index again"
+        )
 
 
 def keys_of(scores: np.ndarray, ranks: np.ndarray) -> np.ndarray:

@@ -46,7 +46,9 @@ def search(
     again, deeper, until k documents are found whose scores no passage further down could reach.
     """
     if isinstance(batch, np.ndarray) and not (finite := np.isfinite(batch).all(axis=1)).all():
-        raise DrtkError(f"the vector of query '{query_ids[int(np.argmin(finite))]}' has NaN or infinite numbers")
+        raise DrtkError(
+            f"query '{query_ids[int(np.argmin(finite))]}': its vector has NaN or infinite numbers; encode it again"
+        )
     found: list[Ranking] = [[] for _ in query_ids]
     waiting = list(range(len(query_ids)))
     depth = wanted.k + wanted.drop_same_id

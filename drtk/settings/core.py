@@ -27,7 +27,7 @@ class Idle:
     when: Mapping[str, tuple[Any, ...]]
 
 
-MAX_INTEGER = (1 << 63) - 1  # what JSON writers, numpy and itertools take
+MAX_INTEGER = (1 << 63) - 1  # largest that JSON writers, numpy and itertools accept
 
 
 def knob(

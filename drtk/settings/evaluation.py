@@ -53,5 +53,5 @@ class ReportSettings:
     rel: int = knob(1, "The grade from which on a document counts as relevant, where a measure does not say it.")
     drop_same_id: bool = knob(False, "Take a query's own document out of its ranking, before the cut (BEIR).")
     examples: int = knob(3, "Example queries shown.", at_least=0)
-    show: str = knob("", "System set against the first one in the examples; by default the best of the others.")
+    show: str = knob("", "System compared with the first one in the examples; by default the best of the others.")
     title: str = knob("Retrieval report", "Heading of the report.")

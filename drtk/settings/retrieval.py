@@ -122,9 +122,7 @@ class IndexSettings(DenseIndexSettings, BM25IndexSettings, IndexedTextSettings):
 class RunSettings:
     """How much a search gives, and how much it does at a time."""
 
-    k: int | None = knob(
-        None, "Passages to find for each query; by default 1000, for --query 5.", at_least=1, flag="-k"
-    )
+    k: int | None = knob(None, "Passages per query; by default 1000, with --query 5.", at_least=1, flag="-k")
     batch: int = knob(1000, "Queries searched together.", at_least=1)
 
 

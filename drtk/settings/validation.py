@@ -16,7 +16,7 @@ class ValidationSettings:
 
     kind: Kind | None = knob(
         None,
-        "What the file holds. [default: recognized, except queries, passages without titles, and judgements or MS MARCO runs "
+        "What the file contains. [default: recognized, except queries, passages without titles, and judgements or MS MARCO runs "
         "of three columns]",
         flag="--as",
     )

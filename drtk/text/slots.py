@@ -44,7 +44,7 @@ class Slotted(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Ids of the special tokens around a text, and what corruption must know of the vocabulary.
+    """Ids of the special tokens around a text, and the vocabulary that corruption needs.
 
     between: ids of the special tokens between the two texts of a pair
     has_types: whether the second text of a pair has another token type than the first
@@ -57,7 +57,7 @@ class Frame(NamedTuple):
     has_types: bool
 
     def around(self, text: Text) -> Text:
-        """The text between its special tokens, which have the token types of the tokens beside them."""
+        """Return the text with its special tokens, which get the token type of their neighbor."""
         weights = None if text.weights is None else np.pad(text.weights, 1)
         types = None
         if self.has_types and text.types is not None and len(text.types):

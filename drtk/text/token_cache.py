@@ -21,7 +21,7 @@ import orjson
 
 from drtk.errors import DrtkError, RecordError
 from drtk.io.intake import Intake
-from drtk.io.integrity import files_in, is_whole, record_files, sealed
+from drtk.io.integrity import add_digest, files_in, is_intact, record_files
 from drtk.io.jsonl import join, read_passages
 from drtk.io.manifest import folder_entry, read_object, write_json
 from drtk.io.progress import log
@@ -84,8 +84,8 @@ def tokenised(request: Request, tokenizer: WordPieceTokenizer, *, intake: Intake
 
 
 def _is_at_hand(folder: Path, intake: Intake) -> bool:
-    """Whether the corpus was tokenised, with no more bad records left out than this run forgives, and is not damaged."""
-    if not is_whole(folder, META):
+    """Return whether an intact cache exists that skipped no more bad records than this run allows."""
+    if not is_intact(folder, META):
         return False
     return bool(read_object(folder / META, bad=int)["bad"] <= intake.skip_bad - intake.bad)
 
@@ -111,8 +111,8 @@ def _tokenise(
     folder: Path, request: Request, digests: dict[str, str], tokenizer: WordPieceTokenizer, intake: Intake
 ) -> None:
     """Make `folder`, by way of a temporary one, so that a half-made corpus is never seen."""
-    if folder.exists() and not is_whole(folder, META):
-        log(f"{folder}: is damaged, or was made by an older drtk; it is made again")
+    if folder.exists() and not is_intact(folder, META):
+        log(f"{folder}: is damaged or from an older version; rebuilding it")
     log(f"tokenising {request.called} for {tokenizer.name} (once)")
     making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}-making-"))
     before = intake.bad
@@ -129,7 +129,7 @@ def _tokenise(
         meta |= {"tokenizer": tokenizer.name, "largest": tokenizer.largest}
         meta |= {"specials": sorted(tokenizer.specials), "has_specials": building.has_specials}
         meta["files"] = record_files(making, files_in(making), times=True)
-        write_json(making / META, sealed(meta))
+        write_json(making / META, add_digest(meta))
         replace_folder(making, folder)
     except OSError:
         if not folder.exists():  # otherwise another process was quicker, and what it made is as good

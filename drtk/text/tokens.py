@@ -32,12 +32,12 @@ def load_tokenizer(name: str) -> Any:
         return open_tokenizer(place, revision=revision)
     except DrtkError:
         raise
-    except Exception as error:  # the Rust half raises plain ones for a damaged tokenizer.json
+    except Exception as error:  # tokenizers raises plain Exception for a damaged tokenizer.json
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DrtkError(f"{name}: no tokenizer could be loaded: {reason}") from error
 
 
-_ALSO = ("tokenizer.json", "tokenizer.model", "tekken.json", "tiktoken.model")  # instead of a family's own files
+_ALSO = ("tokenizer.json", "tokenizer.model", "tekken.json", "tiktoken.model")  # alternatives to a family's own files
 _VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "spm.model")
 _ADVICE = "copy them from the model it was made from"
 
@@ -45,7 +45,7 @@ _ADVICE = "copy them from the model it was made from"
 def open_tokenizer(place: str, *, revision: str | None = None) -> Any:
     """Load the tokenizer of a folder or hub name with transformers.
 
-    Raises MismatchError if its vocabulary is missing: transformers makes up a tokenizer then.
+    Raises MismatchError if its vocabulary is missing: transformers would create a tokenizer without one.
     """
     from transformers import AutoTokenizer
     from transformers.utils import cached_file
@@ -62,7 +62,7 @@ def open_tokenizer(place: str, *, revision: str | None = None) -> Any:
             raise
         raise MismatchError(f"{place}: has no tokenizer files (tokenizer.json); {_ADVICE}") from error
     files = {key: name for key, name in type(tokenizer).vocab_files_names.items() if name and "config" not in key}
-    if not files or any(map(exists, _ALSO)):  # without files: bytes or characters
+    if not files or any(map(exists, _ALSO)):  # without files: byte or character tokenizers
         return tokenizer
     own = [name for key, name in files.items() if key != "tokenizer_file"]
     merges = files.get("merges_file")

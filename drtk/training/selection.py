@@ -121,12 +121,12 @@ class Selection:
 
 
 def _read_best(path: Path) -> Best:
-    """Read the best measurement of a checkpoint. Raises DrtkError for a file of other content."""
+    """Read the best evaluation of a checkpoint. Raises DrtkError for a damaged file."""
     content = read_json(path)
     known: dict[str, Any] = {"since": 0} | (content if isinstance(content, dict) else {})
     kinds = {"step": (int,), "value": (int, float), "since": (int,)}
     if known.keys() != kinds.keys() or any(type(known[name]) not in kinds[name] for name in kinds):
-        raise DrtkError(f"{path}: is not the best measurement of a training; --force without --resume begins again")
+        raise DrtkError(f"{path}: is not the record of a best evaluation; --force without --resume begins again")
     return Best(**known)
 
 

@@ -70,9 +70,9 @@ class Forkserver:
         self.client = CLIENT.format(python=sys.executable, socket=str(self._socket))
 
     def start(self, arguments: list[str], folder: Path, told: Path, *, die_at: int | None = None) -> Running:
-        """`drtk ARGUMENTS` in `folder`, what it says on stderr kept in the file `told`.
+        """Start `drtk ARGUMENTS` in `folder`, with stderr in the file `told`.
 
-        die_at: which of its calls that change files it is killed before, counted from 1
+        die_at: kill it before its n-th call that changes files, counted from 1
         """
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(self._socket))
@@ -136,7 +136,7 @@ def _answer(connection: socket.socket) -> None:
 
 
 def die_at(number: int) -> None:
-    """Let this process be killed before its `number`-th call that changes files: renames, removals, fsync, opening to write."""
+    """Kill this process before its `number`-th call that changes files: rename, remove, fsync, open for writing."""
     left = number
 
     def counted(call: Callable[..., Any]) -> Callable[..., Any]:

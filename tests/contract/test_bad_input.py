@@ -512,7 +512,7 @@ def test_ctrl_c_keeps_the_part_and_resuming_equals_the_uninterrupted_run(output:
     assert running.stderr is not None
     told = running.stderr.read().decode()
     assert told.splitlines()[-1] == "drtk: interrupted"
-    assert f"{output}.part: keeps what was made from 1,000 records; --resume goes on" in told
+    assert f"{output}.part: has the output of 1,000 records; --resume continues from there" in told
     assert "Traceback" not in told
     assert sorted(os.listdir()) == [f"{output}.part", f"{output}.part.json"]
     assert finished(output) == Path("expected").read_bytes()

@@ -79,7 +79,7 @@ def test_every_command_shares_its_options_with_those_of_its_shape() -> None:
         assert expected[function.shape] <= set(function.common_flags), name
 
 
-def test_every_option_that_writes_a_file_is_known_to_its_command() -> None:
+def test_every_option_that_names_an_output_is_declared_in_writes() -> None:
     for name, function in FUNCTIONS.items():
         parameters = inspect.signature(function).parameters.values()
         options = {
@@ -95,13 +95,13 @@ def test_every_option_that_writes_a_file_is_known_to_its_command() -> None:
     ("name", "option"), [(name, option) for name in FILTERS for option in getattr(FUNCTIONS[name], "writes", ())]
 )
 @pytest.mark.parametrize("other", ["out", "./out", "linked/out", "to-out"])
-def test_two_outputs_of_one_place_are_refused(name: str, option: str, other: str, collection: Collection) -> None:
+def test_two_options_cannot_name_the_same_output(name: str, option: str, other: str, collection: Collection) -> None:
     Path("linked").symlink_to(".")
     Path("to-out").symlink_to("out")
     flag = f"--{option.replace('_', '-')}"
     outcome = here(*arguments(name, collection, collection[CALLS[name].input], "out"), flag, other)
     assert outcome.status == 2
-    assert f"--output and {flag} name the same output, {other}; each needs a name of its own" in outcome.err
+    assert f"--output and {flag} name the same output, {other}; use different names" in outcome.err
     assert not Path("out").exists()
 
 
@@ -167,7 +167,7 @@ def test_skip_done_leaves_a_current_output_and_renews_an_outdated_one(name: str,
     assert Path("out").stat().st_ino == made
     if CALLS[name].input:
         source.write_bytes(b"".join(source.read_bytes().splitlines(keepends=True)[:-1]))
-        assert f"drtk: {name}: out is not up to date: other in\n" in done(*call).err
+        assert f"drtk: {name}: out is out of date; changed: in\n" in done(*call).err
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(CALLS) if CALLS[name].grow and name in FUNCTIONS])
@@ -276,7 +276,7 @@ def test_interrupted_then_resumed_equals_uninterrupted(name: str, collection: Co
     Path("in").write_bytes(with_a_torn_line(name, whole, at=lines * 4 // 5))
     interrupted = here(*arguments(name, collection, "in", "out.zst"))
     assert interrupted.status == 1
-    assert "--resume goes on" in interrupted.err
+    assert "--resume continues" in interrupted.err
     assert Path("out.zst.part").exists()
     assert not Path("out.zst").exists()
     assert here(*arguments(name, collection, "in", "out.zst")).status == 1  # not silently begun again

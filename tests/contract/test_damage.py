@@ -1,4 +1,4 @@
-"""Damaged folders and caches: a few of the damages that tests/slow/test_damaged_folders.py applies by the hundred."""
+"""Damaged folders and caches: a sample of the damages of tests/slow/test_damaged_folders.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.vectors import embeddings
 
 
 @pytest.mark.parametrize("name", ["exact", "bm25s", "embeddings", "encoder"])
-def test_a_damaged_folder_gives_the_same_results_or_one_error(
+def test_a_damaged_folder_gives_the_same_results_or_a_one_line_error(
     name: str, collection: Collection, tmp_path: Path
 ) -> None:
     (tmp_path / "made").mkdir()
@@ -30,7 +30,7 @@ def test_a_damaged_folder_gives_the_same_results_or_one_error(
     assert check_damages(subject, 12, tmp_path, seed=f"quick {name}") > 4
 
 
-def test_damaged_caches_are_made_again(collection: Collection, tmp_path: Path) -> None:
+def test_damaged_caches_are_rebuilt(collection: Collection, tmp_path: Path) -> None:
     tokenizer = WordPieceTokenizer(str(collection["model"]))
     corpus = tmp_path / "corpus.jsonl.gz"
     corpus.write_bytes(gzip.compress(collection["queried.jsonl"].read_bytes()))
@@ -87,7 +87,7 @@ def test_validate_compares_large_files_which_opening_does_not(tmp_path: Path) ->
     assert b"00000.npy: its content changed after it was written" in found.out
 
 
-def test_a_folder_without_a_record_is_opened_and_not_compared(index: Path) -> None:
+def test_a_folder_without_digests_is_opened_without_a_check(index: Path) -> None:
     forget_record(index)
     found = done("validate", str(index))
     assert b"warning  not-compared" in found.out
@@ -95,14 +95,14 @@ def test_a_folder_without_a_record_is_opened_and_not_compared(index: Path) -> No
     assert here("show", str(index)).status == 0
 
 
-def test_a_damaged_folder_is_not_done(collection: Collection, index: Path) -> None:
+def test_skip_done_rebuilds_a_damaged_folder(collection: Collection, index: Path) -> None:
     call = ["index", str(collection["vectors"]), "--type", "exact", "-o", str(index), "--skip-done", "--force", "-q"]
     (index / "ids.txt").write_bytes(b"d0\n")
     done(*call)
     assert b"no problems found" in done("validate", str(index)).out
 
 
-def test_a_faiss_index_without_its_factory_or_exact_vectors_is_refused(collection: Collection, tmp_path: Path) -> None:
+def test_a_faiss_index_without_its_factory_or_exact_vectors_is_rejected(collection: Collection, tmp_path: Path) -> None:
     index = tmp_path / "i"
     done("index", str(collection["vectors"]), "--type", "SQ8", "-o", str(index), "-q")
     call = ["search", str(index), str(collection["queries.jsonl"]), "--quiet"]
@@ -111,15 +111,15 @@ def test_a_faiss_index_without_its_factory_or_exact_vectors_is_refused(collectio
     (tmp_path / "without" / "full.npy").unlink()
     found = here("search", str(tmp_path / "without"), *call[2:])
     assert found.status == 1
-    assert found.err.startswith(f"drtk: {tmp_path}/without/full.npy: is missing; make the folder again with drtk index")
+    assert found.err.startswith(f"drtk: {tmp_path}/without/full.npy: is missing; rebuild the folder with drtk index")
     forget_record(index)
     (index / "faiss.json").write_text("{}")
     found = here(*call)
     assert (found.status, found.err.count("\n")) == (1, 1)
-    assert "faiss.json: expected 'factory' to be text, it is missing" in found.err
+    assert "faiss.json: expected 'factory' to be a string, but it is missing" in found.err
 
 
-def test_a_bm25s_index_with_another_vocabulary_is_refused(collection: Collection, tmp_path: Path) -> None:
+def test_a_bm25s_index_with_another_vocabulary_is_rejected(collection: Collection, tmp_path: Path) -> None:
     index = Path(shutil.copytree(collection["bm25s"], tmp_path / "i"))
     (index / "vocab.index.json").write_text("{}")
     found = here("search", str(index), str(collection["queries.jsonl"]), "--quiet")

@@ -1,4 +1,4 @@
-"""Input made to do harm, or made by accident: each ends in one clear line, within bounded memory."""
+"""Malicious or malformed input: each case is a one-line error within bounded memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ LONG_LINES = {
 
 @pytest.mark.parametrize("case", LONG_LINES)
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_line_above_the_limit_is_named(case: str, compressed: bool) -> None:
+def test_a_line_above_the_limit_is_reported(case: str, compressed: bool) -> None:
     content, call, line = LONG_LINES[case]
     Path("run").write_bytes(b"q Q0 d 1 1 t\n")
     Path("qrels").write_bytes(b"q\td\t1\n")
@@ -75,7 +75,7 @@ def test_lines_up_to_the_limit_are_read_and_validate_reports_longer_ones() -> No
     assert "; see drtk convert --help" in here("--max-line-bytes", "100", "convert", "--no-such-option").err
 
 
-def test_a_run_read_in_blocks_leaves_endless_lines_to_the_other_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_block_reader_leaves_long_lines_to_the_line_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("run").write_bytes(b"\n" * 3000)
     monkeypatch.setattr(run_blocks, "_LARGEST_QUERY", 1000)
     with pytest.raises(NotPlain):
@@ -97,7 +97,7 @@ def test_a_decompression_bomb_ends_in_one_line_within_bounded_memory() -> None:
 
 @pytest.mark.parametrize("levels", [201, 300, 2000])
 @pytest.mark.parametrize("array", [False, True])
-def test_deeply_nested_json_is_named(levels: int, array: bool) -> None:
+def test_deeply_nested_json_is_reported(levels: int, array: bool) -> None:
     nested = b'{"_id": "b", "text": "two", "more": ' + b"[" * levels + b"]" * levels + b"}"
     Path("in").write_bytes(b'[{"_id": "a", "text": "one"},\n' + nested + b"]" if array else FIRST + nested)
     assert_one_line(here("convert", "in", "--as", "passages"), 1, "drtk: in:2: ")
@@ -121,7 +121,7 @@ def test_json_nested_as_deep_as_allowed_is_written_again() -> None:
      {"seconds": "x"}],
     ids=str,
 )  # fmt: skip
-def test_a_journal_with_fields_of_other_types_is_refused(damage: dict[str, object]) -> None:
+def test_a_journal_with_fields_of_wrong_types_is_rejected(damage: dict[str, object]) -> None:
     Path("in").write_bytes(FIRST)
     journal = {"settings": {}, "sources": [], "others": [], "records": 1, "lines": 1, "offset": 2, "digest": "d"}
     Path("out.part").write_bytes(b"xx")
@@ -135,7 +135,7 @@ def test_a_journal_with_fields_of_other_types_is_refused(damage: dict[str, objec
     ["chunk in -o out --max-words 18446744073709551616", "chunk in -o out --skip-bad 18446744073709551616",
      "chunk in -o out --seed -18446744073709551616", "show in -n 18446744073709551616"],
 )  # fmt: skip
-def test_integers_beyond_64_bits_are_wrong_usage(arguments: str) -> None:
+def test_integers_beyond_64_bits_are_usage_errors(arguments: str) -> None:
     Path("in").write_bytes(FIRST)
     assert_one_line(here(*arguments.split()), 2, ": must be below 2^63, is ")
 
@@ -144,9 +144,9 @@ def test_integers_beyond_64_bits_are_wrong_usage(arguments: str) -> None:
     ("content", "kind", "told"),
     [(b"q Q0 d 18446744073709551616 1 t\n", "run", "rank '18446744073709551616' does not fit into 64 bits"),
      (b"q\td\t18446744073709551616\n", "qrels", "grade '18446744073709551616' does not fit into 64 bits"),
-     (b"q\td\t18446744073709551616\n", "run", "rank '18446744073709551616' is not a whole number from 1 on")],
+     (b"q\td\t18446744073709551616\n", "run", "rank '18446744073709551616' must be an integer from 1 to 2^63 - 1")],
 )  # fmt: skip
-def test_numbers_beyond_64_bits_in_a_file_are_named(content: bytes, kind: str, told: str) -> None:
+def test_numbers_beyond_64_bits_in_a_file_are_reported(content: bytes, kind: str, told: str) -> None:
     Path("in").write_bytes(content)
     assert_one_line(here("convert", "in", "--as", kind, "-o", "out"), 1, f"drtk: in:1: {told}")
 
@@ -157,13 +157,13 @@ def test_numbers_beyond_64_bits_in_a_file_are_named(content: bytes, kind: str, t
      ("expand-queries in --model m --top-p 0", "--top-p: must be at least 1e-06"),
      ("chunk in --punkt-mb 1e308", "--punkt-mb: must be at most 1000000.0")],
 )  # fmt: skip
-def test_figures_that_cannot_be_computed_with_are_wrong_usage(arguments: str, told: str) -> None:
+def test_unusable_option_values_are_usage_errors(arguments: str, told: str) -> None:
     Path("in").write_bytes(FIRST)
     assert_one_line(here(*arguments.split()), 2, told)
 
 
 @pytest.mark.parametrize("arguments", ["chunk caf\udce9 -o out", "fuse a b --tag \udcff -o out", "show caf\udce9"])
-def test_arguments_that_are_not_utf8_are_wrong_usage(arguments: str) -> None:
+def test_arguments_that_are_not_utf8_are_usage_errors(arguments: str) -> None:
     Path("caf\udce9").write_bytes(FIRST)
     outcome = process(*arguments.split())
     assert_one_line(outcome, 2, ": is not UTF-8; choose another name")
@@ -175,7 +175,7 @@ def test_arguments_that_are_not_utf8_are_wrong_usage(arguments: str) -> None:
      {"title": "two", "title_weights": 3}, {"title": "two", "title_weights": ["x"]}],
 )  # fmt: skip
 @pytest.mark.parametrize("html", [False, True])
-def test_weights_that_are_no_numbers_are_named(fields: dict[str, object], html: bool, collection: Collection) -> None:
+def test_non_numeric_term_weights_are_reported(fields: dict[str, object], html: bool, collection: Collection) -> None:
     row = {
         "_id": "a",
         "text": "one two",
@@ -187,7 +187,7 @@ def test_weights_that_are_no_numbers_are_named(fields: dict[str, object], html: 
     assert_one_line(outcome, 1, "passage 'a': its weights must be a list of numbers")
 
 
-ESCAPES = "\x1b[31mred\x1b[0m \x9b2J \x07 \x7f\r"  # colour, clearing the screen, a bell
+ESCAPES = "\x1b[31mred\x1b[0m \x9b2J \x07 \x7f\r"  # color, clear screen, bell
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -197,26 +197,26 @@ def passage(**fields: object) -> bytes:
     )
 
 
-@pytest.mark.parametrize("colour", [False, True])
+@pytest.mark.parametrize("color", [False, True])
 def test_control_characters_are_escaped_where_texts_are_shown(
-    colour: bool, collection: Collection, monkeypatch: pytest.MonkeyPatch
+    color: bool, collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = str(collection["model"])
     pieces = WordPieceTokenizer(model)([f"one two {ESCAPES} three"])[0]
     weights = {"weights": [1.0] * len(pieces.ids), "metadata": {"weights_tokenizer": model}}
     Path("in").write_bytes(passage(**weights))
     Path("table").write_bytes(f"a\tb {ESCAPES}\n".encode())
-    if colour:
+    if color:
         monkeypatch.setenv("FORCE_COLOR", "1")
     for call in ("show in", "show table", "show in --weights", f"show in --preset mlm --model {model}"):
         shown = done(*call.split()).out.decode()
         assert "red" in shown, call
-        plain = re.sub("\x1b\\[(0|[0-9]+;48;5;[0-9]+)m", "", shown) if colour else shown  # drtk's own colours
+        plain = re.sub("\x1b\\[(0|[0-9]+;48;5;[0-9]+)m", "", shown) if color else shown  # drtk's own colors
         assert CONTROLS.search(plain) is None, call
-    assert "\\x1b[31mred" in done("show", "in", "--weights").out.decode().replace(" ", "") or colour
+    assert "\\x1b[31mred" in done("show", "in", "--weights").out.decode().replace(" ", "") or color
 
 
-def test_control_characters_are_escaped_in_reports_of_what_is_wrong() -> None:
+def test_control_characters_are_escaped_in_error_messages() -> None:
     Path("in").write_bytes(passage() + passage())
     Path("run").write_bytes(b"q Q0 a\x1b[31m 1 1 t\n" * 2)
     for call in (
@@ -231,7 +231,7 @@ def test_control_characters_are_escaped_in_reports_of_what_is_wrong() -> None:
         assert "\\x1b" in outcome.out.decode() + outcome.err, call
 
 
-def test_control_characters_are_escaped_in_what_a_search_shows(
+def test_control_characters_are_escaped_in_search_results(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("in").write_bytes(passage())

@@ -1,6 +1,6 @@
 """Kill commands before each of their calls that change files; the next command must complete or clean up what is left.
 
-tests/unit/cli/test_kill_points.py does the same to a filter and a maker of folders that load no libraries.
+tests/unit/cli/test_kill_points.py does the same to a small filter and a small folder command that load no libraries.
 """
 
 from __future__ import annotations
@@ -19,15 +19,21 @@ from tests.contract.collection import Collection, documents
 from tests.contract.forkserver import Forkserver
 
 SIGKILLED = 128 + 9
-VARYING = ("started", "seconds", "command", "corpus")  # entries of manifests that differ with time and folder
-REFUSED = re.compile(r"exists already; --force replaces it|holds an interrupted run; --")
+VARYING = (
+    "started",
+    "seconds",
+    "command",
+    "corpus",
+    "manifest_digest",
+)  # entries of manifests that differ with time and folder
+REJECTED = re.compile(r"exists already; --force replaces it|holds an interrupted run; --")
 
 
 @dataclass(frozen=True)
 class Killed:
-    """A call that is killed. {NAME} is a part of the collection; `in` holds documents, `out` is the output.
+    """A command line to kill. {NAME} is an entry of the collection; `in` contains documents, `out` is the output.
 
-    other: options that give the finished output that is replaced
+    other: options that make the earlier output, which is replaced
     resumes: whether the command has --resume
     """
 
@@ -52,7 +58,7 @@ KILLED = {
 
 
 def state(folder: Path) -> dict[str, Any]:
-    """The files in a folder: their content, but of manifests what does not change from run to run."""
+    """Return the contents of a folder's files; of manifests, only entries that are the same in every run."""
     return {str(item.relative_to(folder)): stable(item) for item in sorted(folder.rglob("*")) if item.is_file()}
 
 
@@ -64,7 +70,7 @@ def stable(file: Path) -> Any:
 
 @dataclass
 class Runs:
-    """Runs one command in copies of a folder."""
+    """Run one command in copies of a folder."""
 
     arguments: list[str]
     forkserver: Forkserver
@@ -81,7 +87,7 @@ class Runs:
         return (self.place / "told").read_text()
 
     def killed(self, begin: Path, flags: list[str]) -> Iterator[tuple[int, Path]]:
-        """Copies of the folder `begin` in which the command was killed before its first call, its second, and so on."""
+        """Yield copies of `begin` in which the command was killed before its first call, its second, and so on."""
         number = 1
         while True:
             folder = self.place / "killed"
@@ -89,7 +95,7 @@ class Runs:
             status = self(folder, *flags, die_at=number)
             assert status in (0, SIGKILLED), self.told
             if status == 0:
-                assert number > 20  # it was looked at closely
+                assert number > 20  # enough calls are counted
                 return
             yield number, folder
             shutil.rmtree(folder)
@@ -122,7 +128,7 @@ def test_killed_at_every_call(
             status = run(place / "again", *flags)
             where = f"killed before call {number}, then {flags}: {run.told}"
             found = state(place / "again")
-            if status == 1 and "--force" not in flags and REFUSED.search(run.told):
+            if status == 1 and "--force" not in flags and REJECTED.search(run.told):
                 left = {name for name in found if ".part" in name}
                 assert {name: found[name] for name in found.keys() - left} in (whole, old), where
             else:

@@ -1,4 +1,4 @@
-"""Five hundred damages to folders of every kind: results stay the same, or one line says what is wrong."""
+"""Apply 500 damages to folders of every kind: the results are the same, or there is a one-line error."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Subjects:
 
 
 @pytest.mark.parametrize("name", [*INDEXES, "embeddings", *MODELS])
-def test_a_damaged_folder_gives_the_same_results_or_one_error(name: str, subjects: Subjects, tmp_path: Path) -> None:
+def test_a_damaged_folder_gives_the_same_results_or_a_one_line_error(
+    name: str, subjects: Subjects, tmp_path: Path
+) -> None:
     if name in ("bm25", "impact"):
         need_lucene()
     assert check_damages(subjects[name], COUNT, tmp_path, seed=name) > COUNT * 0.6
 
 
 @pytest.mark.parametrize("name", [*INDEXES, "embeddings", *MODELS])
-def test_a_damaged_folder_without_a_record_gives_no_traceback(name: str, subjects: Subjects, tmp_path: Path) -> None:
+def test_a_damaged_folder_without_digests_causes_no_traceback(name: str, subjects: Subjects, tmp_path: Path) -> None:
     if name in ("bm25", "impact"):
         need_lucene()
     check_damages(subjects[name], UNRECORDED, tmp_path, seed=name, unrecorded=True)
@@ -43,7 +45,7 @@ def test_validate_finds_every_change(name: str, subjects: Subjects, tmp_path: Pa
     check_validate(subjects[name], COUNT, tmp_path, seed=name)
 
 
-def test_a_damaged_cache_of_tokens_is_made_again(subjects: Subjects, tmp_path: Path) -> None:
+def test_a_damaged_token_cache_is_rebuilt(subjects: Subjects, tmp_path: Path) -> None:
     corpus, model = subjects.collection["queried.jsonl"], WordPieceTokenizer(str(subjects.collection["model"]))
 
     def use() -> list[list[int]]:
@@ -54,12 +56,12 @@ def test_a_damaged_cache_of_tokens_is_made_again(subjects: Subjects, tmp_path: P
     check_cache_damages("tokens", use, COUNT, tmp_path, seed="tokens")
 
 
-def test_a_damaged_cache_of_corpora_is_made_again(subjects: Subjects, tmp_path: Path) -> None:
+def test_a_damaged_corpus_cache_is_rebuilt(subjects: Subjects, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl.gz"
     corpus.write_bytes(gzip.compress(subjects.collection["documents.jsonl"].read_bytes()))
     check_cache_damages("corpora", lambda: [*CorpusStore.open(corpus)], COUNT, tmp_path, seed="corpora")
 
 
-def test_a_damaged_cache_of_digests_is_made_again(subjects: Subjects, tmp_path: Path) -> None:
+def test_a_damaged_digest_cache_is_rebuilt(subjects: Subjects, tmp_path: Path) -> None:
     corpus = subjects.collection["documents.jsonl"]
     check_cache_damages("digests", lambda: content_digest(corpus), COUNT, tmp_path, seed="digests")

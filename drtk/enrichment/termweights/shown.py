@@ -55,7 +55,7 @@ def weighted(passages: Iterable[Passage], *, top: int, tokenizer: str = "") -> I
 def _parts(text: str, weights: Any, tokenizer: WordPieceTokenizer, id: str) -> list[Word]:
     """The whole text as stretches; a word weighs what the heaviest of its pieces does."""
     if not isinstance(weights, list) or not all(type(weight) in (int, float) for weight in weights):
-        raise MismatchError(f"passage '{id}': its weights must be a list of numbers")
+        raise MismatchError(f"passage '{id}': its weights must be a list of numbers; run drtk termweight again")
     pieces = tokenizer([text])[0]
     if len(weights) != len(pieces.ids):
         raise MismatchError(

@@ -1,4 +1,4 @@
-"""Whether weights keep masking off words that say nothing: the share of these among what would be hidden (ROM; methods: section 4.3)."""
+"""Compute the share of stop words and punctuation among tokens masked by weight (ROM; methods: section 4.3)."""
 
 from __future__ import annotations
 

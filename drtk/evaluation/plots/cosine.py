@@ -1,4 +1,4 @@
-"""Cosines of sentence pairs by how alike people find them (figure 2-2 of Chuang's thesis)."""
+"""Plot the cosines of sentence pairs by human similarity rating (figure 2-2 of Chuang's thesis)."""
 
 from __future__ import annotations
 

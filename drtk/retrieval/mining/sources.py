@@ -22,9 +22,9 @@ Item = TypeVar("Item")
 INDEX = "index"  # the kind in its manifest
 _INSTEAD = {  # kind of a file -> where it belongs
     kinds.JUDGEMENTS: "; judgements: --qrels FILE",
-    kinds.RANKED: "; judgements: --qrels FILE; ranked pairs become a run by drtk convert FILE --as run, triples become "
-    "examples by drtk convert FILE --as examples",
-    kinds.CANDIDATES: "; candidates become a run by drtk convert FILE --as run | sort -s -k1,1",
+    kinds.RANKED: "; judgements: --qrels FILE; ranked pairs: convert them with drtk convert FILE --as run; triples: convert them "
+    "with drtk convert FILE --as examples",
+    kinds.CANDIDATES: "; candidates: convert them with drtk convert FILE --as run | sort -s -k1,1",
     kinds.QUERIES: "; queries: --queries FILE",
     kinds.PASSAGES: "; passages: --corpus FILE",
     kinds.EITHER: "; queries: --queries FILE, passages: --corpus FILE",

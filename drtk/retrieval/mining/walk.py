@@ -132,8 +132,8 @@ class Mining:
             yield asked
         if unjudged and not seen and self.judgements is not None:
             raise MismatchError(
-                f"{name_of(self._first)}: no query of the runs has judgements; "
-                f"it has '{example}', the judgements have '{next(iter(self.judgements))}'"
+                f"{name_of(self._first)}: no query of the runs has judgements "
+                f"(runs: '{example}', judgements: '{next(iter(self.judgements))}'); pass the judgements of these queries"
             )
         # Told once, at the end: these are counts of what was read, which a resumed run reads again.
         missing = len(self.judgements.keys() - seen) if self.judgements is not None else 0
@@ -224,7 +224,7 @@ class Mining:
         """The examples of a window of queries, in order; `tell` hears of each pool."""
         found = []
         for pool in self.pools(window):
-            self._note_judged(pool)
+            self._record_judged(pool)
             example = self.stages.miner.example(pool)
             self._count(pool)
             tell(pool)
@@ -232,14 +232,20 @@ class Mining:
                 found.append(example)
         return found
 
-    def _note_judged(self, pool: Pool) -> None:
-        """Count, by source, the queries with a judged document among what was retrieved or is known as a positive."""
+    def _record_judged(self, pool: Pool) -> None:
+        """Record per source whether a judged document is among its hits and the known positives (1), or not yet (0).
+
+        Stored in the counts because a resumed run does not see the earlier windows again.
+        """
         if self.judgements is None:
             return
-        judged = self.counts.setdefault("queries_with_judged", {})
+        judged = self.counts.setdefault("judged_found", {})
         for name, ranked in pool.asked.found.items():
-            found = self._judged_hits(name).add(pool.query_id, [*ranked.ids, *pool.asked.positives])
-            judged[name] = judged.get(name, 0) + found
+            if not judged.get(name):
+                hits = self._judged_hits(name)
+                hits.add(pool.query_id, [*ranked.ids, *pool.asked.positives])
+                if hits.found or hits.problem():
+                    judged[name] = hits.found
 
     def _judged_hits(self, name: str) -> JudgedHits:
         if name not in self._judged:
@@ -249,17 +255,16 @@ class Mining:
         return self._judged[name]
 
     def unjudged_sources(self) -> list[str]:
-        """Describe the sources that retrieved none of the judged documents."""
-        counted = self.counts.get("queries_with_judged", {})  # also of windows before --resume
-        problems = [hits.problem() for name, hits in self._judged.items() if not counted.get(name)]
-        return [problem for problem in problems if problem is not None]
+        """Return a message for each source that retrieved none of the judged documents."""
+        lacking = [name for name, found in self.counts.get("judged_found", {}).items() if not found]
+        return [self._judged_hits(name).problem() or f"{name}: no judged document was retrieved" for name in lacking]
 
-    def mismatch(self) -> str | None:
-        """Describe judgements of other ids than the sources have; None if ids were checked with a corpus, or agree."""
+    def id_mismatch(self) -> str | None:
+        """Describe an id mismatch between sources and judgements; None if the ids agree or were checked with a corpus."""
         problems = self.unjudged_sources()
-        if self._corpus is not None or not problems or any(self.counts["queries_with_judged"].values()):
+        if self._corpus is not None or not problems or any(self.counts["judged_found"].values()):
             return None
-        return f"{problems[0]}; judged documents would become negatives (--corpus FILE checks all ids)"
+        return f"{problems[0]}. Judged documents would become negatives; --corpus FILE checks all ids"
 
     def _count(self, pool: Pool) -> None:
         if pool.left_out and pool.left_out != WITHOUT_NEGATIVES:

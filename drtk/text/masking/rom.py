@@ -1,4 +1,4 @@
-"""Masking by weight and chance (ROM, Long 2022, section 3.3; methods: section 4.3)."""
+"""Mask words by weight plus noise (ROM, Long 2022, section 3.3; methods: section 4.3)."""
 
 from __future__ import annotations
 

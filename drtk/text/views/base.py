@@ -17,7 +17,7 @@ from drtk.text.views import VIEWS
 Parts = dict[str, Text]
 Crop = Literal["head", "random"]
 Title = Literal["none", "join", "sep", "segment"]
-Separator = int | Sequence[int]  # the ids between two texts: of a pair, RoBERTa has two
+Separator = int | Sequence[int]  # token ids between two texts; RoBERTa has two in a pair
 Share = Annotated[float, 0.0, 1.0]  # an option with its bounds
 Count = Annotated[int, 1, float("inf")]
 View = TypeVar("View", bound=Callable[..., Parts | None])
@@ -154,10 +154,10 @@ def titled(
 ) -> Text:
     """Put the title of passage `row` before `text`.
 
-    title: "none" leaves it out, "join" puts nothing between the two, "sep" the separator, "segment" makes them a pair:
-    the separator between them, type 0 up to it and type 1 after it
-    room: cut a pair to so many tokens as tokenizers do, the longer of the two first
-    Raises MismatchError where the text has weights and the title none, ValueError where a separator is needed and missing.
+    title: "none" omits it, "join" puts nothing between the two, "sep" puts the separator between them, "segment" makes
+    them a pair: the separator between them, token type 0 up to it and 1 after it
+    room: truncate a pair to this many tokens, the longer text first, as tokenizers do
+    Raises MismatchError if the text has weights and the title has none, ValueError if a required separator is missing.
     """
     if title == "none":
         return text
@@ -174,15 +174,15 @@ def titled(
     if title != "segment":
         return joined([heading, text], None if title == "join" else separator)
     if room is not None and separator is not None:
-        heading, text = longest_first(heading, text, room - np.size(separator))
+        heading, text = truncate_longest_first(heading, text, room - np.size(separator))
     found = joined([heading, text], separator)
     types = np.zeros(len(found.ids), np.int32)
     types[len(types) - len(text.ids) :] = 1
     return found._replace(types=types)
 
 
-def longest_first(first: Text, second: Text, room: int) -> tuple[Text, Text]:
-    """Cut the ends of two texts to `room` tokens together: the longer one, both to a half where both are longer than that."""
+def truncate_longest_first(first: Text, second: Text, room: int) -> tuple[Text, Text]:
+    """Truncate the longer text first, as tokenizers do; if both exceed half of `room`, each gets half."""
     sizes = len(first.ids), len(second.ids)
     if sum(sizes) > room:
         short = max(0, min(*sizes, room // 2))
@@ -191,6 +191,17 @@ def longest_first(first: Text, second: Text, room: int) -> tuple[Text, Text]:
     return piece(first, 0, sizes[0]), piece(second, 0, sizes[1])
 
 
-def reading(corpus: Corpus, row: int, *, title: Title, separator: Separator | None, room: int | None = None) -> Text:
-    """The text of a passage, behind its title as `titled` says."""
-    return titled(corpus, row, corpus.text(row), title=title, separator=separator, room=room)
+def titled_part(
+    corpus: Corpus,
+    row: int,
+    text: Text,
+    *,
+    title: Title,
+    separator: Separator | None,
+    room: int,
+    crop: Crop,
+    rng: np.random.Generator,
+) -> Text:
+    """Put the title of passage `row` before `text` (`titled`) and crop the result to `room` tokens (`cropped`)."""
+    whole = titled(corpus, row, text, title=title, separator=separator, room=room if crop == "head" else None)
+    return cropped(whole, room, crop, rng=rng)

@@ -65,7 +65,7 @@ def test_a_killed_run_resumes_to_the_uninterrupted_result(place: Path, tmp_path:
             assert (output / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
-def test_a_run_is_not_resumed_with_other_files_in_the_model(
+def test_a_run_is_not_resumed_after_files_of_the_model_changed(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tiny_model(tmp_path / "other", seed=2)

@@ -1,4 +1,4 @@
-"""Kill a filter and a maker of folders before each of their calls that change files; the next command must recover.
+"""Kill a filter and a folder command before each of their calls that change files; the next command must recover.
 
 tests/contract/test_kill_points.py does the same to real commands.
 """
@@ -25,8 +25,8 @@ from drtk.io.folders import FolderJob
 from drtk.io.shards import ShardWriter, records_digest
 from tests.contract.forkserver import die_at
 
-TIMES = ("started", "seconds", "command")  # entries of manifests that differ between two runs
-REFUSED = re.compile("exists already; --force replaces it|holds an interrupted run; --")
+TIMES = ("started", "seconds", "command", "manifest_digest")  # entries of manifests that differ between two runs
+REJECTED = re.compile("exists already; --force replaces it|holds an interrupted run; --")
 
 
 def read(source: str, job: FilterJob | FolderJob) -> list[str]:
@@ -76,8 +76,8 @@ def run(function: Callable[..., Any], folder: Path, *flags: str, times: int = 1)
     function(source="in", output="out", times=times, **common | dict.fromkeys(flags, True))
 
 
-def died(number: int, act: Callable[[], None]) -> bool:
-    """Whether a fork of this process that does `act` was killed before its `number`-th call; otherwise it made fewer."""
+def is_killed_at(number: int, act: Callable[[], None]) -> bool:
+    """Run `act` in a fork that is killed before its `number`-th call; return False if it made fewer calls."""
     child = os.fork()
     if child == 0:
         die_at(number)
@@ -89,7 +89,7 @@ def died(number: int, act: Callable[[], None]) -> bool:
 
 
 def state(folder: Path) -> dict[str, Any]:
-    """The files in a folder: their content, but of manifests what does not change from run to run."""
+    """Return the contents of a folder's files; of manifests, only entries that are the same in every run."""
     return {str(item.relative_to(folder)): stable(item) for item in sorted(folder.rglob("*")) if item.is_file()}
 
 
@@ -124,19 +124,19 @@ def test_a_kill_at_any_call_is_recovered_from(
     number = 1
     while True:
         shutil.copytree(begin, killed)
-        if not died(number, lambda: run(function, killed, *["force"] * over)):
+        if not is_killed_at(number, lambda: run(function, killed, *["force"] * over)):
             break
         for flags in (resume, ["force"], ["skip_done", *resume, "force"]):
             shutil.copytree(killed, again)
-            refused, where = "", f"killed before call {number}, then {flags}"
+            rejected, where = "", f"killed before call {number}, then {flags}"
             try:
                 run(function, again, *flags)
             except DrtkError as error:
-                refused = str(error)
+                rejected = str(error)
             found = state(again)
-            if refused:
-                assert "force" not in flags, f"{where}: {refused}"
-                assert REFUSED.search(refused), f"{where}: {refused}"
+            if rejected:
+                assert "force" not in flags, f"{where}: {rejected}"
+                assert REJECTED.search(rejected), f"{where}: {rejected}"
                 left = {name for name in found if name.startswith("out.part")}
                 assert {name: found[name] for name in found.keys() - left} in (whole, old), where
                 assert not resume or not left & {"out.part.json", "out.part/meta.json.part"}, where
@@ -145,4 +145,4 @@ def test_a_kill_at_any_call_is_recovered_from(
             shutil.rmtree(again)
         shutil.rmtree(killed)
         number += 1
-    assert number > 15  # it was looked at closely
+    assert number > 15  # enough calls are counted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from drtk import __version__
+from drtk.cli import main
 from tests.contract.running import environment, here
+from tests.running import torchrun
 
 RAISING = """
 import sys
@@ -127,7 +130,7 @@ def test_a_closed_standard_stream_is_a_fault_where_it_is_needed(closed: str, sta
 
 
 @pytest.mark.parametrize("arguments", ["validate in --as passages", "presets", "show in", "--help", "--version"])
-def test_printing_to_a_closed_stdout_is_a_fault(arguments: str, tmp_path: Path) -> None:
+def test_printing_to_a_closed_stdout_is_an_error(arguments: str, tmp_path: Path) -> None:
     (tmp_path / "in").write_text('{"_id": "a", "text": "b"}\n')
     line = f'"{sys.executable}" -m drtk {arguments} >&-'
     found = subprocess.run(
@@ -137,7 +140,7 @@ def test_printing_to_a_closed_stdout_is_a_fault(arguments: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("arguments", ["--help", "eval --help"])
-def test_help_to_a_reader_that_went_away_is_141(arguments: str) -> None:
+def test_help_to_a_closed_pipe_exits_141(arguments: str) -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as closed:
@@ -146,7 +149,7 @@ def test_help_to_a_reader_that_went_away_is_141(arguments: str) -> None:
     assert (found.returncode, found.stderr) == (141, b"")
 
 
-def test_letters_that_the_encoding_of_stdout_lacks_are_escaped(tmp_path: Path) -> None:
+def test_characters_that_stdout_cannot_encode_are_escaped(tmp_path: Path) -> None:
     (tmp_path / "in").write_text('{"_id": "a", "text": "caf\u00e9"}\n', encoding="utf-8")
     call = [sys.executable, "-m", "drtk", "show", str(tmp_path / "in")]
     found = subprocess.run(call, capture_output=True, check=False, env=environment() | {"PYTHONIOENCODING": "ascii"})
@@ -248,6 +251,37 @@ def test_counts_take_underscores_as_python_and_toml_do(tmp_path: Path) -> None:
     assert len(separated.out.splitlines()) == 2  # 1,000 words and 500
 
 
+def test_running_in_a_process_leaves_its_ctrl_c_handler_alone() -> None:
+    before = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    here("--version")
+    assert (signal.getsignal(signal.SIGINT), sys.unraisablehook) == before
+
+
 def test_the_version_is_printed() -> None:
     found = subprocess.run([sys.executable, "-m", "drtk", "--version"], capture_output=True, text=True, check=True)
     assert found.stdout == f"drtk {__version__}\n"
+
+
+def test_commands_other_than_trainings_are_not_distributed(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text('{"_id": "d1", "text": "one"}\n')
+    words = [sys.executable, "-m", "drtk", "index", "c.jsonl", "--type", "bm25s", "-o", "out"]
+    distributed = {**environment(), **torchrun(rank=1, processes=2)}
+    done = subprocess.run(words, cwd=tmp_path, env=distributed, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "meta.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "distributed"),
+    [
+        (["pretrain", "c.jsonl"], True),
+        (["--max-line-bytes", "9", "rerank-queries", "train"], True),
+        (["rerank-queries", "apply"], False),
+        (["termweight", "--train", "e.jsonl"], True),
+        (["termweight", "c.jsonl"], False),
+        (["encode", "c.jsonl"], False),
+    ],
+)
+def test_trainings_stay_distributed(monkeypatch: pytest.MonkeyPatch, words: list[str], distributed: bool) -> None:
+    monkeypatch.setattr(sys, "argv", ["drtk", *words])
+    assert main._is_distributed() == distributed

@@ -230,7 +230,7 @@ def test_another_corpus_or_model_makes_an_output_outdated(here: Path, capfd: pyt
     assert "out is up to date" in told(capfd, *call)
     with open(here / "own.jsonl", "a") as corpus:
         corpus.write('{"_id": "more", "text": "rivers"}\n')
-    assert "drtk: score: out is not up to date: other own.jsonl\n" in told(capfd, *call)
+    assert "drtk: score: out is out of date; changed: own.jsonl\n" in told(capfd, *call)
 
 
 @pytest.mark.parametrize("call", [["score", "examples.jsonl"], ["rerank", "run"]])
@@ -247,12 +247,12 @@ def test_a_logit_that_is_no_number_ends_the_work(here: Path, call: list[str]) ->
     assert not (here / "out").exists()
 
 
-def test_a_list_re_ranker_whose_score_is_no_number_is_named_with_the_query(here: Path) -> None:
+def test_a_non_finite_score_of_a_list_reranker_is_reported_with_the_query(here: Path) -> None:
     run("rerank", "run", *TEXTS, "--vectors", "v", "-o", "out")
     model = ListReranker(ListShape(width=32))
     torch.nn.init.constant_(model.head.bias, float("nan"))
     save_list_reranker(model, here / "h")
-    with pytest.raises(DrtkError, match=r"^h: gave query '\w+' a score that is NaN or infinite$"):
+    with pytest.raises(DrtkError, match=r"^h: the score of query '\w+' is NaN or infinite; check the model's weights$"):
         run("rerank", "run", "--vectors", "v", "--model", "h", "-o", "x")
 
 

@@ -244,7 +244,7 @@ def test_a_training_that_ran_out_of_memory_goes_on_with_what_the_message_names(
         with pytest.raises(DrtkError, match=told):
             train(place, tmp_path / "m", *schedule)
     app([*arguments(place, tmp_path / "m", *schedule, "--resume"), "--gradient-checkpointing"], standalone_mode=False)
-    assert "going on with other settings: gradient_checkpointing on, which was off" in capsys.readouterr().err
+    assert "resuming with changed settings: gradient_checkpointing on, which was off" in capsys.readouterr().err
     assert [entry["step"] for entry in entries(tmp_path / "m")] == [1, 2, 3, 4, 5, 6]
     assert read_json(tmp_path / "m" / "meta.json")["changes"][0]["settings"] == {
         "gradient_checkpointing": [False, True]
@@ -362,7 +362,7 @@ def test_examples_from_a_pipe_must_be_the_same_to_go_on_with(
 
 
 @pytest.mark.parametrize(("share", "file"), [(0.5, "weights"), (1.5, "optimizer")])
-def test_a_disk_that_fills_up_at_a_checkpoint_is_one_line_and_the_one_before_is_resumed(
+def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_resumed(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, file: str
 ):
     # A limit of the size of files fails as a full disk does: safetensors and torch raise errors of their own.

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.evaluation.comparison import contrasts_with_first
+from drtk.evaluation.comparison import compare_with_first
 from drtk.evaluation.curves import LossCurve, depths_for, read_loss, recall_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.examples import choose_queries, first_relevant
-from drtk.evaluation.findings import finding, leaders, overlap, significance_note
+from drtk.evaluation.findings import describe_contrast, leaders, overlap, significance_note
 from drtk.evaluation.measures import parse_measures
 from drtk.settings.comparison import CompareSettings
 from tests.running import command, write
@@ -30,10 +30,10 @@ def system(name: str, *places: int) -> Evaluation:
     return Evaluator(JUDGEMENTS, parse_measures("RR R@1"))(name, rankings)
 
 
-def test_every_run_is_compared_with_the_first_one_whatever_they_are_called() -> None:
+def test_every_run_is_compared_with_the_first_one_regardless_of_names() -> None:
     results = [system("one", 1, 2, 4, 0), system("dense", 2, 2, 2, 0), system("fused", 1, 1, 1, 1)]
     measures = parse_measures("RR R@1")
-    found = contrasts_with_first(results, measures, JUDGEMENTS, CompareSettings())
+    found = compare_with_first(results, measures, JUDGEMENTS, CompareSettings())
     assert [(each.system, each.baseline, each.measure) for each in found] == [
         ("dense", "one", "RR"),
         ("fused", "one", "RR"),
@@ -44,7 +44,7 @@ def test_every_run_is_compared_with_the_first_one_whatever_they_are_called() -> 
     assert (found[0].better, found[0].worse, found[0].equal) == (1, 1, 2)
     assert found[0].difference == pytest.approx(-1 / 16)
     assert found[0].randomisation_p == 1.0
-    sentence = finding(found[0], (0.375, 0.4375), significant=False)
+    sentence = describe_contrast(found[0], (0.375, 0.4375), significant=False)
     assert sentence.startswith(
         "dense does not differ significantly from one on RR: 0.3750 against 0.4375 (-0.0625; p(t) "
     )
@@ -62,10 +62,10 @@ def test_p_values_are_corrected_for_the_number_of_comparisons() -> None:
 
     for others, expected in ((["b"], 0.03125), (["b", "c"], 0.0625)):
         results = [of("a", 0), *(of(name, 6) for name in others)]
-        found = contrasts_with_first(results, measures, judgements, CompareSettings())
+        found = compare_with_first(results, measures, judgements, CompareSettings())
         assert [each.randomisation_p_corrected for each in found] == [expected] * len(others)
         assert [each.is_significant(0.05) for each in found] == [len(others) == 1] * len(others)
-    assert "b is significantly better than a on R@1: 1.0000 against 0.0000" in finding(
+    assert "b is significantly better than a on R@1: 1.0000 against 0.0000" in describe_contrast(
         found[0], (1.0, 0.0), significant=True
     )
     assert "Holm's correction over the 2 comparisons with a;" in significance_note("a", 2, 0.05)

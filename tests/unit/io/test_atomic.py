@@ -1,4 +1,4 @@
-"""What is renamed into place was flushed to disk before, and the folder it is in after."""
+"""Files and folders are flushed to disk before they are renamed, and their parent folder after."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from drtk.text.punkt import PunktModel, save_model
 
 
 def inodes(path: Path) -> set[int]:
-    """Inodes of a file, or of a folder and of everything in it."""
+    """Return the inodes of a file, or of a folder and everything in it."""
     return {path.stat().st_ino} | ({item.stat().st_ino for item in path.rglob("*")} if path.is_dir() else set())
 
 
 @pytest.fixture
 def renames(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The names that something was renamed to, each checked."""
+    """Record the targets of renames, and check that each source was flushed."""
     flushed: set[int] = set()
     waiting: list[tuple[Path, int]] = []
     names: list[str] = []
@@ -37,7 +37,7 @@ def renames(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     def checked(rename: Callable[..., None]) -> Callable[..., None]:
         def renaming(source: Any, target: Any) -> None:
-            if ".part.old" not in str(target):  # it goes
+            if ".part.old" not in str(target):  # it is deleted
                 assert inodes(Path(source)) <= flushed, f"{source} was not flushed"
                 waiting.append((Path(target), Path(target).parent.stat().st_ino))
                 names.append(Path(target).name)
@@ -75,7 +75,7 @@ def test_the_part_is_flushed_before_its_journal(tmp_path: Path, monkeypatch: pyt
     assert flushed.index(4) < len(flushed) - 1
 
 
-def test_a_folder_is_flushed_with_all_that_is_in_it(tmp_path: Path, renames: list[str]) -> None:
+def test_a_folder_is_flushed_with_its_contents(tmp_path: Path, renames: list[str]) -> None:
     for _ in range(2):
         job = FolderJob("encode", "embeddings", str(tmp_path / "out"), {}, force=True)
         writer = ShardWriter(job.begin(), dimension=1, dtype="float32")
@@ -94,10 +94,10 @@ def test_small_files_and_caches_are_flushed(
     save_model(PunktModel((), (), (), {}), tmp_path / "punkt.json")
     (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "b"}\n')
     CorpusStore.open(tmp_path / "corpus.jsonl").close()
-    assert len(renames) == 4  # the digest of the corpus is kept, too
+    assert len(renames) == 5  # the digest of the corpus and the record of the cached files are kept, too
 
 
-def test_a_manifest_whose_part_was_removed_is_not_put_beside_another_file(tmp_path: Path) -> None:
+def test_the_manifest_of_a_removed_part_is_not_given_to_another_file(tmp_path: Path) -> None:
     part, final = tmp_path / "out.part", tmp_path / "out"
     final.write_bytes(b"old")
     write_json(manifest_beside(part), {"bytes": 99})

@@ -401,7 +401,7 @@ def test_an_interruption_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.M
     told: list[str] = []
     monkeypatch.setattr("drtk.io.filtering.log", told.append)
     interrupted(tmp_path / "out")
-    assert told == [f"{tmp_path / 'out'}.part: keeps what was made from 20 records; --resume goes on"]
+    assert told == [f"{tmp_path / 'out'}.part: has the output of 20 records; --resume continues from there"]
     told.clear()
     run(tmp_path / "out", resume=True)
     assert told[0] == f"resuming {tmp_path / 'out'} after 20 records"

@@ -197,15 +197,24 @@ def test_a_folder_drtk_did_not_make_is_never_touched(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"{}", b"[]", b'{"kind": "index"}', b'{"settings": {}, "command": "make all"}'])
 @pytest.mark.parametrize("name", ["meta.json", "meta.json.part"])
 @pytest.mark.parametrize("folder", ["out", "out.part"])
-def test_another_programs_manifest_does_not_make_the_folder_ours(
+def test_a_folder_with_another_programs_manifest_is_not_replaced(
     tmp_path: Path, folder: str, name: str, content: bytes
 ) -> None:
     (tmp_path / folder).mkdir()
     (tmp_path / folder / name).write_bytes(content)
     (tmp_path / folder / "thesis.tex").write_bytes(b"precious")
-    with pytest.raises(DrtkError, match=r"is not drtk's|was not made by drtk"):
+    with pytest.raises(DrtkError, match=r"was not written by drtk|was not made by drtk"):
         job(tmp_path / "out", force=True, resume=True).check()
     assert files(tmp_path / folder) == [name, "thesis.tex"]
+
+
+def test_a_damaged_manifest_of_the_output_is_an_error_that_can_be_resolved(tmp_path: Path) -> None:
+    make(tmp_path / "out")
+    leave_unfinished(tmp_path / "other")
+    for damaged in (tmp_path / "out" / "meta.json", tmp_path / "other.part" / "meta.json.part"):
+        damaged.write_bytes(b"{")
+        with pytest.raises(DrtkError, match=rf"^{damaged}: not JSON: .*: remove the folder, or choose another$"):
+            job(tmp_path / damaged.parent.stem, force=True).check()
 
 
 def test_a_file_put_into_a_finished_folder_by_hand_keeps_it_from_being_replaced(tmp_path: Path) -> None:
@@ -236,7 +245,7 @@ def test_a_link_inside_a_folder_is_removed_and_not_followed(tmp_path: Path) -> N
     assert not (tmp_path / "out" / "link").exists()
 
 
-def test_a_finished_folder_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+def test_a_finished_folder_is_kept_until_the_new_one_is_finished(tmp_path: Path) -> None:
     make(tmp_path / "out")
     made = job(tmp_path / "out", force=True)
     made.check()
@@ -247,7 +256,7 @@ def test_a_finished_folder_stays_until_the_new_one_is_whole(tmp_path: Path) -> N
     assert files(tmp_path) == ["out/meta.json", "out/new.bin"]
 
 
-def test_an_interrupted_replacement_is_resumed_without_force_while_the_old_folder_is_the_same(tmp_path: Path) -> None:
+def test_an_interrupted_replacement_is_resumed_without_force_if_the_old_folder_is_unchanged(tmp_path: Path) -> None:
     make(tmp_path / "out")
     leave_unfinished(tmp_path / "out", force=True)
     with pytest.raises(DrtkError, match="exists already; --force replaces it"):
@@ -262,7 +271,7 @@ def test_an_interrupted_replacement_is_resumed_without_force_while_the_old_folde
         job(tmp_path / "out", resume=True).check()
 
 
-def test_a_folder_begun_by_a_version_that_built_in_place_is_resumed(tmp_path: Path) -> None:
+def test_a_folder_that_an_older_version_built_in_place_is_resumed(tmp_path: Path) -> None:
     leave_unfinished(tmp_path / "out")
     (tmp_path / "out.part").rename(tmp_path / "out")
     made = job(tmp_path / "out", resume=True)
@@ -272,7 +281,7 @@ def test_a_folder_begun_by_a_version_that_built_in_place_is_resumed(tmp_path: Pa
     assert files(tmp_path) == ["out/half.bin", "out/meta.json"]
 
 
-def test_what_was_being_emptied_to_begin_again_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_was_being_cleared_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leave_unfinished(tmp_path / "out")
     anew = job(tmp_path / "out", force=True, settings={"depth": 4})
     anew.check()
@@ -291,13 +300,15 @@ def killed(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_finished_folder_that_may_not_be_put_in_place_waits_for_the_next_command(tmp_path: Path) -> None:
+def test_a_finished_folder_that_may_not_replace_the_old_one_is_kept_for_the_next_command(tmp_path: Path) -> None:
     made = job(tmp_path / "out")
     made.check()
     (made.begin() / "new.bin").write_bytes(b"x")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_bytes(b"precious")
-    with pytest.raises(DrtkError, match=r"was not made by drtk; .*; the finished folder is .*out\.part"):
+    with pytest.raises(
+        DrtkError, match=r"was not made by drtk; .*; the new folder is finished and kept as .*out\.part"
+    ):
         made.finish()
     made.abandon()
     made.release()
@@ -308,7 +319,7 @@ def test_a_finished_folder_that_may_not_be_put_in_place_waits_for_the_next_comma
     assert files(tmp_path) == ["out/meta.json", "out/new.bin"]
 
 
-def test_a_folder_of_ones_own_that_has_the_name_of_a_replaced_one_stays(tmp_path: Path) -> None:
+def test_a_users_folder_named_part_old_is_kept(tmp_path: Path) -> None:
     make(tmp_path / "out")
     (tmp_path / "out.part.old").mkdir()
     (tmp_path / "out.part.old" / "thesis.tex").write_bytes(b"precious")
@@ -334,7 +345,7 @@ def test_the_current_folder_cannot_be_replaced(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("left", [{"RANK": "1"}, {"WORLD_SIZE": "4"}, {"RANK": "1", "WORLD_SIZE": "4"}, {"RANK": "x"}])
-def test_a_stray_variable_of_torchrun_skips_no_check(
+def test_a_stray_torchrun_variable_does_not_skip_checks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: dict[str, str]
 ) -> None:
     make(tmp_path / "out")
@@ -431,12 +442,12 @@ def test_the_seconds_of_all_stretches_of_a_folder_are_summed_up(
     [{"inputs": ["x"]}, {"inputs": [{"path": 3}]}, {"streams": []}, {"stretch": {}}, {"stretch": [1]},
      {"stretch": {"began": "x", "before": 0}}, {"started": None}, {"changes": {}}, {"settings": []}],
 )  # fmt: skip
-def test_an_unfinished_manifest_with_fields_of_other_types_is_refused(tmp_path: Path, damage: dict[str, Any]) -> None:
+def test_an_unfinished_manifest_with_fields_of_wrong_types_is_rejected(tmp_path: Path, damage: dict[str, Any]) -> None:
     leave_unfinished(tmp_path / "out", resumable=True)
     place = tmp_path / "out.part" / "meta.json.part"
     place.write_bytes(orjson.dumps(read_json(place) | damage))
     again = job(tmp_path / "out", resumable=True, resume=True)
-    with pytest.raises(DrtkError, match=r"meta\.json\.part: is (damaged|not drtk's)"):
+    with pytest.raises(DrtkError, match=r"meta\.json\.part: (is damaged|was not written by drtk)"):
         again.check()
-    with pytest.raises(DrtkError, match=r"meta\.json\.part: is (damaged|not drtk's)"):
+    with pytest.raises(DrtkError, match=r"meta\.json\.part: (is damaged|was not written by drtk)"):
         again.begin()

@@ -13,6 +13,7 @@ import pytest
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.intake import Intake
 from drtk.io.manifest import (
+    add_named_folders,
     check_folder,
     completed,
     folder_entry,
@@ -25,7 +26,6 @@ from drtk.io.manifest import (
     read_manifest,
     unchanged,
     versions,
-    with_folders,
     write_json,
     write_manifest,
 )
@@ -156,7 +156,7 @@ def test_a_folder_is_unchanged_while_its_files_have_the_same_content(tmp_path: P
     assert not unchanged(entry)
 
 
-def test_entries_of_folders_from_earlier_versions_still_count(tmp_path: Path) -> None:
+def test_input_entries_of_earlier_versions_are_still_compared(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     (folder / "meta.json").write_bytes(b"{}")
     assert unchanged({"path": str(folder), "digest": digest_file(folder / "meta.json")})
@@ -179,7 +179,7 @@ def test_large_files_of_a_folder_are_read_once(tmp_path: Path, monkeypatch: pyte
     assert read == ["model.safetensors"]
 
 
-def test_digests_that_a_folder_records_itself_are_taken_until_a_file_is_touched(tmp_path: Path) -> None:
+def test_recorded_digests_are_used_until_a_file_is_touched(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     files = {WEIGHTS: {"bytes": 4, "digest": "f" * 32, "mtime_ns": (folder / WEIGHTS).stat().st_mtime_ns}}
     write_json(folder / "meta.json", {"files": files})
@@ -250,7 +250,7 @@ def test_opening_a_copied_folder_reads_no_large_file(tmp_path: Path, monkeypatch
     ("name", "result"),
     [
         ("1_Pooling/config.json", "drtk reads meta.json and ignores the change, sentence-transformers uses it"),
-        ("modules.json", "it is used as it is now"),
+        ("modules.json", "using the changed file"),
     ],
 )
 def test_warnings_of_edited_files_say_who_uses_them(
@@ -265,7 +265,7 @@ def test_warnings_of_edited_files_say_who_uses_them(
     assert caplog.text.endswith(f"{name}: its content changed after it was written; {result}\n")
 
 
-def test_folders_of_others_are_told_by_sizes_and_times_alone(tmp_path: Path) -> None:
+def test_folders_of_other_programs_are_compared_by_size_and_time_only(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     (folder / "config.json").unlink()
     entry = folder_entry(folder)
@@ -275,15 +275,15 @@ def test_folders_of_others_are_told_by_sizes_and_times_alone(tmp_path: Path) -> 
     assert not unchanged(entry)
 
 
-def test_finished_folders_that_settings_name_are_inputs(tmp_path: Path) -> None:
+def test_finished_folders_named_in_settings_are_inputs(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     (tmp_path / "making").mkdir()
     (tmp_path / "making" / "meta.json.part").write_bytes(b"{}")
     settings = {"model": f"{folder}/", "vectors": str(tmp_path / "making"), "source": str(folder)}
     named = folders_named(settings)
-    assert [each["path"] for each in with_folders([], named)] == [f"{folder}/"]
+    assert [each["path"] for each in add_named_folders([], named)] == [f"{folder}/"]
     known = [folder_entry(folder)]
-    assert with_folders(known, named) == known
+    assert add_named_folders(known, named) == known
 
 
 def test_a_folder_among_the_inputs_is_compared_by_its_digest(tmp_path: Path) -> None:

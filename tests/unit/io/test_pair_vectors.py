@@ -42,7 +42,7 @@ def test_rows_are_found_by_query_and_document(tmp_path: Path) -> None:
     assert found.scorer == {"model": "m"}
 
 
-def test_vectors_of_pairs_that_are_not_finite_are_named(tmp_path: Path) -> None:
+def test_non_finite_pair_vectors_are_reported(tmp_path: Path) -> None:
     folder = pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["b"]})
     rows = np.load(folder / "00000.npy")
     rows[1] = np.inf
@@ -74,7 +74,7 @@ def test_a_window_that_a_crash_repeats_is_written_once_and_a_hole_is_noticed(tmp
     pairs.write(["q\ta", "q\tb"], np.ones((2, 2), np.float32), before=0)  # killed before the output had its lines
     pairs.write([], np.empty((0, 2), np.float32), before=2)
     assert writer.rows == 2
-    with pytest.raises(MismatchError, match="holds 2 vectors, and the output those of 3; --force without --resume"):
+    with pytest.raises(MismatchError, match="holds 2 vectors, but the output has 3 pairs; --force without --resume"):
         pairs.write(["r\ta"], np.ones((1, 2), np.float32), before=3)
-    with pytest.raises(MismatchError, match="holds 2 vectors, and the output those of 0"):
+    with pytest.raises(MismatchError, match="holds 2 vectors, but the output has 0 pairs"):
         pairs.write(["q\tx", "q\ty"], np.ones((2, 2), np.float32), before=0)

@@ -72,7 +72,7 @@ def test_damage_is_told(tmp_path: Path):
         _ = read_shards(tmp_path)[0].ids
     whole = (tmp_path / "00000.npy").read_bytes()
     (tmp_path / "00000.npy").write_bytes(whole[:-4])
-    with pytest.raises(DrtkError, match=r"00000\.npy: is damaged; make the folder again"):
+    with pytest.raises(DrtkError, match=r"00000\.npy: is damaged; rebuild the folder"):
         _ = read_shards(tmp_path)[0].vectors
     np.save(tmp_path / "00000.npy", np.ones((3, 2), dtype=np.float32))
     with pytest.raises(MismatchError, match=r"shape \(3, 2\); expected \(2, 2\)"):
@@ -88,7 +88,7 @@ def test_damage_is_told(tmp_path: Path):
         ("b\tc", r"id 'b\\tc' contains"),
     ],
 )
-def test_an_id_that_is_no_word_is_rejected_with_shard_and_row(tmp_path: Path, line: str, problem: str):
+def test_an_id_that_is_not_one_word_is_rejected_with_shard_and_row(tmp_path: Path, line: str, problem: str):
     writer = ShardWriter(tmp_path, dimension=2, dtype="float32")
     writer.write(["x"], np.ones((1, 2), dtype=np.float32), digest="x")
     writer.write(["a", "b"], np.ones((2, 2), dtype=np.float32), digest="y")
@@ -111,7 +111,7 @@ def test_the_digest_follows_records_and_their_order():
 
 
 @pytest.mark.parametrize("journal", ["{}", "3", '[{"rows": "2", "digest": "x"}]', '[{"rows": 2}]', "[null]"])
-def test_a_journal_of_another_content_is_refused(tmp_path: Path, journal: str):
+def test_a_malformed_journal_of_shards_is_rejected(tmp_path: Path, journal: str):
     (tmp_path / "shards.json.part").write_text(journal)
     with pytest.raises(DrtkError, match=r"shards\.json\.part: is not a list of finished shards"):
         ShardWriter(tmp_path, dimension=2, dtype="float32")

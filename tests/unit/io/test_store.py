@@ -1,14 +1,17 @@
 """Texts by id: what is found, what is refused, and when the index is made anew."""
 
 import gzip
+import os
 import time
 
 import orjson
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.io import integrity
 from drtk.io import store as store_module
 from drtk.io.store import CorpusStore, hash_of
+from drtk.io.streams import digest_file
 from tests.running import piped
 
 
@@ -39,6 +42,19 @@ def test_many_gives_the_passages_in_the_order_asked_for_repeats_included(tmp_pat
     wanted = ["d30", "d2", "d30", "d49", "d0"]
     assert [passage.id for passage in store.many(wanted)] == wanted
     assert store.many([]) == []
+
+
+def test_a_copied_cache_is_compared_once(tmp_path, monkeypatch):
+    source = corpus(tmp_path / "c.jsonl")
+    CorpusStore.open(source)
+    for file in (tmp_path / "cache").rglob("*.npy"):
+        os.utime(file, ns=(1, 1))
+    monkeypatch.setattr(integrity, "SMALL", 0)
+    compared = []
+    monkeypatch.setattr(integrity, "digest_file", lambda path: compared.append(path.name) or digest_file(path))
+    for _ in range(2):
+        assert len(CorpusStore.open(source)) == 50
+    assert sorted(compared) == ["hashes.npy", "lengths.npy", "offsets.npy"]
 
 
 def test_an_unknown_id_is_named(tmp_path):

@@ -124,7 +124,7 @@ def test_without_the_data_extra_the_command_that_mends_it_is_told(
         list(read_passages(str(tmp_path / "a")))
 
 
-def test_damage_that_the_library_tells_in_two_lines_is_one(tmp_path: Path) -> None:
+def test_a_two_line_error_of_pyarrow_is_reported_in_one_line(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": ["1"], "text": ["x"]}), tmp_path / "a")
     data = bytearray((tmp_path / "a").read_bytes())
     data[4] = 0  # the header of the first page

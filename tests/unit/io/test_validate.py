@@ -289,7 +289,7 @@ def test_a_pipe_is_recognised_and_read_from_its_beginning(tmp_path: Path) -> Non
     assert "<stdin>:3: question '1' has a prediction in line 2 already" in result.stdout
 
 
-def test_the_faults_of_a_run_are_found_without_saying_what_it_is(tmp_path: Path) -> None:
+def test_a_run_is_validated_without_as(tmp_path: Path) -> None:
     content = b"1 Q0 a 1 3.0 x\n1 Q0 a 2 2.0 x\n1 Q0 b 3 high x\n1 Q0 c 4 1.0\n1 Q0 d 5 0.5 x\n"
     found = findings(file(tmp_path, content), None)  # type: ignore[arg-type]
     assert places(found) == {"duplicate": [2], "unreadable": [3, 4], "rank-gap": [1]}

@@ -99,5 +99,5 @@ def test_what_cannot_be_built_or_read_is_refused(model: ListReranker, tmp_path: 
     with pytest.raises(DrtkError, match="h: cannot be loaded as a list re-ranker: "):
         load_list_reranker(tmp_path / "h")
     (tmp_path / "h" / "listreranker.json").write_text('{"colour": 3}')
-    with pytest.raises(DrtkError, match=r"listreranker\.json: expected 'width' to be a whole number"):
+    with pytest.raises(DrtkError, match=r"listreranker\.json: expected 'width' to be an integer"):
         load_list_reranker(tmp_path / "h")

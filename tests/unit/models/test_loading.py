@@ -1,4 +1,4 @@
-"""Checkpoints, tokenizers and configurations that are incomplete are rejected; those that others save are read."""
+"""Incomplete checkpoints, tokenizers and configurations are rejected; those of other programs load."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return dict.fromkeys(LOADERS, path / "bert") | {"cross-encoder": scorer} | writers
 
 
-def changed(folder: Path, to: Path, change: Callable[[Weights], Weights]) -> Path:
-    """A copy of a model folder with other weights."""
+def copy_with_weights(folder: Path, to: Path, change: Callable[[Weights], Weights]) -> Path:
+    """Copy a model folder with changed weights."""
     shutil.copytree(folder, to)
     weights = {name: value.clone() for name, value in change(load_file(to / "model.safetensors")).items()}
     save_file(weights, to / "model.safetensors", metadata={"format": "pt"})
     return to
 
 
-def configured(folder: Path, to: Path, **entries: Any) -> Path:
-    """A copy of a model folder with other entries in config.json."""
+def copy_with_config(folder: Path, to: Path, **entries: Any) -> Path:
+    """Copy a model folder with changed entries in config.json."""
     shutil.copytree(folder, to)
     content = json.loads((to / "config.json").read_text())
     (to / "config.json").write_text(json.dumps(content | entries))
@@ -73,7 +73,7 @@ def configured(folder: Path, to: Path, **entries: Any) -> Path:
 
 
 def modules(loaded: Any) -> list[torch.nn.Module]:
-    """The modules of what a loader returns."""
+    """Return the modules in a loader's result."""
     if isinstance(loaded, tuple):
         return [loaded[0], loaded[1]]
     if isinstance(loaded, TextEncoder):
@@ -86,27 +86,27 @@ def is_of_layer_0(name: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_missing_weights_are_named(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
-    lost = changed(
+def test_missing_weights_are_reported(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
+    lost = copy_with_weights(
         folders[kind], tmp_path / "m", lambda given: {n: w for n, w in given.items() if not is_of_layer_0(n)}
     )
-    with pytest.raises(MismatchError, match=r"m: its weights do not fit its config\.json \(\d+ missing: .*\.0\."):
+    with pytest.raises(MismatchError, match=r"m: its weights do not match its config\.json \(\d+ missing: .*\.0\."):
         LOADERS[kind](lost)
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_unexpected_layers_are_named(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
-    def grown(given: Weights) -> Weights:
+def test_unexpected_layers_are_reported(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
+    def add_layer(given: Weights) -> Weights:
         copies = {n.replace(".0.", ".7.", 1): w for n, w in given.items() if is_of_layer_0(n)}
         return given | copies
 
-    with pytest.raises(MismatchError, match=r"m: its weights do not fit its config\.json \(\d+ unexpected: .*\.7\."):
-        LOADERS[kind](changed(folders[kind], tmp_path / "m", grown))
+    with pytest.raises(MismatchError, match=r"m: its weights do not match its config\.json \(\d+ unexpected: .*\.7\."):
+        LOADERS[kind](copy_with_weights(folders[kind], tmp_path / "m", add_layer))
 
 
-def test_weights_of_another_shape_are_named(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_weights_of_another_shape_are_reported(folders: dict[str, Path], tmp_path: Path) -> None:
     name = "bert.embeddings.word_embeddings.weight"
-    cut = changed(folders["encoder"], tmp_path / "m", lambda given: given | {name: given[name][:, :16]})
+    cut = copy_with_weights(folders["encoder"], tmp_path / "m", lambda given: given | {name: given[name][:, :16]})
     with pytest.raises(
         MismatchError, match=r"1 of another shape: embeddings\.word_embeddings\.weight: \[\d+, 16\], not"
     ):
@@ -118,7 +118,9 @@ def test_weights_of_another_shape_are_named(folders: dict[str, Path], tmp_path: 
 def test_prefixes_of_wrappers_are_removed(folders: dict[str, Path], tmp_path: Path, kind: str, prefix: str) -> None:
     if prefix == "encoder." and kind == "t5":
         pytest.skip("T5's own encoder has this name")
-    wrapped = changed(folders[kind], tmp_path / "m", lambda given: {prefix + name: w for name, w in given.items()})
+    wrapped = copy_with_weights(
+        folders[kind], tmp_path / "m", lambda given: {prefix + name: w for name, w in given.items()}
+    )
     mine, theirs = LOADERS[kind](folders[kind]), LOADERS[kind](wrapped)
     if kind == "masked LM":
         assert not theirs[1].fresh
@@ -128,7 +130,7 @@ def test_prefixes_of_wrappers_are_removed(folders: dict[str, Path], tmp_path: Pa
 
 
 def test_a_checkpoint_with_an_unknown_prefix_is_rejected(folders: dict[str, Path], tmp_path: Path) -> None:
-    strange = changed(
+    strange = copy_with_weights(
         folders["encoder"], tmp_path / "m", lambda given: {f"teacher.{name}": w for name, w in given.items()}
     )
     with pytest.raises(MismatchError, match=r"missing: .*unexpected: teacher\.bert\.embeddings"):
@@ -136,7 +138,7 @@ def test_a_checkpoint_with_an_unknown_prefix_is_rejected(folders: dict[str, Path
 
 
 def test_weights_saved_after_a_prefix_was_removed_have_plain_names(folders: dict[str, Path], tmp_path: Path) -> None:
-    wrapped = changed(
+    wrapped = copy_with_weights(
         folders["encoder"], tmp_path / "m", lambda given: {f"module.{name}": w for name, w in given.items()}
     )
     save_encoder(load_encoder(wrapped), tmp_path / "again")
@@ -152,7 +154,7 @@ def test_encoders_load_from_masked_language_models_of_every_family(tmp_path: Pat
     start(tmp_path / "m")
 
 
-def test_poolers_and_buffers_of_older_checkpoints_may_be_there_or_not(tmp_path: Path) -> None:
+def test_poolers_and_buffers_of_older_checkpoints_are_optional(tmp_path: Path) -> None:
     folder = tiny_model(tmp_path / "m")
 
     def older(given: Weights) -> Weights:
@@ -161,11 +163,11 @@ def test_poolers_and_buffers_of_older_checkpoints_may_be_there_or_not(tmp_path: 
         }
 
     for loader in (load_encoder, start, load_masked_lm):
-        loader(changed(folder, tmp_path / f"no-pooler-{loader.__name__}", older))
+        loader(copy_with_weights(folder, tmp_path / f"no-pooler-{loader.__name__}", older))
         loader(folder)
 
 
-def test_an_encoder_is_taken_out_of_a_model_that_writes(folders: dict[str, Path]) -> None:
+def test_the_encoder_of_a_sequence_to_sequence_model_is_loaded(folders: dict[str, Path]) -> None:
     for kind in ("t5", "gpt2"):
         load_encoder(folders[kind])
 
@@ -176,7 +178,9 @@ def test_real_weights_load() -> None:
 
 def test_half_a_language_model_head_is_rejected(folders: dict[str, Path], tmp_path: Path) -> None:
     name = "cls.predictions.transform.dense.weight"
-    half = changed(folders["masked LM"], tmp_path / "m", lambda given: {n: w for n, w in given.items() if n != name})
+    half = copy_with_weights(
+        folders["masked LM"], tmp_path / "m", lambda given: {n: w for n, w in given.items() if n != name}
+    )
     with pytest.raises(MismatchError, match=rf"m: its language-model head lacks weights \({name}\)"):
         load_masked_lm(half)
 
@@ -219,6 +223,16 @@ def test_a_truncated_vocabulary_is_rejected(folders: dict[str, Path], tmp_path: 
         load_encoder(folder)
 
 
+def test_an_empty_vocabulary_is_one_line_at_loading(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path / "m")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["vocab"] = {}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(DrtkError, match=r"m: its tokenizer") as caught:
+        load_encoder(folder)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("kind", LOADERS)
 def test_a_vocabulary_larger_than_the_embeddings_is_rejected(
     folders: dict[str, Path], tmp_path: Path, kind: str
@@ -237,25 +251,25 @@ def test_a_vocabulary_larger_than_the_embeddings_is_rejected(
 @pytest.mark.parametrize("kind", [*LOADERS, "identity"])
 def test_a_model_whose_code_is_on_the_hub_is_rejected(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
     code = {"auto_map": {"AutoConfig": "configuration_x.XConfig", "AutoModel": "modeling_x.XModel"}}
-    folder = configured(folders.get(kind, folders["encoder"]), tmp_path / "m", model_type="x", **code)
+    folder = copy_with_config(folders.get(kind, folders["encoder"]), tmp_path / "m", model_type="x", **code)
     load = LOADERS.get(kind, lambda path: scorer_identity(str(path)))
     with pytest.raises(MismatchError, match=r"m: needs remote code \(modeling_x\.XModel\), which drtk does not run"):
         load(folder)
 
 
-def test_remote_code_for_a_known_type_is_told_when_its_weights_do_not_fit(
+def test_remote_code_for_a_known_type_is_reported_when_its_weights_do_not_match(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    folder = configured(folders["encoder"], tmp_path / "m", auto_map={"AutoModel": "modeling_x.XModel"})
+    folder = copy_with_config(folders["encoder"], tmp_path / "m", auto_map={"AutoModel": "modeling_x.XModel"})
     load_encoder(folder)
-    other = changed(
+    other = copy_with_weights(
         folder, tmp_path / "other", lambda given: {name.replace("query", "qkv"): w for name, w in given.items()}
     )
     with pytest.raises(MismatchError, match=r"it needs remote code \(modeling_x\.XModel\), which drtk does not run"):
         load_encoder(other)
 
 
-def test_an_unknown_type_without_code_is_a_fault_in_one_line(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_an_unknown_model_type_without_code_is_a_one_line_error(folders: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(DrtkError, match="does not recognize this architecture") as caught:
-        load_encoder(configured(folders["encoder"], tmp_path / "m", model_type="x"))
+        load_encoder(copy_with_config(folders["encoder"], tmp_path / "m", model_type="x"))
     assert "\n" not in str(caught.value)

@@ -416,7 +416,7 @@ def test_a_preset_says_what_its_reference_says(case: str, world: World):
 
 @pytest.mark.parametrize("preset", ["simcse", "diffcse-sts-bert"])
 def test_in_training_batch_norm_takes_the_statistics_of_both_views_together(preset: str, world: World):
-    """DiffCSE's released code puts both views through the projector as one batch; without dropout, their texts differ here."""
+    """DiffCSE's released code projects both views as one batch; without dropout, only their texts differ here."""
     changes = ('slots.two={view="passage", corruption="deleted", rate=0.3}', "projectors.head.kind=bn")
     scene = Scene(world.stage(preset, *changes).redrawn().without_dropout())
     scene.network.train()

@@ -1,4 +1,4 @@
-"""Titled passages in pre-training: the tokenizer's pair goes in, and whatever embeds tokens gets its token types."""
+"""Titled passages in pre-training are encoded as pairs, and every embedding layer gets the token types."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PASSAGES = [
 
 
 def titled(world: World, folder: Path, model: Path | None = None) -> World:
-    """The world with these passages for its corpus."""
+    """Return the world with these passages as its corpus."""
     rows = [{"_id": each.id, "title": each.title, "text": each.text} for each in PASSAGES]
     path = folder / "titled.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -38,19 +38,19 @@ def titled(world: World, folder: Path, model: Path | None = None) -> World:
 
 
 def seen(stage: Stage) -> list[Passage]:
-    """The passages of the first batch, in its order."""
+    """Return the passages of the first batch, in order."""
     named = {each.id: each for each in PASSAGES}
     return [named[str(each.key[-1])] for each in stage.seen(*range(6))]
 
 
 def expected(stage: Stage, passage: Passage) -> Any:
-    """What the tokenizer makes of a passage: of title and text as a pair where there is a title."""
+    """Tokenize a passage: title and text as a pair if there is a title."""
     pair = (passage.title, passage.text) if passage.title else (passage.text,)
     return stage.tokenizer(*pair, truncation=True, max_length=stage.material.settings.max_length)
 
 
 def embedded(stage: Stage) -> list[dict[str, Tensor]]:
-    """What every module of embeddings is given in a forward pass: of the encoder, generator and readers."""
+    """Record the inputs of every embedding module of encoder, generator and readers in a forward pass."""
     calls: list[dict[str, Tensor]] = []
     generator = stage.network.generator
     parts = [stage.network, *([] if generator is None else [generator])]
@@ -94,7 +94,7 @@ def test_the_encoder_reads_what_the_tokenizer_makes_of_title_and_text(world: Wor
         ("qac-cotmae-released", 2, ["title=segment", 'slots.context={view="passage"}']),  # the causal decoder
     ],
 )
-def test_all_that_embeds_tokens_gets_their_types(
+def test_every_embedding_layer_gets_the_token_types(
     world: World, tmp_path: Path, preset: str, calls: int, changes: list[str]
 ):
     stage = titled(world, tmp_path).stage(preset, *changes)
@@ -118,7 +118,7 @@ def test_roberta_has_two_separators_and_one_type(world: World, tmp_path: Path):
     assert "token_type_ids" not in encoder
 
 
-def test_an_encoder_without_types_reads_the_same_ids(world: World, tmp_path: Path):
+def test_an_encoder_without_token_types_gets_the_same_ids(world: World, tmp_path: Path):
     saved_masked_lm("distilbert", tmp_path / "distilbert")
     stage = titled(world, tmp_path, tmp_path / "distilbert").stage("simlm-ae", max_length=32)
     encoder, *_ = embedded(stage)
@@ -148,4 +148,6 @@ def test_simlm_and_its_variants_read_titles_as_a_segment():
         "simlm-ae",
         "simlm-mlm",
         "simlm-rtd",
+        "simlm-table7-condenser",
+        "simlm-table7-mlm",
     }

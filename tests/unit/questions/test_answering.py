@@ -332,7 +332,7 @@ def test_first_passages_are_those_of_the_searchs_own_settings(
 def test_what_does_not_go_together_is_refused(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
     generator = f"answer={models / 'one'}"
     for arguments, complaint in (
-        (["question.jsonl", "--expand", generator], "--expand goes with --query"),
+        (["question.jsonl", "--expand", generator], "--expand needs --query"),
         (["--query", "who?", "--query-reranker", "x"], "chooses among what --expand"),
         (["--query", "who?", "--expand", generator, "--candidates", "3"], "--candidates: without --query-reranker"),
         (["--query", "who?", "--expand", generator, "--expand", generator], "two generators write 'answer'"),

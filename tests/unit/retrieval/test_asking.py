@@ -15,6 +15,7 @@ from drtk.settings.encoding import EncodeSettings
 from drtk.settings.retrieval import SearchSettings
 from tests.running import command
 from tests.tiny import tiny_model, write_collection
+from tests.vectors import rewrite_record
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +76,14 @@ def test_a_question_to_a_dense_index_is_answered_with_texts(index, capfd):
     assert [line.split()[0] for line in page if line[:3].strip()] == ["1", "2"]
 
 
-def altered(folder, file, **entries):
-    """A model folder with other entries in one of its JSON files."""
+def change_json(folder, file, **entries):
+    """Change entries in a JSON file of a model folder."""
     content = json.loads((folder / file).read_text())
     (folder / file).write_text(json.dumps(content | entries))
     return folder
 
 
-OTHER_READINGS = {
+CONFIGURATION_CHANGES = {
     "tokenizer": ("tokenizer.json", {"normalizer": None}),
     "config": ("config.json", {"hidden_act": "relu"}),
     "query prompt": ("config_sentence_transformers.json", {"prompts": {"query": "find: ", "document": ""}}),
@@ -96,40 +97,41 @@ OTHER_READINGS = {
 }
 
 
-@pytest.mark.parametrize("named", OTHER_READINGS)
-def test_a_model_that_reads_otherwise_than_when_it_was_indexed_is_rejected(index, place, tmp_path, named):
+@pytest.mark.parametrize("named", CONFIGURATION_CHANGES)
+def test_a_model_whose_configuration_changed_after_indexing_is_rejected(index, place, tmp_path, named):
     copy = shutil.copytree(place / "model", tmp_path / "copy")
-    file, entries = OTHER_READINGS[named]
-    altered(copy, file, **entries)
+    file, entries = CONFIGURATION_CHANGES[named]
+    change_json(copy, file, **entries)
     with pytest.raises(MismatchError, match=f"copy: is not the model .*: different {named}; restore it"):
         QueryEncoder(collection(index), SearchSettings(), str(copy))(["rivers"])
 
 
 def test_vectors_of_queries_from_a_changed_model_are_rejected(index, place, tmp_path, capfd):
-    copy = altered(shutil.copytree(place / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
+    copy = change_json(shutil.copytree(place / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
     command(capfd, "encode", place / "queries.jsonl", "--model", copy, "--role", "query", "-o", tmp_path / "q")
     with pytest.raises(MismatchError, match=r"q: was made by another encoder than .*dense \(different tokenizer\)"):
         command(capfd, "search", index, tmp_path / "q")
 
 
-def test_a_prompt_that_is_given_need_not_be_that_of_the_folder(index, place, tmp_path):
+def test_an_explicit_prompt_may_differ_from_that_of_the_model(index, place, tmp_path):
     prompts = {"prompts": {"query": "find: ", "document": ""}}
     copy = shutil.copytree(place / "model", tmp_path / "copy")
-    altered(copy, "config_sentence_transformers.json", **prompts)
+    change_json(copy, "config_sentence_transformers.json", **prompts)
     QueryEncoder(collection(index), SearchSettings(prompt="find: "), str(copy))(["rivers"])
 
 
-def test_an_index_of_an_earlier_version_is_searched_without_what_it_does_not_record(index, place, tmp_path):
+def test_an_index_of_an_earlier_version_is_searched_without_checking_missing_entries(index, place, tmp_path):
     old = shutil.copytree(index, tmp_path / "old")
     manifest = read_json(old / "meta.json")
     for name in ("config", "tokenizer", "recipe"):
         del manifest["encoder"][name]
     write_json(old / "meta.json", manifest)
-    copy = altered(shutil.copytree(place / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
+    rewrite_record(old)
+    copy = change_json(shutil.copytree(place / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
     QueryEncoder(collection(old), SearchSettings(), str(copy))(["rivers"])
 
 
-def test_a_run_is_not_up_to_date_once_its_encoder_was_replaced(place, tmp_path, capfd):
+def test_a_run_is_out_of_date_after_its_encoder_was_replaced(place, tmp_path, capfd):
     model = shutil.copytree(place / "model", tmp_path / "model")
     command(capfd, "encode", place / "corpus.jsonl", "--model", model, "-o", tmp_path / "v")
     command(capfd, "index", tmp_path / "v", "--type", "exact", "-o", tmp_path / "i")
@@ -140,7 +142,7 @@ def test_a_run_is_not_up_to_date_once_its_encoder_was_replaced(place, tmp_path, 
     assert outdated(str(tmp_path / "run"), settings) == [str(model)]
 
 
-def test_a_query_whose_vector_is_not_finite_is_named(index, monkeypatch, place, capfd):
+def test_a_query_with_a_non_finite_vector_is_reported(index, monkeypatch, place, capfd):
     monkeypatch.setattr(Embedder, "__call__", lambda self, items: np.full((len(items), 32), np.nan, dtype=np.float32))
-    with pytest.raises(DrtkError, match=r"^the vector of query 'q0' has NaN or infinite numbers$"):
+    with pytest.raises(DrtkError, match=r"^query 'q0': its vector has NaN or infinite numbers; encode it again$"):
         command(capfd, "search", index, place / "queries.jsonl")

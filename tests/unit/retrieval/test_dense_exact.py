@@ -11,7 +11,7 @@ from drtk.retrieval.dense_exact import EMPTY, ExactIndex, keep_best
 from drtk.retrieval.ordering import keys_of, ranks_of
 from drtk.retrieval.vectors import Vectors
 from drtk.settings.retrieval import DenseIndexSettings, DenseSearchSettings
-from tests.vectors import embeddings, record_again
+from tests.vectors import embeddings, rewrite_record
 
 
 def build(tmp_path, vectors, ids=None, *, dtype="float32", unit=False, index=None, **search):
@@ -109,7 +109,7 @@ def test_cosine_brings_vectors_to_length_one_and_leaves_zeros(tmp_path):
 def test_a_vector_that_is_no_number_is_refused_by_the_id_it_has(tmp_path):
     source = embeddings(tmp_path / "v", [[1.0], [2.0]])
     np.save(tmp_path / "v" / "00000.npy", np.float32([[1], [np.nan]]))
-    record_again(tmp_path / "v")
+    rewrite_record(tmp_path / "v")
     (tmp_path / "i").mkdir()
     with pytest.raises(DrtkError, match=r"00000\.npy: row 1: the vector of 'v1' has NaN or infinite"):
         ExactIndex.build(Vectors(read_shards(source)), tmp_path / "i", DenseIndexSettings())
@@ -138,7 +138,7 @@ def test_unlike_dimensions_and_no_vectors_are_refused(tmp_path):
 def test_a_damaged_index_is_one_clear_fault(tmp_path):
     build(tmp_path, [[1.0], [2.0]])
     (tmp_path / "index" / "vectors.npy").write_bytes(b"torn")
-    with pytest.raises(DrtkError, match=r"vectors\.npy: is damaged; make the folder again"):
+    with pytest.raises(DrtkError, match=r"vectors\.npy: is damaged; rebuild the folder"):
         ExactIndex.open(tmp_path / "index", DenseSearchSettings())
 
 

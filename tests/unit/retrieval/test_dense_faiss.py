@@ -75,6 +75,27 @@ def test_without_exact_vectors_a_lossy_index_is_smaller(tmp_path):
     assert not (tmp_path / "index-SQ8" / "full.npy").exists()
 
 
+@pytest.mark.parametrize("kind", ["flat", "SQfp16", "SQ8", "hnsw", "ivf4"])
+def test_queries_with_infinite_scores_are_errors(tmp_path, kind):
+    index, _ = build(tmp_path, np.abs(VECTORS), kind, rescore=0)
+    index.search(QUERIES, 10)
+    with pytest.raises(DrtkError, match=r"a query has scores that are NaN or infinite.* \(largest number 3e\+38\)"):
+        index.search(np.concatenate([QUERIES, np.full((1, 16), -3e38, np.float32)]), 10)
+
+
+def test_vectors_with_infinite_scores_are_not_left_out(tmp_path):
+    vectors = VECTORS.copy()
+    vectors[3] = 3e38
+    index, _ = build(tmp_path, vectors, "flat")
+    with pytest.raises(DrtkError, match="a query has scores that are NaN or infinite"):
+        index.search(np.full((1, 16), -1, np.float32), len(vectors))
+
+
+def test_a_query_of_zeros_is_no_error_where_faiss_returns_nothing(tmp_path):
+    index, _ = build(tmp_path, VECTORS, "PQ4x4fs", rescore=0)
+    index.search(np.zeros((1, 16), np.float32), 5)
+
+
 def test_k_larger_than_the_collection_gives_all_of_it(tmp_path):
     for kind in ("flat", "hnsw"):
         index, _ = build(tmp_path, [[1.0, 0], [2.0, 0]], kind)

@@ -219,7 +219,7 @@ def test_a_sweep_needs_judgements_of_the_runs_queries(runs: Path, capfd: pytest.
         command(capfd, "fuse", "bm25.run", "dense.run", "--sweep")
     (runs / "other.tsv").write_text("x\tp3\t1\n")
     with pytest.raises(
-        UsageError, match=r"no query of the runs has judgements in other\.tsv; they have 'q', the judgements 'x'"
+        UsageError, match=r"no query of the runs has judgements in other\.tsv \(runs: 'q', judgements: 'x'\); pass"
     ):
         command(capfd, "fuse", "bm25.run", "dense.run", "--sweep", "--qrels", "other.tsv")
 

@@ -119,7 +119,7 @@ def test_masks_are_put_before_the_places_named() -> None:
     assert (found.ids.dtype, found.edited.dtype, found.words.dtype) == (np.int32, np.int64, np.int32)
 
 
-def test_what_is_left_keeps_its_token_type_and_what_is_inserted_has_that_of_the_token_after_it() -> None:
+def test_kept_tokens_keep_their_type_and_inserted_masks_get_that_of_the_next_token() -> None:
     ids, words = np.array([CLS, A, SEP, B, C, SEP], dtype=np.int32), np.array([-1, 0, -1, 1, 2, -1], dtype=np.int32)
     text = Text(ids, words, types=np.array([0, 0, 0, 1, 1, 1], dtype=np.int32))
     longer = with_masks(text, np.array([2, 3, 5]), mask=MASK)  # after the title, before the text, after the text

@@ -138,7 +138,7 @@ def test_a_part_of_a_pair_begins_with_the_first_segment(shelf):
     assert {shelf.said(each): each.types.tolist() for each in found} == types
 
 
-def test_of_a_pair_the_longer_text_is_cut_first(shelf):
+def test_a_pair_is_truncated_longest_first(shelf):
     corpus = shelf(passage("p", "a b c d", title="e f"), passage("q", "a b c", title="d e f g h"))
 
     def shown(row: int, room: int) -> str:

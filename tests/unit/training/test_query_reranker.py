@@ -1,4 +1,4 @@
-"""Training of query re-rankers: the schedule's known answers, batches, clipping, and what presets minimise."""
+"""Training of query re-rankers: the schedule's known answers, batches, clipping, and what presets minimize."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ def test_a_measurement_that_equals_the_best_is_not_called_worse(
 @pytest.mark.parametrize(
     "content", ["[]", "{}", '{"step": "1", "value": 2.0, "since": 0}', '{"step": 1, "value": null}']
 )
-def test_a_best_measurement_of_other_types_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_malformed_best_evaluation_is_rejected(tmp_path: Path, content: str) -> None:
     (tmp_path / "best.json").write_text(content)
     selection = Selection(nn.Linear(1, 1), dict, tmp_path / "run", by="nDCG", every=1)
-    with pytest.raises(DrtkError, match=r"best\.json: is not the best measurement of a training"):
+    with pytest.raises(DrtkError, match=r"best\.json: is not the record of a best evaluation"):
         selection.restore(tmp_path)

@@ -133,7 +133,7 @@ def test_the_command_shows_passages_and_writes_a_page(
     assert len(json.loads((tmp_path / "w").read_text().splitlines()[0])["weights"]) == 3
 
 
-def test_the_words_that_cls_attends_to_most_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_words_with_the_largest_cls_attention_are_listed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     import torch
     from transformers import AutoModel, AutoTokenizer
 

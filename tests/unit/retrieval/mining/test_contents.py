@@ -52,7 +52,7 @@ def test_the_nearest_positive_counts_and_vectors_need_not_be_of_length_one(tmp_p
     assert [check.is_beyond(pool.marks[id]["cosine"], 0.9) for id in "ab"] == [False, True]
 
 
-def test_vectors_that_are_not_finite_are_named(tmp_path: Path) -> None:
+def test_non_finite_vectors_are_reported(tmp_path: Path) -> None:
     found = VectorsById(embeddings(tmp_path / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], shard_size=2))
     np.save(tmp_path / "v" / "00000.npy", np.float32([[1, 0], [np.nan, 1]]))
     assert found.take(["c"]).shape == (1, 2)

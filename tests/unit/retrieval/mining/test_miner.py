@@ -248,7 +248,7 @@ def test_faults_of_the_request_are_named(world: Path, capfd: pytest.CaptureFixtu
         command(capfd, "mine-negatives", "bm25.run", "--qrels", "none.tsv")
     write(world / "other.tsv", "x\td1\t1\n")
     with pytest.raises(
-        MismatchError, match="no query of the runs has judgements; it has 'q0', the judgements have 'x'"
+        MismatchError, match=r"no query of the runs has judgements \(runs: 'q0', judgements: 'x'\); pass the judgements"
     ):
         command(capfd, "mine-negatives", "bm25.run", "--qrels", "other.tsv")
 
@@ -277,7 +277,7 @@ def test_queries_that_stay_short_of_random_passages_are_counted(
 
 def test_judgements_of_documents_are_noticed(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(world / "chunks.run", "q0 Q0 d1#0 1 2 t\nq0 Q0 d2#0 2 1 t\n")
-    with pytest.raises(DrtkError, match="the judgements name their documents: --positives source"):
+    with pytest.raises(DrtkError, match="the judgements are of documents: --positives source"):
         app(["mine-negatives", "-q", "chunks.run", "--qrels", "train.tsv"], standalone_mode=False)
     write(world / "chunks.run", "q0 Q0 d1#0 1 2 t\nq0 Q0 d1 2 1 t\n")  # one judged document is there
     app(["mine-negatives", "-q", "chunks.run", "--qrels", "train.tsv"], standalone_mode=False)
