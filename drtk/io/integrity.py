@@ -44,8 +44,7 @@ def changed_files(
     """Yield (relative path, what differs) for each file that differs from its record.
 
     The size of every file is compared. The content is compared for small files, with `by_time` for files whose
-    recorded "mtime_ns" differs, and with `thorough` for all. A record of an
-    older version (a list of names) is skipped.
+    recorded "mtime_ns" differs, and with `thorough` for all. A record of an older version (a list of names) is skipped.
     """
     for name, entry in record.items() if isinstance(record, dict) else ():
         if not isinstance(entry, dict) or "bytes" not in entry:
