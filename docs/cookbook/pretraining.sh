@@ -5,6 +5,7 @@
 #   sh docs/cookbook/pretraining.sh runs/pretraining MODEL      MODEL: a BERT-type encoder, MiniLM say
 #
 #   WARM=150 STEPS=150 BATCH=32 LENGTH=64 PASSAGES=8000 SEEDS="1 2 3" ARMS="mlm simlm-mlm simlm cotmae rom condenser"
+#   TITLE=join   how pre-training and fine-tuning read titles; none leaves them out of pre-training
 #
 # The data is in BEIR layout; its folder is $DRTK_TEST_DATA, by default ../shared/data.
 set -eu
@@ -43,7 +44,7 @@ awk 'NR > 1 { split($1, part, "-"); if (part[2] % 40 == 0) printf "{\"query_id\"
 # The common start: masked language modelling, which gives the model a head too. It is also SimLM's generator.
 # Presets differ in learning rate, warm-up, weight decay and titles; arms do not.
 pretrain() {
-  drtk pretrain "$out/weighted.jsonl" --batch "$batch" --max-length "$length" --lr 1e-4 --warmup 0.1 --weight-decay 0.01 --held-out 256 --set title=none "$@" $again
+  drtk pretrain "$out/weighted.jsonl" --batch "$batch" --max-length "$length" --lr 1e-4 --warmup 0.1 --weight-decay 0.01 --held-out 256 --set "title=${TITLE:-join}" "$@" $again
 }
 pretrain --preset mlm --model "$model" --steps "$warm" --eval-every "$warm" --seed 0 -o "$out/start"
 

@@ -18,7 +18,8 @@
 #   GENERATOR    the masked language model that replaces tokens; without it MODEL after a warm-up (WARM="--steps 5000 …")
 #   TEACHER      what the re-ranker begins with (the pre-trained encoder; the paper: google/electra-base-discriminator)
 #   BM25         the engine, bm25 or bm25s; INDEX: of vectors, flat or exact; DEPTH: of mining (200); K: of test runs (1000)
-#   NEGATIVES    source of retriever 1's negatives instead of the BM25 index: a run, or examples (MS MARCO's official triples)
+#   NEGATIVES    source of negatives instead of the BM25 index, for retriever 1 and with UNION for the others: a run, or examples (MS MARCO's
+#                official triples). The first 1000 of a query, whatever DEPTH is, as official lists are in random order; MINE="--depth N" sets both
 #   RERANK       documents re-ranked for each test query (200)
 #   BY           source, where judgements name documents and passages are chunks of them; test runs are of passages all the same
 #   SCORED       options of mine-negatives for what the teacher scores ("--keep 23"), else all that was mined; SCORED_QUERIES: how many
@@ -61,10 +62,10 @@ search() {
   ask "$1"
 }
 
-# Training examples from an index: mine NAME INDEX [OPTION…]
+# Training examples from an index, a run or examples: mine NAME SOURCE DEPTH [OPTION…]
 mine() {
-  name=$1 index=$2 && shift 2
-  drtk mine-negatives "$index" --queries "$queries" --qrels "$qrels" --corpus "$corpus" --positives "$by" --depth "$depth" \
+  name=$1 source=$2 ranks=$3 && shift 3
+  drtk mine-negatives "$source" --queries "$queries" --qrels "$qrels" --corpus "$corpus" --positives "$by" --depth "$ranks" \
     -o "$out/$name.jsonl" ${MINE:-} "$@" $seed $again
 }
 
@@ -86,7 +87,9 @@ retriever() { # retriever NAME EXAMPLES PRESET [OPTION…]
 step "BM25"
 drtk index "$corpus" --type "${BM25:-bm25}" -o "$out/bm25.index" $made
 ask bm25
-mine bm25 "${NEGATIVES:-$out/bm25.index}" ${NEGATIVES:+--depth 1000} # official lists are in random order
+negatives=$out/bm25.index ranks_of_negatives=$depth
+if [ -n "${NEGATIVES:-}" ]; then negatives=$NEGATIVES ranks_of_negatives=1000; fi
+mine bm25 "$negatives" "$ranks_of_negatives"
 systems="bm25"
 
 encoder=${ENCODER:-$out/pretrained}
@@ -111,13 +114,13 @@ retriever retriever1 "$out/bm25.jsonl" r1 ${R1:-}
 search retriever1 "$out/retriever1"
 
 step "Retriever 2: negatives that retriever 1 takes for right"
-mine mined1 "$out/retriever1.index"
+mine mined1 "$out/retriever1.index" "$depth"
 learn mined1 bm25 union
 retriever retriever2 "$examples" r2 ${R2:-}
 search retriever2 "$out/retriever2"
 
 step "Re-ranker: reads query and passage together; negatives of retriever 2"
-mine mined2 "$out/retriever2.index"
+mine mined2 "$out/retriever2.index" "$depth"
 learn mined2 bm25 union2
 train train-reranker "$examples" --corpus "$corpus" --queries "$queries" --model "${TEACHER:-$encoder}" \
   --preset "$recipe-reranker$variant" -o "$out/reranker" ${RERANKER:-}
@@ -126,8 +129,8 @@ drtk rerank "$out/retriever2.run" --corpus "$corpus" --queries "${ANSWERS:-$quer
 
 step "Distilled retriever: learns from the re-ranker's scores"
 if [ -n "${SCORED:-}" ]; then
-  mine teacher "$out/retriever2.index" $SCORED
-  if [ "${UNION:-no}" = yes ]; then mine teacher-bm25 "$out/bm25.index" $SCORED; fi
+  mine teacher "$out/retriever2.index" "$depth" $SCORED
+  if [ "${UNION:-no}" = yes ]; then mine teacher-bm25 "$negatives" "$ranks_of_negatives" $SCORED; fi
   learn teacher teacher-bm25 teacher-union
 fi
 drtk score "$examples" --corpus "$corpus" --queries "$queries" --model "$out/reranker" ${SCORED_QUERIES:+--sample "$SCORED_QUERIES"} \

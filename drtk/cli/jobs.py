@@ -128,18 +128,24 @@ def record_filter(
 
 
 def folder_maker(
-    kind: str, *, resume: bool = False, passages: bool = False, may_differ: tuple[str, ...] = ()
+    kind: str,
+    *,
+    resume: bool = False,
+    passages: bool = False,
+    may_differ: tuple[str, ...] = (),
+    also: Callable[[dict[str, Any]], dict[str, Any]] = lambda settings: {},
 ) -> Callable[..., Any]:
     """A command that makes a folder; it receives a FolderJob as `job`.
 
     resume: it can go on with unfinished work, and notices itself where its `source` is not what that was made from.
     may_differ: settings that --resume may have otherwise: those of memory and speed, and what helps a run that failed
+    also: given the recorded settings, returns entries to add, such as the version of a computation that changed
     A command with a parameter `dry_run` writes nothing where that is given, and needs no output then.
     """
     flags = ["resume"] * resume + ["force", "skip_done", "skip_bad"] + ["with_files"] * passages + ["quiet", "verbose"]
 
     def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:
-        return _folder_job(name, kind, output, settings, given, may_differ)
+        return _folder_job(name, kind, output, settings | also(settings), given, may_differ)
 
     return lambda function: _common(function, tuple(flags), make, shape="folder")
 
@@ -201,7 +207,7 @@ def _common(
         if not dry_run:
             recovered = job.recover()
             if common["skip_done"] or (recovered and job.resume):
-                changed = outdated(output, settings, program=name)
+                changed = outdated(output, job.settings, program=name)
                 if changed == []:
                     log(f"{name}: {output} is up to date")
                     return None

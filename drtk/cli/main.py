@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -123,39 +123,41 @@ for _name in COMMANDS:
         FUNCTIONS[_name] = _found
 
 
-def run() -> NoReturn:
+def run() -> None:
     """Entry point: exit status 0 done, 1 data or resource fault, 2 usage, 130 interrupted, 141 reader gone."""
     verbose = "-v" in sys.argv or "--verbose" in sys.argv
     _prepare_streams()
-    interrupts = _record_interrupts()
-    try:
-        _check_arguments()
-        if not _is_distributed():
-            ignore_torchrun()
-        left = app(prog_name="drtk", standalone_mode=False)  # the name also under python -m; we tell faults ourselves
-        status = left if isinstance(left, int) else 0  # of typer.Exit, and of --help
-        if status == 130:
-            _complain("interrupted")
-        _leave(status)
-    except SystemExit as done:
-        if isinstance(done.__context__, BrokenPipeError):  # Typer exits with 1 on a broken pipe
+    with _record_interrupts() as interrupts:
+        try:
+            _check_arguments()
+            if not _is_distributed():
+                ignore_torchrun()
+            left = app(
+                prog_name="drtk", standalone_mode=False
+            )  # the name also under python -m; we tell faults ourselves
+            status = left if isinstance(left, int) else 0  # of typer.Exit, and of --help
+            if status == 130:
+                _complain("interrupted")
+            _leave(status)
+        except SystemExit as done:
+            if isinstance(done.__context__, BrokenPipeError):  # Typer exits with 1 on a broken pipe
+                _leave(OutputClosed.status)
+            _leave(done.code if isinstance(done.code, int) else 1)
+        except OutputClosed as closed:
+            _leave(closed.status)
+        except BrokenPipeError:
             _leave(OutputClosed.status)
-        _leave(done.code if isinstance(done.code, int) else 1)
-    except OutputClosed as closed:
-        _leave(closed.status)
-    except BrokenPipeError:
-        _leave(OutputClosed.status)
-    except Exception as error:
-        if interrupts:  # imports and libraries may turn KeyboardInterrupt into another exception
+        except Exception as error:
+            if interrupts:  # imports and libraries may turn KeyboardInterrupt into another exception
+                _complain("interrupted")
+                _leave(130)
+            reported = _report(error, verbose=verbose)
+            if reported is None:
+                raise
+            _leave(reported)
+        except KeyboardInterrupt:
             _complain("interrupted")
             _leave(130)
-        reported = _report(error, verbose=verbose)
-        if reported is None:
-            raise
-        _leave(reported)
-    except KeyboardInterrupt:
-        _complain("interrupted")
-        _leave(130)
 
 
 def _report(error: Exception, *, verbose: bool) -> int | None:
@@ -200,8 +202,9 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _record_interrupts() -> list[int]:
-    """Record every later SIGINT in the returned list, and raise KeyboardInterrupt as usual.
+@contextlib.contextmanager
+def _record_interrupts() -> Iterator[list[int]]:
+    """Within the block, record every SIGINT in the list, and raise KeyboardInterrupt as usual.
 
     Python ignores exceptions in callbacks such as those of weak references: after one, send SIGINT again.
     """
@@ -220,10 +223,16 @@ def _record_interrupts() -> list[int]:
 
         Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, interrupt)
-        sys.unraisablehook = repeat
-    return received
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield received
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook = repeat
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = ignored_before
 
 
 def _check_arguments() -> None:

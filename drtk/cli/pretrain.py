@@ -24,8 +24,13 @@ Dropped = Annotated[
 ]
 
 
+def _title_types(settings: dict[str, Any]) -> dict[str, Any]:
+    """Record that titled passages have token types, which they did not have in earlier versions."""
+    return {"title_types": True} if "segment" in repr([settings["recipe"], settings["changes"]]) else {}
+
+
 @with_settings(PretrainSettings, preset=True, recipe="recipe")
-@folder_maker("model", resume=True, passages=True, may_differ=MAY_DIFFER)
+@folder_maker("model", resume=True, passages=True, may_differ=MAY_DIFFER, also=_title_types)
 def pretrain(
     passages: Annotated[
         list[str], typer.Argument(metavar="PASSAGES", help="Files of passages, in any format drtk reads.")

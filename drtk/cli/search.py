@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,6 +12,9 @@ from drtk.cli.jobs import record_filter
 from drtk.cli.options import Output, with_settings
 from drtk.io.filtering import FilterJob
 from drtk.settings.retrieval import RUN_DEPTH, SearchSettings
+
+if TYPE_CHECKING:
+    from drtk.records import Query
 
 DEPTH, ANSWERS = RUN_DEPTH, 5  # -k where it is not given: of a run, of an answer on the terminal
 
@@ -174,7 +177,7 @@ def _run(
         queries = ask = StoredQueries(collection, source)
         job.intake.inputs.append(folder_entry(source))
     else:
-        queries, ask = read_queries(source, intake=job.intake), TextQueries(collection, encode)
+        queries, ask = _hinted(read_queries(source, intake=job.intake)), TextQueries(collection, encode)
         job.looked_up = (encode.place,) if encode is not None and encode.place else ()
 
     def work(window: list[Any]) -> Iterator[bytes]:
@@ -192,6 +195,19 @@ def _run(
             raise MismatchError(f"{source}: has none of the judged queries")
         queries = chain([first], queries)
     job.run(queries, work, unit="queries")
+
+
+def _hinted(queries: Iterator[Query]) -> Iterator[Query]:
+    """Yield the queries; point to --query if stdin begins with plain text."""
+    from drtk.errors import RecordError
+
+    try:
+        yield from queries
+    except RecordError as error:
+        if error.place != "<stdin>:1":
+            raise
+        hint = "for one query per line use --query - (-q is --quiet)"
+        raise RecordError(error.place, f"{error.problem}; {hint}") from None
 
 
 def _documents(corpus: str | None) -> Callable[[str], str]:

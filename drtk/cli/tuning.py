@@ -39,6 +39,7 @@ def tune_bm25(
     from drtk.evaluation.measures import parse_measures
     from drtk.evaluation.runs import judgements_from
     from drtk.io.jsonl import read_queries
+    from drtk.io.known_hits import JudgedHits
     from drtk.io.manifest import folder_entry
     from drtk.io.progress import Progress
     from drtk.retrieval.tuning import parse_grid, tune
@@ -49,12 +50,16 @@ def tune_bm25(
     grid = parse_grid(settings.grid)
     judgements = judgements_from(qrels, job.intake)
     evaluator = Evaluator(judgements, measures)
+    judged = JudgedHits(", ".join(folders), judgements)
     queries = [query for query in read_queries(source, intake=job.intake) if query.id in judgements]
     ids = [query.id for query in queries]
     job.intake.inputs += [folder_entry(folder) for folder in folders]
 
     def measure(_: object, rankings: dict[str, Ranking]) -> float:
         found = {query: [id for id, _ in ranking] for query, ranking in rankings.items()}
+        if not judged.found:
+            for query, ids in found.items():
+                judged.add(query, ids)
         return float(evaluator("tuned", found).overall[measures[0].name])
 
     with Progress("tune", total=len(grid), unit="points") as progress:
@@ -67,6 +72,7 @@ def tune_bm25(
             depth=wanted.k,
             progress=progress,
         )
+    judged.warn()
     header = [f"k1\tb\t{measures[0].name}\n".encode()]
 
     def lines(window: list[Tuned]) -> Iterator[bytes]:

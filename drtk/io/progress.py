@@ -50,6 +50,11 @@ def set_verbosity(*, quiet: bool, verbose: bool) -> None:
         _LOGGER.propagate = False
 
 
+def is_quiet() -> bool:
+    """Return whether --quiet was given."""
+    return _LOGGER.level == logging.WARNING
+
+
 def log(message: str) -> None:
     """One line a person should see."""
     _LOGGER.info(message)

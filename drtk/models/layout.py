@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.manifest import FOLDER_MANIFEST, check_object, read_json, read_object, write_json
 from drtk.models.recipe import Recipe
+from drtk.settings.encoding import Title
 
 MODULES, SETTINGS, SHARED = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
 ROUTER = "router_config.json"
@@ -137,7 +138,7 @@ def _shared(folder: Path) -> dict[str, Any]:
         "passage_prompt": passage,
         "similarity": content.get("similarity_fn_name") or "cosine",  # what sentence-transformers takes for unsaid
         "truncate": content.get("truncate_dim"),
-    }
+    } | ({"title": title} if (title := content.get("title")) in get_args(Title) else {})
 
 
 def write_layout(folder: Path, recipe: Recipe, *, hidden: int, dense: int) -> None:
@@ -192,4 +193,8 @@ def _write_shared(folder: Path, recipe: Recipe) -> None:
         "default_prompt_name": None,
         "similarity_fn_name": recipe.similarity or "dot",
     }
-    write_json(folder / SHARED, shared | ({"truncate_dim": recipe.truncate} if recipe.truncate else {}))
+    if recipe.truncate:
+        shared["truncate_dim"] = recipe.truncate
+    if recipe.title != Recipe.title:  # an entry of drtk's own, which sentence-transformers ignores
+        shared["title"] = recipe.title
+    write_json(folder / SHARED, shared)

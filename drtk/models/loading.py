@@ -88,9 +88,12 @@ def _remote_code(folder: Path) -> str:
 def load_tokenizer(folder: Path, config: Any) -> Any:
     """Load the tokenizer of a model folder.
 
-    Raises MismatchError if its files are missing, or if it has more tokens than the model has embeddings.
+    Raises MismatchError if its files are missing, or if it has more tokens than the model has embeddings, and DrtkError
+    if it cannot tokenize a word.
     """
     tokenizer = open_tokenizer(str(folder))
+    with loading_faults(folder, "its tokenizer does not work"):
+        tokenizer("a")
     rows = getattr(config.get_text_config(), "vocab_size", None)
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if rows and largest >= rows:

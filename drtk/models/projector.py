@@ -1,4 +1,4 @@
-"""The layers between an encoder's vector and a contrastive loss (DiffCSE, App. A.1; methods: section 5.10)."""
+"""The layers between an encoder's vector and a contrastive loss (DiffCSE, Chuang's thesis, appendix A.1; methods: section 5.10)."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.manifest import has_unfinished_part, read_manifest
+from drtk.io.progress import is_quiet
 from drtk.io.shards import KIND, Shard, check_finite, read_shards
 from drtk.io.streams import STANDARD
 from drtk.records import Query
@@ -23,6 +24,7 @@ from drtk.retrieval.searching import Wanted, search
 from drtk.settings.retrieval import SearchSettings
 
 Encode = Callable[[Sequence[str]], np.ndarray]
+TYPED = "for a typed query use --query TEXT (-q is --quiet)"
 
 
 def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
@@ -32,10 +34,11 @@ def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     """
     folders, sources = [], []
     for path in paths:
-        if path != STANDARD and not Path(path).exists() and has_unfinished_part(Path(path)):
-            read_manifest(path)  # raises MismatchError
         if path != STANDARD and not Path(path).exists():
-            raise DrtkError(f"{path}: no such file or folder; for a typed query use --query TEXT (-q is --quiet)")
+            if has_unfinished_part(Path(path)):
+                read_manifest(path)  # raises MismatchError
+            hint = f"; {TYPED}" if is_quiet() or any(map(str.isspace, path)) else ""
+            raise DrtkError(f"{path}: no such file or folder{hint}")
         if path == STANDARD or not Path(path).is_dir():
             sources.append(path)
         elif (kind := read_manifest(path)["kind"]) == INDEX:

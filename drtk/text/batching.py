@@ -59,7 +59,7 @@ class Tokenizing:
     """How the texts of one role become tokens.
 
     title: "join" puts a passage's title before its text with a space, "sep" with the tokenizer's separator token and all
-           in the first segment, "segment" makes a pair of them, "none" leaves it out
+           in the first segment, "segment" makes a pair of them, "none" leaves it out; a blank title is left out too
     """
 
     def __init__(self, tokenizer: Any, *, prompt: str, max_length: int, title: str, with_types: bool) -> None:
@@ -84,7 +84,7 @@ class Tokenizing:
         """(text, "") or the two parts of a pair."""
         if isinstance(item, str):
             return self.prompt + item, ""
-        if isinstance(item, Query) or not item.title or self.title == "none":
+        if isinstance(item, Query) or not item.title.strip() or self.title == "none":
             return self.prompt + item.text, ""
         if self.title == "segment" and item.text:
             return self.prompt + item.title, item.text

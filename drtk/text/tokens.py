@@ -30,6 +30,8 @@ def load_tokenizer(name: str) -> Any:
             raise DrtkError(f"{name}: no such folder")
     try:
         return open_tokenizer(place, revision=revision)
+    except DrtkError:
+        raise
     except Exception as error:  # tokenizers raises plain Exception for a damaged tokenizer.json
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DrtkError(f"{name}: no tokenizer could be loaded: {reason}") from error

@@ -13,14 +13,11 @@ from drtk.io.progress import log
 from drtk.io.rounding import significant
 from drtk.models.checkpoint import TextEncoder
 from drtk.objectives.network import Network
-from drtk.settings.composition import Composition
 from drtk.settings.pretraining import PretrainSettings
-from drtk.text.slots import views_of
 from drtk.training import memory
 from drtk.training.arguments import training_arguments
 from drtk.training.callbacks import MeasureTheStart, ShowProgress
-from drtk.training.checkpoints import whole_checkpoints
-from drtk.training.distributed import rank, share_batch_norm, world_size
+from drtk.training.distributed import share_batch_norm, world_size
 from drtk.training.fitting import fitted
 from drtk.training.material import Material
 from drtk.training.measuring import AT_ONCE, measured
@@ -32,7 +29,6 @@ from drtk.training.selection import Selection
 LOG = "log.jsonl"
 WAITED_LONG = 0.1  # of the time: making batches holds training up
 MICRO_FILE = "micro_batch"  # among the checkpoints: what was chosen
-TOKEN_TYPES_FILE = "pairs"  # marker among the checkpoints: titled passages had token types from the first step
 Probe = Callable[[TextEncoder], float]
 
 
@@ -56,7 +52,6 @@ def pretrain(
     settings, composition = material.settings, material.composition
     share, micro = shares(settings, network)
     checkpoints = folder / "checkpoints"
-    _check_token_types(composition, checkpoints)
     arguments = training_arguments(
         checkpoints,
         steps=material.steps,
@@ -139,22 +134,6 @@ def pretrain(
             f"pretrain: {waited:.0%} of the time was spent waiting for data; --trainer dataloader_num_workers=4 may help"
         )
     return facts | {"micro_batch": micro}
-
-
-def _check_token_types(composition: Composition, checkpoints: Path) -> None:
-    """Raise DrtkError for checkpoints of a version that gave both segments of a titled passage token type 0."""
-    titles = {view.options.get("title") for name in composition.slots for view in views_of(composition, name)}
-    if "segment" not in titles:
-        return
-    marker = checkpoints / TOKEN_TYPES_FILE
-    if whole_checkpoints(checkpoints) and not marker.exists():
-        raise DrtkError(
-            f"{checkpoints.parent}: was begun by a version that gave titled passages no token types; "
-            "delete the folder to begin again"
-        )
-    if rank() == 0:
-        checkpoints.mkdir(parents=True, exist_ok=True)
-        marker.touch()
 
 
 def shares(settings: PretrainSettings, network: Network) -> tuple[int, int]:

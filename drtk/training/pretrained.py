@@ -32,7 +32,7 @@ class Keeper:
             pooling=(composition.pooling,),
             query_length=settings.max_length,
             passage_length=settings.max_length,
-            title=composition.title,
+            title=Recipe.title if composition.title == "none" else composition.title,
         )
 
     def encoder(self) -> TextEncoder:

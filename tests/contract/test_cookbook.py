@@ -284,35 +284,70 @@ def test_negatives_for_the_first_retriever_may_come_from_a_file(tmp_path: Path) 
     assert [number for option, number in pairwise(first) if option == "--depth"][-1] == "1000"  # the last one counts
     assert [words[0].rpartition("/")[2] for words in later] == ["retriever1.index", *["retriever2.index"] * 2]
     assert {value(words, "--depth") for words in later} == {"50"}
+    settings = {"NEGATIVES": str(given), "UNION": "yes", "MINE": "--depth 7"}  # of a ranked run, say
+    mined = reproduced(tmp_path, "squad", **settings)["mine-negatives"]
+    assert [words[0].rpartition("/")[2] for words in mined] == [
+        "triples.jsonl",
+        "retriever1.index",
+        *["retriever2.index"] * 2,
+        "triples.jsonl",
+    ]
+    assert {[number for option, number in pairwise(words) if option == "--depth"][-1] for words in mined} == {"7"}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "title"),
+    [
+        ("docs/cookbook/pretraining.sh", "${TITLE:-join}"),
+        ("docs/cookbook/beir.md", "sep"),
+        ("docs/methods/rom.md", "sep"),
+        ("bin/quickstart", "join"),
+    ],
+)
+def test_recipes_pre_train_with_the_titles_that_their_fine_tuning_reads(recipe: str, title: str) -> None:
+    text = (COOKBOOK.parents[1] / recipe).read_text(encoding="utf-8")
+    commands = re.findall(r"drtk pretrain (?:\S+ )*?--(?:batch|preset) .*", text)
+    assert [re.findall(r"--set \"?title=([^\s\"`]+)", each) for each in commands] == [[title]]
 
 
 def test_official_triples_and_candidates_are_mined(workplace: Path) -> None:
     page = (COOKBOOK / "msmarco.md").read_text(encoding="utf-8").splitlines()
-    commands = [line for line in page if re.search(r"^drtk convert .* --as examples|drtk convert --as run", line)]
-    assert len(commands) == 2
-    triples = "".join(f"{query}\t{query}0\t{id}\r\n" for query in (1, 2) for id in range(21, 60))
-    (workplace / "qidpidtriples.train.full.2.tsv.gz").write_bytes(gzip.compress(triples.encode()))
-    lists = "".join(f"{query}\t{id}\tquery {query}\tpassage {id}\n" for id in range(10, 60) for query in (1, 2))
+    commands = [line for line in page if re.search(r"--as examples|top1000\.train|candidates\.run", line)]
+    triples, *candidates = [line for line in commands if line[0] != "#"]
+    assert len(candidates) == 2
+    lines = "".join(f"{query}\t10{query}0\t{id}\r\n" for query in (1, 2) for id in range(1021, 1060))
+    (workplace / "qidpidtriples.train.full.2.tsv.gz").write_bytes(gzip.compress(lines.encode()))
+    lists = "".join(f"{query}\t{id}\tquery {query}\tpassage {id}\n" for id in range(1010, 1060) for query in (1, 2))
     (workplace / "top1000.train.txt").write_text(lists)
     with tarfile.open(workplace / "top1000.train.tar.gz", "w:gz") as archive:
         archive.add(workplace / "top1000.train.txt", "top1000.train.txt")
-    rows = {"c.jsonl": range(10, 60), "q.jsonl": (1, 2)}
+    rows = {"c.jsonl": range(1010, 1060), "q.jsonl": (1, 2)}
     for name, ids in rows.items():
         (workplace / name).write_text("".join(f'{{"_id": "{id}", "text": "text {id}"}}\n' for id in ids))
-    (workplace / "train.tsv").write_text("query-id\tcorpus-id\tscore\n1\t10\t1\n2\t20\t1\n2\t21\t1\n")
+    (workplace / "train.tsv").write_text("query-id\tcorpus-id\tscore\n1\t1010\t1\n2\t1020\t1\n2\t1021\t1\n")
     (workplace / "msmarco").mkdir()
-    inputs = "--queries q.jsonl --qrels train.tsv --corpus c.jsonl --positives passage --depth 5 --floor 0 --depth 1000"
+    inputs = "--queries q.jsonl --qrels train.tsv --corpus c.jsonl --positives passage --floor 0 --depth 1000"
     names = ("triples.jsonl.zst", "top1000.run")
-    commands += [f"drtk mine-negatives msmarco/{name} {inputs} -o {name}.mined" for name in names]
-    (workplace / "mine.sh").write_text("set -e\n" + "\n".join(commands) + "\n")
+    mining = [f"drtk mine-negatives msmarco/{name} {inputs} -o {name}.mined" for name in names]
+    (workplace / "mine.sh").write_text("set -e\n" + "\n".join([triples, *candidates, *mining]) + "\n")
     done = shell(str(workplace / "mine.sh"), folder=workplace)
     assert done.returncode == 0, done.stderr
-    wanted = {"triples.jsonl.zst": ({*range(21, 60)}, {*range(22, 60)})}
-    wanted["top1000.run"] = ({*range(11, 60)}, {*range(10, 60)} - {20, 21})
+    wanted = {"triples.jsonl.zst": ({*range(1021, 1060)}, {*range(1022, 1060)})}
+    wanted["top1000.run"] = ({*range(1011, 1060)}, {*range(1010, 1060)} - {1020, 1021})
     for name, (one, two) in wanted.items():
         found = [json.loads(line) for line in (workplace / f"{name}.mined").read_text().splitlines()]
-        assert [(row["query_id"], sorted(row["positives"])) for row in found] == [("1", ["10"]), ("2", ["20", "21"])]
+        assert [(row["query_id"], sorted(row["positives"])) for row in found] == [
+            ("1", ["1010"]),
+            ("2", ["1020", "1021"]),
+        ]
         assert [{int(id) for id in row["negatives"]} for row in found] == [one, two]
+
+    archive_bytes = (workplace / "top1000.train.tar.gz").read_bytes()
+    (workplace / "top1000.train.tar.gz").write_bytes(archive_bytes[:-20])  # a download that was cut short
+    (workplace / "msmarco" / "top1000.run").unlink()
+    (workplace / "mine.sh").write_text("\n".join(candidates) + "\n")
+    assert shell(str(workplace / "mine.sh"), folder=workplace).returncode == 1
+    assert not (workplace / "msmarco" / "top1000.run").exists()
 
 
 def test_the_hard_negatives_that_others_mined_train_a_retriever(workplace: Path) -> None:

@@ -19,7 +19,13 @@ from tests.contract.collection import Collection, documents
 from tests.contract.forkserver import Forkserver
 
 SIGKILLED = 128 + 9
-VARYING = ("started", "seconds", "command", "corpus")  # entries of manifests that differ with time and folder
+VARYING = (
+    "started",
+    "seconds",
+    "command",
+    "corpus",
+    "manifest_digest",
+)  # entries of manifests that differ with time and folder
 REJECTED = re.compile(r"exists already; --force replaces it|holds an interrupted run; --")
 
 

@@ -224,7 +224,7 @@ class Mining:
         """The examples of a window of queries, in order; `tell` hears of each pool."""
         found = []
         for pool in self.pools(window):
-            self._count_judged(pool)
+            self._record_judged(pool)
             example = self.stages.miner.example(pool)
             self._count(pool)
             tell(pool)
@@ -232,14 +232,20 @@ class Mining:
                 found.append(example)
         return found
 
-    def _count_judged(self, pool: Pool) -> None:
-        """Count, per source, the queries with a judged document among its hits and the known positives."""
+    def _record_judged(self, pool: Pool) -> None:
+        """Record per source whether a judged document is among its hits and the known positives (1), or not yet (0).
+
+        Stored in the counts because a resumed run does not see the earlier windows again.
+        """
         if self.judgements is None:
             return
-        judged = self.counts.setdefault("queries_with_judged", {})
+        judged = self.counts.setdefault("judged_found", {})
         for name, ranked in pool.asked.found.items():
-            found = self._judged_hits(name).add(pool.query_id, [*ranked.ids, *pool.asked.positives])
-            judged[name] = judged.get(name, 0) + found
+            if not judged.get(name):
+                hits = self._judged_hits(name)
+                hits.add(pool.query_id, [*ranked.ids, *pool.asked.positives])
+                if hits.found or hits.problem():
+                    judged[name] = hits.found
 
     def _judged_hits(self, name: str) -> JudgedHits:
         if name not in self._judged:
@@ -250,14 +256,13 @@ class Mining:
 
     def unjudged_sources(self) -> list[str]:
         """Return a message for each source that retrieved none of the judged documents."""
-        counted = self.counts.get("queries_with_judged", {})  # includes windows before --resume
-        problems = [hits.problem() for name, hits in self._judged.items() if not counted.get(name)]
-        return [problem for problem in problems if problem is not None]
+        lacking = [name for name, found in self.counts.get("judged_found", {}).items() if not found]
+        return [self._judged_hits(name).problem() or f"{name}: no judged document was retrieved" for name in lacking]
 
     def id_mismatch(self) -> str | None:
-        """Return a message if sources and judgements have different ids; None if they agree or a corpus checked them."""
+        """Describe an id mismatch between sources and judgements; None if the ids agree or were checked with a corpus."""
         problems = self.unjudged_sources()
-        if self._corpus is not None or not problems or any(self.counts["queries_with_judged"].values()):
+        if self._corpus is not None or not problems or any(self.counts["judged_found"].values()):
             return None
         return f"{problems[0]}. Judged documents would become negatives; --corpus FILE checks all ids"
 

@@ -182,7 +182,7 @@ def titled(
 
 
 def truncate_longest_first(first: Text, second: Text, room: int) -> tuple[Text, Text]:
-    """Truncate two texts to `room` tokens in total: the longer one first, both to a half if both are longer than that."""
+    """Truncate the longer text first, as tokenizers do; if both exceed half of `room`, each gets half."""
     sizes = len(first.ids), len(second.ids)
     if sum(sizes) > room:
         short = max(0, min(*sizes, room // 2))
@@ -191,6 +191,17 @@ def truncate_longest_first(first: Text, second: Text, room: int) -> tuple[Text, 
     return piece(first, 0, sizes[0]), piece(second, 0, sizes[1])
 
 
-def reading(corpus: Corpus, row: int, *, title: Title, separator: Separator | None, room: int | None = None) -> Text:
-    """The text of a passage, behind its title as `titled` says."""
-    return titled(corpus, row, corpus.text(row), title=title, separator=separator, room=room)
+def titled_part(
+    corpus: Corpus,
+    row: int,
+    text: Text,
+    *,
+    title: Title,
+    separator: Separator | None,
+    room: int,
+    crop: Crop,
+    rng: np.random.Generator,
+) -> Text:
+    """Put the title of passage `row` before `text` (`titled`) and crop the result to `room` tokens (`cropped`)."""
+    whole = titled(corpus, row, text, title=title, separator=separator, room=room if crop == "head" else None)
+    return cropped(whole, room, crop, rng=rng)

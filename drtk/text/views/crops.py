@@ -19,7 +19,7 @@ from drtk.text.views.base import (
     joined,
     needing,
     piece,
-    titled,
+    titled_part,
 )
 
 _ROUNDING = 1e-9  # a share of a count that is whole but for the last bit of a float counts as whole
@@ -78,10 +78,9 @@ def ict(
     rest = text
     if rng.random() < remove:
         rest = joined([piece(text, 0, begin), piece(text, end, len(text.ids))])
-    context = titled(corpus, row, rest, title=title, separator=separator, room=room if crop == "head" else None)
     return {
         "query": cropped(piece(text, begin, end), room, crop, rng=rng),
-        "context": cropped(context, room, crop, rng=rng),
+        "context": titled_part(corpus, row, rest, title=title, separator=separator, room=room, crop=crop, rng=rng),
     }
 
 

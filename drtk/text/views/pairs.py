@@ -8,7 +8,7 @@ import numpy as np
 
 from drtk.text import relations
 from drtk.text.tokenised import Text
-from drtk.text.views.base import Corpus, Crop, Parts, Separator, Title, cropped, joined, needing, piece, titled
+from drtk.text.views.base import Corpus, Crop, Parts, Separator, Title, joined, needing, piece, titled_part
 
 Spans = Literal["random", "nearby", "overlap", "mixed", "distinct"]
 MIXED: tuple[Spans, ...] = ("random", "nearby", "overlap")
@@ -45,9 +45,10 @@ def pair(
     if other is None:
         return None
     texts = {"a": (own, corpus.text(own)), "b": (other, corpus.text(other) if text is None else text)}
-    cut = room if crop == "head" else None
-    whole = {name: titled(corpus, *each, title=title, separator=separator, room=cut) for name, each in texts.items()}
-    return {name: cropped(each, room, crop, rng=rng) for name, each in whole.items()}
+    return {
+        name: titled_part(corpus, *each, title=title, separator=separator, room=room, crop=crop, rng=rng)
+        for name, each in texts.items()
+    }
 
 
 def _partner(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from drtk.text.views.base import Corpus, Crop, Parts, Separator, Title, cropped, needing, piece, reading
+from drtk.text.views.base import Corpus, Crop, Parts, Separator, Title, needing, piece, titled_part
 
 
 def passage(
@@ -18,8 +18,8 @@ def passage(
     crop: Crop = "head",
 ) -> Parts:
     """{"": the passage}; cropped once, so that ids, words and weights are of the same part."""
-    text = reading(corpus, row, title=title, separator=separator, room=room if crop == "head" else None)
-    return {"": cropped(text, room, crop, rng=rng)}
+    text = corpus.text(row)
+    return {"": titled_part(corpus, row, text, title=title, separator=separator, room=room, crop=crop, rng=rng)}
 
 
 @needing("documents")
@@ -54,8 +54,8 @@ def halves(
 
     A passage of more than 2 * room tokens is cropped to that first, so that the halves stay neighbours. None for a single token.
     """
-    whole = reading(corpus, row, title=title, separator=separator, room=2 * room if crop == "head" else None)
-    text = cropped(whole, 2 * room, crop, rng=rng)
+    whole = corpus.text(row)
+    text = titled_part(corpus, row, whole, title=title, separator=separator, room=2 * room, crop=crop, rng=rng)
     middle = len(text.ids) // 2
     if not middle:
         return None

@@ -25,7 +25,7 @@ from drtk.io.folders import FolderJob
 from drtk.io.shards import ShardWriter, records_digest
 from tests.contract.forkserver import die_at
 
-TIMES = ("started", "seconds", "command")  # entries of manifests that differ between two runs
+TIMES = ("started", "seconds", "command", "manifest_digest")  # entries of manifests that differ between two runs
 REJECTED = re.compile("exists already; --force replaces it|holds an interrupted run; --")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -248,6 +249,12 @@ def test_counts_take_underscores_as_python_and_toml_do(tmp_path: Path) -> None:
     assert separated.status == 0
     assert separated.out == plain.out
     assert len(separated.out.splitlines()) == 2  # 1,000 words and 500
+
+
+def test_running_in_a_process_leaves_its_ctrl_c_handler_alone() -> None:
+    before = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    here("--version")
+    assert (signal.getsignal(signal.SIGINT), sys.unraisablehook) == before
 
 
 def test_the_version_is_printed() -> None:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.manifest import read_json
+from drtk.models.biencoder import load_towers, save_towers
 from drtk.models.layout import read_layout
 from tests.families import FAMILIES, saved_masked_lm
 from tests.pretraining import World
@@ -113,6 +114,22 @@ def test_a_preset_holds_out_a_tenth_at_most_and_an_option_half(
     assert "gain_decoder" in entries(tmp_path / "m")[0]
 
 
+def test_an_encoder_pre_trained_with_titles_keeps_how_it_read_them_and_one_without_names_none(
+    world: World, tmp_path: Path
+):
+    for title, wanted in (("segment", "segment"), ("none", "join")):
+        model = tmp_path / title
+        pretrain(world, model, "mlm", "--steps", "1", "--set", f"title={title}")
+        (start,) = load_towers(str(model), wishes={}, untied=False).values()
+        (changed,) = load_towers(str(model), wishes={"title": "sep"}, untied=False).values()
+        assert (start.recipe.title, changed.recipe.title) == (wanted, "sep")
+        save_towers({"passage": start}, tmp_path / f"{title}-trained")
+        assert read_layout(tmp_path / f"{title}-trained").recipe.title == wanted
+        vectors = tmp_path / f"{title}-vectors"
+        app(["encode", str(world.corpus), "--model", str(model), "-o", str(vectors), "-q"], standalone_mode=False)
+        assert read_json(vectors / "meta.json")["encoder"]["recipe"]["title"] == wanted
+
+
 def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(world: World, tmp_path: Path):
     pretrain(world, tmp_path / "m", "simlm-mlm", "--steps", "3", "--save-every", "1")
     from transformers import AutoModel, AutoTokenizer
@@ -131,6 +148,7 @@ def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(w
     assert (manifest["kind"], manifest["counts"]["steps"]) == ("model", 3)
     assert 0 < manifest["counts"]["waiting_for_data"] < 1
     assert read_layout(tmp_path / "m").recipe.pooling == ("cls",)  # whatever the encoder it started from did
+    assert {read_layout(folder).recipe.title for folder in folders} == {"segment"}  # as the preset reads titles
     suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
     assert suffixes <= {".json", ".jsonl", ".safetensors"}
     sentence_transformers = pytest.importorskip("sentence_transformers")

@@ -12,9 +12,8 @@ import torch
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.manifest import read_json
+from drtk.io.manifest import UNFINISHED_MANIFEST, read_json, write_json
 from drtk.training.checkpoints import whole_checkpoints
-from drtk.training.pretrain import TOKEN_TYPES_FILE
 from drtk.training.pretrainer import Pretrainer
 from tests.pretraining import World
 from tests.unit.cli.test_pretrain_command import arguments, entries, pretrain
@@ -92,14 +91,21 @@ def test_checkpoints_made_without_token_types_are_rejected(
 ):
     titles = ["--set", "title=segment"]
     broken(world, tmp_path / "m", monkeypatch, 6, full, *titles)
-    marker = tmp_path / "m" / "checkpoints" / TOKEN_TYPES_FILE
-    marker.unlink()
-    with pytest.raises(DrtkError, match="gave titled passages no token types; delete the folder to begin again"):
+    begun = tmp_path / "m.part" / UNFINISHED_MANIFEST
+    content = read_json(begun)
+    before = {name: value for name, value in content["settings"].items() if name != "title_types"}
+    write_json(begun, content | {"settings": before})
+    with pytest.raises(
+        MismatchError, match=r"begun with other settings or files \(title_types\); --force begins again"
+    ):
         pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--resume")
     assert kept(tmp_path / "m") == ["checkpoint-4", "checkpoint-2"]
-    marker.touch()
+    write_json(begun, content)
     pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--resume")
     assert (tmp_path / "m" / "meta.json").exists()
+    made = (tmp_path / "m" / "meta.json").stat()
+    pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--skip-done")
+    assert (tmp_path / "m" / "meta.json").stat() == made
 
 
 def test_a_kernel_out_of_memory_on_a_cpu_is_told_alike(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

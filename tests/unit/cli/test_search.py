@@ -1,6 +1,7 @@
 """drtk index and drtk search as commands, on real words and made-up vectors."""
 
 import io
+import re
 import subprocess
 import sys
 
@@ -100,11 +101,22 @@ def test_without_a_corpus_a_question_is_answered_with_ids_and_says_so(bm25, plac
     assert "Tails" in page
 
 
-def test_q_is_quiet_and_a_query_in_place_of_a_path_gets_a_hint(bm25, capfd):
+def test_q_is_quiet_and_a_query_in_place_of_a_path_gets_a_hint(bm25, capfd, monkeypatch):
     assert command(capfd, "search", "bm25", "queries.jsonl", "-q") == command(capfd, "search", "bm25", "queries.jsonl")
-    told = r"how do I fly\?: no such file or folder; for a typed query use --query TEXT \(-q is --quiet\)"
-    with pytest.raises(DrtkError, match=told):
-        command(capfd, "search", "bm25", "-q", "how do I fly?")
+    told = r": no such file or folder; for a typed query use --query TEXT \(-q is --quiet\)"
+    for typed in (["how do I fly?"], ["-q", "how do I fly?"], ["-q", "fly"]):
+        with pytest.raises(DrtkError, match=re.escape(typed[-1]) + told):
+            command(capfd, "search", "bm25", *typed)
+    with pytest.raises(DrtkError, match=r"^bm26: no such file or folder$"):
+        command(capfd, "search", "bm26", "queries.jsonl")
+    for more, hint in (
+        ("how do I fly?\n", "for one query per line use --query -"),
+        ('{"_id": "q", "text": "t"}\nfly', ""),
+    ):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(more.encode())))
+        place = f"<stdin>:{1 if hint else 2}: expected a JSON object, found other text"
+        with pytest.raises(RecordError, match=rf"^{place}{f'; {hint} .-q is --quiet.' if hint else ''}$"):
+            command(capfd, "search", "bm25", "-q", "-")
 
 
 def test_a_corpus_changed_after_indexing_causes_a_warning(bm25, place, capfd):
@@ -184,6 +196,21 @@ def test_tuning_writes_every_point_of_the_grid_the_best_first(bm25, place, capfd
     page = command(capfd, *arguments[:5], "docs.tsv", *arguments[6:], "--by", "source", "-o", "table.tsv")
     assert page == ""
     assert (place / "table.tsv").read_text() == "k1\tb\tRR@10\n0.1\t0\t1.0000\n0.1\t1\t1.0000\n"
+
+
+def test_tuning_by_judgements_of_another_collection_warns_once(bm25, place, capfd):
+    write(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\t29\t1\n")
+    capfd.readouterr()
+    tune = ["search", "bm25", "queries.jsonl", "--tune", "--qrels", "qrels.tsv", "--grid", "k1=0.1,0.2 b=0"]
+    app([*tune, "-q"], standalone_mode=False)
+    out, err = capfd.readouterr()
+    assert out == "k1\tb\tRR@10\n0.1\t0\t0.0000\n0.2\t0\t0.0000\n"
+    assert err == (
+        "drtk: bm25: none of the judged documents was retrieved; for query 'q1' it has 'wing#1', the judgements have '29'\n"
+    )
+    write(place / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
+    app([*tune[:5], "docs.tsv", *tune[6:], "-q"], standalone_mode=False)
+    assert capfd.readouterr().err.endswith("the judgements name their documents: --by source scores documents\n")
 
 
 def test_with_judgements_only_judged_queries_are_searched(bm25, place, capfd):

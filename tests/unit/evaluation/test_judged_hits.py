@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError
+from drtk.io.filtering import FilterJob
 from drtk.io.known_hits import JudgedHits
 from drtk.io.sources import source_of
 from tests.running import write
@@ -60,10 +62,55 @@ def test_a_run_without_a_judged_document_is_reported_with_example_ids(
     assert warnings(capfd, "eval", "b.run", "--qrels", "qrels") == []
 
 
+def test_tuning_by_judgements_of_other_ids_warns(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = [{"_id": "D29", "text": "wing"}, {"_id": "D30", "text": "tail"}]
+    write(world / "other.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write(world / "queries.jsonl", '{"_id": "q1", "text": "wing"}\n')
+    app(["index", "other.jsonl", "--type", "bm25s", "-o", "a"], standalone_mode=False)
+    call = ["search", "a", "queries.jsonl", "--tune", "--grid", "k1=0.9 b=0.4", "--qrels"]
+    assert warnings(capfd, *call, "qrels") == [f"drtk: {PROBLEM}"]
+    write(world / "right", "q1 0 D29 1\n")
+    assert warnings(capfd, *call, "right") == []
+
+
 def test_mining_from_judgements_with_other_ids_is_rejected(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DrtkError, match=f"^{re.escape(PROBLEM)}. Judged documents would become negatives"):
         app(["mine-negatives", "a.run", "--qrels", "qrels", "-o", "train.jsonl"], standalone_mode=False)
     assert not list(world.glob("train*"))
+
+
+def test_mining_from_judgements_of_other_ids_is_refused_after_a_kill_too(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    call = ["mine-negatives", "a.run", "--qrels", "qrels", "-o", "train.jsonl"]
+    with monkeypatch.context() as patch:
+        patch.setattr(FilterJob, "_fault", killed)  # after the last window
+        with pytest.raises(KilledError):
+            app(call, standalone_mode=False)
+    told = "^a: no judged document was retrieved. Judged documents would become negatives"
+    with pytest.raises(DrtkError, match=told):
+        app([*call, "--resume"], standalone_mode=False)
+    assert not list(world.glob("train*"))
+
+
+def test_a_source_with_a_judged_document_is_looked_at_no_further(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[tuple[str, str]] = []
+    add = JudgedHits.add
+
+    def noted(self: JudgedHits, query_id: str, ids: Sequence[str]) -> bool:
+        looked.append((self._run, query_id))
+        return add(self, query_id, ids)
+
+    monkeypatch.setattr(JudgedHits, "add", noted)
+    app(["mine-negatives", "a.run", "b.run", "--qrels", "qrels", "-o", "train.jsonl"], standalone_mode=False)
+    assert looked == [("a", "q1"), ("b", "q1"), ("a", "q2")]
+    assert json.loads((world / "train.jsonl.meta.json").read_text())["counts"]["judged_found"] == {"a": 0, "b": 1}
 
 
 def test_one_judged_document_is_enough() -> None:

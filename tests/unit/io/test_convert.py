@@ -146,29 +146,39 @@ def test_judgements_and_runs_change_their_columns(tmp_path: Path) -> None:
     assert run("--as", "run", input=b"1\td\t4\n") == b"1 Q0 d 4 0.25 drtk\n"
 
 
-TRIPLES = b"7\t70\t15\r\n7\t70\t16\r\n7\t71\t15\r\n8\t80\t15\r\n7\t70\t17\r\n"  # MS MARCO's files have CRLF
+TRIPLES = b"7\t70\t1500\r\n7\t70\t1600\r\n7\t71\t1500\r\n8\t80\t15\r\n7\t70\t1700\r\n"  # MS MARCO's files have CRLF
 
 
 def test_official_triples_become_an_example_for_each_query(tmp_path: Path) -> None:
     (tmp_path / "qidpidtriples.tsv.gz").write_bytes(gzip.compress(TRIPLES))
     found = run(str(tmp_path / "qidpidtriples.tsv.gz"), "--as", "examples").splitlines()
     assert [orjson.loads(line) for line in found] == [
-        {"query_id": "7", "positives": ["70", "71"], "negatives": ["15", "16"]},
+        {"query_id": "7", "positives": ["70", "71"], "negatives": ["1500", "1600"]},
         {"query_id": "8", "positives": ["80"], "negatives": ["15"]},
-        {"query_id": "7", "positives": ["70"], "negatives": ["17"]},
+        {"query_id": "7", "positives": ["70"], "negatives": ["1700"]},
     ]
     assert run("-", "--as", "examples", input=TRIPLES).splitlines() == found
 
 
 def test_skip_bad_continues_after_a_bad_triple(tmp_path: Path) -> None:
-    (tmp_path / "triples.tsv").write_bytes(b"7\t70\t15\n7\t70\n7\t70\t16\n")
+    (tmp_path / "triples.tsv").write_bytes(b"7\t70\t1500\n7\t70\n7\t70\t1600\n")
     with pytest.raises(RecordError, match=r"triples.tsv:2: expected 3 columns 'qid positive negative', found 2"):
         run(str(tmp_path / "triples.tsv"), "--as", "examples")
     found = run(str(tmp_path / "triples.tsv"), "--as", "examples", "--skip-bad", "1")
-    assert orjson.loads(found) == {"query_id": "7", "positives": ["70"], "negatives": ["15", "16"]}
+    assert orjson.loads(found) == {"query_id": "7", "positives": ["70"], "negatives": ["1500", "1600"]}
 
 
-@pytest.mark.parametrize("content", ["query-id\tcorpus-id\tscore\n7\t70\t1\n", "7\t70\t1\n", "7\t70\t0\n7\t71\t4\n"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "query-id\tcorpus-id\tscore\n7\t70\t1\n",
+        "7\t70\t1\n",
+        "7\t70\t0\n7\t71\t4\n",
+        "q1\td1\t5\nq2\td2\t3\n",
+        "1\t100\t7\n",
+        "query-id\tcorpus-id\trelevance\n7\t70\t1\n",
+    ],
+)
 def test_judgements_and_ranked_pairs_are_not_read_as_triples(tmp_path: Path, content: str) -> None:
     (tmp_path / "qrels.tsv").write_text(content)
     with pytest.raises(RecordError, match=r"qrels.tsv:1: "):

@@ -206,6 +206,16 @@ def test_a_vocabulary_file_is_enough(tmp_path: Path) -> None:
     assert load_encoder(folder).tokenizer("rivers violining")["input_ids"] == tokenizer("rivers violining")["input_ids"]
 
 
+def test_an_empty_vocabulary_is_one_line_at_loading(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path / "m")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["vocab"] = {}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(DrtkError, match=r"m: its tokenizer does not work: .+") as caught:
+        load_encoder(folder)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("kind", LOADERS)
 def test_a_vocabulary_larger_than_the_embeddings_is_rejected(
     folders: dict[str, Path], tmp_path: Path, kind: str

@@ -15,6 +15,7 @@ from drtk.settings.encoding import EncodeSettings
 from drtk.settings.retrieval import SearchSettings
 from tests.running import command
 from tests.tiny import tiny_model, write_collection
+from tests.vectors import rewrite_record
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +126,7 @@ def test_an_index_of_an_earlier_version_is_searched_without_checking_missing_ent
     for name in ("config", "tokenizer", "recipe"):
         del manifest["encoder"][name]
     write_json(old / "meta.json", manifest)
+    rewrite_record(old)
     copy = change_json(shutil.copytree(place / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
     QueryEncoder(collection(old), SearchSettings(), str(copy))(["rivers"])
 

@@ -12,7 +12,7 @@ from drtk.retrieval.building import index_class, open_embeddings
 from drtk.retrieval.collection import Collection
 from drtk.retrieval.searching import Wanted, search
 from drtk.settings.retrieval import IndexSettings, SearchSettings
-from tests.vectors import ENCODER, embeddings
+from tests.vectors import ENCODER, embeddings, rewrite_record
 
 
 def dense(folder, vectors, ids, *, kind="exact", encoder=ENCODER):
@@ -129,6 +129,7 @@ def test_non_finite_query_vectors_are_reported(tmp_path, kind, bad):
     folder = dense(tmp_path / "i", [[1.0, 0], [0, 1]], ["a", "b"], kind=kind)
     source = embeddings(tmp_path / "q", [[2, 1], [0, 5], [1, 1]], ["q1", "q2", "q3"], role="query", shard_size=2)
     np.save(tmp_path / "q" / "00000.npy", np.float32([[2, 1], [0, bad]]))
+    rewrite_record(tmp_path / "q")
     ask = StoredQueries(opened(folder), source)
     with pytest.raises(DrtkError, match=r"q/00000\.npy: row 1: the vector of 'q2' has NaN or infinite numbers"):
         dict(ask(list(ask), Wanted(2)))
@@ -140,6 +141,7 @@ def test_a_non_finite_vector_in_an_index_is_reported(tmp_path):
     folder = dense(tmp_path / "i", [[1.0, 0], [0, 1], [2, 2]], ["a", "b", "c"])
     for bad in (np.nan, np.inf):
         np.save(tmp_path / "i" / "vectors.npy", np.float32([[1, 0], [0, bad], [2, 2]]))
+        rewrite_record(tmp_path / "i")
         with pytest.raises(DrtkError, match=r"i: the score of 'b' is NaN or infinite"):
             opened(folder).search(np.float32([[1, 1]]), 1)
 
@@ -202,7 +204,7 @@ def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
     assert sort_paths([index, "-"]) == ([index], "-")
     assert sort_paths([index, vectors]) == ([index], vectors)
     (tmp_path / "empty").mkdir()
-    FolderJob("index", "index", str(tmp_path / "begun")).begin()
+    begun = FolderJob("index", "index", str(tmp_path / "begun")).begin()
     model = FolderJob("train-retriever", "model", str(tmp_path / "model"))
     model.begin()
     model.finish()
@@ -211,7 +213,7 @@ def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
         ([index, file, "-"], UsageError, "queries come from one place"),
         ([index, index], UsageError, "named twice"),
         ([index, str(tmp_path / "nowhere")], DrtkError, "no such file or folder"),
-        ([str(tmp_path / "begun"), file], MismatchError, "unfinished"),
+        ([str(begun), file], MismatchError, "unfinished"),
         ([str(tmp_path / "empty"), file], MismatchError, "not made by drtk"),
         ([str(tmp_path / "model"), file], MismatchError, "is of kind 'model'; expected 'index'"),
     ]:

@@ -12,7 +12,7 @@ from transformers import BertConfig, BertModel
 from drtk.models.anatomy import Anatomy
 from drtk.models.readers import READERS
 from drtk.objectives.network import recovering
-from drtk.settings.composing import composition
+from drtk.settings.composing import composition, with_changes
 from drtk.settings.composition import Composition, Contrast, Recover
 from drtk.settings.core import load_preset, merge, preset_names
 from drtk.settings.pretraining import PretrainSettings
@@ -183,12 +183,20 @@ def test_what_slots_say_besides() -> None:
 
 
 def test_all_rows_of_query_as_context_pair_random_passages_of_a_document() -> None:
+    examples = {name: plan(name).example for name in PAPERS if "cotmae" in name or "cocondenser" in name}
+    assert [name for name, example in examples.items() if example == "document"] == ["cocondenser"]
+    # the baseline of methods/cotmae.md with a pair for each passage
+    changes = ["example=passage", "slots.a.view=passage", "slots.b.spans=random"]
+    paired = composition(with_changes(dict(load_preset("cocondenser").content), changes), "cocondenser")
+    mixed_plan = plan("qac-cocondenser-mixed")
+    assert (paired.example, views_of(paired, "a")) == (mixed_plan.example, views_of(mixed_plan, "a"))
+    assert views_of(paired, "b") == views_of(mixed_plan, "b")[1:]
     baselines = {"cotmae": "context", "cocondenser": "b"}
     mixed = {"qac-cotmae-mixed": "context", "qac-cocondenser-mixed": "b"}
     found = {name: views_of(plan(name), slot)[-1] for name, slot in (baselines | mixed).items()}
     assert {(view.name, view.part) for view in found.values()} == {("pair", "b")}
     spans = {name: view.options["spans"] for name, view in found.items()}
-    assert spans.pop("cocondenser") == "distinct"  # rows are documents: two random passages without replacement
+    assert spans.pop("cocondenser") == "distinct"  # one pair for each document: two random passages
     assert set(spans.values()) == {"random"}
 
 
@@ -206,7 +214,7 @@ def test_master_printed_differs_from_the_released_form_in_its_encoder_passes_alo
     assert (slot, printed.slots[slot].of, released.slots[slot].of) == ("complement", "passage", "half")
 
 
-def test_rows_of_simlms_table_7_differ_in_the_objective_alone() -> None:
+def test_rows_of_simlms_table_7_differ_in_objective_and_corruption() -> None:
     page = (METHODS / "simlm.md").read_text(encoding="utf-8")
     table = page.partition("| row (Table 7)")[2].partition("\n\n")[0]
     names = re.findall(r"`--preset (\S+)`", table)
@@ -219,6 +227,13 @@ def test_rows_of_simlms_table_7_differ_in_the_objective_alone() -> None:
     encoded = {name: next(iter(made.slots.values())) for name, made in plans.items() if name != "simlm-ae"}  # unmasked
     reads = {(slot.view, slot.masking, slot.rate, slot.count, slot.max_length) for slot in encoded.values()}
     assert reads == {(("passage",), "whole-word", 0.30, "with-specials", None)}
+    assert {name: slot.corruption for name, slot in encoded.items()} == {
+        "simlm": "replaced",
+        "simlm-mlm": "mask",
+        "simlm-table7-condenser": "bert",
+        "simlm-table7-mlm": "bert",
+        "simlm-rtd": "replaced",
+    }
 
 
 def test_views_keep_the_figures_that_presets_leave_to_them() -> None:

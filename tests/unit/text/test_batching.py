@@ -76,6 +76,11 @@ def test_a_separator_token_stands_between_title_and_text_and_all_types_are_zero(
     assert pieces(tokenizer, [Passage("c", "rivers")], title="sep") == pieces(tokenizer, ["rivers"])
 
 
+@pytest.mark.parametrize("title", ["join", "sep", "segment"])
+def test_a_blank_title_is_left_out(tokenizer, title):
+    assert pieces(tokenizer, [Passage("c", "rivers", " \t")], title=title) == pieces(tokenizer, ["rivers"])
+
+
 def test_pairs_and_single_texts_keep_their_order(tokenizer):
     items = [Passage("a", "rivers"), PASSAGE, Passage("b", "rivered"), Passage("c", "", "riverish")]
     together = pieces(tokenizer, items, title="segment")
