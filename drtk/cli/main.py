@@ -101,8 +101,8 @@ def drtk(
             metavar="N",
             min=1,
             max=(1 << 32) - 1,  # CorpusStore stores lengths as uint32
-            show_default="256 MiB",
-            help="Maximum length of an input line in bytes, after decompression.",
+            show_default=False,
+            help="Maximum length of an input line in bytes, after decompression (default: 256 MiB).",
         ),
     ] = MAX_LINE_BYTES,
 ) -> None:
@@ -132,9 +132,8 @@ def run() -> None:
             _check_arguments()
             if not _is_distributed():
                 ignore_torchrun()
-            left = app(
-                prog_name="drtk", standalone_mode=False
-            )  # the name also under python -m; we tell faults ourselves
+            # The name also under python -m; faults are reported here.
+            left = app(prog_name="drtk", standalone_mode=False)
             status = left if isinstance(left, int) else 0  # of typer.Exit, and of --help
             if status == 130:
                 _complain("interrupted")

@@ -86,14 +86,11 @@ def _remote_code(folder: Path) -> str:
 
 
 def load_tokenizer(folder: Path, config: Any) -> Any:
-    """Load the tokenizer of a model folder.
+    """Load the tokenizer of a model folder, and tokenize a word; DrtkError if that fails.
 
-    Raises MismatchError if its files are missing, or if it has more tokens than the model has embeddings, and DrtkError
-    if it cannot tokenize a word.
+    Raises MismatchError if its files are missing, or if it has more tokens than the model has embeddings.
     """
     tokenizer = open_tokenizer(str(folder))
-    with loading_faults(folder, "its tokenizer does not work"):
-        tokenizer("a")
     rows = getattr(config.get_text_config(), "vocab_size", None)
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if rows and largest >= rows:
@@ -101,6 +98,8 @@ def load_tokenizer(folder: Path, config: Any) -> Any:
             f"{folder}: its tokenizer has token ids up to {largest:,}, but the model has embeddings for {rows:,} tokens; "
             "restore the tokenizer that belongs to the model"
         )
+    with loading_faults(folder, "its tokenizer does not work"):
+        tokenizer("a")
     return tokenizer
 
 

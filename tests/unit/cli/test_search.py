@@ -205,12 +205,11 @@ def test_tuning_by_judgements_of_another_collection_warns_once(bm25, place, capf
     app([*tune, "-q"], standalone_mode=False)
     out, err = capfd.readouterr()
     assert out == "k1\tb\tRR@10\n0.1\t0\t0.0000\n0.2\t0\t0.0000\n"
-    assert err == (
-        "drtk: bm25: none of the judged documents was retrieved; for query 'q1' it has 'wing#1', the judgements have '29'\n"
-    )
+    assert err.count("\n") == 1
+    assert err.startswith("drtk: bm25: no judged document was retrieved (query 'q1': retrieved 'wing#1', judged '29')")
     write(place / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
     app([*tune[:5], "docs.tsv", *tune[6:], "-q"], standalone_mode=False)
-    assert capfd.readouterr().err.endswith("the judgements name their documents: --by source scores documents\n")
+    assert capfd.readouterr().err.endswith("--by source scores documents\n")
 
 
 def test_with_judgements_only_judged_queries_are_searched(bm25, place, capfd):

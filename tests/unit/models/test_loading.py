@@ -211,7 +211,7 @@ def test_an_empty_vocabulary_is_one_line_at_loading(tmp_path: Path) -> None:
     content = json.loads((folder / "tokenizer.json").read_text())
     content["model"]["vocab"] = {}
     (folder / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(DrtkError, match=r"m: its tokenizer does not work: .+") as caught:
+    with pytest.raises(DrtkError, match=r"m: its tokenizer") as caught:
         load_encoder(folder)
     assert "\n" not in str(caught.value)
 

@@ -140,17 +140,6 @@ def test_pre_training_reads_titles_as_encoding_does(world: World, tmp_path: Path
     assert types.tolist() == wanted["token_type_ids"].tolist()
 
 
-@pytest.mark.parametrize("title", ["join", "sep", "segment"])
-def test_a_blank_title_is_none(world: World, title: str):
-    model = load_encoder(world.model)
-    tokens = Tokenizing(model.tokenizer, prompt="", max_length=40, title=title, with_types=True)
-    blank, without = tokens([Passage("1", PASSAGES[2].text, "  ")]), tokens([Passage("1", PASSAGES[2].text)])
-    assert blank.ids.tolist() == without.ids.tolist()
-    assert blank.types is not None
-    assert without.types is not None
-    assert blank.types.tolist() == without.types.tolist()
-
-
 def test_simlm_and_its_variants_read_titles_as_a_segment():
     found = {name: load_preset(name) for name in preset_names()}
     titles = {name: each.content.get("title", "none") for name, each in found.items() if each.command == "pretrain"}
