@@ -73,7 +73,7 @@ def is_intact(folder: Path, manifest: str) -> bool:
         return False
     if not isinstance(content, dict) or MANIFEST_DIGEST not in content or is_changed(content):
         return False
-    record = content.get("files")
+    record: Any = content.get("files")
     times = _times_of(folder, record)
     if any(changed_files(folder, record)):
         return False
