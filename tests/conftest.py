@@ -19,6 +19,9 @@ os.environ["COLUMNS"] = "100"  # help and tables come out the same at every widt
 os.environ["NO_COLOR"] = "1"
 # The models are tiny: more threads only make them slower, on a busy machine by far.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if os.environ.get("ATEN_CPU_CAPABILITY") in ("avx2", "default"):
+    # torch's attention in bfloat16 asks oneDNN, not ATen, whether there is AVX-512, and fails if the two disagree.
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 # Hypothesis fails a test by the clock unless told otherwise.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")

@@ -20,7 +20,7 @@ def look(preset: str, *changes: str) -> set[str]:
         ("simlm", set()),
         ("rom", {"weights"}),
         ("qac-cotmae", {"queries"}),
-        ("cotmae", {"documents", "sentences"}),
+        ("cotmae", {"documents"}),
         ("cocondenser", {"documents"}),
         ("corom", {"documents", "weights"}),
         ("master", {"documents", "queries", "continuations", "weights"}),
