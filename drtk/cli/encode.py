@@ -65,7 +65,7 @@ def encode(
     else:
         records = read_passages(source, intake=job.intake, side_files=job.side_files)
         seen = Seen(lambda passage: text_of(passage, title))
-    writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.store)
+    writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.store, model=model)
     unit = "queries" if role == "query" else "passages"
     encode_records(records, embedder, writer, running=running, part=part, unit=unit, seen=seen)
     job.counts[unit] = writer.rows

@@ -101,8 +101,8 @@ def drtk(
             metavar="N",
             min=1,
             max=(1 << 32) - 1,  # CorpusStore stores lengths as uint32
-            show_default="256 MiB",
-            help="Maximum length of an input line in bytes, after decompression.",
+            show_default=False,
+            help="Maximum length of an input line in bytes, after decompression (default: 256 MiB).",
         ),
     ] = MAX_LINE_BYTES,
 ) -> None:

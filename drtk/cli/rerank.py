@@ -203,7 +203,8 @@ class _Beside:
         self.job.check()
         self._identity = scorer_identity(model)
         self._path: Path = self.job.begin()
-        self._writer = ShardWriter(self._path, dimension=int(self._identity["dimension"]), dtype=dtype)
+        dimension = int(self._identity["dimension"])
+        self._writer = ShardWriter(self._path, dimension=dimension, dtype=dtype, model=model)
         self._pairs = PairWriter(self._writer)
         # This input grows during the run, like a stream: --resume does not compare it.
         self._entry: dict[str, Any] = {"path": folder, "bytes": None, "digest": None}

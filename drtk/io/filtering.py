@@ -96,7 +96,7 @@ class FilterJob:
         return found is not None and found.replaces is not None and found.replaces == identity(Path(self.output))
 
     def check(self) -> None:
-        """Refuse what cannot be meant, before anything is read or loaded."""
+        """Reject contradictory settings and unusable outputs before anything is read or loaded."""
         if self.output != STANDARD and Path(self.output).is_dir():
             raise DrtkError(f"{self.output}: is a folder; expected a file")
         if not is_replaceable(self.output):

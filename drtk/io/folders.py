@@ -47,7 +47,7 @@ class FolderJob:
 
     With --force, the old folder is kept until then: it is renamed to NAME.part.old, the new one to NAME, and the old one
     is deleted. `recover` completes these steps after a kill.
-    may_differ: settings that a resumed run may have otherwise than the run it goes on with; it says so, and records it
+    may_differ: settings that may change when a run is resumed; a change is logged and recorded
     Where several processes run one command together (torchrun), the one of rank 0 alone looks after the folder.
     """
 
@@ -80,7 +80,7 @@ class FolderJob:
         self._folders: list[dict[str, Any]] = []
 
     def check(self) -> None:
-        """Refuse what cannot be meant, before anything is read or loaded."""
+        """Reject contradictory settings and unusable outputs before anything is read or loaded."""
         if not self._leads:
             return
         for path in (self._final, self.path):

@@ -105,7 +105,8 @@ class ShardWriter:
     Where the folder already holds shards of an interrupted run, `finished` says which need not be made again.
     """
 
-    def __init__(self, folder: Path, *, dimension: int, dtype: str) -> None:
+    def __init__(self, folder: Path, *, dimension: int, dtype: str, model: str = "the model") -> None:
+        self.model = model  # named in errors
         self.folder, self.dimension, self.dtype = folder, dimension, np.dtype(dtype)
         self._journal = folder / JOURNAL
         self._entries: list[dict[str, Any]] = read_json(self._journal) if self._journal.exists() else []
@@ -140,7 +141,9 @@ class ShardWriter:
             stored = np.ascontiguousarray(vectors, dtype=self.dtype)
         if not np.isfinite(stored).all():
             row = int(np.flatnonzero(~np.isfinite(stored).all(axis=1))[0])
-            raise DrtkError(f"the vector of '{ids[row]}' holds numbers that are not finite in {self.dtype}")
+            raise DrtkError(
+                f"{self.model}: computes a vector of '{ids[row]}' with numbers that are NaN, infinite or too large for {self.dtype}"
+            )
         name = f"{len(self._entries):05d}"
         self._place(f"{name}.ids", lambda file: file.writelines(f"{id}\n".encode() for id in ids))
         self._place(f"{name}.npy", lambda file: np.lib.format.write_array(file, stored, allow_pickle=False))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.io.manifest import read_manifest
+from drtk.io.manifest import has_unfinished_part, read_manifest
 from drtk.io.progress import is_quiet
 from drtk.io.shards import KIND, Shard, check_finite, read_shards
 from drtk.io.streams import STANDARD
@@ -35,6 +35,8 @@ def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     folders, sources = [], []
     for path in paths:
         if path != STANDARD and not Path(path).exists():
+            if has_unfinished_part(Path(path)):
+                read_manifest(path)  # raises MismatchError
             hint = f"; {TYPED}" if is_quiet() or any(map(str.isspace, path)) else ""
             raise DrtkError(f"{path}: no such file or folder{hint}")
         if path == STANDARD or not Path(path).is_dir():

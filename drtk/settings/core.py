@@ -10,6 +10,7 @@ from importlib import resources
 from math import isnan
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from unicodedata import category
 
 from drtk.errors import DrtkError, UsageError
 
@@ -45,7 +46,7 @@ def knob(
 
     instead_of: the knob that says the same in another way: one of the two is given, and takes a preset's other away
     idle: when it does nothing, so that whoever gives it is mistaken; a preset may hold figures of what an option adds
-    one_word: reject a text that is empty or contains white space
+    one_word: reject a text that is empty or contains white space or control characters
     """
     metadata = {
         "help": help,
@@ -144,9 +145,9 @@ def _item(flag: str, value: Any, plain: Any, metadata: Mapping[str, Any]) -> Any
 
 
 def check_word(flag: str, value: str) -> None:
-    """Raise UsageError for a value that is empty or contains white space: it would shift the columns of a run."""
-    if value.split() != [value]:
-        raise UsageError(f"{flag}: '{value}' must be one word")
+    """Raise UsageError for a value that is empty or contains white space or control characters: runs have columns."""
+    if value.split() != [value] or any(category(character) == "Cc" for character in value):
+        raise UsageError(f"{flag}: {value!r} must be one word")
 
 
 def check_integer(flag: str, value: Any) -> None:

@@ -27,6 +27,8 @@ VARYING = (
     "manifest_digest",
 )  # entries of manifests that differ with time and folder
 REJECTED = re.compile(r"exists already; --force replaces it|holds an interrupted run; --")
+FINISHED = re.compile(r"\.part(\.new)?[./]meta\.json$")  # the manifest of a finished part
+RESUMABLE = re.compile(r"\.part(\.json|/meta\.json\.part)$")
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,8 @@ def test_killed_at_every_call(
             if status == 1 and "--force" not in flags and REJECTED.search(run.told):
                 left = {name for name in found if ".part" in name}
                 assert {name: found[name] for name in found.keys() - left} in (whole, old), where
+                assert not any(map(FINISHED.search, left)), where
+                assert not resume or not any(map(RESUMABLE.search, left)), where
             else:
                 assert status == 0, where
                 assert found == whole, where

@@ -139,6 +139,7 @@ def test_a_kill_at_any_call_is_recovered_from(
                 assert REJECTED.search(rejected), f"{where}: {rejected}"
                 left = {name for name in found if name.startswith("out.part")}
                 assert {name: found[name] for name in found.keys() - left} in (whole, old), where
+                assert not left & {"out.part/meta.json", "out.part.meta.json", "out.part.new.meta.json"}, where
                 assert not resume or not left & {"out.part.json", "out.part/meta.json.part"}, where
             else:
                 assert found == whole, where

@@ -160,6 +160,12 @@ def test_each_line_is_answered_before_the_next_is_there(bm25):
         assert running.wait() == 0
 
 
+def test_an_unfinished_index_is_not_reported_as_missing(bm25, place, capfd):
+    bm25.rename(place / "bm25.part")
+    with pytest.raises(MismatchError, match=r"^bm25: is unfinished; "):
+        command(capfd, "search", "bm25", "queries.jsonl")
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -169,6 +175,8 @@ def test_each_line_is_answered_before_the_next_is_there(bm25):
         (["--query", "  "], "the query is empty"),
         (["queries.jsonl", "--tag", "two words"], "must be one word"),
         (["queries.jsonl", "--tag", " a"], "must be one word"),
+        (["queries.jsonl", "--tag", "a\nb"], r"--tag: 'a\\nb' must be one word"),
+        (["queries.jsonl", "--tag", "a\x1bb"], r"--tag: 'a\\x1bb' must be one word"),
         (["--query", "tail", "--qrels", "x"], "query files, not with --query"),
         (["queries.jsonl", "--tune"], "--tune needs --qrels"),
     ],
