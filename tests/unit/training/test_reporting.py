@@ -74,7 +74,7 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[Written]:
 def test_tensorboard_is_told_what_the_log_holds_measurements_too(world: World, tmp_path: Path, writers: list[Written]):
     pretrain(world, tmp_path / "m", "--steps", "6")
     (writer,) = writers
-    assert (writer.folder, writer.purge_step) == (str(tmp_path / "m" / "tensorboard"), None)
+    assert (writer.folder, writer.purge_step) == (str(tmp_path / "m.part" / "tensorboard"), None)
     told = {entry for entry in writer.told if entry[0] not in SUMMARY}
     assert {name for name, _, _ in told} >= {
         "loss",
