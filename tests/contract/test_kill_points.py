@@ -67,7 +67,10 @@ def state(folder: Path) -> dict[str, Any]:
 def stable(file: Path) -> Any:
     if not file.name.endswith("meta.json"):
         return file.read_bytes()
-    return {name: value for name, value in orjson.loads(file.read_bytes()).items() if name not in VARYING}
+    entries = {name: value for name, value in orjson.loads(file.read_bytes()).items() if name not in VARYING}
+    for written in entries.get("files", {}).values():
+        del written["mtime_ns"]
+    return entries
 
 
 @dataclass
