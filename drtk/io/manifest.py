@@ -20,7 +20,7 @@ from drtk import __version__
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.atomic import manifest_beside
 from drtk.io.atomic import write_json as write_json
-from drtk.io.integrity import MANIFEST_DIGEST, SMALL, add_digest, changed_files, files_in, is_changed, record_files
+from drtk.io.integrity import SMALL, add_digest, changed_files, files_in, is_changed, record_files
 from drtk.io.progress import warn
 from drtk.io.streams import digest_file, is_stream, name_of
 
@@ -50,6 +50,36 @@ _MODEL_FILE = re.compile(
 )
 _BESIDE_OUTPUT = re.compile(r"[^/]\.(meta|part)\.json$")  # records of an output that lies in the folder
 _warned: set[Path] = set()
+# Settings whose values are words. A file or folder that happens to have such a name is no input.
+_NO_PATHS = frozenset(
+    [
+        "contrastive",
+        "device",
+        "format",
+        "kind",
+        "language",
+        "loss",
+        "measure",
+        "measures",
+        "method",
+        "passage_prompt",
+        "policy",
+        "pooling",
+        "prefix",
+        "prompt",
+        "query_prompt",
+        "role",
+        "select",
+        "separator",
+        "source_name",
+        "split",
+        "tag",
+        "task",
+        "tasks",
+        "title",
+        "to",
+    ]
+)
 _WORTH_A_VERSION = ("torch", "transformers", "tokenizers", "faiss", "bm25s", "nltk", "numpy", "ir_measures")
 
 
@@ -214,8 +244,7 @@ def check_folder(folder: Path, manifest: Manifest) -> None:
             continue
         program = f" with drtk {manifest['program']}" if manifest.get("program") else ""
         raise MismatchError(
-            f"{place}: {problem}; rebuild the folder{program} (drtk validate {folder} lists all damage), or "
-            f"accept the change by deleting 'files' and '{MANIFEST_DIGEST}' from {FOLDER_MANIFEST}"
+            f"{place}: {problem}; rebuild the folder{program} (drtk validate {folder} lists all damage)"
         )
 
 
@@ -306,7 +335,8 @@ def inputs_named(settings: Mapping[str, Any], known: Iterable[dict[str, Any]] = 
     A value names PATH, or NAME=PATH. An entry in `known` is taken over: it describes the path at an earlier time.
     """
     earlier = {Path(entry["path"]): entry for entry in known}
-    values = [item for value in settings.values() for item in (value if isinstance(value, (list, tuple)) else [value])]
+    given = [value for name, value in settings.items() if name not in _NO_PATHS]
+    values = [item for value in given for item in (value if isinstance(value, (list, tuple)) else [value])]
     named = [value if _exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
     paths = [value for value in named if _exists(value) and not is_stream(value)]
     return [earlier[Path(path)] | {"path": path} if Path(path) in earlier else _glance(path) for path in paths]

@@ -225,6 +225,18 @@ def test_a_file_put_into_a_finished_folder_by_hand_keeps_it_from_being_replaced(
     assert "parts/notes.txt" in files(tmp_path / "out")
 
 
+def test_settings_that_are_words_name_no_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "drtk").mkdir()
+    settings = {"kind": "bm25", "tag": "drtk"}
+    for force in (False, True):  # as in drtk index passages.jsonl --type bm25 -o bm25
+        job = FolderJob("index", "index", "bm25", settings, force=force)
+        job.check()
+        job.begin()
+        job.finish()
+    assert read_json(tmp_path / "bm25" / "meta.json")["inputs"] == []
+
+
 def test_a_folder_is_not_replaced_by_what_is_made_from_it(tmp_path: Path) -> None:
     make(tmp_path / "out")
     for source in (tmp_path / "out", tmp_path / "out" / "ids.txt"):
