@@ -10,7 +10,8 @@ import numpy as np
 
 from drtk.io.folders import FolderJob
 from drtk.io.integrity import MANIFEST_DIGEST
-from drtk.io.manifest import read_object, write_manifest
+from drtk.io.json_files import read_object
+from drtk.io.manifest import write_manifest
 from drtk.io.shards import ShardWriter
 
 ENCODER = {"model": "a-model", "digest": "1" * 32, "similarity": "dot", "normalized": False, "pooling": ["cls"]}

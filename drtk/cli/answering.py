@@ -156,9 +156,9 @@ def _warn_if_corpus_changed(collection: Collection, shown: Sequence[str]) -> Non
     """Warn if the corpus of an index changed after indexing: its texts are then not those that were ranked."""
     from pathlib import Path
 
+    from drtk.io.cache import content_digest
     from drtk.io.lineage import origins_of
     from drtk.io.progress import warn
-    from drtk.io.store import content_digest
 
     paths = {Path(path).resolve() for path in shown}
     for folder, manifest in zip(collection.folders, collection.manifests, strict=True):

@@ -15,7 +15,8 @@ from drtk.cli.model_lines import model_lines, recipe_lines
 from drtk.errors import DrtkError
 from drtk.io.intake import Intake
 from drtk.io.integrity import MANIFEST_DIGEST
-from drtk.io.manifest import Manifest, has_unfinished_part, manifest_path, read_json, read_manifest
+from drtk.io.json_files import read_json
+from drtk.io.manifest import Manifest, has_unfinished_part, manifest_path, read_manifest
 from drtk.io.progress import printable
 from drtk.io.rows import parse_row
 from drtk.io.streams import STANDARD

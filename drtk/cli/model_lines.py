@@ -12,7 +12,7 @@ import orjson
 
 from drtk.cli.saying import said_slot, said_term
 from drtk.errors import DrtkError
-from drtk.io.manifest import read_object
+from drtk.io.json_files import read_object
 
 CONFIG, WEIGHTS, LOG = "config.json", "model.safetensors", "log.jsonl"
 _LAYERS, _WIDTHS = ("num_hidden_layers", "num_layers", "n_layer"), ("hidden_size", "d_model", "n_embd", "dim")

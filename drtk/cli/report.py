@@ -48,7 +48,7 @@ def report(
     from drtk.evaluation.plots.report import draw_report
     from drtk.evaluation.report import PICTURE
     from drtk.evaluation.reporting import make_report
-    from drtk.io.manifest import write_json
+    from drtk.io.atomic import write_json
     from drtk.io.progress import printable, warn
     from drtk.io.runs import named_runs
     from drtk.retrieval.snippets import matched_stems, snippet

@@ -175,7 +175,8 @@ def _choose(
     """Make the folder's choices.jsonl, or go on with it, or take it as it is; its counts."""
     from drtk.io.candidates import read_candidates
     from drtk.io.filtering import FilterJob
-    from drtk.io.manifest import is_done, manifest_path, read_json
+    from drtk.io.json_files import read_json
+    from drtk.io.manifest import is_done, manifest_path
     from drtk.io.textless import all_textless
     from drtk.questions.applying import LINES, ChooseQueries
     from drtk.runners.base import run_filter

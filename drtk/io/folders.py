@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.io.atomic import lock, sync, sync_tree
+from drtk.io.atomic import lock, sync, sync_tree, write_json
 from drtk.io.intake import Intake
+from drtk.io.json_files import read_json
 from drtk.io.manifest import (
     FOLDER_MANIFEST,
     SOURCES,
@@ -29,9 +30,7 @@ from drtk.io.manifest import (
     new_manifest,
     output_files,
     plain,
-    read_json,
     unchanged,
-    write_json,
     write_manifest,
 )
 from drtk.io.processes import rank

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from drtk.errors import DrtkError
-from drtk.io.manifest import SOURCES, are_entries, from_stream, plain, read_json, unchanged, write_json
+from drtk.io.atomic import write_json
+from drtk.io.json_files import read_json
+from drtk.io.manifest import SOURCES, are_entries, from_stream, plain, unchanged
 
 
 @dataclass

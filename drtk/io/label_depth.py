@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from drtk.errors import UsageError
-from drtk.io.manifest import is_manifest, manifest_path, read_json
+from drtk.io.json_files import read_json
+from drtk.io.manifest import is_manifest, manifest_path
 from drtk.io.progress import warn
 from drtk.io.streams import is_stream, name_of
 from drtk.records import Expansion, Query

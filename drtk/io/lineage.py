@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.manifest import SOURCES, is_manifest, manifest_path, read_json, unchanged
+from drtk.io.json_files import read_json
+from drtk.io.manifest import SOURCES, is_manifest, manifest_path, unchanged
 from drtk.io.runs import is_named
 from drtk.io.streams import digest_file, is_stream
 

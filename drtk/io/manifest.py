@@ -20,7 +20,9 @@ from drtk import __version__
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.atomic import manifest_beside
 from drtk.io.atomic import write_json as write_json
+from drtk.io.cache import content_digest
 from drtk.io.integrity import SMALL, add_digest, changed_files, files_in, is_changed, record_files
+from drtk.io.json_files import _DAMAGED, check_object, read_json, read_object
 from drtk.io.progress import warn
 from drtk.io.streams import digest_file, is_stream, name_of
 
@@ -28,15 +30,6 @@ Manifest = dict[str, Any]
 FOLDER_MANIFEST = "meta.json"
 UNFINISHED_MANIFEST = "meta.json.part"
 SOURCES = ("source", "sources")  # settings that name the records themselves: their content tells more than a name
-_DAMAGED = "the file is damaged: rebuild it or restore a copy"
-_TYPE_NAMES = {
-    str: "a string",
-    int: "an integer",
-    list: "a list",
-    dict: "an object",
-    type(None): "null",
-    bool: "a boolean",
-}
 _NOT_READ = ("log.jsonl", "README.md")  # files of a model folder that loading it does not read
 _EDITABLE = re.compile(
     r"(^|/)(modules|router_config|sentence_\w+|config_sentence_transformers)\.json$|_(Pooling|Normalize)/config\.json$"
@@ -126,44 +119,9 @@ def versions() -> dict[str, str]:
     return found
 
 
-def read_json(path: Path, *, advice: str = _DAMAGED) -> Any:
-    """The content of a JSON file. Raises DrtkError, with `advice` if it is not JSON, where it cannot be read."""
-    try:
-        return orjson.loads(path.read_bytes())
-    except OSError as error:
-        raise DrtkError(f"{path}: {error.strerror}") from error
-    except orjson.JSONDecodeError as error:
-        raise DrtkError(f"{path}: not JSON: {error}; {advice}") from error
-
-
 def has_unfinished_part(folder: Path) -> bool:
     """Return whether a missing folder has unfinished work beside it: NAME.part or NAME.part.old."""
     return Path(f"{folder}.part").is_dir() or Path(f"{folder}.part.old").is_dir()
-
-
-def read_object(path: Path, **keys: Any) -> dict[str, Any]:
-    """Return the JSON object in a file; `keys` gives the type of each required key (`str | None`: may be missing).
-
-    Raises DrtkError if the file cannot be read, holds no object, or a key is missing or of another type.
-    """
-    return check_object(read_json(path), str(path), **keys)
-
-
-def check_object(content: Any, place: str, **keys: Any) -> dict[str, Any]:
-    """Return `content` if it is an object with `keys` of these types. Raises DrtkError, with `place`, if it is not."""
-    if not isinstance(content, dict):
-        raise DrtkError(f"{place}: expected a JSON object, got {_type_name(type(content))}; {_DAMAGED}")
-    for key, kind in keys.items():
-        value = content.get(key)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, bool | None)):
-            got = f"got {_type_name(type(value))}" if key in content else "but it is missing"
-            expected = " or ".join(_type_name(each) for each in getattr(kind, "__args__", (kind,)))
-            raise DrtkError(f"{place}: expected '{key}' to be {expected}, {got}; {_DAMAGED}")
-    return content
-
-
-def _type_name(kind: type) -> str:
-    return _TYPE_NAMES.get(kind, kind.__name__)
 
 
 def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -> Manifest:
@@ -427,8 +385,6 @@ def _recorded_digest(entry: Any, found: os.stat_result) -> str | None:
 
 
 def _cached_digest(path: Path, size: int) -> str:
-    from drtk.io.store import content_digest  # which imports this module
-
     return digest_file(path) if size < SMALL else content_digest(path)
 
 

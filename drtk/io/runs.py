@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from drtk.errors import DrtkError, UsageError
-from drtk.io.manifest import Manifest, is_manifest, manifest_path, read_json
+from drtk.io.json_files import read_json
+from drtk.io.manifest import Manifest, is_manifest, manifest_path
 from drtk.io.streams import STANDARD, is_stream
 
 SCORED = "scored"  # among a manifest's counts: {"depth": the last rank whose score is a model's}

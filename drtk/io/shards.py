@@ -15,8 +15,9 @@ import orjson
 
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.io.arrays import read_array
-from drtk.io.atomic import commit
-from drtk.io.manifest import FOLDER_MANIFEST, check_object, read_json, read_manifest, write_json
+from drtk.io.atomic import commit, write_json
+from drtk.io.json_files import check_object, read_json
+from drtk.io.manifest import FOLDER_MANIFEST, read_manifest
 
 KIND = "embeddings"
 JOURNAL = "shards.json.part"

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from drtk.errors import DrtkError, UsageError
-from drtk.io.atomic import commit, manifest_beside, sync, sync_tree
+from drtk.io.atomic import commit, manifest_beside, sync, sync_tree, write_json
 from drtk.io.filtering import FilterJob
 from drtk.io.intake import Intake
-from drtk.io.manifest import FOLDER_MANIFEST, Clock, Manifest, completed, new_manifest, write_json
+from drtk.io.manifest import FOLDER_MANIFEST, Clock, Manifest, completed, new_manifest
 from drtk.io.progress import log
 from drtk.io.rows import Row, example_row, passage_row, query_row
 from drtk.io.streams import STANDARD

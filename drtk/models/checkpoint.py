@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.manifest import read_object, write_json
-from drtk.io.store import content_digest
+from drtk.io.atomic import write_json
+from drtk.io.cache import content_digest
+from drtk.io.json_files import read_object
 from drtk.io.streams import digest_file
 from drtk.models.encoder import Dense, Encoder
 from drtk.models.layout import read_layout, write_layout

@@ -16,8 +16,8 @@ from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.ahead import read_ahead
+from drtk.io.cache import content_digest
 from drtk.io.progress import warn
-from drtk.io.store import content_digest
 from drtk.models.checkpoint import activation_named, longest_input, lower_cased
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.hub import locate

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.manifest import FOLDER_MANIFEST, check_object, read_json, read_object, write_json
+from drtk.io.atomic import write_json
+from drtk.io.json_files import check_object, read_json, read_object
+from drtk.io.manifest import FOLDER_MANIFEST
 from drtk.models.recipe import Recipe
 from drtk.settings.encoding import Title
 

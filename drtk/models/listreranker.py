@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError, UsageError
-from drtk.io.manifest import read_object, write_json
+from drtk.io.atomic import write_json
+from drtk.io.json_files import read_object
 from drtk.models.checkpoint import writing_weights
 from drtk.models.listfolder import CONFIG, WEIGHTS
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.manifest import read_json
+from drtk.io.json_files import read_json
 from drtk.text.tokens import open_tokenizer
 
 # Wrappers whose names training code prefixes to weight names.

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.io.manifest import is_manifest, read_manifest_if_any, read_object
+from drtk.io.json_files import read_object
+from drtk.io.manifest import is_manifest, read_manifest_if_any
 from drtk.models.by_length import by_length
 from drtk.models.checkpoint import longest_input, lower_cased, writing_weights
 from drtk.models.crossencoder import CrossEncoder, load_crossencoder

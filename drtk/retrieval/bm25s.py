@@ -16,7 +16,7 @@ import orjson
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io.arrays import read_array
-from drtk.io.manifest import read_object
+from drtk.io.json_files import read_object
 from drtk.io.progress import Progress, detail
 from drtk.records import Passage
 from drtk.retrieval.base import Ranking

@@ -15,7 +15,8 @@ import numpy as np
 
 from drtk.errors import DrtkError, MissingDependency, UsageError, pip_install
 from drtk.io.arrays import read_array
-from drtk.io.manifest import read_object, write_json
+from drtk.io.atomic import write_json
+from drtk.io.json_files import read_object
 from drtk.io.progress import Progress, detail, log, warn
 from drtk.retrieval import INDEXES
 from drtk.retrieval.base import Ranking

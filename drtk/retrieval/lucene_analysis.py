@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from drtk.errors import UsageError
-from drtk.io.manifest import read_object
+from drtk.io.json_files import read_object
 from drtk.retrieval.bm25_words import read_stopwords
 from drtk.retrieval.lucene_jvm import java
 from drtk.settings.retrieval import BM25IndexSettings

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 
 from drtk.errors import RecordError, UsageError
-from drtk.io.manifest import read_object
+from drtk.io.json_files import read_object
 from drtk.io.progress import Progress
 from drtk.records import Passage
 from drtk.retrieval.base import Ranking

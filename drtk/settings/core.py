@@ -16,6 +16,8 @@ from drtk.errors import DrtkError, UsageError
 
 Settings = TypeVar("Settings")
 
+By = Literal["passage", "source"]  # what is scored
+
 
 @dataclass(frozen=True, slots=True)
 class Idle:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.settings.core import knob
-
-By = Literal["passage", "source"]
+from drtk.settings.core import By, knob
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from drtk.errors import UsageError
-from drtk.settings.core import knob
-from drtk.settings.evaluation import By
+from drtk.settings.core import By, knob
 
 # Methods of one's own may look at all of them.
 _NOT_LOOKED_AT = {

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.settings.core import knob
-from drtk.settings.evaluation import By
+from drtk.settings.core import By, knob
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import numpy as np
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.io.ahead import read_ahead
+from drtk.io.cache import hash_of
 from drtk.io.progress import Progress
 from drtk.io.ragged import RaggedWriter
-from drtk.io.store import hash_of
 from drtk.text.token_fields import FIELDS, Fields
 from drtk.text.word_pieces import WordPieceTokenizer
 

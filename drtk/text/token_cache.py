@@ -20,13 +20,15 @@ import numpy as np
 import orjson
 
 from drtk.errors import DrtkError, RecordError
+from drtk.io.atomic import write_json
+from drtk.io.cache import cache_folder, content_digest, hash_of, replace_folder
 from drtk.io.intake import Intake
 from drtk.io.integrity import add_digest, files_in, is_intact, record_files
+from drtk.io.json_files import read_object
 from drtk.io.jsonl import join, read_passages
-from drtk.io.manifest import folder_entry, read_object, write_json
+from drtk.io.manifest import folder_entry
 from drtk.io.progress import log
 from drtk.io.ragged import Ragged
-from drtk.io.store import cache_folder, content_digest, hash_of, replace_folder
 from drtk.io.streams import STANDARD
 from drtk.records import Passage
 from drtk.text.token_building import Building

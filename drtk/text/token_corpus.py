@@ -9,7 +9,7 @@ import numpy as np
 
 from drtk.errors import MismatchError
 from drtk.io.intake import Intake
-from drtk.io.manifest import read_object
+from drtk.io.json_files import read_object
 from drtk.io.progress import log
 from drtk.io.ragged import Ragged, mapped
 from drtk.text.sentences import Span

@@ -12,8 +12,8 @@ from typing import Any
 from torch import nn
 
 from drtk.errors import DrtkError
-from drtk.io.atomic import sync
-from drtk.io.manifest import read_json, write_json
+from drtk.io.atomic import sync, write_json
+from drtk.io.json_files import read_json
 from drtk.io.progress import log as say
 from drtk.io.progress import warn
 from drtk.training.checkpoints import load_weights, save_weights

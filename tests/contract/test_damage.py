@@ -10,8 +10,9 @@ import numpy as np
 import orjson
 import pytest
 
+from drtk.io.cache import content_digest
 from drtk.io.integrity import SMALL
-from drtk.io.store import CorpusStore, content_digest
+from drtk.io.store import CorpusStore
 from drtk.records import Passage
 from drtk.text.token_corpus import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer

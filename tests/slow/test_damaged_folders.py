@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from drtk.io.store import CorpusStore, content_digest
+from drtk.io.cache import content_digest
+from drtk.io.store import CorpusStore
 from drtk.text.token_corpus import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.bm25 import need_lucene

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from drtk.errors import MismatchError
+from drtk.io.cache import hash_of
 from drtk.io.manifest import read_manifest
 from drtk.io.shards import KIND, Shard, check_finite, read_shards
-from drtk.io.store import hash_of
 from drtk.retrieval.mining.pool import Pool
 from drtk.retrieval.vectors import unit_length
 

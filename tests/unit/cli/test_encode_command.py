@@ -14,7 +14,8 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.io.manifest import outdated, read_json
+from drtk.io.json_files import read_json
+from drtk.io.manifest import outdated
 from drtk.io.shards import ShardWriter, read_shards
 from tests.running import killed_at
 from tests.tiny import tiny_model, write_collection

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.io.manifest import read_json
+from drtk.io.json_files import read_json
 from drtk.models.biencoder import load_towers, save_towers
 from drtk.models.layout import read_layout
 from tests.families import FAMILIES, saved_masked_lm

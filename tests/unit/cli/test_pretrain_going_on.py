@@ -12,7 +12,9 @@ import torch
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.manifest import UNFINISHED_MANIFEST, read_json, write_json
+from drtk.io.atomic import write_json
+from drtk.io.json_files import read_json
+from drtk.io.manifest import UNFINISHED_MANIFEST
 from drtk.training.checkpoints import whole_checkpoints
 from drtk.training.pretrainer import Pretrainer
 from tests.pretraining import World

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from drtk.cli import rerank as command_file
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.io.manifest import read_json
+from drtk.io.json_files import read_json
 from drtk.io.pair_vectors import PairVectors
 from drtk.io.shards import read_shards
 from drtk.models.crossencoder import Scorer

@@ -11,7 +11,7 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.io.manifest import read_json
+from drtk.io.json_files import read_json
 from drtk.io.trec import load_run
 from tests.expansions import KINDS, labelled, rows_of, world, write_rows, write_world
 from tests.running import command

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.io.manifest import read_json
+from drtk.io.json_files import read_json
 from drtk.models.query_reading import Candidate
 from drtk.models.query_reranker import QueryScorer
 from tests.expansions import labelled, rows_of, write_rows, write_world

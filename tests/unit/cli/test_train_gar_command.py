@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.io.manifest import read_json
+from drtk.io.json_files import read_json
 from drtk.models.seq2seq import save_writer
 from drtk.settings.core import load_preset, merge
 from drtk.settings.writing import GeneratorSettings

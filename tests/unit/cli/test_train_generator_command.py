@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.io.manifest import read_json
+from drtk.io.json_files import read_json
 from drtk.training.trainer import DrtkTrainer
 from tests.running import command, killed_at
 from tests.tiny import tiny_model, tiny_writer, write_collection

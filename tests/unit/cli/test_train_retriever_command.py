@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.io.manifest import read_json
+from drtk.io.json_files import read_json
 from drtk.records import Passage
 from drtk.retrieval.encode import Embedder
 from drtk.settings.encoding import EncodeSettings

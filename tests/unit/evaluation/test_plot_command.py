@@ -306,7 +306,8 @@ def test_models_are_drawn_from_sentences(here: Path, capfd: pytest.CaptureFixtur
 
 
 def embeddings(folder: Path, ids: list[str], vectors: list[list[float]]) -> None:
-    from drtk.io.manifest import new_manifest, write_json
+    from drtk.io.atomic import write_json
+    from drtk.io.manifest import new_manifest
     from drtk.io.shards import ShardWriter, records_digest
 
     folder.mkdir()

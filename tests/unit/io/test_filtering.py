@@ -14,7 +14,8 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io import manifest
 from drtk.io.filtering import Done, FilterJob
 from drtk.io.journal import Journal
-from drtk.io.manifest import is_done, read_json
+from drtk.io.json_files import read_json
+from drtk.io.manifest import is_done
 from drtk.io.streams import open_input, read_lines
 
 WINDOW = 10

@@ -13,7 +13,8 @@ import pytest
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.io import folders, processes
 from drtk.io.folders import FolderJob
-from drtk.io.manifest import folder_entry, is_done, read_json, read_manifest
+from drtk.io.json_files import read_json
+from drtk.io.manifest import folder_entry, is_done, read_manifest
 from tests.running import piped, torchrun
 
 

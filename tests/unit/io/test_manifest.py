@@ -11,7 +11,9 @@ import orjson
 import pytest
 
 from drtk.errors import DrtkError, MismatchError
+from drtk.io.atomic import write_json
 from drtk.io.intake import Intake
+from drtk.io.json_files import read_json
 from drtk.io.manifest import (
     add_named_folders,
     check_folder,
@@ -22,11 +24,9 @@ from drtk.io.manifest import (
     is_done,
     manifest_path,
     new_manifest,
-    read_json,
     read_manifest,
     unchanged,
     versions,
-    write_json,
     write_manifest,
 )
 from drtk.io.streams import digest_file
@@ -172,7 +172,7 @@ def test_large_files_of_a_folder_are_read_once(tmp_path: Path, monkeypatch: pyte
         read.append(Path(path).name)
         return digest_file(path)
 
-    monkeypatch.setattr("drtk.io.store.digest_file", digest)
+    monkeypatch.setattr("drtk.io.cache.digest_file", digest)
     entry = folder_entry(folder)
     assert folder_entry(folder) == entry
     assert unchanged(entry)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.manifest import write_json
+from drtk.io.atomic import write_json
 from drtk.io.pair_vectors import PairVectors, PairWriter, pair_id
 from drtk.io.shards import ShardWriter
 

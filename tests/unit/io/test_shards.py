@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drtk.errors import DrtkError, MismatchError, RecordError
-from drtk.io.manifest import write_json
+from drtk.io.atomic import write_json
 from drtk.io.shards import ShardWriter, read_shards, records_digest
 
 

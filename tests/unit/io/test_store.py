@@ -10,7 +10,8 @@ import pytest
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.io import integrity
 from drtk.io import store as store_module
-from drtk.io.store import CorpusStore, hash_of
+from drtk.io.cache import hash_of
+from drtk.io.store import CorpusStore
 from drtk.io.streams import digest_file
 from tests.running import piped
 

@@ -102,7 +102,7 @@ def test_two_parts_are_the_pair_that_the_tokenizer_makes(family: str, tmp_path: 
 
 def test_the_passage_of_rd_is_what_a_cross_encoder_reads_as_its_second_text(tokenizer: object, tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
-    from drtk.io.manifest import write_json
+    from drtk.io.atomic import write_json
     from drtk.models.crossencoder import load_crossencoder
     from drtk.models.query_reading import READING
     from drtk.models.query_reranker import QueryScorer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.io.manifest import write_json
+from drtk.io.atomic import write_json
 from drtk.models.checkpoint import load_encoder, weights_digest
 from drtk.models.hub import locate, tower
 from drtk.models.recipe import Recipe

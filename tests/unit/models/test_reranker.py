@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from drtk.errors import MismatchError
-from drtk.io.manifest import read_json, write_json
+from drtk.io.atomic import write_json
+from drtk.io.json_files import read_json
 from drtk.models.crossencoder import CrossEncoder, Scorer, load_crossencoder
 from drtk.models.reranker import PairScorer, save_crossencoder, start_crossencoder, title_of
 from drtk.text.batching import PairTokenizing

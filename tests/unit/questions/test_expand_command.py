@@ -11,8 +11,8 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.io.json_files import read_json
 from drtk.io.jsonl import read_expansions
-from drtk.io.manifest import read_json
 from drtk.models import text_writer
 from drtk.models.seq2seq import save_writer
 from tests.asked import Asked, write_questions

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.manifest import outdated, read_json, write_json
+from drtk.io.atomic import write_json
+from drtk.io.json_files import read_json
+from drtk.io.manifest import outdated
 from drtk.retrieval.asking import QueryEncoder
 from drtk.retrieval.collection import Collection
 from drtk.retrieval.encode import Embedder

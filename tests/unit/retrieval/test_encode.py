@@ -12,7 +12,7 @@ import torch
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.manifest import read_json
+from drtk.io.json_files import read_json
 from drtk.io.shards import ShardWriter
 from drtk.models.device import choose_device
 from drtk.records import Passage, Query

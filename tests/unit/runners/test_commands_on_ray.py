@@ -16,8 +16,9 @@ from drtk.cli.main import app
 from drtk.enrichment.termweights import passes
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.io.filtering import Done
+from drtk.io.json_files import read_json
 from drtk.io.jsonl import dump
-from drtk.io.manifest import manifest_path, read_json
+from drtk.io.manifest import manifest_path
 from drtk.io.shards import read_shards
 from drtk.retrieval import embeddings
 from drtk.retrieval.embeddings import EncodeWindows

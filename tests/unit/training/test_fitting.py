@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from drtk.cli.main import app
-from drtk.io.manifest import read_json
+from drtk.io.json_files import read_json
 from drtk.training import fitting
 from drtk.training.estimating import estimated
 from drtk.training.fitting import SLACK, USABLE, WORKSPACE, bytes_of_example, fitted, free_memory, largest_part

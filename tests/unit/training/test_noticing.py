@@ -9,7 +9,7 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import MismatchError
-from drtk.io.manifest import read_json
+from drtk.io.json_files import read_json
 from drtk.training.noticing import cropped, notice
 from tests.pretraining import Stage, World
 

@@ -15,7 +15,7 @@ from drtk.cli.main import app
 from drtk.enrichment.termweights.deepimpact import DeepImpact, impacts_of, quantised
 from drtk.enrichment.termweights.reading import Reader
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.io.manifest import read_json
+from drtk.io.json_files import read_json
 from drtk.records import Passage
 from drtk.settings.weighting import WeightingSettings
 from drtk.text.word_pieces import WordPieceTokenizer
