@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from drtk.io.jsonl import read_passages
-from drtk.io.manifest import versions
+from drtk.data.jsonl import read_passages
+from drtk.models.config import EncodeSettings
 from drtk.retrieval.encode import Embedder
-from drtk.settings.encoding import EncodeSettings
+from drtk.runtime.manifest import versions
 
 
 def measured(work: Callable[[], np.ndarray]) -> tuple[float, float, np.ndarray]:

@@ -26,10 +26,9 @@ import faiss
 import numpy as np
 import torch
 
-from drtk.retrieval.dense_exact import EMPTY, ExactIndex, keep_best
-from drtk.retrieval.ordering import RankedIds, ranks_of, scores_of
-from drtk.retrieval.vectors import VECTORS
-from drtk.settings.retrieval import DenseSearchSettings
+from drtk.indexing.base import VECTORS, RankedIds, ranks_of, scores_of
+from drtk.indexing.config import DenseSearchSettings
+from drtk.indexing.exact import EMPTY, ExactIndex, keep_best
 
 BLOCK = DenseSearchSettings().block
 

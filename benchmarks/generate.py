@@ -25,13 +25,12 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from drtk.enrichment.generation import Generate, stripped
-from drtk.io.progress import set_verbosity
-from drtk.models.scratch import train_tokenizer, untrained_writer
+from drtk.expansion.generate import Generate, stripped
+from drtk.models.config import GenerationSettings, ScratchSettings
+from drtk.models.init_model import train_tokenizer, untrained_writer
 from drtk.models.seq2seq import load_writer, save_writer
 from drtk.records import Passage
-from drtk.settings.generation import GenerationSettings
-from drtk.settings.scratch import ScratchSettings
+from drtk.runtime.progress import set_verbosity
 
 WORDS = [
     a + b

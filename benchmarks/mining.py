@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from drtk.io.folders import FolderJob
-from drtk.io.progress import set_verbosity
-from drtk.io.shards import ShardWriter
+from drtk.data.embeddings import ShardWriter
+from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.progress import set_verbosity
 
 ROWS = 50_000  # passages of a shard
 NOISE = 0.05

@@ -177,16 +177,16 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     """The shipped preset, with a clock on its steps."""
     import tempfile
 
-    from drtk.io.intake import Intake
-    from drtk.io.progress import set_verbosity
-    from drtk.objectives.assembly import assembled
-    from drtk.settings.composing import composition
-    from drtk.settings.core import load_preset, merge
-    from drtk.settings.pretraining import PretrainSettings
-    from drtk.text.slots import fields_of
-    from drtk.text.token_corpus import TokenCorpus
-    from drtk.training import pretrain as training
-    from drtk.training.pretrainer import Pretrainer
+    from drtk.config import load_preset, merge
+    from drtk.pretraining import trainer as training
+    from drtk.pretraining.assembly import assembled
+    from drtk.pretraining.config import PretrainSettings
+    from drtk.pretraining.example_builder import fields_of
+    from drtk.pretraining.parse import composition
+    from drtk.pretraining.trainer import Pretrainer
+    from drtk.runtime.inputs import Intake
+    from drtk.runtime.progress import set_verbosity
+    from drtk.text.token_dataset import TokenCorpus
 
     set_verbosity(quiet=True, verbose=False)
     device, _ = _device()
@@ -232,7 +232,7 @@ def _result(options: argparse.Namespace, seconds: float, peak: float, loss: floa
 
 
 def _texts(options: argparse.Namespace) -> list[str]:
-    from drtk.io.jsonl import read_passages
+    from drtk.data.jsonl import read_passages
 
     return [passage.text for passage in islice(read_passages(options.passages), 5000)]
 

@@ -50,9 +50,9 @@ def prepare(data: Path, folder: Path, questions: int, candidates: int) -> None:
 
 def queries(folder: Path) -> list[str]:
     """The different query strings, in order."""
-    from drtk.io.candidates import questions_by_id, read_asked
-    from drtk.io.intake import Intake
-    from drtk.text.expanded_query import expanded_query
+    from drtk.query_expansion.candidates import questions_by_id, read_asked
+    from drtk.runtime.inputs import Intake
+    from drtk.text.expanded_text import expanded_query
 
     intake = Intake()
     asked = read_asked(str(folder / "expansions.jsonl"), questions_by_id(str(folder / "queries.jsonl"), intake), intake)
@@ -61,12 +61,12 @@ def queries(folder: Path) -> list[str]:
 
 def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
     """Queries, seconds, and the first passage of each query, one way; run in a process of its own."""
-    from drtk.io.progress import set_verbosity
+    from drtk.runtime.progress import set_verbosity
 
     set_verbosity(quiet=True, verbose=False)
     if way == "anserini":
-        from drtk.retrieval.lucene_batch import java_list
-        from drtk.retrieval.lucene_jvm import java
+        from drtk.indexing.lucene.batch import java_list
+        from drtk.indexing.lucene.jvm import java
 
         texts = queries(folder)
         searcher = java("io.anserini.search.SimpleSearcher")(str(folder / "index" / "lucene"))
@@ -79,8 +79,8 @@ def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
         seconds = time.perf_counter() - start
         first = [hits[0].docid if len(hits := found.get(name)) else None for name in names]
         return {"queries": len(texts), "seconds": seconds, "first": first}
-    from drtk.retrieval.found_texts import FoundTexts
-    from drtk.settings.retrieval import SearchSettings
+    from drtk.indexing.config import SearchSettings
+    from drtk.retrieval.search import FoundTexts
 
     index = FoundTexts(
         str(folder / "index"), corpus=str(folder / "corpus.jsonl"), settings=SearchSettings(threads=threads)
@@ -96,11 +96,11 @@ def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
             "seconds": seconds,
             "first": [ranking[0][0] if ranking else None for ranking in rankings],
         }
-    from drtk.io.candidates import questions_by_id, read_asked
-    from drtk.io.filtering import FilterJob
-    from drtk.io.intake import Intake
-    from drtk.questions.labelling import AnswerCheck, Labelling
-    from drtk.settings.query_reranking import LabelSettings
+    from drtk.query_expansion.candidates import questions_by_id, read_asked
+    from drtk.query_expansion.config import LabelSettings
+    from drtk.query_expansion.label import AnswerCheck, Labelling
+    from drtk.runtime.filter_job import FilterJob
+    from drtk.runtime.inputs import Intake
 
     intake = Intake()
     index.search(queries(folder)[:WARM], depth)

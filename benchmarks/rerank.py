@@ -22,20 +22,20 @@ import numpy as np
 import torch
 from sentence_transformers import CrossEncoder
 
-from drtk.io.filtering import FilterJob
-from drtk.io.intake import Intake
-from drtk.io.jsonl import dump, read_passages
-from drtk.io.manifest import versions
-from drtk.io.progress import set_verbosity
-from drtk.io.store import CorpusStore
-from drtk.io.trec import run_lines
-from drtk.models.reading import text_of
-from drtk.models.reranker import save_crossencoder, start_crossencoder
+from drtk.data.corpus_store import CorpusStore
+from drtk.data.jsonl import dump, read_passages
+from drtk.data.trec import run_lines
+from drtk.models.config import ScoringSettings
+from drtk.models.cross_encoder import save_crossencoder, start_crossencoder
+from drtk.models.generator_input import text_of
 from drtk.records import Passage
-from drtk.retrieval.rescoring import Rerank, candidates
-from drtk.runners.base import run_filter
-from drtk.settings.running import RunnerSettings
-from drtk.settings.scoring import ScoringSettings
+from drtk.retrieval.rerank import Rerank, candidates
+from drtk.runtime.config import RunnerSettings
+from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.inputs import Intake
+from drtk.runtime.manifest import versions
+from drtk.runtime.progress import set_verbosity
+from drtk.runtime.runners import run_filter
 
 
 class Task:

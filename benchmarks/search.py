@@ -23,13 +23,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from drtk.io.folders import FolderJob
-from drtk.io.progress import set_verbosity
-from drtk.io.shards import ShardWriter, read_shards
-from drtk.retrieval import INDEXES
-from drtk.retrieval.base import Ranking, best_first
-from drtk.retrieval.vectors import Vectors, unit_length
-from drtk.settings.retrieval import DenseIndexSettings, DenseSearchSettings
+from drtk.data.embeddings import ShardWriter, read_shards
+from drtk.indexing import INDEXES
+from drtk.indexing.base import Ranking, Vectors, best_first, unit_length
+from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
+from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.progress import set_verbosity
 
 ROWS = 50_000  # passages of a shard
 

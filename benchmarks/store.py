@@ -31,7 +31,7 @@ def make_corpus(path: Path, passages: int) -> None:
 
 
 def open_store(path: str) -> object:
-    from drtk.io.store import CorpusStore
+    from drtk.data.corpus_store import CorpusStore
 
     return CorpusStore.open(path)
 

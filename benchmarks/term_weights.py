@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from drtk.text.basic_words import basic_words
+from drtk.text.words import basic_words
 
 MEASURES = "nDCG@10 RR@10 R@100"
 PLAIN_GRID = "k1=0.6,0.9,1.2,2,3,5 b=0.2,0.4,0.75,0.9,1"

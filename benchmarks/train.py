@@ -79,8 +79,8 @@ def compared(options: argparse.Namespace, chunk: int) -> dict[str, Any]:
 
 def ours(options: argparse.Namespace) -> dict[str, float]:
     """drtk train-retriever as the command runs it, with a clock on its steps."""
-    from drtk.io.progress import set_verbosity
-    from drtk.training.caching import RetrieverTrainer
+    from drtk.runtime.progress import set_verbosity
+    from drtk.training.grad_cache import RetrieverTrainer
     from drtk.training.retriever import start_towers, train_retriever
 
     set_verbosity(quiet=True, verbose=False)
@@ -114,7 +114,7 @@ def theirs(options: argparse.Namespace) -> dict[str, float]:
     from torch.utils.data import BatchSampler, SequentialSampler
     from transformers.utils import logging
 
-    from drtk.training.draws import Draws
+    from drtk.training.example_order import Draws
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -225,8 +225,8 @@ class Clock:
 
 
 def _settings(options: argparse.Namespace) -> Any:
-    from drtk.settings.core import merge
-    from drtk.settings.finetuning import RetrieverSettings
+    from drtk.config import merge
+    from drtk.training.config import RetrieverSettings
 
     chosen = {
         "loss": "infonce",
@@ -247,8 +247,8 @@ def _settings(options: argparse.Namespace) -> Any:
 
 
 def _data(options: argparse.Namespace) -> tuple[Any, dict[str, str], Any]:
-    from drtk.io.jsonl import read_examples, read_queries
-    from drtk.io.store import CorpusStore
+    from drtk.data.corpus_store import CorpusStore
+    from drtk.data.jsonl import read_examples, read_queries
     from drtk.training.examples import PackedExamples
 
     packed = PackedExamples(read_examples(options.examples))

@@ -24,7 +24,7 @@ def passages(texts: dict[str, str]) -> list[Passage]:
 
 def need_lucene() -> None:
     """Skip the calling test where the jar or a Java is missing."""
-    from drtk.retrieval.lucene_jvm import find_jar, find_java
+    from drtk.indexing.lucene.jvm import find_jar, find_java
 
     try:
         find_jar()

@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from drtk.io.integrity import MANIFEST_DIGEST
-from drtk.io.manifest import FOLDER_MANIFEST, new_manifest, write_manifest
+from drtk.runtime.integrity import MANIFEST_DIGEST
+from drtk.runtime.manifest import FOLDER_MANIFEST, new_manifest, write_manifest
 from tests.contract.collection import Collection
 from tests.contract.running import Outcome, done, here
 
@@ -201,7 +201,7 @@ def _warns(line: str) -> bool:
 
 
 def _used(subject: Subject, folder: Path, place: Path) -> tuple[Outcome, Any]:
-    from drtk.io import manifest
+    from drtk.runtime import manifest
 
     manifest._warned.clear()  # each use is a separate run
     output = place / "output"
@@ -320,7 +320,7 @@ class Subjects:
         return Subject(Path(self._file("writer")), lambda folder, _: here(*call, "--model", str(folder)), is_model=True)
 
     def _weigher(self) -> Subject:
-        from drtk.models.termweighter import save_weigher, start_weigher
+        from drtk.models.term_weighter import save_weigher, start_weigher
 
         path = self.folder / "weigher"
         if not path.exists():
@@ -333,8 +333,8 @@ class Subjects:
         return Subject(path, lambda folder, _: here(*call, "--model", str(folder)), is_model=True)
 
     def _list_reranker(self) -> Subject:
-        from drtk.io.manifest import read_manifest
-        from drtk.models.listreranker import ListShape, new_list_reranker, save_list_reranker
+        from drtk.models.list_reranker import ListShape, new_list_reranker, save_list_reranker
+        from drtk.runtime.manifest import read_manifest
 
         vectors = self.folder / "pairs"
         path = self.folder / "list"

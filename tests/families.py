@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drtk.models.anatomy import FAMILIES, Anatomy
+from drtk.models.backbone import FAMILIES, Anatomy
 
 __all__ = ["FAMILIES", "Slot", "masked_lm", "padded", "saved_masked_lm"]
 VOCABULARY = 97
@@ -111,7 +111,7 @@ def padded(model: Any, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -
 
 @dataclass
 class Slot:
-    """A slot as readers want it (drtk.models.readers.base.View); everything is visible unless said otherwise."""
+    """A slot as readers want it (drtk.pretraining.decoders.base.View); everything is visible unless said otherwise."""
 
     anatomy: Anatomy
     ids: Tensor

@@ -11,18 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from drtk.config import load_preset, merge
 from drtk.models.biencoder import BiEncoder
 from drtk.models.checkpoint import TextEncoder
+from drtk.pretraining.auxiliary import Corrupting, WithAuxiliary, diffcse_network
 from drtk.records import Example, Passage
-from drtk.settings.core import load_preset, merge
-from drtk.settings.finetuning import RetrieverSettings
 from drtk.training.arguments import training_arguments
-from drtk.training.auxiliary import Corrupting, WithAuxiliary, diffcse_network
-from drtk.training.caching import RetrieverTrainer
-from drtk.training.draws import Draws, collate
+from drtk.training.config import RetrieverSettings
+from drtk.training.example_order import Draws, collate
 from drtk.training.examples import PackedExamples
-from drtk.training.goal import Goal
+from drtk.training.grad_cache import RetrieverTrainer
 from drtk.training.retriever import start_towers
+from drtk.training.retriever_loss import Goal
 from tests.tiny import collection
 
 Q = torch.tensor([[1.0, 0.0], [0.0, 1.0]])

@@ -14,20 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from drtk.objectives.assembly import assembled
-from drtk.objectives.batch import Batch, SlotBatch
-from drtk.objectives.network import Network, compared_terms
-from drtk.objectives.views import Views
-from drtk.settings.composing import composition, with_changes
-from drtk.settings.core import load_preset
-from drtk.settings.pretraining import PretrainSettings
-from drtk.text.slots import fields_of
-from drtk.text.token_corpus import TokenCorpus
+from drtk.config import load_preset
+from drtk.pretraining.assembly import assembled
+from drtk.pretraining.batch import Batch, SlotBatch
+from drtk.pretraining.config import PretrainSettings
+from drtk.pretraining.dataset import Material, Seen
+from drtk.pretraining.example_builder import fields_of
+from drtk.pretraining.network import Network, Views, compared_terms
+from drtk.pretraining.parse import composition, with_changes
+from drtk.pretraining.trainer import Pretrainer
+from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
 from drtk.training.arguments import training_arguments
-from drtk.training.material import Material
-from drtk.training.pretrainer import Pretrainer
-from drtk.training.rows import Seen
 from tests.enriched import enriched_corpus
 from tests.tiny import tiny_model
 

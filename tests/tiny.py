@@ -46,8 +46,8 @@ def write_collection(folder: Path, count: int = 120, *, seed: int = 0) -> tuple[
 def tiny_model(folder: Path, *, seed: int = 1, **changes: object) -> Path:
     """The folder of an untrained encoder (2 layers, 32 wide) with a tokenizer of the made-up collection."""
     from drtk.models.checkpoint import save_encoder
-    from drtk.models.scratch import train_tokenizer, untrained_encoder
-    from drtk.settings.scratch import ScratchSettings
+    from drtk.models.config import ScratchSettings
+    from drtk.models.init_model import train_tokenizer, untrained_encoder
 
     size = {"vocab_size": 400, "min_frequency": 1, "layers": 2, "hidden": 32, "heads": 4, "max_length": 64}
     settings = ScratchSettings(**size | {"pooling": "mean"} | changes)
@@ -58,9 +58,9 @@ def tiny_model(folder: Path, *, seed: int = 1, **changes: object) -> Path:
 
 def tiny_writer(folder: Path, arch: str, *, seed: int = 1, **changes: object) -> Path:
     """The folder of an untrained model that writes, t5 or gpt2, with a tokenizer of the made-up collection."""
-    from drtk.models.scratch import train_tokenizer, untrained_writer
+    from drtk.models.config import ScratchSettings
+    from drtk.models.init_model import train_tokenizer, untrained_writer
     from drtk.models.seq2seq import save_writer
-    from drtk.settings.scratch import ScratchSettings
 
     size = {"vocab_size": 300, "min_frequency": 1, "layers": 1, "hidden": 32, "heads": 4, "max_length": 64}
     settings = ScratchSettings(**size | {"arch": arch} | changes)
@@ -77,9 +77,9 @@ def tiny_crossencoder(folder: Path, *, seed: int = 1, labels: int = 1, **config:
     import torch
     from transformers import BertConfig, BertForSequenceClassification
 
+    from drtk.models.config import ScratchSettings
+    from drtk.models.init_model import train_tokenizer
     from drtk.models.loading import quiet_transformers
-    from drtk.models.scratch import train_tokenizer
-    from drtk.settings.scratch import ScratchSettings
 
     settings = ScratchSettings(vocab_size=400, min_frequency=1, max_length=64)
     tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in collection()[0]), settings)

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from drtk.io.folders import FolderJob
-from drtk.io.integrity import MANIFEST_DIGEST
-from drtk.io.json_files import read_object
-from drtk.io.manifest import write_manifest
-from drtk.io.shards import ShardWriter
+from drtk.data.embeddings import ShardWriter
+from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.integrity import MANIFEST_DIGEST, read_object
+from drtk.runtime.manifest import write_manifest
 
 ENCODER = {"model": "a-model", "digest": "1" * 32, "similarity": "dot", "normalized": False, "pooling": ["cls"]}
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from drtk.cli.jobs import record_filter
+from drtk.cli.decorators import record_filter
 from drtk.cli.options import Output, Source, with_settings
-from drtk.io.filtering import FilterJob
-from drtk.settings.running import RunnerSettings
-from drtk.settings.text import ChunkSettings
+from drtk.runtime.config import RunnerSettings
+from drtk.runtime.filter_job import FilterJob
+from drtk.text.config import ChunkSettings
 
 
 @with_settings(ChunkSettings)
@@ -24,7 +24,7 @@ def chunk(
 
     Reads a corpus and writes a corpus whose ids are DOC#0, DOC#1, … A passage is a run of whole sentences, as many as fit.
     """
-    from drtk.io.jsonl import read_passages
+    from drtk.data.jsonl import read_passages
     from drtk.text.chunk_corpus import chunk_corpus
 
     documents = read_passages(source, intake=job.intake, side_files=job.side_files)

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from drtk.cli.jobs import record_filter
+from drtk.cli.decorators import record_filter
 from drtk.cli.options import Output, with_settings
 from drtk.errors import UsageError
-from drtk.io.filtering import FilterJob
-from drtk.settings.comparison import CompareSettings
+from drtk.evaluation.config import CompareSettings
+from drtk.runtime.filter_job import FilterJob
 
 ComparedRuns = Annotated[
     list[str],
@@ -57,12 +57,11 @@ def compare(
     """
     if qrels is not None and answers is not None:
         raise UsageError("--qrels and --answers: a passage is judged by one of them")
-    from drtk.evaluation.comparison import compared
-    from drtk.evaluation.comparison_page import MARK, comparison_page
-    from drtk.evaluation.comparison_text import comparison_lines
-    from drtk.evaluation.moves import moves
-    from drtk.io.jsonl import read_queries
-    from drtk.io.store import CorpusStore
+    from drtk.data.corpus_store import CorpusStore
+    from drtk.data.jsonl import read_queries
+    from drtk.evaluation.compare import compared, moves
+    from drtk.evaluation.compare_page import MARK, comparison_page
+    from drtk.evaluation.compare_text import comparison_lines
     from drtk.retrieval.snippets import matched_stems, snippet
 
     found = compared(runs, qrels, corpus, settings, job.intake, answers=answers)

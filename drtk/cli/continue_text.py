@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from drtk.cli.jobs import record_filter
+from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, Seed, Source, with_settings
-from drtk.io.filtering import FilterJob
-from drtk.settings.generation import ContinuationSettings
-from drtk.settings.running import RunnerSettings
+from drtk.models.config import ContinuationSettings
+from drtk.runtime.config import RunnerSettings
+from drtk.runtime.filter_job import FilterJob
 
 WINDOW = 256  # passages between two places to go on from: each takes long
 
@@ -38,9 +38,9 @@ def continue_text(
     Reads a corpus and writes it again, each passage with "continuations": [...] (MASTER). An empty continuation is
     replaced by the passage itself.
     """
-    from drtk.enrichment.generation import Generate, or_the_passage
-    from drtk.io.jsonl import read_passages
-    from drtk.runners.base import run_filter
+    from drtk.data.jsonl import read_passages
+    from drtk.expansion.generate import Generate, or_the_passage
+    from drtk.runtime.runners import run_filter
 
     settings.check()
     passages = read_passages(source, intake=job.intake, side_files=job.side_files)

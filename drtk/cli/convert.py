@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from drtk.cli.jobs import record_filter
+from drtk.cli.decorators import record_filter
 from drtk.cli.options import Output, with_settings
-from drtk.io.filtering import FilterJob
-from drtk.io.folders import FolderJob
-from drtk.settings.conversion import ConversionSettings
+from drtk.data.config import ConversionSettings
+from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.folder_job import FolderJob
 
 
 @with_settings(ConversionSettings)
@@ -45,16 +45,16 @@ def convert(
         assert masked_lm is not None
         _masked_lm(sources, masked_lm, settings, job)
         return
-    from drtk.io.conversion import convert as converted
+    from drtk.data.conversion import convert as converted
 
     converted(sources or ["-"], settings, job)
 
 
 def _masked_lm(sources: list[str] | None, model: str, settings: ConversionSettings, job: FolderJob) -> None:
     from drtk.errors import UsageError
-    from drtk.io.manifest import inputs_named
-    from drtk.models.hub import locate
     from drtk.models.lm_head import trained_masked_lm, write_masked_lm
+    from drtk.models.model_folder import locate
+    from drtk.runtime.manifest import inputs_named
 
     if (sources or ["-"]) != ["-"] or settings != ConversionSettings():
         raise UsageError("--masked-lm converts a model: no input and none of the options for records go with it")

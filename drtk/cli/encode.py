@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from drtk.cli.jobs import folder_maker
+from drtk.cli.decorators import folder_maker
 from drtk.cli.options import Device, Folder, Source, with_settings
-from drtk.io.folders import FolderJob
+from drtk.models.config import EncodeSettings
 from drtk.records import Passage, Query
-from drtk.settings.encoding import EncodeSettings
-from drtk.settings.running import RunnerSettings
+from drtk.runtime.config import RunnerSettings
+from drtk.runtime.folder_job import FolderJob
 
 
 @with_settings(EncodeSettings)
@@ -38,17 +38,16 @@ def encode(
 
     Reads a corpus (or, with --role query, queries) and makes a folder of embeddings: 00000.npy, 00000.ids, … meta.json.
     """
+    from drtk.data.checks import Seen
+    from drtk.data.embeddings import ShardWriter
+    from drtk.data.jsonl import read_passages, read_queries
     from drtk.errors import MismatchError
-    from drtk.io.jsonl import read_passages, read_queries
-    from drtk.io.manifest import folder_entry
-    from drtk.io.parts import parse_part
-    from drtk.io.shards import ShardWriter
-    from drtk.io.streams import name_of
-    from drtk.io.textless import Seen
-    from drtk.models.hub import locate
-    from drtk.models.reading import text_of
-    from drtk.retrieval.embeddings import encode_records
-    from drtk.retrieval.encode import Embedder
+    from drtk.models.generator_input import text_of
+    from drtk.models.model_folder import locate
+    from drtk.retrieval.encode import Embedder, encode_records
+    from drtk.runtime.manifest import folder_entry
+    from drtk.runtime.sharding import parse_part
+    from drtk.runtime.streams import name_of
 
     part = parse_part(shard)
     entry = folder_entry(locate(model))  # before it is loaded

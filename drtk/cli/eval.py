@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from drtk.cli.jobs import record_filter
+from drtk.cli.decorators import record_filter
 from drtk.cli.options import Output, with_settings
 from drtk.errors import UsageError
-from drtk.io.filtering import FilterJob
-from drtk.settings.evaluation import EvalSettings
+from drtk.evaluation.config import EvalSettings
+from drtk.runtime.filter_job import FilterJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from drtk.io.intake import Intake
-    from drtk.io.runs import NamedRun
+    from drtk.data.runs import NamedRun
+    from drtk.runtime.inputs import Intake
 
 Runs = Annotated[
     list[str] | None,
@@ -69,7 +69,7 @@ def eval_(
     Values are those of trec_eval; judged queries that a run lacks count as 0.
     With --answers FILE, a passage is relevant where it contains an answer to the question.
     """
-    from drtk.io.runs import named_runs
+    from drtk.data.runs import named_runs
 
     named = named_runs(runs or ["-"])
     if settings.exact_match:
@@ -85,7 +85,7 @@ def eval_(
     elif qrels is None:
         raise UsageError("what is right? --qrels FILE or --answers FILE")
     elif Path(qrels, "qrels").is_dir():
-        from drtk.evaluation.layout import judgements_path
+        from drtk.data.beir import judgements_path
 
         lines = _judged(named, str(judgements_path(Path(qrels), settings.split)), corpus, settings, job.intake)
     elif Path(qrels).is_dir():
@@ -101,14 +101,11 @@ def eval_(
 def _judged(
     runs: Sequence[NamedRun], qrels: str, corpus: str | None, settings: EvalSettings, intake: Intake
 ) -> Iterator[str]:
-    from drtk.evaluation.evaluate import Evaluator
+    from drtk.data.ids import CorpusIds, source_of
+    from drtk.evaluation.evaluate import Evaluator, View, tell_shallow
+    from drtk.evaluation.judged_runs import judgements_from, scored
     from drtk.evaluation.measures import parse_measures
-    from drtk.evaluation.rankings import View
-    from drtk.evaluation.runs import judgements_from, scored
-    from drtk.evaluation.shallow import tell_shallow
     from drtk.evaluation.tables import table_lines
-    from drtk.io.corpus_ids import CorpusIds
-    from drtk.io.sources import source_of
 
     measures = parse_measures(settings.measures or "nDCG@10 RR@10 R@10 R@100 Success@10", rel=settings.rel)
     known = None if corpus is None else CorpusIds.read(corpus, intake)
@@ -136,12 +133,12 @@ def _collections(runs: Sequence[NamedRun], folder: str, settings: EvalSettings, 
 def _answers(
     runs: Sequence[NamedRun], questions: str, corpus: str, settings: EvalSettings, intake: Intake
 ) -> Iterator[str]:
-    from drtk.evaluation.answered import answer_lines
+    from drtk.evaluation.answers import answer_lines
 
     return answer_lines(runs, questions, corpus, settings, intake)
 
 
 def _predictions(runs: Sequence[NamedRun], questions: str, settings: EvalSettings, intake: Intake) -> Iterator[str]:
-    from drtk.evaluation.predictions import prediction_lines
+    from drtk.evaluation.answers import prediction_lines
 
     return prediction_lines(runs, questions, settings, intake)

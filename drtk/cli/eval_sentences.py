@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from drtk.cli.jobs import record_filter
+from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, with_settings
-from drtk.io.filtering import FilterJob
-from drtk.settings.sentences import SentenceSettings
+from drtk.evaluation.config import SentenceSettings
+from drtk.runtime.filter_job import FilterJob
 
 Systems = Annotated[
     list[str],
@@ -45,16 +45,22 @@ def eval_sentences(
     from collections.abc import Iterator
     from pathlib import Path
 
+    from drtk.data.runs import named_runs
     from drtk.errors import DrtkError
-    from drtk.evaluation.sentence_data import find_tasks
-    from drtk.evaluation.sentence_tables import pair_lines, sentence_lines
-    from drtk.evaluation.sentence_tasks import Encode, Result, SentenceVectors, load_tasks, results
-    from drtk.evaluation.sentence_vectors import vectors_from
-    from drtk.io.manifest import folder_entry
-    from drtk.io.progress import log
-    from drtk.io.runs import named_runs
-    from drtk.io.streams import Output as Stream
-    from drtk.io.streams import is_stream
+    from drtk.evaluation.sentence_data import find_tasks, vectors_from
+    from drtk.evaluation.sentences import (
+        Encode,
+        Result,
+        SentenceVectors,
+        load_tasks,
+        pair_lines,
+        results,
+        sentence_lines,
+    )
+    from drtk.runtime.manifest import folder_entry
+    from drtk.runtime.progress import log
+    from drtk.runtime.streams import Output as Stream
+    from drtk.runtime.streams import is_stream
 
     named = named_runs(systems)
     if pairs_out is not None and Path(pairs_out).exists() and not job.force:
@@ -66,7 +72,7 @@ def eval_sentences(
     def encoder(source: str) -> Encode:
         if is_stream(source) or Path(source).is_file():
             return vectors_from(source, job.intake)
-        from drtk.models.hub import locate
+        from drtk.models.model_folder import locate
         from drtk.retrieval.encode import Embedder
 
         job.intake.inputs.append(folder_entry(locate(source)))  # before it is loaded

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from drtk.cli.jobs import record_filter
+from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, Seed, Source, with_settings
 from drtk.errors import UsageError
-from drtk.io.filtering import FilterJob
-from drtk.settings.expansion import ExpansionSettings
-from drtk.settings.running import RunnerSettings
+from drtk.query_expansion.config import ExpansionSettings
+from drtk.runtime.config import RunnerSettings
+from drtk.runtime.filter_job import FilterJob
 
 WINDOW = 64  # questions between two places to go on from: each has fifty texts
 
@@ -54,8 +54,8 @@ def expand_queries(
         _by_model(source, model, seed, device, settings, running, job)
     elif from_run is not None and corpus is not None:
         _by_passages(source, from_run, corpus, settings, running, job)
-    from drtk.io.progress import log
-    from drtk.questions.candidates import summary
+    from drtk.query_expansion.candidates import summary
+    from drtk.runtime.progress import log
 
     for line in summary(job.counts.get("words", {})):
         log(line)
@@ -64,7 +64,7 @@ def expand_queries(
 
 def _tell_without(job: FilterJob) -> None:
     """Warn of each kind of which questions are left without a candidate."""
-    from drtk.io.progress import warn
+    from drtk.runtime.progress import warn
 
     for kind, words in job.counts.get("words", {}).items():
         if number := words["without"]:
@@ -80,11 +80,11 @@ def _by_model(
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:
-    from drtk.io.jsonl import read_queries
-    from drtk.io.progress import warn
-    from drtk.models.hub import locate
-    from drtk.questions.expansion import SEEN, Expand, generators_of, questions_to_expand
-    from drtk.runners.base import run_filter
+    from drtk.data.jsonl import read_queries
+    from drtk.models.model_folder import locate
+    from drtk.query_expansion.generate import SEEN, Expand, generators_of, questions_to_expand
+    from drtk.runtime.progress import warn
+    from drtk.runtime.runners import run_filter
 
     folder = locate(model)
     found = generators_of(model, folder, holdout=settings.holdout)
@@ -109,13 +109,13 @@ def _by_model(
 def _by_passages(
     source: str, run: str, corpus: str, settings: ExpansionSettings, running: RunnerSettings, job: FilterJob
 ) -> None:
-    from drtk.io.jsonl import read_queries
-    from drtk.io.parts import WHOLE
-    from drtk.io.progress import warn
-    from drtk.io.store import CorpusStore
-    from drtk.io.textless import all_textless, warn_of_textless
-    from drtk.questions.passage_candidates import FromPassages, found_passages
-    from drtk.runners.base import run_filter
+    from drtk.data.checks import all_textless, warn_of_textless
+    from drtk.data.corpus_store import CorpusStore
+    from drtk.data.jsonl import read_queries
+    from drtk.query_expansion.from_passages import FromPassages, found_passages
+    from drtk.runtime.progress import warn
+    from drtk.runtime.runners import run_filter
+    from drtk.runtime.sharding import WHOLE
 
     job.looked_up = (corpus,)
     queries = {query.id: query for query in read_queries(source, intake=job.intake)}

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from drtk.cli.jobs import record_filter
+from drtk.cli.decorators import record_filter
 from drtk.cli.options import Output, with_settings
 from drtk.errors import UsageError
-from drtk.io.filtering import FilterJob
-from drtk.settings.fusion import FuseSettings
+from drtk.retrieval.config import FuseSettings
+from drtk.runtime.filter_job import FilterJob
 
 if TYPE_CHECKING:
-    from drtk.io.trec import Ranking
+    from drtk.data.trec import Ranking
 
 FusedRuns = Annotated[
     list[str], typer.Argument(metavar="RUN…", help="TREC runs, in order; one may be - for stdin.", show_default=False)
@@ -35,11 +35,11 @@ def fuse(
     Reads TREC runs and writes one whose scores fall strictly, so that every tool sees the same order.
     The first run is read query by query, the others are held in memory.
     """
-    from drtk.io.progress import log
-    from drtk.io.runs import together
-    from drtk.io.trec import load_run, run_lines, run_rankings
+    from drtk.data.runs import together
+    from drtk.data.trec import load_run, run_lines, run_rankings
     from drtk.retrieval.fusion import FUSIONS, parse_weights
     from drtk.retrieval.fusion import fuse as fused
+    from drtk.runtime.progress import log
 
     method = FUSIONS.load(settings.method)
     settings.check()
@@ -74,7 +74,7 @@ def _scored(runs: Sequence[str], settings: FuseSettings, log: Callable[[str], No
 
     Below that rank `drtk rerank` only counts down, and numbers that say nothing would make up the mean and the deviation.
     """
-    from drtk.io.runs import scored_depth
+    from drtk.data.runs import scored_depth
 
     if settings.method != "zscore" and (settings.method != "weighted" or settings.normalize == "none"):
         return None
@@ -105,15 +105,14 @@ def _swept(
     scored: Sequence[int | None] | None,
 ) -> tuple[tuple[float, ...], float]:
     """The weights with the highest score on the judged queries, and that score; every point is told on stderr."""
-    from drtk.evaluation.evaluate import Evaluator
+    from drtk.data.checks import JudgedHits
+    from drtk.data.ids import source_of
+    from drtk.data.trec import QueryHits
+    from drtk.evaluation.evaluate import Evaluator, View
+    from drtk.evaluation.judged_runs import judgements_from
     from drtk.evaluation.measures import parse_measures
-    from drtk.evaluation.rankings import View
-    from drtk.evaluation.runs import judgements_from
-    from drtk.io.known_hits import JudgedHits
-    from drtk.io.progress import log
-    from drtk.io.sources import source_of
-    from drtk.io.trec import QueryHits
     from drtk.retrieval.fusion import FUSIONS, sweep
+    from drtk.runtime.progress import log
 
     measures = parse_measures(settings.measure)
     if len(measures) != 1:

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from drtk.cli.jobs import folder_maker
+from drtk.cli.decorators import folder_maker
 from drtk.cli.options import Folder, with_settings
-from drtk.io.folders import FolderJob
-from drtk.retrieval import INDEXES
-from drtk.settings.retrieval import IndexSettings
+from drtk.indexing import INDEXES
+from drtk.indexing.config import IndexSettings
+from drtk.runtime.folder_job import FolderJob
 
 
 @with_settings(IndexSettings)
@@ -37,7 +37,7 @@ def index(
 
     bm25, bm25s and impact read a corpus; all other types read folders of embeddings (the parts of drtk encode --shard too).
     """
-    from drtk.retrieval.building import index_class
+    from drtk.indexing.building import index_class
 
     engine = index_class(kind)
     if engine.reads == "passages":
@@ -50,12 +50,12 @@ def index(
 def _of_words(engine: Any, sources: list[str], kind: str, settings: IndexSettings, job: FolderJob) -> dict[str, Any]:
     from itertools import chain
 
+    from drtk.data.jsonl import read_passages
     from drtk.errors import DrtkError, UsageError
-    from drtk.io.jsonl import read_passages
-    from drtk.io.progress import Progress
-    from drtk.io.streams import name_of
-    from drtk.retrieval.building import lasting_path
-    from drtk.retrieval.indexed_text import IndexedText
+    from drtk.indexing.building import lasting_path
+    from drtk.indexing.indexed_text import IndexedText
+    from drtk.runtime.progress import Progress
+    from drtk.runtime.streams import name_of
 
     if len(sources) > 1:
         raise UsageError("this index type reads one corpus; join files first: cat a.jsonl b.jsonl | drtk index - …")
@@ -74,10 +74,10 @@ def _of_words(engine: Any, sources: list[str], kind: str, settings: IndexSetting
 
 def _of_vectors(engine: Any, sources: list[str], kind: str, settings: IndexSettings, job: FolderJob) -> dict[str, Any]:
     from drtk.errors import UsageError
-    from drtk.io.manifest import folder_entry
-    from drtk.io.progress import Progress
-    from drtk.retrieval.building import open_embeddings
-    from drtk.retrieval.indexed_text import check_text
+    from drtk.indexing.building import open_embeddings
+    from drtk.indexing.indexed_text import check_text
+    from drtk.runtime.manifest import folder_entry
+    from drtk.runtime.progress import Progress
 
     check_text(settings, kind)
     if not sources or "-" in sources:

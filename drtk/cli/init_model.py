@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from drtk.cli.jobs import folder_maker
+from drtk.cli.decorators import folder_maker
 from drtk.cli.options import Folder, Seed, Source, with_settings
-from drtk.io.folders import FolderJob
-from drtk.settings.scratch import ScratchSettings
+from drtk.models.config import ScratchSettings
+from drtk.runtime.folder_job import FolderJob
 
 
 @with_settings(ScratchSettings)
@@ -17,11 +17,11 @@ def init_model(
 
     For other languages, for tests, and for places without a model hub. Reads a corpus and makes a model folder.
     """
-    from drtk.io.jsonl import read_passages
-    from drtk.io.progress import track
+    from drtk.data.jsonl import read_passages
     from drtk.models.checkpoint import save_encoder
-    from drtk.models.scratch import train_tokenizer, untrained_encoder, untrained_writer
+    from drtk.models.init_model import train_tokenizer, untrained_encoder, untrained_writer
     from drtk.models.seq2seq import save_writer
+    from drtk.runtime.progress import track
 
     passages = track(read_passages(source, intake=job.intake, side_files=job.side_files), "init-model", unit="passages")
     tokenizer = train_tokenizer((f"{passage.title} {passage.text}" for passage in passages), settings)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from drtk.cli.jobs import record_filter
+from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, Source, with_settings
-from drtk.io.filtering import FilterJob
-from drtk.settings.keeping import KeepSettings
-from drtk.settings.running import RunnerSettings
+from drtk.expansion.config import KeepSettings
+from drtk.runtime.config import RunnerSettings
+from drtk.runtime.filter_job import FilterJob
 
 
 @with_settings(KeepSettings)
@@ -26,9 +26,9 @@ def keep_queries(
     Reads passages with "queries": [...] and writes them with those that stay. Scores are those in "query_scores",
     or with --scorer those of a cross-encoder.
     """
-    from drtk.enrichment.keeping import BestShare, KeepWritten, check_keeping, with_queries
-    from drtk.io.jsonl import read_passages
-    from drtk.runners.base import run_filter
+    from drtk.data.jsonl import read_passages
+    from drtk.expansion.keep_queries import BestShare, KeepWritten, check_keeping, with_queries
+    from drtk.runtime.runners import run_filter
 
     check_keeping(settings, written=True)
     found = read_passages(source, intake=job.intake, side_files=job.side_files)
@@ -37,9 +37,9 @@ def keep_queries(
     if not settings.scorer:
         run_filter(passages, job, KeepWritten, settings, job.bare, running=running, revise=revise)
         return
-    from drtk.enrichment.judging import JudgeWritten
-    from drtk.models.hub import locate
-    from drtk.models.reranker import title_of
+    from drtk.expansion.generate import JudgeWritten
+    from drtk.models.cross_encoder import title_of
+    from drtk.models.model_folder import locate
 
     title = title_of(settings.scorer, settings.scorer_title, sealed=True)
     job.looked_up = (str(locate(settings.scorer)),)

@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
+from drtk.config import default_of, load_preset, merge, plain_type, to_dict
 from drtk.errors import UsageError
-from drtk.settings.core import default_of, load_preset, merge, plain_type, to_dict
 
 NO_WHOLE = "is not a whole number (a thousand is 1000 or 1_000)"
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from drtk.cli.jobs import record_filter
+from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, with_settings
 from drtk.errors import UsageError
-from drtk.io.filtering import FilterJob
-from drtk.settings.plotting import PlotSettings
+from drtk.evaluation.config import PlotSettings
+from drtk.runtime.filter_job import FilterJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,17 +51,17 @@ def plot(
     relevant and other documents. space: alignment, uniformity and a plane. cosine: by human rating. Writes PNG, SVG, PDF,
     or the numbers that are drawn as JSON.
     """
+    from drtk.data.runs import named_logs, named_runs
     from drtk.evaluation.plots import PLOTS
     from drtk.evaluation.plots.base import Request, rendered
-    from drtk.io.manifest import folder_entry
-    from drtk.io.runs import named_logs, named_runs
+    from drtk.runtime.manifest import folder_entry
 
     picture = PLOTS.load(kind)()
     _refuse(kind, picture.takes, settings, {"qrels": qrels, "pairs": pairs})
     format = _format(output, settings)
 
     def encoder(source: str) -> Callable[[list[str]], Any]:
-        from drtk.models.hub import locate
+        from drtk.models.model_folder import locate
         from drtk.retrieval.encode import Embedder
 
         job.intake.inputs.append(folder_entry(locate(source)))  # before it is loaded

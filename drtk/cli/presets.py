@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from drtk.cli.jobs import plain_command
+from drtk.cli.decorators import plain_command
+from drtk.config import Preset, load_preset, merge, preset_names
 from drtk.errors import UsageError
-from drtk.settings.core import Preset, load_preset, merge, preset_names
 
 _CALLED = {"documents": "neighbours"}  # what documents are read for, and what the pages call it
 
@@ -53,8 +53,8 @@ def _checked(preset: Preset) -> str:
             except UsageError as error:
                 raise UsageError(f"preset {preset.name}: {error}") from None
         return f"{preset.name}: good, for drtk {preset.command}"
-    from drtk.objectives.checking import checked
-    from drtk.settings.composing import composition
+    from drtk.pretraining.assembly import checked
+    from drtk.pretraining.parse import composition
 
     plan = composition(preset.content | {"name": preset.name}, preset.name)
     needs = sorted(_CALLED.get(each, each) for each in checked(plan, place=preset.name))

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from drtk.cli.jobs import OF_TRAINING, folder_maker
+from drtk.cli.decorators import OF_TRAINING, folder_maker
 from drtk.cli.options import Device, Seed, with_settings
-from drtk.io.folders import FolderJob
-from drtk.settings.composition import Generator
-from drtk.settings.pretraining import PretrainSettings
+from drtk.pretraining.composition import Generator
+from drtk.pretraining.config import PretrainSettings
+from drtk.runtime.folder_job import FolderJob
 
 MAY_DIFFER = (*OF_TRAINING, "micro_batch", "attention", "compile", "report_to", "checkpoint_every", "eval_every")
 SPARED = 0.1  # of a corpus, at most, where a preset says how much to hold out: presets are for millions of passages
@@ -73,11 +73,11 @@ def pretrain(
 
     Makes a model folder that train-retriever, transformers and sentence-transformers load; log.jsonl in it has every loss.
     """
+    from drtk.data.beir import split_to_choose_by
     from drtk.errors import UsageError
-    from drtk.evaluation.layout import split_to_choose_by
-    from drtk.models.hub import locate
-    from drtk.settings.composing import composition, with_changes
-    from drtk.training.beforehand import check_beforehand
+    from drtk.models.model_folder import locate
+    from drtk.pretraining.parse import composition, with_changes
+    from drtk.training.preflight import check_beforehand
 
     place = str(recipe["name"])
     content = with_changes(recipe, changes or [])
@@ -95,19 +95,15 @@ def pretrain(
     check_beforehand(settings.trainer, device, probe_sts, kept=[*passages, *job.side_files])
     folder = locate(model)
     split = split_to_choose_by(probe) if probe is not None else ""
-    from drtk.io.manifest import inputs_named
-    from drtk.models.attending import Attention
-    from drtk.models.device import choose_device
-    from drtk.objectives.assembly import assembled, check_lengths, warn_of_twins
-    from drtk.objectives.checking import checked
-    from drtk.text.token_corpus import TokenCorpus
-    from drtk.training.arguments import precision_of, trains_on_gpu
-    from drtk.training.material import Material
-    from drtk.training.noticing import notice
-    from drtk.training.pretrain import pretrain as train
-    from drtk.training.pretrain import shares
-    from drtk.training.pretrained import take_up
-    from drtk.training.reporting import check_reporting
+    from drtk.models.device import Attention, choose_device
+    from drtk.pretraining.assembly import assembled, check_lengths, checked, warn_of_twins
+    from drtk.pretraining.dataset import Material, notice
+    from drtk.pretraining.export import take_up
+    from drtk.pretraining.trainer import pretrain as train
+    from drtk.pretraining.trainer import shares
+    from drtk.runtime.manifest import inputs_named
+    from drtk.text.token_dataset import TokenCorpus
+    from drtk.training.arguments import check_reporting, precision_of, trains_on_gpu
 
     wants = checked(plan, place=place)
     check_reporting(settings.report_to)
@@ -134,7 +130,7 @@ def pretrain(
     look = _probe(probe, split, probe_sts, job)
     noticed = notice(material)  # what a view or masking cannot do with this corpus is said before anything begins
     if dry_run:
-        from drtk.cli.explaining import explained
+        from drtk.pretraining.preview import explained
 
         for line in explained(plan, material, network, at_once=_at_once(material, network, device)):
             typer.echo(line)
@@ -151,8 +147,8 @@ def pretrain(
 def _at_once(material: Any, network: Any, device: str) -> int:
     """Examples that a training on this machine would have in memory together."""
     from drtk.models.device import choose_device
-    from drtk.training.fitting import fitted
-    from drtk.training.pretrain import projected, shares
+    from drtk.pretraining.cost_model import fitted
+    from drtk.pretraining.trainer import projected, shares
 
     settings = material.settings
     share, micro = shares(settings, network)
@@ -180,7 +176,7 @@ def _probe(folder: str | None, split: str, pairs: str | None, job: FolderJob) ->
     from pathlib import Path
 
     from drtk.evaluation.probes import RankingProbe, RatingProbe
-    from drtk.models.embedding import embedded
+    from drtk.models.checkpoint import embedded
 
     if folder is None and pairs is None:
         return None

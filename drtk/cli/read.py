@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from drtk.cli.jobs import record_filter
+from drtk.cli.decorators import record_filter
 from drtk.cli.options import Corpus, Device, Output, Queries, with_settings
-from drtk.io.filtering import FilterJob
-from drtk.settings.reading import ReadSettings
-from drtk.settings.running import RunnerSettings
+from drtk.query_expansion.config import ReadSettings
+from drtk.runtime.config import RunnerSettings
+from drtk.runtime.filter_job import FilterJob
 
 WINDOW = 32  # questions between two places to go on from: each has a hundred passages
 
@@ -44,12 +44,12 @@ def read(
     Reads a TREC run and writes a prediction for each of its questions, {"query_id", "answer", "score"}, which drtk eval
     --exact-match takes. The score is the answer's log-probability.
     """
-    from drtk.io.jsonl import read_queries
-    from drtk.io.store import CorpusStore
-    from drtk.io.textless import all_textless, warn_of_textless
-    from drtk.models.hub import locate
-    from drtk.questions.reading import Read, questions_read
-    from drtk.runners.base import run_filter
+    from drtk.data.checks import all_textless, warn_of_textless
+    from drtk.data.corpus_store import CorpusStore
+    from drtk.data.jsonl import read_queries
+    from drtk.models.model_folder import locate
+    from drtk.query_expansion.read import Read, questions_read
+    from drtk.runtime.runners import run_filter
 
     job.looked_up = (corpus, str(locate(model)))
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from drtk.cli.jobs import folder_maker
+from drtk.cli.decorators import folder_maker
 from drtk.cli.options import Folder, Qrels, with_settings
-from drtk.io.folders import FolderJob
-from drtk.settings.evaluation import ReportSettings
+from drtk.evaluation.config import ReportSettings
+from drtk.runtime.folder_job import FolderJob
 
 ReportedRuns = Annotated[
     list[str], typer.Argument(metavar="[NAME=]RUN…", help="TREC runs, named as the report shall name them.")
@@ -44,14 +44,13 @@ def report(
     """
     import shutil
 
+    from drtk.data.runs import named_runs
     from drtk.errors import MissingDependency
     from drtk.evaluation.plots.report import draw_report
-    from drtk.evaluation.report import PICTURE
-    from drtk.evaluation.reporting import make_report
-    from drtk.io.atomic import write_json
-    from drtk.io.progress import printable, warn
-    from drtk.io.runs import named_runs
+    from drtk.evaluation.report import PICTURE, make_report
     from drtk.retrieval.snippets import matched_stems, snippet
+    from drtk.runtime.atomic import write_json
+    from drtk.runtime.progress import printable, warn
 
     made = make_report(
         named_runs(runs),

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from drtk.cli.jobs import record_filter
+from drtk.cli.decorators import record_filter
 from drtk.cli.options import AnotherCorpus, Device, Output, with_settings
+from drtk.config import default_of
+from drtk.data.runs import SCORED
 from drtk.errors import UsageError
-from drtk.io.filtering import Done, FilterJob
-from drtk.io.folders import FolderJob
-from drtk.io.runs import SCORED
-from drtk.settings.core import default_of
-from drtk.settings.reranking import RerankSettings
-from drtk.settings.running import RunnerSettings
+from drtk.runtime.config import RunnerSettings
+from drtk.runtime.filter_job import Done, FilterJob
+from drtk.runtime.folder_job import FolderJob
+from drtk.training.config import RerankSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,10 +60,8 @@ def rerank(
 
     Reads a TREC run and writes one: the documents that were scored, best first, the others below them in the order they had.
     """
-    from drtk.io.lineage import check_looked_up
-    from drtk.io.mixups import check_run, warn_if_swapped
-    from drtk.models.hub import locate
-    from drtk.models.listfolder import is_list_reranker
+    from drtk.data.checks import check_looked_up, check_run, warn_if_swapped
+    from drtk.models.model_folder import is_list_reranker, locate
 
     check_run(source)
     if corpus is not None and queries is not None:
@@ -92,12 +90,12 @@ def _by_pairs(
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:
-    from drtk.io.jsonl import read_queries
-    from drtk.io.store import CorpusStore
-    from drtk.models.hub import locate
-    from drtk.models.reranker import title_of
-    from drtk.retrieval.rescoring import Rerank, candidates, nothing_read, warn_of_unread
-    from drtk.runners.base import Recipe, mapped
+    from drtk.data.corpus_store import CorpusStore
+    from drtk.data.jsonl import read_queries
+    from drtk.models.cross_encoder import title_of
+    from drtk.models.model_folder import locate
+    from drtk.retrieval.rerank import Rerank, candidates, nothing_read, warn_of_unread
+    from drtk.runtime.runners import Recipe, mapped
 
     corpus, queries = files
     title = title_of(model, settings.title, sealed=True)
@@ -147,12 +145,12 @@ def _by_lists(
 ) -> None:
     from pathlib import Path
 
-    from drtk.io.manifest import read_manifest_if_any
-    from drtk.io.pair_vectors import PairVectors
-    from drtk.io.streams import name_of
-    from drtk.models.listreranker import shape_of
-    from drtk.retrieval.list_rescoring import RerankLists, list_candidates
-    from drtk.runners.base import run_filter
+    from drtk.data.embeddings import PairVectors
+    from drtk.models.list_reranker import shape_of
+    from drtk.retrieval.rerank import RerankLists, list_candidates
+    from drtk.runtime.manifest import read_manifest_if_any
+    from drtk.runtime.runners import run_filter
+    from drtk.runtime.streams import name_of
 
     longest = shape_of(Path(model)).depth
     depth = settings.depth or longest
@@ -185,10 +183,9 @@ class _Beside:
     """The folder of vectors that is made beside the run."""
 
     def __init__(self, folder: str, model: str, dtype: str, job: FilterJob) -> None:
-        from drtk.io.manifest import is_done
-        from drtk.io.pair_vectors import PairWriter
-        from drtk.io.shards import ShardWriter
-        from drtk.models.crossencoder import scorer_identity
+        from drtk.data.embeddings import PairWriter, ShardWriter
+        from drtk.models.cross_encoder import scorer_identity
+        from drtk.runtime.manifest import is_done
 
         settings = {name: value for name, value in job.settings.items() if name not in ("vectors", "output", "source")}
         self.job = FolderJob(
@@ -223,7 +220,7 @@ class _Beside:
                 self._finish()
 
     def _finish(self) -> None:
-        from drtk.io.shards import PAIR
+        from drtk.data.embeddings import PAIR
 
         self.job.counts["pairs"] = self._writer.rows
         self.job.intake.inputs += self._filter.intake.inputs

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from drtk.cli.jobs import folder_maker
+from drtk.cli.decorators import folder_maker
 from drtk.cli.options import with_settings
-from drtk.io.folders import FolderJob
-from drtk.settings.text import SampleSettings
+from drtk.runtime.folder_job import FolderJob
+from drtk.text.config import SampleSettings
 
 
 @with_settings(SampleSettings)
@@ -24,6 +24,6 @@ def sample(
 
     The summary line of a documentation string is a query, the rest of it the document to be found. Sources are parsed, never run.
     """
-    from drtk.text.sample import make_sample
+    from drtk.text.sample_collection import make_sample
 
     make_sample(settings, job)

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from drtk.cli.jobs import record_filter
+from drtk.cli.decorators import record_filter
 from drtk.cli.options import AnotherCorpus, Corpus, Device, Output, Queries, with_settings
-from drtk.io.filtering import FilterJob
-from drtk.settings.reranking import ScoreSettings
-from drtk.settings.running import RunnerSettings
+from drtk.runtime.config import RunnerSettings
+from drtk.runtime.filter_job import FilterJob
+from drtk.training.config import ScoreSettings
 
 WINDOW = 16  # examples between two places to go on from: each may have hundreds of passages
 
@@ -44,18 +44,17 @@ def score(
     Reads training examples and writes them again with "scores": {"positives": [...], "negatives": [...]}, a teacher's
     judgement for train-retriever to be distilled from.
     """
+    from drtk.data.checks import check_examples, check_looked_up, warn_if_swapped
+    from drtk.data.corpus_store import CorpusStore
+    from drtk.data.jsonl import read_examples, read_queries
     from drtk.errors import UsageError
-    from drtk.io.intake import Intake
-    from drtk.io.jsonl import read_examples, read_queries
-    from drtk.io.lineage import check_looked_up
-    from drtk.io.mixups import check_examples, warn_if_swapped
-    from drtk.io.parts import spread
-    from drtk.io.store import CorpusStore
-    from drtk.io.streams import is_stream
-    from drtk.models.hub import locate
-    from drtk.models.reranker import title_of
-    from drtk.retrieval.rescoring import Score, asked, nothing_read, warn_of_unread
-    from drtk.runners.base import run_filter
+    from drtk.models.cross_encoder import title_of
+    from drtk.models.model_folder import locate
+    from drtk.retrieval.rerank import Score, asked, nothing_read, warn_of_unread
+    from drtk.runtime.inputs import Intake
+    from drtk.runtime.runners import run_filter
+    from drtk.runtime.sharding import spread
+    from drtk.runtime.streams import is_stream
 
     if sample is not None and is_stream(source):
         raise UsageError("--sample counts the examples before it begins: name a file")

@@ -1,14 +1,238 @@
-"""drtk show: what a file or folder is, and what made it."""
+"""drtk show: describe a file or folder."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import struct
 import sys
-from typing import Annotated
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any
 
+import orjson
 import typer
 
-from drtk.cli.jobs import plain_command
+from drtk.cli.decorators import plain_command
+from drtk.data.rows import parse_row
+from drtk.errors import DrtkError
+from drtk.pretraining.preview import said_slot, said_term
+from drtk.runtime.inputs import Intake
+from drtk.runtime.integrity import MANIFEST_DIGEST, read_json, read_object
+from drtk.runtime.manifest import Manifest, has_unfinished_part, manifest_path, read_manifest
+from drtk.runtime.progress import printable
+from drtk.runtime.streams import STANDARD
+
+CONFIG, WEIGHTS, LOG = "config.json", "model.safetensors", "log.jsonl"
+_LAYERS, _WIDTHS = ("num_hidden_layers", "num_layers", "n_layer"), ("hidden_size", "d_model", "n_embd", "dim")
+
+
+def model_lines(folder: Path) -> Iterator[tuple[str, str]]:
+    """(name, what is said of it): the network of the folder, or of each tower in it, and its loss where a log tells it."""
+    for place in (folder, folder / "query", folder / "passage"):
+        if (place / CONFIG).exists():
+            yield ("network" if place == folder else f"{place.name}s by"), _network(place)
+    if (folder / LOG).exists():
+        from drtk.evaluation.curves import read_loss
+
+        try:
+            yield "training", read_loss(str(folder / LOG)).text().removeprefix("The training ")
+        except DrtkError:
+            return  # a log without a loss, or a damaged one: `drtk plot` says what is wrong with it
+
+
+def _network(folder: Path) -> str:
+    config = read_object(folder / CONFIG, vocab_size=int | None)
+    parts = [str(config.get("model_type", "of an unknown kind"))]
+    layers, width = (next((config[name] for name in names if name in config), None) for names in (_LAYERS, _WIDTHS))
+    if layers and width:
+        parts.append(f"{layers} layers of width {width}")
+    if config.get("vocab_size"):
+        parts.append(f"{config['vocab_size']:,} word pieces")
+    if (folder / WEIGHTS).exists():
+        parts.append(f"{_parameters(folder / WEIGHTS):,} parameters")
+    return ", ".join(parts)
+
+
+def _parameters(path: Path) -> int:
+    """How many numbers a safetensors file holds, by its header alone: its length in 8 bytes, then JSON with shapes."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header: dict[str, Any] = orjson.loads(file.read(length))
+        return sum(prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    except (OSError, struct.error, ValueError, KeyError, TypeError, MemoryError, OverflowError) as error:
+        raise DrtkError(f"{path}: is no whole safetensors file") from error
+
+
+def recipe_lines(recipe: Mapping[str, Any], changes: Sequence[str], dropped: Sequence[str]) -> Iterator[str]:
+    """What pre-training was by: the preset, and its slots and terms in words, as they were changed.
+
+    The preset's name alone where this version of drtk cannot read it any more.
+    """
+    from drtk.pretraining.parse import composition, with_changes
+
+    summary = f": {recipe['summary']}" if recipe.get("summary") else ""
+    yield f"{recipe.get('name', 'of no name')}{summary}"
+    try:
+        plan = composition(with_changes(recipe, changes), "recipe").without(dropped)
+    except DrtkError:
+        return
+    for name, slot in plan.slots.items():
+        yield f"slot {name}: {said_slot(slot)}"
+    for term in plan.objectives:
+        yield f"term {term.name}, {term.weight:g} x: {said_term(plan, term)}"
+
+
+_SHOWN_SEPARATELY = (
+    MANIFEST_DIGEST,
+    "kind",
+    "command",
+    "started",
+    "seconds",
+    "settings",
+    "inputs",
+    "counts",
+    "versions",
+)
+
+
+def manifest_of(path: str) -> Manifest | None:
+    """The manifest of a finished folder or of a file; None for a file without one.
+
+    Raises DrtkError for a missing path, MismatchError for a folder that is unfinished or not drtk's.
+    """
+    if path == STANDARD:
+        return None
+    if not Path(path).exists() and not has_unfinished_part(Path(path)):
+        raise DrtkError(f"{path}: No such file or directory")
+    if Path(path).is_dir() or not Path(path).exists():
+        return read_manifest(path)
+    beside = manifest_path(path)
+    return read_json(beside) if beside.exists() else None
+
+
+def manifest_json(path: str) -> str:
+    """The manifest as indented JSON. Raises DrtkError where there is none."""
+    manifest = manifest_of(path)
+    if manifest is None:
+        raise DrtkError(f"{path}: has no manifest ({manifest_path(path).name})")
+    return orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def describe(path: str, *, count: int) -> str:
+    """The page: manifest first, then the first `count` records of a file."""
+    manifest = manifest_of(path)
+    lines: list[str] = []
+    if manifest is not None:
+        about = list(model_lines(Path(path))) if manifest.get("kind") == "model" and Path(path).is_dir() else []
+        lines += _manifest_lines(manifest, about)
+    if not Path(path).is_dir():
+        first = list(islice(_records(path), count))
+        lines += [""] * bool(lines and first) + first
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def _manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -> Iterator[str]:
+    """about: names and what is said of them beside what the manifest says"""
+    yield _entry("kind", manifest.get("kind"))
+    for name, said in about:
+        yield from _wrapped(name, said)
+    for name, value in manifest.items():
+        if name not in _SHOWN_SEPARATELY:
+            yield from _told(name, [*value] if name == "files" else value)
+    yield from _told("counts", manifest.get("counts", {}))
+    yield _entry("made", f"{manifest.get('started')}, in {manifest.get('seconds')} s")
+    yield _entry("command", manifest.get("command"))
+    for item in manifest.get("inputs", []):
+        size = f", {item['bytes']:,} bytes" if "bytes" in item else ""
+        digest = f", digest {item['digest']}" if item.get("digest") else ""  # none where it was not read to its end
+        yield _entry("input", f"{item['path']}{size}{digest}")
+    settings = dict(manifest.get("settings", {}))
+    recipe = settings.pop("recipe", None)
+    if isinstance(recipe, dict):
+        for number, line in enumerate(recipe_lines(recipe, settings.get("changes") or [], settings.get("drop") or [])):
+            yield from _wrapped("" if number else "recipe", line)
+    yield from _told("settings", settings)
+    yield from _told("versions", manifest.get("versions", {}))
+
+
+def _entry(name: str, value: Any) -> str:
+    return f"{name:<11} {value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{name:<11} {value}"
+
+
+def _told(name: str, value: Any) -> Iterator[str]:
+    """A value of a manifest under its name; nothing where it says nothing."""
+    if _says_nothing(value):
+        return
+    if isinstance(value, dict):
+        yield from _wrapped(
+            name, "  ".join(f"{key}={_plain(item)}" for key, item in value.items() if not _says_nothing(item))
+        )
+    elif isinstance(value, list):
+        yield from _wrapped(name, "  ".join(map(str, value)) if not _holds_more(value) else f"{len(value):,}")
+    else:
+        yield _entry(name, _plain(value) if isinstance(value, bool) else value)
+
+
+def _says_nothing(value: Any) -> bool:
+    return value is None or value in ("", [], {})
+
+
+def _holds_more(values: list[Any]) -> bool:
+    """Whether a list is of lists or tables (the shards of embeddings), which `--json` shows."""
+    return any(isinstance(value, (list, dict)) for value in values)
+
+
+def _plain(value: Any) -> str:
+    """A setting as a person would say it: a list by its parts, yes and no for what is on or off."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list) and not _holds_more(value):
+        return ",".join(map(str, value))
+    return _compact(value)
+
+
+def _wrapped(name: str, text: str) -> Iterator[str]:
+    """A text under a name, wrapped to the terminal."""
+    width = max(40, shutil.get_terminal_size().columns)
+    yield from textwrap.wrap(
+        text,
+        width,
+        initial_indent=f"{name:<11} ",
+        subsequent_indent=" " * 12,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _compact(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+
+
+def _records(path: str) -> Iterator[str]:
+    """Records as a person reads them: JSON objects field by field, anything else as it stands."""
+    limit = 3 * max(40, shutil.get_terminal_size().columns)
+    for _, line in Intake().lines(path):
+        if not line.strip():
+            continue
+        try:
+            row = parse_row(line)
+        except ValueError:  # TSV, a run, or damaged
+            yield _clipped(line.decode(errors="replace"), limit)
+            continue
+        fields = (_clipped(f"{field:<11} {_compact(value)}", limit) for field, value in row.items())
+        yield "\n".join(fields) + "\n"
+
+
+def _clipped(text: str, limit: int) -> str:
+    """`text` on one line, cut to `limit` characters."""
+    text = text.replace("\n", " ")
+    return text if len(text) <= limit else text[: limit - 2] + " …"
+
 
 TOP = 5  # words named under a passage
 
@@ -63,7 +287,6 @@ def show(
 
     The manifest (meta.json of a folder, NAME.meta.json beside a file) says what made it.
     """
-    from drtk.cli.describing import describe, manifest_json
     from drtk.errors import UsageError
 
     if html is not None and not html.endswith((".html", ".htm")):
@@ -92,11 +315,10 @@ def show(
 def _weights(path: str, count: int, top: int, tokenizer: str, html: str | None, with_files: list[str]) -> None:
     from itertools import islice
 
-    from drtk.enrichment.termweights.pages import as_page, in_terminal
-    from drtk.enrichment.termweights.shown import weighted
-    from drtk.io.jsonl import read_passages
-    from drtk.io.progress import log
-    from drtk.io.streams import Output, name_of
+    from drtk.data.jsonl import read_passages
+    from drtk.expansion.term_weights.show import as_page, in_terminal, weighted
+    from drtk.runtime.progress import log
+    from drtk.runtime.streams import Output, name_of
 
     passages = weighted(islice(read_passages(path, side_files=with_files), count), top=top, tokenizer=tokenizer)
     if html is None:
@@ -119,9 +341,9 @@ def _slots(
     with_files: list[str],
     seed: int,
 ) -> None:
-    from drtk.cli.slot_lines import slots_shown
+    from drtk.config import load_preset
     from drtk.errors import UsageError
-    from drtk.settings.core import load_preset
+    from drtk.pretraining.preview import slots_shown
 
     found = load_preset(preset)
     if found.command != "pretrain":

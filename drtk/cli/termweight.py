@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from drtk.cli.jobs import record_filter
+from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, Seed, Source, with_settings
-from drtk.enrichment.termweights import TERM_WEIGHTS
-from drtk.io.filtering import FilterJob
-from drtk.io.folders import FolderJob
-from drtk.io.parts import WHOLE
-from drtk.io.streams import STANDARD
-from drtk.settings.running import RunnerSettings
-from drtk.settings.weighting import WeightingSettings, WeightTrainingSettings
+from drtk.expansion.config import WeightingSettings, WeightTrainingSettings
+from drtk.expansion.term_weights import TERM_WEIGHTS
+from drtk.runtime.config import RunnerSettings
+from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.sharding import WHOLE
+from drtk.runtime.streams import STANDARD
 
 
 @with_settings(WeightingSettings)
@@ -68,8 +68,8 @@ def termweight(
 
     Reads a corpus and writes it again, each passage with "weights": [...], one a word piece of its text.
     """
-    from drtk.enrichment.termweights.choices import Work, check_options, check_settings
     from drtk.errors import UsageError
+    from drtk.expansion.term_weights.base import Work, check_options, check_settings
 
     TERM_WEIGHTS.check(method)
     if collect and merge:
@@ -99,7 +99,7 @@ def termweight(
     check_settings(method, settings, work)
     if report and output == STANDARD and sys.stdout.isatty():
         raise UsageError("--report is told here, where the passages would go too; name a file for them: -o")
-    from drtk.enrichment.termweights import passes
+    from drtk.expansion.term_weights import weigh as passes
 
     plan = passes.planned(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)
     if collect:
@@ -126,24 +126,23 @@ def _train(
     from functools import partial
     from pathlib import Path
 
-    from drtk.enrichment.termweights.choices import check_settings
-    from drtk.models.hub import locate
-    from drtk.training.beforehand import check_beforehand
-    from drtk.training.weighing_methods import check_method
+    from drtk.expansion.term_weights.base import check_settings
+    from drtk.expansion.term_weights.train import check_method
+    from drtk.models.model_folder import locate
+    from drtk.training.preflight import check_beforehand
 
     check_method(method)
     check_settings(method, settings, "train")
     check_beforehand(training.trainer, device, examples, queries, kept=[corpus])
     locate(model)
-    from drtk.io.jsonl import read_examples, read_queries
-    from drtk.io.manifest import inputs_named
-    from drtk.io.store import CorpusStore
-    from drtk.io.streams import name_of
-    from drtk.models.termweighter import start_weigher
+    from drtk.data.corpus_store import CorpusStore
+    from drtk.data.jsonl import read_examples, read_queries
+    from drtk.expansion.term_weights.train import check_added_texts, plan, text_read, train_weigher
+    from drtk.models.term_weighter import start_weigher
+    from drtk.runtime.manifest import inputs_named
+    from drtk.runtime.streams import name_of
+    from drtk.training.example_order import check_readable
     from drtk.training.examples import PackedExamples
-    from drtk.training.readable import check_readable
-    from drtk.training.weighing import plan, train_weigher
-    from drtk.training.weighing_data import check_added_texts, text_read
 
     settings = replace(settings, title=settings.title or "join")
     packed = PackedExamples(read_examples(examples, intake=job.intake), line=lambda: job.intake.line)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from drtk.cli.jobs import OF_TRAINING, folder_maker
+from drtk.cli.decorators import OF_TRAINING, folder_maker
 from drtk.cli.options import AnotherCorpus, Device, Folder, Seed, with_settings
 from drtk.errors import UsageError
-from drtk.io.folders import FolderJob
 from drtk.records import Query
-from drtk.settings.reranking import RerankerSettings
+from drtk.runtime.folder_job import FolderJob
+from drtk.training.config import RerankerSettings
 
 if TYPE_CHECKING:
     from drtk.evaluation.probes import RerankingProbe
@@ -86,8 +86,8 @@ def train_reranker(
     if hlatr and another_corpus:
         raise UsageError("--another-corpus: is not for --kind hlatr, which reads vectors, not texts")
     settings.check()
-    from drtk.io.mixups import check_examples, check_run, warn_if_swapped
-    from drtk.training.beforehand import check_beforehand
+    from drtk.data.checks import check_examples, check_run, warn_if_swapped
+    from drtk.training.preflight import check_beforehand
 
     files = (examples, queries, vectors, qrels, dev, dev_run, dev_vectors)
     check_beforehand(settings.trainer, device, *files, kept=[corpus])
@@ -97,23 +97,23 @@ def train_reranker(
         check_examples(examples)
         warn_if_swapped(str(corpus), str(queries))
     if model is not None:
-        from drtk.models.hub import locate
+        from drtk.models.model_folder import locate
 
         locate(model)
     probe = None if dev is None or dev_run is None else _probe(dev, dev_run, dev_split, settings, job)
     if hlatr:
         _lists(examples, str(vectors), str(qrels), dev, dev_vectors, probe, seed, device, settings, job)
     else:
-        from drtk.io.lineage import check_looked_up
+        from drtk.data.checks import check_looked_up
 
         check_looked_up(examples, str(corpus), another=another_corpus)
         _pairs(examples, str(corpus), str(queries), str(model), dev, probe, seed, device, settings, job)
 
 
 def _probe(dev: str, run: str, split: str, settings: RerankerSettings, job: FolderJob) -> RerankingProbe:
-    from drtk.evaluation.layout import judgements_path
+    from drtk.data.beir import judgements_path
+    from drtk.data.trec import load_qrels
     from drtk.evaluation.probes import RerankingProbe
-    from drtk.io.trec import load_qrels
 
     judgements = load_qrels(str(judgements_path(Path(dev), split)), intake=job.intake)
     depth = min(settings.dev_depth, settings.depth) if settings.kind == "hlatr" else settings.dev_depth
@@ -132,25 +132,18 @@ def _pairs(
     settings: RerankerSettings,
     job: FolderJob,
 ) -> None:
-    from drtk.io.jsonl import read_examples, read_queries
-    from drtk.io.manifest import inputs_named
-    from drtk.io.store import CorpusStore
-    from drtk.io.streams import name_of
-    from drtk.models.hub import locate
-    from drtk.models.query_reading import refuse_query_reranker
-    from drtk.models.reading import text_of
-    from drtk.models.reranker import PAIRING, start_crossencoder, title_of
+    from drtk.data.corpus_store import CorpusStore
+    from drtk.data.jsonl import read_examples, read_queries
+    from drtk.models.cross_encoder import PAIRING, start_crossencoder, title_of
+    from drtk.models.generator_input import text_of
+    from drtk.models.model_folder import locate
+    from drtk.models.query_reranker_input import refuse_query_reranker
+    from drtk.runtime.manifest import inputs_named
+    from drtk.runtime.streams import name_of
+    from drtk.training.example_order import check_readable
     from drtk.training.examples import PackedExamples
-    from drtk.training.overlap import questions_in_both, warn_of_overlap
-    from drtk.training.readable import check_readable
-    from drtk.training.reranker import (
-        GPU_TOKENS,
-        GROUP_TOKENS,
-        LENGTH,
-        Measuring,
-        plan,
-        train_reranker,
-    )
+    from drtk.training.reranker import GPU_TOKENS, GROUP_TOKENS, LENGTH, Measuring, plan, train_reranker
+    from drtk.training.text_pairs import questions_in_both, warn_of_overlap
 
     refuse_query_reranker(model, locate(model))
     packed = PackedExamples(
@@ -213,10 +206,10 @@ def _pairs(
 
 def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> tuple[dict[str, str], Any]:
     """The texts of the measured queries, and where their candidates are looked up: the folder's corpus, or --corpus."""
+    from drtk.data.beir import needed_part, part_of
+    from drtk.data.corpus_store import CorpusStore
+    from drtk.data.jsonl import read_queries
     from drtk.errors import MismatchError
-    from drtk.evaluation.layout import needed_part, part_of
-    from drtk.io.jsonl import read_queries
-    from drtk.io.store import CorpusStore
 
     folder = Path(dev)
     wanted = {query for query, _ in probe.candidates}
@@ -252,13 +245,13 @@ def _lists(
     job: FolderJob,
 ) -> None:
     from drtk.cli.rerank import check_same_scorer
-    from drtk.io.manifest import inputs_named
-    from drtk.io.pair_vectors import PairVectors
-    from drtk.io.progress import log
-    from drtk.io.streams import name_of
-    from drtk.io.trec import load_qrels
+    from drtk.data.embeddings import PairVectors
+    from drtk.data.trec import load_qrels
+    from drtk.runtime.manifest import inputs_named
+    from drtk.runtime.progress import log
+    from drtk.runtime.streams import name_of
     from drtk.training.list_reranker import plan, read_lists, train_list_reranker
-    from drtk.training.overlap import warn_of_overlap
+    from drtk.training.text_pairs import warn_of_overlap
 
     opened = PairVectors(vectors)
     others = None if dev_vectors is None else PairVectors(dev_vectors)

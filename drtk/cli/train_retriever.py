@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from drtk.cli.jobs import OF_TRAINING, folder_maker
+from drtk.cli.decorators import OF_TRAINING, folder_maker
 from drtk.cli.options import AnotherCorpus, Corpus, Device, Folder, Queries, Seed, with_settings
-from drtk.io.folders import FolderJob
 from drtk.records import Query
-from drtk.settings.finetuning import RetrieverSettings
+from drtk.runtime.folder_job import FolderJob
+from drtk.training.config import RetrieverSettings
 
 
 @with_settings(RetrieverSettings, preset=True)
@@ -48,11 +48,10 @@ def train_retriever(
     if settings.patience is not None and dev is None:
         raise UsageError("--patience needs something to measure with: --dev")
     settings.check()
-    from drtk.evaluation.layout import split_to_choose_by
-    from drtk.io.lineage import check_looked_up
-    from drtk.io.mixups import check_examples, warn_if_swapped
-    from drtk.models.hub import locate
-    from drtk.training.beforehand import check_beforehand
+    from drtk.data.beir import split_to_choose_by
+    from drtk.data.checks import check_examples, check_looked_up, warn_if_swapped
+    from drtk.models.model_folder import locate
+    from drtk.training.preflight import check_beforehand
 
     check_beforehand(settings.trainer, device, examples, queries, kept=[corpus])
     check_examples(examples)
@@ -62,15 +61,15 @@ def train_retriever(
         locate(settings.aux_generator)
     split = split_to_choose_by(dev) if dev is not None else ""
     check_looked_up(examples, corpus, another=another_corpus)
-    from drtk.io.jsonl import read_examples, read_queries
-    from drtk.io.manifest import inputs_named
-    from drtk.io.store import CorpusStore
-    from drtk.io.streams import name_of
-    from drtk.models.reading import text_of
+    from drtk.data.corpus_store import CorpusStore
+    from drtk.data.jsonl import read_examples, read_queries
+    from drtk.models.generator_input import text_of
+    from drtk.runtime.manifest import inputs_named
+    from drtk.runtime.streams import name_of
+    from drtk.training.example_order import check_readable
     from drtk.training.examples import PackedExamples
-    from drtk.training.goal import learns_from_teacher
-    from drtk.training.readable import check_readable
     from drtk.training.retriever import check, plan, start_towers, train_retriever
+    from drtk.training.retriever_loss import learns_from_teacher
 
     check(settings)
     packed = PackedExamples(
@@ -129,10 +128,10 @@ def _look(
     from pathlib import Path
 
     from drtk.evaluation.probes import RankingProbe
-    from drtk.io.rounding import significant
-    from drtk.models.embedding import compared
-    from drtk.text.draws import uniform
-    from drtk.training.overlap import questions_in_both, warn_of_overlap
+    from drtk.models.checkpoint import compared
+    from drtk.runtime.progress import significant
+    from drtk.text.rng import uniform
+    from drtk.training.text_pairs import questions_in_both, warn_of_overlap
 
     probe = RankingProbe(
         Path(folder),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from drtk.cli.jobs import plain_command
+from drtk.cli.decorators import plain_command
 from drtk.cli.options import Source, with_settings
+from drtk.data.config import ValidationSettings
 from drtk.errors import DrtkError
-from drtk.settings.validation import ValidationSettings
 
 
 @with_settings(ValidationSettings)
@@ -21,12 +21,12 @@ def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
 
     import orjson
 
-    from drtk.io.findings import counted
-    from drtk.io.manifest import FOLDER_MANIFEST, UNFINISHED_MANIFEST
-    from drtk.io.progress import printable
-    from drtk.io.streams import name_of
-    from drtk.io.validation import validate as validated
-    from drtk.io.validation import validate_folder
+    from drtk.data.findings import counted
+    from drtk.data.validation import validate as validated
+    from drtk.data.validation import validate_folder
+    from drtk.runtime.manifest import FOLDER_MANIFEST, UNFINISHED_MANIFEST
+    from drtk.runtime.progress import printable
+    from drtk.runtime.streams import name_of
 
     is_folder = any((Path(source) / name).exists() for name in (FOLDER_MANIFEST, UNFINISHED_MANIFEST))
     findings = validate_folder(source, settings) if is_folder else validated(source, settings)

@@ -1,5 +1,7 @@
 """Measures drtk computes itself, by name; pytrec_eval and ir_measures have the others."""
 
+from __future__ import annotations
+
 from drtk.registry import Registry
 
 METRICS = Registry(

@@ -7,20 +7,18 @@ from dataclasses import dataclass
 from dataclasses import field as attribute
 from pathlib import Path
 
+from drtk.data.beir import PACKED, judgements_path
+from drtk.data.ids import source_of
+from drtk.data.runs import NamedRun
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.evaluation.evaluate import Evaluation, Evaluator, Value
-from drtk.evaluation.layout import PACKED, judgements_path
+from drtk.evaluation.config import EvalSettings
+from drtk.evaluation.evaluate import Evaluation, Evaluator, Value, View, tell_shallow
+from drtk.evaluation.judged_runs import judgements_from, scored
 from drtk.evaluation.measures import Measure, parse_measures
-from drtk.evaluation.rankings import View
-from drtk.evaluation.runs import judgements_from, scored
-from drtk.evaluation.shallow import tell_shallow
 from drtk.evaluation.tables import Parts, table_lines
-from drtk.io.intake import Intake
-from drtk.io.progress import log, track, warn
-from drtk.io.runs import NamedRun
-from drtk.io.sources import source_of
-from drtk.io.streams import STANDARD
-from drtk.settings.evaluation import EvalSettings
+from drtk.runtime.inputs import Intake
+from drtk.runtime.progress import log, track, warn
+from drtk.runtime.streams import STANDARD
 
 MEASURES = "nDCG@10 R@100"
 COLLECTIONS = Parts("collection", "collection", "rows", "average", ranked=True)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+from drtk.data.rows import parse_row
+from drtk.data.trec import Judgements
 from drtk.errors import DrtkError, RecordError
-from drtk.io.intake import Intake
-from drtk.io.rows import parse_row
-from drtk.io.streams import name_of
-from drtk.io.trec import Judgements
+from drtk.runtime.inputs import Intake
+from drtk.runtime.streams import name_of
 
 FEWEST = 6  # entries of a log from which on its ends say something
 DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000)

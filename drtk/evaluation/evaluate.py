@@ -1,19 +1,106 @@
-"""Rankings against judgements: values of every measure for every query, and what they come to together."""
+"""Evaluate rankings against judgements, per query and on average."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from math import exp, log
-from subprocess import SubprocessError  # some of ir_measures' providers are programs
+from math import exp
+from math import log as math_log
+from subprocess import SubprocessError
 
+from drtk.data.trec import Judgements, Order, QueryHits
 from drtk.errors import UsageError
 from drtk.evaluation import METRICS
-from drtk.evaluation.judged import JudgedRanks, judged_measure
 from drtk.evaluation.measures import Measure
-from drtk.io.trec import Judgements
+from drtk.evaluation.metrics import JudgedRanks, judged_measure
+from drtk.runtime.progress import log
+
+SourceOf = Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class View:
+    """How rankings are looked at before they are scored.
+
+    order: what decides, scores or the rank column. by: a passage's document, where documents are scored by their best
+    passage (MaxP). drop_same_id: a query's own document goes, before the cut. depth: only so many are scored.
+    """
+
+    order: Order = "score"
+    by: SourceOf | None = None
+    drop_same_id: bool = False
+    depth: int | None = None
+
+    def __call__(self, hits: QueryHits) -> list[str]:
+        """Ids of one query's ranking, best first."""
+        if self.by is None:
+            ids = hits.ranked_ids(self.order)
+        else:
+            best: dict[str, float] = {}
+            for id, score in hits.ranking(self.order):
+                best.setdefault(self.by(id), score)
+            ids = list(best)
+            if self.order == "score":  # among equal scores it is now the document's id that decides
+                ids = QueryHits(hits.query_id, ids, list(best.values())).ranked_ids()
+        if self.drop_same_id:
+            ids = [id for id in ids if id != hits.query_id]
+        return ids[: self.depth]
+
+    def length(self, hits: QueryHits) -> int:
+        """How many documents one query's ranking holds, before any is left out or the ranking is cut."""
+        return len(hits.doc_ids) if self.by is None else len({self.by(id) for id in hits.doc_ids})
+
+    def top(self, hits: QueryHits) -> str:
+        """The passage that put the first of `self(hits)` where it is. ValueError where nothing is left of the ranking."""
+        for id in hits.ranked_ids(self.order):
+            if not self.drop_same_id or (self.by(id) if self.by else id) != hits.query_id:
+                return id
+        raise ValueError(f"the ranking of query '{hits.query_id}' is empty")
+
+    def all(self, hits: Mapping[str, QueryHits]) -> dict[str, list[str]]:
+        """The rankings of every query."""
+        return {query: self(found) for query, found in hits.items()}
+
+
+NAMED = 3  # runs, or measures, that are named before the others are counted
+
+
+def tell_shallow(
+    depths: Mapping[str, int], measures: Sequence[Measure], *, right: str = "judgements", size: int | None = None
+) -> None:
+    """Say which runs are shallower than a measure looks, in one line for all that are equally deep.
+
+    depths: by run, documents of the longest ranking among the queries that count; runs of none are passed over.
+    right: what makes a query count. size: documents of the collection, where it is known: no run can hold more.
+    """
+    cutoffs = {measure.name: measure.cutoff for measure in measures if measure.cutoff is not None}
+    by_depth: dict[int, list[str]] = {}
+    for name, depth in depths.items():
+        if depth and (size is None or depth < size):
+            by_depth.setdefault(depth, []).append(name)
+    for depth, names in by_depth.items():
+        deeper = {name: cutoff for name, cutoff in cutoffs.items() if cutoff > depth}
+        if deeper:
+            holds = "holds" if len(names) == 1 else "hold"
+            documents = "1 document" if depth == 1 else f"{depth:,} documents"
+            log(f"{_listed(names)}: {holds} at most {documents} for a query with {right}; {_looks(deeper)}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    others = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {others:,} more" if others > 0 else "")
+
+
+def _looks(cutoffs: Mapping[str, int]) -> str:
+    """How far down measures look: all of them where they are few, else the one that looks furthest."""
+    if len(cutoffs) > NAMED:
+        furthest = max(cutoffs, key=lambda name: cutoffs[name])
+        return f"{len(cutoffs):,} measures look further, {furthest} at {cutoffs[furthest]:,}"
+    (first, depth), *others = cutoffs.items()
+    return ", ".join([f"{first} looks at {depth:,}", *(f"{name} at {cutoff:,}" for name, cutoff in others)])
+
 
 Value = float | int | str  # a measure's value; counts are whole
 Rankings = Mapping[str, Sequence[str]]
@@ -174,7 +261,7 @@ class Evaluator:
         if not values:
             return 0.0
         if measure.aggregate == "geometric":
-            return exp(sum(log(max(value, _SMALLEST)) for value in values) / len(values))
+            return exp(sum(math_log(max(value, _SMALLEST)) for value in values) / len(values))
         return sum(values) / len(values)
 
 

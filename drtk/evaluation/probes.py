@@ -9,17 +9,17 @@ from typing import Any, Literal
 
 import numpy as np
 
+from drtk.data.beir import judgements_path, needed_part
+from drtk.data.jsonl import read_passages, read_queries
+from drtk.data.trec import Judgements, load_qrels, load_run
 from drtk.errors import DrtkError, MismatchError
 from drtk.evaluation.evaluate import Evaluator
-from drtk.evaluation.layout import judgements_path, needed_part
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import pair_cosines, spearman
-from drtk.io.intake import Intake
-from drtk.io.jsonl import read_passages, read_queries
-from drtk.io.parts import spread
-from drtk.io.trec import Judgements, load_qrels, load_run
 from drtk.records import Passage, Query
+from drtk.runtime.inputs import Intake
+from drtk.runtime.sharding import spread
 
 DEPTH = 10
 Encode = Callable[

@@ -1,20 +1,185 @@
-"""A report on several systems: what is computed, and the same as JSON, as Markdown and as text for a terminal."""
+"""Build a report on several systems."""
 
 from __future__ import annotations
 
+import hashlib
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from drtk.evaluation.comparison import Contrast
-from drtk.evaluation.curves import LossCurve
-from drtk.evaluation.evaluate import Evaluation
-from drtk.evaluation.examples import ExampleQuery, TopHit
-from drtk.evaluation.findings import Overlap, describe_contrast, leaders, significance_note
-from drtk.evaluation.grids import escape_markdown, markdown_code
-from drtk.evaluation.measures import Measure
-from drtk.evaluation.tables import table_lines
+from drtk.data.corpus_store import CorpusStore
+from drtk.data.ids import CorpusIds, source_of
+from drtk.data.jsonl import read_queries
+from drtk.data.runs import NamedRun, fused_runs
+from drtk.data.trec import Judgements
+from drtk.errors import UsageError
+from drtk.evaluation.compare import Contrast, compare_with_first
+from drtk.evaluation.compare_text import chance
+from drtk.evaluation.config import CompareSettings, ReportSettings
+from drtk.evaluation.curves import LossCurve, depths_for, read_loss, recall_curve
+from drtk.evaluation.evaluate import Evaluation, Evaluator, View, tell_shallow
+from drtk.evaluation.judged_runs import Retrieved, evaluated, judgements_from
+from drtk.evaluation.measures import Measure, parse_measures
+from drtk.evaluation.tables import escape_markdown, markdown_code, table_lines
+from drtk.runtime.inputs import Intake
+from drtk.runtime.progress import log
+from drtk.runtime.streams import is_stream
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Where the relevant documents of all queries are, among the first `depth` of two runs and of their fusion.
+
+    found: how many both runs hold, only the first, only the second, neither. kept: how many of each are in the fusion.
+    shared: documents that both runs hold, relevant or not, as a share of the shorter list, averaged over queries.
+    """
+
+    runs: tuple[str, str]
+    fused: str
+    depth: int
+    found: dict[str, int] = field(default_factory=dict)
+    kept: dict[str, int] = field(default_factory=dict)
+    shared: float = 0.0
+
+    def text(self) -> str:
+        """Why fusion helps as much as it does."""
+        a, b = self.runs
+        total = sum(self.found.values())
+        one = self.found["first"] + self.found["second"]
+        kept = self.kept["first"] + self.kept["second"]
+        lost = one - kept + self.found["both"] - self.kept["both"]
+        return (
+            f"Of {total:,} relevant documents, {self.found['both']:,} are among the first {self.depth} of both {a} and "
+            f"{b}, {self.found['first']:,} of {a} alone, {self.found['second']:,} of {b} alone, "
+            f"{self.found['neither']:,} of neither. {self.fused} keeps {kept:,} of the {one:,} that one run alone finds, "
+            f"and {self.kept['both']:,} of those that both find: {lost:,} fall below rank {self.depth}. "
+            f"The two share {self.shared:.0%} of what they retrieve."
+        )
+
+
+def describe_contrast(contrast: Contrast, values: tuple[float, float], *, significant: bool) -> str:
+    """Return a sentence that compares a run with the first one.
+
+    values: the averages of the run and of the first one
+    """
+    better = "better" if contrast.difference > 0 else "worse"
+    verb = f"is significantly {better} than" if significant else "does not differ significantly from"
+    queries = contrast.better + contrast.worse + contrast.equal
+    return (
+        f"{contrast.system} {verb} {contrast.baseline} on {contrast.measure}: {values[0]:.4f} against {values[1]:.4f} "
+        f"({contrast.difference:+z.4f}; p(t) {chance(contrast.t_p_corrected)}, "
+        f"p(rand) {chance(contrast.randomisation_p_corrected)}); better on {contrast.better:,} of {queries:,} queries, "
+        f"worse on {contrast.worse:,}, equal on {contrast.equal:,}."
+    )
+
+
+def significance_note(baseline: str, comparisons: int, alpha: float) -> str:
+    """Return a sentence that names the tests of the p values."""
+    family = f", with Holm's correction over the {comparisons} comparisons with {baseline}" if comparisons > 1 else ""
+    return (
+        f"p(t) is from a paired t-test, p(rand) from a randomization test{family}; a difference is significant if both "
+        f"are below {alpha:g}."
+    )
+
+
+def overlap(
+    names: tuple[str, str],
+    fused: str,
+    rankings: Mapping[str, Mapping[str, Sequence[str]]],
+    judgements: Judgements,
+    *,
+    depth: int = 100,
+    rel: int = 1,
+) -> Overlap:
+    """Counts behind a fusion of the runs `names`; `rankings` by system, then by query."""
+    found = dict.fromkeys(("both", "first", "second", "neither"), 0)
+    kept = dict(found)
+    shares = []
+    for query, grades in judgements.items():
+        a, b, f = (set(rankings[name].get(query, ())[:depth]) for name in (*names, fused))
+        if a and b:
+            shares.append(len(a & b) / min(len(a), len(b)))
+        for id, grade in grades.items():
+            if grade >= rel:
+                where = {(True, True): "both", (True, False): "first", (False, True): "second"}.get(
+                    (id in a, id in b), "neither"
+                )
+                found[where] += 1
+                kept[where] += id in f
+    return Overlap(names, fused, depth, found, kept, sum(shares) / len(shares) if shares else 0.0)
+
+
+def leaders(results: Sequence[Evaluation], measures: Sequence[str]) -> list[str]:
+    """A sentence for each group of measures on which the same system is ahead."""
+    best: dict[str, list[str]] = {}
+    for measure in measures:
+        ranked = sorted(results, key=lambda result: float(result.overall[measure]), reverse=True)
+        if float(ranked[0].overall[measure]) > float(ranked[1].overall[measure]):
+            best.setdefault(ranked[0].name, []).append(measure)
+    return [f"{name} is best on {', '.join(on)}." for name, on in best.items()]
+
+
+@dataclass(frozen=True)
+class TopHit:
+    """What a system puts first, and at which rank its first relevant document stands (None: not retrieved)."""
+
+    system: str
+    id: str | None
+    title: str
+    snippet: str
+    relevant: bool
+    rank: int | None
+
+
+@dataclass(frozen=True)
+class ExampleQuery:
+    """A query with the top hits of two systems."""
+
+    query_id: str
+    text: str
+    why: str
+    hits: tuple[TopHit, TopHit]
+
+    def row(self) -> dict[str, Any]:
+        """As it stands in report.json."""
+        return {"query_id": self.query_id, "query": self.text, "why": self.why, "hits": [asdict(h) for h in self.hits]}
+
+
+def first_relevant(ranking: Sequence[str], grades: Mapping[str, int], rel: int) -> int | None:
+    """The rank of the first relevant document, or None."""
+    return next((rank for rank, id in enumerate(ranking, start=1) if grades.get(id, rel - 1) >= rel), None)
+
+
+def choose_queries(
+    first: Mapping[str, Sequence[str]],
+    second: Mapping[str, Sequence[str]],
+    judgements: Judgements,
+    count: int,
+    *,
+    rel: int = 1,
+) -> list[tuple[str, str]]:
+    """(query, why) of `count` queries: in turn one where the second system is better, one where the first is, one alike.
+
+    Within a kind, the largest difference of reciprocal ranks comes first, then what a hash of the id decides: which
+    queries are shown depends on nothing else.
+    """
+    kinds: dict[str, list[tuple[float, bytes, str]]] = {"second": [], "first": [], "alike": []}
+    for query, grades in judgements.items():
+        places = [first_relevant(run.get(query, ()), grades, rel) for run in (first, second)]
+        a, b = (0.0 if place is None else 1 / place for place in places)
+        kind = "second" if b > a else "first" if a > b else "alike"
+        kinds[kind].append((-abs(a - b), hashlib.blake2b(query.encode(), digest_size=8).digest(), query))
+    for found in kinds.values():
+        found.sort(reverse=True)
+    chosen: list[tuple[str, str]] = []
+    while len(chosen) < count and any(kinds.values()):
+        for kind, found in kinds.items():
+            if found and len(chosen) < count:
+                chosen.append((found.pop()[2], kind))
+    return chosen
+
 
 PICTURE = "report.png"
 _WHY = {"second": "{1} is better", "first": "{0} is better", "alike": "both alike"}
@@ -153,3 +318,109 @@ def _standing(hit: TopHit) -> str:
     if hit.relevant:
         return "right"
     return "the right one is not retrieved" if hit.rank is None else f"the right one is at rank {hit.rank}"
+
+
+Snippet = Callable[[str, str], str]  # (question, text) -> the part of the text that matters
+
+
+def make_report(
+    runs: Sequence[NamedRun],
+    qrels: str,
+    settings: ReportSettings,
+    *,
+    corpus: str | None,
+    queries: str | None,
+    loss_log: str | None,
+    snippet: Snippet,
+    intake: Intake,
+) -> Report:
+    """The report of `runs`. Raises UsageError for measures that have no average, and for a system that is not there."""
+    measures = parse_measures(settings.measures, rel=settings.rel)
+    for measure in measures:
+        if measure.aggregate not in ("mean", "geometric"):
+            raise UsageError(f"--measures: {measure.name} is not something to compare systems by")
+    known = None if corpus is None else CorpusIds.read(corpus, intake)
+    by_source = settings.by == "source"
+    judgements = judgements_from(qrels, intake, known=known, by_source=by_source)
+    view = View(by=(known or source_of) if by_source else None, drop_same_id=settings.drop_same_id)
+    evaluator = Evaluator(judgements, measures)
+    results: list[Evaluation] = []
+    found: dict[str, Retrieved] = {}
+    for run in runs:
+        result, found[run.name] = evaluated(run, evaluator, view, intake)
+        results.append(result)
+    held = {name: retrieved.deepest for name, retrieved in found.items()}
+    tell_shallow(held, measures, size=None if known is None else len(known))
+    rankings = {name: retrieved.rankings for name, retrieved in found.items()}
+    depths = depths_for(list(rankings.values()))
+    tests = CompareSettings()
+    report = Report(
+        title=settings.title,
+        results=results,
+        measures=measures,
+        judged=sum(grade >= settings.rel for grades in judgements.values() for grade in grades.values()),
+        depths=depths,
+        recall={name: recall_curve(of, judgements, depths, rel=settings.rel) for name, of in rankings.items()},
+        contrasts=compare_with_first(results, measures, judgements, tests),
+        alpha=tests.alpha,
+        overlap=_overlap(runs, rankings, judgements, settings.rel),
+        loss=None if loss_log is None else read_loss(loss_log, intake=intake),
+    )
+    if settings.examples and corpus is not None and queries is not None:
+        texts = {query.id: query.text for query in read_queries(queries, intake=intake) if query.id in judgements}
+        systems = (results[0].name, _shown(results, settings.show, measures[0].name))
+        report.examples = _examples(systems, found, judgements, texts, corpus, snippet, settings)
+    elif settings.examples:
+        log("report: no examples: they need --corpus and --queries")
+    return report
+
+
+def _overlap(
+    runs: Sequence[NamedRun], rankings: Mapping[str, Mapping[str, Sequence[str]]], judgements: Judgements, rel: int
+) -> Overlap | None:
+    """Return the overlap of relevant documents for the first run that fuses two of the others; None without one."""
+    names = {Path(run.source).resolve(): run.name for run in runs if not is_stream(run.source)}
+    for run in runs:
+        parts = [names.get(Path(source).resolve()) for source in fused_runs(run.source)]
+        if len(parts) == 2 and parts[0] is not None and parts[1] is not None:
+            return overlap((parts[0], parts[1]), run.name, rankings, judgements, rel=rel)
+    return None
+
+
+def _shown(results: Sequence[Evaluation], wanted: str, measure: str) -> str:
+    """The system that examples set against the first one."""
+    names = [result.name for result in results]
+    if wanted:
+        if wanted not in names:
+            raise UsageError(f"--show: no system is called '{wanted}'; there are {', '.join(names)}")
+        return wanted
+    return max(results[1:] or results, key=lambda result: float(result.overall[measure])).name
+
+
+def _examples(
+    systems: tuple[str, str],
+    found: Mapping[str, Retrieved],
+    judgements: Judgements,
+    texts: Mapping[str, str],
+    corpus: str,
+    snippet: Snippet,
+    settings: ReportSettings,
+) -> list[ExampleQuery]:
+    first, second = (found[name].rankings for name in systems)
+    readable = {query: grades for query, grades in judgements.items() if query in texts}
+    if len(readable) < len(judgements):
+        log(f"report: {len(judgements) - len(readable):,} judged queries have no text in the file of queries")
+    store = CorpusStore.open(corpus)
+
+    def top_hit(system: str, query: str) -> TopHit:
+        ranking = found[system].rankings.get(query, [])
+        rank = first_relevant(ranking, judgements[query], settings.rel)
+        id = found[system].top.get(query)
+        passage = None if id is None else store.get(id)
+        text = "" if passage is None else snippet(texts[query], passage.text)
+        return TopHit(system, id, "" if passage is None else passage.title, text, rank == 1, rank)
+
+    return [
+        ExampleQuery(query, texts[query], why, (top_hit(systems[0], query), top_hit(systems[1], query)))
+        for query, why in choose_queries(first, second, readable, settings.examples, rel=settings.rel)
+    ]

@@ -1,17 +1,21 @@
-"""Sentence tasks as files: pairs with a rating, texts and pairs with a label, and how they lie in a folder."""
+"""Read sentence tasks and vectors."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from drtk.data.jsonl import read_records
+from drtk.data.rows import Row, take, text_of
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.io.intake import Intake
-from drtk.io.streams import name_of
+from drtk.runtime.inputs import Intake
+from drtk.runtime.streams import name_of
 
 STS_YEARS = ("STS12", "STS13", "STS14", "STS15", "STS16")
 STS = (*STS_YEARS, "STS-B", "SICK-R")
@@ -181,3 +185,37 @@ def _one_of(tables: dict[str, Path], name: str, place: Path) -> Path:
     if name not in tables:
         raise DrtkError(f"{place / name}.tsv: No such file; there are {', '.join(tables) or 'none'}")
     return tables[name]
+
+
+def vectors_from(source: str, intake: Intake) -> Callable[[list[str]], np.ndarray]:
+    """What looks sentences up in a file of `{"text", "vector"}`; it raises DrtkError for one that is not there.
+
+    Raises RecordError (file:line) for a row without a vector of numbers, or of another length than the first one's.
+    """
+    found: dict[str, np.ndarray] = {}
+    dimension = 0
+    for text, vector in read_records(source, _row, intake=intake):
+        dimension = dimension or len(vector)
+        if len(vector) != dimension:
+            place = f"{name_of(source)}:{intake.line}"
+            raise RecordError(place, f"a vector of {len(vector)} numbers; those before have {dimension}")
+        found[text] = vector
+    if not found:
+        raise DrtkError(f"{name_of(source)}: holds no vectors")
+
+    def look_up(texts: list[str]) -> np.ndarray:
+        for text in texts:
+            if text not in found:
+                raise DrtkError(f"{name_of(source)}: has no vector for the sentence '{text}'")
+        return np.stack([found[text] for text in texts])
+
+    return look_up
+
+
+def _row(row: Row) -> tuple[str, np.ndarray]:
+    text = text_of(take(row, "text"), "text")
+    values = take(row, "vector")
+    numbers = isinstance(values, list) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    if not numbers or not values:
+        raise ValueError("'vector' must be a list of numbers")
+    return text, np.array(values, dtype=np.float64)

@@ -1,5 +1,7 @@
 """Losses as pure functions of tensors, and the registry of those that train a retriever."""
 
+from __future__ import annotations
+
 from drtk.registry import Registry
 
 # (queries, passages, *, similarity, temperature, barred) -> scalar; see drtk/losses/contrastive.py for the shapes.

@@ -12,11 +12,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.models.by_length import by_length
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
-from drtk.models.encoder import Encoder
-from drtk.models.hub import locate, tower
-from drtk.models.layout import write_pair_layout
+from drtk.models.encoder import Encoder, by_length
+from drtk.models.model_folder import locate, tower, write_pair_layout
 from drtk.text.batching import groups_by_length
 
 

@@ -1,29 +1,28 @@
-"""Text encoders from model folders and into them; what is written loads in transformers and sentence-transformers."""
+"""Load text encoders from model folders and save them."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.atomic import write_json
-from drtk.io.cache import content_digest
-from drtk.io.json_files import read_object
-from drtk.io.streams import digest_file
-from drtk.models.encoder import Dense, Encoder
-from drtk.models.layout import read_layout, write_layout
+from drtk.models.encoder import POOLINGS, Dense, Encoder
 from drtk.models.loading import load_config, load_tokenizer, load_weights, loading_faults, quiet_transformers
-from drtk.models.pooling import POOLINGS
-from drtk.models.recipe import Recipe, Role
-from drtk.text.batching import Tokenizing
+from drtk.models.model_folder import Recipe, Role, read_layout, write_layout
+from drtk.runtime.atomic import write_json
+from drtk.runtime.cache import content_digest
+from drtk.runtime.integrity import read_object
+from drtk.runtime.streams import digest_file
+from drtk.text.batching import Tokenizing, batches_by_length
 
 _TOKENIZER_FILES = (
     "tokenizer*.json",
@@ -235,3 +234,35 @@ def tokenizer_digest(folder: Path) -> str:
     backbone = read_layout(folder).backbone
     files = sorted(file for pattern in _TOKENIZER_FILES for file in backbone.glob(pattern))
     return hashlib.blake2b("".join(map(digest_file, files)).encode(), digest_size=16).hexdigest()
+
+
+_TOKENS = 1 << 14
+
+
+@torch.inference_mode()
+def embedded(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.ndarray:
+    """The vectors of passages, queries or plain texts in their order, (items, dimension) float32, in evaluation mode."""
+    encoder = model.encoder
+    device = next(encoder.parameters()).device
+    was = encoder.training
+    encoder.eval()
+    try:
+        tokenizing = model.tokenizing(role)
+        tokens = tokenizing(items)
+        found = np.empty((len(tokens), encoder.dimension), dtype=np.float32)
+        for rows in batches_by_length(tokens.lengths, budget=_TOKENS):
+            batch = tokens.padded(rows, pad=tokenizing.pad, left=tokenizing.left)
+            inputs = {name: torch.from_numpy(values).to(device) for name, values in batch.items()}
+            found[rows] = encoder(**inputs, prompt_length=model.prompt_length(role)).float().cpu().numpy()
+    finally:
+        encoder.train(was)
+    return found
+
+
+def compared(towers: Mapping[str, TextEncoder], items: Sequence[Any], role: Role) -> np.ndarray:
+    """`embedded` by the tower of a role, of length 1 where vectors are compared by cosine: inner products then do."""
+    tower = towers.get(role, towers["passage"])
+    rows = embedded(tower, items, role=role)
+    if tower.recipe.similarity == "cosine":
+        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return rows

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.json_files import read_json
-from drtk.text.tokens import open_tokenizer
+from drtk.runtime.integrity import read_json
+from drtk.text.tokenizers import open_tokenizer
 
 # Wrappers whose names training code prefixes to weight names.
 _WRAPPERS = {

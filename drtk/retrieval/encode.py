@@ -1,26 +1,32 @@
-"""Texts to vectors: length-sorted batches, tokenised ahead of the forward pass."""
+"""Encode texts and passages to vectors."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 
+from drtk.data.checks import Seen
+from drtk.data.embeddings import ShardWriter, records_digest
 from drtk.errors import DrtkError
-from drtk.io.ahead import read_ahead
-from drtk.io.shards import records_digest
 from drtk.models.checkpoint import config_digest, load_encoder, tokenizer_digest, weights_digest
+from drtk.models.config import EncodeSettings
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.encoder import Encoder
-from drtk.models.hub import locate, tower
-from drtk.models.layout import read_layout
-from drtk.models.recipe import Role
+from drtk.models.model_folder import Role, locate, read_layout, tower
 from drtk.records import Passage, Query
-from drtk.settings.encoding import EncodeSettings
+from drtk.runtime.config import RunnerSettings
+from drtk.runtime.progress import Progress
+from drtk.runtime.runners import BatchFunction, Recipe, mapped
+from drtk.runtime.sharding import WHOLE, Part, of_part
+from drtk.runtime.workers import read_ahead
 from drtk.text.batching import Tokens, batches_by_length
 
 Text = TypeVar("Text", Passage, Query, str)
@@ -163,3 +169,78 @@ def _wishes(settings: EncodeSettings, role: str) -> dict[str, Any]:
         "title": settings.title,
         "truncate": settings.dimensions,
     }
+
+
+class EncodeWindows(BatchFunction):
+    """The vectors of a window of passages or queries, (records, dimension), float32."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder.load()
+
+    def prepare(self, records: list[Any]) -> Tokens:
+        """The records as tokens."""
+        return self._embedder.tokens(records)
+
+    def __call__(self, prepared: Tokens) -> np.ndarray:
+        """The vectors."""
+        return self._embedder.vectors(prepared, self.report)
+
+
+def encode_records(
+    records: Iterable[Passage] | Iterable[Query],
+    embedder: Embedder,
+    writer: ShardWriter,
+    *,
+    running: RunnerSettings,
+    part: Part = WHOLE,
+    unit: str = "passages",
+    seen: Seen | None = None,
+) -> None:
+    """Write the vectors of the records as shards of `embedder.settings.shard_size`, or those of one part of several.
+
+    Of several parts, each takes every so-manieth shard of the input. Shards that `writer` holds already are not made
+    again. Raises MismatchError where they were made from other records. seen: is told of the records of this part
+    """
+    size = embedder.settings.shard_size
+    stream: Iterator[Any] = of_part(records, part, window=size)
+    if seen is not None:
+        stream = seen.through(stream)
+    taken: deque[tuple[list[str], str]] = deque()  # ids and digests of the windows that are being worked on
+
+    def wanted() -> Iterator[list[Any]]:
+        number = 0
+        while window := list(islice(stream, size)):
+            digest = records_digest(window)
+            if not writer.finished(number, digest):
+                taken.append(([record.id for record in window], digest))
+                yield window
+            number += 1
+
+    with (
+        closing(_Counted(unit, writer.rows)) as counted,
+        closing(mapped(wanted(), Recipe(EncodeWindows, (embedder,)), running, counted.within)) as made,
+    ):
+        for vectors in made:
+            ids, digest = taken.popleft()
+            writer.write(ids, vectors, digest=digest)
+            counted.window(len(ids))
+
+
+class _Counted:
+    """Progress by batch where the runner tells of them, and by window in any case."""
+
+    def __init__(self, unit: str, done: int) -> None:
+        self._progress = Progress("encode", unit=unit, initial=done)
+        self._told = 0
+
+    def within(self, count: int) -> None:
+        self._told += count
+        self._progress.add(count)
+
+    def window(self, size: int) -> None:
+        if size > self._told:
+            self._progress.add(size - self._told)
+        self._told = 0
+
+    def close(self) -> None:
+        self._progress.close()

@@ -14,10 +14,10 @@ from math import inf
 from statistics import fmean, pstdev
 from typing import Protocol
 
+from drtk.data.trec import Ranking
 from drtk.errors import UsageError
-from drtk.io.trec import Ranking
 from drtk.registry import Registry
-from drtk.settings.fusion import FuseSettings
+from drtk.retrieval.config import FuseSettings
 
 FUSIONS = Registry(
     "fusion method",

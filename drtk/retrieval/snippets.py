@@ -1,4 +1,4 @@
-"""What a person sees of a passage that answers a question: title, id, and the words around the best match."""
+"""Show the passages that a search returned."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
-from drtk.io.progress import printable
+from drtk.indexing.base import Ranking
 from drtk.records import Passage
-from drtk.retrieval.base import Ranking
+from drtk.runtime.progress import printable
 from drtk.text.words import stem_with, stop_words
 
 SNIPPET_WORDS = 50

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import product
 
 from drtk.errors import MismatchError, UsageError
-from drtk.io.progress import Progress
+from drtk.indexing.base import Ranking, SparseIndex
 from drtk.records import Query
-from drtk.retrieval.base import Ranking, SparseIndex
+from drtk.runtime.progress import Progress
 
 Judgements = Mapping[str, Mapping[str, int]]  # query id -> passage id -> grade
 Rankings = Mapping[str, Ranking]

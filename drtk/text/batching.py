@@ -1,4 +1,4 @@
-"""Texts to tokens, and tokens to padded batches: ragged arrays, so that a window of texts costs little memory."""
+"""Tokenize texts and pad batches."""
 
 from __future__ import annotations
 

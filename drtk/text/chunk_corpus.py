@@ -1,4 +1,4 @@
-"""A stream of documents to a stream of passages: the sentence model, the tokenizer and the worker processes for it."""
+"""Split a stream of documents into passages."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from drtk.errors import UsageError
-from drtk.io.filtering import Done, FilterJob
-from drtk.io.manifest import folder_entry
-from drtk.io.progress import log
 from drtk.records import Passage
-from drtk.runners.base import BatchFunction, run_filter
-from drtk.settings.running import RunnerSettings
-from drtk.settings.text import ChunkSettings
+from drtk.runtime.config import RunnerSettings
+from drtk.runtime.filter_job import Done, FilterJob
+from drtk.runtime.manifest import folder_entry
+from drtk.runtime.progress import log
+from drtk.runtime.runners import BatchFunction, run_filter
+from drtk.runtime.workers import Workers, cores
 from drtk.text.chunking import MAX_TOKENS, MAX_WORDS, ChunkLines, check, needs_sentences
-from drtk.text.punkt import PunktModel, installed_model, parse_model, save_model, train_model
-from drtk.text.tokens import load_tokenizer, portable
-from drtk.text.workers import Workers, cores
+from drtk.text.config import ChunkSettings
+from drtk.text.sentences import PunktModel, installed_model, parse_model, save_model, train_model
+from drtk.text.tokenizers import load_tokenizer, portable
 
 WINDOW = 250  # documents between two places to go on from: they are larger than most records
 _BATCH = 200_000  # characters given to a worker at once

@@ -1,20 +1,129 @@
-"""Documents to passages: where each passage begins and ends, and what is noted about it (methods: section 1)."""
+"""Split a document into passages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from drtk.data.jsonl import dump
 from drtk.errors import UsageError
-from drtk.io.jsonl import dump
 from drtk.records import Passage
-from drtk.settings.text import ChunkSettings
-from drtk.text import policies
-from drtk.text.draws import between, uniform
-from drtk.text.punkt import PunktModel
-from drtk.text.sentences import SentenceSplitter, Span, layout, trimmed, word_spans
-from drtk.text.tokens import Units, WordPieces, Words
+from drtk.text.config import ChunkSettings
+from drtk.text.rng import between, uniform
+from drtk.text.sentences import PunktModel, SentenceSplitter, Span, layout, trimmed, word_spans
+from drtk.text.tokenizers import Units, WordPieces, Words
+
+Part = tuple[int, int, int]
+Group = list[Part]
+Target = Callable[[int], int]  # the cap of the group with this number
+Boundary = Callable[[int, int, int], int]  # (sentence, begin, latest) -> where to cut, begin < cut
+
+
+def at_the_cap(sentence: int, begin: int, latest: int) -> int:
+    """The boundary of text whose units may be parted anywhere."""
+    return latest
+
+
+def greedy(
+    lengths: Sequence[int],
+    cap: int,
+    *,
+    target: Target | None = None,
+    boundary: Boundary = at_the_cap,
+    overlap: int = 0,
+) -> list[Group]:
+    """Groups of whole sentences of at most `cap` units; a longer sentence is cut, its rest opens the next group.
+
+    target: a smaller cap for some groups; it closes groups early and cuts no sentence.
+    overlap: how many parts of a group are repeated at the start of the next, fewer where they do not fit.
+    """
+    groups = _Groups(target, cap)
+    for sentence, length in enumerate(lengths):
+        if length > cap:
+            groups.close()
+            begin = 0
+            while length - begin > cap:
+                end = boundary(sentence, begin, begin + cap)
+                groups.add((sentence, begin, end))
+                groups.close()
+                begin = end
+            if begin < length:
+                groups.add((sentence, begin, length))
+        elif length:
+            if groups.size and groups.size + length > groups.limit:
+                groups.close(repeat=overlap, room_for=length)
+            groups.add((sentence, 0, length))
+    return groups.finished()
+
+
+def condenser(lengths: Sequence[int], cap: int, *, target: Target | None = None) -> list[Group]:
+    """As `greedy`, but a sentence longer than `cap` makes a group of its own, uncut (Condenser's released code)."""
+    groups = _Groups(target, cap)
+    for sentence, length in enumerate(lengths):
+        if groups.size and groups.size + length > groups.limit:
+            groups.close()
+        if length:
+            groups.add((sentence, 0, length))
+    return groups.finished()
+
+
+def cotmae(lengths: Sequence[int], cap: int, *, target: Target | None = None) -> list[Group]:
+    """Groups closed by the sentence that takes them over `cap` (the released code of CoT-MAE and query-as-context)."""
+    groups = _Groups(target, cap)
+    for sentence, length in enumerate(lengths):
+        if length:
+            groups.add((sentence, 0, length))
+        if groups.size > groups.limit:
+            groups.close()
+    return groups.finished()
+
+
+def blocks(count: int, cap: int, *, overlap: int = 0) -> list[tuple[int, int]]:
+    """(begin, end) of consecutive blocks of `cap` words out of `count`, the last may be shorter (DPR).
+
+    overlap: words repeated at the start of the next block; less than `cap`.
+    """
+    begins = range(0, max(count - overlap, min(count, 1)), cap - overlap)
+    return [(begin, min(begin + cap, count)) for begin in begins]
+
+
+class _Groups:
+    """Groups closed so far, and the open one with its size and its cap."""
+
+    def __init__(self, target: Target | None, cap: int) -> None:
+        self._target, self._cap = target, cap
+        self._closed: list[Group] = []
+        self._open: Group = []
+        self.size = 0
+        self.limit = self._next_limit()
+
+    def _next_limit(self) -> int:
+        return self._cap if self._target is None else self._target(len(self._closed))
+
+    def add(self, part: Part) -> None:
+        self._open.append(part)
+        self.size += part[2] - part[1]
+
+    def close(self, *, repeat: int = 0, room_for: int = 0) -> None:
+        """Close the open group; the next begins with up to `repeat` of its last parts, never with all of them."""
+        if not self._open:
+            return
+        self._closed.append(self._open)
+        again = self._open[max(1, len(self._open) - repeat) :] if repeat else []
+        self._open, self.size, self.limit = [], 0, self._next_limit()
+        room = self.limit - room_for
+        for part in reversed(again):
+            self.size += part[2] - part[1]
+            if self.size > room:
+                self.size -= part[2] - part[1]
+                break
+            self._open.insert(0, part)
+
+    def finished(self) -> list[Group]:
+        self.close()
+        return self._closed
+
 
 MAX_TOKENS, MAX_WORDS = 144, 100
 _OF_THE_WHOLE_TEXT = ("weights", "impacts")  # fields that describe a document's text and would be false of a passage
@@ -103,7 +212,7 @@ class Chunker:
         words = word_spans(text)
         cuts = []
         first = 0  # the first sentence that reaches into the block
-        for begin, end in policies.blocks(len(words), self._cap, overlap=self._settings.overlap):
+        for begin, end in blocks(len(words), self._cap, overlap=self._settings.overlap):
             start, stop = words[begin][0], words[end - 1][1]
             while first < len(sentences) and sentences[first][1] <= start:
                 first += 1
@@ -132,7 +241,7 @@ class Chunker:
             low = settings.short_min or (2 if settings.policy == "cotmae" else 1)
             return between(min(low, cap), cap, settings.seed, id, "short cap", group)
 
-        def place(part: policies.Part) -> Span:
+        def place(part: Part) -> Span:
             sentence, begin, end = part
             first, last = sentences[sentence]
             start, stop = first, last
@@ -144,7 +253,7 @@ class Chunker:
 
         short = target if settings.short_prob else None
         if settings.policy == "greedy":
-            groups = policies.greedy(
+            groups = greedy(
                 lengths,
                 cap,
                 target=short,
@@ -152,9 +261,9 @@ class Chunker:
                 overlap=settings.overlap,
             )
         elif settings.policy == "condenser":
-            groups = policies.condenser(lengths, cap, target=short)
+            groups = condenser(lengths, cap, target=short)
         else:
-            groups = policies.cotmae(lengths, cap, target=short)
+            groups = cotmae(lengths, cap, target=short)
         placed = [[span for span in map(place, group) if span[0] < span[1]] for group in groups]
         return [Cut(spans[0][0], spans[-1][1], spans) for spans in placed if spans]
 

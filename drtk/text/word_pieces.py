@@ -1,13 +1,18 @@
-"""The word pieces of a text and where they lie in it: what weights and masks are counted by."""
+"""Align words with the word pieces of a tokenizer."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Literal, NamedTuple
 
-from drtk.errors import MismatchError
-from drtk.text.tokens import load_tokenizer, portable
+from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.records import Passage
+from drtk.text.expanded_text import added_texts
+from drtk.text.tokenizers import load_tokenizer, portable
+from drtk.text.words import basic_form, basic_words
 
 Span = tuple[int, int]
 _SPACES = tuple(chr(256 + byte) for byte in b" \t\n\v\f\r")  # as byte-level vocabularies write them: a space is Ġ
@@ -109,3 +114,189 @@ def owners(pieces: Pieces, words: Sequence[Span]) -> list[int]:
         inside = at < len(words) and words[at][0] < max(end, begin + 1)  # a byte-level piece may begin with the space
         found.append(at if inside else -1)
     return found
+
+
+WordSplit = Literal["treebank", "pieces", "plain", "basic"]
+Splitter = Callable[[str, Pieces], list[Span]]
+_PLAIN = re.compile(r"[^\W_]+(?:['’][^\W_]+)*|[^\w\s]|_")
+
+
+def splitter(name: WordSplit) -> Splitter:
+    """The function from a text and its pieces to the spans of its words, in order; punctuation marks are words,
+    except for "basic".
+    """
+    return {"treebank": treebank, "pieces": of_pieces, "plain": plain, "basic": basic}[name]
+
+
+def treebank(text: str, pieces: Pieces) -> list[Span]:
+    """Words as nltk's word tokeniser sees them, within sentences that Punkt finds by its rules alone.
+
+    No learnt abbreviations: the same on every machine, whether nltk's data is installed or not.
+    """
+    words, sentences = _nltk()
+    found: list[Span] = []
+    for begin, end in sentences.span_tokenize(text):
+        try:
+            found += [(begin + start, begin + stop) for start, stop in words.span_tokenize(text[begin:end])]
+        except ValueError:  # it lost its place among unusual quotation marks
+            found += [(begin + start, begin + stop) for start, stop in plain(text[begin:end], pieces)]
+    return found
+
+
+@cache
+def _nltk() -> tuple[Any, Any]:
+    from nltk.tokenize import NLTKWordTokenizer
+    from nltk.tokenize.punkt import PunktSentenceTokenizer
+
+    return NLTKWordTokenizer(), PunktSentenceTokenizer()
+
+
+def of_pieces(text: str, pieces: Pieces) -> list[Span]:
+    """Words as the tokenizer sees them: all pieces of one, merged."""
+    found: list[Span] = []
+    last = None
+    for (begin, end), word in zip(pieces.offsets, pieces.words, strict=True):
+        while begin < end and text[begin].isspace():
+            begin += 1
+        if begin == end:
+            continue
+        if word == last and found:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        elif not found or begin >= found[-1][1]:
+            found.append((begin, end))
+        last = word
+    return found
+
+
+def plain(text: str, pieces: Pieces) -> list[Span]:
+    """Runs of letters and digits of every script, apostrophes within them kept; and every other mark by itself."""
+    return [match.span() for match in _PLAIN.finditer(text)]
+
+
+def basic(text: str, pieces: Pieces) -> list[Span]:
+    """Words as BERT's basic tokenizer parts them, marks left out: as impacts are keyed."""
+    return [(word.begin, word.end) for word in basic_words(text)]
+
+
+class WordPlaces(NamedTuple):
+    """Word pieces, special tokens apart, and for each occurrence of a word its basic form and its first piece."""
+
+    ids: list[int]
+    words: list[str]
+    heads: list[int]
+
+    def joined(self, other: WordPlaces) -> WordPlaces:
+        """These and, after them, others."""
+        heads = self.heads + [head + len(self.ids) for head in other.heads]
+        return WordPlaces(self.ids + other.ids, self.words + other.words, heads)
+
+    def first(self) -> dict[str, int]:
+        """The first piece of the first occurrence of each word."""
+        found: dict[str, int] = {}
+        for word, head in zip(self.words, self.heads, strict=True):
+            found.setdefault(word, head)
+        return found
+
+
+def word_places(texts: Sequence[str], tokenizer: WordPieceTokenizer, split: WordSplit) -> list[WordPlaces]:
+    """The words of each text that own a piece."""
+    spans_of = splitter(split)
+    found = []
+    for text, pieces in zip(texts, tokenizer(texts), strict=True):
+        spans = spans_of(text, pieces)
+        words, heads = [], []
+        last = -1
+        for piece, owner in enumerate(owners(pieces, spans)):
+            if owner > last:
+                last = owner
+                words.append(basic_form(text[spans[owner][0] : spans[owner][1]]))
+                heads.append(piece)
+        found.append(WordPlaces(pieces.ids, words, heads))
+    return found
+
+
+def passage_places(
+    passages: Sequence[Passage],
+    tokenizer: WordPieceTokenizer,
+    split: WordSplit,
+    *,
+    title: str = "join",
+    expand: Sequence[str] = (),
+) -> list[WordPlaces]:
+    """Titles ("join"; "none" leaves them out), texts and the texts in the fields `expand`, one after the other.
+
+    Raises RecordError naming the passage for a field that holds no texts.
+    """
+    titles = word_places([passage.title if title == "join" else "" for passage in passages], tokenizer, split)
+    texts = word_places([passage.text for passage in passages], tokenizer, split)
+    found = [one.joined(other) for one, other in zip(titles, texts, strict=True)]
+    return expanded(found, passages, tokenizer, split, expand=expand) if expand else found
+
+
+def expanded(
+    places: Sequence[WordPlaces],
+    passages: Sequence[Passage],
+    tokenizer: WordPieceTokenizer,
+    split: WordSplit,
+    *,
+    expand: Sequence[str],
+) -> list[WordPlaces]:
+    """The places of each passage and, after them, those of the texts in its fields `expand`, joined by spaces.
+
+    Raises RecordError naming the passage for a field that holds no texts.
+    """
+    added = [_joined(passage, expand) for passage in passages]
+    return [
+        one.joined(other) if other.ids else one
+        for one, other in zip(places, word_places(added, tokenizer, split), strict=True)
+    ]
+
+
+def _joined(passage: Passage, fields: Sequence[str]) -> str:
+    try:
+        return " ".join(text for name in fields for text in added_texts(passage, name))
+    except ValueError as error:
+        raise RecordError(f"passage '{passage.id}'", str(error)) from error
+
+
+def recorded_name(passage: Passage) -> str:
+    """What `metadata.weights_tokenizer` of a passage says, "" where that is nothing."""
+    name = (passage.metadata or {}).get("weights_tokenizer")
+    return name if isinstance(name, str) else ""
+
+
+class RecordedTokenizers:
+    """Recorded names to tokenizers, each loaded once.
+
+    named: the tokenizer to take in place of all; "" where there is none. A folder may have moved since.
+    Raises DrtkError where it cannot be loaded.
+    """
+
+    def __init__(self, named: str = "") -> None:
+        self.named = WordPieceTokenizer(named) if named else None
+        self._known: dict[str, WordPieceTokenizer] = {}
+
+    def __call__(self, recorded: str) -> WordPieceTokenizer:
+        """The tokenizer to read weights with that were made with `recorded`.
+
+        Raises DrtkError where that cannot be loaded and none is named in its place, MismatchError where it can and the
+        named one makes other pieces.
+        """
+        if recorded not in self._known:
+            self._known[recorded] = self._load(recorded)
+        return self._known[recorded]
+
+    def _load(self, recorded: str) -> WordPieceTokenizer:
+        try:
+            found = WordPieceTokenizer(recorded) if recorded else None
+        except DrtkError as error:
+            if self.named is None:
+                raise DrtkError(f"{error}; --tokenizer NAME says where it is now") from error
+            return self.named
+        if self.named is not None:
+            if found is not None:
+                self.named.check(recorded)
+            return self.named
+        if found is None:
+            raise DrtkError("weights without the name of their tokenizer; --tokenizer NAME says it")
+        return found

@@ -5,19 +5,48 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from transformers import TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
+from transformers.integrations import TensorBoardCallback
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-from drtk.errors import DrtkError, UsageError
-from drtk.io.progress import warn
-from drtk.training.beforehand import check_device, check_passed
-from drtk.training.checkpoints import KEPT
-from drtk.training.reporting import check_reporting
-from drtk.training.schedule import Plan
+from drtk.errors import DrtkError, MissingDependency, UsageError, pip_install
+from drtk.runtime.progress import warn
+from drtk.training.best_checkpoint import KEPT
+from drtk.training.distributed import world_size
+from drtk.training.preflight import check_device, check_passed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long training lasts: examples per device and step, steps, and steps in an epoch."""
+
+    batch: int
+    steps: int
+    steps_per_epoch: int
+
+
+def planned(
+    count: int, *, batch: int, epochs: float, steps: int | None, what: str = "examples", source: str = "training data"
+) -> Plan:
+    """The plan for so many examples of `source`.
+
+    Raises DrtkError where there are none, where they fill no batch, or devices cannot share one.
+    """
+    if not count:
+        raise DrtkError(f"{source}: no {what} to learn from")
+    devices = world_size()
+    if batch % devices:
+        raise DrtkError(f"--batch {batch} cannot be shared by {devices} processes")
+    if count < batch:
+        raise DrtkError(f"{count:,} {what} do not fill one batch of {batch:,}; --batch {count} or less would do")
+    steps_per_epoch = count // batch
+    return Plan(batch // devices, steps or max(1, round(epochs * steps_per_epoch)), steps_per_epoch)
 
 
 def passed_through(items: Sequence[str]) -> dict[str, Any]:
@@ -167,3 +196,40 @@ def arguments_of(
         others=settings.trainer,
         **others,
     )
+
+
+FOLDER = "tensorboard"
+_MODULES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",)}
+
+
+def check_reporting(names: Sequence[str]) -> None:
+    """Raise UsageError for a name that transformers does not know, MissingDependency where its package is not installed."""
+    for name in names:
+        if name not in ("none", "all") and name not in INTEGRATION_TO_CALLBACK:
+            raise UsageError(f"--report-to: '{name}' is not one of {', '.join(sorted(INTEGRATION_TO_CALLBACK))}")
+        if name in _MODULES and not any(find_spec(module) for module in _MODULES[name]):
+            raise MissingDependency(name, f"--report-to {name}", pip_install(name))
+
+
+def beside_the_log(callback: TrainerCallback, log: Path) -> TrainerCallback:
+    """A reporting callback as it should be for a run whose log is `log`; those for TensorBoard write into its folder."""
+    return BesideTheLog(log.parent / FOLDER) if type(callback) is TensorBoardCallback else callback
+
+
+class BesideTheLog(TensorBoardCallback):
+    """TensorBoard's files in a folder that is kept: the Trainer's own lie among the checkpoints, which are taken away.
+
+    A run that goes on after a crash takes back what had been told of later steps.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+        self.tb_writer: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Open the files."""
+        if state.is_world_process_zero and self.tb_writer is None:
+            last = state.global_step
+            self.tb_writer = self._SummaryWriter(str(self._folder), purge_step=last + 1 if last else None)
+        super().on_train_begin(args, state, control, **given)

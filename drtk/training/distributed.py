@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drtk.io.processes import rank as rank
-from drtk.io.processes import world_size as world_size
+from drtk.runtime.sharding import rank as rank
+from drtk.runtime.sharding import world_size as world_size
 
 
 def wait_for_all() -> None:

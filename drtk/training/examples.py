@@ -8,9 +8,9 @@ from math import isfinite, nan
 from typing import Protocol
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.progress import warn
 from drtk.records import Example
-from drtk.text.draws import uniform
+from drtk.runtime.progress import warn
+from drtk.text.rng import uniform
 
 
 class Passages(Protocol):

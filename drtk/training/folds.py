@@ -10,13 +10,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from drtk.data.jsonl import dump, read_records
+from drtk.data.rows import Row, identifier, take, text_of
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.atomic import write_bytes
-from drtk.io.intake import Intake
-from drtk.io.jsonl import dump, read_records
-from drtk.io.rows import Row, identifier, take, text_of
 from drtk.records import Query
-from drtk.text.draws import between
+from drtk.runtime.atomic import write_bytes
+from drtk.runtime.inputs import Intake
+from drtk.text.rng import between
 
 QUESTIONS = "questions.jsonl"  # of a folder: {"_id", "question": digest of its text, "fold"?}
 KIND = "generators"  # of a folder of one generator a fold

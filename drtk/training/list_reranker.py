@@ -11,22 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drtk.data.embeddings import PairVectors
+from drtk.data.trec import Judgements, grouped_hits
 from drtk.errors import DrtkError, RecordError
-from drtk.io.intake import Intake
-from drtk.io.pair_vectors import PairVectors
-from drtk.io.streams import name_of
-from drtk.io.trec import Judgements, grouped_hits
 from drtk.losses.ranking import listwise_labels
-from drtk.models.listreranker import ListReranker, ListShape, new_list_reranker, save_list_reranker
-from drtk.settings.reranking import RerankerSettings
-from drtk.training.arguments import arguments_of
-from drtk.training.callbacks import MeasureTheStart, ShowProgress
-from drtk.training.memory import relief
+from drtk.models.list_reranker import ListReranker, ListShape, new_list_reranker, save_list_reranker
+from drtk.runtime.inputs import Intake
+from drtk.runtime.streams import name_of
+from drtk.training.arguments import Plan, arguments_of, planned
+from drtk.training.best_checkpoint import Selection
+from drtk.training.config import RerankerSettings
+from drtk.training.fit import DrtkTrainer, MeasureTheStart, ShowProgress, relief
 from drtk.training.reranker import LOG, Probe
 from drtk.training.sampling import order_of_epoch
-from drtk.training.schedule import Plan, planned
-from drtk.training.selection import Selection
-from drtk.training.trainer import DrtkTrainer
 
 
 @dataclass(frozen=True)

@@ -14,21 +14,16 @@ from torch.utils.data import Dataset
 
 from drtk.errors import DrtkError
 from drtk.losses.ranking import binary, hardest, listwise, r_drop
-from drtk.models.crossencoder import CrossEncoder
-from drtk.models.reading import text_of
-from drtk.models.reranker import PairScorer, save_crossencoder
-from drtk.settings.reranking import RerankerSettings
+from drtk.models.cross_encoder import CrossEncoder, PairScorer, save_crossencoder
+from drtk.models.generator_input import text_of
 from drtk.text.batching import PairTokenizing, Tokens, batches_by_length
-from drtk.training.arguments import arguments_of
-from drtk.training.callbacks import MeasureTheStart, ShowProgress
+from drtk.training.arguments import Plan, arguments_of, planned
+from drtk.training.best_checkpoint import Selection
+from drtk.training.config import RerankerSettings
 from drtk.training.distributed import collected, rank, world_size
-from drtk.training.draws import Drawn, Draws, Texts
+from drtk.training.example_order import Drawn, Draws, JudgedPair, JudgedPairs, Texts, pair_count
 from drtk.training.examples import PackedExamples
-from drtk.training.judged_pairs import JudgedPair, JudgedPairs, pair_count
-from drtk.training.memory import allow_checkpointing, relief
-from drtk.training.schedule import Plan, planned
-from drtk.training.selection import Selection
-from drtk.training.trainer import DrtkTrainer, Objective
+from drtk.training.fit import DrtkTrainer, MeasureTheStart, Objective, ShowProgress, allow_checkpointing, relief
 
 LENGTH = 192  # tokens of a pair (methods, section 6.7)
 GROUP_TOKENS = 2048  # on a CPU: pairs of like length go through the model together, which spares it the padding

@@ -13,17 +13,15 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from drtk.models.checkpoint import TextEncoder
 from drtk.models.lora import add_adapters, merge_adapters, need_peft
-from drtk.settings.finetuning import RetrieverSettings
-from drtk.training.arguments import arguments_of
-from drtk.training.auxiliary import Corrupting, WithAuxiliary, diffcse_network
-from drtk.training.caching import RetrieverTrainer
-from drtk.training.callbacks import MeasureTheStart, ShowProgress
-from drtk.training.draws import Draws, Texts, collate
+from drtk.pretraining.auxiliary import Corrupting, WithAuxiliary, diffcse_network
+from drtk.training.arguments import Plan, arguments_of, planned
+from drtk.training.best_checkpoint import Selection
+from drtk.training.config import RetrieverSettings
+from drtk.training.example_order import Draws, Texts, collate
 from drtk.training.examples import PackedExamples
-from drtk.training.goal import Goal, learns_from_teacher
-from drtk.training.memory import allow_checkpointing, relief
-from drtk.training.schedule import Plan, planned
-from drtk.training.selection import Selection
+from drtk.training.fit import MeasureTheStart, ShowProgress, allow_checkpointing, relief
+from drtk.training.grad_cache import RetrieverTrainer
+from drtk.training.retriever_loss import Goal, learns_from_teacher
 
 QUERY_LENGTH, PASSAGE_LENGTH = 32, 144  # methods, section 6.2
 # Texts of like length go through the encoder together. What beginning another group costs, in tokens: the gradient of all

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from drtk.text.draws import generator
+from drtk.text.rng import generator
 
 Item = TypeVar("Item")
 

@@ -180,7 +180,7 @@ CALLS = {
 
 
 def of_shape(*shapes: str) -> list[str]:
-    """Commands of these shapes (drtk/cli/jobs.py: plain, filter, folder) that are in the table."""
+    """Commands of these shapes (drtk/cli/decorators.py: plain, filter, folder) that are in the table."""
     return [name for name in CALLS if name in FUNCTIONS and getattr(FUNCTIONS[name], "shape", "") in shapes]
 
 

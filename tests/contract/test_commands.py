@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from drtk.cli.main import COMMANDS
-from drtk.io.streams import open_input, read_lines
+from drtk.runtime.streams import open_input, read_lines
 from tests.contract.calls import CALLS, FUNCTIONS, of_shape, takes
 from tests.contract.collection import Collection
 from tests.contract.running import Outcome, command, done, environment, here

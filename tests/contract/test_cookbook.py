@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from drtk.io.lineage import origins_of
-from drtk.io.streams import digest_file
+from drtk.data.checks import origins_of
+from drtk.runtime.streams import digest_file
 from tests.contract.running import shell
 
 COOKBOOK = Path(__file__).resolve().parents[2] / "docs" / "cookbook"

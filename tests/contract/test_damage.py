@@ -10,11 +10,11 @@ import numpy as np
 import orjson
 import pytest
 
-from drtk.io.cache import content_digest
-from drtk.io.integrity import SMALL
-from drtk.io.store import CorpusStore
+from drtk.data.corpus_store import CorpusStore
 from drtk.records import Passage
-from drtk.text.token_corpus import TokenCorpus
+from drtk.runtime.cache import content_digest
+from drtk.runtime.integrity import SMALL
+from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.contract.collection import Collection
 from tests.contract.running import done, here

@@ -14,11 +14,11 @@ import orjson
 import pytest
 import zstandard
 
-from drtk.cli.answering import answer_questions
-from drtk.io import run_blocks
-from drtk.io.intake import Intake
-from drtk.io.run_blocks import NotPlain, Seen, judged_places
-from drtk.io.streams import MAX_LINE_BYTES, set_max_line_bytes
+from drtk.cli.search import answer_questions
+from drtk.data import run_blocks
+from drtk.data.run_blocks import NotPlain, Seen, judged_places
+from drtk.runtime.inputs import Intake
+from drtk.runtime.streams import MAX_LINE_BYTES, set_max_line_bytes
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.contract.collection import Collection
 from tests.contract.running import Outcome, command, done, environment, here, process

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from drtk.data.embeddings import read_shards
 from drtk.errors import DrtkError, MissingDependency
-from drtk.io.shards import read_shards
+from drtk.indexing import INDEXES
+from drtk.indexing.base import Vectors, unit_length
+from drtk.indexing.config import IndexSettings, SearchSettings
 from drtk.records import Passage
-from drtk.retrieval import INDEXES
-from drtk.retrieval.vectors import Vectors, unit_length
-from drtk.settings.retrieval import IndexSettings, SearchSettings
 from tests.vectors import embeddings
 
 ROWS = 120

@@ -12,11 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from drtk.objectives import TARGETS
-from drtk.objectives.batch import Batch
+from drtk.pretraining import OBJECTIVES, TARGETS
+from drtk.pretraining.batch import Batch
+from drtk.pretraining.composition import Objective
 from drtk.registry import placed
-from drtk.settings.composition import Objective
-from drtk.settings.objectives import OBJECTIVES
 from tests.pretraining import Stage, World, gradients
 
 WORDS = ("objective.difference.classes=1", "objective.difference.reduction=mean")

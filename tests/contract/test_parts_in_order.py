@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from drtk.cli.doc2query import WINDOW
-from drtk.enrichment.termweights import passes
+from drtk.expansion.term_weights import weigh as passes
 from tests.contract.collection import Collection, documents
 from tests.contract.running import done
 

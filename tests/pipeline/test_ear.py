@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from drtk.text.expanded_query import expanded_query
+from drtk.text.expanded_text import expanded_query
 from tests.contract.forkserver import Forkserver
 from tests.contract.running import environment
 from tests.running import write

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from drtk.cli.main import app
-from drtk.io.shards import read_shards
+from drtk.data.embeddings import read_shards
 from drtk.retrieval.encode import Embedder
 from tests.tiny import write_collection
 

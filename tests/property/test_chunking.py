@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drtk.records import Passage
-from drtk.settings.text import ChunkSettings
-from drtk.text.chunking import Chunker
-from drtk.text.draws import between
-from drtk.text.policies import blocks, condenser, cotmae, greedy
-from drtk.text.punkt import train_model
+from drtk.text.chunking import Chunker, blocks, condenser, cotmae, greedy
+from drtk.text.config import ChunkSettings
+from drtk.text.rng import between
+from drtk.text.sentences import train_model
 
 LENGTHS = st.lists(st.integers(0, 40))
 MODEL = train_model(["He went. She came. It was so. Mr. Brown left."], "english")

@@ -13,14 +13,14 @@ import orjson
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from drtk.io import formats
-from drtk.io.examples import FoundExample
-from drtk.io.grouping import Grouping
-from drtk.io.intake import Intake
-from drtk.io.jsonarray import array_rows
-from drtk.io.jsonl import read_passages, read_queries
-from drtk.io.writers import FORMATS
+from drtk.data import formats
+from drtk.data.examples import FoundExample
+from drtk.data.findings import Grouping
+from drtk.data.json_arrays import array_rows
+from drtk.data.jsonl import read_passages, read_queries
+from drtk.data.writers import FORMATS
 from drtk.records import Example, Hit, Passage, Qrel, Query
+from drtk.runtime.inputs import Intake
 
 IDS = st.text("abcXYZ019_-.é", min_size=1, max_size=8)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), max_size=30)

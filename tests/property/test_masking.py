@@ -9,15 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drtk.text.corruption import Vocabulary, corrupted, deleted, inserted
-from drtk.text.draws import generator
-from drtk.text.masking import MASKING
-from drtk.text.masking.base import Other
-from drtk.text.masking.budget import mask_budget
-from drtk.text.masking.extension import extra_rate
-from drtk.text.masking.grouping import grouped
-from drtk.text.masking.whole_word import whole_words
-from drtk.text.tokenised import Text
+from drtk.pretraining.corruption import Vocabulary, corrupted, deleted, inserted
+from drtk.pretraining.masking import MASKING
+from drtk.pretraining.masking.base import Other, grouped, mask_budget
+from drtk.pretraining.masking.strategies import extra_rate, whole_words
+from drtk.text.rng import generator
+from drtk.text.token_dataset import Text
 
 RATES = st.sampled_from([0.0, 0.05, 0.15, 0.3, 0.45, 0.5, 0.999, 1.0]) | st.floats(0, 1)
 WHOLE = {"whole-word", "keyword"}

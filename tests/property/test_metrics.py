@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drtk.data.trec import Ranking
 from drtk.evaluation.evaluate import Evaluator
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.metrics import interpolated_precision, ndcg, reciprocal_rank
-from drtk.io.trec import Ranking
 from drtk.retrieval.fusion import strictly_falling
 
 DOCUMENTS = [f"d{at}" for at in range(12)]
@@ -81,7 +81,7 @@ def test_interpolated_precision_never_rises_with_recall(grades: list[int], more:
     )
 )
 def test_falling_scores_keep_the_order_for_whoever_sorts_again(scored: Ranking) -> None:
-    from drtk.io.trec import QueryHits
+    from drtk.data.trec import QueryHits
 
     falling = strictly_falling(scored)
     again = QueryHits("q", [id for id, _ in falling][::-1], [score for _, score in falling][::-1]).ranking()

@@ -5,17 +5,15 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drtk.io.corpus_ids import CorpusIds
-from drtk.io.sources import source_of
+from drtk.data.ids import CorpusIds, source_of
+from drtk.mining.audit import audit_row
+from drtk.mining.config import MineSettings
+from drtk.mining.filters import place_filters
+from drtk.mining.policies import MSMARCO, SBERT, TEVATRON
+from drtk.mining.pool import Asked, Pool, Ranked
+from drtk.mining.report import figures_of
+from drtk.mining.sampler import RANDOM, Miner, Stages
 from drtk.records import Passage
-from drtk.retrieval.mining.audit import audit_row
-from drtk.retrieval.mining.checks import place_filters
-from drtk.retrieval.mining.figures import figures_of
-from drtk.retrieval.mining.miner import RANDOM, Miner
-from drtk.retrieval.mining.policies import MSMARCO, SBERT, TEVATRON
-from drtk.retrieval.mining.pool import Asked, Pool, Ranked
-from drtk.retrieval.mining.stages import Stages
-from drtk.settings.mining import MineSettings
 
 IDS = [f"d{document}#{chunk}" for document in range(10) for chunk in range(3)]
 CORPUS = CorpusIds(Passage(id, "") for id in IDS)

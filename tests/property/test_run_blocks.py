@@ -9,17 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from drtk.data import run_blocks
+from drtk.data.run_blocks import NotPlain, Seen, judged_places
+from drtk.data.runs import NamedRun
+from drtk.data.trec import load_hits
 from drtk.errors import DrtkError, RecordError
-from drtk.evaluation import runs
-from drtk.evaluation.evaluate import Evaluator
-from drtk.evaluation.judged import JudgedRanks, judged_measure
+from drtk.evaluation import judged_runs as runs
+from drtk.evaluation.evaluate import Evaluator, View
 from drtk.evaluation.measures import parse_measures
-from drtk.evaluation.rankings import View
-from drtk.io import run_blocks
-from drtk.io.intake import Intake
-from drtk.io.run_blocks import NotPlain, Seen, judged_places
-from drtk.io.runs import NamedRun
-from drtk.io.trec import load_hits
+from drtk.evaluation.metrics import JudgedRanks, judged_measure
+from drtk.runtime.inputs import Intake
 
 DOCS = [
     "d1",

@@ -12,10 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drtk.errors import RecordError
-from drtk.io.compression import GZIP, ZSTD
-from drtk.io.filtering import FilterJob
-from drtk.io.intake import Intake
-from drtk.io.streams import Output, digest_file, open_input, read_lines
+from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.inputs import Intake
+from drtk.runtime.streams import GZIP, ZSTD, Output, digest_file, open_input, read_lines
 
 suffixes = st.sampled_from(["", ".gz", ".zst"])
 lines = st.lists(st.binary(max_size=60).map(lambda line: line.replace(b"\n", b"").rstrip(b"\r")), max_size=40)

@@ -8,12 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drtk.io.shards import read_shards
-from drtk.retrieval.base import best_first
-from drtk.retrieval.dense_exact import ExactIndex
-from drtk.retrieval.ordering import keys_of
-from drtk.retrieval.vectors import Vectors
-from drtk.settings.retrieval import DenseIndexSettings, DenseSearchSettings
+from drtk.data.embeddings import read_shards
+from drtk.indexing.base import Vectors, best_first, keys_of
+from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
+from drtk.indexing.exact import ExactIndex
 from tests.vectors import embeddings
 
 SINGLE = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from drtk.retrieval.base import Ranking
-from drtk.retrieval.bm25_words import split_words, stem_with
-from drtk.retrieval.bm25s import Bm25sIndex
-from drtk.retrieval.lucene import LuceneIndex
-from drtk.settings.retrieval import BM25IndexSettings, BM25SearchSettings
+from drtk.indexing.base import Ranking
+from drtk.indexing.bm25s import Bm25sIndex
+from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
+from drtk.indexing.lucene.index import LuceneIndex
+from drtk.indexing.words import split_words, stem_with
 from tests.bm25 import corpus_of, judgements_of, need_lucene, queries_of
 from tests.data import shared_data
 
@@ -94,8 +94,8 @@ def test_lucene_reaches_the_reference_figures(index_of, collection, split, k1, b
 
 @pytest.mark.parametrize("rm3", [False, True])
 def test_lucene_scores_are_those_of_anserinis_own_searcher(index_of, rm3: bool) -> None:
-    from drtk.retrieval.lucene_batch import java_list
-    from drtk.retrieval.lucene_jvm import java
+    from drtk.indexing.lucene.batch import java_list
+    from drtk.indexing.lucene.jvm import java
 
     folder = index_of("lucene", "cranfield")
     queries = queries_of(shared_data("cranfield"), judgements_of(shared_data("cranfield"), "test"))
@@ -121,8 +121,8 @@ def test_lucene_scores_are_those_of_anserinis_own_searcher(index_of, rm3: bool) 
 
 def test_porter_stems_of_both_engines_are_the_same_for_every_word_of_squad() -> None:
     need_lucene()
-    from drtk.retrieval.lucene_batch import JavaMap, java_list, static_method
-    from drtk.retrieval.lucene_jvm import java
+    from drtk.indexing.lucene.batch import JavaMap, java_list, static_method
+    from drtk.indexing.lucene.jvm import java
 
     words = {word for passage in corpus_of(shared_data("squad")) for word in split_words(passage.text)}
     words = sorted(word for word in words if word.isalpha() and word.isascii())

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from drtk.io.cache import content_digest
-from drtk.io.store import CorpusStore
-from drtk.text.token_corpus import TokenCorpus
+from drtk.data.corpus_store import CorpusStore
+from drtk.runtime.cache import content_digest
+from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.bm25 import need_lucene
 from tests.damage import INDEXES, MODELS, Subjects, check_cache_damages, check_damages

@@ -15,7 +15,7 @@ from statistics import mean
 
 import pytest
 
-from drtk.settings.core import load_preset, preset_names
+from drtk.config import load_preset, preset_names
 from tests.real_passages import PIECES, Real, real_passages, rows_of
 
 pytestmark = pytest.mark.slow

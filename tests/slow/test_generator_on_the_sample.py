@@ -11,7 +11,7 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.evaluation.significance import paired_t, randomisation
-from drtk.io.json_files import read_json
+from drtk.runtime.integrity import read_json
 from tests.bm25 import need_lucene
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from torch import Tensor
 from drtk.cli.main import app
 from drtk.losses import language
 from drtk.losses.language import token_losses_sum
-from drtk.models.attending import Attention
+from drtk.models.device import Attention
 from tests.families import masked_lm, padded
 from tests.pretraining import World, corpus_with_gaps
 from tests.tiny import tiny_model

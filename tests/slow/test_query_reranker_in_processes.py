@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from drtk.io.json_files import read_json
+from drtk.runtime.integrity import read_json
 from tests.contract.running import environment
 from tests.expansions import labelled, write_world
 from tests.tiny import tiny_crossencoder

@@ -1,4 +1,4 @@
-"""What every picture is: numbers from files, and a drawing of them."""
+"""Base class, style and judgements of plots."""
 
 from __future__ import annotations
 
@@ -9,10 +9,60 @@ from typing import Any, ClassVar, Protocol
 
 import orjson
 
+from drtk.data.ids import source_of
+from drtk.data.runs import NamedRun
+from drtk.data.trec import Judgements
 from drtk.errors import DrtkError, MissingDependency, UsageError, pip_install
-from drtk.io.intake import Intake
-from drtk.io.runs import NamedRun
-from drtk.settings.plotting import PlotSettings
+from drtk.evaluation.config import PlotSettings
+from drtk.evaluation.evaluate import View
+from drtk.evaluation.judged_runs import judgements_from, retrieved_by, tell_missing
+from drtk.runtime.inputs import Intake
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
+MARKERS = "osD^vPX*"
+GOOD, BAD, GREY = "#0072b2", "#d55e00", "#8a8a8a"
+SIZE = (7.2, 4.5)  # inches: 864 pixels wide, as a page shows it
+MOST = len(COLOURS)  # lines that can be told apart
+
+
+def plain(axis: Any, title: str = "", *, grid: str = "y") -> None:
+    """An axis with no more than it needs."""
+    if title:
+        axis.set_title(title, fontsize=13, loc="left")
+    axis.spines[["top", "right"]].set_visible(False)
+    if grid:
+        axis.grid(axis=grid, color="#e2e2e2", linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.tick_params(labelsize=10.5)
+
+
+def label_ends(axis: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Names beside the ends of lines, moved apart where they would overlap. ends: x, y, name, colour"""
+    low, high = axis.get_ylim()
+    least = (high - low) * 0.055
+    placed: list[float] = []
+    for _, y, _, _ in sorted(ends, key=lambda end: end[1]):
+        placed.append(max(y, placed[-1] + least) if placed else y)
+    over = max(0.0, placed[-1] - high) if placed else 0.0
+    for (x, _, name, colour), place in zip(sorted(ends, key=lambda end: end[1]), placed, strict=True):
+        axis.annotate(
+            name,
+            (x, place - over),
+            xytext=(7, 0),
+            textcoords="offset points",
+            color=colour,
+            fontsize=11,
+            fontweight="bold",
+            va="center",
+            annotation_clip=False,
+        )
+
+
+def shortened(name: str, most: int = 28) -> str:
+    """A name that fits beside a line."""
+    return name if len(name) <= most else name[: most - 1] + "…"
+
 
 FORMATS = ("png", "svg", "pdf", "json")
 Numbers = dict[str, Any]
@@ -82,3 +132,27 @@ def rendered(picture: Picture, numbers: Numbers, settings: PlotSettings, format:
         except ValueError as error:  # a picture of a size that nothing fits into
             raise DrtkError(f"the picture cannot be drawn: {error}") from error
     return target.getvalue()
+
+
+def judgements_of(request: Request) -> Judgements:
+    """The judgements of a picture. Raises UsageError without --qrels."""
+    return judgements_from(request.need_qrels(), request.intake)
+
+
+def rankings_of(run: NamedRun, judgements: Judgements, request: Request) -> dict[str, list[str]]:
+    """The rankings of judged queries; how many of them the run lacks is said."""
+    found = retrieved_by(run, judgements, view_of(request), request.intake).rankings
+    tell_missing(run.name, len(found), len(judgements), retrieved_only=False)
+    return found
+
+
+def view_of(request: Request) -> View:
+    """How the settings want rankings to be looked at."""
+    settings = request.settings
+    by = source_of if settings.by == "source" else None
+    return View(by=by, drop_same_id=bool(settings.drop_same_id), depth=settings.depth)
+
+
+def rel_of(request: Request) -> int:
+    """The grade from which on a document is relevant."""
+    return 1 if request.settings.rel is None else request.settings.rel

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drtk.errors import MissingDependency, pip_install
-from drtk.evaluation.plots.recall import BEYOND, draw_curve
-from drtk.evaluation.plots.style import MARKERS
+from drtk.evaluation.plots.base import MARKERS
+from drtk.evaluation.plots.runs import BEYOND, draw_curve
 from drtk.evaluation.plots.training import smoothed, steps_along
 
 if TYPE_CHECKING:

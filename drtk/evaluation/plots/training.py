@@ -7,10 +7,9 @@ from math import ceil
 from typing import Any, ClassVar
 
 from drtk.errors import DrtkError
+from drtk.evaluation.config import COMMON, PlotSettings
 from drtk.evaluation.curves import Curve, read_curves, read_log
-from drtk.evaluation.plots.base import Numbers, Request
-from drtk.evaluation.plots.style import COLOURS, GREY, MOST, SIZE, label_ends, plain, shortened
-from drtk.settings.plotting import COMMON, PlotSettings
+from drtk.evaluation.plots.base import COLOURS, GREY, MOST, SIZE, Numbers, Request, label_ends, plain, shortened
 
 HELD_OUT, GAIN = "held_out_", "gain_"
 _OF_HELD_OUT = (GAIN, "uniformity", "alignment")  # figures of the same passages, beside their losses

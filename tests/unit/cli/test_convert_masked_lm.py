@@ -49,7 +49,7 @@ def test_transformers_reads_it_and_scores_as_the_encoder_with_its_head(
 def test_it_proposes_tokens_as_a_generator(encoder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from transformers import AutoTokenizer
 
-    from drtk.models.generator import Generator
+    from drtk.pretraining.token_generator import Generator
 
     command(capfd, "convert", "--masked-lm", encoder, "-o", tmp_path / "lm")
     assert Generator.of_folder(tmp_path / "lm", AutoTokenizer.from_pretrained(encoder)).frozen

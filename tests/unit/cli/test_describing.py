@@ -3,11 +3,11 @@
 import orjson
 import pytest
 
-from drtk.cli.describing import describe, manifest_json
+from drtk.cli.show import describe, manifest_json
+from drtk.config import load_preset
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.filtering import FilterJob
-from drtk.io.folders import FolderJob
-from drtk.settings.core import load_preset
+from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.folder_job import FolderJob
 
 
 def finished_file(path, rows=3):

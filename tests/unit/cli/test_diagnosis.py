@@ -7,8 +7,8 @@ from importlib.metadata import PackageNotFoundError
 import orjson
 import pytest
 
-from drtk.cli import diagnosis
-from drtk.cli.diagnosis import Finding, examine, healthy, printed
+from drtk.cli import doctor as diagnosis
+from drtk.cli.doctor import Finding, examine, healthy, printed
 from tests.bm25 import need_lucene
 
 

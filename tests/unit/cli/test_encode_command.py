@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from drtk.cli.main import app
+from drtk.data.embeddings import ShardWriter, read_shards
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.io.json_files import read_json
-from drtk.io.manifest import outdated
-from drtk.io.shards import ShardWriter, read_shards
+from drtk.runtime.integrity import read_json
+from drtk.runtime.manifest import outdated
 from tests.running import killed_at
 from tests.tiny import tiny_model, write_collection
 

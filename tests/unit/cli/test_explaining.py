@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from drtk.config import load_preset, merge
 from drtk.errors import UsageError
-from drtk.models.hub import locate
-from drtk.objectives.assembly import assembled
-from drtk.settings.composing import composition, with_changes
-from drtk.settings.core import load_preset, merge
-from drtk.settings.pretraining import PretrainSettings
-from drtk.text.token_corpus import TokenCorpus
-from drtk.training.estimating import LAYER_BYTES, encoded_slots, estimated, parameters, trained
-from drtk.training.material import Material
+from drtk.models.model_folder import locate
+from drtk.pretraining.assembly import assembled
+from drtk.pretraining.config import PretrainSettings
+from drtk.pretraining.cost_model import LAYER_BYTES, encoded_slots, estimated, parameters, trained
+from drtk.pretraining.dataset import Material
+from drtk.pretraining.parse import composition, with_changes
+from drtk.text.token_dataset import TokenCorpus
 from tests.enriched import enriched_corpus
 from tests.running import command
 from tests.tiny import tiny_model
@@ -112,7 +112,7 @@ def test_changes_and_drops_are_told_as_they_will_be_trained(world: Path, capfd: 
 def parts(world: Path, preset: str, *changes: str, **settings: object):
     plan = composition(with_changes(load_preset(preset).content, changes), preset)
     network, tokenizer = assembled(plan, locate(str(world / "model")), seed=1)
-    from drtk.text.slots import fields_of
+    from drtk.pretraining.example_builder import fields_of
 
     corpus = TokenCorpus.open(str(world / "corpus.jsonl"), str(world / "model"), wants=fields_of(plan))
     wanted = merge(PretrainSettings, {"batch": 8, "max_length": 32} | settings, {})
@@ -159,7 +159,7 @@ def test_what_a_layer_keeps_is_about_what_was_assumed() -> None:
     # Twice 34 bytes a token and unit of width in float32, attention's own matrices apart: those are 4 heads x 16 places / 128.
     from transformers import BertConfig, BertModel
 
-    from drtk.models.anatomy import Anatomy
+    from drtk.models.backbone import Anatomy
 
     def kept(layers: int) -> int:
         size = {"hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 512, "vocab_size": 50}

@@ -17,12 +17,12 @@ import numpy as np
 import orjson
 import pytest
 
-from drtk.cli.jobs import folder_maker, record_filter
+from drtk.cli.decorators import folder_maker, record_filter
+from drtk.data.embeddings import ShardWriter, records_digest
 from drtk.errors import DrtkError
-from drtk.io import filtering
-from drtk.io.filtering import Done, FilterJob
-from drtk.io.folders import FolderJob
-from drtk.io.shards import ShardWriter, records_digest
+from drtk.runtime import filter_job as filtering
+from drtk.runtime.filter_job import Done, FilterJob
+from drtk.runtime.folder_job import FolderJob
 from tests.contract.forkserver import die_at
 
 TIMES = ("started", "seconds", "command", "manifest_digest")  # entries of manifests that differ between two runs

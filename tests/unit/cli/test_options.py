@@ -9,12 +9,12 @@ from typing import Any, Literal
 import pytest
 import typer
 
-from drtk.cli.jobs import command_name, folder_maker, plain_command, record_filter
+from drtk.cli.decorators import command_name, folder_maker, plain_command, record_filter
 from drtk.cli.options import Folder, Output, Source, recorded, with_settings
+from drtk.config import knob
 from drtk.errors import DrtkError, UsageError
-from drtk.io.filtering import FilterJob
-from drtk.io.folders import FolderJob
-from drtk.settings.core import knob
+from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.folder_job import FolderJob
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ import tomllib
 import pytest
 
 from drtk.cli.presets import presets
+from drtk.config import load_preset, preset_names
 from drtk.errors import DrtkError, UsageError
-from drtk.settings.core import load_preset, preset_names
 
 
 def test_the_list_names_every_preset_with_its_command(capsys):

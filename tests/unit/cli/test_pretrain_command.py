@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.io.json_files import read_json
 from drtk.models.biencoder import load_towers, save_towers
-from drtk.models.layout import read_layout
+from drtk.models.model_folder import read_layout
+from drtk.runtime.integrity import read_json
 from tests.families import FAMILIES, saved_masked_lm
 from tests.pretraining import World
 from tests.running import killed_at

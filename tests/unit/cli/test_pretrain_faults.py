@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, UsageError
-from drtk.training.pretrainer import Pretrainer
+from drtk.pretraining.trainer import Pretrainer
 from tests.pretraining import World
 from tests.tiny import tiny_model
 

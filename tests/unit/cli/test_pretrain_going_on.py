@@ -12,11 +12,11 @@ import torch
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.atomic import write_json
-from drtk.io.json_files import read_json
-from drtk.io.manifest import UNFINISHED_MANIFEST
-from drtk.training.checkpoints import whole_checkpoints
-from drtk.training.pretrainer import Pretrainer
+from drtk.pretraining.trainer import Pretrainer
+from drtk.runtime.atomic import write_json
+from drtk.runtime.integrity import read_json
+from drtk.runtime.manifest import UNFINISHED_MANIFEST
+from drtk.training.best_checkpoint import whole_checkpoints
 from tests.pretraining import World
 from tests.unit.cli.test_pretrain_command import arguments, entries, pretrain
 

@@ -16,15 +16,14 @@ from safetensors.torch import load_file, save_file
 
 from drtk.cli import rerank as command_file
 from drtk.cli.main import app
+from drtk.data.embeddings import PairVectors, read_shards
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.io.json_files import read_json
-from drtk.io.pair_vectors import PairVectors
-from drtk.io.shards import read_shards
-from drtk.models.crossencoder import Scorer
-from drtk.models.listreranker import ListReranker, ListShape, load_list_reranker, save_list_reranker
-from drtk.retrieval.rescoring import reordered
-from drtk.settings.fusion import FuseSettings
-from drtk.settings.scoring import ScoringSettings
+from drtk.models.config import ScoringSettings
+from drtk.models.cross_encoder import Scorer
+from drtk.models.list_reranker import ListReranker, ListShape, load_list_reranker, save_list_reranker
+from drtk.retrieval.config import FuseSettings
+from drtk.retrieval.rerank import reordered
+from drtk.runtime.integrity import read_json
 from tests.running import command, killed_at
 from tests.tiny import collection, tiny_crossencoder, write_collection
 

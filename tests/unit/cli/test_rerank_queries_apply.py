@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from drtk.cli.main import app
+from drtk.data.trec import load_run
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.io.json_files import read_json
-from drtk.io.trec import load_run
+from drtk.runtime.integrity import read_json
 from tests.expansions import KINDS, labelled, rows_of, world, write_rows, write_world
 from tests.running import command
 from tests.tiny import tiny_model
@@ -337,8 +337,8 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     # Killed while candidates are scored, or while the query files are written: what is on disk then is what counts.
-    from drtk.cli import rerank_queries_apply
-    from drtk.questions import applying
+    from drtk.cli import rerank_queries as rerank_queries_apply
+    from drtk.query_expansion import rerank as applying
 
     monkeypatch.setattr(rerank_queries_apply, "WINDOW", 7)
     more = ["--model", str(place / "planted"), "--device", "cpu"]

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.io.json_files import read_json
-from drtk.models.query_reading import Candidate
-from drtk.models.query_reranker import QueryScorer
+from drtk.models.query_reranker_input import Candidate
+from drtk.query_expansion.query_reranker import QueryScorer
+from drtk.runtime.integrity import read_json
 from tests.expansions import labelled, rows_of, write_rows, write_world
 from tests.running import killed_at
 from tests.tiny import tiny_crossencoder, tiny_model
@@ -147,7 +147,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         asked[self.name].append(state)
         return {self.name: planted[self.name][len(asked[self.name]) - 1]}
 
-    monkeypatch.setattr("drtk.training.query_reranker.MeasuredRank.__call__", measured)
+    monkeypatch.setattr("drtk.query_expansion.train_reranker.MeasuredRank.__call__", measured)
     files = [f"{kind}={place / 'labelled.jsonl'}" for kind in ("answer", "title")]
     run(place, tmp_path / "m", "--steps", "6", "--eval-every", "2", "--dev", files[0], "--dev", files[1])
     meta = read_json(tmp_path / "m" / "meta.json")
@@ -261,7 +261,7 @@ def test_questions_that_teach_nothing_are_left_out_and_counted(place: Path, tmp_
 def test_a_cross_encoder_that_likes_high_scores_is_turned_round(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from drtk.models.crossencoder import Scorer
+    from drtk.models.cross_encoder import Scorer
 
     tiny_crossencoder(tmp_path / "other")
     named = ("--steps", "1", "--model", str(tmp_path / "other"), "--max-lr", "0", "--warmup", "1")

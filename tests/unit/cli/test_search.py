@@ -281,6 +281,6 @@ def test_missing_faiss_names_the_extra_that_brings_it(place, capfd, monkeypatch)
 
     embeddings(place / "v", [[1, 0]])
     monkeypatch.setitem(sys.modules, "faiss", None)
-    monkeypatch.delitem(sys.modules, "drtk.retrieval.dense_faiss", raising=False)
+    monkeypatch.delitem(sys.modules, "drtk.indexing.faiss_index", raising=False)
     with pytest.raises(DrtkError, match=r"faiss, which is not installed; install it with: .* -m pip install faiss-cpu"):
         command(capfd, "index", "v", "--type", "flat", "-o", "i")

@@ -11,8 +11,8 @@ from transformers import BertForSequenceClassification
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError
-from drtk.io.json_files import read_json
-from drtk.training.trainer import DrtkTrainer
+from drtk.runtime.integrity import read_json
+from drtk.training.fit import DrtkTrainer
 from tests.expansions import labelled, write_world
 from tests.tiny import tiny_crossencoder, tiny_model, write_collection
 

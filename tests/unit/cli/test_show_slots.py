@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drtk.cli.slot_lines import LEGEND, Piece, Speller, pieces_of
+from drtk.config import load_preset, merge
 from drtk.errors import UsageError
-from drtk.settings.composing import composition
-from drtk.settings.core import load_preset, merge
-from drtk.settings.pretraining import PretrainSettings
-from drtk.text.slots import Slotted
-from drtk.text.token_corpus import TokenCorpus
-from drtk.text.tokens import load_tokenizer
-from drtk.training.material import Material
+from drtk.pretraining.config import PretrainSettings
+from drtk.pretraining.dataset import Material
+from drtk.pretraining.example_builder import Slotted
+from drtk.pretraining.parse import composition
+from drtk.pretraining.preview import LEGEND, Piece, Speller, pieces_of
+from drtk.text.token_dataset import TokenCorpus
+from drtk.text.tokenizers import load_tokenizer
 from tests.enriched import enriched_corpus
 from tests.running import command
 from tests.tiny import tiny_model

@@ -11,11 +11,11 @@ import pytest
 from safetensors.torch import load_file
 
 from drtk.cli.main import app
+from drtk.config import load_preset, merge
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.io.json_files import read_json
 from drtk.models.seq2seq import save_writer
-from drtk.settings.core import load_preset, merge
-from drtk.settings.writing import GeneratorSettings
+from drtk.runtime.integrity import read_json
+from drtk.training.config import GeneratorSettings
 from tests.asked import Asked, write_questions
 from tests.running import killed_at
 from tests.tiny import tiny_writer
@@ -66,7 +66,10 @@ def learnt(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
         save_writer(start.writer.model, start.writer.tokenizer, folder)
         return {"steps": 0, "epochs": 0.0}
 
-    for place in ("drtk.training.fold_training", "drtk.training.generator"):  # the one that imports the other first
+    for place in (
+        "drtk.query_expansion.train_generator",
+        "drtk.training.generator",
+    ):  # the one that imports the other first
         monkeypatch.setattr(f"{place}.train_generator", noted)
     return found
 
@@ -218,7 +221,8 @@ def test_a_generator_of_expansions_is_kept_by_rouge_1_and_one_of_queries_by_roug
 ) -> None:
     measured = iter([0.9, 0.1])  # after three steps and after six; by ROUGE-L the later one would be the best
     monkeypatch.setattr(
-        "drtk.evaluation.rouge.rouge", lambda *_: {"rouge1": (one := next(measured)), "rouge2": 0.0, "rougeL": 1 - one}
+        "drtk.evaluation.answers.rouge",
+        lambda *_: {"rouge1": (one := next(measured)), "rouge2": 0.0, "rougeL": 1 - one},
     )
     train(asked, writer, tmp_path / "m", "--dev-share", "0.3", "--eval-every", "3")
     assert read_json(tmp_path / "m" / "meta.json")["best"] == {"step": 3, "rouge1": 0.9}

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.io.json_files import read_json
-from drtk.training.trainer import DrtkTrainer
+from drtk.runtime.integrity import read_json
+from drtk.training.fit import DrtkTrainer
 from tests.running import command, killed_at
 from tests.tiny import tiny_model, tiny_writer, write_collection
 
@@ -109,7 +109,7 @@ def test_the_weights_measured_best_are_the_result(place: Path, tmp_path: Path, m
         first, second = next(planted)
         return {"rouge1": first, "rouge2": second, "rougeL": 0.0}
 
-    monkeypatch.setattr("drtk.evaluation.rouge.rouge", rouge)
+    monkeypatch.setattr("drtk.evaluation.answers.rouge", rouge)
     measured = ["--steps", "12", "--eval-every", "4", "--dev", str(place / "examples.jsonl")]
     train(place, tmp_path / "first", *measured, "--select", "rouge1")
     train(place, tmp_path / "second", *measured, "--select", "rouge2")

@@ -20,9 +20,9 @@ from transformers import (
 )
 
 from drtk.cli.main import app
-from drtk.models.listreranker import load_list_reranker
-from drtk.models.scratch import train_tokenizer
-from drtk.settings.scratch import ScratchSettings
+from drtk.models.config import ScratchSettings
+from drtk.models.init_model import train_tokenizer
+from drtk.models.list_reranker import load_list_reranker
 from tests.reference import finetuning as slow
 from tests.reference.hlatr import logits, of_transformer
 from tests.tiny import collection

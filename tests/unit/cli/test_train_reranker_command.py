@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.io.json_files import read_json
+from drtk.runtime.integrity import read_json
 from tests.precision import linear_layers
 from tests.running import command, killed_at
 from tests.tiny import collection, tiny_crossencoder, tiny_model, write_collection

@@ -15,8 +15,8 @@ import torch
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
 from drtk.cli.main import app
-from drtk.models.scratch import train_tokenizer
-from drtk.settings.scratch import ScratchSettings
+from drtk.models.config import ScratchSettings
+from drtk.models.init_model import train_tokenizer
 from tests.reference import finetuning as slow
 from tests.reference.finetuning import Asked
 from tests.tiny import collection

@@ -18,10 +18,10 @@ from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.io.json_files import read_json
+from drtk.models.config import EncodeSettings
 from drtk.records import Passage
 from drtk.retrieval.encode import Embedder
-from drtk.settings.encoding import EncodeSettings
+from drtk.runtime.integrity import read_json
 from tests.precision import linear_layers
 from tests.running import killed_at
 from tests.tiny import tiny_model, write_collection
@@ -91,7 +91,7 @@ def test_examples_and_queries_may_be_data_sets_of_the_hub(place: Path, tmp_path:
         assert config == "of"
         return [json.loads(line) for line in (place / f"{name}.jsonl").read_text().splitlines()]
 
-    monkeypatch.setattr("drtk.io.tables.require_datasets", lambda _: SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setattr("drtk.data.tables.require_datasets", lambda _: SimpleNamespace(load_dataset=load_dataset))
     named = ["--corpus", str(place / "corpus.jsonl"), "--model", str(place / "model"), "-o", str(tmp_path / "m"), "-q"]
     call = ["train-retriever", "hf:examples:of:train", "--queries", "hf:queries:of:train", *named, *QUICK]
     app([*call, "--steps", "2"], standalone_mode=False)
@@ -235,7 +235,7 @@ def test_a_loss_that_is_no_number_ends_training(place: Path, tmp_path: Path):
 def test_a_training_that_ran_out_of_memory_goes_on_with_what_the_message_names(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    from drtk.training.trainer import DrtkTrainer
+    from drtk.training.fit import DrtkTrainer
 
     schedule = ["--steps", "6", "--log-every", "1", "--save-every", "2"]
     with monkeypatch.context() as patch:
@@ -262,7 +262,7 @@ def test_a_training_that_ran_out_of_memory_goes_on_with_what_the_message_names(
 def test_what_may_help_is_not_what_is_there_already(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], told: str
 ):
-    from drtk.training.caching import RetrieverTrainer
+    from drtk.training.grad_cache import RetrieverTrainer
 
     monkeypatch.setattr(RetrieverTrainer, "training_step", short_of_memory_at(1, RetrieverTrainer.training_step))
     with pytest.raises(DrtkError, match=f"cpu: out of memory at step 1; {told}") as fault:
@@ -338,7 +338,7 @@ def test_one_negative_is_used_again_and_that_is_said(place: Path, tmp_path: Path
 def test_examples_from_a_pipe_must_be_the_same_to_go_on_with(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from drtk.training.trainer import DrtkTrainer
+    from drtk.training.fit import DrtkTrainer
 
     lines = (place / "examples.jsonl").read_bytes().splitlines(keepends=True)
     more = ["--steps", "4", "--save-every", "2", "--log-every", "1"]
@@ -366,7 +366,7 @@ def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, file: str
 ):
     # A limit of the size of files fails as a full disk does: safetensors and torch raise errors of their own.
-    from drtk.training.trainer import DrtkTrainer
+    from drtk.training.fit import DrtkTrainer
 
     more = ["--steps", "4", "--save-every", "2", "--log-every", "1"]
     train(place, tmp_path / "whole", *more)
@@ -512,7 +512,7 @@ def test_training_ends_when_nothing_gets_better(place: Path, tmp_path: Path):
 def test_cached_training_that_was_stopped_resumes_to_the_same_weights(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from drtk.training.caching import RetrieverTrainer
+    from drtk.training.grad_cache import RetrieverTrainer
 
     more = ["--steps", "8", "--save-every", "2", "--log-every", "2", "--cache-chunk", "5", "--temperature-warmup"]
     more += ["--dev", str(beir(place)), "--eval-every", "4", "--dev-queries", "10", "--mask-false-negatives"]

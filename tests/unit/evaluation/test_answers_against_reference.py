@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from drtk.io.intake import Intake
-from drtk.io.store import CorpusStore
-from drtk.questions.reading import questions_read
+from drtk.data.corpus_store import CorpusStore
+from drtk.query_expansion.read import questions_read
+from drtk.runtime.inputs import Intake
 from tests.expansions import write_rows
 from tests.reference import answers as slow
 from tests.reference import queries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drtk.evaluation.grids import Cell, Row, grid_lines
+from drtk.evaluation.tables import Cell, Row, grid_lines
 
 HEADER = ["system", "RR", "a-long-measure"]
 

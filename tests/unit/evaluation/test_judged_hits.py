@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from drtk.cli.main import app
+from drtk.data.checks import JudgedHits
+from drtk.data.ids import source_of
 from drtk.errors import DrtkError
-from drtk.io.filtering import FilterJob
-from drtk.io.known_hits import JudgedHits
-from drtk.io.sources import source_of
+from drtk.runtime.filter_job import FilterJob
 from tests.running import write
 
 PROBLEM = (

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.evaluation.config import PlotSettings
 from drtk.evaluation.plots import PLOTS
-from drtk.evaluation.plots.differences import Differences
-from drtk.evaluation.plots.plane import projected
-from drtk.evaluation.plots.style import BAD, GOOD, GREY
+from drtk.evaluation.plots.base import BAD, GOOD, GREY
+from drtk.evaluation.plots.runs import Differences
 from drtk.evaluation.plots.training import TrainingCurves
-from drtk.settings.plotting import PlotSettings
+from drtk.evaluation.plots.vectors import projected
 from tests.running import command, write
 from tests.tiny import passages, tiny_model
 
@@ -306,9 +306,9 @@ def test_models_are_drawn_from_sentences(here: Path, capfd: pytest.CaptureFixtur
 
 
 def embeddings(folder: Path, ids: list[str], vectors: list[list[float]]) -> None:
-    from drtk.io.atomic import write_json
-    from drtk.io.manifest import new_manifest
-    from drtk.io.shards import ShardWriter, records_digest
+    from drtk.data.embeddings import ShardWriter, records_digest
+    from drtk.runtime.atomic import write_json
+    from drtk.runtime.manifest import new_manifest
 
     folder.mkdir()
     writer = ShardWriter(folder, dimension=len(vectors[0]), dtype="float32")

@@ -11,8 +11,8 @@ import pytest
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.evaluation.probes import RankingProbe, RatingProbe, RerankingProbe, sampled
-from drtk.io.intake import Intake
 from drtk.records import Passage
+from drtk.runtime.inputs import Intake
 from tests.running import write
 
 LETTERS = "abcd"

@@ -9,13 +9,19 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.evaluation.comparison import compare_with_first
+from drtk.evaluation.compare import compare_with_first
+from drtk.evaluation.config import CompareSettings
 from drtk.evaluation.curves import LossCurve, depths_for, read_loss, recall_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator
-from drtk.evaluation.examples import choose_queries, first_relevant
-from drtk.evaluation.findings import describe_contrast, leaders, overlap, significance_note
 from drtk.evaluation.measures import parse_measures
-from drtk.settings.comparison import CompareSettings
+from drtk.evaluation.report import (
+    choose_queries,
+    describe_contrast,
+    first_relevant,
+    leaders,
+    overlap,
+    significance_note,
+)
 from tests.running import command, write
 
 JUDGEMENTS = {f"q{query}": {f"d{query}": 1} for query in range(4)}

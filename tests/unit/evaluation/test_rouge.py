@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from drtk.errors import MissingDependency
-from drtk.evaluation.rouge import rouge
+from drtk.evaluation.answers import rouge
 
 
 def test_a_value_worked_by_hand():

@@ -12,8 +12,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.evaluation import transfer
-from drtk.evaluation.sentence_tables import sentence_lines
-from drtk.evaluation.sentence_tasks import Result
+from drtk.evaluation.sentences import Result, sentence_lines
 from tests.data import shared_data
 from tests.running import command, write
 from tests.tiny import minilm

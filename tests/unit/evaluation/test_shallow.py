@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from drtk.cli.main import app
-from drtk.evaluation import runs
+from drtk.evaluation import judged_runs as runs
 from drtk.evaluation.curves import LossCurve
 from drtk.evaluation.evaluate import Evaluation
 from drtk.evaluation.measures import parse_measures
-from drtk.evaluation.plots.recall import draw_curve
 from drtk.evaluation.plots.report import draw_report
+from drtk.evaluation.plots.runs import draw_curve
 from tests.running import command, write
 
 

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from drtk.evaluation.evaluate import Evaluation, Evaluator
+from drtk.data.trec import load_hits, load_qrels
+from drtk.evaluation.evaluate import Evaluation, Evaluator, View
 from drtk.evaluation.measures import parse_measures
-from drtk.evaluation.rankings import View
-from drtk.io.trec import load_hits, load_qrels
 from tests.data import shared_data
 from tests.running import command
 

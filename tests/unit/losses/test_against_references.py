@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from drtk.losses import RETRIEVER_LOSSES
 from drtk.losses.contrastive import infonce_rows, known_positives, same_as_positive, simlm_full_rows, simlm_paper_rows
 from drtk.losses.ranking import binary, hardest, listwise, listwise_labels, r_drop
-from drtk.models.listreranker import ListShape, new_list_reranker
+from drtk.models.list_reranker import ListShape, new_list_reranker
+from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.fusion import zscore_sum
-from drtk.settings.fusion import FuseSettings
-from drtk.training.goal import temperature_at
+from drtk.training.retriever_loss import temperature_at
 from drtk.training.sampling import negatives_of_epoch, positive_of_epoch
 from tests.finetuning import settings_of, terms_of
 from tests.reference import finetuning as slow

@@ -18,7 +18,7 @@ from drtk.losses.contrastive import (
     simlm_paper,
     simlm_paper_rows,
 )
-from drtk.training.goal import learns_from_teacher
+from drtk.training.retriever_loss import learns_from_teacher
 from tests.finetuning import P, Q
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from drtk.config import load_preset, merge
 from drtk.losses.ranking import binary, pairwise_margin
-from drtk.settings.core import load_preset, merge
-from drtk.settings.query_reranking import QueryRerankerSettings
-from drtk.training.query_reranker import query_objective
+from drtk.query_expansion.config import QueryRerankerSettings
+from drtk.query_expansion.train_reranker import query_objective
 from tests.reference import queries as slow
 
 OPTIONS = [

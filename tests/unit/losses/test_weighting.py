@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drtk.losses.weighting import pair_loss, recall_loss
+from drtk.losses.ranking import pair_loss, recall_loss
 
 
 def test_recall_loss_counts_first_pieces_alone():

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from drtk.errors import MismatchError
-from drtk.models.anatomy import Anatomy
+from drtk.models.backbone import Anatomy
 from tests.families import FAMILIES, masked_lm, padded
 from tests.tiny import minilm
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-import drtk.models.attending as attending
+import drtk.models.device as attending
 from drtk.errors import DrtkError, MismatchError, MissingDependency
-from drtk.models.attending import Attention
-from drtk.objectives.assembly import assembled
-from drtk.settings.composing import composition
+from drtk.models.device import Attention
+from drtk.pretraining.assembly import assembled
+from drtk.pretraining.parse import composition
 from tests.families import FAMILIES, masked_lm, padded
 from tests.pretraining import World
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.models import crossencoder
-from drtk.models.crossencoder import Scorer, load_crossencoder
-from drtk.settings.scoring import ScoringSettings
+from drtk.models import cross_encoder as crossencoder
+from drtk.models.config import ScoringSettings
+from drtk.models.cross_encoder import Scorer, load_crossencoder
 from tests.tiny import collection, tiny_crossencoder, tiny_model, tiny_writer
 
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"

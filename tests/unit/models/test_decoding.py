@@ -17,13 +17,10 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from drtk.models.decoding import answers
-from drtk.models.generation_wishes import unheard
-from drtk.models.sampling import filtered
-from drtk.models.scratch import train_tokenizer
+from drtk.models.config import GenerationSettings, ScratchSettings
+from drtk.models.generation import answers, filtered, unheard
+from drtk.models.init_model import train_tokenizer
 from drtk.models.seq2seq import Decoding, Writer, load_writer, save_writer
-from drtk.settings.generation import GenerationSettings
-from drtk.settings.scratch import ScratchSettings
 
 LENGTHS = (5, 9, 12, 3, 7)
 

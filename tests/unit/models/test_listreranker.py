@@ -8,14 +8,8 @@ import pytest
 import torch
 
 from drtk.errors import DrtkError, UsageError
-from drtk.models.listfolder import is_list_reranker
-from drtk.models.listreranker import (
-    ListReranker,
-    ListShape,
-    load_list_reranker,
-    new_list_reranker,
-    save_list_reranker,
-)
+from drtk.models.list_reranker import ListReranker, ListShape, load_list_reranker, new_list_reranker, save_list_reranker
+from drtk.models.model_folder import is_list_reranker
 
 SHAPE = ListShape(width=12, depth=8, hidden=16, layers=2, heads=2, feedforward=32)
 

@@ -10,10 +10,9 @@ import torch
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.anatomy import Anatomy
+from drtk.models.backbone import Anatomy
 from drtk.models.checkpoint import load_encoder, save_encoder, weights_digest
-from drtk.models.heads import head_file
-from drtk.models.lm_head import LMHead, export_masked_lm, lm_head_of, load_masked_lm, save_lm_head
+from drtk.models.lm_head import LMHead, export_masked_lm, head_file, lm_head_of, load_masked_lm, save_lm_head
 from tests.families import FAMILIES, masked_lm, padded, saved_masked_lm
 from tests.tiny import minilm, tiny_model
 

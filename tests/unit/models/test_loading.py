@@ -14,14 +14,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.attention import FirstTokenAttention
+from drtk.expansion.term_weights.bprop import FirstTokenAttention
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
-from drtk.models.crossencoder import load_crossencoder, scorer_identity
+from drtk.models.cross_encoder import load_crossencoder, scorer_identity, start_crossencoder
 from drtk.models.lm_head import load_masked_lm
-from drtk.models.reranker import start_crossencoder
 from drtk.models.seq2seq import load_writer
-from drtk.models.termweighter import Weigher, start_weigher
-from drtk.text.tokens import load_tokenizer
+from drtk.models.term_weighter import Weigher, start_weigher
+from drtk.text.tokenizers import load_tokenizer
 from tests.families import FAMILIES, saved_masked_lm
 from tests.tiny import minilm, tiny_crossencoder, tiny_model, tiny_writer
 

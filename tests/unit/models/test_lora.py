@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from drtk.errors import MismatchError, MissingDependency
-from drtk.models.checkpoint import load_encoder, save_encoder
-from drtk.models.embedding import embedded
+from drtk.models.checkpoint import embedded, load_encoder, save_encoder
 from drtk.models.encoder import Dense
 from drtk.models.lora import add_adapters, merge_adapters
 from tests.tiny import passages, tiny_model

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.io.atomic import write_json
 from drtk.models.checkpoint import load_encoder, weights_digest
-from drtk.models.hub import locate, tower
-from drtk.models.recipe import Recipe
+from drtk.models.config import EncodeSettings
+from drtk.models.model_folder import Recipe, locate, tower
 from drtk.retrieval.encode import Embedder
-from drtk.settings.encoding import EncodeSettings
+from drtk.runtime.atomic import write_json
 from tests.tiny import tiny_model
 
 

@@ -11,10 +11,17 @@ import torch
 from torch import nn
 
 from drtk.errors import MismatchError
-from drtk.io.atomic import write_json
-from drtk.io.json_files import read_json
-from drtk.models.crossencoder import CrossEncoder, Scorer, load_crossencoder
-from drtk.models.reranker import PairScorer, save_crossencoder, start_crossencoder, title_of
+from drtk.models.cross_encoder import (
+    CrossEncoder,
+    PairScorer,
+    Scorer,
+    load_crossencoder,
+    save_crossencoder,
+    start_crossencoder,
+    title_of,
+)
+from drtk.runtime.atomic import write_json
+from drtk.runtime.integrity import read_json
 from drtk.text.batching import PairTokenizing
 from tests.tiny import collection, tiny_crossencoder, tiny_model, tiny_writer
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drtk.models.sampling import drawn, filtered, uniforms
+from drtk.models.generation import drawn, filtered, uniforms
 
 FIVE = torch.tensor([[0.40, 0.25, 0.20, 0.10, 0.05]]).log()
 

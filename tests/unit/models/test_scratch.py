@@ -9,8 +9,8 @@ import torch
 
 from drtk.errors import DrtkError, UsageError
 from drtk.models.checkpoint import load_encoder, weights_digest
-from drtk.models.scratch import train_tokenizer, untrained_encoder
-from drtk.settings.scratch import ScratchSettings
+from drtk.models.config import ScratchSettings
+from drtk.models.init_model import train_tokenizer, untrained_encoder
 from tests.tiny import tiny_model
 
 SMALL = {"layers": 1, "hidden": 16, "heads": 2, "max_length": 32, "min_frequency": 1}

@@ -12,10 +12,10 @@ import pytest
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.biencoder import load_towers
 from drtk.models.checkpoint import load_encoder, save_encoder
-from drtk.models.pooling import POOLINGS
+from drtk.models.config import EncodeSettings
+from drtk.models.encoder import POOLINGS
 from drtk.records import Passage
 from drtk.retrieval.encode import Embedder
-from drtk.settings.encoding import EncodeSettings
 from tests.tiny import minilm, tiny_model
 
 st = pytest.importorskip("sentence_transformers")

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.atomic import write_json
-from drtk.io.json_files import read_json
-from drtk.io.manifest import outdated
-from drtk.retrieval.asking import QueryEncoder
-from drtk.retrieval.collection import Collection
+from drtk.indexing.config import SearchSettings
+from drtk.models.config import EncodeSettings
 from drtk.retrieval.encode import Embedder
-from drtk.settings.encoding import EncodeSettings
-from drtk.settings.retrieval import SearchSettings
+from drtk.retrieval.queries import QueryEncoder
+from drtk.retrieval.search import Collection
+from drtk.runtime.atomic import write_json
+from drtk.runtime.integrity import read_json
+from drtk.runtime.manifest import outdated
 from tests.running import command
 from tests.tiny import tiny_model, write_collection
 from tests.vectors import rewrite_record

@@ -11,15 +11,14 @@ import pytest
 import torch
 
 from drtk.cli.main import app
+from drtk.data.embeddings import ShardWriter
 from drtk.errors import DrtkError, MismatchError
-from drtk.io.json_files import read_json
-from drtk.io.shards import ShardWriter
+from drtk.models.config import EncodeSettings
 from drtk.models.device import choose_device
 from drtk.records import Passage, Query
-from drtk.retrieval.embeddings import encode_records
-from drtk.retrieval.encode import Embedder
-from drtk.settings.encoding import EncodeSettings
-from drtk.settings.running import RunnerSettings
+from drtk.retrieval.encode import Embedder, encode_records
+from drtk.runtime.config import RunnerSettings
+from drtk.runtime.integrity import read_json
 from tests.running import command, write
 from tests.tiny import passages, tiny_model
 

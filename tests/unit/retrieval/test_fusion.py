@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from drtk.data.trec import Ranking, load_run, run_lines
 from drtk.errors import UsageError
-from drtk.io.trec import Ranking, load_run, run_lines
+from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.fusion import FUSIONS, fuse, grid, parse_weights, strictly_falling, with_rest
-from drtk.settings.fusion import FuseSettings
 from tests.running import command
 
 BM25 = [("p1", 12.0), ("p2", 10.0), ("p3", 9.0)]

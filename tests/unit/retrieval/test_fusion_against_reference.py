@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from drtk.io.trec import Ranking
+from drtk.data.trec import Ranking
+from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.fusion import FUSIONS, fuse
-from drtk.retrieval.rescoring import reordered
-from drtk.settings.fusion import FuseSettings
+from drtk.retrieval.rerank import reordered
 from tests.reference import queries as slow
 
 SEEDS = range(80)

@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
+from drtk.data.ids import document_of, source_of
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.io.folders import FolderJob
-from drtk.io.sources import document_of, source_of
+from drtk.indexing.building import index_class, open_embeddings
+from drtk.indexing.config import IndexSettings, SearchSettings
 from drtk.records import Passage, Query
-from drtk.retrieval.asking import QueryEncoder, StoredQueries, TextQueries, sort_paths
-from drtk.retrieval.building import index_class, open_embeddings
-from drtk.retrieval.collection import Collection
-from drtk.retrieval.searching import Wanted, search
-from drtk.settings.retrieval import IndexSettings, SearchSettings
+from drtk.retrieval.queries import QueryEncoder, StoredQueries, TextQueries, sort_paths
+from drtk.retrieval.search import Collection, Wanted, search
+from drtk.runtime.folder_job import FolderJob
 from tests.vectors import ENCODER, embeddings, rewrite_record
 
 

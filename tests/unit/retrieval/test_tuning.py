@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import MismatchError, UsageError
+from drtk.indexing.bm25s import Bm25sIndex
+from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.records import Query
-from drtk.retrieval.bm25s import Bm25sIndex
 from drtk.retrieval.tuning import GRID, Tuned, parse_grid, tune
-from drtk.settings.retrieval import BM25IndexSettings, BM25SearchSettings
 from tests.bm25 import passages
 
 # `far` has the word twice among ten, `near` once alone: with b = 0 length does not count and 2 > 1 occurrence wins; with

@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drtk.text.answers import (
-    PatternMatch,
-    TokenMatch,
-    answer_tokens,
-    exact_match,
-    normalised_answer,
-    token_f1,
-)
+from drtk.text.answers import PatternMatch, TokenMatch, answer_tokens, exact_match, normalised_answer, token_f1
 
 BEYONCE = "Beyonc\u00e9"
 DPR_TABLE = [

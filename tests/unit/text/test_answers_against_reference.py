@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from drtk.query_expansion.train_generator import answer_target, initial_capitals, sentence_target, title_target
 from drtk.records import Passage
-from drtk.text.answer_targets import answer_target, initial_capitals, sentence_target, title_target
 from drtk.text.answers import PatternMatch, TokenMatch, answer_tokens, exact_match, normalised_answer
-from drtk.text.expanded_query import expanded_query, plain_query
+from drtk.text.expanded_text import expanded_query, plain_query
 from drtk.text.sentences import plain_sentences
 from tests.reference import answers as slow
 from tests.reference import queries

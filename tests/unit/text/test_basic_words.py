@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drtk.text.basic_words import basic_words, function_words, question_words
+from drtk.text.words import basic_words, function_words, question_words
 
 
 def test_words_are_parted_at_punctuation_and_say_where_they_lie() -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from drtk.errors import UsageError
 from drtk.records import Passage
-from drtk.settings.text import ChunkSettings
 from drtk.text.chunking import Chunker, check, needs_sentences
-from drtk.text.punkt import train_model
-from drtk.text.tokens import load_tokenizer, portable
+from drtk.text.config import ChunkSettings
+from drtk.text.sentences import train_model
+from drtk.text.tokenizers import load_tokenizer, portable
 from tests.unit.text.tokenizers_made_here import byte_pieces, sentence_pieces, word_pieces
 
 MODEL = train_model(["He went. She came. It was so. Then they left."], "english")

@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from drtk.text.docstrings import documented_in, parted, plain, public
+from drtk.text.sample_collection import documented_in, parted, plain, public
 
 SOURCE = r'''
 """A module about rivers.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import mean
 
-from drtk.text.draws import between, uniform
+from drtk.text.rng import between, uniform
 
 
 def test_a_draw_depends_on_its_key_alone():

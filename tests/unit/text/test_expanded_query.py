@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drtk.text.expanded_query import expanded_query, plain_query
+from drtk.text.expanded_text import expanded_query, plain_query
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drtk.text.policies import blocks, condenser, cotmae, greedy
+from drtk.text.chunking import blocks, condenser, cotmae, greedy
 
 LENGTHS = [60, 70, 30, 150, 10, 140, 5]
 

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from drtk.errors import DrtkError, MissingDependency
-from drtk.io.folders import FolderJob
-from drtk.settings.text import SampleSettings
-from drtk.text.sample import is_question, make_sample, sample_pairs
+from drtk.runtime.folder_job import FolderJob
+from drtk.text.config import SampleSettings
+from drtk.text.sample_collection import is_question, make_sample, sample_pairs
 from drtk.text.words import words
 
 BODY = "It takes a number of things into account, among them the weather of the day and the depth of the water. "

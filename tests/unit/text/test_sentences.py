@@ -8,8 +8,7 @@ import pytest
 
 from drtk.errors import DrtkError
 from drtk.text import sentences
-from drtk.text.punkt import parse_model, save_model, train_model
-from drtk.text.sentences import SentenceSplitter, layout, trimmed
+from drtk.text.sentences import SentenceSplitter, layout, parse_model, save_model, train_model, trimmed
 
 TEXT = "Mr. Brown went to the U.S. in May. He said: 'It is 3.5 miles.' Was it? No! (It was four.) The end"
 

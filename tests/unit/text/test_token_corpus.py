@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, RecordError
-from drtk.io.intake import Intake
-from drtk.text import token_cache
+from drtk.runtime.inputs import Intake
+from drtk.text import token_dataset as token_cache
 from drtk.text.token_building import arranged
-from drtk.text.token_corpus import TokenCorpus
+from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.unit.text import tokenizers_made_here
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.text.tokens import Units, WordPieces, Words, load_tokenizer, portable
+from drtk.text.tokenizers import Units, WordPieces, Words, load_tokenizer, portable
 from tests.unit.text.tokenizers_made_here import byte_pieces, sentence_pieces, word_pieces
 
 KINDS = {"word pieces": word_pieces, "bytes": byte_pieces, "sentence pieces": sentence_pieces}

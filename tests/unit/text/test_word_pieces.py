@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.text.word_pieces import Pieces, WordPieceTokenizer, owners
-from drtk.text.word_spans import of_pieces, plain, splitter, treebank
+from drtk.text.word_pieces import Pieces, WordPieceTokenizer, of_pieces, owners, plain, splitter, treebank
 from tests.tiny import minilm, tiny_model
 
 NONE = Pieces([], [], [])

@@ -6,8 +6,7 @@ import pytest
 
 from drtk.errors import RecordError
 from drtk.records import Passage
-from drtk.text.word_pieces import WordPieceTokenizer
-from drtk.text.word_places import WordPlaces, passage_places, word_places
+from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, passage_places, word_places
 from tests.tiny import tiny_model
 
 

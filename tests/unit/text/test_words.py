@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drtk.errors import DrtkError, UsageError
-from drtk.text.words import (
-    LUCENE_STOPWORDS,
-    content_words,
-    read_stopwords,
-    split_words,
-    stem_with,
-    stop_words,
-    words,
-)
+from drtk.text.words import LUCENE_STOPWORDS, content_words, read_stopwords, split_words, stem_with, stop_words, words
 
 
 def test_words_are_lower_case_runs_of_letters_and_digits():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from drtk.errors import DrtkError
-from drtk.training import caching
+from drtk.training import grad_cache as caching
 from tests.finetuning import Stage, settings_of
 from tests.pretraining import widely
 from tests.tiny import tiny_model

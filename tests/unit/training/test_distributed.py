@@ -17,13 +17,12 @@ from drtk.models.biencoder import BiEncoder, load_towers
 from drtk.models.seq2seq import Writer, load_writer
 from drtk.records import Passage
 from drtk.training.distributed import collected, gather
-from drtk.training.draws import Drawn, collate
+from drtk.training.example_order import Drawn, collate
+from drtk.training.fit import Objective
+from drtk.training.generator import WritingTest, teacher_forced
 from drtk.training.generator import collate as collate_pairs
-from drtk.training.generator import teacher_forced
-from drtk.training.goal import OF_GOAL, Goal
-from drtk.training.pairs import Pair
-from drtk.training.trainer import Objective
-from drtk.training.writing import WritingTest
+from drtk.training.retriever_loss import OF_GOAL, Goal
+from drtk.training.text_pairs import Pair
 from tests.running import torchrun
 from tests.tiny import collection, tiny_model, tiny_writer
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from drtk.models.biencoder import load_towers
-from drtk.training.draws import Draws, collate
+from drtk.training.example_order import Draws, collate
 from drtk.training.examples import PackedExamples
 from tests.finetuning import Corpus, examples
 from tests.tiny import collection, tiny_model

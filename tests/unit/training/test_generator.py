@@ -12,16 +12,14 @@ import torch
 
 from drtk.errors import DrtkError
 from drtk.losses.language import IGNORED, summed_cross_entropy
-from drtk.models.reading import Reading, reading_of
+from drtk.models.generator_input import Reading, reading_of
 from drtk.models.seq2seq import load_writer
 from drtk.records import Example, Passage
-from drtk.settings.writing import GeneratorSettings
-from drtk.training.checkpoints import load_weights, save_weights
+from drtk.training.best_checkpoint import Selection, load_weights, save_weights
+from drtk.training.config import GeneratorSettings
 from drtk.training.examples import PackedExamples
-from drtk.training.generator import collate, plan, teacher_forced
-from drtk.training.pairs import ExamplePairs, Pair, PairsOfSteps, WrittenPairs, held_out, sampled
-from drtk.training.selection import Selection
-from drtk.training.writing import WritingTest
+from drtk.training.generator import WritingTest, collate, plan, teacher_forced
+from drtk.training.text_pairs import ExamplePairs, Pair, PairsOfSteps, WrittenPairs, held_out, sampled
 from tests.tiny import tiny_writer
 
 TEXTS = [Pair("rivers riverer rivered", "rivers"), Pair("engines", "engineer engined engineish"), Pair("sailors", "")]

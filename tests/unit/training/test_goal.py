@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
+from drtk.config import load_preset, preset_names
 from drtk.errors import UsageError
-from drtk.settings.core import load_preset, preset_names
-from drtk.training.goal import Goal, temperature_at
+from drtk.training.retriever_loss import Goal, temperature_at
 from tests.finetuning import P, Q, settings_of, terms_of
 
 PRESETS = [name for name in preset_names() if load_preset(name).command == "train-retriever"]

@@ -59,7 +59,7 @@ def test_one_document_alone_stays_in_training(world: World, monkeypatch: pytest.
     first = json.loads(lines[0])["_id"].partition("#")[0]
     one.write_text("\n".join(line for line in lines if json.loads(line)["_id"].startswith(f"{first}#")))
     told: list[str] = []
-    monkeypatch.setattr("drtk.training.material.warn", told.append)
+    monkeypatch.setattr("drtk.pretraining.dataset.warn", told.append)
     material = World(world.model, world.generator, one).stage("cotmae", batch=1, held_out=2).material
     assert len(material.held_out) == 0
     assert told == [f"{one}: nothing is held out: no document is small enough to be spared whole"]

@@ -8,8 +8,8 @@ import pytest
 
 from drtk.errors import DrtkError
 from drtk.records import Passage
-from drtk.training import readable
-from drtk.training.readable import check_readable
+from drtk.training import example_order as readable
+from drtk.training.example_order import check_readable
 
 
 class Corpus:

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import pytest
 from transformers.integrations import integration_utils
 
-import drtk.training.reporting as reporting
+import drtk.training.arguments as reporting
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MissingDependency, UsageError
-from drtk.io.rounding import significant
+from drtk.runtime.progress import significant
 from tests.pretraining import World
 
 
@@ -96,7 +96,7 @@ SUMMARY = {  # what the Trainer tells at the end, which is no entry of the log
 def test_resumed_training_takes_back_what_was_told_of_later_steps(
     world: World, tmp_path: Path, writers: list[Written], monkeypatch: pytest.MonkeyPatch
 ):
-    from drtk.training.pretrainer import Pretrainer
+    from drtk.pretraining.trainer import Pretrainer
 
     real = Pretrainer.training_step
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from drtk.config import load_preset, merge
 from drtk.errors import DrtkError, UsageError
 from drtk.records import Example, Passage
-from drtk.settings.core import load_preset, merge
-from drtk.settings.reranking import RerankerSettings
+from drtk.training.config import RerankerSettings
+from drtk.training.example_order import JudgedPairs, pair_count
 from drtk.training.examples import PackedExamples
-from drtk.training.judged_pairs import JudgedPairs, pair_count
 from drtk.training.reranker import binary_terms, listwise_terms, plan, reranker_objective
 
 FIRST, SECOND = [2.0, 1.0, 0.5, -1.0], [1.5, 1.2, 0.5, -0.5]
@@ -189,11 +189,12 @@ def test_wishes_that_contradict_each_other_are_refused(given: dict[str, Any], to
 
 
 def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
-    from drtk.errors import RecordError
-    from drtk.io.intake import Intake
-    from drtk.io.pair_vectors import PairVectors
-    from drtk.training.list_reranker import Collate, read_lists
     from tests.unit.io.test_pair_vectors import pair_folder
+
+    from drtk.data.embeddings import PairVectors
+    from drtk.errors import RecordError
+    from drtk.runtime.inputs import Intake
+    from drtk.training.list_reranker import Collate, read_lists
 
     folder = pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["c"], "q3": ["a"]})
     vectors = PairVectors(str(folder))
@@ -213,10 +214,11 @@ def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
 
 
 def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path) -> None:
-    from drtk.io.intake import Intake
-    from drtk.io.pair_vectors import PairVectors
-    from drtk.training import list_reranker
     from tests.unit.io.test_pair_vectors import pair_folder
+
+    from drtk.data.embeddings import PairVectors
+    from drtk.runtime.inputs import Intake
+    from drtk.training import list_reranker
 
     vectors = PairVectors(str(pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["c"]})))
     run, settings = tmp_path / "run", merge(RerankerSettings, load_preset("hlatr").settings, {"depth": 2})

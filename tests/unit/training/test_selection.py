@@ -8,14 +8,14 @@ import pytest
 from torch import nn
 
 from drtk.errors import DrtkError
-from drtk.training.selection import Selection
+from drtk.training.best_checkpoint import Selection
 
 
 def test_a_measurement_that_equals_the_best_is_not_called_worse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr("drtk.training.selection.say", told.append)
+    monkeypatch.setattr("drtk.training.best_checkpoint.say", told.append)
     values = iter([0.5, 0.5, 0.4])
     selection = Selection(nn.Linear(1, 1), lambda: {"nDCG": next(values)}, tmp_path, by="nDCG", every=1)
     for step in range(3):

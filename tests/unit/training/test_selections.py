@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from drtk.training.selection import Selection
-from drtk.training.selections import Selections, folder_of
+from drtk.training.best_checkpoint import Selection, Selections, folder_of
 
 RANKS = {"a": [5.0, 3.0, 4.0, 2.0], "b": [1.0, 2.0, 6.0, 6.0]}  # of the measurements, which come every ten steps
 

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError, UsageError
-from drtk.settings.finetuning import RetrieverSettings
-from drtk.training.arguments import passed_through, training_arguments
-from drtk.training.checkpoints import cut_log, last_checkpoint
+from drtk.training.arguments import Plan, passed_through, training_arguments
+from drtk.training.best_checkpoint import cut_log, last_checkpoint
+from drtk.training.config import RetrieverSettings
 from drtk.training.retriever import plan
-from drtk.training.schedule import Plan
 from tests.running import torchrun
 
 GIVEN = {

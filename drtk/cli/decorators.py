@@ -1,0 +1,251 @@
+"""Options and decorators that commands share."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from drtk.cli.options import command_name, recorded, reshape, signature_of
+from drtk.config import check_integer
+from drtk.errors import DrtkError, OutputClosed, UsageError
+from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.inputs import Intake
+from drtk.runtime.manifest import outdated
+from drtk.runtime.progress import log, set_verbosity
+from drtk.runtime.sharding import WHOLE, parse_part
+from drtk.runtime.streams import STANDARD, check_outputs
+
+_FLAGS: dict[str, tuple[Any, Any]] = {
+    "resume": (Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")], False),
+    "force": (Annotated[bool, typer.Option("--force", help="Replace a finished output.")], False),
+    "skip_done": (
+        Annotated[
+            bool,
+            typer.Option("--skip-done", help="Do nothing where the output was made from the same inputs and settings."),
+        ],
+        False,
+    ),
+    "skip_bad": (
+        Annotated[
+            int,
+            typer.Option(
+                "--skip-bad", metavar="N", min=0, help="Leave out up to N unreadable records, and count them."
+            ),
+        ],
+        0,
+    ),
+    "with_files": (
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                "--with",
+                metavar="FILE",
+                help="Join a file of added fields by id, line by line; repeatable.",
+                show_default=False,
+            ),
+        ],
+        None,
+    ),
+    "bare": (
+        Annotated[bool, typer.Option("--bare", help="Write ids and the fields this command makes, nothing else.")],
+        False,
+    ),
+    "shard": (
+        Annotated[
+            str,
+            typer.Option("--shard", metavar="N/OF", help="Work on one part of several, on several machines or GPUs."),
+        ],
+        "1/1",
+    ),
+    "quiet": (Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings and errors.")], False),
+    "verbose": (Annotated[bool, typer.Option("--verbose", "-v", help="Say more; a fault shows its traceback.")], False),
+}
+OF_TRAINING = (
+    "lr",
+    "precision",
+    "gradient_checkpointing",
+    "log_every",
+    "save_every",
+)  # what --resume may have otherwise
+_NOT_RECORDED = {  # how it was run, not what was made: a run begun on one machine may go on on a cluster
+    *("resume", "force", "skip_done", "dry_run", "quiet", "verbose"),
+    *("runner", "ray_workers", "ray_address"),
+}
+
+
+def plain_command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A command with -q and -v and nothing else in common with others."""
+    return _common(function, ("quiet", "verbose"), None, shape="plain")
+
+
+def record_filter(
+    kind: str,
+    *,
+    passages: bool = False,
+    bare: bool = False,
+    parts: bool = False,
+    trains: str | None = None,
+    writes: tuple[str, ...] = (),
+) -> Callable[..., Any]:
+    """A command that reads records and writes records; it receives a FilterJob as `job`.
+
+    kind: what the output is called in its manifest. passages: it reads a corpus, so it takes --with.
+    bare: it adds fields, so it takes --bare. parts: each record for itself, so it takes --shard.
+    trains: the parameter that turns it into a maker of model folders where it is given; the job is a FolderJob then.
+    writes: the parameters that name additional output files.
+    """
+    flags = ["resume", "force", "skip_done", "skip_bad"]
+    flags += ["with_files"] * passages + ["bare"] * bare + ["shard"] * parts + ["quiet", "verbose"]
+
+    def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FilterJob | FolderJob:
+        if trains is not None and settings.get(trains) is not None:
+            flag = trains.replace("_", "-")
+            if given.get("bare") or given.get("with_files"):
+                raise UsageError(f"--{flag} makes a model; --bare and --with are for passages")
+            if parse_part(given.get("shard", "1/1")) != WHOLE:
+                raise UsageError(f"--{flag} makes a model; --shard is for passages")
+            return _folder_job(name, "model", output, settings, given, OF_TRAINING)
+        return FilterJob(
+            name,
+            kind,
+            output,
+            settings,
+            resume=given["resume"],
+            force=given["force"],
+            bare=given.get("bare", False),
+            side_files=tuple(given.get("with_files") or ()),
+            part=parse_part(given.get("shard", "1/1")),
+            intake=Intake(skip_bad=given["skip_bad"]),
+        )
+
+    return lambda function: _common(function, tuple(flags), make, shape="filter", writes=writes)
+
+
+def folder_maker(
+    kind: str,
+    *,
+    resume: bool = False,
+    passages: bool = False,
+    may_differ: tuple[str, ...] = (),
+    also: Callable[[dict[str, Any]], dict[str, Any]] = lambda settings: {},
+) -> Callable[..., Any]:
+    """A command that makes a folder; it receives a FolderJob as `job`.
+
+    resume: it can go on with unfinished work, and notices itself where its `source` is not what that was made from.
+    may_differ: settings that --resume may have otherwise: those of memory and speed, and what helps a run that failed
+    also: given the recorded settings, returns entries to add, such as the version of a computation that changed
+    A command with a parameter `dry_run` writes nothing where that is given, and needs no output then.
+    """
+    flags = ["resume"] * resume + ["force", "skip_done", "skip_bad"] + ["with_files"] * passages + ["quiet", "verbose"]
+
+    def make(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:
+        return _folder_job(name, kind, output, settings | also(settings), given, may_differ)
+
+    return lambda function: _common(function, tuple(flags), make, shape="folder")
+
+
+def _folder_job(
+    name: str,
+    kind: str,
+    output: str,
+    settings: dict[str, Any],
+    given: dict[str, Any],
+    may_differ: tuple[str, ...] = (),
+) -> FolderJob:
+    if output == STANDARD:
+        raise UsageError("--output must name a folder")
+    return FolderJob(
+        name,
+        kind,
+        output,
+        settings,
+        resumable="resume" in given,
+        resume=given.get("resume", False),
+        force=given["force"],
+        intake=Intake(skip_bad=given["skip_bad"]),
+        side_files=tuple(given.get("with_files") or ()),
+        may_differ=may_differ,
+    )
+
+
+def _common(
+    function: Callable[..., Any],
+    flags: tuple[str, ...],
+    make: Callable[..., Any] | None,
+    *,
+    shape: str,
+    writes: tuple[str, ...] = (),
+) -> Callable[..., Any]:
+    """Add the options that commands of this shape share; set `shape`, `common_flags` and `writes` as attributes."""
+    name = command_name(function)
+    parameters = signature_of(function)
+    parameters.pop("job", None)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **given: Any) -> Any:
+        set_verbosity(quiet=given["quiet"], verbose=given["verbose"])
+        for option, value in given.items():
+            check_integer("--" + option.replace("_", "-"), value)
+        common = {flag: given.pop(flag) for flag in flags}
+        if make is None:
+            return _run(function, *args, **given)
+        settings = {key: value for key, value in recorded(given | common).items() if key not in _NOT_RECORDED}
+        output = settings.pop("output")
+        dry_run = given.get("dry_run", False)
+        if not output and not dry_run:
+            raise UsageError("--output: name what to make")
+        check_outputs({"--output": output} | {f"--{key.replace('_', '-')}": settings.get(key) for key in writes})
+        if common["skip_done"] and not dry_run and output == STANDARD:
+            raise UsageError("--skip-done needs a named output: -o")
+        job = make(name, output, settings, common)
+        if not dry_run:
+            recovered = job.recover()
+            if common["skip_done"] or (recovered and job.resume):
+                changed = outdated(output, job.settings, program=name)
+                if changed == []:
+                    log(f"{name}: {output} is up to date")
+                    return None
+                if changed:
+                    log(f"{name}: {output} is out of date; changed: {_some(changed)}")
+        try:
+            if not dry_run:
+                job.check()
+            return _run(function, *args, **given, job=job)
+        except BaseException as error:
+            if isinstance(job, FolderJob):
+                job.abandon()
+            if not isinstance(error, OSError) or error.filename or error.errno == errno.EPIPE:
+                raise
+            # A full disk tells no name of its own; numpy's "… requested and … written" has no number either.
+            raise DrtkError(f"{output}: {error.strerror or error}") from error
+        finally:
+            if isinstance(job, FolderJob):
+                job.release()
+
+    extra = [
+        inspect.Parameter(flag, inspect.Parameter.KEYWORD_ONLY, annotation=_FLAGS[flag][0], default=_FLAGS[flag][1])
+        for flag in flags
+    ]
+    wrapper.shape, wrapper.common_flags, wrapper.writes = shape, flags, writes  # type: ignore[attr-defined]
+    return reshape(wrapper, [*parameters.values(), *extra])
+
+
+def _run(function: Callable[..., Any], *args: Any, **given: Any) -> Any:
+    """Call a command; two faults that Typer would take for its own are told apart first."""
+    try:
+        return function(*args, **given)
+    except BrokenPipeError as error:  # of a plain print: Typer would make it status 1
+        raise OutputClosed("the reader of the output went away") from error
+    except EOFError as error:  # Typer would say "Aborted!" and nothing else
+        raise RuntimeError("input ended where more was expected") from error
+
+
+def _some(names: list[str], most: int = 4) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,0 +1,84 @@
+"""Arrays on disk, and lists of numbers of different lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import numpy as np
+
+from drtk.errors import DrtkError
+
+
+def read_array(path: Path, *, dimensions: int = 1, mmap: Literal["r", "c"] | None = None) -> np.ndarray:
+    """Return the array in a .npy file. Raises DrtkError if it is damaged or has another number of dimensions."""
+    try:
+        found: np.ndarray = np.load(path, mmap_mode=mmap, allow_pickle=False)
+        if not isinstance(found, np.ndarray) or found.ndim != dimensions:
+            raise ValueError(f"expected an array of {dimensions} dimensions")
+    except OSError as error:
+        raise DrtkError(f"{path}: {error.strerror or 'is damaged'}; rebuild the folder") from error
+    except Exception as error:  # numpy's parsers raise ValueError, EOFError, BadZipFile, SyntaxError, OverflowError ...
+        raise DrtkError(f"{path}: is damaged; rebuild the folder") from error
+    return found
+
+
+class RaggedWriter:
+    """Writes `NAME.values` and `NAME.starts` in a folder, row after row; holds nothing but the files' buffers."""
+
+    def __init__(self, folder: Path, name: str, dtype: str) -> None:
+        self._dtype = np.dtype(dtype)
+        self._values: BinaryIO = open(folder / f"{name}.values", "wb", buffering=1 << 20)  # noqa: SIM115 - closed by close
+        self._starts: BinaryIO = open(folder / f"{name}.starts", "wb", buffering=1 << 16)  # noqa: SIM115
+        self._starts.write(np.zeros(1, np.int64).tobytes())
+        self.rows = 0
+        self.end = 0  # values so far
+
+    def extend(self, rows: Sequence[np.ndarray]) -> None:
+        """Append rows, (values,) each."""
+        if not rows:
+            return
+        self._values.write(np.concatenate(rows).astype(self._dtype, copy=False).tobytes())
+        starts = self.end + np.cumsum([len(row) for row in rows], dtype=np.int64)
+        self._starts.write(starts.tobytes())
+        self.rows += len(rows)
+        self.end = int(starts[-1])
+
+    def close(self) -> None:
+        """Write what is left in the buffers."""
+        self._values.close()
+        self._starts.close()
+
+
+class Ragged:
+    """Rows that a RaggedWriter wrote, mapped into memory: `rows[i]` is (values,), a view of the file."""
+
+    def __init__(self, folder: Path, name: str, dtype: str) -> None:
+        self._values = mapped(folder / f"{name}.values", dtype)
+        self._starts = mapped(folder / f"{name}.starts", "int64")  # (rows + 1,)
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self._values[self._starts[row] : self._starts[row + 1]]
+
+    def bounds(self, row: int) -> tuple[int, int]:
+        """Where the values of a row begin and end."""
+        return int(self._starts[row]), int(self._starts[row + 1])
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(rows,) int64: how many values each row has."""
+        return np.diff(self._starts)
+
+
+def mapped(path: Path, dtype: str) -> np.ndarray:
+    """The numbers of a file, mapped into memory for reading; an empty file has none.
+
+    Raises OSError where the file cannot be read.
+    """
+    if path.stat().st_size == 0:
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)

@@ -1,0 +1,192 @@
+"""From one format of the field into another, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from drtk.data import formats
+from drtk.data.config import ConversionSettings
+from drtk.data.examples import FoundExample
+from drtk.data.jsonl import admitted, dump, read_passages, read_queries
+from drtk.data.writers import FORMATS, TABLES, Format
+from drtk.errors import MismatchError, UsageError
+from drtk.records import Example, Query
+from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.inputs import Intake, spooled
+from drtk.runtime.manifest import inputs_named, is_done
+from drtk.runtime.progress import log
+from drtk.runtime.streams import is_stream
+
+if TYPE_CHECKING:
+    from drtk.data.corpus_store import CorpusStore
+
+WINDOW = 100  # training examples between two places to go on from
+_OPENING, _CLOSING = "opening", "closing"
+
+
+def convert(sources: Sequence[str], settings: ConversionSettings, job: FilterJob) -> None:
+    """Write the records of a source in another format, and on request the texts found in them.
+
+    Of several sources, which are for examples alone, the records follow one another.
+
+    Raises UsageError for a choice that cannot be meant, MismatchError for an id the given texts lack.
+    """
+    kind, name = _choice(settings)
+    if job.side_files and kind != "passages":
+        raise UsageError("--with adds fields to passages: --as passages")
+    job.kind = "corpus" if kind == "passages" else kind
+    source = sources[0]
+    if len(sources) > 1 and (kind != "examples" or name in TABLES or settings.corpus_out or settings.queries_out):
+        raise UsageError(
+            "several inputs are for --as examples, and not for tables, --corpus-out and --queries-out, which read twice"
+        )
+    sides = _side_jobs(settings, job)
+    if sides or (name in TABLES and any(map(is_stream, (source, *job.side_files)))):
+        holder: AbstractContextManager[str] = spooled(source, job.intake, job.side_files)
+    else:
+        holder = nullcontext(source)
+    with holder:
+        for side, read in sides:
+            side.intake.stand_ins = job.intake.stand_ins
+            side.run(read(source, intake=side.intake), lambda window: map(dump, window), unit=side.kind)
+        if name in TABLES:
+            FORMATS[kind].load(name)(lambda intake: records(source, kind, intake, job.side_files), kind, job)
+            return
+        form: Format[Any] = FORMATS[kind].load(name)
+        complete = None
+        if kind == "examples":
+            complete = _Completion(form, settings, job.intake)
+            job.window = WINDOW  # each may bring a hundred texts
+        every = chain.from_iterable(records(each, kind, job.intake, job.side_files) for each in sources)
+        _write(every, form, job, complete)
+    if kind == "examples" and not form.needs and not sides and job.counts.get(_MINTED):
+        log("ids were made from texts, which are not in the output: --corpus-out and --queries-out write them")
+
+
+def records(source: str, kind: str, intake: Intake, side_files: Sequence[str] = ()) -> Iterator[Any]:
+    """The records of a source, read as `kind`; bad ones go to the intake."""
+    if kind == "passages":
+        return read_passages(source, intake=intake, side_files=side_files)
+    if kind == "queries":
+        return read_queries(source, intake=intake)
+    found = {"qrels": formats.judgements, "run": formats.hits, "examples": formats.examples}[kind]
+    if kind == "examples" and formats.is_triples(source, intake):
+        found = formats.triples
+    return admitted(found(source, intake), source, intake)  # type: ignore[operator]
+
+
+def _choice(settings: ConversionSettings) -> tuple[str, str]:
+    if settings.kind is None:
+        raise UsageError(f"--as is needed: one of {', '.join(FORMATS)}")
+    registry = FORMATS[settings.kind]
+    name = registry.check(settings.to or next(iter(registry)))
+    if settings.kind != "examples":
+        for value, flag in ((settings.corpus, "corpus"), (settings.queries, "queries")):
+            if value is not None:
+                raise UsageError(f"--{flag} goes with --as examples")
+        if settings.corpus_out or settings.queries_out:
+            raise UsageError("--corpus-out and --queries-out go with --as examples; --as passages reads the texts")
+    return settings.kind, name
+
+
+def _side_jobs(settings: ConversionSettings, job: FilterJob) -> list[tuple[FilterJob, Callable[..., Iterator[Any]]]]:
+    """The jobs that write the texts found on the way, one reading each, so that each is atomic and resumable itself."""
+    wanted: list[tuple[str | None, str, Callable[..., Iterator[Any]]]] = [
+        (settings.corpus_out, "corpus", read_passages),
+        (settings.queries_out, "queries", read_queries),
+    ]
+    jobs = []
+    for output, kind, read in wanted:
+        if output is None:
+            continue
+        recorded = {"sources": job.settings["sources"], "texts": kind, "skip_bad": job.settings["skip_bad"]}
+        side = FilterJob("convert", kind, output, recorded, resume=job.resume, force=job.force)
+        side.intake.skip_bad = job.intake.skip_bad
+        side.recover()
+        if job.resume and is_done(output, recorded, program="convert"):
+            continue
+        side.check()
+        jobs.append((side, read))
+    return jobs
+
+
+class _Completion:
+    """Adds to examples the texts their format needs, from --queries and --corpus where they did not come with them."""
+
+    def __init__(self, form: Format[Any], settings: ConversionSettings, intake: Intake) -> None:
+        self._form, self._settings, self._intake = form, settings, intake
+        self._queries: dict[str, Query] | None = None
+        self._corpus: CorpusStore | None = None
+
+    def __call__(self, window: list[FoundExample]) -> list[FoundExample]:
+        if "query" in self._form.needs:
+            window = [found if found.query is not None else self._with_query(found) for found in window]
+        if "passages" in self._form.needs:
+            lacking = {id for found in window if not found.passages for id in _ids(found.example)}
+            texts = dict(zip(lacking, self._store().many(list(lacking)), strict=True)) if lacking else {}
+            window = [
+                found if found.passages else replace(found, passages=tuple(texts[id] for id in _ids(found.example)))
+                for found in window
+            ]
+        return window
+
+    def _with_query(self, found: FoundExample) -> FoundExample:
+        if self._queries is None:
+            if self._settings.queries is None:
+                raise UsageError("this format holds the questions' texts, the input their ids alone: --queries FILE")
+            self._queries = {query.id: query for query in read_queries(self._settings.queries, intake=self._intake)}
+        query = self._queries.get(found.example.query_id)
+        if query is None:
+            raise MismatchError(f"{self._settings.queries}: has no query '{found.example.query_id}'")
+        return replace(found, query=query)
+
+    def _store(self) -> CorpusStore:
+        if self._corpus is None:
+            if self._settings.corpus is None:
+                raise UsageError("this format holds the passages' texts, the input their ids alone: --corpus FILE")
+            from drtk.data.corpus_store import CorpusStore
+
+            self._corpus = CorpusStore.open(self._settings.corpus)
+            self._intake.inputs += inputs_named({"corpus": self._settings.corpus})
+        return self._corpus
+
+
+def _ids(example: Example) -> tuple[str, ...]:
+    return example.positives + example.negatives
+
+
+_MINTED = "examples with ids made from texts"
+
+
+def _write(stream: Iterator[Any], form: Format[Any], job: FilterJob, complete: _Completion | None) -> None:
+    framed = bool(form.header or form.footer)
+
+    def work(window: list[Any]) -> Iterator[bytes]:
+        found = [record for record in window if record is not _OPENING and record is not _CLOSING]
+        if complete is not None:
+            found = complete(found)
+            minted = sum(record.minted for record in found)
+            if minted:
+                job.counts[_MINTED] = job.counts.get(_MINTED, 0) + minted
+        if window[0] is _OPENING:
+            yield form.header
+        written = job.counts.get("out", 0)
+        for record in found:
+            line = form.write(record, job.counts)
+            yield form.between + line if written else line
+            written += 1
+        if framed:  # the frame is no record: the counts of the job itself would have it so
+            job.counts["in"] = job.counts["out"] = written
+        if window[-1] is _CLOSING:
+            yield form.footer
+
+    def frame() -> Iterator[Any]:
+        yield _OPENING
+        yield from stream
+        yield _CLOSING
+
+    job.run(frame() if framed else stream, work)

@@ -1,0 +1,221 @@
+"""Texts by id out of corpora larger than memory, through an offset index that is built once.
+
+The index is two sorted arrays on disk (a 64-bit hash of each id, and where its line lies); a look-up is a binary
+search and one read. Hashes may collide, so the id on the line found is always compared. A corpus that is compressed,
+or not JSONL, is first written out as plain JSONL beside its index. Everything is kept under $DRTK_CACHE (default
+~/.cache/drtk), keyed by the digest of the corpus, so that a copy or a renamed file finds it again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from drtk.data.arrays import read_array
+from drtk.data.jsonl import dump, read_passages
+from drtk.data.rows import parse_row, passage_from
+from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.records import Passage
+from drtk.runtime.atomic import write_json
+from drtk.runtime.cache import cache_folder, content_digest, hash_of, replace_folder
+from drtk.runtime.integrity import add_digest, files_in, is_intact, record_files
+from drtk.runtime.progress import log, track
+from drtk.runtime.streams import is_stream, max_line_bytes, name_of, raw_lines
+
+_BLOCK = 1 << 20
+VERSION = 1  # of the index files; another number means another folder
+META = "meta.json"
+
+
+class CorpusStore:
+    """Passages by id. Open one with `CorpusStore.open`; it holds a file descriptor until closed or collected."""
+
+    def __init__(self, text: Path, folder: Path, *, source: Path | None = None) -> None:
+        self._hashes = read_array(folder / "hashes.npy", mmap="r")  # (passages,), ascending
+        self._offsets = read_array(folder / "offsets.npy", mmap="r")  # (passages,), in bytes
+        self._lengths = read_array(folder / "lengths.npy", mmap="r")  # (passages,), in bytes
+        self.path = text
+        self._source = source or text
+        # pread, not a memory map: pages of the text never count as this process's memory.
+        self._file = os.open(text, os.O_RDONLY)
+
+    @classmethod
+    def open(cls, source: str | Path) -> CorpusStore:
+        """The store of a corpus in any format drtk reads; indexes it first where that was not done before.
+
+        Raises RecordError (file:line) for a corpus that cannot be read or repeats an id.
+        """
+        if is_stream(str(source)):
+            raise DrtkError(f"{name_of(str(source))}: a corpus to look texts up in must be a file, not a stream")
+        path = Path(source)
+        if not path.exists():
+            raise DrtkError(f"{path}: No such file or directory")
+        folder = cache_folder() / "corpora" / f"{content_digest(path)}-{VERSION}"
+        if not is_intact(folder, META):
+            if folder.exists():
+                log(f"{folder}: is damaged or from an older version; rebuilding it")
+            _build(path, folder)
+        text = folder / "corpus.jsonl"
+        return cls(text if text.exists() else path, folder, source=path)
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def __contains__(self, id: str) -> bool:
+        return self.get(id) is not None
+
+    def __getitem__(self, id: str) -> Passage:
+        passage = self.get(id)
+        if passage is None:
+            raise MismatchError(f"{self.path}: has no passage '{id}'")
+        return passage
+
+    def get(self, id: str) -> Passage | None:
+        """The passage called `id`, or None."""
+        wanted = hash_of(id)
+        position = int(self._hashes.searchsorted(np.uint64(wanted)))
+        while position < len(self._hashes) and int(self._hashes[position]) == wanted:
+            passage = self._read(int(self._offsets[position]), int(self._lengths[position]))
+            if passage.id == id:
+                return passage
+            position += 1
+        return None
+
+    def many(self, ids: Sequence[str]) -> list[Passage]:
+        """The passages called `ids`, in that order; reads in the order of the file. MismatchError for the first unknown id."""
+        wanted = np.fromiter((hash_of(id) for id in ids), dtype=np.uint64, count=len(ids))
+        positions = self._hashes.searchsorted(wanted)
+        offsets = self._offsets[np.minimum(positions, len(self) - 1)] if len(self) else positions
+        found: list[Passage | None] = [None] * len(ids)
+        for index in np.argsort(offsets, kind="stable"):
+            position = int(positions[index])
+            if position < len(self) and self._hashes[position] == wanted[index]:
+                passage = self._read(int(self._offsets[position]), int(self._lengths[position]))
+                found[index] = passage if passage.id == ids[index] else self.get(ids[index])
+        return [passage if passage is not None else self[id] for id, passage in zip(ids, found, strict=True)]
+
+    def place(self, id: str) -> str:
+        """Where a passage stands, as complaints begin: `file:line`, the file alone where its lines are not the store's."""
+        if self._source != self.path:
+            return str(self._source)
+        for position in np.flatnonzero(self._hashes == np.uint64(hash_of(id))):
+            if self._read(int(self._offsets[position]), int(self._lengths[position])).id == id:
+                return f"{self.path}:{1 + self._lines_before(int(self._offsets[position]))}"
+        return str(self.path)
+
+    def _lines_before(self, offset: int) -> int:
+        blocks = range(0, offset, _BLOCK)
+        return sum(os.pread(self._file, min(_BLOCK, offset - at), at).count(b"\n") for at in blocks)
+
+    def missing(self, ids: Iterable[str]) -> Iterator[str]:
+        """Those of `ids` the corpus does not have, decided by their hashes alone (no text is read)."""
+        for id in ids:
+            wanted = np.uint64(hash_of(id))
+            position = int(self._hashes.searchsorted(wanted))
+            if position == len(self._hashes) or self._hashes[position] != wanted:
+                yield id
+
+    def ids(self) -> Iterator[str]:
+        """All ids, in the order of the file."""
+        return (passage.id for passage in self)
+
+    def __iter__(self) -> Iterator[Passage]:
+        for position in np.argsort(self._offsets, kind="stable"):
+            yield self._read(int(self._offsets[position]), int(self._lengths[position]))
+
+    def _read(self, offset: int, length: int) -> Passage:
+        return passage_from(parse_row(os.pread(self._file, length, offset)))
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __del__(self) -> None:
+        if getattr(self, "_file", -1) >= 0:
+            self.close()
+
+
+def _build(path: Path, folder: Path) -> None:
+    """Index a corpus into `folder`, by way of a temporary one, so that a half-made index is never seen."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    making = Path(tempfile.mkdtemp(dir=folder.parent, prefix="making-"))
+    log(f"indexing {path} for look-ups by id (once)")
+    try:
+        hashes, offsets, lengths = array("Q"), array("Q"), array("I")
+        located = _located(path) if _is_plain_jsonl(path) else _unpacked(path, making / "corpus.jsonl")
+        for id, offset, length in track(located, "index corpus", unit="passages"):
+            hashes.append(hash_of(id))
+            offsets.append(offset)
+            lengths.append(length)
+        keys = np.frombuffer(hashes, dtype=np.uint64) if hashes else np.empty(0, np.uint64)
+        order = np.argsort(keys, kind="stable")
+        np.save(making / "hashes.npy", keys[order])
+        np.save(making / "offsets.npy", np.array(offsets, dtype=np.uint64)[order])
+        np.save(making / "lengths.npy", np.array(lengths, dtype=np.uint32)[order])
+        _refuse_duplicates(path, making)
+        write_json(making / META, add_digest({"files": record_files(making, files_in(making), times=True)}))
+        replace_folder(making, folder)
+    except OSError as error:
+        if not folder.exists():  # otherwise another process was quicker, and its index is as good
+            raise DrtkError(f"{error.filename or making}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def _is_plain_jsonl(path: Path) -> bool:
+    """Whether lines of the file are passages as they stand, to judge by the first."""
+    if path.is_dir():
+        return False
+    with open(path, "rb") as file:
+        if file.read(1) != b"{":
+            return False
+        file.seek(0)
+        try:
+            passage_from(parse_row(file.readline(max_line_bytes())))
+        except ValueError:
+            return False  # training data, perhaps, which holds passages; the reader of all formats will know
+        return True
+
+
+def _located(path: Path) -> Iterator[tuple[str, int, int]]:
+    """(id, offset, length) of the lines of a plain JSONL file, which stays where it is."""
+    offset = 0
+    with open(path, "rb", buffering=1 << 20) as file:
+        for number, line in enumerate(raw_lines(file, str(path)), start=1):
+            if line.strip():
+                try:
+                    yield passage_from(parse_row(line)).id, offset, len(line)
+                except ValueError as error:
+                    raise RecordError(f"{path}:{number}", str(error)) from error
+            offset += len(line)
+
+
+def _unpacked(path: Path, target: Path) -> Iterator[tuple[str, int, int]]:
+    """(id, offset, length) of passages as they are written to `target` as plain JSONL."""
+    offset = 0
+    with open(target, "wb", buffering=1 << 20) as file:
+        for passage in read_passages(str(path)):
+            line = dump(passage)
+            file.write(line)
+            yield passage.id, offset, len(line)
+            offset += len(line)
+
+
+def _refuse_duplicates(path: Path, folder: Path) -> None:
+    hashes = read_array(folder / "hashes.npy")
+    repeated = np.flatnonzero(hashes[1:] == hashes[:-1])
+    if not len(repeated):
+        return
+    text = folder / "corpus.jsonl"
+    store = CorpusStore(text if text.exists() else path, folder)
+    for position in repeated:
+        twins = [store._read(int(store._offsets[p]), int(store._lengths[p])).id for p in (position, position + 1)]
+        if twins[0] == twins[1]:
+            raise RecordError(str(path), f"duplicate id '{twins[0]}'; drtk validate lists all of them")

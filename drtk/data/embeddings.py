@@ -1,0 +1,311 @@
+"""Read and write embedding shards, and vectors of (query, document) pairs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import orjson
+
+from drtk.data.arrays import read_array
+from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.runtime.atomic import commit, write_json
+from drtk.runtime.integrity import check_object, read_json
+from drtk.runtime.manifest import FOLDER_MANIFEST, read_manifest
+from drtk.runtime.progress import warn
+from drtk.runtime.streams import name_of
+
+KIND = "embeddings"
+JOURNAL = "shards.json.part"
+PAIR = "pair"  # the role of a folder that holds vectors of pairs of a query and a document
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Some rows of an embeddings folder; ids and vectors are loaded lazily.
+
+    pairs: each id is that of a query and that of a document, separated by a tab
+    """
+
+    folder: Path
+    number: int
+    rows: int
+    dimension: int
+    pairs: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.number:05d}"
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The ids, row by row. Raises DrtkError if there are more or fewer than vectors, or if one is not one word."""
+        path = self.folder / f"{self.name}.ids"
+        try:
+            found = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DrtkError(f"{path}: cannot be read: {error}") from error
+        if len(found) != self.rows:
+            raise MismatchError(f"{path}: holds {len(found):,} ids; expected {self.rows:,}")
+        for row, id in enumerate(found, start=1):
+            if id.split() != (id.split("\t", 1) if self.pairs else [id]):
+                problem = f"id {id!r} contains white space" if id.strip() else "the id is blank"
+                raise RecordError(f"{path}:{row}", f"{problem}; an id must be one word")
+        return found
+
+    @cached_property
+    def vectors(self) -> np.ndarray:
+        """(rows, dimension), float32 or float16, memory-mapped. Raises DrtkError where the file is damaged."""
+        path = self.folder / f"{self.name}.npy"
+        found = read_array(path, dimensions=2, mmap="r")
+        if found.shape != (self.rows, self.dimension):
+            raise MismatchError(f"{path}: has the shape {found.shape}; expected {(self.rows, self.dimension)}")
+        return found
+
+
+def check_finite(shard: Shard, vectors: np.ndarray, rows: np.ndarray | Sequence[int]) -> None:
+    """Raise DrtkError for the first of `vectors`, (rows, dimension), that has NaN or infinite numbers.
+
+    rows: the row of each vector in the shard
+    """
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        row = int(rows[int(np.argmin(finite))])
+        raise DrtkError(
+            f"{shard.folder}/{shard.name}.npy: row {row}: the vector of '{shard.ids[row]}' has NaN or infinite numbers; "
+            "encode it again"
+        )
+
+
+def read_shards(folder: str | Path) -> list[Shard]:
+    """The shards of a finished embeddings folder, in the order of its corpus.
+
+    Raises MismatchError for a folder that is unfinished or of another kind.
+    """
+    manifest = read_manifest(folder, kind=KIND, dimension=int, shards=list)
+    place = f"{folder}/{FOLDER_MANIFEST}"
+    return [
+        Shard(
+            Path(folder),
+            number,
+            check_object(entry, place, rows=int)["rows"],
+            manifest["dimension"],
+            manifest.get("role") == PAIR,
+        )
+        for number, entry in enumerate(manifest["shards"])
+    ]
+
+
+class ShardWriter:
+    """Writes shards in order; each is whole or absent, and a journal remembers what each was made from.
+
+    Where the folder already holds shards of an interrupted run, `finished` says which need not be made again.
+    """
+
+    def __init__(self, folder: Path, *, dimension: int, dtype: str, model: str = "the model") -> None:
+        self.model = model  # named in errors
+        self.folder, self.dimension, self.dtype = folder, dimension, np.dtype(dtype)
+        self._journal = folder / JOURNAL
+        self._entries: list[dict[str, Any]] = read_json(self._journal) if self._journal.exists() else []
+        if not isinstance(self._entries, list) or not all(map(_is_entry, self._entries)):
+            raise DrtkError(f"{self._journal}: is not a list of finished shards; --force without --resume begins again")
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """[{"rows", "digest"}, …] of the shards written so far, as `meta.json` lists them."""
+        return list(self._entries)
+
+    @property
+    def rows(self) -> int:
+        return sum(entry["rows"] for entry in self._entries)
+
+    def finished(self, number: int, digest: str) -> bool:
+        """Whether shard `number` was written before. Raises MismatchError where it was made from other records."""
+        if number >= len(self._entries):
+            return False
+        if self._entries[number]["digest"] != digest:
+            raise MismatchError(f"{self.folder}: shard {number:05d} was made from other records; --force begins again")
+        return True
+
+    def write(self, ids: Sequence[str], vectors: np.ndarray, *, digest: str) -> None:
+        """Add the next shard: vectors (len(ids), dimension), stored in the writer's dtype.
+
+        Raises DrtkError on a full disk, and where a number is too large for float16 or is not a number.
+        """
+        if vectors.shape != (len(ids), self.dimension):
+            raise ValueError(f"vectors of shape {vectors.shape} for {len(ids)} ids of dimension {self.dimension}")
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(vectors, dtype=self.dtype)
+        if not np.isfinite(stored).all():
+            row = int(np.flatnonzero(~np.isfinite(stored).all(axis=1))[0])
+            raise DrtkError(
+                f"{self.model}: computes a vector of '{ids[row]}' with numbers that are NaN, infinite or too large for {self.dtype}"
+            )
+        name = f"{len(self._entries):05d}"
+        self._place(f"{name}.ids", lambda file: file.writelines(f"{id}\n".encode() for id in ids))
+        self._place(f"{name}.npy", lambda file: np.lib.format.write_array(file, stored, allow_pickle=False))
+        self._entries.append({"rows": len(ids), "digest": digest})
+        write_json(self._journal, self._entries)
+
+    def _place(self, name: str, fill: Callable[[IO[bytes]], object]) -> None:
+        """A file that is there whole, on disk, or not at all."""
+        final = self.folder / name
+        part = self.folder / f"{name}.part"
+        try:
+            with open(part, "wb") as file:
+                fill(file)
+                file.flush()
+                os.fsync(file.fileno())
+            commit(part, final)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise DrtkError(f"{final}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Take the journal away; meta.json is to list the shards from here on."""
+        self._journal.unlink(missing_ok=True)
+
+
+def _is_entry(item: Any) -> bool:
+    return isinstance(item, dict) and type(item.get("rows")) is int and isinstance(item.get("digest"), str)
+
+
+def records_digest(records: Iterable[Any]) -> str:
+    """A digest of records (blake2b, 16 bytes, hexadecimal), so that a resumed run can tell whether its input changed."""
+    digest = hashlib.blake2b(digest_size=16)
+    for record in records:
+        digest.update(orjson.dumps(record))
+    return digest.hexdigest()
+
+
+_KEPT = 4  # shards whose ids are kept: those of a run come in order
+
+
+def pair_id(query_id: str, doc_id: str) -> str:
+    """The id under which the vector of a pair is stored; ids hold no white space of their own."""
+    return f"{query_id}\t{doc_id}"
+
+
+def _query_of(pair: str) -> str:
+    return pair.partition("\t")[0]
+
+
+class PairVectors:
+    """The vectors of a finished folder, by query and document; in memory is a place for each query, not each pair.
+
+    scorer: what meta.json says of the cross-encoder that made them
+    Raises MismatchError for a folder of another kind, or one whose queries do not stand together.
+    """
+
+    def __init__(self, folder: str) -> None:
+        manifest = read_manifest(folder, kind=KIND, dimension=int)
+        if manifest.get("role") != PAIR:
+            raise MismatchError(
+                f"{folder}: holds vectors of texts; those of pairs are needed: drtk rerank RUN --vectors DIR"
+            )
+        self.folder = folder
+        self.scorer: dict[str, Any] = manifest.get("scorer") or {}
+        self._manifest = manifest
+        self._asked = self._reordered = 0
+        self.dimension = int(manifest["dimension"])
+        self._shards = read_shards(folder)
+        self._places: dict[str, tuple[int, int, int]] = {}  # shard, first row in it, rows
+        self._starts = np.cumsum([0, *(shard.rows for shard in self._shards)])
+        for number, shard in enumerate(self._shards):
+            at = 0
+            for query, rows in groupby(self._ids(shard), key=_query_of):
+                count = sum(1 for _ in rows)
+                if query in self._places:
+                    raise MismatchError(f"{folder}: holds query '{query}' at two places")
+                self._places[query] = (number, at, count)
+                at += count
+        self._kept: dict[int, list[str]] = {}
+
+    @staticmethod
+    def _ids(shard: Shard) -> list[str]:
+        return replace(shard).ids  # of its own: a shard keeps its list
+
+    @property
+    def run(self) -> str:
+        """The name of the run whose pairs these are."""
+        named = {value for value in self._manifest.get("settings", {}).values() if isinstance(value, str)}
+        return next(
+            (name_of(each["path"]) for each in self._manifest.get("inputs", []) if each["path"] not in named), "a run"
+        )
+
+    def warn_of_another_order(self, run: str) -> None:
+        """Warn where queries that were looked up have their documents in another order than when the vectors were made.
+
+        A list re-ranker reads the rank of a candidate beside its vector: those of retrieval, which a re-ranked run has no more.
+        """
+        if self._reordered:
+            warn(
+                f"{run}: {self._reordered:,} of {self._asked:,} queries have their documents in another order than in "
+                f"{self.run}, whose pairs {self.folder} holds: a list re-ranker reads ranks of retrieval"
+            )
+        self._asked = self._reordered = 0
+
+    def rows(self, query_id: str, doc_ids: Iterable[str]) -> np.ndarray:
+        """The row of each pair, (documents,), int64; -1 where there is no vector."""
+        number, first, count = self._places.get(query_id, (-1, 0, 0))
+        if number < 0:
+            return np.array([-1 for _ in doc_ids], dtype=np.int64)
+        if number not in self._kept:
+            while len(self._kept) >= _KEPT:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[number] = self._ids(self._shards[number])
+        own = self._kept[number][first : first + count]
+        start = int(self._starts[number]) + first
+        places = {id.partition("\t")[2]: start + row for row, id in enumerate(own)}
+        rows = np.array([places.get(id, -1) for id in doc_ids], dtype=np.int64)
+        self._asked += 1
+        self._reordered += bool((np.diff(rows[rows >= 0]) < 0).any())
+        return rows
+
+    def vectors(self, rows: Sequence[int] | array[int] | np.ndarray) -> np.ndarray:
+        """The vectors of rows that `rows` gave, (len(rows), dimension), float32."""
+        wanted = np.asarray(rows, dtype=np.int64)
+        out = np.empty((len(wanted), self.dimension), dtype=np.float32)
+        numbers = np.searchsorted(self._starts, wanted, side="right") - 1
+        for number in np.unique(numbers):
+            chosen = numbers == number
+            shard, rows_in = self._shards[number], wanted[chosen] - self._starts[number]
+            out[chosen] = shard.vectors[rows_in]
+            check_finite(shard, out[chosen], rows_in)
+        return out
+
+
+class PairWriter:
+    """Writes the vectors of a run's windows, a shard each, beside an output that may be resumed."""
+
+    def __init__(self, writer: ShardWriter) -> None:
+        self._writer = writer
+
+    def write(self, ids: Sequence[str], vectors: np.ndarray, *, before: int) -> None:
+        """Add the pairs of a window; nothing where they were written before a crash.
+
+        before: pairs of the windows whose output is finished
+        Raises MismatchError where the folder does not hold exactly those.
+        """
+        if not len(ids):
+            return
+        digest, rows = records_digest(ids), 0
+        if self._writer.rows == before:
+            self._writer.write(ids, vectors, digest=digest)
+            return
+        for entry in self._writer.entries:
+            if rows == before and entry == {"rows": len(ids), "digest": digest}:
+                return
+            rows += entry["rows"]
+        raise MismatchError(
+            f"{self._writer.folder}: holds {self._writer.rows:,} vectors, but the output has {before:,} pairs; "
+            "--force without --resume begins again"
+        )

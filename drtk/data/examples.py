@@ -1,0 +1,270 @@
+"""Training data in the shapes of the field: ids, or whole texts, as examples and the texts that came with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from drtk.data.rows import (
+    PASSAGE_IDS,
+    Row,
+    example_from,
+    identifier,
+    metadata_of,
+    minted,
+    query_from,
+    strings_of,
+    take,
+    text_of,
+)
+from drtk.records import Example, Passage, Query
+
+# Names of a negative's source where the file itself gives none.
+DPR_HARD, DPR_OTHER = "hard", "other"
+_QUERY_FIELDS = ("query_id", "qid", "query", "question", "query_text", "answers", "answer")
+_MARKS = ("positives", "positive_passages", "positive_document_ids", "positive_ctxs", "ctxs", "pos")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundExample:
+    """An example, which may lack positives, and the texts that came with it, in the order of its ids.
+
+    minted: some passage had no id and got one made from its text, so ids alone do not lead to a corpus.
+    systems: what each system found, with scores where they are known, where the file lists several (sentence-transformers).
+    """
+
+    example: Example
+    query: Query | None = None
+    passages: tuple[Passage, ...] = ()
+    minted: bool = False
+    systems: dict[str, dict[str, float | None]] | None = None
+
+
+def is_example(row: Row) -> bool:
+    """Whether a row is training data (or DPR's retrieval results), not a passage or a query."""
+    return "_id" not in row and any(name in row for name in _MARKS)
+
+
+def found_example(row: Row) -> FoundExample:
+    """The example on a row of any known shape; ValueError saying what is wrong otherwise."""
+    row = row.copy()
+    for mark, parse in _SHAPES:
+        if mark in row:
+            return parse(row)
+    raise ValueError(f"no training example: none of {', '.join(_MARKS)} is there")
+
+
+def query_id_of(row: Row) -> str:
+    """The query's id on a row of any known shape, without a look at its passages where it is named; ValueError otherwise."""
+    named = [name for name in ("query_id", "qid") if name in row]
+    if len(named) != 1:  # which of two counts is for the shape to say
+        return found_example(row).example.query_id
+    return identifier(row[named[0]], named[0])
+
+
+def _drtk_or_simlm(row: Row) -> FoundExample:
+    if not isinstance(row["positives"], dict):
+        return FoundExample(example_from(row))
+    query = _query(row)
+    sides: dict[str, tuple[str, ...]] = {}
+    scores: dict[str, list[float]] = {}
+    for side in ("positives", "negatives"):
+        given = row.pop(side, {})
+        if not isinstance(given, dict) or not isinstance(given.get("doc_id"), list):
+            raise ValueError(f"'{side}' must be an object with 'doc_id' and 'score'")
+        sides[side] = tuple(identifier(id, f"{side}.doc_id") for id in given["doc_id"])
+        if given.get("score"):
+            scores[side] = _numbers(given["score"], f"{side}.score", len(sides[side]))
+    return FoundExample(_example(query, sides["positives"], sides["negatives"], row, scores=scores), query)
+
+
+def _tevatron(row: Row) -> FoundExample:
+    query = _query(row)
+    positives = _contexts(row.pop("positive_passages"), "positive_passages")
+    negatives = _contexts(row.pop("negative_passages", []), "negative_passages")
+    return _with_texts(query, positives, negatives, row)
+
+
+def _tevatron_ids(row: Row) -> FoundExample:
+    query = _query(row)
+    sides = [
+        tuple(identifier(id, name) for id in _list(row.pop(name, []), name))
+        for name in ("positive_document_ids", "negative_document_ids")
+    ]
+    return FoundExample(_example(query, sides[0], sides[1], row), query)
+
+
+def _dpr(row: Row) -> FoundExample:
+    query = _query(row)
+    hard = _contexts(row.pop("hard_negative_ctxs", []), "hard_negative_ctxs")
+    other = _contexts(row.pop("negative_ctxs", []), "negative_ctxs")
+    positives = _contexts(row.pop("positive_ctxs"), "positive_ctxs")
+    sources = [DPR_HARD] * len(hard) + [DPR_OTHER] * len(other)
+    return _with_texts(query, positives, hard + other, row, sources={"negatives": sources} if sources else None)
+
+
+def _dpr_results(row: Row) -> FoundExample:
+    """DPR's retrieval results: what holds the answer is a positive, the rest are negatives."""
+    query = _query(row)
+    contexts = _list(row.pop("ctxs"), "ctxs")
+    texts = _contexts(contexts, "ctxs")
+    right = [isinstance(context, dict) and bool(context.get("has_answer")) for context in contexts]
+    positives = [text for text, is_right in zip(texts, right, strict=True) if is_right]
+    negatives = [text for text, is_right in zip(texts, right, strict=True) if not is_right]
+    found = _with_texts(query, positives, negatives, row)
+    return FoundExample(found.example, query, tuple(passage for passage, _ in texts), found.minted)
+
+
+def result_hits(row: Row) -> tuple[Query, list[tuple[str, float]]]:
+    """The query and the (passage id, score) pairs, in their order, of a row of DPR's retrieval results."""
+    row = row.copy()
+    contexts = _list(take(row, "ctxs"), "ctxs")
+    hits = []
+    for position, ((passage, _), context) in enumerate(zip(_contexts(contexts, "ctxs"), contexts, strict=True)):
+        score = context.get("score", 1 / (position + 1))
+        hits.append((passage.id, _numbers([score], "ctxs.score", 1)[0]))
+    return _query(row), hits
+
+
+def _flag_or_sbert(row: Row) -> FoundExample:
+    positives = _list(row["pos"], "pos")
+    if "query" in row and all(isinstance(item, str) for item in positives):
+        return _flag(row)
+    return _sbert(row)
+
+
+def _flag(row: Row) -> FoundExample:
+    query = _query(row)
+    scores = {}
+    sides = []
+    for name, side in (("pos", "positives"), ("neg", "negatives")):
+        texts = strings_of(row.pop(name, []), name)
+        sides.append([(Passage(minted("p", "", text), text), True) for text in texts])
+        if row.get(f"{name}_scores"):
+            scores[side] = _numbers(row[f"{name}_scores"], f"{name}_scores", len(texts))
+        row.pop(f"{name}_scores", None)
+    return _with_texts(query, sides[0], sides[1], row, scores=scores)
+
+
+def _sbert(row: Row) -> FoundExample:
+    query_id = identifier(take(row, "qid", "query_id"), "qid")
+    positives = _scored(row.pop("pos"), "pos")
+    given = row.pop("neg", [])
+    negatives: dict[str, float | None] = {}
+    sources: list[str] = []
+    systems: dict[str, dict[str, float | None]] = {}
+    for system, items in given.items() if isinstance(given, dict) else [("", given)]:
+        systems[system] = _scored(items, f"neg.{system}" if system else "neg")
+        for id, score in systems[system].items():
+            if id not in negatives:  # systems agree often; the first to find a passage is its source
+                negatives[id] = score
+                sources.append(system)
+    scores = {}
+    for side, items in (("positives", positives), ("negatives", negatives)):
+        known = [score for score in items.values() if score is not None]
+        if known and len(known) == len(items):
+            scores[side] = known
+    example = Example(
+        query_id,
+        tuple(positives),
+        tuple(negatives),
+        scores or None,
+        {"negatives": sources} if isinstance(given, dict) and sources else None,
+        row,
+    )
+    return FoundExample(example, systems=systems)
+
+
+def _scored(items: Any, field: str) -> dict[str, float | None]:
+    """Score by id, in order, from ids or from objects with `pid` and perhaps `ce-score`."""
+    found: dict[str, float | None] = {}
+    for item in _list(items, field):
+        if isinstance(item, dict):
+            score = item.get("ce-score")
+            found[identifier(take(item, "pid", "_id", "id"), field)] = (
+                None if score is None else _numbers([score], f"{field}.ce-score", 1)[0]
+            )
+        else:
+            found[identifier(item, field)] = None
+    return found
+
+
+def _query(row: Row) -> Query:
+    """The query of an example, taken out of its row; an id is made from the text where there is none."""
+    fields: Row = {name: row.pop(name) for name in _QUERY_FIELDS if name in row}
+    if "query_text" in fields:
+        fields.setdefault("query", fields.pop("query_text"))
+    if not ("query" in fields or "question" in fields):
+        raise ValueError("'query' is missing")
+    return query_from(fields)
+
+
+def _contexts(value: Any, field: str) -> list[tuple[Passage, bool]]:
+    """(passage, whether its id was made from its text) for a list of objects with title and text."""
+    return [_context(item, field) for item in _list(value, field)]
+
+
+def _context(item: Any, field: str) -> tuple[Passage, bool]:
+    if not isinstance(item, dict):
+        raise ValueError(f"'{field}' must hold objects with 'title' and 'text'")
+    text = text_of(take(item.copy(), "text", "contents"), f"{field}.text")
+    title = text_of(item.get("title") or "", f"{field}.title")
+    for name in PASSAGE_IDS:
+        if name in item and item[name] not in (None, ""):
+            return Passage(identifier(item[name], f"{field}.{name}"), text, title, metadata_of(item.copy())), False
+    return Passage(minted("p", title, text), text, title), True
+
+
+def _with_texts(
+    query: Query,
+    positives: list[tuple[Passage, bool]],
+    negatives: list[tuple[Passage, bool]],
+    extra: Row,
+    *,
+    scores: dict[str, list[float]] | None = None,
+    sources: dict[str, list[str]] | None = None,
+) -> FoundExample:
+    ids = [tuple(passage.id for passage, _ in side) for side in (positives, negatives)]
+    example = _example(query, ids[0], ids[1], extra, scores=scores, sources=sources)
+    both = positives + negatives
+    return FoundExample(example, query, tuple(passage for passage, _ in both), any(made for _, made in both))
+
+
+def _example(
+    query: Query,
+    positives: tuple[str, ...],
+    negatives: tuple[str, ...],
+    extra: Row,
+    *,
+    scores: dict[str, list[float]] | None = None,
+    sources: dict[str, list[str]] | None = None,
+) -> Example:
+    return Example(query.id, positives, negatives, scores or None, sources, extra)
+
+
+def _list(value: Any, field: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"'{field}' must be a list")
+    return value
+
+
+def _numbers(value: Any, field: str, count: int) -> list[float]:
+    if not all(isinstance(item, (int, float)) and not isinstance(item, bool) for item in _list(value, field)):
+        raise ValueError(f"'{field}' must be a list of numbers")
+    if len(value) != count:
+        raise ValueError(f"'{field}' has {len(value)} entries for {count} ids")
+    if not all(map(isfinite, value)):  # JSON has none, tables may
+        raise ValueError(f"'{field}' holds a number that is not finite")
+    return [float(item) for item in value]
+
+
+_SHAPES: tuple[tuple[str, Callable[[Row], FoundExample]], ...] = (
+    ("positives", _drtk_or_simlm),
+    ("positive_passages", _tevatron),
+    ("positive_document_ids", _tevatron_ids),
+    ("positive_ctxs", _dpr),
+    ("ctxs", _dpr_results),
+    ("pos", _flag_or_sbert),
+)

@@ -1,0 +1,119 @@
+"""One JSON array of objects, as DPR has it, read object by object: memory holds one of them, never the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from drtk.data.rows import Row, parse_row
+from drtk.runtime.streams import max_line_bytes, too_long
+
+# A string (as far as it is there), or a bracket. A string that is cut off by the end of the block matches to the end.
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
+_BETWEEN = re.compile(rb"[\s,]*")
+
+
+def is_array(head: bytes) -> bool:
+    """Whether a file that begins with `head` holds one JSON array of objects (an empty one counts)."""
+    return re.match(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|\]|\Z)", head) is not None
+
+
+def array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueError]]:
+    """(line on which it begins, object) for each element of an array; what cannot be read arrives as its ValueError.
+
+    blocks: the bytes of the file, in pieces of any size. A file that ends inside the array yields a last error, and so
+    does an element longer than `max_line_bytes`.
+    """
+    for count, (line, text) in enumerate(_elements(blocks), start=1):
+        if isinstance(text, ValueError):
+            yield line, text
+            return
+        if text is None:
+            yield line, ValueError(f"the array breaks off in or after element {count - 1:,}, as if cut short")
+            return
+        if not text:
+            yield line, ValueError(f"something that is not an object stands where element {count:,} should")
+            return
+        try:
+            yield line, parse_row(text)
+        except ValueError as error:
+            yield line, ValueError(f"element {count:,}: {error}")
+
+
+def _elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | ValueError | None]]:
+    """Yield (line, bytes of an element).
+
+    Yields a ValueError for an element that is too long, None if the file ends early, b"" for anything but an object.
+    """
+    pieces = iter(blocks)
+    text = next(pieces, b"").removeprefix(b"\xef\xbb\xbf")
+    start = text.index(b"[") + 1 if b"[" in text else len(text)
+    line = 1 + text.count(b"\n", 0, start)
+    while True:
+        gap = _BETWEEN.match(text, start)
+        assert gap is not None  # it may be empty
+        line += text.count(b"\n", start, gap.end())
+        start = gap.end()
+        if start == len(text):
+            text, start = next(pieces, b""), 0
+            if not text:
+                yield line, None
+                return
+            continue
+        if text[start : start + 1] == b"]":
+            if not text[start + 1 :].strip() and not any(piece.strip() for piece in pieces):
+                return
+            yield line, b""
+            return
+        if text[start : start + 1] != b"{":
+            yield line, b""
+            return
+        try:
+            text, start, end = _whole(text, start, pieces)
+        except ValueError as error:
+            yield line, error
+            return
+        if end < 0:
+            yield line, None
+            return
+        yield line, text[start:end]
+        line += text.count(b"\n", start, end)
+        start = end
+
+
+def _whole(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[bytes, int, int]:
+    """The text with more read to it until the object at `start` is whole, where it begins now and ends; -1: it never does."""
+    depth, at = 0, start
+    while True:
+        for token in _TOKEN.finditer(text, at):
+            mark = token[0]
+            if mark in b"{[":
+                depth += 1
+            elif mark in b"}]":
+                depth -= 1
+                if depth == 0:
+                    if token.end() - start > max_line_bytes():
+                        raise ValueError(too_long("element"))
+                    return text, start, token.end()
+            elif token.end() == len(text) and not _closed(mark):
+                at = token.start()  # a string that goes on in the next block is looked at again from its quote
+                break
+            at = token.end()
+        if len(text) - start > max_line_bytes():
+            raise ValueError(too_long("element"))
+        # As much again as there is: an object of any size is looked through a bounded number of times.
+        more, wanted = [], min(len(text) - start, max_line_bytes() + 1 - len(text) + start)
+        while wanted > 0 and (piece := next(pieces, b"")):
+            more.append(piece)
+            wanted -= len(piece)
+        if not more:
+            return text, start, -1
+        text, at, start = text[start:] + b"".join(more), at - start, 0
+
+
+def _closed(string: bytes) -> bool:
+    """Whether a match of a string reaches its closing quote."""
+    if len(string) < 2 or string[-1:] != b'"':
+        return False
+    body = string[1:-1]
+    return (len(body) - len(body.rstrip(b"\\"))) % 2 == 0

@@ -1,0 +1,170 @@
+"""Several runs at once: what they are called, and walking through them query by query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from drtk.errors import DrtkError, UsageError
+from drtk.runtime.integrity import read_json
+from drtk.runtime.manifest import Manifest, is_manifest, manifest_path
+from drtk.runtime.streams import STANDARD, is_stream
+
+SCORED = "scored"  # among a manifest's counts: {"depth": the last rank whose score is a model's}
+_ENDINGS = (".gz", ".zst", ".txt", ".tsv", ".run", ".trec", ".jsonl")
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """A run and what tables call it."""
+
+    name: str
+    source: str
+
+
+def named_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
+    """Runs given as NAME=FILE or FILE; without a name the file's own, with its folder where that alone is ambiguous.
+
+    name: what a single run is called instead. Raises UsageError for a name used twice, and for stdin given twice.
+    """
+    if name and len(arguments) > 1:
+        raise UsageError("one name for several runs; name each of them: NAME=FILE")
+    if name and not is_named(arguments[0]):
+        return [NamedRun(name, arguments[0])]
+    stems = [_stem(argument) for argument in arguments if not is_named(argument)]
+    found = []
+    for argument in arguments:
+        if is_named(argument):
+            called, _, source = argument.partition("=")
+        else:
+            source, called = argument, _stem(argument)
+            if stems.count(called) > 1:
+                called = str(Path(source).parent / called)
+        found.append(NamedRun(called, source))
+    return _each_its_own(found)
+
+
+def named_logs(arguments: Sequence[str]) -> list[NamedRun]:
+    """Training logs given as NAME=FILE or FILE; runs/mlm/log.jsonl is called mlm, and runs/mlm where that is ambiguous.
+
+    Raises UsageError as `named_runs` does.
+    """
+    plain = [argument for argument in arguments if not is_named(argument)]
+    own = dict(zip(plain, _told_apart([_way_to(argument) for argument in plain]), strict=True))
+    found = []
+    for argument in arguments:
+        name, _, source = argument.partition("=")
+        found.append(NamedRun(own[argument], argument) if argument in own else NamedRun(name, source))
+    return _each_its_own(found)
+
+
+def _way_to(source: str) -> tuple[str, ...]:
+    """The folders that lead to a log and its name; that alone says nothing where each folder has such a file."""
+    folders = Path(source).parent.parts
+    own = _stem(source)
+    return folders if own == "log" and folders and folders[-1] not in ("..", "/") else (*folders, own)
+
+
+def _told_apart(ways: Sequence[tuple[str, ...]]) -> list[str]:
+    """The last parts of each way, as few as tell it from the others."""
+    lengths = [1] * len(ways)
+    while True:
+        names = [str(Path(*way[-length:])) for way, length in zip(ways, lengths, strict=True)]
+        longer = [
+            min(len(way), length + (names.count(name) > 1))
+            for way, length, name in zip(ways, lengths, names, strict=True)
+        ]
+        if longer == lengths:
+            return names
+        lengths = longer
+
+
+def _each_its_own(found: list[NamedRun]) -> list[NamedRun]:
+    """Raises UsageError for a name used twice, and for stdin given twice."""
+    if sum(run.source == STANDARD for run in found) > 1:
+        raise UsageError("stdin can be only one of the runs")
+    names = [run.name for run in found]
+    for called in names:
+        if names.count(called) > 1:
+            raise UsageError(f"two runs are called '{called}'; name them: NAME=FILE")
+    return found
+
+
+def grouped_runs(arguments: Sequence[str]) -> dict[str, list[NamedRun]]:
+    """Systems with their runs: files given under one name (`dense=1.run dense=2.run`) are runs of one system.
+
+    Raises UsageError for a file given twice, a name that is given and also some file's own, and stdin given twice.
+    """
+    named = [tuple(argument.partition("=")[::2]) for argument in arguments if is_named(argument)]
+    own = {run.source: run.name for run in named_runs([argument for argument in arguments if not is_named(argument)])}
+    for name, _ in named:
+        if name in own.values():
+            raise UsageError(f"'{name}' is the name of a system and of a file; name that too: NAME=FILE")
+    found: dict[str, list[NamedRun]] = {}
+    taken: set[str] = set()
+    for argument in arguments:
+        name, source = (own[argument], argument) if argument in own else argument.partition("=")[::2]
+        if source in taken:
+            raise UsageError("stdin can be only one of the runs" if source == STANDARD else f"{source} is given twice")
+        taken.add(source)
+        runs = found.setdefault(name, [])
+        runs.append(NamedRun(name if not runs else f"{name}, run {len(runs) + 1}", source))
+    return found
+
+
+def is_named(argument: str) -> bool:
+    """Whether an argument is NAME=FILE, and not a file that has an equals sign in its name."""
+    name, equals, source = argument.partition("=")
+    return bool(equals and name and source) and not Path(argument).exists()
+
+
+def scored_depth(source: str) -> int | None:
+    """To which rank a run's scores are a model's, as the manifest that `drtk rerank` leaves beside it says.
+
+    None where it says nothing, is of another file of that name, or the run is a stream.
+    """
+    depth = (_manifest(source).get("counts") or {}).get(SCORED, {}).get("depth")
+    return depth if isinstance(depth, int) else None
+
+
+def fused_runs(source: str) -> list[str]:
+    """Return the inputs of a run made by `drtk fuse`, from its manifest; [] for any other run."""
+    manifest = _manifest(source)
+    return list(manifest["settings"].get("runs") or []) if manifest.get("program") == "fuse" else []
+
+
+def _manifest(source: str) -> Manifest:
+    """Return the manifest beside a run; {} for a stream, or if it is missing, damaged or of another file."""
+    if is_stream(source) or not manifest_path(source).exists():
+        return {}
+    try:
+        content = read_json(manifest_path(source))
+    except DrtkError:
+        return {}
+    fits = is_manifest(content) and content.get("bytes") == Path(source).stat().st_size
+    return dict(content) if fits else {}
+
+
+def _stem(source: str) -> str:
+    if source == STANDARD:
+        return "stdin"
+    name = Path(source).name
+    while name.endswith(_ENDINGS) and not name.startswith(_ENDINGS):
+        name = name.rpartition(".")[0]
+    return name
+
+
+def together(
+    first: Iterator[tuple[str, Found]], others: Sequence[dict[str, Found]]
+) -> Iterator[tuple[str, list[Found | None]]]:
+    """(query, what each run has for it) in the order of the first run, then for what only others have.
+
+    `others` are emptied on the way.
+    """
+    for query_id, found in first:
+        yield query_id, [found, *(run.pop(query_id, None) for run in others)]
+    for query_id in dict.fromkeys(query_id for run in others for query_id in run):
+        yield query_id, [None, *(run.pop(query_id, None) for run in others)]

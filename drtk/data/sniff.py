@@ -1,0 +1,119 @@
+"""Detect swapped input files from their first lines."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Literal
+
+import orjson
+
+from drtk.data.examples import is_example
+from drtk.data.json_arrays import array_rows, is_array
+from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row
+
+_QUESTIONS = ("text", "question", "query", "query_text")
+LOOKED_AT = 10  # lines: a single one that is damaged shall not pass for another kind
+
+EXAMPLES, RUN, JUDGEMENTS = "training examples", "hits of a TREC run", "judgements"
+RANKED = "judgements, or MS MARCO's ranked pairs or triples"  # q1 p1 1: a grade, a rank, or a negative
+CANDIDATES = "MS MARCO's top-1000 candidates"  # qid, pid, query, passage
+QUERIES, PASSAGES, EITHER = "queries", "passages", "queries or passages"
+PREDICTIONS, EXPANSIONS = "predicted answers", "expansions of questions"
+
+
+def columns_of(head: bytes) -> Literal["run", "qrels"] | None:
+    """Return "run" or "qrels" if most of the first lines have the columns of one; some may be damaged."""
+    lines = [line for line in _whole_lines(head) if line.strip() and not line.startswith(b"#")][:LOOKED_AT]
+    kinds = [RUN if line.split()[1:2] == [b"Q0"] else _of_line(line) for line in lines]
+    if kinds.count(RUN) * 2 > len(kinds):
+        return "run"
+    judged = kinds.count(JUDGEMENTS) + (kinds.count(RANKED) if kinds[:1] == [JUDGEMENTS] else 0)
+    return "qrels" if judged * 2 > len(kinds) else None
+
+
+def kind_of(head: bytes) -> str | None:
+    """What the file that begins with `head` seems to hold, in words; None where its lines tell nothing, or not the same.
+
+    head: its first bytes, decompressed; a last line that is cut off is passed over.
+    """
+    head = head.removeprefix(b"\xef\xbb\xbf")
+    if is_array(head[:64]):
+        kinds = [None if isinstance(row, ValueError) else kind_of_row(row) for _, row in islice(array_rows([head]), 1)]
+    else:
+        shown = [line for line in _whole_lines(head) if line.strip() and not line.startswith(b"#")]
+        kinds = [_of_line(line) for line in shown[:LOOKED_AT]]
+    found = set(kinds)
+    if found == {JUDGEMENTS, RANKED} and kinds[0] == JUDGEMENTS:  # BEIR's header, and its lines
+        return JUDGEMENTS
+    if found in ({QUERIES, EITHER}, {PASSAGES, EITHER}):  # some without answers, or without a title
+        found.discard(EITHER)
+    return found.pop() if len(found) == 1 else None
+
+
+def is_candidate(line: bytes) -> bool:
+    """Return whether a line is MS MARCO's `qid<TAB>pid<TAB>query<TAB>passage`; with a number last it is a judgement."""
+    columns = line.split(b"\t")
+    return len(columns) == 4 and columns[0].isdigit() and columns[1].isdigit() and not columns[3].strip().isdigit()
+
+
+def _whole_lines(head: bytes) -> list[bytes]:
+    """Return the lines of `head` without an incomplete last one."""
+    lines = head.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)
+    return lines[:-1] if len(lines) > 1 and not lines[-1].endswith(b"\n") else lines
+
+
+def _of_line(line: bytes) -> str | None:
+    if line.lstrip().startswith(b"{"):
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            return None
+        return kind_of_row(row)
+    if is_candidate(line):
+        return CANDIDATES
+    try:
+        columns = line.decode().split()
+    except UnicodeDecodeError:
+        return None
+    if len(columns) >= 6 and _is_whole(columns[3]) and _is_number(columns[4]):
+        return RUN
+    if len(columns) == 4 and _is_whole(columns[1]) and _is_whole(columns[3]):
+        return JUDGEMENTS
+    if len(columns) == 3 and columns[2] == "score":
+        return JUDGEMENTS
+    if len(columns) == 3 and _is_whole(columns[2]):
+        return RANKED
+    return EITHER if line.count(b"\t") in (1, 2) else None  # id and text, and a title or answers
+
+
+def kind_of_row(row: Row) -> str | None:
+    """What a JSON record seems to be, in words; None where its fields tell nothing."""
+    if is_example(row):
+        return EXAMPLES
+    if ("query_id" in row or "qid" in row) and "kind" in row and "text" in row:
+        return EXPANSIONS
+    if isinstance(row.get("answer", row.get("prediction")), str) and any(name in row for name in QUERY_IDS):
+        return QUERIES if any(name in row for name in _QUESTIONS) else PREDICTIONS
+    if any(name in row for name in ("answers", "question", "query", "query_text")):
+        return QUERIES
+    if any(name in row for name in ("title", "contents", "docid")):
+        return PASSAGES
+    return EITHER if "text" in row and any(name in row for name in QUERY_IDS) else None
+
+
+def is_surely_passage(row: Row) -> bool:
+    """Whether a JSON record has what only a passage has, a title or the name of its id, beside its text."""
+    named = any(name in row for name in PASSAGE_IDS) and not any(name in row for name in ("query_id", "qid"))
+    return kind_of_row(row) == PASSAGES and named and isinstance(row.get("text", row.get("contents")), str)
+
+
+def _is_whole(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

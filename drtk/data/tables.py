@@ -1,0 +1,279 @@
+"""Read and write Parquet files and Hugging Face data sets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from drtk.data.rows import Row, example_row, passage_row, query_row
+from drtk.errors import DrtkError, MissingDependency, UsageError, pip_install
+from drtk.runtime.atomic import commit, manifest_beside, sync, sync_tree, write_json
+from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.inputs import Intake
+from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, Manifest, completed, folder_entry, new_manifest
+from drtk.runtime.progress import log
+from drtk.runtime.streams import STANDARD, digest_file, is_stream
+
+HUB = "hf:"
+_BATCH = 1024  # rows turned into Python objects at once
+
+
+def is_of_hub(source: str) -> bool:
+    """Whether `source` names a data set of the hub, and no file."""
+    return source.startswith(HUB)
+
+
+def is_table(source: str) -> bool:
+    """Whether `source` is a Parquet file, a folder of them, a saved data set, or `hf:NAME`."""
+    if is_of_hub(source):
+        return True
+    if is_stream(source):  # a look at its beginning would take that away
+        return False
+    path = Path(source)
+    if path.is_dir():
+        return _is_saved(path) or bool(_parquet_files(path))
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"PAR1"
+    except (OSError, ValueError):
+        return False
+
+
+def table_rows(source: str, intake: Intake) -> Iterator[tuple[int, Row | ValueError]]:
+    """(row number from 1, row without its empty fields) of a table; the table is then among the intake's inputs.
+
+    Raises MissingDependency without the `data` extra, DrtkError for a table that cannot be read.
+    """
+    number = 0
+    for number, row in enumerate(_rows(source), start=1):
+        try:
+            plain = _without_nulls(row)
+        except ValueError as error:
+            yield number, error
+            continue
+        yield number, plain
+    if is_of_hub(source):
+        intake.inputs.append({"path": source, "digest": f"{number} rows"})
+    elif Path(source).is_dir():
+        intake.inputs.append(folder_entry(source))
+    else:
+        facts = Path(source).stat()
+        entry = {"path": source, "bytes": facts.st_size, "digest": digest_file(source), "mtime_ns": facts.st_mtime_ns}
+        intake.inputs.append(entry)
+
+
+def _rows(source: str) -> Iterator[Row]:
+    if is_of_hub(source):
+        return _hub_rows(source.removeprefix(HUB))
+    path = Path(source)
+    if path.is_dir() and _is_saved(path):
+        return _saved_rows(path)
+    return _parquet_rows(_parquet_files(path) if path.is_dir() else [path])
+
+
+def _parquet_files(path: Path) -> list[Path]:
+    """Parquet files of a folder and of its subfolders, one deep, as data sets are laid out; a deeper search could take hours."""
+    return sorted(path.glob("*.parquet")) or sorted(path.glob("*/*.parquet"))
+
+
+def _is_saved(path: Path) -> bool:
+    return (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()
+
+
+def _parquet_rows(paths: list[Path]) -> Iterator[Row]:
+    parquet = arrow("reading Parquet").parquet
+    for path in paths:
+        try:
+            with parquet.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=_BATCH):
+                    yield from batch.to_pylist()
+        except (OSError, ValueError) as error:  # pyarrow's own errors are of these kinds
+            raise DrtkError(f"{path}: not readable as Parquet: {' '.join(str(error).split())}") from error
+
+
+def _saved_rows(path: Path) -> Iterator[Row]:
+    found = require_datasets("reading a saved data set").load_from_disk(str(path))
+    if isinstance(found, dict):
+        if len(found) != 1:
+            raise DrtkError(
+                f"{path}: holds the splits {', '.join(found)}; name one: {path / next(iter(found), 'SPLIT')}"
+            )
+        found = next(iter(found.values()))
+    yield from found
+
+
+def _hub_rows(name: str) -> Iterator[Row]:
+    """Rows of `NAME[@REVISION]`, with `:SPLIT` or `:CONFIG:SPLIT` after it, streamed."""
+    datasets = require_datasets("reading a data set of the hub")
+    name, *parts = name.split(":")
+    name, _, revision = name.partition("@")
+    config, split = parts[:2] if len(parts) > 1 else ("", parts[0] if parts else "")
+    try:
+        found = datasets.load_dataset(
+            name, config or None, split=split or None, revision=revision or None, streaming=True
+        )
+    except Exception as error:  # the library raises many kinds, its own and those of the network
+        raise DrtkError(f"{HUB}{name}: cannot be loaded: {str(error).splitlines()[0]}") from error
+    if isinstance(found, dict):
+        if len(found) != 1:
+            raise DrtkError(f"{HUB}{name}: holds the splits {', '.join(found)}; name one: {HUB}{name}:SPLIT")
+        found = next(iter(found.values()))
+    yield from found
+
+
+def _without_nulls(value: Any) -> Any:
+    """Columns hold a null where a row lacks a field: such fields go, at every depth of objects."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    raise ValueError(f"holds a value of type {type(value).__name__}, which JSON cannot hold")
+
+
+def arrow(purpose: str) -> Any:
+    """pyarrow with its Parquet module. Raises MissingDependency where it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingDependency("pyarrow", purpose, pip_install("datasets", "pyarrow")) from error
+    return pyarrow
+
+
+def require_datasets(purpose: str) -> Any:
+    """Hugging Face's `datasets`. Raises MissingDependency where it is not installed."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingDependency("datasets", purpose, pip_install("datasets", "pyarrow")) from error
+    return datasets
+
+
+Read = Callable[[Intake], Iterator[Any]]
+GROUP = 10_000  # rows in memory at once, and in a row group
+_ROW_OF: dict[str, Callable[[Any], Row]] = {
+    "passages": passage_row,
+    "queries": query_row,
+    "examples": lambda found: example_row(found.example),
+}
+
+
+def write_parquet(read: Read, kind: str, job: FilterJob) -> None:
+    """One Parquet file of the records `read` gives; they are read twice, first for the types of the columns.
+
+    Raises UsageError without a named output, DrtkError where a field changes its type from record to record.
+    """
+    _refuse(job)
+    clock, part = Clock(), Path(job.output + ".part")
+    try:
+        count = _write(read(job.intake), kind, _schema(read, kind, job.intake), part)
+        sync(part)
+        commit(part, Path(job.output), _manifest(job, count, clock))
+    except OSError as error:
+        raise DrtkError(f"{job.output}: {error.strerror or error}") from error
+    finally:
+        manifest_beside(part).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
+    _log(job, kind, count, clock)
+
+
+def write_data_set(read: Read, kind: str, job: FilterJob) -> None:
+    """A folder that `datasets.load_from_disk` opens. Raises as `write_parquet` does, and where the folder is there."""
+    _refuse(job)
+    datasets = require_datasets("writing a data set")
+    datasets.disable_progress_bars()  # drtk has its own way of telling
+    clock, part = Clock(), Path(job.output + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        schema = _schema(read, kind, job.intake)
+        rows = part / "rows.parquet"
+        part.mkdir(parents=True)
+        count = _write(read(job.intake), kind, schema, rows)
+        features = datasets.Features.from_arrow_schema(schema)
+        found = datasets.Dataset.from_parquet(str(rows), features=features, cache_dir=str(part / "cache"))
+        found.save_to_disk(str(part / "data"), max_shard_size="1GB")
+        del found
+        write_json(part / "data" / FOLDER_MANIFEST, _manifest(job, count, clock))
+        sync_tree(part / "data")
+        os.replace(part / "data", job.output)
+        sync(Path(job.output).parent)
+    except OSError as error:
+        raise DrtkError(f"{job.output}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    _log(job, kind, count, clock)
+
+
+def _refuse(job: FilterJob) -> None:
+    if job.output == STANDARD:
+        raise UsageError("a table needs a named output: -o NAME")
+    if job.resume:
+        raise UsageError("a table is written in one go: --resume does not apply")
+
+
+def _rows_of_kind(records: Iterable[Any], kind: str) -> Iterator[list[Row]]:
+    make = _ROW_OF[kind]
+    stream = iter(records)
+    while window := [make(record) for record in islice(stream, GROUP)]:
+        yield [{name: value for name, value in row.items() if value != {}} for row in window]  # Parquet has no {}
+
+
+def _schema(read: Read, kind: str, intake: Intake) -> Any:
+    """The columns of all records: numbers widened, objects joined, where records differ."""
+    pa = arrow("writing Parquet")
+    schema, count = pa.schema([]), 0
+    for rows in _rows_of_kind(read(Intake(intake.skip_bad, stand_ins=intake.stand_ins)), kind):
+        try:
+            schema = pa.unify_schemas(
+                [schema, pa.Table.from_pylist(_with_all_fields(rows)).schema], promote_options="permissive"
+            )
+        except (TypeError, ValueError) as error:
+            raise DrtkError(
+                f"a column of a table has one type, but records {count + 1:,} to {count + len(rows):,} differ: {error}"
+            ) from error
+        count += len(rows)
+    # A column that is empty throughout has no type of its own.
+    return pa.schema([field.with_type(_typed(pa, field.type)) for field in schema])
+
+
+def _with_all_fields(rows: list[Row]) -> list[Row]:
+    """The rows, the first with every field of any: from_pylist takes the columns from the first."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [{name: rows[0].get(name) for name in names}, *rows[1:]] if rows else rows
+
+
+def _typed(pa: Any, kind: Any) -> Any:
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_typed(pa, kind.value_type))
+    if pa.types.is_struct(kind):
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        return pa.struct([field.with_type(_typed(pa, field.type)) for field in fields])
+    return kind
+
+
+def _write(records: Iterable[Any], kind: str, schema: Any, path: Path) -> int:
+    pa = arrow("writing Parquet")
+    count = 0
+    with pa.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        for rows in _rows_of_kind(records, kind):
+            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+            count += len(rows)
+    return count
+
+
+def _manifest(job: FilterJob, count: int, clock: Clock) -> Manifest:
+    counts = {"in": count, "out": count} | ({"skipped": job.intake.bad} if job.intake.bad else {})
+    manifest = new_manifest(job.kind, job.settings, program=job.command)
+    return completed(manifest, inputs=job.intake.inputs, counts=counts, seconds=clock.seconds)
+
+
+def _log(job: FilterJob, kind: str, count: int, clock: Clock) -> None:
+    log(f"{job.command}: {count:,} {kind}, {clock.seconds:,.1f} s -> {job.output}")

@@ -1,0 +1,318 @@
+"""TREC runs and judgements: fast readers whose complaints say file:line, and the writer of runs."""
+
+from __future__ import annotations
+
+import gc
+from array import array
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from math import isfinite
+from operator import gt
+from typing import Literal
+
+from drtk.data.sniff import kind_of
+from drtk.errors import RecordError
+from drtk.records import Hit, Qrel
+from drtk.runtime.inputs import Intake
+from drtk.runtime.streams import name_of
+
+Ranking = list[tuple[str, float]]
+Order = Literal["score", "rank"]
+Judgements = dict[str, dict[str, int]]
+
+RUN_COLUMNS = "qid Q0 docid rank score tag"
+_MAX_NUMBER = (1 << 63) - 1  # of a rank or a grade
+_BLOCK = 20_000  # lines split at once: one call for many lines is what makes reading fast
+
+
+@dataclass(slots=True)
+class QueryHits:
+    """Consecutive lines of a run that belong to one query, as columns; `lines` are their places in the file."""
+
+    query_id: str
+    doc_ids: list[str] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+
+    def extend(self, more: QueryHits) -> None:
+        """Append the lines of `more`, whose query is the same."""
+        self.doc_ids += more.doc_ids
+        self.scores += more.scores
+        self.ranks += more.ranks
+        self.tags += more.tags
+        self.lines += more.lines
+
+    def keep(self, wanted: list[int]) -> None:
+        """Leave only the lines at these positions."""
+        for name in ("doc_ids", "scores", "ranks", "tags", "lines"):
+            column = getattr(self, name)
+            setattr(self, name, [column[position] for position in wanted])
+
+    def ranking(self, order: Order = "score") -> Ranking:
+        """(id, score), best first: by score and then descending id, as trec_eval does, or as the rank column says.
+
+        Scores count as equal where they are equal in single precision, which is how trec_eval keeps them.
+        """
+        best = self._best(order)
+        if best is None:
+            return list(zip(self.doc_ids, self.scores, strict=True))
+        return [(self.doc_ids[at], self.scores[at]) for at in best]
+
+    def ranked_ids(self, order: Order = "score") -> list[str]:
+        """The ids of `ranking`, without the cost of pairing them."""
+        best = self._best(order)
+        return list(self.doc_ids) if best is None else [self.doc_ids[at] for at in best]
+
+    def _best(self, order: Order) -> list[int] | None:
+        """Positions, best first; None where the lines stand in that order already."""
+        if order == "rank":
+            return sorted(range(len(self.ranks)), key=self.ranks.__getitem__)
+        single = array("f", self.scores)
+        if all(map(gt, single, islice(single, 1, None))):  # as nearly every file has it: no sorting needed
+            return None
+        by_score = sorted(zip(single, self.doc_ids, range(len(single)), strict=True), reverse=True)
+        return [at for _, _, at in by_score]
+
+
+def query_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHits]:
+    """A run by runs of consecutive lines of one query, in file order; blank lines are passed over.
+
+    Columns after the sixth are reserved, as in trec_eval, and not read. Raises RecordError (file:line) for a line
+    that is no hit, a score that is not finite, or a document given twice to a query, unless `intake` forgives it.
+    """
+    intake = intake or Intake()
+    current: QueryHits | None = None
+    for piece in _pieces(source, intake):
+        if current is None:
+            current = piece
+        elif piece.query_id == current.query_id:
+            current.extend(piece)
+        else:
+            yield _without_duplicates(current, source, intake)
+            current = piece
+    if current is not None:
+        yield _without_duplicates(current, source, intake)
+
+
+def read_run(source: str, *, intake: Intake | None = None) -> Iterator[Hit]:
+    """Hits of a run, in file order. Faults as in `query_hits`."""
+    for hits in query_hits(source, intake=intake):
+        for doc_id, rank, score, tag in zip(hits.doc_ids, hits.ranks, hits.scores, hits.tags, strict=True):
+            yield Hit(hits.query_id, doc_id, rank, score, tag)
+
+
+def grouped_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHits]:
+    """The lines of each query, in file order, one query in memory at a time.
+
+    Raises RecordError where a query comes back after another one: the lines of a query must stand together.
+    """
+    seen: set[str] = set()
+    for hits in query_hits(source, intake=intake):
+        if hits.query_id in seen:
+            place = f"{name_of(source)}:{hits.lines[0]}"
+            raise RecordError(place, f"query '{hits.query_id}' comes back; bring its lines together: sort -s -k1,1")
+        seen.add(hits.query_id)
+        yield hits
+
+
+def run_rankings(source: str, *, intake: Intake | None = None, order: Order = "score") -> Iterator[tuple[str, Ranking]]:
+    """(query id, ranking) in file order, one query in memory at a time. Faults as in `grouped_hits`."""
+    for hits in grouped_hits(source, intake=intake):
+        yield hits.query_id, hits.ranking(order)
+
+
+def load_hits(source: str, *, intake: Intake | None = None, only: Container[str] | None = None) -> dict[str, QueryHits]:
+    """The lines of a run by query, whatever their order in the file; of the queries in `only`, where it is given."""
+    intake = intake or Intake()
+    found: dict[str, QueryHits] = {}
+    scattered: set[str] = set()
+    for hits in query_hits(source, intake=intake):
+        if only is not None and hits.query_id not in only:
+            continue
+        if hits.query_id in found:
+            found[hits.query_id].extend(hits)
+            scattered.add(hits.query_id)
+        else:
+            found[hits.query_id] = hits
+    for query_id in scattered:
+        _without_duplicates(found[query_id], source, intake)
+    return found
+
+
+def load_run(source: str, *, intake: Intake | None = None, order: Order = "score") -> dict[str, Ranking]:
+    """Rankings by query, best first (ties by descending id, or `order="rank"`); lines may stand in any order."""
+    hits = load_hits(source, intake=intake)
+    collecting = gc.isenabled()
+    gc.disable()  # millions of pairs that cannot form a cycle: searching them for one takes longer than making them
+    try:
+        return {query_id: hits.pop(query_id).ranking(order) for query_id in list(hits)}
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _pieces(source: str, intake: Intake) -> Iterator[QueryHits]:
+    lines = intake.lines(source)
+    while block := list(islice(lines, _BLOCK)):
+        yield from _split(block) or _split_carefully(block, source, intake)
+
+
+def _split(block: list[tuple[int, bytes]]) -> list[QueryHits] | None:
+    """The hits of many lines split in one call; None where any line is not plain, for the careful reader to judge."""
+    try:
+        text = b"\n".join([line for _, line in block]).decode()
+    except UnicodeDecodeError:
+        return None
+    tokens = text.split()
+    # A line too short makes up for one too long only if the second column then differs somewhere.
+    if len(tokens) != 6 * len(block) or "\0" in text or len(set(tokens[1::6])) != 1:
+        return None
+    try:
+        scores = list(map(float, tokens[4::6]))
+        ranks = list(map(int, tokens[3::6]))
+    except ValueError:
+        return None
+    if not isfinite(sum(scores)) or "_" in "".join(tokens[4::6]) or max(ranks) > _MAX_NUMBER or min(ranks) < 0:
+        return None
+    doc_ids, tags = tokens[2::6], tokens[5::6]
+    pieces, start = [], 0
+    for query_id, same in groupby(tokens[0::6]):
+        end = start + sum(1 for _ in same)
+        numbers = [number for number, _ in block[start:end]]
+        pieces.append(
+            QueryHits(query_id, doc_ids[start:end], scores[start:end], ranks[start:end], tags[start:end], numbers)
+        )
+        start = end
+    return pieces
+
+
+def _split_carefully(block: Iterable[tuple[int, bytes]], source: str, intake: Intake) -> Iterator[QueryHits]:
+    for number, line in block:
+        if not line.strip():
+            continue
+        try:
+            query_id, doc_id, rank, score, tag = _hit(line)
+        except ValueError as error:
+            intake.forgive(RecordError(f"{name_of(source)}:{number}", _told(error, line, number, "a TREC run")))
+            continue
+        yield QueryHits(query_id, [doc_id], [score], [rank], [tag], [number])
+
+
+def _hit(line: bytes) -> tuple[str, str, int, float, str]:
+    columns = _columns(line)
+    if len(columns) < 6:
+        raise ValueError(f"expected 6 columns '{RUN_COLUMNS}', found {len(columns)}")
+    query_id, _, doc_id, rank, score, tag = columns[:6]
+    return query_id, doc_id, _whole(rank, "rank"), _finite(score), tag
+
+
+def _columns(line: bytes) -> list[str]:
+    if b"\0" in line:
+        raise ValueError("contains a NUL byte")
+    try:
+        return line.decode().split()
+    except UnicodeDecodeError as error:
+        raise ValueError("not UTF-8") from error
+
+
+def _whole(text: str, what: str) -> int:
+    try:
+        if "_" in text:  # Python's own way of writing numbers, nobody else's
+            raise ValueError
+        number = int(text)
+    except ValueError:
+        raise ValueError(f"{what} '{text}' is not a whole number") from None
+    if not -_MAX_NUMBER <= number <= _MAX_NUMBER:
+        raise ValueError(f"{what} '{text}' does not fit into 64 bits")
+    return number
+
+
+def _finite(text: str) -> float:
+    try:
+        score = float(text.replace("_", "?"))
+    except ValueError:
+        raise ValueError(f"score '{text}' is not a number") from None
+    if not isfinite(score):
+        raise ValueError(f"score '{text}' is not finite")
+    return score
+
+
+def _without_duplicates(hits: QueryHits, source: str, intake: Intake) -> QueryHits:
+    if len(set(hits.doc_ids)) == len(hits.doc_ids):
+        return hits
+    first: dict[str, int] = {}
+    for position, doc_id in enumerate(hits.doc_ids):
+        if first.setdefault(doc_id, position) != position:
+            problem = f"document '{doc_id}' is given to query '{hits.query_id}' a second time"
+            intake.forgive(
+                RecordError(
+                    f"{name_of(source)}:{hits.lines[position]}",
+                    f"{problem} (first in line {hits.lines[first[doc_id]]})",
+                )
+            )
+    hits.keep(list(first.values()))
+    return hits
+
+
+def run_lines(query_id: str, ranking: Iterable[tuple[str, float]], tag: str = "drtk") -> Iterator[bytes]:
+    """Lines of a run for one query: ranks from 1, scores as the shortest text that reads back as the same number."""
+    for rank, (doc_id, score) in enumerate(ranking, start=1):
+        yield f"{query_id} Q0 {doc_id} {rank} {float(score)!r} {tag}\n".encode()
+
+
+def load_qrels(source: str, *, intake: Intake | None = None) -> Judgements:
+    """Grades by query and document, from BEIR TSV (with or without its header) or TREC qrels, told apart by content.
+
+    Lines beginning with '#' are comments. Raises RecordError (file:line) for wrong columns, a grade that is not a
+    whole number, or a pair judged twice, unless `intake` forgives it.
+    """
+    intake = intake or Intake()
+    judgements: Judgements = {}
+    for number, qrel in read_qrels(source, intake=intake):
+        documents = judgements.setdefault(qrel.query_id, {})
+        if qrel.doc_id in documents:
+            problem = f"document '{qrel.doc_id}' is judged a second time for query '{qrel.query_id}'"
+            intake.forgive(RecordError(f"{name_of(source)}:{number}", problem))
+            continue
+        documents[qrel.doc_id] = qrel.grade
+    return judgements
+
+
+def read_qrels(source: str, *, intake: Intake | None = None) -> Iterator[tuple[int, Qrel]]:
+    """(line number, judgement) in file order, in the formats of `load_qrels`; a pair judged twice is not noticed."""
+    intake = intake or Intake()
+    beir: bool | None = None
+    for number, line in intake.lines(source):
+        if not line.strip() or line.startswith(b"#"):
+            continue
+        try:
+            columns = _columns(line)
+            if beir is None:
+                beir = len(columns) == 3
+                if beir and columns[2] == "score":
+                    continue
+            qrel = _judgement(columns, 3 if beir else 4)
+        except ValueError as error:
+            intake.forgive(RecordError(f"{name_of(source)}:{number}", _told(error, line, number, "judgements")))
+            continue
+        yield number, qrel
+
+
+def _told(error: ValueError, line: bytes, number: int, expected: str) -> str:
+    """What is wrong with a line; a file of another kind, which its first line tells, is called that."""
+    if line.lstrip().startswith((b"{", b"[")):
+        return f"looks like JSON; expected {expected}"
+    kind = kind_of(line) if number == 1 else None
+    if kind is not None and expected.removeprefix("a ") in kind:
+        return str(error)
+    return f"{error}; this seems to be a file of {kind}" if kind else str(error)
+
+
+def _judgement(columns: list[str], count: int) -> Qrel:
+    if len(columns) != count:
+        shape = "query-id corpus-id score" if count == 3 else "qid 0 docid grade"
+        raise ValueError(f"expected {count} columns '{shape}', found {len(columns)}")
+    return Qrel(columns[0], columns[-2], _whole(columns[-1], "grade"))

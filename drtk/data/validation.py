@@ -1,0 +1,377 @@
+"""Validate a file in one pass and bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import groupby, islice, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from drtk.data import formats, sniff
+from drtk.data.config import ValidationSettings
+from drtk.data.findings import Findings, Grouping, Inspection, digest, note_leaks, note_repeated
+from drtk.data.jsonl import read_queries
+from drtk.data.rows import Row, expansion_from, parse_row, prediction_from
+from drtk.data.sniff import LOOKED_AT, is_surely_passage, kind_of_row
+from drtk.data.trec import Judgements, load_qrels
+from drtk.errors import RecordError, UsageError
+from drtk.records import Expansion, Hit, Prediction
+from drtk.runtime.inputs import Intake
+from drtk.runtime.manifest import find_damage, read_manifest
+from drtk.runtime.streams import is_stream, name_of
+
+if TYPE_CHECKING:
+    from drtk.data.corpus_store import CorpusStore
+
+KNOWN = 1_000_000  # ids found in the corpus that are not looked up again
+
+
+def validate(source: str, settings: ValidationSettings) -> Findings:
+    """The findings about `source`, read as the settings say.
+
+    Raises UsageError for a choice that cannot be meant, DrtkError where a file it is compared with cannot be read.
+    """
+    intake = Inspection()
+    kind = settings.kind or recognised(source, intake)
+    if kind is None:
+        told = "what it holds is not to be told from its first records"
+        raise UsageError(f"--as is needed: one of {', '.join(_CHECKERS)}; {name_of(source)}: {told}")
+    against = Against(settings, kind)
+    findings = intake.findings = Findings(name_of(source), kind, settings.show)
+    try:
+        _CHECKERS[kind](source, intake, findings, against)
+    except RecordError as error:  # damage past which nothing can be read
+        intake.forgive(RecordError(error.place, f"{error.problem}; nothing after it was read"))
+    if settings.leak is not None:
+        note_leaks(source, settings.leak, kind, findings, against.queries or {})
+    return findings
+
+
+def validate_folder(folder: str, settings: ValidationSettings) -> Findings:
+    """Compare all files of a finished folder with the sizes and digests in its meta.json.
+
+    Raises UsageError for options that apply to record files only, DrtkError for a folder that is unfinished or that
+    drtk did not make.
+    """
+    for name in ("kind", "corpus", "queries", "qrels", "leak"):
+        if getattr(settings, name) is not None:
+            flag = "as" if name == "kind" else name
+            raise UsageError(f"--{flag}: applies to record files only; {folder} is a folder made by drtk")
+    manifest = read_manifest(folder)
+    findings = Findings(folder, "files", settings.show)
+    if isinstance(manifest.get("files"), dict):
+        findings.records = len(manifest["files"])
+    else:
+        findings.add("not-compared", 0, "was made by a version of drtk that recorded no digests")
+    for name, problem in find_damage(Path(folder), manifest, thorough=True):
+        findings.add("damaged-file", 0, f"{name}: {problem}")
+    return findings
+
+
+class Against:
+    """The files a file is compared with."""
+
+    def __init__(self, settings: ValidationSettings, kind: str) -> None:
+        for value, flag, kinds in (
+            (settings.corpus, "corpus", ("qrels", "run", "examples")),
+            (settings.queries, "queries", ("qrels", "run", "examples", "expansions", "predictions")),
+            (settings.qrels, "qrels", ("queries", "run", "examples")),
+            (settings.leak, "leak", ("passages", "queries", "examples")),
+        ):
+            if value is not None and kind not in kinds:
+                raise UsageError(f"--{flag} goes with --as {', '.join(kinds[:-1])} or {kinds[-1]}")
+        self.queries: dict[str, str] | None = None
+        self.qrels: Judgements | None = None
+        self.corpus: CorpusStore | None = None
+        self._known: set[str] = set()
+        if settings.queries is not None:
+            self.queries = {query.id: query.text for query in read_queries(settings.queries)}
+        if settings.qrels is not None:
+            self.qrels = load_qrels(settings.qrels)
+        if settings.corpus is not None:
+            from drtk.data.corpus_store import CorpusStore
+
+            self.corpus = CorpusStore.open(settings.corpus)
+
+    def check_query(self, id: str, line: int, findings: Findings) -> None:
+        """Note a query that the queries lack."""
+        if self.queries is not None and id not in self.queries:
+            findings.add("unknown-query", line, f"query '{id}' is not among the queries")
+
+    def check_passages(self, ids: list[str], line: int, findings: Findings) -> None:
+        """Note passages that the corpus lacks."""
+        if self.corpus is None:
+            return
+        wanted = [id for id in dict.fromkeys(ids) if id not in self._known]
+        missing = set(self.corpus.missing(wanted))
+        for id in wanted:
+            if id in missing:
+                findings.add("unknown-passage", line, f"document '{id}' is not in the corpus")
+        if len(self._known) > KNOWN:
+            self._known.clear()
+        self._known.update(id for id in wanted if id not in missing)
+
+
+def _passages(source: str, intake: Inspection, findings: Findings, _: Against) -> None:
+    ids, texts = Grouping(), Grouping()
+    for line, passage in _good(formats.passages(source, intake), findings):
+        ids.add(passage.id, str(line))
+        if passage.text.strip():
+            texts.add(digest(f"{passage.title}\n{passage.text}"), str(line))
+        else:
+            findings.add("empty-text", line, f"'{passage.id}' has no text{', only a title' if passage.title else ''}")
+    note_repeated(ids, texts, findings)
+
+
+def _queries(source: str, intake: Inspection, findings: Findings, against: Against) -> None:
+    ids, texts = Grouping(), Grouping()
+    for line, query in _good(formats.queries(source, intake), findings):
+        ids.add(query.id, str(line))
+        if query.text.strip():
+            texts.add(digest(query.text), str(line))
+        else:
+            findings.add("empty-text", line, f"'{query.id}' has no text")
+        if query.answers is not None and not query.answers:
+            findings.add("no-answers", line, f"'{query.id}' has an empty list of answers")
+        if against.qrels is not None and query.id not in against.qrels:
+            findings.add("not-judged", line, f"query '{query.id}' is not in the judgements")
+    note_repeated(ids, texts, findings)
+
+
+def _qrels(source: str, intake: Inspection, findings: Findings, against: Against) -> None:
+    pairs = Grouping()
+    first: dict[str, int] = {}
+    relevant: set[str] = set()
+    for line, qrel in _good(formats.judgements(source, intake), findings):
+        pairs.add(f"{qrel.query_id} {qrel.doc_id}", f"{line} {qrel.grade}")
+        first.setdefault(qrel.query_id, line)
+        if qrel.grade > 0:
+            relevant.add(qrel.query_id)
+        elif qrel.grade < 0:
+            findings.add("negative-grade", line, f"grade {qrel.grade} of '{qrel.doc_id}' for query '{qrel.query_id}'")
+        against.check_query(qrel.query_id, line, findings)
+        against.check_passages([qrel.doc_id], line, findings)
+    for pair, places in pairs.repeated():
+        before, grade = places[0].split()
+        query_id, doc_id = pair.split()
+        for place in places[1:]:
+            line_now, grade_now = place.split()
+            differs = "" if grade == grade_now else f", and with grade {grade}, not {grade_now}"
+            message = f"document '{doc_id}' of query '{query_id}' is judged in line {before} already{differs}"
+            findings.add("duplicate", int(line_now), message)
+    for query_id, line in first.items():
+        if query_id not in relevant:
+            findings.add("no-relevant", line, f"query '{query_id}' has no document of a grade above 0")
+
+
+def _run(source: str, intake: Inspection, findings: Findings, against: Against) -> None:
+    seen: set[str] = set()
+    hits = _good(formats.hits(source, intake), findings)
+    for query_id, block in groupby(hits, key=lambda item: item[1].query_id):
+        ranked = list(block)
+        line = ranked[0][0]
+        if query_id in seen:
+            findings.add("split-query", line, f"query '{query_id}' comes back; sort -s -k1,1 brings its lines together")
+        else:
+            against.check_query(query_id, line, findings)
+            if against.qrels is not None and query_id not in against.qrels:
+                findings.add("not-judged", line, f"query '{query_id}' is not in the judgements")
+        seen.add(query_id)
+        _ranking(ranked, findings)
+        for line, hit in ranked if against.corpus is not None else ():
+            against.check_passages([hit.doc_id], line, findings)
+    for query_id in (against.queries or {}) if against.queries is not None else (against.qrels or {}):
+        if query_id not in seen:
+            findings.add("no-hits", 0, f"query '{query_id}' has no hits")
+
+
+def _ranking(ranked: list[tuple[int, Hit]], findings: Findings) -> None:
+    """Note what is wrong with the order of one query's hits: ranks from line to line, scores from rank to rank."""
+    query_id, documents = ranked[0][1].query_id, set[str]()
+    for line, hit in ranked:
+        if hit.doc_id in documents:
+            findings.add("duplicate", line, f"document '{hit.doc_id}' is given to query '{query_id}' a second time")
+        documents.add(hit.doc_id)
+    for (_, above), (line, hit) in pairwise(ranked):
+        if hit.rank <= above.rank:
+            findings.add("rank-order", line, f"rank {hit.rank} of query '{query_id}' after rank {above.rank}")
+    ranked = sorted(ranked, key=lambda item: item[1].rank)
+    for (_, above), (line, hit) in pairwise(ranked):
+        if hit.score > above.score:
+            problem = f"rank {hit.rank} of query '{query_id}' scores {hit.score:g}, rank {above.rank} {above.score:g}"
+            findings.add("score-order", line, problem)
+        elif hit.score == above.score:
+            findings.add("tie", line, f"ranks {above.rank} and {hit.rank} of query '{query_id}' score {hit.score:g}")
+    if [hit.rank for _, hit in ranked] != list(range(1, len(ranked) + 1)):
+        findings.add("rank-gap", ranked[0][0], f"ranks of query '{query_id}' do not count 1, 2, 3, …")
+
+
+def _examples(source: str, intake: Inspection, findings: Findings, against: Against) -> None:
+    queries = Grouping()
+    for line, found in _good(formats.examples(source, intake), findings):
+        example = found.example
+        queries.add(example.query_id, str(line))
+        positives, negatives = set(example.positives), set(example.negatives)
+        for id in positives & negatives:
+            findings.add("positive-and-negative", line, f"'{id}' is a positive and a negative")
+        for side, ids in (("positive", example.positives), ("negative", example.negatives)):
+            for id in _repeats(ids):
+                findings.add(f"repeated-{side}", line, f"'{id}' comes again among the {side}s")
+        if not negatives:
+            findings.add("no-negatives", line, f"the example of query '{example.query_id}' has no negatives")
+        for passage in found.passages:
+            if not passage.text.strip():
+                findings.add("empty-text", line, f"passage '{passage.id}' has no text")
+        if found.query is None:
+            against.check_query(example.query_id, line, findings)
+        elif not found.query.text.strip():
+            findings.add("empty-text", line, f"query '{example.query_id}' has no text")
+        if not found.passages:
+            against.check_passages([*example.positives, *example.negatives], line, findings)
+        if against.qrels is not None:
+            grades = against.qrels.get(example.query_id, {})
+            if not grades:
+                findings.add("not-judged", line, f"query '{example.query_id}' is not in the judgements")
+            for id in dict.fromkeys(example.negatives):
+                if grades.get(id, 0) > 0:
+                    findings.add("judged-relevant", line, f"negative '{id}' is judged relevant")
+            for id in dict.fromkeys(example.positives) if grades else ():
+                if grades.get(id, 0) <= 0:
+                    findings.add("not-relevant", line, f"positive '{id}' is not judged relevant")
+    for query_id, lines in queries.repeated():
+        for number in lines[1:]:
+            findings.add("repeated-query", int(number), f"query '{query_id}' has an example in line {lines[0]} already")
+
+
+def _expansions(source: str, intake: Inspection, findings: Findings, against: Against) -> None:
+    found = formats.parsed(formats.json_rows(source, intake), expansion_from)
+    check_expansions(_good(found, findings), findings, against)
+
+
+def _predictions(source: str, intake: Inspection, findings: Findings, against: Against) -> None:
+    found = formats.parsed(formats.json_rows(source, intake), prediction_from)
+    check_predictions(_good(found, findings), findings, against)
+
+
+def _repeats(ids: tuple[str, ...]) -> list[str]:
+    seen: set[str] = set()
+    return [id for id in ids if id in seen or seen.add(id)]  # type: ignore[func-returns-value]
+
+
+def _good(found: formats.Found[formats.Record], findings: Findings) -> Iterator[tuple[int, formats.Record]]:
+    """The records among what was found, counted; faults go to the findings."""
+    for line, record in found:
+        if isinstance(record, ValueError):
+            findings.add("unreadable", line, str(record))
+        else:
+            findings.records += 1
+            yield line, record
+
+
+_CHECKERS: dict[str, Callable[[str, Inspection, Findings, Against], None]] = {
+    "passages": _passages,
+    "queries": _queries,
+    "qrels": _qrels,
+    "run": _run,
+    "examples": _examples,
+    "expansions": _expansions,
+    "predictions": _predictions,
+}
+
+
+_CALLED: dict[str | None, Literal["examples", "expansions", "predictions"]] = {
+    sniff.EXAMPLES: "examples",
+    sniff.EXPANSIONS: "expansions",
+    sniff.PREDICTIONS: "predictions",
+}
+
+
+Recognised = Literal["run", "qrels", "examples", "expansions", "predictions", "passages"]
+
+
+def recognised(source: str, intake: Intake) -> Recognised | None:
+    """What a file holds, judged by its first record; None where that is of no kind that can be told from all others.
+
+    Runs and judgements are recognized by the columns of their first lines, passages by an early one that has a title.
+    """
+    if (columns := sniff.columns_of(intake.peek(source))) is not None:
+        return columns
+    rows = _first_of_stream(intake.peek(source)) if is_stream(source) else _first_of_file(source)
+    first = next(rows, None)
+    if first is None:
+        return None
+    if (called := _CALLED.get(kind_of_row(first))) is not None:
+        return called
+    early = [first, *rows]
+    alike = {kind_of_row(row) for row in early} <= {sniff.PASSAGES, sniff.EITHER}
+    return "passages" if alike and any(is_surely_passage(row) for row in early) else None
+
+
+def _first_of_file(source: str) -> Iterator[Row]:
+    return (row for _, row in islice(formats.json_rows(source, Intake()), LOOKED_AT) if isinstance(row, dict))
+
+
+def _first_of_stream(beginning: bytes) -> Iterator[Row]:
+    lines = beginning.splitlines(keepends=True)
+    if len(lines) > 1 and not lines[-1].endswith(b"\n"):  # cut off
+        lines.pop()
+    for line in islice(filter(bytes.strip, lines), LOOKED_AT):
+        with suppress(ValueError):
+            yield parse_row(line)
+
+
+def check_expansions(found: Iterator[tuple[int, Expansion]], findings: Findings, against: Against) -> None:
+    """Note what the commands of `drtk rerank-queries` refuse or pass over, candidate by candidate."""
+    ids, texts, lists = Grouping(), Grouping(), Grouping()
+    seen: set[str] = set()
+    for query_id, block in groupby(found, key=lambda item: item[1].query_id):
+        begun: set[str] = set()
+        depths: dict[str, int] = {}
+        for line, each in block:
+            if query_id not in seen:
+                against.check_query(query_id, line, findings)
+            seen.add(query_id)
+            if each.kind not in begun:
+                lists.add(f"{query_id} {each.kind}", str(line))
+            begun.add(each.kind)
+            ids.add(each.id, str(line))
+            texts.add(digest("\n".join((query_id, each.kind, " ".join(each.text.split())))), str(line))
+            depth = depths.setdefault(each.kind, each.depth) if each.depth is not None else None
+            if depth != each.depth:
+                problem = f"'{each.id}' was looked at to depth {each.depth}, those before it to depth {depth}"
+                findings.add("mixed-depth", line, problem)
+    note_repeated(ids, texts, findings)
+    for key, lines in lists.repeated():
+        query_id, kind = key.split()
+        for place in lines[1:]:
+            findings.add("split-query", int(place), f"candidates of '{query_id}' for '{kind}' begin in line {lines[0]}")
+    _note_missing(seen, "no-candidates", "has no candidate", findings, against)
+
+
+def check_predictions(found: Iterator[tuple[int, Prediction]], findings: Findings, against: Against) -> None:
+    """Note what `drtk eval --exact-match` refuses or passes over, prediction by prediction."""
+    places = Grouping()
+    seen: set[str] = set()
+    for line, each in found:
+        if each.query_id not in seen:
+            against.check_query(each.query_id, line, findings)
+        seen.add(each.query_id)
+        places.add(each.query_id, f"{line} {'' if each.score is None else 'scored'}")
+        if not each.answer.strip():
+            findings.add("empty-text", line, f"the answer to question '{each.query_id}' is empty")
+    for query_id, values in places.repeated():
+        first, *others = (value.split() for value in values)
+        for line_now, *_ in others:
+            problem = f"question '{query_id}' has a prediction in line {first[0]} already"
+            findings.add("repeated-prediction", int(line_now), problem)
+        for line_now, *scored in (first, *others):
+            if not scored:
+                problem = f"question '{query_id}' has several predictions, and this one has no score"
+                findings.add("no-score", int(line_now), problem)
+    _note_missing(seen, "no-prediction", "has no prediction", findings, against)
+
+
+def _note_missing(seen: Iterable[str], check: str, problem: str, findings: Findings, against: Against) -> None:
+    for query_id in (against.queries or {}).keys() - set(seen):
+        findings.add(check, 0, f"query '{query_id}' {problem}")

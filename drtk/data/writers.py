@@ -1,0 +1,310 @@
+"""Write records and training examples in the formats of the field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import orjson
+
+from drtk.data.examples import DPR_OTHER, FoundExample
+from drtk.data.jsonl import dump
+from drtk.data.rows import Row, passage_row, query_row
+from drtk.data.tsv import flat, quoted
+from drtk.records import Hit, Passage, Qrel, Query
+from drtk.registry import Registry
+
+Record = TypeVar("Record")
+Losses = dict[str, Any]  # what a format has no place for -> how many records lost it
+
+
+@dataclass(frozen=True, slots=True)
+class Format(Generic[Record]):
+    """How a file of records is made: what stands before, between and after them, and how each one reads.
+
+    write: (record, losses) -> its bytes; what is left out of a record is counted in `losses`.
+    needs: which texts a training example must come with ("query", "passages").
+    """
+
+    write: Callable[[Record, Losses], bytes]
+    header: bytes = b""
+    between: bytes = b""
+    footer: bytes = b""
+    needs: tuple[str, ...] = ()
+
+
+_TABLES = {
+    "parquet": ("drtk.data.tables:write_parquet", "one Parquet file (extra: data)"),
+    "datasets": ("drtk.data.tables:write_data_set", "a folder that Hugging Face datasets loads (extra: data)"),
+}
+TABLES = tuple(_TABLES)
+
+# The first of each is drtk's own.
+FORMATS: dict[str, Registry] = {
+    "passages": Registry(
+        "format of passages",
+        {
+            "beir": ("drtk.data.writers:BEIR", "JSONL: _id, title, text, metadata and whatever else a passage carries"),
+            "msmarco": ("drtk.data.writers:MSMARCO", "TSV without header: pid, text"),
+            "msmarco-docs": ("drtk.data.writers:MSMARCO_DOCS", "TSV without header: docid, url, title, body"),
+            "dpr": ("drtk.data.writers:DPR", "TSV with header, quoted as csv does: id, text, title"),
+            "tevatron": ("drtk.data.writers:TEVATRON", "JSONL: docid, title, text"),
+            "pyserini": ("drtk.data.writers:PYSERINI", "JSONL: id, contents (title, line end, text)"),
+            **_TABLES,
+        },
+    ),
+    "queries": Registry(
+        "format of queries",
+        {
+            "beir": ("drtk.data.writers:BEIR", "JSONL: _id, text, answers, metadata and whatever else a query carries"),
+            "tsv": ("drtk.data.writers:QUERY_TSV", "TSV without header: qid, text"),
+            "dpr-qa": ("drtk.data.writers:DPR_QA", "TSV without header: question, list of answers"),
+            "nq-open": ("drtk.data.writers:NQ_OPEN", "JSONL: question, answer (a list)"),
+            "tevatron": ("drtk.data.writers:TEVATRON_QUERY", "JSONL: query_id, query"),
+            **_TABLES,
+        },
+    ),
+    "qrels": Registry(
+        "format of judgements",
+        {
+            "beir": ("drtk.data.writers:QRELS_BEIR", "TSV with header: query-id, corpus-id, score"),
+            "trec": ("drtk.data.writers:QRELS_TREC", "qid 0 docid grade"),
+        },
+    ),
+    "run": Registry(
+        "format of runs",
+        {
+            "trec": ("drtk.data.writers:RUN_TREC", "qid Q0 docid rank score tag"),
+            "msmarco": ("drtk.data.writers:RUN_MSMARCO", "TSV: qid, pid, rank"),
+        },
+    ),
+    "examples": Registry(
+        "format of examples",
+        {
+            "drtk": ("drtk.data.writers:DRTK", "JSONL of ids: query_id, positives, negatives, scores, sources"),
+            "simlm": ("drtk.data.writers:SIMLM", "JSONL: query_id, query, answers; ids and scores of each side"),
+            "tevatron": (
+                "drtk.data.writers:TEVATRON_EXAMPLES",
+                "JSONL: query_id, query, positive and negative passages",
+            ),
+            "dpr-json": ("drtk.data.writers:DPR_JSON", "one JSON array: question, answers, contexts with texts"),
+            "sbert": ("drtk.data.writers:SBERT", "JSONL of ids: qid, pos, neg by system"),
+            "flag": ("drtk.data.writers:FLAG", "JSONL: query, pos, neg (texts), pos_scores, neg_scores"),
+            **_TABLES,
+        },
+    ),
+}
+
+
+def note(losses: Losses, what: str) -> None:
+    """Count a record that loses something."""
+    losses[what] = losses.get(what, 0) + 1
+
+
+def _line(row: Any) -> bytes:
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _plain(text: str, losses: Losses) -> str:
+    """A text for a file without quoting, its loss counted."""
+    fit = flat(text)
+    if fit != text:
+        note(losses, "texts with tabs or line ends made spaces")
+    return fit
+
+
+def _fields_left_out(passage: Passage, losses: Losses, *, but: tuple[str, ...] = ()) -> None:
+    if passage.extra or any(name not in but for name in passage.metadata or ()):
+        note(losses, "with other fields left out")
+
+
+def _msmarco(passage: Passage, losses: Losses) -> bytes:
+    if passage.title:
+        note(losses, "titles left out")
+    _fields_left_out(passage, losses)
+    return f"{passage.id}\t{_plain(passage.text, losses)}\n".encode()
+
+
+def _msmarco_docs(passage: Passage, losses: Losses) -> bytes:
+    url = str((passage.metadata or {}).get("url", ""))
+    _fields_left_out(passage, losses, but=("url",))
+    columns = (passage.id, flat(url), _plain(passage.title, losses), _plain(passage.text, losses))
+    return ("\t".join(columns) + "\n").encode()
+
+
+def _dpr(passage: Passage, losses: Losses) -> bytes:
+    text, title = passage.text, passage.title
+    _fields_left_out(passage, losses)
+    if "\0" in text or "\0" in title:
+        note(losses, "texts with NUL characters made spaces")
+        text, title = text.replace("\0", " "), title.replace("\0", " ")
+    return f"{passage.id}\t{quoted(text)}\t{quoted(title)}\n".encode()
+
+
+def _tevatron(passage: Passage, _: Losses) -> bytes:
+    row = passage_row(passage)
+    return _line({"docid": row.pop("_id"), **row})
+
+
+def _pyserini(passage: Passage, _: Losses) -> bytes:
+    row = passage_row(passage)
+    title, text = row.pop("title"), row.pop("text")
+    # A text with line ends and no title would otherwise give its first line away as one.
+    contents = f"{title}\n{text}" if title or "\n" in text else text
+    return _line({"id": row.pop("_id"), "contents": contents, **row})
+
+
+def _query_tsv(query: Query, losses: Losses) -> bytes:
+    if query.answers is not None:
+        note(losses, "lists of answers left out")
+    return f"{query.id}\t{_plain(query.text, losses)}\n".encode()
+
+
+def _dpr_qa(query: Query, losses: Losses) -> bytes:
+    note(losses, "ids left out")
+    return f"{quoted(_plain(query.text, losses))}\t{quoted(repr(list(query.answers or ())))}\n".encode()
+
+
+def _nq_open(query: Query, losses: Losses) -> bytes:
+    note(losses, "ids left out")
+    return _line({"question": query.text, "answer": list(query.answers or ())})
+
+
+def _tevatron_query(query: Query, _: Losses) -> bytes:
+    row = query_row(query)
+    return _line({"query_id": row.pop("_id"), "query": row.pop("text"), **row})
+
+
+def _run_trec(hit: Hit, _: Losses) -> bytes:
+    return f"{hit.query_id} Q0 {hit.doc_id} {hit.rank} {hit.score!r} {hit.tag}\n".encode()
+
+
+def _run_msmarco(hit: Hit, losses: Losses) -> bytes:
+    note(losses, "scores left out")
+    return f"{hit.query_id}\t{hit.doc_id}\t{hit.rank}\n".encode()
+
+
+def _qrels_beir(qrel: Qrel, _: Losses) -> bytes:
+    return f"{qrel.query_id}\t{qrel.doc_id}\t{qrel.grade}\n".encode()
+
+
+def _qrels_trec(qrel: Qrel, _: Losses) -> bytes:
+    return f"{qrel.query_id} 0 {qrel.doc_id} {qrel.grade}\n".encode()
+
+
+BEIR: Format[Any] = Format(lambda record, _: dump(record))
+MSMARCO = Format(_msmarco)
+MSMARCO_DOCS = Format(_msmarco_docs)
+DPR = Format(_dpr, header=b"id\ttext\ttitle\n")
+TEVATRON = Format(_tevatron)
+PYSERINI = Format(_pyserini)
+QUERY_TSV = Format(_query_tsv)
+DPR_QA = Format(_dpr_qa)
+NQ_OPEN = Format(_nq_open)
+TEVATRON_QUERY = Format(_tevatron_query)
+QRELS_BEIR = Format(_qrels_beir, header=b"query-id\tcorpus-id\tscore\n")
+QRELS_TREC = Format(_qrels_trec)
+RUN_TREC = Format(_run_trec)
+RUN_MSMARCO = Format(_run_msmarco)
+
+
+BOTH = ("query", "passages")
+
+
+def _example_line(row: Row) -> bytes:
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _query(found: FoundExample) -> Query:
+    assert found.query is not None  # `needs` says so, and whoever calls has seen to it
+    return found.query
+
+
+def _scores(found: FoundExample, side: str) -> list[float]:
+    return (found.example.scores or {}).get(side, [])
+
+
+def _sources(found: FoundExample, default: str) -> list[str]:
+    return (found.example.sources or {}).get("negatives") or [default] * len(found.example.negatives)
+
+
+def _sides(found: FoundExample) -> tuple[list[Passage], list[Passage]]:
+    texts = {passage.id: passage for passage in found.passages}
+    example = found.example
+    return [texts[id] for id in example.positives], [texts[id] for id in example.negatives]
+
+
+def _drtk(found: FoundExample, _: Losses) -> bytes:
+    return dump(found.example)
+
+
+def _simlm(found: FoundExample, losses: Losses) -> bytes:
+    query, example = _query(found), found.example
+    if example.sources:
+        note(losses, "sources left out")
+    row: Row = {"query_id": query.id, "query": query.text}
+    if query.answers is not None:
+        row["answers"] = list(query.answers)
+    for side, ids in (("positives", example.positives), ("negatives", example.negatives)):
+        row[side] = {"doc_id": list(ids), "score": _scores(found, side)}
+    return _example_line(row | example.extra)
+
+
+def _tevatron_example(found: FoundExample, losses: Losses) -> bytes:
+    query, example = _query(found), found.example
+    if example.scores or example.sources:
+        note(losses, "scores or sources left out")
+    row: Row = {"query_id": query.id, "query": query.text}
+    if query.answers is not None:
+        row["answers"] = list(query.answers)
+    for name, passages in zip(("positive_passages", "negative_passages"), _sides(found), strict=True):
+        row[name] = [{"docid": passage.id, "title": passage.title, "text": passage.text} for passage in passages]
+    return _example_line(row | example.extra)
+
+
+def _dpr_json(found: FoundExample, losses: Losses) -> bytes:
+    query, example = _query(found), found.example
+    if example.scores:
+        note(losses, "scores left out")
+    positives, negatives = _sides(found)
+    sources = _sources(found, "")
+    hard = [passage for passage, source in zip(negatives, sources, strict=True) if source != DPR_OTHER]
+    other = [passage for passage, source in zip(negatives, sources, strict=True) if source == DPR_OTHER]
+    # DPR itself ignores the id; with it, what is read back is the same example.
+    row: Row = {"query_id": query.id, "question": query.text, "answers": list(query.answers or ())}
+    for name, passages in (("positive_ctxs", positives), ("negative_ctxs", other), ("hard_negative_ctxs", hard)):
+        row[name] = [{"title": passage.title, "text": passage.text, "passage_id": passage.id} for passage in passages]
+    return orjson.dumps(row | example.extra)
+
+
+def _sbert(found: FoundExample, losses: Losses) -> bytes:
+    example = found.example
+    if example.scores:
+        note(losses, "scores left out")
+    systems: dict[str, list[str]] = {}
+    for id, source in zip(example.negatives, _sources(found, "negatives"), strict=True):
+        systems.setdefault(source, []).append(id)
+    row: Row = {"qid": example.query_id, "pos": list(example.positives), "neg": systems}
+    return _example_line(row | example.extra)
+
+
+def _flag(found: FoundExample, losses: Losses) -> bytes:
+    query, example = _query(found), found.example
+    if example.sources:
+        note(losses, "sources left out")
+    row: Row = {"query_id": query.id, "query": query.text}
+    for name, passages in zip(("pos", "neg"), _sides(found), strict=True):
+        row[name] = [f"{passage.title} {passage.text}" if passage.title else passage.text for passage in passages]
+    for name, side in (("pos_scores", "positives"), ("neg_scores", "negatives")):
+        if _scores(found, side):
+            row[name] = _scores(found, side)
+    return _example_line(row | example.extra)
+
+
+DRTK: Format[Any] = Format(_drtk)
+SIMLM = Format(_simlm, needs=("query",))
+TEVATRON_EXAMPLES = Format(_tevatron_example, needs=BOTH)
+DPR_JSON = Format(_dpr_json, header=b"[\n", between=b",\n", footer=b"\n]\n", needs=BOTH)
+SBERT = Format(_sbert)
+FLAG = Format(_flag, needs=BOTH)

@@ -1,0 +1,341 @@
+"""Plots of runs: recall by depth, differences, score distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from drtk.data.jsonl import read_examples
+from drtk.data.runs import NamedRun
+from drtk.data.trec import Judgements, load_hits
+from drtk.errors import DrtkError, UsageError
+from drtk.evaluation.config import COMMON, RUNS, PlotSettings
+from drtk.evaluation.curves import depths_for, hit_curve, recall_curve
+from drtk.evaluation.evaluate import Evaluator
+from drtk.evaluation.measures import parse_measures
+from drtk.evaluation.plots.base import (
+    BAD,
+    COLOURS,
+    GOOD,
+    MARKERS,
+    MOST,
+    SIZE,
+    Numbers,
+    Request,
+    judgements_of,
+    label_ends,
+    plain,
+    rankings_of,
+    rel_of,
+    shortened,
+    view_of,
+)
+
+TICKS = (1, 3, 10, 30, 100, 300, 1000)
+BEYOND = "; dotted: more than a run holds"
+
+
+def draw_curve(axis: Any, depths: Sequence[int], values: Sequence[float], deepest: int, **look: Any) -> None:
+    """A line by depth, dotted beyond the longest ranking: what a longer one would have found there, nobody knows."""
+    known = max(1, sum(depth <= deepest for depth in depths))
+    (line,) = axis.plot(depths[:known], values[:known], **look)
+    if known < len(depths):
+        style = {"color": line.get_color(), "linewidth": line.get_linewidth()}
+        axis.plot(depths[known - 1 :], values[known - 1 :], linestyle=":", **style)
+
+
+class RecallCurves:
+    """drtk plot recall."""
+
+    takes: ClassVar[frozenset[str]] = COMMON | RUNS | {"hit_rate"}
+
+    def numbers(self, request: Request) -> Numbers:
+        """{"measure", "k": depths, "curves": {run: values}, "deepest": {run: documents of its longest ranking}, "queries"}"""
+        request.need_inputs(1, MOST)
+        judgements = judgements_of(request)
+        runs = {run.name: rankings_of(run, judgements, request) for run in request.inputs}
+        if not any(runs.values()):
+            raise DrtkError("nothing to draw: the runs are empty")
+        depths = [depth for depth in depths_for(list(runs.values())) if depth <= (request.settings.depth or depth)]
+        curve = hit_curve if request.settings.hit_rate else recall_curve
+        curves = {name: curve(found, judgements, depths, rel=rel_of(request)) for name, found in runs.items()}
+        measure = "Success" if request.settings.hit_rate else "R"
+        deepest = {name: max(map(len, found.values()), default=0) for name, found in runs.items()}
+        return {"measure": measure, "k": depths, "curves": curves, "deepest": deepest, "queries": len(judgements)}
+
+    def size(self, numbers: Numbers) -> tuple[float, float]:
+        """The usual one."""
+        return SIZE
+
+    def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
+        """Lines over a logarithmic depth, named at their ends."""
+        axis = figure.subplots()
+        hit = numbers["measure"] == "Success"
+        for at, (name, values) in enumerate(numbers["curves"].items()):
+            look = {"color": COLOURS[at], "marker": MARKERS[at], "markersize": 5, "linewidth": 2.2}
+            draw_curve(axis, numbers["k"], values, numbers["deepest"][name], label=name, **look)
+        axis.set_xscale("log")
+        axis.set_xticks([k for k in TICKS if numbers["k"][0] <= k <= numbers["k"][-1]])
+        axis.set_xticklabels([str(k) for k in TICKS if numbers["k"][0] <= k <= numbers["k"][-1]])
+        axis.minorticks_off()
+        axis.set_ylim(0, 1.02)
+        beyond = BEYOND if any(deepest < numbers["k"][-1] for deepest in numbers["deepest"].values()) else ""
+        axis.set_xlabel(f"k: documents looked at{beyond}", fontsize=11.5)
+        what = (
+            "hit rate: share of queries with a relevant document found"
+            if hit
+            else "recall: share of relevant documents found"
+        )
+        axis.set_ylabel(what, fontsize=11.5)
+        ends = [
+            (numbers["k"][-1], values[-1], shortened(name), COLOURS[at])
+            for at, (name, values) in enumerate(numbers["curves"].items())
+        ]
+        label_ends(axis, ends)
+        plain(
+            axis,
+            settings.title or f"{'Hit rate' if hit else 'Recall'} at k, {numbers['queries']:,} queries",
+            grid="both",
+        )
+
+
+NAMED = 3  # queries named at either end
+ROWS = 3  # of words above the bars, and below
+LONGEST = 24  # letters of an id
+EXACTLY = 1e-12
+# inches: what stands around the axes to the side and in height, a row of words, a letter of an id, between two lines
+AROUND, ROW, LETTER, APART = (0.9, 0.8), 0.185, 0.078, 0.05
+
+
+class Differences:
+    """drtk plot differences."""
+
+    takes: ClassVar[frozenset[str]] = COMMON | RUNS | {"measure"}
+
+    def numbers(self, request: Request) -> Numbers:
+        """{"measure", "runs": [first, second], "mean", "better", "equal", "worse", "queries", "differences"}, largest gain first.
+
+        A difference is the first run's value minus the second's.
+        """
+        request.need_inputs(2, 2)
+        measures = parse_measures(request.settings.measure or "nDCG@10", rel=rel_of(request))
+        if len(measures) != 1 or measures[0].aggregate not in ("mean", "sum"):
+            raise UsageError("--measure: one measure that every query has a number for")
+        judgements = judgements_of(request)
+        evaluator = Evaluator(judgements, measures)
+        first, second = (evaluator(run.name, rankings_of(run, judgements, request)).per_query for run in request.inputs)
+        name = measures[0].name
+        found = {query: float(first[query][name]) - float(second[query][name]) for query in judgements}
+        ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+        values = [value for _, value in ordered]
+        better, worse = sum(value > EXACTLY for value in values), sum(value < -EXACTLY for value in values)
+        return {
+            "measure": name,
+            "runs": [run.name for run in request.inputs],
+            "mean": sum(values) / len(values),
+            "better": better,
+            "equal": len(values) - better - worse,
+            "worse": worse,
+            "queries": [query for query, _ in ordered],
+            "differences": values,
+        }
+
+    def size(self, numbers: Numbers) -> tuple[float, float]:
+        """The usual one."""
+        return SIZE
+
+    def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
+        """Bars, largest gain to the left; the mean as a line; the ends named. Words have bands of their own above and below."""
+        from matplotlib.ticker import MaxNLocator
+
+        axis = figure.subplots()
+        values, first, second = numbers["differences"], *map(shortened, numbers["runs"])
+        count = len(values)
+        gains = [max(value, 0.0) for value in values]
+        losses = [min(value, 0.0) for value in values]
+        axis.bar(range(count), gains, width=1.0 if count > 60 else 0.85, color=GOOD)
+        axis.bar(range(count), losses, width=1.0 if count > 60 else 0.85, color=BAD)
+        axis.axhline(0, color="#444444", linewidth=0.8)
+        axis.axhline(numbers["mean"], color="#444444", linewidth=1.2, linestyle=(0, (5, 3)))
+        width, height = (
+            float(inches) - around for inches, around in zip(figure.get_size_inches(), AROUND, strict=True)
+        )
+        row = min(ROW / max(height, ROW), 0.3 / ROWS)
+        most = max(map(abs, values))
+        most = most if most > EXACTLY else 1.0
+        top = most / (1 - 2 * row * (ROWS + 0.5))
+        axis.set_ylim(-top, top)
+        axis.set_yticks(
+            [
+                tick
+                for tick in MaxNLocator(_ticks(height * most / top)).tick_values(-most, most)
+                if abs(tick) <= most * 1.001
+            ]
+        )
+        axis.set_xlim(-0.7, count - 0.3)
+        axis.set_xlabel(f"{count:,} {'query' if count == 1 else 'queries'}, by difference", fontsize=11.5)
+        gap = "\n" if len(first) + len(second) > 30 else " "
+        axis.set_ylabel(f"{numbers['measure']}: {first}{gap}minus {second}", fontsize=11.5)
+        text = {"transform": axis.transAxes, "fontsize": 11, "va": "center"}
+        for at, (said, look) in enumerate(
+            (
+                (f"{first} better: {numbers['better']:,}", {"color": GOOD, "fontweight": "bold"}),
+                (f"equal: {numbers['equal']:,}", {"color": "#444444", "fontweight": "bold"}),
+                (f"mean {numbers['mean']:+z.4f} (dashed)", {"color": "#444444"}),
+            )
+        ):
+            axis.text(0.99, 1 - row * (at + 0.5), said, ha="right", **look, **text)
+        axis.text(0.01, row * 0.5, f"{second} better: {numbers['worse']:,}", color=BAD, fontweight="bold", **text)
+        plain(axis, settings.title or f"{first}{gap}against {second}, query by query")
+        letters = int(width / count / LETTER) - 1
+        if count <= 2 * NAMED or all(len(query) <= letters for query in numbers["queries"]):
+            axis.set_xticks(range(count), [_short(id, max(letters, 5)) for id in numbers["queries"]], fontsize=9)
+            axis.tick_params(axis="x", labelsize=9, length=0)
+        else:
+            axis.set_xticks([])
+            most_letters = max(5, int(0.35 * width / LETTER))
+            _name_ends(axis, numbers, letters=most_letters, row=2 * top * row, apart=APART * count / max(width, APART))
+
+
+def _ticks(inches: float) -> int:
+    """How many steps between ticks there is room for."""
+    return min(8, max(2, int(inches / 0.3)))
+
+
+def _name_ends(axis: Any, numbers: Numbers, *, letters: int, row: float, apart: float) -> None:
+    """Ids of the largest gains above the bars, of the largest losses below them, each in a row of its own with a line to its bar.
+
+    The outermost bar has the outermost row, so that no line goes through an id. row: height of a row; apart: between two
+    lines, where bars are narrower.
+    """
+    values, queries, count = numbers["differences"], numbers["queries"], len(numbers["queries"])
+    edge = axis.get_ylim()[1]
+    for at in range(NAMED):
+        for bar, sign, colour, side in ((at, 1, GOOD, "left"), (count - 1 - at, -1, BAD, "right")):
+            if sign * values[bar] <= EXACTLY:
+                continue
+            place = sign * max(at, at * apart) + (0 if sign > 0 else count - 1), sign * (edge - row * (at + 0.5))
+            axis.plot((bar, place[0]), (values[bar], place[1]), color=colour, linewidth=0.9, solid_capstyle="butt")
+            axis.annotate(
+                _short(queries[bar], min(letters, LONGEST)),
+                place,
+                xytext=(3 * sign, 0),
+                textcoords="offset points",
+                color=colour,
+                ha=side,
+                va="center",
+                fontsize=9,
+            )
+
+
+def _short(id: str, most: int) -> str:
+    """An id that fits; its end stays, which is what often tells it from others."""
+    if len(id) <= most:
+        return id
+    end = most // 2
+    return f"{id[: most - 1 - end]}…{id[len(id) - end :]}"
+
+
+MOST_PANELS, BINS = 6, 40
+
+
+class ScoreDistributions:
+    """drtk plot scores."""
+
+    takes: ClassVar[frozenset[str]] = COMMON | RUNS
+
+    def numbers(self, request: Request) -> Numbers:
+        """{"kinds": [good, other], "panels": {input: {"edges", "good", "other" (counts), "auc", "means"}}}"""
+        request.need_inputs(1, MOST_PANELS)
+        of_examples = [request.intake.peek(item.source).lstrip()[:1] == b"{" for item in request.inputs]
+        if any(of_examples) and not all(of_examples):
+            raise UsageError("runs and training examples do not go into one picture")
+        if of_examples[0]:
+            if request.qrels is not None:
+                raise UsageError("--qrels does not go with training examples: they name their positives")
+            kinds = ["positives", "negatives"]
+            panels = {item.name: _of_examples(item, request) for item in request.inputs}
+        else:
+            kinds = ["relevant", "not relevant, or not judged"]
+            judgements = judgements_of(request)
+            panels = {item.name: _of_run(item, judgements, request) for item in request.inputs}
+        return {"kinds": kinds, "panels": {name: spread(*scores, name) for name, scores in panels.items()}}
+
+    def size(self, numbers: Numbers) -> tuple[float, float]:
+        """A panel below the other."""
+        return SIZE[0], 1.0 + 2.6 * len(numbers["panels"])
+
+    def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
+        """Shares of either kind by score, one over the other."""
+        panels = numbers["panels"]
+        axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+        good, other = numbers["kinds"]
+        for axis, (name, panel) in zip(axes, panels.items(), strict=True):
+            for kind, label, colour in (("other", other, BAD), ("good", good, GOOD)):
+                counts = np.array(panel[kind], dtype=float)
+                axis.stairs(counts / counts.sum(), panel["edges"], fill=True, alpha=0.45, color=colour)
+                axis.stairs(
+                    counts / counts.sum(),
+                    panel["edges"],
+                    color=colour,
+                    linewidth=1.6,
+                    label=f"{label} ({int(counts.sum()):,})",
+                )
+            axis.set_ylabel("share", fontsize=11)
+            axis.set_ylim(0, axis.get_ylim()[1] * 1.35)  # room for the legend
+            plain(axis, f"{shortened(name)}: {good} score higher with a chance of {panel['auc']:.3f} (AUC)")
+            axis.legend(frameon=False, fontsize=10.5, loc="upper right", ncols=2)
+        axes[-1].set_xlabel("score", fontsize=11.5)
+        if settings.title:
+            figure.suptitle(settings.title, fontsize=14, fontweight="bold")
+
+
+def spread(good: np.ndarray, other: np.ndarray, name: str) -> Numbers:
+    """Counts in bins over the common range, and how often a good score is the higher one (ties half).
+
+    good, other: (n,), (m,); raises DrtkError where one is empty
+    """
+    from scipy.stats import rankdata
+
+    for what, values in (("relevant", good), ("other", other)):
+        if len(values) == 0:
+            raise DrtkError(f"{name}: there is no score of anything {what}")
+    both = np.concatenate([good, other])
+    edges = np.histogram_bin_edges(both, bins=BINS)
+    ranks = rankdata(both)[: len(good)]
+    auc = (float(ranks.sum()) - len(good) * (len(good) + 1) / 2) / (len(good) * len(other))
+    return {
+        "edges": edges.tolist(),
+        "good": np.histogram(good, edges)[0].tolist(),
+        "other": np.histogram(other, edges)[0].tolist(),
+        "auc": auc,
+        "means": [float(good.mean()), float(other.mean())],
+    }
+
+
+def _of_run(run: NamedRun, judgements: Judgements, request: Request) -> tuple[np.ndarray, np.ndarray]:
+    view, rel = view_of(request), rel_of(request)
+    good: list[float] = []
+    other: list[float] = []
+    for query, hits in load_hits(run.source, intake=request.intake, only=judgements).items():
+        grades = judgements[query]
+        best: dict[str, float] = {}
+        for id, score in hits.ranking():
+            best.setdefault(view.by(id) if view.by else id, score)
+        for id in view(hits):
+            (good if grades.get(id, rel - 1) >= rel else other).append(best[id])
+    return np.array(good), np.array(other)
+
+
+def _of_examples(item: NamedRun, request: Request) -> tuple[np.ndarray, np.ndarray]:
+    good: list[float] = []
+    other: list[float] = []
+    for example in read_examples(item.source, intake=request.intake):
+        scores = example.scores or {}
+        good += scores.get("positives", [])
+        other += scores.get("negatives", [])
+    if not good and not other:
+        raise DrtkError(f"{item.source}: the examples have no scores")
+    return np.array(good), np.array(other)

@@ -1,0 +1,367 @@
+"""Plots of vectors: vector space and cosines by rating."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from drtk.data.embeddings import check_finite, read_shards
+from drtk.data.rows import Row, parse_row
+from drtk.data.runs import NamedRun
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.evaluation.config import COMMON, PlotSettings
+from drtk.evaluation.plots.base import (
+    COLOURS,
+    GREY,
+    MARKERS,
+    SIZE,
+    Numbers,
+    Request,
+    judgements_of,
+    plain,
+    rel_of,
+    shortened,
+)
+from drtk.evaluation.sentence_data import read_pairs
+from drtk.evaluation.sentences import alignment, pair_cosines, spearman, uniformity, unit
+from drtk.runtime.streams import is_stream, name_of
+
+Geometry = dict[str, dict[str, float]]
+
+
+def projected(vectors: np.ndarray) -> tuple[np.ndarray, list[float]]:
+    """The first two principal components of the vectors, and the share of variance of each. (n, d) -> (n, 2)
+
+    Each axis points to where its largest entry is positive, so that the picture does not depend on the solver.
+    """
+    centred = vectors - vectors.mean(axis=0)
+    _, strengths, axes = np.linalg.svd(centred, full_matrices=False)
+    axes = axes[:2]
+    if len(axes) < 2:
+        axes = np.concatenate([axes, np.zeros((2 - len(axes), vectors.shape[1]))])
+    axes = axes * np.sign(axes[np.arange(2), np.abs(axes).argmax(axis=1)] + 1e-300)[:, None]
+    total = float((strengths**2).sum()) or 1.0
+    shares = [float(value) for value in (strengths[:2] ** 2) / total]
+    return centred @ axes.T, [*shares, 0.0, 0.0][:2]
+
+
+def draw_geometry(axis: Any, geometry: Geometry) -> None:
+    """A point a model: uniformity to the right, alignment upwards."""
+    for at, (name, values) in enumerate(geometry.items()):
+        axis.plot(
+            values["uniformity"],
+            values["alignment"],
+            marker=MARKERS[at],
+            color=COLOURS[at],
+            markersize=11,
+            linestyle="",
+        )
+        axis.annotate(
+            shortened(name, 20), (values["uniformity"], values["alignment"]), xytext=(0, 11), ha="center",
+            textcoords="offset points", color=COLOURS[at], fontweight="bold", fontsize=11,
+        )  # fmt: skip
+    axis.margins(0.35)
+    axis.set_xlabel("uniformity (low: evenly spread)", fontsize=11)
+    axis.set_ylabel("alignment (low: pairs are near)", fontsize=11)
+    plain(axis, "Lower left is better", grid="both")
+
+
+def draw_plane(axis: Any, panel: Numbers, geometry: Geometry, *, colour: str) -> None:
+    """Points by group, pairs joined, the share of variance at the axes."""
+    from matplotlib.collections import LineCollection
+
+    groups = {name: np.array(points) for name, points in panel["groups"].items()}
+    everything = np.concatenate(list(groups.values()))
+    lines = [[everything[a], everything[b]] for a, b in panel["links"]]
+    axis.add_collection(LineCollection(lines, colors=GREY, linewidths=0.7, alpha=0.6))
+    several = len(groups) > 1
+    for at, (name, points) in enumerate(groups.items()):
+        shade = COLOURS[at] if several else colour
+        figures = geometry.get(name, {})
+        label = f"{shortened(name)}: uniformity {figures['uniformity']:z.2f}" if "uniformity" in figures else name
+        axis.scatter(
+            points[:, 0], points[:, 1], s=9 if len(points) > 300 else 18, color=shade, alpha=0.55, linewidths=0,
+            label=label if several else None, marker=MARKERS[at],
+        )  # fmt: skip
+    first, second = panel["variance"]
+    axis.set_xlabel(f"first axis: {first:.0%} of the variance", fontsize=11)
+    axis.set_ylabel(f"second axis: {second:.0%}", fontsize=11)
+    axis.set_aspect("equal", adjustable="datalim")
+    plain(axis, _plane_title(panel, geometry), grid="")
+    if several:
+        axis.legend(frameon=False, fontsize=10.5, markerscale=1.8, loc="best")
+
+
+def _plane_title(panel: Numbers, geometry: Geometry) -> str:
+    name = panel["name"]
+    if name in geometry:
+        figures = geometry[name]
+        return f"{shortened(name, 20)}\nalignment {figures['alignment']:z.2f}, uniformity {figures['uniformity']:z.2f}"
+    pairs = geometry.get("judged pairs")
+    return (
+        f"Judged pairs joined: alignment {pairs['alignment']:z.2f}"
+        if pairs
+        else "The plane in which vectors differ most"
+    )
+
+
+MOST_SYSTEMS = 4
+
+
+class CosineByRating:
+    """drtk plot cosine."""
+
+    takes: ClassVar[frozenset[str]] = COMMON | {"pairs"}
+
+    def numbers(self, request: Request) -> Numbers:
+        """{"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [those of each bin]}}}"""
+        found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        for item in request.inputs:
+            if request.intake.peek(item.source)[:1] == b"{" if _is_file(item.source) else False:
+                found |= _from_file(item.source, request)
+            else:
+                found[item.name] = _from_model(item.source, request)
+        if not 1 <= len(found) <= MOST_SYSTEMS:
+            raise UsageError(f"this picture is of 1 to {MOST_SYSTEMS} systems; there are {len(found)}")
+        top = max(float(ratings.max()) for _, ratings in found.values())
+        low = int(np.floor(min(float(ratings.min()) for _, ratings in found.values())))
+        edges = list(range(low, max(int(np.ceil(top)), low + 1) + 1))
+        if len(edges) > 12:
+            raise DrtkError(f"ratings from {low} to {top:g} are too many to draw one by one")
+        systems = {}
+        for name, (cosines, ratings) in found.items():
+            place = np.clip(np.searchsorted(edges, ratings, side="right") - 1, 0, len(edges) - 2)
+            systems[name] = {
+                "spearman": spearman(cosines, ratings),
+                "pairs": len(ratings),
+                "cosines": [np.sort(cosines[place == at]).tolist() for at in range(len(edges) - 1)],
+            }
+        return {"bins": [[a, b] for a, b in pairwise(edges)], "systems": systems}
+
+    def size(self, numbers: Numbers) -> tuple[float, float]:
+        """The usual one."""
+        return SIZE
+
+    def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
+        """A violin for each system and bin, its median and middle half marked."""
+        axis = figure.subplots()
+        systems, bins = numbers["systems"], numbers["bins"]
+        width = 0.82 / len(systems)
+        for at, (name, system) in enumerate(systems.items()):
+            for place, cosines in enumerate(system["cosines"]):
+                if not cosines:
+                    continue
+                x = place + (at - (len(systems) - 1) / 2) * width
+                _violin(axis, np.array(cosines), x, width * 0.92, COLOURS[at])
+            axis.plot(
+                [],
+                [],
+                color=COLOURS[at],
+                linewidth=8,
+                alpha=0.5,
+                label=f"{shortened(name)}: Spearman {system['spearman']:z.4f}",
+            )
+        last = len(bins) - 1
+        axis.set_xticks(
+            range(len(bins)), [f"{a} to {b}" if at == last else f"{a} to <{b}" for at, (a, b) in enumerate(bins)]
+        )
+        axis.set_xlabel("how alike people find the two sentences", fontsize=11.5)
+        axis.set_ylabel("cosine of their vectors", fontsize=11.5)
+        axis.set_xlim(-0.6, last + 0.6)
+        axis.legend(frameon=False, fontsize=11, loc="lower right")
+        pairs = max(system["pairs"] for system in systems.values())
+        plain(axis, settings.title or f"Cosine by human rating, {pairs:,} pairs")
+
+
+def _violin(axis: Any, cosines: np.ndarray, x: float, width: float, colour: str) -> None:
+    if len(cosines) > 2 and np.ptp(cosines) > 0:
+        parts = axis.violinplot([cosines], [x], widths=width, showextrema=False)
+        for body in parts["bodies"]:
+            body.set(facecolor=colour, alpha=0.4, edgecolor=colour, linewidth=1)
+    quarter, middle, upper = np.percentile(cosines, [25, 50, 75])
+    axis.plot([x, x], [quarter, upper], color=colour, linewidth=4, solid_capstyle="round")
+    axis.plot([x], [middle], marker="o", color="white", markeredgecolor=colour, markersize=5.5, markeredgewidth=1.5)
+
+
+def _is_file(source: str) -> bool:
+    return is_stream(source) or Path(source).is_file()
+
+
+def _from_file(source: str, request: Request) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The pairs that drtk eval-sentences --pairs-out wrote, by system."""
+    if request.pairs is not None:
+        raise UsageError("--pairs does not go with pairs that have their cosines already")
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for number, line in request.intake.lines(source):
+        if not line.strip():
+            continue
+        try:
+            row = parse_row(line)
+            name, cosine, rating = str(row.get("system", source)), _number(row, "cosine"), _number(row, "score")
+        except ValueError as error:
+            request.intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
+            continue
+        cosines, ratings = found.setdefault(name, ([], []))
+        cosines.append(cosine)
+        ratings.append(rating)
+    if not found:
+        raise DrtkError(f"{name_of(source)}: holds no pairs")
+    return {name: (np.array(cosines), np.array(ratings)) for name, (cosines, ratings) in found.items()}
+
+
+def _number(row: Row, field: str) -> float:
+    value = row.get(field)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"expected a number as '{field}'")
+    return float(value)
+
+
+def _from_model(source: str, request: Request) -> tuple[np.ndarray, np.ndarray]:
+    if request.pairs is None:
+        raise UsageError("a model needs sentences: --pairs FILE")
+    pairs = read_pairs(request.pairs, request.intake)
+    encode = request.encoder(source)
+    texts = [pair.first for pair in pairs.pairs] + [pair.second for pair in pairs.pairs]
+    vectors = encode(texts)
+    return pair_cosines(vectors[: len(pairs.pairs)], vectors[len(pairs.pairs) :]), np.array(pairs.scores)
+
+
+POINTS, POSITIVE, MOST_MODELS = 1500, 4.0, 4
+LINKS = 100  # pairs joined by a line
+
+
+class VectorSpace:
+    """drtk plot space."""
+
+    takes: ClassVar[frozenset[str]] = COMMON | {"pairs", "qrels", "rel", "positive", "points"}
+
+    def numbers(self, request: Request) -> Numbers:
+        """{"panels": [{"name", "groups": {name: [[x, y], …]}, "links", "variance"}], "geometry": {name: {"alignment", "uniformity"}}}"""
+        request.need_inputs(1, MOST_MODELS)
+        folders = [_is_embeddings(item) for item in request.inputs]
+        if any(folders) and not all(folders):
+            raise UsageError("models and folders of embeddings do not go into one picture")
+        return _of_embeddings(request) if folders[0] else _of_models(request)
+
+    def size(self, numbers: Numbers) -> tuple[float, float]:
+        """Panels side by side: a plane each, and one for alignment and uniformity of several models."""
+        panels = len(numbers["panels"]) + (len(numbers["geometry"]) > 1 and len(numbers["panels"]) > 1)
+        return (SIZE[0], 5.6) if panels == 1 else (4.1 * panels, 4.6)
+
+    def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
+        """Where several models are compared, their figures first; then a plane each."""
+        panels, geometry = numbers["panels"], numbers["geometry"]
+        compared = len(panels) > 1
+        axes = list(figure.subplots(1, len(panels) + compared, squeeze=False)[0])
+        if compared:
+            draw_geometry(axes.pop(0), geometry)
+        for at, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
+            draw_plane(axis, panel, geometry, colour=COLOURS[at])
+        if settings.title:
+            figure.suptitle(settings.title, fontsize=14, fontweight="bold")
+
+
+def _of_models(request: Request) -> Numbers:
+    if request.pairs is None:
+        raise UsageError("models need sentences: --pairs FILE")
+    if request.qrels is not None:
+        raise UsageError("--qrels is for folders of embeddings; models take --pairs")
+    settings = request.settings
+    pairs = read_pairs(request.pairs, request.intake).pairs
+    positive = POSITIVE if settings.positive is None else settings.positive
+    near = [at for at, pair in enumerate(pairs) if pair.score > positive]
+    texts = [pair.first for pair in pairs] + [pair.second for pair in pairs]
+    panels, geometry = [], {}
+    for item in request.inputs:
+        vectors = unit(request.encoder(item.source)(texts))
+        second = [at + len(pairs) for at in near]
+        geometry[item.name] = {
+            "alignment": alignment(vectors[near], vectors[second]),
+            "uniformity": uniformity(vectors),
+        }
+        shown = set(_sample(list(map(str, range(len(pairs)))), max(1, (settings.points or POINTS) // 2)))
+        rows = [at for at in range(len(texts)) if at % len(pairs) in shown]
+        place = {row: at for at, row in enumerate(rows)}
+        plane, variance = projected(vectors[rows])
+        links = [[place[at], place[at + len(pairs)]] for at in near if at in shown][:LINKS]
+        panels.append(
+            {"name": item.name, "groups": {"sentences": plane.tolist()}, "links": links, "variance": variance}
+        )
+    return {"panels": panels, "geometry": geometry, "pairs": len(near)}
+
+
+def _of_embeddings(request: Request) -> Numbers:
+    settings = request.settings
+    if request.pairs is not None:
+        raise UsageError("--pairs is for models; folders of embeddings take --qrels")
+    if settings.positive is not None:
+        raise UsageError("--positive is for --pairs; of judgements --rel says what is relevant")
+    groups = {item.name: _loaded(item, request) for item in request.inputs}
+    sizes = {vectors.shape[1] for _, vectors in groups.values()}
+    if len(sizes) > 1:
+        raise MismatchError(f"vectors of differing length ({', '.join(map(str, sorted(sizes)))}) share no space")
+    geometry: dict[str, dict[str, float]] = {}
+    wanted = [] if request.qrels is None else [
+        (query, id) for query, grades in judgements_of(request).items() for id, grade in grades.items() if grade >= rel_of(request)
+    ]  # fmt: skip
+    place = {id: (name, at) for name, (ids, _) in groups.items() for at, id in enumerate(ids)}
+    joined = [(place[query], place[id]) for query, id in wanted if query in place and id in place]
+    if wanted and not joined:
+        raise MismatchError(f"no judged pair is among the vectors; the judgements begin with '{wanted[0][0]}'")
+    limit = settings.points or POINTS
+    kept = {name: _kept(ids, name, joined, limit) for name, (ids, _) in groups.items()}
+    for name, (_, vectors) in groups.items():
+        geometry[name] = {"uniformity": uniformity(vectors[kept[name]])}
+    if joined:
+        first, second = (np.stack([groups[end[side][0]][1][end[side][1]] for end in joined]) for side in (0, 1))
+        geometry["judged pairs"] = {"alignment": alignment(first, second)}
+    plane, variance = projected(np.concatenate([groups[name][1][kept[name]] for name in groups]))
+    number: dict[tuple[str, int], int] = {}
+    for name in groups:
+        for at in kept[name]:
+            number[name, at] = len(number)
+    links = [[number[a], number[b]] for a, b in joined if a in number and b in number][:LINKS]
+    parts, start = {}, 0
+    for name in groups:
+        parts[name] = plane[start : start + len(kept[name])].tolist()
+        start += len(kept[name])
+    panel = {"name": "", "groups": parts, "links": links, "variance": variance}
+    return {"panels": [panel], "geometry": geometry, "pairs": len(joined)}
+
+
+def _is_embeddings(item: NamedRun) -> bool:
+    return any(Path(item.source).glob("*.npy")) and any(Path(item.source).glob("*.ids"))
+
+
+def _loaded(item: NamedRun, request: Request) -> tuple[list[str], np.ndarray]:
+    from drtk.runtime.manifest import folder_entry
+
+    shards = read_shards(item.source)
+    request.intake.inputs.append(folder_entry(item.source))
+    for shard in shards:
+        check_finite(shard, shard.vectors, range(shard.rows))
+    ids = [id for shard in shards for id in shard.ids]
+    if len(ids) < 2:
+        raise DrtkError(f"{item.source}: holds {len(ids)} vectors; a picture needs two")
+    return ids, unit(np.concatenate([np.asarray(shard.vectors) for shard in shards]))
+
+
+def _sample(ids: Sequence[str], count: int) -> list[int]:
+    """`count` places, chosen by a hash of the id: the same ones whatever else is drawn."""
+    ranked = sorted(range(len(ids)), key=lambda at: hashlib.blake2b(ids[at].encode(), digest_size=8).digest())
+    return sorted(ranked[:count])
+
+
+def _kept(ids: Sequence[str], name: str, joined: Sequence[Any], count: int) -> list[int]:
+    """The vectors of a group that are drawn: those of the first judged pairs, then what a hash of the id chooses."""
+    linked = [end[1] for pair in joined[:LINKS] for end in pair if end[0] == name]
+    kept = list(dict.fromkeys(linked))[:count]
+    taken = set(kept)
+    others = [at for at in range(len(ids)) if at not in taken]
+    chosen = _sample([ids[at] for at in others], max(0, count - len(kept)))
+    return sorted(kept + [others[at] for at in chosen])

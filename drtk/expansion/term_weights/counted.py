@@ -1,0 +1,104 @@
+"""Weights from counts of words in the collection: tf-idf, inverse frequency, idf, BM25 (methods: sections 3.2 and 3.3)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from math import log
+from typing import ClassVar
+
+from drtk.expansion.config import WeightingSettings
+from drtk.expansion.term_weights.base import Needs, OfWords, Reading, Statistics
+from drtk.text.word_pieces import WordSplit
+
+
+def is_word(word: str) -> bool:
+    """Whether it holds a letter or digit; marks are neither counted nor weighted, where it matters."""
+    return any(map(str.isalnum, word))
+
+
+def tf_idf(count: int, length: int, *, documents: int, frequency: int) -> float:
+    """(tf / |p|) * log(N / df): 0 for a word of every passage."""
+    return count / length * log(documents / frequency)
+
+
+def idf(documents: int, frequency: int) -> float:
+    """ln(1 + (N - df + .5) / (df + .5)), Lucene's (methods: section 8.1): above 0 for every word."""
+    return log(1 + (documents - frequency + 0.5) / (frequency + 0.5))
+
+
+def bm25(count: int, length: int, *, idf: float, average: float, k1: float, b: float) -> float:
+    """idf * tf / (tf + k1 (1 - b + b |d| / avgdl)), Lucene's, without its k1 + 1 (methods: section 8.1)."""
+    return idf * count / (count + k1 * (1 - b + b * length / average))
+
+
+class Counted(OfWords):
+    """A weight from counts in passage and collection. A word that the collection lacks counts as in one passage, once."""
+
+    needs: ClassVar[Needs | None] = "counts"
+    split: ClassVar[WordSplit] = "pieces"
+
+    def __init__(
+        self, settings: WeightingSettings, statistics: Statistics | None, model: str | None, device: str
+    ) -> None:
+        assert statistics is not None
+        self._settings, self._statistics = settings, statistics
+        self._average = statistics.length / max(1, statistics.documents)
+
+    def values(self, readings: Sequence[Reading]) -> Iterator[Mapping[str, float]]:
+        """For each passage its words and what they weigh."""
+        for reading in readings:
+            counts = Counter(reading.words)
+            length = sum(count for word, count in counts.items() if is_word(word))
+            yield {word: self.weight(word, count, length) for word, count in counts.items()}
+
+    def weight(self, word: str, count: int, length: int) -> float:
+        """What a word weighs that a passage of `length` words has `count` times."""
+        raise NotImplementedError
+
+    def _known(self, word: str) -> tuple[int, int]:
+        """Passages with the word, and occurrences, in the collection; at least 1."""
+        passages, occurrences = self._statistics.words.get(word, (1, 1))
+        return int(passages), int(occurrences)
+
+
+class TfIdf(Counted):
+    """tf-idf, as MASTER's paper says."""
+
+    def weight(self, word: str, count: int, length: int) -> float:
+        """(tf / |p|) * log(N / df); 0 for marks."""
+        if not is_word(word):
+            return 0.0
+        return tf_idf(count, length, documents=self._statistics.documents, frequency=self._known(word)[0])
+
+
+class InverseFrequency(Counted):
+    """1 / cf, as MASTER's released code has it; marks are words too."""
+
+    def weight(self, word: str, count: int, length: int) -> float:
+        """1 / occurrences in the collection."""
+        return 1 / self._known(word)[1]
+
+
+class Idf(Counted):
+    """Lucene's idf."""
+
+    split: ClassVar[WordSplit] = "plain"
+
+    def weight(self, word: str, count: int, length: int) -> float:
+        """idf; 0 for marks."""
+        return idf(self._statistics.documents, self._known(word)[0]) if is_word(word) else 0.0
+
+
+class Bm25(Counted):
+    """What one occurrence of the word in a query adds to the passage's score."""
+
+    split: ClassVar[WordSplit] = "plain"
+
+    def weight(self, word: str, count: int, length: int) -> float:
+        """The word's part of a BM25 score; 0 for marks."""
+        if not is_word(word):
+            return 0.0
+        rarity = idf(self._statistics.documents, self._known(word)[0])
+        average = self._average or 1.0
+        return bm25(count, length, idf=rarity, average=average, k1=self._settings.k1, b=self._settings.b)

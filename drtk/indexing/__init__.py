@@ -1,0 +1,25 @@
+"""Indexes by name; each loads when used."""
+
+from __future__ import annotations
+
+from drtk.registry import Registry
+
+INDEXES = Registry(
+    "index type",
+    {
+        "bm25": (
+            "drtk.indexing.lucene.index:LuceneIndex",
+            "BM25 by Lucene: an inverted index over the words of passages",
+        ),
+        "bm25s": ("drtk.indexing.bm25s:Bm25sIndex", "BM25 by the bm25s library: no Java"),
+        "impact": ("drtk.indexing.lucene.index:ImpactIndex", "learned impacts of words, summed up by Lucene"),
+        "exact": ("drtk.indexing.exact:ExactIndex", "all inner products, in torch on CPU or CUDA"),
+        "flat": ("drtk.indexing.faiss_index:FaissIndex", "all inner products, by faiss"),
+        "hnsw": ("drtk.indexing.faiss_index:FaissIndex", "a navigable graph of near neighbours, by faiss"),
+        "ivf": (
+            "drtk.indexing.faiss_index:FaissIndex",
+            "vectors in clusters of which a few are looked into, by faiss",
+        ),
+    },
+)
+FACTORY = "drtk.indexing.faiss_index:FaissIndex"  # what any other faiss factory string is built by

@@ -1,0 +1,174 @@
+"""Exact search: every inner product, block by block in torch, from vectors that stay on disk; the reference for faiss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drtk.data.arrays import read_array
+from drtk.errors import DrtkError
+from drtk.indexing.base import FULL, SCALE, VECTORS, RankedIds, Ranking, Vectors, rank_again, ranks_of, scores_of
+from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
+from drtk.models.device import choose_device
+from drtk.runtime.progress import Progress, detail
+from drtk.runtime.workers import read_ahead
+
+QUERIES_AT_A_TIME = 1024
+# Products are taken of whole tiles, padded with zeros: matrix libraries use other code, and another order of summing,
+# for odd edges, and then equal vectors would get scores that differ in the last bit and not be ties.
+QUERY_TILE, PASSAGE_TILE = 32, 64
+CROWDED = 4  # candidates a place among the best from which on it pays to sort a block by itself
+EMPTY = -9187343239835811840  # the key of -inf with rank 0: below that of every finite score
+
+
+class ExactIndex:
+    """All vectors of a collection on disk, as float32, float16 or int8 (with a scale a dimension)."""
+
+    reads: ClassVar[Literal["vectors"]] = "vectors"
+
+    @classmethod
+    def check(cls, vectors: Vectors, settings: DenseIndexSettings, *, kind: str = "exact") -> None:
+        """Anything can be searched exactly."""
+
+    @classmethod
+    def build(
+        cls,
+        vectors: Vectors,
+        folder: Path,
+        settings: DenseIndexSettings,
+        *,
+        kind: str = "exact",
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Copy the vectors into `folder`; {"dtype", "full"}. Faults as in `DenseIndex.build`."""
+        stored = vectors.dtype
+        dtype = settings.dtype or str(stored)
+        RankedIds.write(vectors.ids(), folder)
+        vectors.store(folder / VECTORS, dtype, progress=progress)
+        full = settings.full and np.dtype(dtype).itemsize < stored.itemsize
+        if full:
+            vectors.store(folder / FULL, str(stored))
+        return {"dtype": dtype, "full": full}
+
+    @classmethod
+    def open(cls, folder: Path, settings: DenseSearchSettings) -> ExactIndex:
+        return cls(folder, settings)
+
+    def __init__(self, folder: Path, settings: DenseSearchSettings) -> None:
+        self.ids = RankedIds(folder)
+        self._vectors = read_array(folder / VECTORS, dimensions=2, mmap="c")
+        if len(self._vectors) != len(self.ids):
+            raise DrtkError(
+                f"{folder}: the index is damaged: {len(self._vectors):,} vectors for {len(self.ids):,} ids; rebuild it"
+            )
+        self._scale = read_array(folder / SCALE, mmap="c") if self._vectors.dtype == np.int8 else None
+        has_full = settings.rescore and (folder / FULL).exists()
+        self._full = read_array(folder / FULL, dimensions=2, mmap="c") if has_full else None
+        self._settings = settings
+        self._device = choose_device(settings.device)
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        self._resident: Tensor | None = None
+        if self._device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = False  # scores are compared: all of float32 counts
+            free, _ = torch.cuda.mem_get_info(self._device)
+            if self._vectors.nbytes < 0.6 * free:
+                self._resident = torch.from_numpy(self._vectors).to(self._device)
+            else:
+                detail(f"{folder}: {self._vectors.nbytes:,} bytes stay on disk and pass through {self._device}")
+
+    @property
+    def dimension(self) -> int:
+        return int(self._vectors.shape[1])
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    @torch.inference_mode()
+    def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
+        """Up to `k` passages for each of (queries, dimension): exactly the best, ties at the cut decided too."""
+        found: list[Ranking] = []
+        for start in range(0, len(vectors), QUERIES_AT_A_TIME):
+            found += self._search(vectors[start : start + QUERIES_AT_A_TIME].astype(np.float32), min(k, len(self)))
+        return found
+
+    def _search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
+        depth = k if self._full is None else min(len(self), k * self._settings.rescore)
+        scaled = vectors if self._scale is None else vectors * self._scale
+        tiles = -(-len(scaled) // QUERY_TILE) * QUERY_TILE
+        queries = torch.from_numpy(np.pad(scaled, ((0, tiles - len(scaled)), (0, 0)))).to(self._device)
+        keys = torch.full((len(scaled), depth), EMPTY, dtype=torch.int64, device=self._device)
+        scores: Tensor | None = None
+        for block, ranks in read_ahead(self._blocks()):
+            if scores is None:  # once: pages of fresh memory cost up to a quarter of what the products do
+                scores = torch.empty((tiles, len(block)), device=self._device)
+            torch.mm(queries, block.T, out=scores)
+            # A NaN or infinite number in a passage vector makes its score for any query NaN or infinite.
+            if not bool((finite := scores[0, : len(ranks)].isfinite()).all()):
+                raise self.ids.score_fault(int(self.ids.rows(ranks[~finite].cpu().numpy())[0]))
+            keys = keep_best(keys, scores[: len(scaled), : len(ranks)], ranks)
+        best = keys.sort(dim=1, descending=True).values.cpu().numpy()
+        rows = [self.ids.rows(ranks_of(row)) for row in best]
+        if self._full is None:
+            return [self.ids.ranking(at, scores_of(row)) for at, row in zip(rows, best, strict=True)]
+        return rank_again(self.ids, self._full, rows, vectors, k, threads=self._settings.threads)
+
+    def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """(vectors (block, dimension) float32 padded to whole tiles, ranks (rows,) int64)."""
+        rows = -(-min(self._settings.block, len(self)) // PASSAGE_TILE) * PASSAGE_TILE
+        source = torch.from_numpy(self._vectors) if self._resident is None else self._resident
+        for start in range(0, len(self), rows):
+            block = source[start : start + rows].to(self._device).float()
+            if len(block) < rows:
+                block = torch.nn.functional.pad(block, (0, 0, 0, rows - len(block)))
+            ranks = self.ids.ranks[start : start + rows].astype(np.int64)
+            yield block, torch.from_numpy(ranks).to(self._device)
+
+
+def keep_best(keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
+    """The best `depth` keys of those held and those of a block, in no particular order.
+
+    keys: (queries, depth) int64, EMPTY where fewer are held · scores: (queries, block) float32 · ranks: (block,) int64
+    returns: (queries, depth)
+
+    Candidates are all scores that reach the worst one held, ties included, so the tie rule holds at the cut as well.
+    """
+    depth = keys.shape[1]
+    floor = _scores(keys.amin(dim=1))
+    may_tighten = scores.shape[1] > depth
+    if may_tighten and bool((floor == -torch.inf).any()):
+        floor, may_tighten = torch.maximum(floor, _worst_of_best(scores, depth)), False
+    rows, columns = (scores >= floor[:, None]).nonzero(as_tuple=True)
+    if may_tighten and len(rows) > CROWDED * depth * len(keys):
+        floor = torch.maximum(floor, _worst_of_best(scores, depth))
+        rows, columns = (scores >= floor[:, None]).nonzero(as_tuple=True)
+    if not len(rows):
+        return keys
+    counts = rows.bincount(minlength=len(keys))
+    places = torch.arange(len(rows), device=keys.device) - (counts.cumsum(0) - counts)[rows]
+    candidates = torch.full((len(keys), int(counts.max())), EMPTY, dtype=torch.int64, device=keys.device)
+    candidates[rows, places] = _keys(scores[rows, columns], ranks[columns])
+    return torch.cat([keys, candidates], dim=1).topk(depth, dim=1, sorted=False).values
+
+
+def _worst_of_best(scores: Tensor, depth: int) -> Tensor:
+    """The `depth`-th largest score of each row of (queries, block); returns: (queries,)"""
+    return scores.topk(depth, dim=1, sorted=False).values.amin(dim=1)
+
+
+def _keys(scores: Tensor, ranks: Tensor) -> Tensor:
+    """`ordering.keys_of`, in torch."""
+    bits = (scores + 0.0).view(torch.int32)
+    sortable = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return (sortable.long() << 32) | ranks
+
+
+def _scores(keys: Tensor) -> Tensor:
+    """`ordering.scores_of`, in torch."""
+    sortable = (keys >> 32).int()
+    return (sortable ^ ((sortable >> 31) & 0x7FFFFFFF)).view(torch.float32)

@@ -1,0 +1,140 @@
+"""Options of encoding, generation, scoring and model initialization."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from drtk.config import knob
+from drtk.errors import UsageError
+
+Similarity = Literal["cosine", "dot"]
+Title = Literal["join", "sep", "segment", "none"]
+
+
+@dataclass(frozen=True)
+class EncodeSettings:
+    """drtk encode. What is None is taken from the model folder."""
+
+    pooling: str | None = knob(
+        None, "cls, mean, max, mean_sqrt_len_tokens, weightedmean or lasttoken; by default the model's own, or cls."
+    )
+    normalize: bool | None = knob(None, "Give vectors of length 1; by default as the model folder says.")
+    similarity: Similarity | None = knob(None, "How vectors are compared; by default as the model folder says.")
+    max_length: int | None = knob(None, "Longest input, in tokens; by default the model's.", at_least=3)
+    prompt: str | None = knob(None, "Text put before each input; by default the model's for this role.")
+    title: Title | None = knob(
+        None,
+        "Passage titles: join (title, space, text), sep (a separator token between them), segment (a pair) or none; "
+        "by default the model's, or join.",
+    )
+    dimensions: int | None = knob(
+        None,
+        "Keep the first N numbers of each vector, for a model trained so (train-retriever --matryoshka).",
+        at_least=1,
+    )
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = knob(
+        "auto", "Numbers to compute with; auto is float32 on a CPU, half precision on a GPU."
+    )
+    store: Literal["float32", "float16"] = knob("float32", "Numbers to store.")
+    batch_tokens: int | None = knob(
+        None, "Tokens in one batch, padding included; by default 2048 on a CPU, 65536 on a GPU.", at_least=1
+    )
+    shard_size: int = knob(
+        16384, "Texts in a shard: what is sorted by length together, and lost by a crash.", at_least=1
+    )
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    """drtk doc2query; the figures are those of query-as-context pre-training."""
+
+    n: int = knob(5, "Texts to write for each passage.", at_least=1, flag="--n")
+    decode: Literal["sample", "greedy", "beam", "greedy+sample"] = knob(
+        "sample",
+        "How tokens are chosen: sample, greedy (one text), beam (the n best), or greedy+sample (one greedy text, then samples).",
+    )
+    top_k: int = knob(25, "Draw among the so many most likely tokens; 0: among all.", at_least=0)
+    top_p: float = knob(
+        0.95, "Of these, draw among the most likely that together have this probability.", at_least=1e-6, at_most=1
+    )
+    temperature: float = knob(1.0, "Divides the logits: below 1 the likely become likelier.", at_least=1e-6)
+    beams: int = knob(4, "Beams of --decode beam; at least --n.", at_least=1)
+    max_new_tokens: int = knob(64, "Longest text to write, in tokens.", at_least=1)
+    title: Literal["join", "none"] | None = knob(
+        None, "A passage's title: join (before its text) or none; by default as the model was trained, or join."
+    )
+    prefix: str | None = knob(
+        None,
+        "Put before every passage; a space follows it (all-with_prefix-t5-base-v1: text2query:); "
+        "by default as the model was trained, or nothing.",
+    )
+    max_length: int | None = knob(
+        None,
+        "Longest input in tokens; the passage is cut, never the prefix; by default as the model was trained, or 512.",
+        at_least=2,
+    )
+    batch_tokens: int | None = knob(
+        None, "Tokens of input and output at once. [default: 16,384 on a CPU, 131,072 on a GPU]", at_least=1
+    )
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = knob(
+        "auto", "Numbers the model computes with: auto is float32 on a CPU, bfloat16 on a GPU."
+    )
+
+    def check(self) -> None:
+        """Raise UsageError for a choice other than its default that --decode does not look at."""
+        usual = type(self)
+        if self.decode == "greedy" and self.n not in (1, usual.n):
+            raise UsageError(f"--n {self.n}: --decode greedy writes one text")
+        for flag, changed, decode in (
+            ("--top-k", self.top_k != usual.top_k, "sample"),
+            ("--top-p", self.top_p != usual.top_p, "sample"),
+            ("--temperature", self.temperature != usual.temperature, "sample"),
+            ("--beams", self.beams != usual.beams, "beam"),
+        ):
+            if changed and decode not in self.decode:
+                raise UsageError(f"{flag}: only with --decode {decode}")
+
+
+@dataclass(frozen=True)
+class ContinuationSettings(GenerationSettings):
+    """drtk continue-text; MASTER's paper names no figures, these are those of methods, section 2.4."""
+
+    n: int = knob(1, "Continuations to write for each passage.", at_least=1, flag="--n")
+    top_k: int = knob(50, "Draw among the so many most likely tokens; 0: among all.", at_least=0)
+    max_new_tokens: int = knob(128, "Longest continuation, in tokens.", at_least=1)
+
+
+@dataclass(frozen=True)
+class ScoringSettings:
+    """A cross-encoder over pairs of texts. What is None is taken from the model folder."""
+
+    max_length: int | None = knob(None, "Longest pair, in tokens; by default the model's.", at_least=4)
+    batch_tokens: int | None = knob(
+        None, "Tokens in one batch, padding included; by default 2048 on a CPU, 65536 on a GPU.", at_least=1
+    )
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = knob(
+        "auto", "Numbers to compute with; auto is float32 on a CPU, half precision on a GPU."
+    )
+
+
+@dataclass(frozen=True)
+class ScratchSettings:
+    """drtk init-model. The default size is that of MiniLM-L6."""
+
+    arch: Literal["bert", "t5", "gpt2"] = knob(
+        "bert",
+        "What is made: bert (an encoder), t5 (encoder and decoder: writes), gpt2 (decoder: goes on with a text).",
+    )
+    vocab_size: int = knob(30522, "Word pieces, at most; a small corpus gives fewer.", at_least=10)
+    lowercase: bool = knob(True, "Read upper and lower case alike, and letters without their accents.")
+    min_frequency: int = knob(2, "Word pieces seen less often are left out.", at_least=1)
+    layers: int = knob(6, "Layers.", at_least=1)
+    hidden: int = knob(384, "Width of the token vectors.", at_least=1)
+    heads: int = knob(12, "Attention heads; their number divides the width.", at_least=1)
+    intermediate: int | None = knob(None, "Width inside the layers; by default four times --hidden.", at_least=1)
+    max_length: int = knob(512, "Longest input, in tokens.", at_least=8)
+    pooling: str = knob("cls", "cls, mean, max, mean_sqrt_len_tokens, weightedmean or lasttoken.")
+    normalize: bool = knob(False, "Give vectors of length 1.")
+    similarity: Similarity = knob("cosine", "How vectors are compared.")
+    language: Literal["any", "chinese"] = knob("any", "chinese puts every Chinese character in a token of its own.")

@@ -1,0 +1,167 @@
+"""A pre-training task beside the training of a retriever, on the vectors it has anyway (DiffCSE for DPR; methods, 5.11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drtk.errors import MismatchError
+from drtk.models.backbone import Anatomy
+from drtk.models.biencoder import BiEncoder
+from drtk.models.checkpoint import TextEncoder
+from drtk.models.model_folder import locate
+from drtk.pretraining.batch import SlotBatch
+from drtk.pretraining.composition import Composition
+from drtk.pretraining.corruption import corrupted
+from drtk.pretraining.decoders.transformer import Discriminator
+from drtk.pretraining.example_builder import Frame, frame_of
+from drtk.pretraining.network import Network, Views, recovering
+from drtk.pretraining.objectives import Parts, Recovery
+from drtk.pretraining.parse import composition
+from drtk.pretraining.token_generator import Generator
+from drtk.text.rng import generator
+from drtk.training.config import RetrieverSettings
+from drtk.training.distributed import summed, world_size
+
+ROLES = ("query", "passage")
+PREFIX = "aux_"
+
+
+def diffcse_plan(settings: RetrieverSettings) -> Composition:
+    """L_rtd of queries and of passages, a term each, one discriminator for both, told a text by the vector it is ranked by."""
+    slots: dict[str, Any] = {}
+    terms = []
+    for role in ROLES:
+        slots[role] = {"view": role}
+        slots[f"{role}_changed"] = {
+            "view": role,
+            "masking": "bernoulli",
+            "rate": settings.aux_rate,
+            "corruption": "replaced",
+        }
+        terms.append(
+            {
+                "use": "recover",
+                "reader": "discriminator",
+                "slot": f"{role}_changed",
+                "source": role,
+                "target": "edited",
+                "classes": 2,
+                "reduction": settings.aux_reduction,
+                "weight": settings.aux_weight,
+                "name": f"diffcse_{role}",
+            }
+        )
+    proposing = {"model": settings.aux_generator, "reads": "bert"}
+    proposing |= {"decode": settings.aux_decode, "scope": settings.aux_scope}
+    readers = {"discriminator": {"use": "discriminator"}}
+    content = {"slots": slots, "readers": readers, "generator": proposing, "objective": terms}
+    return composition(content, "--aux diffcse")
+
+
+def diffcse_network(towers: Mapping[str, TextEncoder], settings: RetrieverSettings, *, seed: int) -> Network:
+    """Discriminator, its head and the frozen generator of `--aux diffcse`; the encoders are others' and stay out of it.
+
+    Raises MismatchError for towers or a generator it cannot work with.
+    """
+    plan = diffcse_plan(settings)
+    tower = towers["passage"]
+    for role, each in towers.items():
+        if each.encoder.dimension != each.encoder.hidden:
+            raise MismatchError(
+                f"--aux diffcse puts a vector in the place of a token: the {role} encoder's are {each.encoder.dimension} "
+                f"wide, its tokens {each.encoder.hidden}"
+            )
+        if each.tokenizer.mask_token_id is None or each.tokenizer.padding_side == "left":
+            raise MismatchError("--aux diffcse: the encoder's tokenizer has no mask token, or pads on the left")
+    if len(towers) > 1 and towers["query"].tokenizer.get_vocab() != tower.tokenizer.get_vocab():
+        raise MismatchError("--aux diffcse: the two encoders have different vocabularies")
+    proposing = Generator.of_folder(locate(settings.aux_generator), tower.tokenizer)
+    anatomy = Anatomy(tower.encoder.backbone)
+    nothing = nn.Identity()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        parts = Parts(anatomy, nothing, {"discriminator": Discriminator(anatomy)})
+        recoveries = {each.name: Recovery(each, parts) for each in recovering(plan)}
+        for recovery in recoveries.values():  # one head for queries and passages
+            recovery.target = next(iter(recoveries.values())).target
+    return Network(
+        plan, backbone=nothing, anatomy=None, head=nothing, recoveries=recoveries, projectors={}, generator=proposing
+    )
+
+
+class Corrupting:
+    """Tokens of a role to what the generator and the discriminator read; every draw by (seed, epoch, query, place)."""
+
+    def __init__(self, plan: Composition, frame: Frame) -> None:
+        self._plan, self._frame = plan, frame
+
+    @classmethod
+    def of(cls, plan: Composition, tokenizer: Any) -> Corrupting:
+        """For the texts of a tokenizer."""
+        return cls(plan, frame_of(tokenizer))
+
+    def __call__(
+        self, role: str, padded: Mapping[str, np.ndarray], keys: Sequence[tuple[Any, ...]]
+    ) -> dict[str, np.ndarray]:
+        """Arrays (texts, tokens): `given`, `content`, `hidden`, and `noise` where the generator draws. keys: one a text"""
+        assert self._plan.generator is not None
+        slot, vocabulary = self._plan.slots[f"{role}_changed"], self._frame.vocabulary
+        ids = padded["input_ids"]
+        content = padded["attention_mask"].astype(bool) & ~np.isin(ids, sorted(vocabulary.special))
+        given, hidden = ids.copy(), np.zeros(ids.shape, dtype=bool)
+        noise = np.zeros(ids.shape, dtype=np.float32)
+        for row, key in enumerate(keys):
+            rng = generator(*key, "aux", role)
+            size = int(padded["attention_mask"][row].sum())  # padding takes no part, so that no draw depends on it
+            hidden[row, :size] = (rng.random(size) < slot.rate) & content[row, :size]
+            given[row, :size] = corrupted(
+                ids[row, :size], hidden[row, :size], self._plan.generator.reads, rng=rng, vocabulary=vocabulary
+            )
+            noise[row, :size] = rng.random(size, dtype=np.float32)
+        return {"given": given, "content": content, "hidden": hidden, "noise": noise}
+
+
+class WithAuxiliary(nn.Module):
+    """Two towers and the network of a further task, which sees the towers' vectors and runs no encoder of its own."""
+
+    def __init__(self, pair: BiEncoder, network: Network) -> None:
+        super().__init__()
+        self.pair, self.network = pair, network
+
+    def forward(self, **inputs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """What BiEncoder gives, and the task's terms, () each: this process's part times the number of processes."""
+        ours = {name: value for name, value in inputs.items() if name.startswith(PREFIX)}
+        queries, passages = self.pair(**{name: value for name, value in inputs.items() if name not in ours})
+        terms: dict[str, Tensor] = {}
+        for role, vectors in zip(ROLES, (queries, passages), strict=True):
+            slot = slot_of(inputs, role)
+            terms |= self.term(role, slot, vectors, self.count(role, slot))
+        return queries, passages, terms
+
+    def count(self, role: str, slot: SlotBatch) -> Tensor:
+        """Labelled positions of a role in the texts of all processes, ()."""
+        recovery: Any = self.network.recoveries[f"diffcse_{role}"]
+        return summed(recovery.count({f"{role}_changed": slot}))
+
+    def term(self, role: str, slot: SlotBatch, vectors: Tensor, count: Tensor) -> dict[str, Tensor]:
+        """The term of some texts of a role, divided by the count of all of them."""
+        name = f"diffcse_{role}"
+        recovery: Any = self.network.recoveries[name]
+        views = Views({role: slot, f"{role}_changed": slot}, self.network)
+        views.given(role, vector=vectors)
+        return {name: recovery.reduced(recovery(views), count) * world_size()}
+
+
+def slot_of(inputs: Mapping[str, Tensor], role: str, rows: Any = slice(None)) -> SlotBatch:
+    """The texts of a role, or some of them, as the discriminator's slot."""
+    ids = inputs[f"{role}_input_ids"][rows]
+    found = {name: inputs[f"{PREFIX}{role}_{name}"][rows] for name in ("given", "content", "hidden", "noise")}
+    if (types := inputs.get(f"{role}_token_type_ids")) is not None:
+        found["types"] = types[rows]
+    present = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
+    return SlotBatch(clean=ids, attention=inputs[f"{role}_attention_mask"][rows], present=present, **found)

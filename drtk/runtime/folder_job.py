@@ -1,0 +1,418 @@
+"""Build output folders as NAME.part and rename them when finished; never replace a folder that drtk did not make."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.runtime.atomic import lock, sync, sync_tree, write_json
+from drtk.runtime.inputs import Intake
+from drtk.runtime.integrity import read_json
+from drtk.runtime.manifest import (
+    FOLDER_MANIFEST,
+    SOURCES,
+    UNFINISHED_MANIFEST,
+    Clock,
+    Manifest,
+    add_named_folders,
+    completed,
+    folders_named,
+    from_stream,
+    inputs_named,
+    is_manifest,
+    new_manifest,
+    output_files,
+    plain,
+    unchanged,
+    write_manifest,
+)
+from drtk.runtime.progress import log
+from drtk.runtime.sharding import rank
+from drtk.runtime.streams import digest_file, is_writable, name_of
+
+_REMOVE = "the file is damaged: remove the folder, or choose another"
+
+
+@dataclass
+class FolderJob:
+    """One run of a command that makes a folder. `begin` opens NAME.part, `finish` writes meta.json and renames it to NAME.
+
+    With --force, the old folder is kept until then: it is renamed to NAME.part.old, the new one to NAME, and the old one
+    is deleted. `recover` completes these steps after a kill.
+    may_differ: settings that may change when a run is resumed; a change is logged and recorded
+    Where several processes run one command together (torchrun), the one of rank 0 alone looks after the folder.
+    """
+
+    command: str
+    kind: str
+    output: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    resumable: bool = False
+    free: tuple[str, ...] = ()
+    resume: bool = False
+    force: bool = False
+    side_files: tuple[str, ...] = ()
+    may_differ: tuple[str, ...] = ()
+    intake: Intake = field(default_factory=Intake)
+    counts: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # A symbolic link is kept: its target is replaced.
+        self._final = Path(self.output)
+        if self._final.is_symlink() or self._final.name in ("", ".."):
+            self._final = Path(os.path.realpath(self.output))
+        self.path = Path(f"{self._final}.part")
+        self._old = Path(f"{self._final}.part.old")
+        self._clock = Clock()
+        self._clocked_from = time.time()
+        self._manifest = new_manifest(self.kind, self.settings, program=self.command)
+        self._lock: int | None = None
+        self._began = False
+        self._leads = rank() == 0
+        self._folders: list[dict[str, Any]] = []
+
+    def check(self) -> None:
+        """Reject contradictory settings and unusable outputs before anything is read or loaded."""
+        if not self._leads:
+            return
+        for path in (self._final, self.path):
+            if path.exists() and not path.is_dir():
+                raise DrtkError(f"{path}: is a file; expected a folder")
+        if not (is_writable(self._final) and is_writable(self._final.parent)):
+            raise DrtkError(f"{self.output}: Permission denied")
+        is_current = self._final.is_dir() and os.path.samefile(self._final, os.curdir)
+        if is_current or os.path.ismount(self._final):
+            kind = "the current folder" if is_current else "a mount point"
+            raise DrtkError(f"{self.output}: is {kind} and cannot be replaced; choose a folder inside it")
+        self.recover()
+        self._check_final()
+        self._folders = folders_named(self.settings)  # before the command loads them
+        interrupted = self._interrupted()
+        if interrupted is None and not self._unfinished.exists() and self.path.exists():
+            torn = f"{UNFINISHED_MANIFEST}."  # prefix of one that was not renamed before a kill
+            if strange := sorted(name for name in os.listdir(self.path) if not name.startswith(torn)):
+                raise DrtkError(f"{self.path}: holds '{strange[0]}' and was not made by drtk; choose another folder")
+        if interrupted is None:
+            return
+        if self.resume:
+            changed = self._changes()
+            if changed and not self.force:
+                raise MismatchError(
+                    f"{self.path}: was begun with other settings or files ({', '.join(changed)}); --force begins again"
+                )
+        elif not self.force:
+            ways = "--resume goes on from there, --force begins again" if self.resumable else "--force begins again"
+            raise DrtkError(f"{self.path}: holds an interrupted run; {ways}")
+
+    def _check_final(self) -> None:
+        """Raise DrtkError if a folder exists that this run may not replace."""
+        if not _is_nonempty(self._final):
+            return
+        is_whole = (self._final / FOLDER_MANIFEST).exists()
+        if is_whole and not (self.force or (self.resume and self._resumes_replacement())):
+            raise DrtkError(f"{self.output}: exists already; --force replaces it")
+        self._refuse_to_destroy()
+
+    def _resumes_replacement(self) -> bool:
+        """Return whether the interrupted run was allowed to replace the existing folder."""
+        found = _load_manifest(self._unfinished) or {}
+        return found.get("replaces") is not None and found["replaces"] == self._digest_of_final()
+
+    def _digest_of_final(self) -> str | None:
+        path = self._final / FOLDER_MANIFEST
+        return digest_file(path) if path.exists() else None
+
+    def recover(self) -> bool:
+        """Complete the renames of an earlier run that was killed; return whether they finished the folder."""
+        there = [path for path in (self.path, self._final, self._old) if path.is_dir()]
+        if not self._leads or not there or (there == [self._final] and not self._is_old_style()):
+            return False
+        handle = os.open(there[0], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return lock(handle) and self._recover()
+        except OSError as error:
+            raise DrtkError(f"{error.filename or self.output}: {error.strerror}") from error
+        finally:
+            os.close(handle)
+
+    def _is_old_style(self) -> bool:
+        """Return whether the folder is unfinished work of a version that did not build in NAME.part."""
+        begun = _load_manifest(self._final / UNFINISHED_MANIFEST)
+        return begun is not None and not (self._final / FOLDER_MANIFEST).exists()
+
+    def _recover(self) -> bool:
+        if self._is_old_style() and not self.path.exists():
+            os.rename(self._final, self.path)
+        is_whole = _load_manifest(self.path / FOLDER_MANIFEST) is not None and not self._is_being_cleared()
+        if is_whole and (self.force or not _is_nonempty(self._final) or self._resumes_replacement()):
+            self._put_in_place()
+            return True
+        if not self._final.exists() and (self._old / FOLDER_MANIFEST).exists():
+            os.rename(self._old, self._final)
+        elif self._old.is_dir():
+            _remove(self._old)
+        return False
+
+    def _put_in_place(self) -> None:
+        """Move the old folder away, rename the finished one, delete the old one. Raises OSError and DrtkError."""
+        if _is_nonempty(self._final):
+            self._refuse_to_destroy()
+            if self._old.exists():
+                _remove(self._old)
+            os.rename(self._final, self._old)
+        self._unfinished.unlink(missing_ok=True)
+        os.rename(self.path, self._final)
+        sync(self._final.parent)
+        if self._old.exists():
+            _remove(self._old)
+
+    @property
+    def _unfinished(self) -> Path:
+        return self.path / UNFINISHED_MANIFEST
+
+    def _refuse_to_destroy(self) -> None:
+        """Raises DrtkError where replacing the folder would lose what drtk did not make, or what this run reads."""
+        if not (self._final / FOLDER_MANIFEST).exists():
+            raise DrtkError(f"{self.output}: is not empty and was not made by drtk; choose another folder")
+        found = read_json(self._final / FOLDER_MANIFEST, advice=_REMOVE)
+        if not is_manifest(found):
+            raise DrtkError(f"{self.output}: its {FOLDER_MANIFEST} was not written by drtk; choose another folder")
+        for entry in inputs_named(self.settings):
+            if Path(entry["path"]).resolve().is_relative_to(self._final.resolve()):
+                raise UsageError(f"{self.output}: replacing it would destroy the input {entry['path']}")
+        made = output_files(self._final)
+        strange = sorted(set(made) - set(found.get("files", made)))  # a list of names, or {name: size and digest}
+        if strange:
+            raise DrtkError(
+                f"{self.output}: holds '{strange[0]}', which drtk did not make; move it, or choose another folder"
+            )
+
+    @property
+    def resuming(self) -> bool:
+        """Whether there is unfinished work of these settings and files to go on from.
+
+        A `source` that changed meanwhile does not count (a bad line may have been mended): the command compares what
+        it reads with what it made. With --force it does, as beginning again is then allowed.
+        """
+        if not self.resume or self._interrupted() is None or self._changes():
+            return False
+        if not self.force:
+            return True
+        return self._other_stream() is None and all(map(unchanged, read_json(self._unfinished)["inputs"]))
+
+    def _interrupted(self) -> Manifest | None:
+        """Return the manifest of an interrupted run; None without one, or if its folder was being cleared to begin again."""
+        found = _load_manifest(self._unfinished)
+        if found is None and self._unfinished.exists():
+            raise DrtkError(f"{self._unfinished}: was not written by drtk; choose another folder")
+        return None if self._is_being_cleared() else found
+
+    def _is_being_cleared(self) -> bool:
+        """Return whether the folder was being cleared to begin again."""
+        return bool((_load_manifest(self._unfinished) or {}).get("discards"))
+
+    def _changes(self) -> list[str]:
+        """Settings that differ from those the unfinished folder was begun with, and files they name that changed."""
+        found = read_json(self._unfinished)
+        if not _has_valid_fields(found):
+            raise DrtkError(f"{self._unfinished}: is damaged; --force without --resume begins again")
+        before, now = found["settings"], plain(self.settings)
+        free = {*SOURCES, *self.may_differ}
+        changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in free)
+        sources = {entry["path"] for entry in inputs_named({key: before.get(key) for key in SOURCES})}
+        return changed + [
+            entry["path"] for entry in found["inputs"] if entry["path"] not in sources and not unchanged(entry)
+        ]
+
+    def _streams(self) -> dict[str, str]:
+        """The digests of stdin and pipes that were read to their end by now."""
+        entries = (entry for entry in self.intake.inputs if from_stream(entry) and entry["digest"])
+        return {entry["path"]: entry["digest"] for entry in entries}
+
+    def _other_stream(self) -> str | None:
+        """A stream that held something else when the unfinished folder was begun."""
+        before = read_json(self._unfinished).get("streams", {})
+        return next((path for path, digest in self._streams().items() if before.get(path, digest) != digest), None)
+
+    def _take_up(self) -> None:
+        """Go on with the manifest of the run before; settings that differ from its own are said and noted there."""
+        found = read_json(self._unfinished)
+        self._clock.before = self._seconds_of(found)
+        self._manifest["started"] = found["started"]
+        before, now = found["settings"], plain(self.settings)
+        other = {key: [before.get(key), now[key]] for key in self.may_differ if before.get(key) != now.get(key)}
+        changes = found.get("changes", [])
+        if other:
+            said = ", ".join(f"{key} {_said(new)}, which was {_said(old)}" for key, (old, new) in other.items())
+            log(f"{self.output}: resuming with changed settings: {said}")
+            changes = [*changes, {"at": datetime.now(UTC).isoformat(timespec="seconds"), "settings": other}]
+            found |= {"settings": before | now, "changes": changes}
+        write_json(self._unfinished, found | self._stretch())
+        if changes:
+            self._manifest["changes"] = changes
+
+    def _stretch(self) -> dict[str, Any]:
+        """When this stretch of the work began, as seconds of the epoch, and how long those before took."""
+        return {"stretch": {"began": self._clocked_from, "before": self._clock.before}}
+
+    def _seconds_of(self, found: Manifest) -> float:
+        """What all stretches of an unfinished folder took; the last one ended when something was last written into it.
+
+        A killed process writes no farewell; what it worked after its last file is lost, too.
+        """
+        stretch = found.get("stretch")
+        if stretch is None:
+            return 0.0
+        last = max(item.lstat().st_mtime for item in self.path.rglob("*") if not item.is_dir())
+        return round(float(stretch["before"] + max(0.0, last - stretch["began"])), 3)
+
+    def begin(self) -> Path:
+        """Return the folder to write into: as it was left if a run is resumed, otherwise empty.
+
+        Raises DrtkError if another run is writing it, or it cannot be made.
+        """
+        if not self._leads:
+            return self.path
+        self._folders = self._folders or folders_named(self.settings)
+        try:
+            self._hold()
+            self._check_final()  # another run may have finished since `check`
+            if self.resuming:
+                if other := self._other_stream():
+                    raise MismatchError(
+                        f"{self.path}: was begun with other records from {name_of(other)}; --force begins again"
+                    )
+                log(f"resuming {self.output}")
+                for torn in self.path.glob("*.tmp"):  # small files that a kill caught between writing and renaming
+                    torn.unlink()
+                self._take_up()
+                return self.path
+            self._began = True
+            begun = self._manifest | {"inputs": inputs_named(self.settings, self._folders), "streams": self._streams()}
+            begun |= {"replaces": self._digest_of_final()} | self._stretch()
+            if _is_nonempty(self.path):  # a half-cleared folder must count neither as finished nor as resumable
+                write_json(self._unfinished, begun | {"discards": True})
+                for item in self.path.iterdir():
+                    if item != self._unfinished:
+                        _delete(item)
+            write_json(self._unfinished, begun)
+        except OSError as error:
+            raise DrtkError(f"{self.path}: {error.strerror}") from error
+        return self.path
+
+    def _hold(self) -> None:
+        """Create the folder and lock it against other runs."""
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.release()
+            self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            if not lock(self._lock):
+                raise DrtkError(f"{self.output}: another run is writing it")
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self._lock), os.stat(self.path)):
+                    return  # otherwise the other run finished in between and renamed it
+
+    def abandon(self) -> None:
+        """Remove the unfinished folder if no later run could resume it: a failed command must not block the next one."""
+        if not self._began:
+            return
+        self._began = False
+        with contextlib.suppress(OSError, DrtkError):
+            if not self.resumable or all(name.startswith(UNFINISHED_MANIFEST) for name in os.listdir(self.path)):
+                _remove(self.path)
+
+    def release(self) -> None:
+        """Let other runs have the folder; done by `finish`, and at the latest when the job is given up."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __del__(self) -> None:
+        self.release()
+
+    def finish_part(self, folder: Path, kind: str, **facts: Any) -> None:
+        """Write the meta.json of a folder within this one that others use by itself; settings and inputs are those of all."""
+        if self._leads:
+            manifest = new_manifest(kind, self.settings, program=self.command) | facts
+            inputs, counts = self.intake.inputs, self.counts
+            found = completed(manifest, inputs=inputs, counts=counts, seconds=self._clock.seconds)
+            write_manifest(folder, found)
+
+    def finish(self, **facts: Any) -> None:
+        """Write meta.json with `facts` beside the usual entries; from here on the folder counts as finished."""
+        if not self._leads:
+            return
+        if self.intake.bad:
+            self.counts["skipped"] = self.intake.bad
+        manifest = self._manifest | facts
+        inputs = add_named_folders(self.intake.inputs, self._folders)
+        manifest = completed(manifest, inputs=inputs, counts=self.counts, seconds=self._clock.seconds)
+        sync_tree(self.path)
+        write_manifest(self.path, manifest)
+        self._began = False
+        try:
+            self._check_final()
+            self._put_in_place()
+        except (OSError, DrtkError) as error:
+            fault = error if isinstance(error, DrtkError) else f"{self.output}: {error.strerror}"
+            raise DrtkError(f"{fault}; the new folder is finished and kept as {self.path}") from error
+        self.release()
+        summary = ", ".join(f"{value:,} {name}" for name, value in self.counts.items() if isinstance(value, int))
+        log(f"{self.command}: {summary + ', ' if summary else ''}{self._clock.seconds:,.1f} s -> {self.output}")
+
+
+def _is_nonempty(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def _load_manifest(path: Path) -> Manifest | None:
+    """Return the manifest in a file; None if the file does not exist or another program wrote it."""
+    found = read_json(path, advice=_REMOVE) if path.exists() else None
+    return found if is_manifest(found) else None
+
+
+def _delete(item: Path) -> None:
+    if item.is_dir() and not item.is_symlink():
+        shutil.rmtree(item)
+    else:
+        item.unlink()
+
+
+def _remove(folder: Path) -> None:
+    """Delete a folder that drtk made; if killed halfway, it is left unfinished and still recognized as drtk's."""
+    whole, unfinished = folder / FOLDER_MANIFEST, folder / UNFINISHED_MANIFEST
+    if _is_nonempty(folder) and not (_load_manifest(whole) or _load_manifest(unfinished)):
+        raise DrtkError(f"{folder}: was not made by drtk; move it away")
+    if whole.exists():
+        os.replace(whole, unfinished)
+    for item in folder.iterdir():
+        if item != unfinished:
+            _delete(item)
+    unfinished.unlink(missing_ok=True)
+    folder.rmdir()
+
+
+def _has_valid_fields(found: Manifest) -> bool:
+    """Return whether an unfinished manifest has the fields that --resume reads, with the right types."""
+    stretch = found.get("stretch", {"began": 0.0, "before": 0.0})
+    return (
+        isinstance(found.get("started"), str)
+        and isinstance(found.get("streams", {}), dict)
+        and isinstance(found.get("changes", []), list)
+        and isinstance(stretch, dict)
+        and all(type(stretch.get(name)) in (int, float) for name in ("began", "before"))
+    )
+
+
+def _said(value: Any) -> str:
+    """A setting as a person would write it."""
+    if value is None:
+        return "not given"
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)

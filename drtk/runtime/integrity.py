@@ -1,0 +1,162 @@
+"""Check JSON files, and sizes and digests of the files in a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from drtk.errors import DrtkError
+from drtk.runtime.atomic import write_json
+from drtk.runtime.streams import digest_file
+
+_DAMAGED = "the file is damaged: rebuild it or restore a copy"
+
+
+_TYPE_NAMES = {
+    str: "a string",
+    int: "an integer",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+    bool: "a boolean",
+}
+
+
+def read_json(path: Path, *, advice: str = _DAMAGED) -> Any:
+    """The content of a JSON file. Raises DrtkError, with `advice` if it is not JSON, where it cannot be read."""
+    try:
+        return orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise DrtkError(f"{path}: {error.strerror}") from error
+    except orjson.JSONDecodeError as error:
+        raise DrtkError(f"{path}: not JSON: {error}; {advice}") from error
+
+
+def read_object(path: Path, **keys: Any) -> dict[str, Any]:
+    """Return the JSON object in a file; `keys` gives the type of each required key (`str | None`: may be missing).
+
+    Raises DrtkError if the file cannot be read, holds no object, or a key is missing or of another type.
+    """
+    return check_object(read_json(path), str(path), **keys)
+
+
+def check_object(content: Any, place: str, **keys: Any) -> dict[str, Any]:
+    """Return `content` if it is an object with `keys` of these types. Raises DrtkError, with `place`, if it is not."""
+    if not isinstance(content, dict):
+        raise DrtkError(f"{place}: expected a JSON object, got {_type_name(type(content))}; {_DAMAGED}")
+    for key, kind in keys.items():
+        value = content.get(key)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, bool | None)):
+            got = f"got {_type_name(type(value))}" if key in content else "but it is missing"
+            expected = " or ".join(_type_name(each) for each in getattr(kind, "__args__", (kind,)))
+            raise DrtkError(f"{place}: expected '{key}' to be {expected}, {got}; {_DAMAGED}")
+    return content
+
+
+def _type_name(kind: type) -> str:
+    return _TYPE_NAMES.get(kind, kind.__name__)
+
+
+SMALL = 1 << 20  # bytes; up to this size a file's content is compared whenever its folder is opened
+MANIFEST_DIGEST = "manifest_digest"  # the entry of a meta.json that holds the digest of all its other entries
+
+
+def files_in(folder: Path) -> list[str]:
+    """Return the relative paths of all files in a folder, sorted."""
+    return sorted(str(item.relative_to(folder)) for item in folder.rglob("*") if item.is_symlink() or not item.is_dir())
+
+
+def record_files(folder: Path, names: Iterable[str], *, times: bool = False) -> dict[str, dict[str, Any]]:
+    """Return {relative path: {"bytes", "digest"}} of files in a folder, with "mtime_ns" if `times` is set."""
+    record: dict[str, dict[str, Any]] = {}
+    for name in names:
+        path = folder / name
+        if not path.is_file():  # a link to a folder, or a broken one: not made by drtk
+            record[name] = {}
+            continue
+        facts = path.stat()
+        record[name] = {"bytes": facts.st_size, "digest": digest_file(path)}
+        if times:
+            record[name]["mtime_ns"] = facts.st_mtime_ns
+    return record
+
+
+def changed_files(
+    folder: Path, record: Any, *, thorough: bool = False, by_time: bool = True
+) -> Iterator[tuple[str, str]]:
+    """Yield (relative path, what differs) for each file that differs from its record.
+
+    The size of every file is compared. The content is compared for small files, with `by_time` for files whose
+    recorded "mtime_ns" differs, and with `thorough` for all. A record of an older version (a list of names) is skipped.
+    """
+    for name, entry in record.items() if isinstance(record, dict) else ():
+        if not isinstance(entry, dict) or "bytes" not in entry:
+            continue
+        try:
+            facts = (folder / name).stat()
+            if facts.st_size != entry["bytes"]:
+                yield name, f"has {facts.st_size:,} bytes, expected {entry['bytes']:,}"
+                continue
+            touched = by_time and entry.get("mtime_ns", facts.st_mtime_ns) != facts.st_mtime_ns
+            if (thorough or touched or facts.st_size <= SMALL) and digest_file(folder / name) != entry.get("digest"):
+                yield name, "its content changed after it was written"
+        except FileNotFoundError:
+            yield name, "is missing"
+        except OSError as error:
+            yield name, f"cannot be read: {error.strerror}"
+
+
+def is_intact(folder: Path, manifest: str) -> bool:
+    """Return whether a cached folder matches its `manifest`, a JSON file with an entry "files".
+
+    Files of a copied folder have other times. These are recorded after the comparison, so it happens once.
+    """
+    path = folder / manifest
+    try:
+        content = orjson.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    if not isinstance(content, dict) or MANIFEST_DIGEST not in content or is_changed(content):
+        return False
+    record: Any = content.get("files")
+    times = _times_of(folder, record)
+    if any(changed_files(folder, record)):
+        return False
+    if any(record[name]["mtime_ns"] != time for name, time in times.items()):
+        files = record | {name: record[name] | {"mtime_ns": time} for name, time in times.items()}
+        with contextlib.suppress(DrtkError):  # a cache that is read-only: compared each time
+            write_json(path, add_digest(content | {"files": files}))
+    return True
+
+
+def _times_of(folder: Path, record: Any) -> dict[str, int]:
+    """Return the present "mtime_ns" of the files whose record has one."""
+    times = {}
+    for name, entry in record.items() if isinstance(record, dict) else ():
+        with contextlib.suppress(OSError):
+            if isinstance(entry, dict) and "mtime_ns" in entry:
+                times[name] = (folder / name).stat().st_mtime_ns
+    return times
+
+
+def add_digest(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a JSON file with its own digest added, to detect later changes."""
+    return {**content, MANIFEST_DIGEST: _digest_of(content)}
+
+
+def is_changed(content: Mapping[str, Any]) -> bool:
+    """Return whether content was changed after `add_digest`; False for older versions, without digest and record."""
+    if MANIFEST_DIGEST not in content:
+        return isinstance(content.get("files"), dict)
+    return bool(content[MANIFEST_DIGEST] != _digest_of(content))
+
+
+def _digest_of(content: Mapping[str, Any]) -> str:
+    rest = {name: value for name, value in content.items() if name != MANIFEST_DIGEST}
+    data = orjson.dumps(rest, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,417 @@
+"""meta.json of every output: what made it, from what, with which settings."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from drtk import __version__
+from drtk.errors import DrtkError, MismatchError
+from drtk.runtime.atomic import manifest_beside
+from drtk.runtime.atomic import write_json as write_json
+from drtk.runtime.cache import content_digest
+from drtk.runtime.integrity import (
+    _DAMAGED,
+    SMALL,
+    add_digest,
+    changed_files,
+    check_object,
+    files_in,
+    is_changed,
+    read_json,
+    read_object,
+    record_files,
+)
+from drtk.runtime.progress import warn
+from drtk.runtime.streams import digest_file, is_stream, name_of
+
+Manifest = dict[str, Any]
+FOLDER_MANIFEST = "meta.json"
+UNFINISHED_MANIFEST = "meta.json.part"
+SOURCES = ("source", "sources")  # settings that name the records themselves: their content tells more than a name
+_NOT_READ = ("log.jsonl", "README.md")  # files of a model folder that loading it does not read
+_EDITABLE = re.compile(
+    r"(^|/)(modules|router_config|sentence_\w+|config_sentence_transformers)\.json$|_(Pooling|Normalize)/config\.json$"
+)
+_HIDDEN = re.compile(r"(^|/)\.|\.(part|tmp)(/|$)")
+_OF_MODELS = ("config.json", "modules.json")
+# At the top of a model folder, in a tower, or in a folder of sentence-transformers, such as 1_Pooling.
+_MODEL_FILE = re.compile(
+    r"((query|passage)/)?((\w+_)?\d+_[A-Z]\w*/)?"
+    r"([^/]+\.(safetensors|json|model)|pytorch_model[^/]*\.bin|vocab\.[^/]+|merges\.txt)"
+)
+_BESIDE_OUTPUT = re.compile(r"[^/]\.(meta|part)\.json$")  # records of an output that lies in the folder
+_warned: set[Path] = set()
+# Settings whose values are words. A file or folder that happens to have such a name is no input.
+_NO_PATHS = frozenset(
+    [
+        "contrastive",
+        "device",
+        "format",
+        "kind",
+        "language",
+        "loss",
+        "measure",
+        "measures",
+        "method",
+        "passage_prompt",
+        "policy",
+        "pooling",
+        "prefix",
+        "prompt",
+        "query_prompt",
+        "role",
+        "select",
+        "separator",
+        "source_name",
+        "split",
+        "tag",
+        "task",
+        "tasks",
+        "title",
+        "to",
+    ]
+)
+_WORTH_A_VERSION = ("torch", "transformers", "tokenizers", "faiss", "bm25s", "nltk", "numpy", "ir_measures")
+
+
+def manifest_path(output: str | Path) -> Path:
+    """Where the manifest of an output lies: in a folder, or beside a file."""
+    path = Path(output)
+    return path / FOLDER_MANIFEST if path.is_dir() else manifest_beside(path)
+
+
+def new_manifest(kind: str, settings: Mapping[str, Any], *, program: str = "") -> Manifest:
+    """The start of a manifest: kind, the drtk command that makes it, the command line, settings, and the time."""
+    return {
+        "kind": kind,
+        "program": program,
+        "command": shlex.join(["drtk", *sys.argv[1:]]),
+        "settings": dict(settings),
+        "inputs": [],
+        "counts": {},
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def completed(
+    manifest: Manifest, *, inputs: list[dict[str, Any]], counts: Mapping[str, Any], seconds: float
+) -> Manifest:
+    """The manifest of finished work."""
+    return manifest | {
+        "inputs": inputs,
+        "counts": dict(counts),
+        "versions": versions(),
+        "seconds": round(seconds, 3),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of drtk, Python, and those libraries this process has loaded; loads none itself."""
+    found = {"drtk": __version__, "python": sys.version.split()[0]}
+    for module in _WORTH_A_VERSION:
+        if module in sys.modules:
+            try:
+                found[module] = str(getattr(sys.modules[module], "__version__", None) or version(module))
+            except PackageNotFoundError:
+                continue
+    return found
+
+
+def has_unfinished_part(folder: Path) -> bool:
+    """Return whether a missing folder has unfinished work beside it: NAME.part or NAME.part.old."""
+    return Path(f"{folder}.part").is_dir() or Path(f"{folder}.part.old").is_dir()
+
+
+def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -> Manifest:
+    """Return the manifest of a finished folder.
+
+    kind: the expected kind; if given, compare the folder's files with the manifest
+    keys: the types of required entries, as for `read_object`
+    Raises MismatchError for a file, an unfinished folder, one that drtk did not make, another kind, or a damaged folder.
+    """
+    path = Path(folder)
+    if not path.exists():
+        if has_unfinished_part(path):
+            raise MismatchError(f"{folder}: is unfinished; run the command that makes it again")
+        raise DrtkError(f"{folder}: no such folder")
+    if not path.is_dir():
+        raise MismatchError(f"{folder}: is a file; expected a folder" + (f" of kind '{kind}'" if kind else ""))
+    if not (path / FOLDER_MANIFEST).exists():
+        unfinished = (path / UNFINISHED_MANIFEST).exists()
+        reason = "unfinished: run the command that makes it again" if unfinished else "not made by drtk"
+        raise MismatchError(f"{folder}: has no {FOLDER_MANIFEST}; the folder is {reason}")
+    manifest = read_object(path / FOLDER_MANIFEST, kind=str)
+    if kind is not None and manifest["kind"] != kind:
+        raise MismatchError(f"{folder}: is of kind '{manifest['kind']}'; expected '{kind}'")
+    if kind is not None:
+        check_folder(path, manifest)
+    return check_object(manifest, str(path / FOLDER_MANIFEST), **keys)
+
+
+def read_manifest_if_any(folder: Path) -> Manifest:
+    """Return the content of a folder's meta.json, perhaps another program's; {} if there is no such file."""
+    path = folder / FOLDER_MANIFEST
+    if not path.exists():
+        return {}
+    manifest = read_object(path)
+    if not manifest:
+        raise DrtkError(f"{path}: is empty; {_DAMAGED}")
+    return manifest
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write a folder's meta.json with size, time and digest of every file, which marks the folder as finished."""
+    files = record_files(folder, output_files(folder), times=True)
+    write_json(folder / FOLDER_MANIFEST, add_digest(manifest | {"files": files}))
+
+
+def output_files(folder: Path) -> list[str]:
+    """Return the relative paths of a folder's files, sorted, without its manifest and unfinished files."""
+    return [name for name in files_in(folder) if name != FOLDER_MANIFEST and not name.endswith(".json.part")]
+
+
+def find_damage(folder: Path, manifest: Manifest, *, thorough: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield (relative path, what differs) for each file that differs from the manifest, meta.json first.
+
+    thorough: compare the content of large files, too
+    """
+    if is_changed(manifest):
+        yield FOLDER_MANIFEST, "its content changed after it was written"
+    yield from changed_files(folder, manifest.get("files"), thorough=thorough, by_time=False)
+
+
+def check_folder(folder: Path, manifest: Manifest) -> None:
+    """Compare a folder with its manifest: presence and size of every file, and the content of small ones.
+
+    In a model folder, an edited file of sentence-transformers is only a warning.
+    Raises MismatchError for any other difference.
+    """
+    is_model = manifest.get("kind") not in ("index", "embeddings")
+    for name, problem in find_damage(folder, manifest):
+        place = folder / name
+        if is_model and name in _NOT_READ:
+            continue
+        if is_model and problem != "is missing" and _EDITABLE.search(name):
+            if place not in _warned:
+                is_ignored = isinstance(manifest.get("encoding"), dict) and not name.endswith("modules.json")
+                result = f"drtk reads {FOLDER_MANIFEST} and ignores the change, sentence-transformers uses it"
+                warn(f"{place}: {problem}; {result if is_ignored else 'using the changed file'}")
+            _warned.add(place)
+            continue
+        program = f" with drtk {manifest['program']}" if manifest.get("program") else ""
+        raise MismatchError(
+            f"{place}: {problem}; rebuild the folder{program} (drtk validate {folder} lists all damage)"
+        )
+
+
+def is_done(output: str, settings: Mapping[str, Any], *, program: str = "") -> bool:
+    """Whether `output` was made by `program` with these settings, from inputs that have not changed since.
+
+    What was read from stdin or a pipe cannot be checked, so such an output never counts as done.
+    """
+    return outdated(output, settings, program=program) == []
+
+
+def outdated(output: str, settings: Mapping[str, Any], *, program: str = "") -> list[str] | None:
+    """Names of the settings and files that differ from those a finished output was made with; None: there is no such output.
+
+    Streams are named, too: what they held cannot be looked at again.
+    """
+    path = manifest_path(output)
+    if not path.exists() or not Path(output).exists():
+        return None
+    try:
+        manifest = read_json(path)
+    except DrtkError:
+        return [str(path)]  # damaged: it is made again
+    if not is_manifest(manifest):
+        return [str(path)]
+    if program and manifest.get("program") != program:
+        return [f"drtk {program}"]
+    before, now = manifest["settings"], plain(settings)
+    changed = sorted(key for key in before | now if before.get(key) != now.get(key) or (key in before) != (key in now))
+    if "bytes" in manifest and Path(output).stat().st_size != manifest["bytes"]:
+        changed.append(output)
+    if Path(output).is_dir():
+        changed += [str(Path(output, name)) for name, _ in find_damage(Path(output), manifest)]
+    return changed + [name_of(entry["path"]) for entry in manifest["inputs"] if not unchanged(entry)]
+
+
+def is_manifest(content: Any) -> bool:
+    """Whether the content of a JSON file is a manifest of drtk's, and not another program's file of that name."""
+    return (
+        isinstance(content, dict)
+        and isinstance(content.get("settings"), dict)
+        and str(content.get("command", "")).split(" ")[0] == "drtk"
+        and isinstance(content.get("inputs"), list)
+        and are_entries(content["inputs"])
+    )
+
+
+def are_entries(items: list[Any]) -> bool:
+    """Return whether all items of a JSON list describe inputs."""
+    return all(isinstance(item, dict) and isinstance(item.get("path"), str) for item in items)
+
+
+def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they read back from JSON, so that they can be compared."""
+    values: dict[str, Any] = orjson.loads(orjson.dumps(dict(settings), option=orjson.OPT_SERIALIZE_NUMPY))
+    return values
+
+
+def unchanged(entry: Mapping[str, Any]) -> bool:
+    """Whether an input is still what its entry in a manifest says: by size and time, or else by its content."""
+    path = Path(entry["path"])
+    if from_stream(entry) or is_stream(entry["path"]) or not path.exists():
+        return False
+    if path.is_dir():
+        if not isinstance(entry.get("files"), dict):  # of an earlier version
+            return _legacy_digest(path) == entry.get("digest")
+        names = {name for name, _ in _files_of(path)}
+        return names == entry["files"].keys() and all(_is_same(path / name, entry["files"][name]) for name in names)
+    return _is_same(path, entry)
+
+
+def _is_same(path: Path, entry: Mapping[str, Any]) -> bool:
+    found = path.stat()
+    if found.st_size != entry.get("bytes"):
+        return False
+    known = entry.get("digest")  # None where it was not read to its end
+    return found.st_mtime_ns == entry.get("mtime_ns") or (known is not None and digest_file(path) == known)
+
+
+def from_stream(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry tells of stdin or a pipe, which have no time: what they held cannot be looked at again."""
+    return "bytes" in entry and "mtime_ns" not in entry
+
+
+def inputs_named(settings: Mapping[str, Any], known: Iterable[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+    """Entries (without digests of files) of all files and folders that values of `settings` name; streams are left out.
+
+    A value names PATH, or NAME=PATH. An entry in `known` is taken over: it describes the path at an earlier time.
+    """
+    earlier = {Path(entry["path"]): entry for entry in known}
+    given = [value for name, value in settings.items() if name not in _NO_PATHS]
+    values = [item for value in given for item in (value if isinstance(value, (list, tuple)) else [value])]
+    named = [value if _exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
+    paths = [value for value in named if _exists(value) and not is_stream(value)]
+    return [earlier[Path(path)] | {"path": path} if Path(path) in earlier else _glance(path) for path in paths]
+
+
+def folders_named(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Entries of the folders that settings name, but not of those that hold the records themselves."""
+    named = {name: value for name, value in settings.items() if name not in SOURCES}
+    return [entry for entry in inputs_named(named) if "files" in entry]
+
+
+def _exists(name: str) -> bool:
+    try:
+        return bool(name) and os.path.exists(name)
+    except ValueError:  # a NUL: a value that names nothing
+        return False
+
+
+def _glance(path: str) -> dict[str, Any]:
+    if os.path.isdir(path):
+        return folder_entry(path)
+    found = os.stat(path)
+    return {"path": path, "bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "digest": None}
+
+
+def _legacy_digest(path: Path) -> str:
+    """Return the digest that earlier versions recorded: of meta.json, or else of the files' names, sizes and times."""
+    if (path / FOLDER_MANIFEST).exists():
+        return digest_file(path / FOLDER_MANIFEST)
+    digest = hashlib.blake2b(digest_size=16)
+    for item in sorted(path.rglob("*")):
+        if item.is_file():
+            found = item.stat()
+            digest.update(f"{item.relative_to(path)}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+def _files_of(folder: Path) -> list[tuple[str, os.stat_result]]:
+    """Return the files that count as part of a folder, with their facts, sorted by name.
+
+    Of a folder made by drtk these are the files that meta.json records, and meta.json itself; of other model folders
+    weights, configurations and tokenizer files; of other folders all files. Hidden and unfinished ones are left out.
+    """
+    if recorded := _recorded_files(folder):
+        names = {FOLDER_MANIFEST, *recorded}.difference(_NOT_READ)
+        return [(name, (folder / name).stat()) for name in sorted(names) if (folder / name).is_file()]
+    names = {str(item.relative_to(folder)) for item in folder.rglob("*") if item.is_file()}
+    names = {name for name in names if not _HIDDEN.search(name)}
+    if any((folder / name).exists() for name in _OF_MODELS):
+        names = {name for name in names if _MODEL_FILE.fullmatch(name) and not _BESIDE_OUTPUT.search(name)}
+    return [(name, (folder / name).stat()) for name in sorted(names)]
+
+
+def folder_entry(folder: str | Path) -> dict[str, Any]:
+    """Return the entry of a folder among a manifest's inputs: size, time and digest of every file.
+
+    Digests are computed only for models and folders made by drtk. They are cached, so a large file is read once.
+    """
+    path = Path(folder)
+    has_digests = any((path / name).exists() for name in (FOLDER_MANIFEST, *_OF_MODELS))
+    recorded = _recorded_files(path)
+    files = {}
+    for name, found in _files_of(path):
+        entry: dict[str, Any] = {"bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "digest": None}
+        if has_digests:
+            entry["digest"] = _recorded_digest(recorded.get(name), found) or _cached_digest(path / name, found.st_size)
+        files[name] = entry
+    contents = {name: entry["digest"] or entry for name, entry in files.items()}
+    digest = hashlib.blake2b(orjson.dumps(contents), digest_size=16).hexdigest()
+    return {"path": str(folder), "digest": digest, "files": files}
+
+
+def _recorded_files(folder: Path) -> dict[str, Any]:
+    """Return the entry "files" of a folder's meta.json; {} if there is none, or if it is only a list of names."""
+    try:
+        files = read_json(folder / FOLDER_MANIFEST).get("files")
+    except (DrtkError, AttributeError):
+        return {}
+    return files if isinstance(files, dict) else {}
+
+
+def _recorded_digest(entry: Any, found: os.stat_result) -> str | None:
+    """Return the digest that meta.json records of a file, if the file has the recorded size and time."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("digest"), str):
+        return None
+    is_same = (entry.get("bytes"), entry.get("mtime_ns")) == (found.st_size, found.st_mtime_ns)
+    return entry["digest"] if is_same else None
+
+
+def _cached_digest(path: Path, size: int) -> str:
+    return digest_file(path) if size < SMALL else content_digest(path)
+
+
+def add_named_folders(inputs: list[dict[str, Any]], named: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return `inputs` with entries added for the finished folders in `named`."""
+    known = {Path(entry["path"]) for entry in inputs}
+    folders = [entry for entry in named if "files" in entry and Path(entry["path"]) not in known]
+    return inputs + [entry for entry in folders if not (Path(entry["path"]) / UNFINISHED_MANIFEST).exists()]
+
+
+class Clock:
+    """Seconds since it was made, and `before`: those of earlier stretches of the same work."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self.before = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.before + time.monotonic() - self._start

@@ -1,0 +1,143 @@
+"""Log lines and progress bars on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from drtk.runtime.sharding import rank
+
+DIGITS = 6  # of a number that was measured: float32 holds seven
+
+
+def significant(value: Any, digits: int = DIGITS) -> Any:
+    """A float to so many significant digits, and never -0.0; anything else as it is."""
+    return float(f"{value:z.{digits}g}") if isinstance(value, float) else value
+
+
+Item = TypeVar("Item")
+_LOGGER = logging.getLogger("drtk")
+PLAIN_INTERVAL = 30.0  # seconds between progress lines where stderr is no terminal
+
+
+_VISIBLE = {
+    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
+}  # terminals execute these
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters escaped (ESC as \\x1b), which a terminal would execute."""
+    return text.translate(_VISIBLE)
+
+
+class _Stderr(logging.Handler):
+    """Writes to what stderr is at that moment, above a bar where one is shown; a full or closed stderr is no fault."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = printable(self.format(record))
+        bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
+        with contextlib.suppress(OSError, ValueError):
+            if bars is not None and sys.stderr is not None:
+                bars.write(message, file=sys.stderr)
+            elif sys.stderr is not None:
+                print(message, file=sys.stderr, flush=True)  # noqa: T201 - this is where messages become output
+
+
+def set_verbosity(*, quiet: bool, verbose: bool) -> None:
+    """-q leaves errors only, -v adds detail. Of several processes that run one command together, the first alone speaks."""
+    level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
+    _LOGGER.setLevel(level if rank() == 0 else logging.ERROR)
+    if not _LOGGER.handlers:
+        handler = _Stderr()
+        handler.setFormatter(logging.Formatter("drtk: %(message)s"))
+        _LOGGER.addHandler(handler)
+        _LOGGER.propagate = False
+
+
+def is_quiet() -> bool:
+    """Return whether --quiet was given."""
+    return _LOGGER.level == logging.WARNING
+
+
+def log(message: str) -> None:
+    """One line a person should see."""
+    _LOGGER.info(message)
+
+
+def detail(message: str) -> None:
+    """One line for -v."""
+    _LOGGER.debug(message)
+
+
+def warn(message: str) -> None:
+    """One line that even -q shows."""
+    _LOGGER.warning(message)
+
+
+class Progress:
+    """Counts work done: a bar where stderr is a terminal, otherwise a plain line every 30 s.
+
+    `initial` is work found done already, so that rates tell the truth after a resume.
+    `first`: seconds until the first plain line; `note`: told along with the count, and may change.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        total: int | None = None,
+        unit: str = "records",
+        initial: int = 0,
+        first: float = PLAIN_INTERVAL,
+    ) -> None:
+        self.what, self.total, self.unit, self.done = what, total, unit, initial
+        self.note = ""
+        self._pause = first
+        self._initial = initial
+        self._start = self._last = time.monotonic()
+        self._bar = None
+        if sys.stderr is not None and sys.stderr.isatty() and _LOGGER.isEnabledFor(logging.INFO):
+            from tqdm import tqdm
+
+            self._bar = tqdm(desc=what, total=total, unit=f" {unit}", initial=initial, leave=False, dynamic_ncols=True)
+
+    def add(self, count: int = 1) -> None:
+        """`count` more units are done."""
+        self.done += count
+        if self._bar is not None:
+            self._bar.set_postfix_str(self.note, refresh=False)
+            self._bar.update(count)
+        elif time.monotonic() - self._last >= self._pause:
+            self._last, self._pause = time.monotonic(), PLAIN_INTERVAL
+            of = f" of {self.total:,}" if self.total else ""
+            rate = (self.done - self._initial) / (self._last - self._start)
+            note = f", {self.note}" if self.note else ""
+            log(f"{self.what}: {self.done:,}{of} {self.unit}, {_pace(rate)}{note}")
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _pace(rate: float) -> str:
+    """Units a second, or seconds a unit where those are more."""
+    return f"{1 / rate:,.1f} s each" if 0 < rate < 1 else f"{rate:,.1f}/s"
+
+
+def track(items: Iterable[Item], what: str, *, total: int | None = None, unit: str = "records") -> Iterator[Item]:
+    """The items, counted as they pass."""
+    with Progress(what, total=total, unit=unit) as progress:
+        for item in items:
+            yield item
+            progress.add()

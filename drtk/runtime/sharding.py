@@ -1,0 +1,67 @@
+"""--shard, and rank and number of the processes of torchrun."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from drtk.errors import UsageError
+
+_NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+_NAMES = ("MASTER_ADDR", "MASTER_PORT")
+
+
+def is_distributed() -> bool:
+    """Return whether torchrun started several processes. It sets all of these variables; a stray one does not count."""
+    given = all(os.environ.get(name, "").isdecimal() for name in _NUMBERS) and all(map(os.environ.get, _NAMES))
+    return given and int(os.environ["WORLD_SIZE"]) > 1
+
+
+def ignore_torchrun() -> None:
+    """Make this process a single one, for a command that is not distributed."""
+    for name in (*_NUMBERS, *_NAMES):
+        os.environ.pop(name, None)
+
+
+def world_size() -> int:
+    """Return the number of processes that run this command together; 1 without torchrun."""
+    return int(os.environ["WORLD_SIZE"]) if is_distributed() else 1
+
+
+def local_world_size() -> int:
+    """Return the number of these processes on this machine."""
+    count = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(count) if is_distributed() and count.isdecimal() else 1
+
+
+def rank() -> int:
+    """Return the number of this process, from 0. Only rank 0 writes."""
+    return int(os.environ["RANK"]) if is_distributed() else 0
+
+
+Record = TypeVar("Record")
+Part = tuple[int, int]  # number, from 1; of how many
+WHOLE: Part = (1, 1)
+
+
+def parse_part(text: str) -> Part:
+    """ "2/4" as (2, 4): the second of four parts. Raises UsageError otherwise."""
+    number, _, of = text.partition("/")
+    if number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of):
+        return int(number), int(of)
+    raise UsageError(f"--shard: '{text}' is not N/OF, such as 1/4")
+
+
+def spread(records: Iterable[Record], number: int, *, of: int) -> Iterator[Record]:
+    """`number` of the `of` records there are, evenly spread over them and in their order; all where there are no more."""
+    return (record for at, record in enumerate(records) if number >= of or (at + 1) * number // of > at * number // of)
+
+
+def of_part(records: Iterable[Record], part: Part, *, window: int) -> Iterator[Record]:
+    """The records of one part: of the windows that the whole stream is worked on in, every so-manieth.
+
+    Windows stay whole, so that what depends on the neighbours in a batch (rounding) is the same in a part as in the whole.
+    """
+    number, of = part
+    return (record for at, record in enumerate(records) if at // window % of == number - 1)

@@ -1,0 +1,323 @@
+"""drtk convert: formats into one another, and the texts found in training data."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from drtk.cli.main import app
+from drtk.data.writers import FORMATS, TABLES, Format
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from tests.data import shared_data
+
+TEXTED = [
+    {"query": "who?", "pos": ["yes"], "neg": ["no", "maybe"], "pos_scores": [3.5], "neg_scores": [1.5, 2.5]},
+    {"query": "what?", "pos": ["maybe"], "neg": ["no"]},
+]
+
+
+def run(*arguments: str, input: bytes | None = None) -> bytes:
+    """What the command writes, by way of a named output where the arguments name none."""
+    with tempfile.TemporaryDirectory() as folder:
+        named = [] if "-o" in arguments else ["-o", f"{folder}/out"]
+        result = CliRunner().invoke(app, ["convert", *arguments, *named], input=input)
+        if isinstance(result.exception, DrtkError):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        return (Path(folder) / "out").read_bytes() if named else b""
+
+
+def lines(path: Path, rows: list[Any]) -> str:
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> Path:
+    """A folder with examples as ids, and the corpus and queries that were found in them."""
+    source = lines(tmp_path / "flag.jsonl", TEXTED)
+    files = {"-o": "train.jsonl", "--corpus-out": "corpus.jsonl", "--queries-out": "queries.jsonl"}
+    run(source, "--as", "examples", *(part for flag, name in files.items() for part in (flag, str(tmp_path / name))))
+    return tmp_path
+
+
+def rows(path: Path) -> list[Any]:
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()]
+
+
+@pytest.mark.parametrize("kind", list(FORMATS))
+def test_every_format_loads_and_is_described(kind: str) -> None:
+    for name, description in FORMATS[kind].items():
+        assert description
+        assert name in TABLES or isinstance(FORMATS[kind].load(name), Format)
+
+
+def test_texts_become_a_corpus_questions_become_queries_and_the_examples_name_them(split: Path) -> None:
+    corpus = {row["_id"]: row["text"] for row in rows(split / "corpus.jsonl")}
+    queries = {row["_id"]: row["text"] for row in rows(split / "queries.jsonl")}
+    assert sorted(corpus.values()) == ["maybe", "no", "yes"]
+    examples = rows(split / "train.jsonl")
+    assert [queries[row["query_id"]] for row in examples] == ["who?", "what?"]
+    assert [[corpus[id] for id in row["negatives"]] for row in examples] == [["no", "maybe"], ["no"]]
+    assert examples[0]["scores"] == {"positives": [3.5], "negatives": [1.5, 2.5]}
+    for name in ("train", "corpus", "queries"):
+        assert (split / f"{name}.jsonl.meta.json").exists()
+
+
+def test_the_same_from_stdin(split: Path) -> None:
+    files = ["--corpus-out", str(split / "c"), "--queries-out", str(split / "q")]
+    out = run("--as", "examples", *files, input=(split / "flag.jsonl").read_bytes())
+    assert out == (split / "train.jsonl").read_bytes()
+    assert (split / "c").read_bytes() == (split / "corpus.jsonl").read_bytes()
+    assert (split / "q").read_bytes() == (split / "queries.jsonl").read_bytes()
+    (entry,) = orjson.loads((split / "c.meta.json").read_bytes())["inputs"]
+    assert entry["path"] == "-"
+
+
+@pytest.mark.parametrize("to", ["simlm", "tevatron", "dpr-json", "flag"])
+def test_texts_are_looked_up_for_formats_that_hold_them(split: Path, to: str) -> None:
+    with_texts = ["--corpus", str(split / "corpus.jsonl"), "--queries", str(split / "queries.jsonl")]
+    out = split / "out"
+    run(str(split / "train.jsonl"), "--as", "examples", "--to", to, *with_texts, "-o", str(out))
+    assert b"who?" in out.read_bytes()
+    assert (b'"maybe"' in out.read_bytes()) == (to != "simlm")
+    back = [orjson.loads(line) for line in run(str(out), "--as", "examples").splitlines()]
+    for one, found in zip(rows(split / "train.jsonl"), back, strict=True):
+        assert {key: found[key] for key in ("query_id", "positives", "negatives")} == {
+            key: one[key] for key in ("query_id", "positives", "negatives")
+        }
+        assert found.get("scores") == (one.get("scores") if to in ("simlm", "flag") else None)
+
+
+def test_texts_that_came_with_the_examples_need_no_corpus(split: Path) -> None:
+    array = orjson.loads(run(str(split / "flag.jsonl"), "--as", "examples", "--to", "dpr-json"))
+    assert [element["question"] for element in array] == ["who?", "what?"]
+    assert [context["text"] for context in array[0]["hard_negative_ctxs"]] == ["no", "maybe"]
+
+
+def test_a_text_that_is_nowhere_is_asked_for(split: Path) -> None:
+    train, corpus = str(split / "train.jsonl"), str(split / "corpus.jsonl")
+    with pytest.raises(UsageError, match="--queries FILE"):
+        run(train, "--as", "examples", "--to", "tevatron", "--corpus", corpus)
+    with pytest.raises(UsageError, match="--corpus FILE"):
+        run(train, "--as", "examples", "--to", "tevatron", "--queries", str(split / "queries.jsonl"))
+    few = lines(split / "few.jsonl", rows(split / "corpus.jsonl")[:1])
+    with pytest.raises(MismatchError, match="has no passage"):
+        run(train, "--as", "examples", "--to", "flag", "--corpus", few, "--queries", str(split / "queries.jsonl"))
+    with pytest.raises(MismatchError, match="has no query"):
+        run(train, "--as", "examples", "--to", "simlm", "--queries", lines(split / "none", [{"_id": "z", "text": "z"}]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "--as is needed"),
+        (["--as", "passages", "--to", "trec"], "unknown format of passages 'trec'; choose from beir"),
+        (["--as", "passages", "--corpus", "x"], "--corpus goes with --as examples"),
+        (["--as", "queries", "--corpus-out", "x"], "go with --as examples"),
+        (["--as", "examples", "--corpus-out", "x", "--queries-out", "x"], "use different names"),
+    ],
+)
+def test_a_choice_that_cannot_be_meant_is_refused(arguments: list[str], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        run(*arguments, input=b"")
+
+
+def test_losses_are_counted_in_the_manifest(tmp_path: Path) -> None:
+    source = lines(tmp_path / "c", [{"_id": "1", "title": "T", "text": "a\tb"}, {"_id": "2", "text": "c"}])
+    run(source, "--as", "passages", "--to", "msmarco", "-o", str(tmp_path / "tsv"))
+    assert (tmp_path / "tsv").read_bytes() == b"1\ta b\n2\tc\n"
+    counts = orjson.loads((tmp_path / "tsv.meta.json").read_bytes())["counts"]
+    assert counts == {"in": 2, "out": 2, "titles left out": 1, "texts with tabs or line ends made spaces": 1}
+
+
+def test_judgements_and_runs_change_their_columns(tmp_path: Path) -> None:
+    assert run("--as", "qrels", "--to", "trec", input=b"query-id\tcorpus-id\tscore\n1\td\t2\n") == b"1 0 d 2\n"
+    assert run("--as", "qrels", input=b"1 0 d 2\n") == b"query-id\tcorpus-id\tscore\n1\td\t2\n"
+    assert run("--as", "run", "--to", "msmarco", input=b"1 Q0 d 1 2.5 x\n") == b"1\td\t1\n"
+    assert run("--as", "run", input=b"1\td\t4\n") == b"1 Q0 d 4 0.25 drtk\n"
+
+
+TRIPLES = b"7\t70\t1500\r\n7\t70\t1600\r\n7\t71\t1500\r\n8\t80\t15\r\n7\t70\t1700\r\n"  # MS MARCO's files have CRLF
+
+
+def test_official_triples_become_an_example_for_each_query(tmp_path: Path) -> None:
+    (tmp_path / "qidpidtriples.tsv.gz").write_bytes(gzip.compress(TRIPLES))
+    found = run(str(tmp_path / "qidpidtriples.tsv.gz"), "--as", "examples").splitlines()
+    assert [orjson.loads(line) for line in found] == [
+        {"query_id": "7", "positives": ["70", "71"], "negatives": ["1500", "1600"]},
+        {"query_id": "8", "positives": ["80"], "negatives": ["15"]},
+        {"query_id": "7", "positives": ["70"], "negatives": ["1700"]},
+    ]
+    assert run("-", "--as", "examples", input=TRIPLES).splitlines() == found
+
+
+def test_skip_bad_continues_after_a_bad_triple(tmp_path: Path) -> None:
+    (tmp_path / "triples.tsv").write_bytes(b"7\t70\t1500\n7\t70\n7\t70\t1600\n")
+    with pytest.raises(RecordError, match=r"triples.tsv:2: expected 3 columns 'qid positive negative', found 2"):
+        run(str(tmp_path / "triples.tsv"), "--as", "examples")
+    found = run(str(tmp_path / "triples.tsv"), "--as", "examples", "--skip-bad", "1")
+    assert orjson.loads(found) == {"query_id": "7", "positives": ["70"], "negatives": ["1500", "1600"]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "query-id\tcorpus-id\tscore\n7\t70\t1\n",
+        "7\t70\t1\n",
+        "7\t70\t0\n7\t71\t4\n",
+        "q1\td1\t5\nq2\td2\t3\n",
+        "1\t100\t7\n",
+        "query-id\tcorpus-id\trelevance\n7\t70\t1\n",
+    ],
+)
+def test_judgements_and_ranked_pairs_are_not_read_as_triples(tmp_path: Path, content: str) -> None:
+    (tmp_path / "qrels.tsv").write_text(content)
+    with pytest.raises(RecordError, match=r"qrels.tsv:1: "):
+        run(str(tmp_path / "qrels.tsv"), "--as", "examples")
+
+
+def test_official_candidates_become_a_run_with_ranks_by_query(tmp_path: Path) -> None:
+    path = tmp_path / "top1000.dev.tsv"
+    path.write_text("7\t15\twhat is it\tIt is this.\n8\t15\tand that\tIt is this.\n7\t70\twhat is it\t5 6 7 8\n")
+    found = run(str(path), "--as", "run").decode().splitlines()
+    assert found == ["7 Q0 15 1 1.0 drtk", "8 Q0 15 1 1.0 drtk", "7 Q0 70 2 0.5 drtk"]
+    with path.open("a") as more:
+        more.write("D7\thttp://x\ttitle\tbody\n7\t71\n")
+    with pytest.raises(RecordError, match=r"top1000.dev.tsv:4: expected integers as qid and pid, found 'D7'"):
+        run(str(path), "--as", "run")
+    assert len(run(str(path), "--as", "run", "--skip-bad", "2").splitlines()) == 3
+
+
+@pytest.mark.parametrize("content", ["7\t0\t70\t1\n", "D7\thttp://x\ttitle\tbody\n"])
+def test_other_files_of_four_columns_are_not_read_as_candidates(tmp_path: Path, content: str) -> None:
+    (tmp_path / "four.tsv").write_text(content)
+    with pytest.raises(RecordError, match=r"four.tsv:1: expected 6 columns"):
+        run(str(tmp_path / "four.tsv"), "--as", "run")
+
+
+def test_empty_input_gives_the_frame_alone() -> None:
+    assert run("--as", "passages", input=b"") == b""
+    assert run("--as", "qrels", input=b"") == b"query-id\tcorpus-id\tscore\n"
+    assert orjson.loads(run("--as", "examples", "--to", "dpr-json", input=b"")) == []
+
+
+def test_an_interrupted_array_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    good = [{"query": f"question {number}", "pos": [f"p{number}"], "neg": []} for number in range(2_500)]
+    source = tmp_path / "train.jsonl"
+    lines(source, good)
+    whole = run(str(source), "--as", "examples", "--to", "dpr-json", "-q")
+    source.write_bytes(b"\n".join(orjson.dumps(row) for row in good[:2_200]) + b'\n{"torn')
+    out = tmp_path / "out.json"
+    options = [str(source), "--as", "examples", "--to", "dpr-json", "-o", str(out), "-q"]
+    with pytest.raises(RecordError, match=r"train\.jsonl:2201"):
+        run(*options)
+    lines(source, good)
+    run(*options, "--resume")
+    assert out.read_bytes() == whole
+    assert len(orjson.loads(whole)) == 2_500
+    counts = orjson.loads((tmp_path / "out.json.meta.json").read_bytes())["counts"]
+    assert (counts["in"], counts["out"]) == (2_500, 2_500)
+
+
+def test_a_finished_corpus_is_kept_when_the_examples_are_resumed(split: Path) -> None:
+    before = (split / "corpus.jsonl").stat().st_mtime_ns
+    (split / "train.jsonl").unlink()
+    files = ["--corpus-out", str(split / "corpus.jsonl"), "--queries-out", str(split / "queries.jsonl")]
+    options = [str(split / "flag.jsonl"), "--as", "examples", *files, "-o", str(split / "train.jsonl")]
+    with pytest.raises(DrtkError, match=r"corpus\.jsonl: exists already"):
+        run(*options)
+    run(*options, "--resume")
+    assert (split / "corpus.jsonl").stat().st_mtime_ns == before
+    assert len(rows(split / "train.jsonl")) == 2
+
+
+def test_bad_records_are_forgiven_in_every_output_alike(tmp_path: Path) -> None:
+    source = tmp_path / "train.jsonl"
+    source.write_bytes(orjson.dumps(TEXTED[0]) + b"\n{torn\n" + orjson.dumps(TEXTED[1]) + b"\n")
+    files = ["--corpus-out", str(tmp_path / "c"), "--queries-out", str(tmp_path / "q"), "-o", str(tmp_path / "e")]
+    run(str(source), "--as", "examples", "--skip-bad", "1", *files)
+    assert [len(rows(tmp_path / name)) for name in "cqe"] == [3, 2, 2]
+    assert orjson.loads((tmp_path / "e.meta.json").read_bytes())["counts"]["skipped"] == 1
+
+
+def test_compressed_input_and_output(tmp_path: Path) -> None:
+    (tmp_path / "c.gz").write_bytes(gzip.compress(b"1\ttext\n"))
+    run(str(tmp_path / "c.gz"), "--as", "passages", "-o", str(tmp_path / "c.jsonl.gz"))
+    assert orjson.loads(gzip.decompress((tmp_path / "c.jsonl.gz").read_bytes()))["text"] == "text"
+
+
+@pytest.mark.parametrize("to", ["tevatron", "pyserini"])
+def test_a_public_corpus_survives_the_way_there_and_back(tmp_path: Path, to: str) -> None:
+    source = str(shared_data("cranfield") / "corpus.jsonl.gz")
+    run(source, "--as", "passages", "--to", to, "-o", str(tmp_path / "there"))
+    back = [orjson.loads(line) for line in run(str(tmp_path / "there"), "--as", "passages").splitlines()]
+    assert back == [orjson.loads(line) for line in gzip.decompress(Path(source).read_bytes()).splitlines()]
+
+
+def test_public_judgements_survive_the_way_there_and_back() -> None:
+    source = shared_data("cranfield") / "qrels" / "test.tsv"
+    there = run(str(source), "--as", "qrels", "--to", "trec")
+    assert run("--as", "qrels", input=there) == source.read_bytes()
+
+
+def test_reading_a_pipe_twice_leaves_no_temporary_file(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "drtk", "convert", "--as", "examples", "--corpus-out", str(tmp_path / "c")]
+    done = subprocess.run(
+        command,
+        input=orjson.dumps(TEXTED[0]),
+        env={"TMPDIR": str(tmp_path), "PATH": "/bin"},
+        capture_output=True,
+        check=True,
+    )
+    assert b"kept in a temporary file" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "c.meta.json"]
+
+
+def test_fields_of_a_side_file_are_joined_into_a_corpus_and_into_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_bytes(b'{"_id":"a","text":"one"}\n{"_id":"b","text":"two"}\n')
+    (tmp_path / "side.jsonl").write_bytes(b'{"_id":"a","queries":["which?"]}\n{"_id":"b","queries":[]}\n')
+    given = [str(tmp_path / "c.jsonl"), "--with", str(tmp_path / "side.jsonl")]
+    output = tmp_path / "out.jsonl"
+    assert CliRunner().invoke(app, ["convert", *given, "--as", "passages", "-o", str(output)]).exit_code == 0
+    assert [orjson.loads(line)["queries"] for line in output.read_bytes().splitlines()] == [["which?"], []]
+    refused = CliRunner().invoke(app, ["convert", *given, "--as", "queries", "-o", str(tmp_path / "q.jsonl")])
+    assert isinstance(refused.exception, UsageError)
+
+
+def test_several_files_of_examples_become_one(tmp_path: Path) -> None:
+    first = lines(tmp_path / "a", [{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"]}])
+    other = [
+        {"query_id": "q1", "positives": ["d1"], "negatives": ["d3"], "sources": {"negatives": ["dense"]}},
+        {
+            "query_id": "q2",
+            "positives": ["d2"],
+            "negatives": ["d3"],
+            "scores": {"positives": [2.5], "negatives": [1.0]},
+        },
+    ]
+    second = lines(tmp_path / "b", other)
+    found = run(first, second, "--as", "examples")
+    assert found == Path(first).read_bytes() + Path(second).read_bytes()
+    assert run(first, "-", "--as", "examples", input=Path(second).read_bytes()) == found
+    # one array of both, and a fault in the second is told by its own line
+    boxed = run(first, second, "--as", "examples", "--to", "sbert")
+    assert [orjson.loads(line)["qid"] for line in boxed.splitlines()] == ["q1", "q1", "q2"]
+    lines(tmp_path / "b", [*other, {"query_id": "q3"}])
+    with pytest.raises(RecordError, match=r"b:3: "):
+        run(first, second, "--as", "examples")
+    for more in (
+        ["--as", "passages"],
+        ["--as", "examples", "--corpus-out", "c"],
+        ["--as", "examples", "--to", "parquet"],
+    ):
+        with pytest.raises(UsageError, match="several inputs are for --as examples, and not for tables"):
+            run(first, second, *more)

@@ -1,0 +1,65 @@
+"""Expansion records: what is read, what is written, and what is refused with its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from drtk.data.jsonl import dump, read_expansions
+from drtk.errors import RecordError
+from drtk.records import Expansion, Prediction
+from drtk.runtime.inputs import Intake
+
+BARE = {"_id": "q7#answer#03", "query_id": "q7", "kind": "answer", "text": "the Nile"}
+FULL = BARE | {
+    "score": -1.5,
+    "rank": 4,
+    "depth": 20,
+    "top1": {"title": "Nile", "text": "A river."},
+    "fold": 0,
+    "mine": [1],
+}
+
+
+def written(folder: Path, *rows: dict) -> str:
+    path = folder / "expansions.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def test_an_expansion_is_read_and_written_as_it_was(tmp_path: Path) -> None:
+    found = list(read_expansions(written(tmp_path, BARE, FULL | {"_id": "q7#answer#04"})))
+    assert found[0] == Expansion("q7#answer#03", "q7", "answer", "the Nile")
+    assert found[1].top1 == {"title": "Nile", "text": "A river."}
+    assert (found[1].score, found[1].rank, found[1].fold, found[1].extra) == (-1.5, 4, 0, {"mine": [1]})
+    assert found[1].depth == 20
+    assert [json.loads(dump(each)) for each in found] == [BARE, FULL | {"_id": "q7#answer#04"}]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"query_id": None}, "'query_id' must be a string, found null"),
+        ({"kind": "a/b"}, "'kind' 'a/b' must be one word that can stand in a file name"),
+        ({"text": " "}, "'text' is empty"),
+        ({"rank": 0}, "'rank' must be a whole number from 1"),
+        ({"depth": 0}, "'depth' must be a whole number from 1"),
+        ({"fold": True}, "'fold' must be a whole number from 0"),
+        ({"score": "high"}, "'score' must be a number"),
+        ({"top1": []}, "'top1' must be an object"),
+        ({"top1": {"text": 3}}, "'top1.text' must be a string, found a number"),
+        ({"_id": "q7#answer#03"}, "duplicate id 'q7#answer#03'"),
+    ],
+)
+def test_what_is_no_expansion_is_told_with_its_line(tmp_path: Path, change: dict, told: str) -> None:
+    source = written(tmp_path, BARE, FULL | {"_id": "q7#answer#04"} | change)
+    with pytest.raises(RecordError) as fault:
+        list(read_expansions(source))
+    assert str(fault.value) == f"{source}:2: {told}"
+    assert [each.id for each in read_expansions(source, intake=Intake(skip_bad=1))] == ["q7#answer#03"]
+
+
+def test_a_prediction_is_written_as_one_line() -> None:
+    assert dump(Prediction("q7", "the Nile", 0.5)) == b'{"query_id":"q7","answer":"the Nile","score":0.5}\n'

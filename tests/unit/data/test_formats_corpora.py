@@ -1,0 +1,201 @@
+"""Corpora and queries in the formats of the field are told apart by content."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from drtk.data.jsonl import read_passages, read_queries
+from drtk.errors import DrtkError, RecordError
+from drtk.records import Passage, Query
+from drtk.runtime.inputs import Intake
+from tests.data import shared_data
+
+BEIR = b'{"_id":"7","title":"Wing","text":"Lift grows.","metadata":{"year":1958},"colour":"red"}\n'
+
+
+def passages(folder: Path, content: bytes) -> list[Passage]:
+    (folder / "corpus").write_bytes(content)
+    return list(read_passages(str(folder / "corpus")))
+
+
+def queries(folder: Path, content: bytes) -> list[Query]:
+    (folder / "queries").write_bytes(content)
+    return list(read_queries(str(folder / "queries")))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("BEIR", BEIR, Passage("7", "Lift grows.", "Wing", {"year": 1958}, {"colour": "red"})),
+        ("id for _id", b'{"id":"7","text":"Lift grows."}', Passage("7", "Lift grows.")),
+        ("a number as id", b'{"_id":7,"text":"Lift grows."}', Passage("7", "Lift grows.")),
+        ("null title", b'{"_id":"7","title":null,"text":"Lift grows."}', Passage("7", "Lift grows.")),
+        ("Tevatron", b'{"docid":"7","title":"Wing","text":"Lift grows."}', Passage("7", "Lift grows.", "Wing")),
+        ("Pyserini", b'{"id":"7","contents":"Wing\\nLift grows."}', Passage("7", "Lift grows.", "Wing")),
+        ("Pyserini without title", b'{"id":"7","contents":"Lift grows."}', Passage("7", "Lift grows.")),
+        ("MS MARCO passages", b"7\tLift grows.\n", Passage("7", "Lift grows.")),
+        (
+            "MS MARCO documents",
+            b"7\thttp://x\tWing\tLift grows.\n",
+            Passage("7", "Lift grows.", "Wing", {"url": "http://x"}),
+        ),
+        ("DPR", b"id\ttext\ttitle\n7\tLift grows.\tWing\n", Passage("7", "Lift grows.", "Wing")),
+        ("DPR quoted", b'id\ttext\ttitle\n7\t"Lift ""grows""."\tWing\n', Passage("7", 'Lift "grows".', "Wing")),
+        ("DPR without header", b'7\t"Lift ""grows""."\tWing\n', Passage("7", 'Lift "grows".', "Wing")),
+        ("DPR over two lines", b'id\ttext\ttitle\n7\t"Lift\ngrows."\tWing\n', Passage("7", "Lift\ngrows.", "Wing")),
+        ("a quote inside", b'id\ttext\ttitle\n7\t5" pipe\tWing\n', Passage("7", '5" pipe', "Wing")),
+        ("JSON array", b'[\n {"_id":"7",\n  "text":"Lift grows."}\n]\n', Passage("7", "Lift grows.")),
+        ("BOM", b'\xef\xbb\xbf{"_id":"7","text":"Lift grows."}\n', Passage("7", "Lift grows.")),
+        ("CRLF", b'{"_id":"7","text":"Lift grows."}\r\n', Passage("7", "Lift grows.")),
+        ("CRLF in TSV", b"7\tLift grows.\r\n", Passage("7", "Lift grows.")),
+        ("blank lines first", b'\n  \n{"_id":"7","text":"Lift grows."}\n', Passage("7", "Lift grows.")),
+        ("no last line end", b'{"_id":"7","text":"Lift grows."}', Passage("7", "Lift grows.")),
+    ],
+)
+def test_a_passage_is_read_from(tmp_path: Path, name: str, content: bytes, expected: Passage) -> None:
+    assert passages(tmp_path, content) == [expected]
+    assert passages(tmp_path, gzip.compress(content)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("BEIR", b'{"_id":"1","text":"who?","answers":["I"]}', Query("1", "who?", ("I",))),
+        (
+            "answers in metadata",
+            b'{"_id":"1","text":"who?","metadata":{"answers":["I"]}}',
+            Query("1", "who?", ("I",), {"answers": ["I"]}),
+        ),
+        ("question for text", b'{"id":"1","question":"who?","answers":["I"]}', Query("1", "who?", ("I",))),
+        ("Tevatron", b'{"query_id":"1","query":"who?"}', Query("1", "who?")),
+        ("MS MARCO", b"1\twho?\n", Query("1", "who?")),
+    ],
+)
+def test_a_query_is_read_from(tmp_path: Path, name: str, content: bytes, expected: Query) -> None:
+    assert queries(tmp_path, content) == [expected]
+
+
+def test_questions_without_ids_get_the_same_id_from_nq_open_as_from_dprs_tsv(tmp_path: Path) -> None:
+    from_json = queries(tmp_path, b'{"question":"who wrote it?","answer":["A","B"]}\n')
+    from_tsv = queries(tmp_path, b"who wrote it?\t['A', 'B']\n")
+    quoted = queries(tmp_path, b'who wrote it?\t"[\'A\', ""B""]"\n')
+    assert from_json == from_tsv == quoted
+    assert from_json[0].answers == ("A", "B")
+    assert len(from_json[0].id) == 21  # q and 80 bits in hexadecimal
+
+
+def test_triviaqas_value_comes_first_and_once_from_its_own_files_as_from_the_hubs(tmp_path: Path) -> None:
+    own = b'{"Question":"Which band?","QuestionId":"tc_1","Answer":{"Aliases":["Fab 4","THE BEATLES"],"Value":"THE BEATLES"}}\n'
+    hub = b'{"question":"Which band?","question_id":"tc_1","answer":{"aliases":["Fab 4","THE BEATLES"],"value":"THE BEATLES"}}\n'
+    wanted = [Query("tc_1", "Which band?", ("THE BEATLES", "Fab 4"))]
+    assert queries(tmp_path, own) == wanted == queries(tmp_path, hub)
+    alone = b'{"question":"Which band?","answer":{"aliases":["Fab 4"]}}\n'
+    with pytest.raises(RecordError, match=r":1: 'answer' is an object without 'value'"):
+        queries(tmp_path, alone)
+
+
+def test_a_question_asked_twice_without_ids_keeps_both_records(tmp_path: Path) -> None:
+    first, second = queries(tmp_path, b'{"question":"who?","answer":["A"]}\n{"question":"who?","answer":["B"]}\n')
+    assert (second.id, second.answers) == (first.id + "-2", ("B",))
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "problem"),
+    [
+        (BEIR + b'{"_id": "8", "te', 2, "not JSON: it breaks off after 16 bytes, as if cut short"),
+        (BEIR + b"[1, 2]\n", 2, "expected a JSON object, found a list"),
+        (BEIR + b'"text"\n', 2, "expected a JSON object, found a string"),
+        (BEIR + b'{"_id":"8","text":"a"} {"_id":"9"}\n', 2, "not JSON: something follows the object at column 24"),
+        (BEIR + b'{"_id":"8","text":NaN}\n', 2, "not JSON: NaN at column 19 is no JSON number"),
+        (BEIR + b'{"_id":"8","text":"\xff"}\n', 2, "not UTF-8 at byte 20"),
+        (BEIR + b'{"text":"a"}\n', 2, "'_id' is missing"),
+        (BEIR + b'{"_id":"","text":"a"}\n', 2, "'_id' is empty"),
+        (BEIR + b'{"_id":"8 9","text":"a"}\n', 2, "'_id' '8 9' contains white space"),
+        (BEIR + b'{"_id":"8\\t","text":"a"}\n', 2, "contains white space"),
+        (BEIR + b'{"_id":"8\\u0000","text":"a"}\n', 2, "contains a NUL character"),
+        (BEIR + b'{"_id":true,"text":"a"}\n', 2, "'_id' must be a string, found a truth value"),
+        (BEIR + b'{"_id":"8"}\n', 2, "'text' is missing"),
+        (BEIR + b'{"_id":"8","text":null}\n', 2, "'text' must be a string, found null"),
+        (BEIR + b'{"_id":"8","text":"a","metadata":[]}\n', 2, "'metadata' must be an object, found a list"),
+        (BEIR + BEIR, 2, "duplicate id '7'"),
+        ("text".encode("utf-16"), 1, "not UTF-8 at byte 1 (UTF-16?)"),
+        (b"just text\n", 1, "expected a JSON object, found other text"),
+        (b"1\ta\n2\tb\tc\n", 2, "expected 2 columns, found 3"),
+        (b"1\ta\n2\tb\x00\n", 2, "contains a NUL byte"),
+        (b"1\ta\n2\t\xff\n", 2, "not UTF-8 at byte 3"),
+        (b"1\ta\n1 2\tb\n", 2, "'_id' '1 2' contains white space"),
+        (b"a\tb\tc\td\te\n", 1, "found 5"),
+        (b'id\ttext\ttitle\n1\t"open\tt\n2\tb\tt\n', 2, "a quote opens a field and is not closed"),
+        (b'[{"_id":"1","text":"a"},\n{"_id":"2","te', 2, "the array breaks off in or after element 1"),
+        (b'[{"_id":"1","text":"a"}\n', 2, "the array breaks off in or after element 1"),
+        (b'[{"_id":"1","text":"a"},\n 5]', 2, "something that is not an object stands where element 2 should"),
+        (b'[{"_id":"1","text":"a"},\n {"_id" "2"}]', 2, "element 2: not JSON"),
+    ],
+)
+def test_a_fault_is_told_with_its_place_and_can_be_forgiven(
+    tmp_path: Path, content: bytes, line: int, problem: str
+) -> None:
+    with pytest.raises(RecordError) as raised:
+        passages(tmp_path, content)
+    assert str(raised.value).startswith(f"{tmp_path}/corpus:{line}: ")
+    assert problem in str(raised.value)
+    intake = Intake(skip_bad=1)
+    assert len(list(read_passages(str(tmp_path / "corpus"), intake=intake))) <= 2
+    assert intake.bad == 1
+
+
+def test_a_quote_that_is_never_closed_costs_its_own_line_alone(tmp_path: Path) -> None:
+    lines = b"".join(b'%d\t"text ""%d"" here"\tt\n' % (number, number) for number in range(50))
+    (tmp_path / "corpus").write_bytes(b'id\ttext\ttitle\nx\t"open\tt\n' + lines)
+    found = list(read_passages(str(tmp_path / "corpus"), intake=Intake(skip_bad=1)))
+    assert [passage.id for passage in found] == [str(number) for number in range(50)]
+    assert found[3].text == 'text "3" here'
+
+
+def test_an_empty_file_holds_nothing(tmp_path: Path) -> None:
+    assert passages(tmp_path, b"") == passages(tmp_path, b"\n\n") == passages(tmp_path, b"[]") == []
+
+
+def test_a_long_line_is_one_record(tmp_path: Path) -> None:
+    text = "lift " * 2_000_000  # 10 MB
+    assert passages(tmp_path, b'{"_id":"1","text":"' + text.encode() + b'"}\n') == [Passage("1", text)]
+
+
+def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DrtkError, match="is a folder; expected a file"):
+        list(read_passages(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "last"),
+    [
+        ("squad/corpus.jsonl.gz", 20_958, "a490-p047"),
+        ("squad/documents.jsonl.gz", 490, "a490"),
+        ("cranfield/corpus.jsonl.gz", 1_400, "1400"),
+        ("cacm/corpus.jsonl.gz", 3_204, "CACM-3204"),
+        ("peps/documents.jsonl.gz", 745, "pep-8107"),
+        ("msmarco/docs_sample.tsv", 100, "D2349982"),
+    ],
+)
+def test_public_corpora_are_read_whole(name: str, count: int, last: str) -> None:
+    folder, _, file = name.partition("/")
+    found = list(read_passages(str(shared_data(folder) / file)))
+    assert (len(found), found[-1].id) == (count, last)  # counts from the README of the data
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "with_answers"),
+    [
+        ("squad/queries.jsonl.gz", 98_169, 98_169),
+        ("openqa/nq_open_dev.jsonl", 3_610, 3_610),
+        ("openqa/webquestions_test.jsonl", 2_032, 2_032),
+        ("msmarco/topics.dl20.tsv", 200, 0),
+    ],
+)
+def test_public_questions_are_read_whole(name: str, count: int, with_answers: int) -> None:
+    folder, _, file = name.partition("/")
+    found = list(read_queries(str(shared_data(folder) / file)))
+    assert (len(found), sum(bool(query.answers) for query in found)) == (count, with_answers)

@@ -1,0 +1,233 @@
+"""Training data in the shapes of the field: ids stay, texts get ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from drtk.data import formats
+from drtk.data.examples import FoundExample, found_example, query_id_of
+from drtk.data.jsonl import read_examples, read_passages, read_queries
+from drtk.errors import DrtkError, RecordError
+from drtk.records import Example, Hit, Passage, Qrel, Query
+from drtk.runtime.inputs import Intake
+from tests.data import shared_data
+
+
+def found(folder: Path, *rows: Any) -> list[FoundExample]:
+    path = folder / "train.jsonl"
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    records = [record for _, record in formats.examples(str(path), Intake())]
+    assert all(isinstance(record, FoundExample) for record in records), records
+    return records  # type: ignore[return-value]
+
+
+CONTEXTS = {
+    "positive_ctxs": [{"title": "T", "text": "yes", "score": 1000, "passage_id": "p1"}],
+    "hard_negative_ctxs": [{"title": "", "text": "no", "psg_id": 2}],
+    "negative_ctxs": [{"title": "T", "text": "other", "id": "p3"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "expected"),
+    [
+        (
+            "drtk",
+            {"query_id": "1", "positives": ["a"], "negatives": ["b", "c"], "colour": "red"},
+            Example("1", ("a",), ("b", "c"), extra={"colour": "red"}),
+        ),
+        (
+            "SimLM",
+            {
+                "query_id": "1",
+                "query": "who?",
+                "answers": ["I"],
+                "positives": {"doc_id": ["a"], "score": [2.5]},
+                "negatives": {"doc_id": ["b", "c"], "score": [1, -1]},
+            },
+            Example("1", ("a",), ("b", "c"), {"positives": [2.5], "negatives": [1.0, -1.0]}),
+        ),
+        (
+            "SimLM without scores",
+            {
+                "query_id": "1",
+                "query": "who?",
+                "positives": {"doc_id": ["a"]},
+                "negatives": {"doc_id": [], "score": []},
+            },
+            Example("1", ("a",), ()),
+        ),
+        (
+            "Tevatron",
+            {
+                "query_id": "1",
+                "query": "who?",
+                "positive_passages": [{"docid": "a", "title": "T", "text": "yes"}],
+                "negative_passages": [{"docid": "b", "text": "no"}],
+            },
+            Example("1", ("a",), ("b",)),
+        ),
+        (
+            "Tevatron by id",
+            {"query_id": "1", "query_text": "who?", "positive_document_ids": ["a"], "negative_document_ids": ["b"]},
+            Example("1", ("a",), ("b",)),
+        ),
+        (
+            "DPR",
+            {"query_id": "1", "question": "who?", "answers": ["I"], "dataset": "nq", **CONTEXTS},
+            Example("1", ("p1",), ("2", "p3"), None, {"negatives": ["hard", "other"]}, {"dataset": "nq"}),
+        ),
+        (
+            "sentence-transformers",
+            {"qid": 1, "pos": [10], "neg": {"bm25": [20, 30], "tas-b": [30, 40]}},
+            # 30 was found by both; the first to find it is its source.
+            Example("1", ("10",), ("20", "30", "40"), None, {"negatives": ["bm25", "bm25", "tas-b"]}),
+        ),
+        (
+            "sentence-transformers with scores",
+            {"qid": "1", "pos": [{"pid": "a", "ce-score": 9}], "neg": {"bm25": [{"pid": "b", "ce-score": -1.5}]}},
+            Example("1", ("a",), ("b",), {"positives": [9.0], "negatives": [-1.5]}, {"negatives": ["bm25"]}),
+        ),
+        ("sentence-transformers' older lists", {"qid": "1", "pos": ["a"], "neg": ["b"]}, Example("1", ("a",), ("b",))),
+    ],
+)
+def test_an_example_is_read_from(tmp_path: Path, name: str, row: dict[str, Any], expected: Example) -> None:
+    (one,) = found(tmp_path, row)
+    assert one.example == expected
+    assert not one.minted
+    if "sentence" not in name and name != "drtk":
+        assert one.query is not None
+        assert one.query.text == "who?"
+    assert list(read_examples(str(tmp_path / "train.jsonl"))) == [expected]
+
+
+def test_a_query_is_told_from_its_row_as_from_its_example() -> None:
+    # sentence-transformers' qid comes before query_id where a row has both
+    rows: list[dict[str, Any]] = [
+        {"query_id": 7, "positives": ["p"], "negatives": []},
+        {"qid": 7, "pos": [1], "neg": {"bm25": [2]}},
+        {"qid": 7, "query_id": 8, "pos": [1], "neg": {"bm25": [2]}},
+        {"query_id": "7", "query": "what", "positive_document_ids": ["p"], "negative_document_ids": []},
+    ]
+    assert [query_id_of(row) for row in rows] == ["7"] * 4
+    assert [found_example(row).example.query_id for row in rows] == ["7"] * 4
+    named_by_text = {"question": "what", "positive_ctxs": [{"text": "t"}]}
+    assert query_id_of(named_by_text) == found_example(named_by_text).example.query_id
+    with pytest.raises(ValueError, match="'query_id' must be a string"):
+        query_id_of({"query_id": None, "positives": ["p"], "negatives": []})
+
+
+def test_texts_without_ids_get_ids_that_depend_on_the_text_alone(tmp_path: Path) -> None:
+    first, second = found(
+        tmp_path,
+        {"query": "who?", "pos": ["yes"], "neg": ["no", "maybe"], "pos_scores": [3], "neg_scores": [1, 2], "type": "n"},
+        {"query": "what?", "pos": ["maybe"], "neg": ["no"]},
+    )
+    assert first.minted
+    assert first.example.scores == {"positives": [3.0], "negatives": [1.0, 2.0]}
+    assert first.example.extra == {"type": "n"}
+    assert first.example.negatives == (second.example.negatives[0], second.example.positives[0])
+    path = str(tmp_path / "train.jsonl")
+    assert [passage.text for passage in read_passages(path)] == ["yes", "no", "maybe"]  # each once
+    assert [query.text for query in read_queries(path)] == ["who?", "what?"]
+    with pytest.raises(DrtkError, match=r"holds texts, not ids.*--corpus-out"):
+        list(read_examples(path))
+
+
+def test_training_data_of_dpr_is_also_a_corpus_and_its_questions(tmp_path: Path) -> None:
+    path = tmp_path / "nq.json"
+    path.write_bytes(orjson.dumps([{"question": "who?", "answers": ["I"], **CONTEXTS}], option=orjson.OPT_INDENT_2))
+    assert list(read_passages(str(path))) == [
+        Passage("p1", "yes", "T"),
+        Passage("2", "no"),
+        Passage("p3", "other", "T"),
+    ]
+    (query,) = read_queries(str(path))
+    assert query == Query(query.id, "who?", ("I",))
+    assert [record for _, record in formats.judgements(str(path), Intake())] == [Qrel(query.id, "p1", 1)]
+
+
+def test_retrieval_results_of_dpr_are_a_run_and_examples(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    contexts = [
+        {"id": "wiki:1", "title": "T", "text": "no", "score": "81.5", "has_answer": False},
+        {"id": "wiki:2", "title": "T", "text": "yes", "score": 80.25, "has_answer": True},
+    ]
+    contexts[0]["score"] = 81.5
+    path.write_bytes(orjson.dumps([{"question": "who?", "answers": ["I"], "ctxs": contexts}]))
+    hits = [record for _, record in formats.hits(str(path), Intake())]
+    (query,) = read_queries(str(path))
+    assert hits == [Hit(query.id, "wiki:1", 1, 81.5), Hit(query.id, "wiki:2", 2, 80.25)]
+    (example,) = read_examples(str(path))
+    assert (example.positives, example.negatives) == (("wiki:2",), ("wiki:1",))
+
+
+def test_runs_of_ms_marco_get_scores_that_keep_their_order(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.write_bytes(b"\n1\td1\t1\n1\td2\t4\n")
+    assert [record for _, record in formats.hits(str(path), Intake())] == [
+        Hit("1", "d1", 1, 1.0),
+        Hit("1", "d2", 4, 0.25),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"query_id": "1", "positives": [], "negatives": []}, "'positives' is empty"),
+        ({"query_id": "1", "positives": ["a b"], "negatives": []}, "'positives' 'a b' contains white space"),
+        ({"query_id": "1", "positives": ["a"], "negatives": "b"}, "'negatives' must be a list of ids"),
+        ({"query_id": "1", "positives": ["a"], "negatives": [], "scores": {"positives": [1, 2]}}, "2 entries for 1"),
+        ({"query_id": "1", "positives": ["a"], "negatives": [], "scores": {"positives": ["x"]}}, "list of numbers"),
+        ({"query_id": "1", "positives": ["a"], "negatives": [], "sources": {"negatives": 3}}, "must be a list"),
+        ({"query_id": "1", "query": "q", "positives": {"doc_id": ["a"], "score": [1, 2]}}, "has 2 entries for 1 ids"),
+        ({"query_id": "1", "query": "q", "positives": {"score": []}, "negatives": {}}, "with 'doc_id' and 'score'"),
+        ({"query_id": "1", "positive_passages": [{"docid": "a", "text": "t"}]}, "'query' is missing"),
+        ({"query": "q", "positive_passages": ["a"]}, "must hold objects with 'title' and 'text'"),
+        ({"question": "q", "positive_ctxs": [{"title": "t"}]}, "'text' is missing"),
+        ({"question": "q", "positive_ctxs": []}, "has no positives"),
+        ({"qid": "1", "pos": 5, "neg": []}, "'pos' must be a list"),
+        ({"query": "q", "pos": ["a"], "neg": [1]}, "'neg' must be a list of strings"),
+        ({"_id": "1", "text": "a passage"}, "no training example"),
+    ],
+)
+def test_a_faulty_example_is_told_with_its_place(tmp_path: Path, row: dict[str, Any], problem: str) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(b"\n" + orjson.dumps(row) + b"\n")
+    with pytest.raises(RecordError) as raised:
+        list(read_examples(str(path)))
+    assert str(raised.value).startswith(f"{path}:2: ")
+    assert problem in str(raised.value)
+
+
+def test_an_id_that_comes_again_with_another_text_is_a_fault(tmp_path: Path) -> None:
+    found(
+        tmp_path,
+        {"query": "who?", "positive_passages": [{"docid": "a", "text": "yes"}]},
+        {"query": "what?", "positive_passages": [{"docid": "a", "text": "no"}]},
+    )
+    with pytest.raises(RecordError, match=r"train.jsonl:2: id 'a' comes again with another text \(first in line 1\)"):
+        list(read_passages(str(tmp_path / "train.jsonl")))
+
+
+def test_examples_of_ids_are_no_corpus(tmp_path: Path) -> None:
+    found(tmp_path, {"qid": "1", "pos": ["a"], "neg": ["b"]})
+    with pytest.raises(RecordError, match="ids, not texts: it is no corpus"):
+        list(read_passages(str(tmp_path / "train.jsonl")))
+    with pytest.raises(RecordError, match="ids, not texts: it has no queries"):
+        list(read_queries(str(tmp_path / "train.jsonl")))
+
+
+def test_the_public_sample_of_hard_negatives_is_read_whole() -> None:
+    path = str(shared_data("triples") / "nq_hard_negatives_sample.jsonl")
+    examples = [record.example for _, record in formats.examples(path, Intake()) if isinstance(record, FoundExample)]
+    assert len(examples) == 10
+    assert {len(example.positives) for example in examples} == {1}
+    assert min(len(example.negatives) for example in examples) == 79
+    assert max(len(example.negatives) for example in examples) == 100
+    ids = {id for example in examples for id in (*example.positives, *example.negatives)}
+    assert ids == {passage.id for passage in read_passages(path)}

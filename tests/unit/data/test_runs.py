@@ -1,0 +1,39 @@
+"""What several runs and logs are called."""
+
+from __future__ import annotations
+
+import pytest
+
+from drtk.data.runs import named_logs
+from drtk.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("given", "called"),
+    [
+        (["o/mlm/log.jsonl"], ["mlm"]),
+        (["o/mlm/log.jsonl", "o/rom/log.jsonl.gz"], ["mlm", "rom"]),
+        (["a/mlm/log.jsonl", "b/mlm/log.jsonl", "b/rom/log.jsonl"], ["a/mlm", "b/mlm", "rom"]),
+        (["x/a/mlm/log.jsonl", "y/a/mlm/log.jsonl", "y/b/mlm/log.jsonl"], ["x/a/mlm", "y/a/mlm", "b/mlm"]),
+        (["log.jsonl", "mlm/log.jsonl"], ["log", "mlm"]),
+        (["../log.jsonl"], ["log"]),
+        (["first.jsonl", "logs/second.jsonl"], ["first", "second"]),
+        (["plain=o/mlm/log.jsonl", "o/rom/log.jsonl", "-"], ["plain", "rom", "stdin"]),
+    ],
+)
+def test_a_log_is_called_by_as_much_of_its_place_as_tells_it_from_others(given: list[str], called: list[str]) -> None:
+    assert [log.name for log in named_logs(given)] == called
+    assert [log.source for log in named_logs(given)] == [each.rpartition("=")[2] for each in given]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["mlm=a.jsonl", "o/mlm/log.jsonl"], "two runs are called 'mlm'; name them: NAME=FILE"),
+        (["o/mlm/log.jsonl", "o/mlm/log.jsonl"], "two runs are called"),
+        (["-", "-"], "stdin can be only one of the runs"),
+    ],
+)
+def test_logs_of_one_name_are_refused(given: list[str], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        named_logs(given)

@@ -1,0 +1,159 @@
+"""Texts by id: what is found, what is refused, and when the index is made anew."""
+
+import gzip
+import os
+import time
+
+import orjson
+import pytest
+
+from drtk.data import corpus_store as store_module
+from drtk.data.corpus_store import CorpusStore
+from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.runtime import integrity
+from drtk.runtime.cache import hash_of
+from drtk.runtime.streams import digest_file
+from tests.running import piped
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("DRTK_CACHE", str(tmp_path / "cache"))
+
+
+def corpus(path, count=50, **changes):
+    rows = [{"_id": f"d{n}", "title": f"title {n}", "text": f"text of {n}", "n": n} | changes for n in range(count)]
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    return path
+
+
+def test_each_passage_is_found_under_its_id_with_its_other_fields(tmp_path):
+    store = CorpusStore.open(corpus(tmp_path / "c.jsonl"))
+    assert len(store) == 50
+    assert store["d17"].text == "text of 17"
+    assert store["d17"].title == "title 17"
+    assert store["d17"].extra == {"n": 17}
+    assert "d49" in store
+    assert "d50" not in store
+    assert list(store.ids()) == [f"d{n}" for n in range(50)]
+
+
+def test_many_gives_the_passages_in_the_order_asked_for_repeats_included(tmp_path):
+    store = CorpusStore.open(corpus(tmp_path / "c.jsonl"))
+    wanted = ["d30", "d2", "d30", "d49", "d0"]
+    assert [passage.id for passage in store.many(wanted)] == wanted
+    assert store.many([]) == []
+
+
+def test_a_copied_cache_is_compared_once(tmp_path, monkeypatch):
+    source = corpus(tmp_path / "c.jsonl")
+    CorpusStore.open(source)
+    for file in (tmp_path / "cache").rglob("*.npy"):
+        os.utime(file, ns=(1, 1))
+    monkeypatch.setattr(integrity, "SMALL", 0)
+    compared = []
+    monkeypatch.setattr(integrity, "digest_file", lambda path: compared.append(path.name) or digest_file(path))
+    for _ in range(2):
+        assert len(CorpusStore.open(source)) == 50
+    assert sorted(compared) == ["hashes.npy", "lengths.npy", "offsets.npy"]
+
+
+def test_an_unknown_id_is_named(tmp_path):
+    store = CorpusStore.open(corpus(tmp_path / "c.jsonl"))
+    with pytest.raises(MismatchError, match="no passage 'nobody'"):
+        store["nobody"]
+    with pytest.raises(MismatchError, match="no passage 'nobody'"):
+        store.many(["d1", "nobody"])
+    assert store.get("nobody") is None
+    assert list(store.missing(["d1", "nobody", "d2", "noone"])) == ["nobody", "noone"]
+
+
+def test_a_compressed_corpus_and_a_tsv_give_the_same_passages_as_plain_jsonl(tmp_path):
+    plain = corpus(tmp_path / "c.jsonl")
+    packed = tmp_path / "c.jsonl.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert list(CorpusStore.open(packed)) == list(CorpusStore.open(plain))
+    table = tmp_path / "c.tsv"
+    table.write_text("".join(f"d{n}\ttext of {n}\n" for n in range(50)))
+    assert CorpusStore.open(table)["d17"].text == "text of 17"
+
+
+def test_training_data_that_holds_texts_is_a_corpus_too(tmp_path):
+    path = tmp_path / "tevatron.jsonl"
+    passage = {"docid": "p1", "title": "t", "text": "one"}
+    row = {"query_id": "q", "query": "which?", "positive_passages": [passage], "negative_passages": []}
+    path.write_bytes(orjson.dumps(row) + b"\n")
+    assert CorpusStore.open(path)["p1"].text == "one"
+
+
+def test_lines_after_blank_ones_and_beyond_ascii_are_cut_out_by_bytes(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(
+        '{"_id":"ä","text":"größer"}\n\n\r\n{"_id":"b","text":"日本"}\r\n{"_id":"c","text":"end"}'.encode()
+    )
+    store = CorpusStore.open(path)
+    assert [store[id].text for id in ("c", "b", "ä")] == ["end", "日本", "größer"]
+
+
+def test_an_index_is_made_once_and_found_again_under_another_name(tmp_path, monkeypatch):
+    path = corpus(tmp_path / "c.jsonl")
+    CorpusStore.open(path)
+    made = []
+    monkeypatch.setattr(store_module, "_build", lambda *arguments: made.append(arguments))
+    CorpusStore.open(path)
+    moved = path.rename(tmp_path / "other.jsonl")
+    assert CorpusStore.open(moved)["d3"].text == "text of 3"
+    assert made == []
+
+
+def test_a_changed_corpus_is_indexed_anew(tmp_path):
+    path = corpus(tmp_path / "c.jsonl")
+    assert CorpusStore.open(path)["d3"].text == "text of 3"
+    time.sleep(0.01)  # a file system may count time coarsely; the size below differs as well
+    corpus(path, text="something else")
+    assert CorpusStore.open(path)["d3"].text == "something else"
+
+
+def test_a_duplicate_id_and_a_bad_line_are_refused_and_leave_no_index_behind(tmp_path):
+    twice = tmp_path / "twice.jsonl"
+    twice.write_bytes(b'{"_id":"a","text":"1"}\n{"_id":"b","text":"2"}\n{"_id":"a","text":"3"}\n')
+    with pytest.raises(RecordError, match="duplicate id 'a'"):
+        CorpusStore.open(twice)
+    bad = tmp_path / "bad.jsonl"
+    bad.write_bytes(b'{"_id":"a","text":"1"}\nnot json\n')
+    with pytest.raises(RecordError, match=r"bad\.jsonl:2"):
+        CorpusStore.open(bad)
+    assert list((tmp_path / "cache" / "corpora").iterdir()) == []
+
+
+def test_an_empty_corpus_has_nothing_and_stdin_cannot_be_looked_up(tmp_path):
+    empty = tmp_path / "empty.jsonl"
+    empty.write_bytes(b"")
+    store = CorpusStore.open(empty)
+    assert len(store) == 0
+    assert store.get("a") is None
+    with pytest.raises(MismatchError):
+        store.many(["a"])
+    with pytest.raises(DrtkError, match="<stdin>: a corpus to look texts up in must be a file, not a stream"):
+        CorpusStore.open("-")
+    with piped(b'{"_id": "a", "text": "t"}\n') as pipe, pytest.raises(DrtkError, match=f"{pipe}: .* not a stream"):
+        CorpusStore.open(pipe)
+    with pytest.raises(DrtkError, match="No such file"):
+        CorpusStore.open(tmp_path / "nowhere.jsonl")
+
+
+def test_ids_whose_hashes_collide_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "hash_of", lambda name: hash_of(name[0]))  # all d… collide
+    path = corpus(tmp_path / "c.jsonl", count=5)
+    store = CorpusStore.open(path)
+    assert [passage.id for passage in store.many(["d4", "d0", "d2"])] == ["d4", "d0", "d2"]
+    assert store.get("d9") is None
+
+
+def test_the_place_of_a_passage_is_its_line_or_the_file_where_that_was_unpacked(tmp_path):
+    lines = b'{"_id": "a", "text": "t"}\n\n{"_id": "b", "text": "t"}\n'
+    (tmp_path / "c.jsonl").write_bytes(lines)
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines))
+    assert CorpusStore.open(tmp_path / "c.jsonl").place("a") == f"{tmp_path}/c.jsonl:1"
+    assert CorpusStore.open(tmp_path / "c.jsonl").place("b") == f"{tmp_path}/c.jsonl:3"
+    assert CorpusStore.open(tmp_path / "c.jsonl.gz").place("b") == f"{tmp_path}/c.jsonl.gz"

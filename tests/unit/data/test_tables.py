@@ -1,0 +1,134 @@
+"""Parquet and data sets of Hugging Face's library, read and written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from drtk.data.config import ConversionSettings
+from drtk.data.conversion import convert
+from drtk.data.jsonl import read_examples, read_passages, read_queries
+from drtk.data.tables import is_table
+from drtk.errors import DrtkError, MissingDependency, RecordError, UsageError
+from drtk.records import Example, Passage
+from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.inputs import Intake
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+# Fields that differ from record to record: whole and broken numbers, objects with other keys, a list only at the end.
+ROWS = [
+    {"_id": "1", "title": "A", "text": "one", "metadata": {"year": 1958}, "rank": 1},
+    {"_id": "2", "title": "", "text": "two", "metadata": {"author": "B"}, "rank": 1.5},
+    {"_id": "3", "title": "C", "text": "three", "queries": ["q"]},
+]
+
+
+def made(folder: Path, to: str, rows: list[dict[str, object]], kind: str = "passages") -> str:
+    (folder / "in.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    job = FilterJob("convert", kind, str(folder / to), {"source": str(folder / "in.jsonl"), "skip_bad": 0})
+    convert([str(folder / "in.jsonl")], ConversionSettings(kind=kind, to=to), job)  # type: ignore[arg-type]
+    return str(folder / to)
+
+
+@pytest.mark.parametrize("to", ["parquet", "datasets"])
+def test_passages_come_back_from_a_table_with_all_their_fields(tmp_path: Path, to: str) -> None:
+    path = made(tmp_path, to, ROWS)
+    assert list(read_passages(path)) == list(read_passages(str(tmp_path / "in.jsonl")))
+    assert not list(tmp_path.glob("*.part"))
+    manifest = Path(path) / "meta.json" if to == "datasets" else Path(path + ".meta.json")
+    found = orjson.loads(manifest.read_bytes())
+    assert (found["kind"], found["counts"], len(found["inputs"])) == ("corpus", {"in": 3, "out": 3}, 1)
+
+
+def test_a_data_set_opens_in_the_library_it_is_meant_for(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    found = datasets.load_from_disk(made(tmp_path, "datasets", ROWS))
+    assert found["text"][:] == ["one", "two", "three"]
+    assert found.column_names[:3] == ["_id", "title", "text"]
+
+
+def test_queries_and_examples_come_back_from_parquet(tmp_path: Path) -> None:
+    row = {"query_id": "1", "positives": ["a"], "negatives": ["b"], "scores": {"positives": [2.0], "negatives": [1.0]}}
+    assert list(read_examples(made(tmp_path, "parquet", [row], "examples"))) == [
+        Example("1", ("a",), ("b",), {"positives": [2.0], "negatives": [1.0]})
+    ]
+    (tmp_path / "parquet").unlink()
+    (query,) = read_queries(made(tmp_path, "parquet", [{"_id": "1", "text": "who?", "answers": []}], "queries"))
+    assert (query.text, query.answers) == ("who?", ())
+
+
+def test_a_folder_of_parquet_files_is_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name, id in (("train-1.parquet", "2"), ("train-0.parquet", "1")):
+        pq.write_table(pa.table({"docid": [id], "title": [None], "text": ["x"]}), tmp_path / "data" / name)
+    intake = Intake()
+    assert list(read_passages(str(tmp_path), intake=intake)) == [Passage("1", "x"), Passage("2", "x")]
+    assert [entry["path"] for entry in intake.inputs] == [str(tmp_path)]
+
+
+def test_a_bad_row_is_told_by_its_number(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["1", "2"], "text": ["x", None]}), tmp_path / "a")
+    assert is_table(str(tmp_path / "a"))
+    with pytest.raises(RecordError, match="a:2: 'text' is missing"):
+        list(read_passages(str(tmp_path / "a")))
+
+
+def test_bytes_in_a_column_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["1"], "text": ["x"], "image": [b"\xff"]}), tmp_path / "a")
+    with pytest.raises(RecordError, match="a:1: holds a value of type bytes"):
+        list(read_passages(str(tmp_path / "a")))
+
+
+def test_a_damaged_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(DrtkError, match="a: not readable as Parquet"):
+        list(read_passages(str(tmp_path / "a")))
+
+
+def test_several_splits_must_be_told_apart(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    split = datasets.Dataset.from_list([{"_id": "1", "text": "x"}])
+    datasets.DatasetDict({"train": split, "test": split}).save_to_disk(str(tmp_path / "all"))
+    with pytest.raises(DrtkError, match=r"holds the splits train, test; name one: .*all/train"):
+        list(read_passages(str(tmp_path / "all")))
+    assert list(read_passages(str(tmp_path / "all" / "train"))) == [Passage("1", "x")]
+
+
+def test_a_field_of_two_types_is_refused_with_its_records(tmp_path: Path) -> None:
+    with pytest.raises(DrtkError, match="records 1 to 2 differ"):
+        made(tmp_path, "parquet", [{"_id": "1", "text": "x", "n": 1}, {"_id": "2", "text": "x", "n": "one"}])
+    assert not (tmp_path / "parquet").exists()
+
+
+def test_a_table_needs_a_name_and_is_made_in_one_go(tmp_path: Path) -> None:
+    settings = ConversionSettings(kind="passages", to="parquet")
+    (tmp_path / "in.jsonl").write_bytes(b"")
+    source = {"source": str(tmp_path / "in.jsonl"), "skip_bad": 0}
+    with pytest.raises(UsageError, match="needs a named output"):
+        convert([source["source"]], settings, FilterJob("convert", "corpus", "-", source))
+    with pytest.raises(UsageError, match="--resume does not apply"):
+        convert([source["source"]], settings, FilterJob("convert", "corpus", str(tmp_path / "o"), source, resume=True))
+
+
+def test_without_the_data_extra_the_command_that_mends_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "a").write_bytes(b"PAR1")
+    with pytest.raises(MissingDependency, match=r"reading Parquet needs pyarrow.*pip install datasets pyarrow"):
+        list(read_passages(str(tmp_path / "a")))
+
+
+def test_a_two_line_error_of_pyarrow_is_reported_in_one_line(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["1"], "text": ["x"]}), tmp_path / "a")
+    data = bytearray((tmp_path / "a").read_bytes())
+    data[4] = 0  # the header of the first page
+    (tmp_path / "a").write_bytes(data)
+    with pytest.raises(DrtkError, match=r"a: not readable as Parquet: .+") as raised:
+        list(read_passages(str(tmp_path / "a")))
+    assert len(str(raised.value).splitlines()) == 1

@@ -1,0 +1,161 @@
+"""Runs and judgements: what is read, in which order it counts, and what is complained about, where."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from drtk.data.trec import load_qrels, load_run, query_hits, read_run, run_lines, run_rankings
+from drtk.errors import RecordError
+from drtk.records import Hit
+from drtk.runtime.inputs import Intake
+from tests.running import write
+
+RUN = "q1 Q0 d1 1 9.5 t\nq1 Q0 d2 2 9.25 t\nq2 Q0 d1 1 -3 t\n"
+
+
+def test_hits_come_in_file_order_with_all_their_columns(tmp_path: Path) -> None:
+    run = write(tmp_path / "a.run", RUN)
+    assert list(read_run(str(run))) == [
+        Hit("q1", "d1", 1, 9.5, "t"),
+        Hit("q1", "d2", 2, 9.25, "t"),
+        Hit("q2", "d1", 1, -3.0, "t"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        RUN.replace(" ", "\t"),
+        RUN.replace("\n", "\r\n"),
+        "\ufeff" + RUN,
+        RUN.replace("\n", "\n\n"),
+        RUN.replace(" t\n", " t more columns are reserved\n"),
+        RUN.removesuffix("\n"),
+        RUN.replace(" Q0", " 0", 1),
+    ],
+    ids=["tabs", "crlf", "bom", "blank lines", "junk at the end", "torn last line", "second columns differ"],
+)
+def test_every_usual_way_of_writing_a_run_reads_the_same(tmp_path: Path, text: str) -> None:
+    run = tmp_path / "a.run"
+    run.write_bytes(text.encode())
+    assert load_run(str(run)) == {"q1": [("d1", 9.5), ("d2", 9.25)], "q2": [("d1", -3.0)]}
+
+
+def test_a_compressed_run_reads_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "a.run.gz"
+    path.write_bytes(gzip.compress(RUN.encode()))
+    assert load_run(str(path)) == load_run(str(write(tmp_path / "a.run", RUN)))
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("q1 Q0 d3 3 9", "expected 6 columns 'qid Q0 docid rank score tag', found 5"),
+        ("q1 Q0 d3 3 high t", "score 'high' is not a number"),
+        ("q1 Q0 d3 3 nan t", "score 'nan' is not finite"),
+        ("q1 Q0 d3 3 inf t", "score 'inf' is not finite"),
+        ("q1 Q0 d3 3 1_0 t", "score '1_0' is not a number"),
+        ("q1 Q0 d3 third 9 t", "rank 'third' is not a whole number"),
+        ("q1 Q0 d\0 3 9 t", "contains a NUL byte"),
+        ("q1 Q0 d1 3 9 t", "document 'd1' is given to query 'q1' a second time (first in line 1)"),
+    ],
+)
+def test_a_bad_line_is_named_and_may_be_forgiven(tmp_path: Path, line: str, problem: str) -> None:
+    run = write(tmp_path / "a.run", f"q1 Q0 d1 1 9.5 t\nq1 Q0 d2 2 9.25 t\n{line}\nq1 Q0 d4 4 8 t\n")
+    with pytest.raises(RecordError) as fault:
+        load_run(str(run))
+    assert str(fault.value) == f"{run}:3: {problem}"
+    intake = Intake(skip_bad=1)
+    assert load_run(str(run), intake=intake) == {"q1": [("d1", 9.5), ("d2", 9.25), ("d4", 8.0)]}
+    assert intake.bad == 1
+
+
+def test_bytes_that_are_not_utf8_are_named(tmp_path: Path) -> None:
+    run = tmp_path / "a.run"
+    run.write_bytes(b"q1 Q0 d1 1 9 t\nq1 Q0 d\xff 2 8 t\n")
+    with pytest.raises(RecordError, match=r"a\.run:2: not UTF-8"):
+        load_run(str(run))
+
+
+def test_a_short_line_beside_a_long_one_is_not_taken_for_two_good_ones(tmp_path: Path) -> None:
+    # 5 + 7 columns are as many as 6 + 6; the reader that splits many lines at once must notice
+    run = write(tmp_path / "a.run", "q1 Q0 d1 1 9\nq1 Q0 d2 2 8 t t\nq1 Q0 d3 3 7 t\n")
+    with pytest.raises(RecordError, match=r"a\.run:1: expected 6 columns"):
+        load_run(str(run))
+
+
+def test_equal_scores_are_ordered_by_descending_id_and_the_rank_column_only_on_request(tmp_path: Path) -> None:
+    run = write(tmp_path / "a.run", "q Q0 a 1 1 t\nq Q0 c 3 1 t\nq Q0 b 2 2 t\n")
+    assert [id for id, _ in load_run(str(run))["q"]] == ["b", "c", "a"]
+    assert [id for id, _ in load_run(str(run), order="rank")["q"]] == ["a", "b", "c"]
+
+
+def test_scores_that_single_precision_cannot_tell_apart_are_ties(tmp_path: Path) -> None:
+    # trec_eval keeps scores as floats: 1.00000001 and 1 are the same number there, 1.0000002 is not
+    run = write(tmp_path / "a.run", "q Q0 a 1 1.00000001 t\nq Q0 b 2 1 t\n\nz Q0 a 1 1.0000002 t\nz Q0 b 2 1 t\n")
+    found = load_run(str(run))
+    assert [id for id, _ in found["q"]] == ["b", "a"]
+    assert [id for id, _ in found["z"]] == ["a", "b"]
+
+
+def test_scattered_lines_are_brought_together_except_where_one_query_at_a_time_is_read(tmp_path: Path) -> None:
+    run = write(tmp_path / "a.run", "q1 Q0 d1 1 3 t\nq2 Q0 d1 1 3 t\nq1 Q0 d2 2 2 t\n")
+    assert load_run(str(run)) == {"q1": [("d1", 3.0), ("d2", 2.0)], "q2": [("d1", 3.0)]}
+    assert [(hits.query_id, hits.lines) for hits in query_hits(str(run))] == [("q1", [1]), ("q2", [2]), ("q1", [3])]
+    with pytest.raises(RecordError, match=r"a\.run:3: query 'q1' comes back"):
+        list(run_rankings(str(run)))
+
+
+def test_a_document_repeated_in_scattered_lines_is_found(tmp_path: Path) -> None:
+    run = write(tmp_path / "a.run", "q1 Q0 d1 1 3 t\nq2 Q0 d1 1 3 t\nq1 Q0 d1 2 2 t\n")
+    with pytest.raises(RecordError, match=r"a\.run:3: document 'd1'.*first in line 1"):
+        load_run(str(run))
+
+
+def test_written_scores_read_back_as_the_same_numbers(tmp_path: Path) -> None:
+    ranking = [("d2", 1 / 3), ("d1", 0.1 + 0.2), ("d3", 5e-324), ("d4", -1e300)]
+    run = tmp_path / "a.run"
+    run.write_bytes(b"".join(run_lines("q", ranking, "tag")))
+    assert load_run(str(run))["q"] == ranking
+    assert run.read_text().splitlines()[0] == "q Q0 d2 1 0.3333333333333333 tag"
+
+
+def test_an_empty_run_has_no_queries(tmp_path: Path) -> None:
+    assert load_run(str(write(tmp_path / "a.run", ""))) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "query-id\tcorpus-id\tscore\nq1\td1\t2\nq2\td#1\t0\n",
+        "q1\td1\t2\nq2\td#1\t0\n",
+        "q1 0 d1 2\nq2 0 d#1 0\n",
+        "# a comment\r\nq1\tQ0\td1\t2\r\n\r\n# another\r\nq2\tQ0\td#1\t0\r\n",
+    ],
+    ids=["BEIR", "BEIR without a header", "TREC", "TREC with comments"],
+)
+def test_judgements_are_told_apart_by_content(tmp_path: Path, text: str) -> None:
+    qrels = tmp_path / "qrels"
+    qrels.write_bytes(text.encode())
+    assert load_qrels(str(qrels)) == {"q1": {"d1": 2}, "q2": {"d#1": 0}}
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("q1 0 d2", "expected 4 columns 'qid 0 docid grade', found 3"),
+        ("q1 0 d2 1.5", "grade '1.5' is not a whole number"),
+        ("q1 0 d2 1_0", "grade '1_0' is not a whole number"),
+        ("q1 0 d1 0", "document 'd1' is judged a second time for query 'q1'"),
+        ("q1 0 d\0 1", "contains a NUL byte"),
+    ],
+)
+def test_a_bad_judgement_is_named_and_may_be_forgiven(tmp_path: Path, line: str, problem: str) -> None:
+    qrels = write(tmp_path / "qrels", f"q1 0 d1 1\n{line}\nq1 0 d3 1\n")
+    with pytest.raises(RecordError) as fault:
+        load_qrels(str(qrels))
+    assert str(fault.value) == f"{qrels}:2: {problem}"
+    assert load_qrels(str(qrels), intake=Intake(skip_bad=1)) == {"q1": {"d1": 1, "d3": 1}}

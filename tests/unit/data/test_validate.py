@@ -1,0 +1,370 @@
+"""drtk validate: each check finds what it is for, with its place, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from drtk.cli.main import app
+from drtk.data.config import ValidationSettings
+from drtk.data.findings import CHECKS, Findings
+from drtk.data.validation import validate
+from drtk.errors import DrtkError, UsageError
+from tests.data import shared_data
+
+
+def file(folder: Path, content: bytes | list[Any], name: str = "file") -> str:
+    if isinstance(content, list):
+        content = b"".join(orjson.dumps(row) + b"\n" for row in content)
+    (folder / name).write_bytes(content)
+    return str(folder / name)
+
+
+def findings(source: str, kind: str, **options: Any) -> Findings:
+    return validate(source, ValidationSettings(kind=kind, **options))  # type: ignore[arg-type]
+
+
+def places(found: Findings) -> dict[str, list[int]]:
+    """Check -> lines, of all that was found."""
+    return {check: [int(place.rpartition(":")[2]) for place, _ in found.shown(check)] for check in found.counts}
+
+
+CORPUS = [{"_id": id, "text": f"text of {id}"} for id in ("a", "b", "c")]
+QUERIES = [{"_id": "1", "text": "who?"}, {"_id": "2", "text": "what?"}]
+EXPANSIONS = [
+    {"_id": id, "query_id": query, "kind": kind, "text": text}
+    for id, query, kind, text in (
+        ("a", "1", "answer", "the Nile"),
+        ("b", "1", "answer", "the Tiber"),
+        ("c", "1", "title", "the Nile"),
+        ("d", "2", "answer", "the Tiber"),
+        ("e", "2", "answer", "the Nile"),
+    )
+]
+PREDICTIONS = [{"query_id": "2", "answer": "the Nile"}, {"query_id": "1", "answer": "Rome", "score": -0.5}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "expected"),
+    [
+        ("passages", CORPUS, {}),
+        ("passages", [*CORPUS, CORPUS[1]], {"duplicate": [4], "same-text": [4]}),
+        ("passages", [*CORPUS, {"_id": "d", "text": "text of a"}], {"same-text": [4]}),
+        ("passages", [*CORPUS, {"_id": "d", "title": "T", "text": "text of a"}], {}),  # another title, another passage
+        ("passages", [*CORPUS, {"_id": "d", "text": " "}, {"_id": "e", "text": ""}], {"empty-text": [4, 5]}),
+        ("passages", b'{"_id":"a b","text":"x"}\n[]\n{"_id":"c","te', {"unreadable": [1, 2, 3]}),
+        ("passages", b"", {}),
+        ("queries", QUERIES, {}),
+        ("queries", [*QUERIES, {"_id": "3", "text": "who?"}], {"same-text": [3]}),
+        ("queries", [*QUERIES, {"_id": "2", "text": "why?", "answers": []}], {"duplicate": [3], "no-answers": [3]}),
+        ("qrels", b"1 0 a 1\n2 0 a 1\n", {}),
+        ("qrels", b"1 0 a 1\n1 0 a 1\n1 0 b x\n", {"duplicate": [2], "unreadable": [3]}),
+        (
+            "qrels",
+            b"query-id\tcorpus-id\tscore\n1\ta\t1\n1\tb\t-1\n2\ta\t0\n",
+            {"negative-grade": [3], "no-relevant": [4]},
+        ),
+        ("run", b"1 Q0 a 1 3.0 x\n1 Q0 b 2 2.0 x\n2 Q0 a 1 1.0 x\n", {}),
+        ("run", b"1 Q0 a 1 3.0 x\n1 Q0 a 2 2.0 x\n", {"duplicate": [2]}),
+        ("run", b"1 Q0 a 1 nan x\n1 Q0 b one 2.0 x\n1 Q0 c 1\n1 Q0 d 1 1.0 x\n", {"unreadable": [1, 2, 3]}),
+        ("run", b"1 Q0 a 1 3.0 x\n1 Q0 b 1 2.0 x\n", {"rank-order": [2], "rank-gap": [1]}),
+        ("run", b"1 Q0 b 2 2.0 x\n1 Q0 a 1 3.0 x\n", {"rank-order": [2]}),  # ranks and scores agree
+        ("run", b"1 Q0 a 1 2.0 x\n1 Q0 b 2 3.0 x\n1 Q0 c 3 3.0 x\n", {"score-order": [2], "tie": [3]}),
+        ("run", b"1 Q0 a 0 3.0 x\n1 Q0 b 1 2.0 x\n", {"rank-gap": [1]}),
+        ("run", b"1 Q0 a 1 3 x\n2 Q0 a 1 3 x\n1 Q0 b 1 2 x\n", {"split-query": [3]}),
+        ("run", b"1\ta\t1\n1\ta\t2\n1\tb\tx\n", {"duplicate": [2], "unreadable": [3]}),
+        ("examples", [{"query_id": "1", "positives": ["a"], "negatives": ["b"]}], {}),
+        (
+            "examples",
+            [
+                {"query_id": "1", "positives": ["a", "a"], "negatives": ["b", "b", "a"]},
+                {"query_id": "1", "positives": ["a"], "negatives": []},
+                {"query_id": "2", "positives": [], "negatives": []},
+            ],
+            {
+                "positive-and-negative": [1],
+                "repeated-positive": [1],
+                "repeated-negative": [1],
+                "no-negatives": [2],
+                "repeated-query": [2],
+                "unreadable": [3],
+            },
+        ),
+        (
+            "examples",
+            [{"query": " ", "pos": ["yes", ""], "neg": ["no"]}],
+            {"empty-text": [1, 1]},
+        ),
+        ("expansions", EXPANSIONS, {}),
+        (
+            "expansions",
+            [
+                *EXPANSIONS,
+                EXPANSIONS[0],
+                EXPANSIONS[4] | {"_id": "f", "text": " the  Nile "},
+                {**EXPANSIONS[0], "text": " "},
+            ],
+            {"duplicate": [6], "same-text": [6, 7], "split-query": [6, 7], "unreadable": [8]},
+        ),
+        (
+            "expansions",  # 1 has answers of which one says no depth, and a title of its own
+            [row | {"rank": 1, "depth": depth} for row, depth in zip(EXPANSIONS, (100, None, 9, 100, 20), strict=True)],
+            {"mixed-depth": [5]},
+        ),
+        (
+            "expansions",
+            [row | {"rank": 1, "depth": depth} for row, depth in zip(EXPANSIONS, (100, 20, 9, 100, 100), strict=True)],
+            {"mixed-depth": [2]},
+        ),
+        ("predictions", PREDICTIONS, {}),
+        (
+            "predictions",
+            [*PREDICTIONS, {"query_id": "2", "answer": " "}],
+            {"repeated-prediction": [3], "no-score": [1, 3], "empty-text": [3]},
+        ),
+        ("predictions", [*PREDICTIONS, PREDICTIONS[1]], {"repeated-prediction": [3]}),
+        ("predictions", [{"query_id": "1"}, {"query_id": "1", "answer": "a", "score": "x"}], {"unreadable": [1, 2]}),
+    ],
+)
+def test_a_check_finds_its_problem_and_its_line(
+    tmp_path: Path, kind: str, content: bytes | list[Any], expected: dict[str, list[int]]
+) -> None:
+    found = findings(file(tmp_path, content), kind)
+    assert places(found) == expected
+    assert found.errors == sum(len(lines) for check, lines in expected.items() if CHECKS[check][0])
+    assert found.warnings == sum(len(lines) for check, lines in expected.items() if not CHECKS[check][0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "expected"),
+    [
+        ("qrels", b"1 0 a 1\n1 0 z 1\n9 0 a 1\n", {"unknown-passage": [2], "unknown-query": [3]}),
+        (
+            "run",
+            b"1 Q0 a 1 3 x\n1 Q0 z 2 2 x\n9 Q0 a 1 3 x\n",
+            {"unknown-passage": [2], "unknown-query": [3], "no-hits": [0]},  # query 2 has none
+        ),
+        (
+            "examples",
+            [
+                {"query_id": "1", "positives": ["a"], "negatives": ["b", "z"]},
+                {"query_id": "9", "positives": ["y"], "negatives": ["z"]},
+            ],
+            {"unknown-passage": [1, 2, 2], "unknown-query": [2]},
+        ),
+        (
+            "expansions",
+            [*EXPANSIONS[:3], EXPANSIONS[3] | {"query_id": "9"}],
+            {"unknown-query": [4], "no-candidates": [0]},
+        ),
+        (
+            "predictions",
+            [PREDICTIONS[0], {"query_id": "9", "answer": "a"}],
+            {"unknown-query": [2], "no-prediction": [0]},
+        ),
+    ],
+)
+def test_ids_are_looked_for_in_the_corpus_and_the_queries(
+    tmp_path: Path, kind: str, content: bytes | list[Any], expected: dict[str, list[int]]
+) -> None:
+    corpus, queries = file(tmp_path, CORPUS, "corpus.jsonl"), file(tmp_path, QUERIES, "queries.jsonl")
+    others = {} if kind in ("expansions", "predictions") else {"corpus": corpus}
+    found = findings(file(tmp_path, content), kind, queries=queries, **others)
+    shown = {
+        check: [int(place.rpartition(":")[2]) if ":" in place else 0 for place, _ in found.shown(check)]
+        for check in found.counts
+    }
+    assert shown == expected
+
+
+def test_examples_are_compared_with_the_judgements(tmp_path: Path) -> None:
+    qrels = file(tmp_path, b"1 0 a 1\n1 0 b 2\n1 0 c 0\n", "qrels")
+    rows = [
+        {"query_id": "1", "positives": ["a"], "negatives": ["b", "c", "d"]},  # b is relevant
+        {"query_id": "1", "positives": ["c"], "negatives": ["d"]},  # c is not
+        {"query_id": "2", "positives": ["a"], "negatives": ["d"]},
+    ]
+    found = findings(file(tmp_path, rows), "examples", qrels=qrels)
+    assert places(found) == {"judged-relevant": [1], "not-relevant": [2], "not-judged": [3], "repeated-query": [2]}
+
+
+def test_leaks_are_found_whatever_case_and_white_space(tmp_path: Path) -> None:
+    train = file(tmp_path, [{"_id": "1", "text": "Who  WROTE it?"}, {"_id": "2", "text": "who wrote it!"}], "train")
+    test = file(tmp_path, [{"_id": "9", "text": " who wrote\tit? "}], "test")
+    found = findings(train, "queries", leak=test)
+    assert found.counts == {"leak": 1}
+    assert found.shown("leak") == [(f"{train}:1", f"'1' has the text of '9' ({test}:1)")]
+    assert test in found.compared
+
+
+def test_leaks_are_found_between_training_data_and_questions(tmp_path: Path) -> None:
+    test = file(tmp_path, [{"_id": "9", "text": "WHO?"}], "test")
+    texted = file(tmp_path, [{"query": "who?", "pos": ["a"], "neg": ["b"]}], "texted")
+    assert findings(texted, "examples", leak=test).counts == {"leak": 1}
+    assert findings(test, "queries", leak=texted).counts == {"leak": 1}
+    ids = file(tmp_path, [{"query_id": "1", "positives": ["a"], "negatives": ["b"]}], "ids")
+    queries = file(tmp_path, QUERIES, "queries")
+    assert findings(ids, "examples", leak=test, queries=queries).counts == {"leak": 1}
+    with pytest.raises(DrtkError, match="ids:1: only the id of query '1' is known: --queries FILE"):
+        findings(ids, "examples", leak=test)
+
+
+def test_passages_leak_by_their_text_whatever_their_title(tmp_path: Path) -> None:
+    here = file(tmp_path, [{"_id": "1", "title": "A", "text": "same"}], "here")
+    there = file(tmp_path, [{"_id": "2", "title": "B", "text": "Same"}, {"_id": "3", "text": ""}], "there")
+    assert findings(here, "passages", leak=there).counts == {"leak": 1}
+
+
+def test_no_leak_between_the_public_question_sets() -> None:
+    folder = shared_data("openqa")
+    found = findings(str(folder / "nq_open_dev.jsonl"), "queries", leak=str(folder / "webquestions_test.jsonl"))
+    assert (found.records, found.errors) == (3_610, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "problem"),
+    [
+        ("expansions", {"corpus": "x"}, "--corpus goes with --as qrels, run or examples"),
+        ("predictions", {"leak": "x"}, "--leak goes with --as passages, queries or examples"),
+        ("passages", {"corpus": "x"}, "--corpus goes with --as qrels, run or examples"),
+        ("qrels", {"leak": "x"}, "--leak goes with --as passages, queries or examples"),
+    ],
+)
+def test_a_choice_that_cannot_be_meant_is_refused(kind: str | None, options: dict[str, str], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        findings("-", kind, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (EXPANSIONS, "expansions"),
+        ([EXPANSIONS[0] | {"rank": 1, "depth": 9, "top1": {"title": "", "text": "words " * 3000}}], "expansions"),
+        (PREDICTIONS, "predictions"),
+        ([{"id": "1", "prediction": "Rome"}], "predictions"),
+        ([{"query_id": "1", "positives": ["a"], "negatives": ["b"]}], "examples"),
+        (CORPUS, None),
+        ([{"_id": "a", "title": "T", "text": "x"}, *CORPUS], "passages"),
+        ([*CORPUS, {"_id": "d", "title": "T", "text": "x"}], "passages"),
+        ([{"_id": str(n), "text": "x"} for n in range(10)] + [{"_id": "d", "title": "T", "text": "x"}], None),
+        ([{"_id": "a", "title": "", "text": "x"}], "passages"),
+        ([{"id": "a", "contents": "x"}], "passages"),
+        ([{"docid": "a", "text": "x"}], "passages"),
+        (b'{"_id": "a", "title": "T", "text": "x"}\n{"_id"\n', "passages"),
+        (b'[{"_id": "a", "title": "T", "text": "x"}]', "passages"),
+        ([{"_id": "a", "title": "T", "text": "x", "answers": ["y"]}], None),
+        ([{"_id": "a", "title": "T", "text": "x"}, {"_id": "b", "text": "x", "answers": ["y"]}], None),
+        ([{"query_id": "a", "title": "T", "text": "x"}], None),
+        ([{"_id": "a", "title": "T"}], None),
+        ([{"id": "1", "question": "who?", "answer": ["Rome"]}], None),
+        ([{"query_id": "1", "query": "who?", "answer": "Rome"}], None),
+        (b"1 Q0 a 1 3.0 x\n", "run"),
+        (b"1 Q0 a 1 high x\n1 Q0 a 2 2.0\n", "run"),  # damaged, but still a run
+        (b"1 0 a 1\n1 0 b one\n2 0 c 0\n", "qrels"),
+        (b"query-id\tcorpus-id\tscore\n1\ta\t1\n1\tb\tx\n", "qrels"),
+        (b"1\ta\t1\n", None),  # a grade, or MS MARCO's rank
+        (b"", None),
+    ],
+)
+def test_what_a_file_holds_is_recognised_where_it_can_be(tmp_path: Path, content: Any, kind: str | None) -> None:
+    source = file(tmp_path, content)
+    if kind is not None:
+        assert findings(source, None).as_row()["kind"] == kind  # type: ignore[arg-type]
+        return
+    with pytest.raises(
+        UsageError, match=r"--as is needed: one of passages, queries, .*file: what it holds is not to be"
+    ):
+        findings(source, None)  # type: ignore[arg-type]
+
+
+def test_a_pipe_is_recognised_and_read_from_its_beginning(tmp_path: Path) -> None:
+    content = b"".join(orjson.dumps(row) + b"\n" for row in [*PREDICTIONS, PREDICTIONS[1]])
+    result = CliRunner().invoke(app, ["validate"], input=content)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("<stdin>: 3 predictions read\n")
+    assert "<stdin>:3: question '1' has a prediction in line 2 already" in result.stdout
+
+
+def test_a_run_is_validated_without_as(tmp_path: Path) -> None:
+    content = b"1 Q0 a 1 3.0 x\n1 Q0 a 2 2.0 x\n1 Q0 b 3 high x\n1 Q0 c 4 1.0\n1 Q0 d 5 0.5 x\n"
+    found = findings(file(tmp_path, content), None)  # type: ignore[arg-type]
+    assert places(found) == {"duplicate": [2], "unreadable": [3, 4], "rank-gap": [1]}
+    assert [message for _, message in found.shown("unreadable")] == [
+        "score 'high' is not a number",
+        "expected 6 columns 'qid Q0 docid rank score tag', found 5",
+    ]
+
+
+def test_a_pipe_of_passages_is_recognised_by_a_title() -> None:
+    rows = [{"_id": str(number), "title": "T" * (number % 2), "text": f"{number} " * 300} for number in range(50)]
+    result = CliRunner().invoke(app, ["validate"], input=b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    assert result.stdout.startswith("<stdin>: 50 passages read\n")
+
+
+def test_only_the_first_problems_are_shown_and_all_are_counted(tmp_path: Path) -> None:
+    source = file(tmp_path, [{"_id": f"d{number}", "text": ""} for number in range(100)])
+    found = findings(source, "passages", show=3)
+    assert found.counts == {"empty-text": 100}
+    assert places(found) == {"empty-text": [1, 2, 3]}
+    assert findings(source, "passages", show=0).counts == {"empty-text": 100}
+
+
+def test_duplicates_far_apart_are_found_on_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drtk.data.findings.Grouping.__init__.__kwdefaults__", {"held": 100, "parts": 7})
+    rows = [{"_id": f"d{number % 990}", "text": f"text {number}"} for number in range(1_000)]
+    found = findings(file(tmp_path, rows), "passages", show=20)
+    assert places(found) == {"duplicate": list(range(991, 1_001))}  # d0 to d9 again, from line 991 on
+    assert found.shown("duplicate")[0][1] == "id 'd0' is taken by line 1"
+
+
+def test_damaged_compression_ends_the_reading_and_is_a_finding(tmp_path: Path) -> None:
+    import gzip
+
+    data = gzip.compress(b"".join(orjson.dumps({"_id": str(number), "text": "x"}) + b"\n" for number in range(9_000)))
+    found = findings(file(tmp_path, data[: len(data) // 2]), "passages")
+    assert found.counts["unreadable"] == 1
+    assert "compressed data ends early; nothing after it was read" in found.shown("unreadable")[0][1]
+
+
+def test_the_command_prints_its_findings_and_ends_with_1_only_for_errors(tmp_path: Path) -> None:
+    clean, bad = file(tmp_path, CORPUS, "clean"), file(tmp_path, [*CORPUS, CORPUS[0]], "bad")
+    warned = file(tmp_path, [{"_id": "1", "text": ""}], "warned")
+    result = CliRunner().invoke(app, ["validate", clean, "--as", "passages"])
+    assert (result.exit_code, result.stdout) == (0, f"{clean}: 3 passages read\n\nno problems found\n")
+    result = CliRunner().invoke(app, ["validate", warned, "--as", "passages"])
+    assert result.exit_code == 0
+    assert "0 errors, 1 warning" in result.stdout
+    result = CliRunner().invoke(app, ["validate", bad, "--as", "passages"])
+    assert isinstance(result.exception, DrtkError)
+    assert str(result.exception) == f"{bad}: 1 error"
+    assert f"  {bad}:4: id 'a' is taken by line 1" in result.stdout
+    result = CliRunner().invoke(app, ["validate", bad, "--as", "passages", "--json"])
+    row = orjson.loads(result.stdout)
+    assert (row["records"], row["errors"], row["warnings"]) == (4, 1, 1)
+    assert row["checks"][0]["shown"] == [{"place": f"{bad}:4", "message": "id 'a' is taken by line 1"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "counts"),
+    [
+        ("squad/corpus.jsonl.gz", "passages", {}),
+        ("cranfield/corpus.jsonl.gz", "passages", {"empty-text": 2}),  # 471 and 995, says the README of the data
+        ("cacm/corpus.jsonl.gz", "passages", {"same-text": 8}),  # 8 are copies in title and text
+        ("triples/nq_hard_negatives_sample.jsonl", "examples", {"repeated-negative": 2}),
+        ("squad/qrels/dev.tsv", "qrels", {}),
+        ("trec_eval/qrels.test.with-comments", "qrels", {}),
+        ("msmarco/topics.dl20.tsv", "queries", {}),
+    ],
+)
+def test_public_collections_have_the_defects_they_are_known_for(name: str, kind: str, counts: dict[str, int]) -> None:
+    folder, _, rest = name.partition("/")
+    assert findings(str(shared_data(folder) / rest), kind).counts == counts
+
+
+def test_every_check_is_described_in_the_manual() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "commands" / "validate.md").read_text(encoding="utf-8")
+    assert [check for check in CHECKS if f"`{check}`" not in page] == []

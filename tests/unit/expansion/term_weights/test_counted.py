@@ -1,0 +1,100 @@
+"""Weights from counts, against the corpora of methods, sections 3.2 and 8.1."""
+
+from __future__ import annotations
+
+from math import log
+
+import pytest
+
+from drtk.expansion.config import WeightingSettings
+from drtk.expansion.term_weights.base import Reading, Statistics
+from drtk.expansion.term_weights.counted import Bm25, Idf, InverseFrequency, TfIdf, bm25, idf, is_word, tf_idf
+from drtk.records import Passage
+
+
+def reading(text: str) -> Reading:
+    words = text.split()
+    return Reading(Passage("p", text), [*range(len(words))], 0, words, [*range(len(words))])
+
+
+def statistics(*texts: str) -> Statistics:
+    found = Statistics("counts", {})
+    for text in texts:
+        words = text.split()
+        found.add({word: [1, words.count(word)] for word in words}, length=sum(map(is_word, words)))
+    return found
+
+
+def weights(kind: type, collection: Statistics, text: str, **changes: float) -> list[float]:
+    return kind(WeightingSettings(**changes), collection, None, "cpu")([reading(text)])[0]
+
+
+CATS = statistics("the cat sat", "the dog sat", "the perveance beam")
+
+
+def shares(values: list[float]) -> list[float]:
+    return [value / sum(values) for value in values]
+
+
+def test_tf_idf_of_masters_paper() -> None:
+    # the: 1/3 log(3/3) = 0; cat 1/3 log 3; sat 1/3 log(3/2)
+    found = weights(TfIdf, CATS, "the cat sat")
+    assert found == pytest.approx([0, log(3) / 3, log(1.5) / 3])
+    assert shares(found) == pytest.approx([0, 0.730423, 0.269577], abs=2e-6)
+    assert shares(weights(TfIdf, CATS, "the perveance beam")) == pytest.approx([0, 0.5, 0.5])
+
+
+def test_inverse_frequency_of_masters_code() -> None:
+    found = weights(InverseFrequency, CATS, "the cat sat")
+    assert found == pytest.approx([1 / 3, 1, 1 / 2])
+    assert shares(found) == pytest.approx([0.181818, 0.545455, 0.272727], abs=2e-6)
+    assert shares(weights(InverseFrequency, CATS, "the perveance beam")) == pytest.approx(
+        [0.142857, 0.428571, 0.428571], abs=2e-6
+    )
+
+
+def test_idf_of_lucene() -> None:
+    assert idf(4, 2) == pytest.approx(0.693147, abs=2e-6)
+    assert idf(4, 1) == pytest.approx(1.203973, abs=2e-6)
+
+
+DOCUMENTS = ("a b b c", "a c", "b d d", "c d e e e")
+
+
+@pytest.mark.parametrize(
+    ("k1", "b", "expected"),
+    [(0.9, 0.4, [0.469703, 0, 0.861627, 0.337415]), (0.82, 0.68, [0.478089, 0, 0.904166, 0.336647])],
+)
+def test_weights_of_a_querys_words_add_up_to_its_bm25_score(k1: float, b: float, expected: list[float]) -> None:
+    collection = statistics(*DOCUMENTS)
+    assert collection.length / collection.documents == 3.5
+    found = []
+    for text in DOCUMENTS:
+        of_words = dict(zip(text.split(), weights(Bm25, collection, text, k1=k1, b=b), strict=True))
+        found.append(sum(of_words.get(word, 0.0) for word in ("b", "d")))
+    assert found == pytest.approx(expected, abs=2e-6)
+
+
+def test_idf_weighs_alike_wherever_a_word_stands() -> None:
+    collection = statistics(*DOCUMENTS)
+    assert weights(Idf, collection, "a b b c")[1] == pytest.approx(log(2))  # 2 of 4 passages have b
+    assert weights(Idf, collection, "b")[0] == pytest.approx(log(2))
+
+
+def test_marks_weigh_nothing_but_for_inverse_frequency() -> None:
+    collection = statistics("a , b", "a , ,")
+    for kind in (TfIdf, Idf, Bm25):
+        assert weights(kind, collection, "b ,")[1] == 0
+        assert weights(kind, collection, "b ,")[0] > 0
+    assert weights(InverseFrequency, collection, "b ,") == pytest.approx([1, 1 / 3])
+
+
+def test_a_word_the_collection_lacks_counts_once() -> None:
+    assert weights(InverseFrequency, CATS, "axolotl") == [1]
+    assert weights(TfIdf, CATS, "axolotl cat") == pytest.approx([log(3) / 2, log(3) / 2])
+
+
+def test_the_formulas_by_hand() -> None:
+    assert tf_idf(2, 4, documents=8, frequency=2) == pytest.approx(0.5 * log(4))
+    # 2 * 3 / (3 + 1 * (1 - .5 + .5 * 4 / 2)) = 6 / 4.5
+    assert bm25(3, 4, idf=2.0, average=2.0, k1=1.0, b=0.5) == pytest.approx(6 / 4.5)

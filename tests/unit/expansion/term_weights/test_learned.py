@@ -1,0 +1,389 @@
+"""DeepCT and DeepImpact: trained to words that were planted, by the command, and what indexes make of them."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.expansion.config import WeightingSettings
+from drtk.expansion.term_weights.base import Reader
+from drtk.expansion.term_weights.learned import DeepImpact, impacts_of, quantised
+from drtk.records import Passage
+from drtk.runtime.integrity import read_json
+from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces
+from tests.bm25 import need_lucene
+from tests.running import command, write
+from tests.tiny import TOPICS, tiny_model
+
+ASKED, NEVER = ("s", "ing"), ("al", "ous", "ish")  # endings of words that questions have, and of words they never have
+QUICK = ["--lr", "5e-3", "--warmup", "0", "--batch", "8", "-q"]
+
+
+def test_quantised_impacts_are_the_known_ones() -> None:
+    # ceil(256 v / 7.3): 0, .46 -> 1, 35.07 -> 36, 128, 256 -> 255, which fits a byte
+    assert [quantised(impact, 7.3) for impact in (0.0, 0.013, 1.0, 3.65, 7.3)] == [0, 1, 36, 128, 255]
+    assert quantised(20.0, 7.3) == 255
+    assert quantised(-1.0, 7.3) == 0
+
+
+def test_a_words_impact_is_that_of_its_first_occurrence_and_function_words_have_none() -> None:
+    places = WordPlaces([1, 2, 3, 4], ["wing", "the", "wing"], [0, 2, 3])
+    assert impacts_of(places, np.array([0.5, 9.0, 8.0, 7.0])) == {"wing": 0.5}
+
+
+def planted(folder: Path, count: int = 48) -> None:
+    """train.jsonl, corpus.jsonl, queries.jsonl. A question has a word that is asked for, which its passage has, and one that
+    never is, which the negative has; that one has a word to be asked for by others, so that no passage is better as a whole.
+    """
+    draw = random.Random(3)
+    passages, queries, examples = [], [], []
+    for number in range(count):
+        topic, other = draw.sample(TOPICS, 2)
+        asked, (never, more, last) = draw.choice(ASKED), draw.sample(NEVER, 3)
+        words = [topic + asked, topic + more, other + last]
+        draw.shuffle(words)
+        passages.append({"_id": f"p{number}", "title": "", "text": " ".join(words)})
+        wrong = [other + draw.choice(ASKED), topic + never, topic + last]
+        draw.shuffle(wrong)
+        passages.append({"_id": f"n{number}", "title": "", "text": " ".join(wrong)})
+        queries.append({"_id": f"q{number}", "text": f"what of the {topic + asked}"})
+        queries.append({"_id": f"r{number}", "text": f"{topic + asked} {topic + never}"})
+        examples += [
+            {"query_id": f"{kind}{number}", "positives": [f"p{number}"], "negatives": [f"n{number}"]} for kind in "r"
+        ]
+    lines = {"corpus": passages, "queries": queries, "train": examples}
+    for name, rows in lines.items():
+        write(folder / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weights")
+    tiny_model(folder / "model")
+    planted(folder)
+    recalled = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    asked = [row | {"query_id": row["query_id"].replace("r", "q")} for row in recalled]
+    write(folder / "recall.jsonl", "".join(json.dumps(row) + "\n" for row in asked))
+    return folder
+
+
+def train(place: Path, method: str, output: Path, *more: str, examples: str = "train.jsonl") -> list[str]:
+    named = ["--corpus", str(place / "corpus.jsonl"), "--queries", str(place / "queries.jsonl")]
+    return ["termweight", "--method", method, "--train", str(place / examples), *named, "--model", str(place / "model"),
+            "-o", str(output), *QUICK, *more]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def models(place: Path) -> dict[str, Path]:
+    """A trained model of each method."""
+    for method, examples in (("deepct", "recall.jsonl"), ("deepimpact", "train.jsonl")):
+        app(train(place, method, place / method, "--steps", "150", examples=examples), standalone_mode=False)
+    return {method: place / method for method in ("deepct", "deepimpact")}
+
+
+def rows(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in command(capfd, "termweight", *arguments).splitlines()]
+
+
+def by_ending(texts: list[tuple[str, dict[str, float]]]) -> tuple[list[float], list[float]]:
+    """Weights of words that are asked for, and of those that never are."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for _, weights in texts:
+        for word, weight in weights.items():
+            found[word.endswith(NEVER)].append(weight)
+    return found
+
+
+def test_deepct_learns_which_words_are_asked_for(place: Path, models: dict[str, Path], capfd) -> None:
+    unseen = write(
+        place / "unseen.jsonl", '{"_id":"u","title":"","text":"sailors castleing copperal violinish wintering"}\n'
+    )
+    (row,) = rows(capfd, unseen, "--method", "deepct", "--model", models["deepct"])
+    (pieces,) = WordPieceTokenizer(str(models["deepct"]))([row["text"]])
+    assert len(row["weights"]) == len(pieces.ids)
+    words = dict(zip((row["text"].split()[word] for word in pieces.words), row["weights"], strict=True))
+    asked, never = by_ending([("u", words)])
+    assert min(asked) > max(never) + 0.2
+    losses = [json.loads(line)["loss"] for line in (models["deepct"] / "log.jsonl").read_text().splitlines()]
+    assert losses[-1] < losses[0] / 4
+    assert read_json(models["deepct"] / "meta.json")["term_weights"]["method"] == "deepct"
+
+
+def test_deepimpact_learns_what_tells_a_passage_from_its_negative(place: Path, models: dict[str, Path], capfd) -> None:
+    found = rows(capfd, place / "corpus.jsonl", "--method", "deepimpact", "--model", models["deepimpact"])
+    asked, never = by_ending([(row["_id"], row["impacts"]) for row in found])
+    assert np.mean(asked) > np.mean(never) + 50
+    assert all(type(impact) is int and 1 <= impact <= 255 for row in found for impact in row["impacts"].values())
+    assert max(asked) == 255  # the largest of the training passages becomes 256, and fits a byte
+    assert {max(row["weights"]) for row in found} <= {0.0, 1.0}  # shares of the largest; 0 where no word has an impact
+
+
+def test_passages_without_a_text_are_told_and_refused_where_there_is_nothing_else(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    passages = [json.loads(line) for line in (place / "corpus.jsonl").read_text().splitlines()]
+    for row in passages:
+        if row["_id"].startswith("p"):
+            row["text"] = " "
+    blank = write(tmp_path / "blank.jsonl", "".join(json.dumps(row) + "\n" for row in passages))
+    more = ["--corpus", str(blank), "--steps", "1"]
+    # deepct learns from the 48 positives alone, deepimpact from 48 negatives too
+    with pytest.raises(
+        DrtkError, match=r"blank\.jsonl: none of the 48 passages looked up there has a text: is it the r"
+    ):
+        command(capfd, *train(place, "deepct", tmp_path / "m", *more, examples="recall.jsonl"))
+    assert not (tmp_path / "m").exists()
+    capfd.readouterr()
+    app(train(place, "deepimpact", tmp_path / "m", *more), standalone_mode=False)
+    assert f"drtk: {blank}: 48 of the 96 passages looked up there have no text\n" in capfd.readouterr().err
+    added = [row | {"text": "", "queries": ["rivers sailors castles engineers"]} for row in passages]
+    write(blank, "".join(json.dumps(row) + "\n" for row in added))
+    app(train(place, "deepimpact", tmp_path / "n", *more, "--expand", "queries"), standalone_mode=False)
+    assert f"drtk: {blank}: none of the 96 passages looked up there has a text" in capfd.readouterr().err
+    with pytest.raises(DrtkError, match=r"blank\.jsonl: none of the 96 passages looked up there has a text"):
+        command(capfd, *train(place, "deepimpact", tmp_path / "o", *more))
+
+
+def test_the_folder_loads_elsewhere_and_holds_the_head_apart(models: dict[str, Path]) -> None:
+    from transformers import AutoModel
+
+    for method, folder in models.items():
+        assert AutoModel.from_pretrained(folder).config.hidden_size == 32
+        assert (folder / "heads" / f"{method}.safetensors").exists()
+        assert {path.suffix for path in folder.rglob("*") if path.is_file()} <= {".json", ".jsonl", ".safetensors"}
+
+
+def test_batches_and_windows_do_not_change_weights(place: Path, models: dict[str, Path], capfd) -> None:
+    arguments = (place / "corpus.jsonl", "--method", "deepct", "--model", models["deepct"])
+    for one, other in zip(rows(capfd, *arguments), rows(capfd, *arguments, "--batch-tokens", "1"), strict=True):
+        assert one["weights"] == pytest.approx(other["weights"], abs=5e-5)
+
+
+def test_words_beyond_the_longest_input_weigh_nothing(place: Path, models: dict[str, Path], capfd) -> None:
+    source = write(place / "long.jsonl", json.dumps({"_id": "l", "text": "rivers " * 10}) + "\n")
+    (row,) = rows(capfd, source, "--method", "deepct", "--model", models["deepct"], "--max-length", "6")
+    assert all(weight > 0 for weight in row["weights"][:4])  # 6 tokens: [CLS], 4 pieces, [SEP]
+    assert row["weights"][4:] == [0.0] * 6
+    with pytest.raises(MismatchError, match="reads at most 64 tokens; 100 were asked for"):
+        command(capfd, "termweight", source, "--method", "deepct", "--model", models["deepct"], "--max-length", "100")
+
+
+@pytest.fixture
+def known(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> DeepImpact:
+    """DeepImpact whose impacts are the ids of pieces, over 100."""
+    settings = WeightingSettings(expand=("queries",), impact_max=10.0)
+    method = DeepImpact(settings, None, str(models["deepimpact"]), "cpu")
+    monkeypatch.setattr(method, "_weigh", lambda texts: [np.array(ids, dtype=np.float32) / 100 for ids in texts])
+    return method
+
+
+def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(known: DeepImpact, models) -> None:
+    tokenizer = WordPieceTokenizer(str(models["deepimpact"]))
+    read = Reader(tokenizer, WeightingSettings(), "basic")
+    passage = Passage("p", "rivers the rivers, engines", "planets", extra={"queries": ["violins engines"]})
+    (reading,) = read([passage])
+    (weights,) = known([reading])
+    impact = {word: tokenizer([word])[0].ids[0] / 100 for word in ("planets", "rivers", "engines", "violins")}
+    largest = max(impact[word] for word in ("planets", "rivers", "engines"))  # violins is of the added text alone
+    assert reading.words == ["planets", "rivers", "the", "rivers", "engines"]
+    expected = [impact["planets"], impact["rivers"], 0.0, impact["rivers"], impact["engines"]]
+    assert weights == pytest.approx([value / largest for value in expected])
+    found = known.fields(reading, weights)["impacts"]
+    assert found == {word: quantised(value, 10.0) for word, value in impact.items()}  # and added words are indexed
+
+
+def test_impacts_are_indexed_and_searched(place: Path, models: dict[str, Path], capfd) -> None:
+    need_lucene()
+    out = place / "impacts.jsonl"
+    command(
+        capfd,
+        "termweight",
+        place / "corpus.jsonl",
+        "--method",
+        "deepimpact",
+        "--model",
+        models["deepimpact"],
+        "-o",
+        out,
+    )
+    command(capfd, "index", out, "--type", "impact", "-o", place / "impact-index")
+    impacts = {row["_id"]: row["impacts"] for row in map(json.loads, out.read_text().splitlines())}
+    asked = write(place / "ask.jsonl", '{"_id":"q","text":"Rivers riverish!"}\n')
+    run = command(capfd, "search", place / "impact-index", asked, "-k", "200")
+    found = {line.split()[2]: float(line.split()[4]) for line in run.splitlines()}
+    sums = {id: sum(of.get(word, 0) for word in ("rivers", "riverish")) for id, of in impacts.items()}
+    assert found == {id: float(total) for id, total in sums.items() if total}
+
+
+def test_deepct_weights_lead_an_index_to_words_that_are_asked_for(place: Path, models: dict[str, Path], capfd) -> None:
+    out = place / "weighted.jsonl"
+    command(capfd, "termweight", place / "corpus.jsonl", "--method", "deepct", "--model", models["deepct"], "-o", out)
+    command(capfd, "index", out, "--type", "bm25s", "--weights", "-o", place / "weights-index")
+    command(capfd, "index", out, "--type", "bm25s", "-o", place / "plain-index")
+    asked = [{"_id": topic, "text": f"{topic}ish {topic}s {topic}ing"} for topic in TOPICS]
+    questions = write(place / "ask.jsonl", "".join(json.dumps(row) + "\n" for row in asked))
+    texts = {row["_id"]: row["text"].split() for row in map(json.loads, out.read_text().splitlines())}
+
+    def led(index: str) -> int:
+        """Topics whose best passage has a word that is asked for, not the other."""
+        run = command(capfd, "search", place / index, questions, "-k", "1").splitlines()
+        found = [(line.split()[0], texts[line.split()[2]]) for line in run]
+        return sum(bool({topic + ending for ending in ASKED} & set(words)) for topic, words in found)
+
+    assert led("weights-index") == len(TOPICS)
+    assert led("plain-index") < len(TOPICS)
+
+
+class CutOff(Exception):
+    """What ends a training half-way."""
+
+
+def test_training_that_was_cut_off_ends_with_the_weights_of_one_that_was_not(
+    place: Path, tmp_path: Path, monkeypatch
+) -> None:
+    from drtk.cli.main import app
+    from drtk.training.fit import DrtkTrainer
+
+    schedule = ["--steps", "8", "--save-every", "3", "--log-every", "1"]
+    for method in ("deepct", "deepimpact"):
+        app(train(place, method, tmp_path / f"{method}-whole", *schedule), standalone_mode=False)
+        step = DrtkTrainer.training_step
+
+        def cut(self: DrtkTrainer, *given: Any, **named: Any) -> Any:
+            if self.state.global_step == 5:
+                raise CutOff
+            return step(self, *given, **named)  # noqa: B023 - called within the loop
+
+        with monkeypatch.context() as patch:
+            patch.setattr(DrtkTrainer, "training_step", cut)
+            with pytest.raises(CutOff):
+                app(train(place, method, tmp_path / f"{method}-cut", *schedule), standalone_mode=False)
+        assert not (tmp_path / f"{method}-cut" / "meta.json").exists()
+        with pytest.raises(DrtkError, match="--resume goes on from there"):
+            app(train(place, method, tmp_path / f"{method}-cut", *schedule), standalone_mode=False)
+        app(train(place, method, tmp_path / f"{method}-cut", *schedule, "--resume"), standalone_mode=False)
+        whole, parts = tmp_path / f"{method}-whole", tmp_path / f"{method}-cut"
+        for name in ("model.safetensors", f"heads/{method}.safetensors"):
+            mine, theirs = load_file(whole / name), load_file(parts / name)
+            assert mine.keys() == theirs.keys()
+            assert all(bool((mine[key] == theirs[key]).all()) for key in mine), name
+        assert (whole / "log.jsonl").read_text() == (parts / "log.jsonl").read_text()
+
+
+def without(arguments: list[str], flag: str) -> list[str]:
+    at = arguments.index(flag)
+    return arguments[:at] + arguments[at + 2 :]
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        (["--bare"], "--bare and --with are for passages"),
+        (["--report"], "--report is for weighing"),
+        (["--stemmer", "porter"], "--stemmer: only for --method bprop, tfidf, inv-freq, idf and bm25"),
+        (["--expand", "queries"], "--expand: only for --method deepimpact"),
+        (["--shard", "1/2"], "--train makes a model; --shard is for passages"),
+        (["--collection", "x"], "--train makes a model; --collection is for weighing"),
+        (["--tokenizer", "x"], "--train makes a model; --tokenizer is for weighing"),
+        (["--runner", "ray"], "--train makes a model; --runner is for weighing"),
+        (["--ray-workers", "2"], "--train makes a model; --ray-workers is for weighing"),
+        (["--normalize", "max"], "--train makes a model; --normalize is for weighing"),
+        (["--spread", "first"], "--train makes a model; --spread is for weighing"),
+        (["--dtype", "float32"], "--train makes a model; --dtype is for weighing"),
+        (["--batch-tokens", "64"], "--train makes a model; --batch-tokens is for weighing"),
+        (["--k1", "1"], "--k1: only for --method bm25"),
+        (["--emit", "softmax"], "--emit: only for --method bprop"),
+        (["--device", "cuda:1"], "training takes auto, cpu or cuda"),
+    ],
+)
+def test_what_training_cannot_mean_is_wrong_usage(
+    place: Path, tmp_path: Path, more: list[str], complaint: str, capfd
+) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        command(capfd, *train(place, "deepct", tmp_path / "m", *more))
+
+
+def test_the_largest_impact_is_not_for_training(place: Path, tmp_path: Path, capfd) -> None:
+    with pytest.raises(UsageError, match="--train makes a model; --impact-max is for weighing"):
+        command(capfd, *train(place, "deepimpact", tmp_path / "m", "--impact-max", "3"))
+
+
+def test_training_wants_its_files_and_a_method_that_learns(place: Path, tmp_path: Path, capfd) -> None:
+    arguments = train(place, "deepct", tmp_path / "m")
+    for flag in ("--corpus", "--queries", "--model"):
+        with pytest.raises(UsageError, match="--train needs --corpus, --queries and --model"):
+            command(capfd, *without(arguments, flag))
+    with pytest.raises(UsageError, match="--corpus and --queries go with --train"):
+        command(capfd, *without(without(arguments, "--train"), "-o"))
+    with pytest.raises(UsageError, match="--method bprop learns nothing; deepct and deepimpact do"):
+        command(capfd, *train(place, "bprop", tmp_path / "m"))
+    with pytest.raises(UsageError, match="--output must name a folder"):
+        command(capfd, *without(arguments, "-o"))
+    assert not (tmp_path / "m").exists()
+
+
+def test_examples_that_teach_nothing_are_named(place: Path, tmp_path: Path, capfd) -> None:
+    bad = write(place / "bad.jsonl", '{"query_id":"q1","positives":["p1"],"negatives":[]}\n' * 8)
+    with pytest.raises(DrtkError, match=r"bad\.jsonl:1: 'q1' has no negatives"):
+        command(capfd, *train(place, "deepimpact", tmp_path / "m", examples=bad.name))
+    write(bad, '{"query_id":"q1","positives":["p99"],"negatives":[]}\n')
+    with pytest.raises(MismatchError, match=r"bad\.jsonl:1: the corpus has no 'p99'"):
+        command(capfd, *train(place, "deepct", tmp_path / "m", "--batch", "1", examples=bad.name))
+    with pytest.raises(DrtkError, match="1 passages do not fill one batch"):
+        command(capfd, *train(place, "deepct", tmp_path / "m", examples=bad.name))
+
+
+def test_titles_are_read_as_the_model_was_trained_to(
+    place: Path, models: dict[str, Path], tmp_path: Path, capfd
+) -> None:
+    titled = write(tmp_path / "titled.jsonl", '{"_id":"t","title":"sailors","text":"castleing copperal"}\n')
+    command(
+        capfd, *train(place, "deepct", tmp_path / "bare", "--title", "none", "--steps", "1", examples="recall.jsonl")
+    )
+    call = [titled, "--method", "deepct", "--model"]
+    assert "title_weights" in rows(capfd, *call, models["deepct"])[0]
+    assert "title_weights" not in rows(capfd, *call, tmp_path / "bare")[0]
+    with pytest.raises(MismatchError, match="was trained with --title none; --title join contradicts it"):
+        rows(capfd, *call, tmp_path / "bare", "--title", "join")
+
+
+def test_models_that_were_not_trained_to_weigh_are_refused(place: Path, models: dict[str, Path], capfd) -> None:
+    corpus = place / "corpus.jsonl"
+    with pytest.raises(MismatchError, match="was not trained to weigh words"):
+        command(capfd, "termweight", corpus, "--method", "deepct", "--model", place / "model")
+    with pytest.raises(MismatchError, match="was trained with --method deepimpact, not deepct"):
+        command(capfd, "termweight", corpus, "--method", "deepct", "--model", models["deepimpact"])
+    with pytest.raises(UsageError, match="--stemmer: only for --method bprop, tfidf, inv-freq, idf and bm25"):
+        command(capfd, "termweight", corpus, "--method", "deepct", "--model", models["deepct"], "--stemmer", "porter")
+    with pytest.raises(MismatchError, match=r"deepct: the model reads at most 64 tokens; 65 were asked for"):
+        command(capfd, "termweight", corpus, "--method", "deepct", "--model", models["deepct"], "--max-length", "65")
+
+
+def test_added_texts_that_are_none_are_told_with_their_line(place: Path, models: dict[str, Path], capfd) -> None:
+    bad = write(
+        place / "added.jsonl",
+        '{"_id":"p8","text":"rivers","queries":["q"]}\n{"_id":"p9","text":"rivers","queries":7}\n',
+    )
+    call = [bad, "--method", "deepimpact", "--model", models["deepimpact"], "--expand", "queries"]
+    with pytest.raises(RecordError, match=r"added\.jsonl:2: passage 'p9': 'queries' must be a string"):
+        command(capfd, "termweight", *call)
+    assert [row["_id"] for row in rows(capfd, *call, "--skip-bad", "1")] == ["p8"]
+
+
+def test_added_texts_that_are_none_end_training_before_it_begins(place: Path, tmp_path: Path, capfd) -> None:
+    lines = (place / "corpus.jsonl").read_text().splitlines()
+    lines[4] = json.dumps(json.loads(lines[4]) | {"queries": {}})
+    bad = write(tmp_path / "bad.jsonl", "\n".join([lines[0], "", *lines[1:]]) + "\n")  # its fifth is line 6
+    arguments = train(place, "deepimpact", tmp_path / "m", "--expand", "queries")
+    arguments[arguments.index("--corpus") + 1] = str(bad)
+    with pytest.raises(RecordError, match=r"bad\.jsonl:6: passage 'p2': 'queries' must be a string or a list"):
+        command(capfd, *arguments)
+    assert not (tmp_path / "m").exists()

@@ -1,0 +1,107 @@
+"""What a step of training a weigher sees (methods: sections 3.4 and 3.5)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drtk.expansion.term_weights.train import (
+    Asked,
+    AskedPassages,
+    Pairing,
+    Recalling,
+    pair_objective,
+    recall_objective,
+    recall_of,
+)
+from drtk.models.term_weighter import Weigher, start_weigher
+from drtk.records import Example, Passage
+from drtk.text.word_pieces import WordPieceTokenizer
+from drtk.text.words import stem_with
+from drtk.training.example_order import Drawn
+from drtk.training.examples import PackedExamples
+from tests.tiny import tiny_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model") / "m")
+
+
+@pytest.fixture(scope="module")
+def weigher(model: Path) -> Weigher:
+    return start_weigher(model, "deepct", seed=1)
+
+
+class Corpus:
+    def __init__(self, *passages: Passage) -> None:
+        self._passages = {passage.id: passage for passage in passages}
+
+    def many(self, ids: list[str]) -> list[Passage]:
+        return [self._passages[id] for id in ids]
+
+
+def test_recall_is_the_share_of_queries_with_the_words_stem() -> None:
+    # flying -> fli, flies -> fli: in 2 of 3 queries; bird in 1; the and of are function words on both sides
+    queries = ["Which bird flies?", "the flying of what", "of the"]
+    words = ["the", "flies", "of", "birds", "sea", "flies"]
+    assert recall_of(words, queries, stem=stem_with("porter")) == pytest.approx([0, 2 / 3, 0, 1 / 3, 0, 2 / 3])
+
+
+def test_recall_of_one_query_is_binary() -> None:
+    assert recall_of(["wing", "sea"], ["a wing, a wing"], stem=stem_with("porter")) == [1.0, 0.0]
+
+
+def test_targets_stand_at_first_pieces_within_the_room(weigher: Weigher, model: Path) -> None:
+    tokenizer = WordPieceTokenizer(str(model))
+    passage = Passage("p", "riverengines rivers engines", "rivers")
+    (pieces,) = tokenizer([passage.text])
+    width = 1 + len(pieces.ids)  # of title and text
+    batch = Recalling(weigher, tokenizer, room=width - 1, title="join")([Asked(passage, ["rivers riverengines"])])
+    # [CLS] rivers riverengines (several pieces) rivers [SEP]: engines is cut off
+    assert batch["input_ids"].shape == (1, width + 1)
+    first = [0, 1, 1, *[0] * (pieces.words.count(0) - 1), 1, 0]
+    assert batch["first"][0].tolist() == first
+    assert batch["recall"][0].tolist() == first  # all three words are asked for
+
+
+def test_a_passage_comes_with_all_its_queries_once_an_epoch(model: Path) -> None:
+    examples = [Example("q1", ("p1",), ()), Example("q2", ("p2", "p1"), ()), Example("q3", ("p3",), ())]
+    corpus = Corpus(*(Passage(f"p{n}", f"text {n}") for n in (1, 2, 3)))
+    texts = {f"q{n}": f"query {n}" for n in (1, 2, 3)}
+    data = AskedPassages(PackedExamples(examples), queries=texts, corpus=corpus, batch=3, steps=2, seed=5)
+    epochs = [[data[3 * epoch + at] for at in range(3)] for epoch in (0, 1)]
+    for epoch in epochs:
+        asked = {item.passage.id: item.queries for item in epoch}
+        assert asked == {"p1": ["query 1", "query 2"], "p2": ["query 2"], "p3": ["query 3"]}
+    assert len(data) == 6
+    assert data[4] == epochs[1][1]  # a function of the place alone
+
+
+def test_questions_are_asked_of_the_first_occurrence_in_both_passages(weigher: Weigher, model: Path) -> None:
+    tokenizer = WordPieceTokenizer(str(model))
+    passages = [Passage("p", "engines rivers rivers"), Passage("n", "rivers", extra={"queries": ["violins"]})]
+    drawn = [Drawn("the Rivers of violins, rivers", [0, 1], passages)]
+    batch = Pairing(weigher, tokenizer, room=60, title="join", expand=("queries",))(drawn)
+    first_row = [0.0] * batch["asked"].shape[1]
+    first_row[1 + len(tokenizer(["engines"])[0].ids)] = 1
+    second_row = [0.0] * batch["asked"].shape[1]
+    second_row[1] = second_row[1 + len(tokenizer(["rivers"])[0].ids)] = 1
+    assert batch["asked"].tolist() == [first_row, second_row]
+
+
+def test_objectives_agree_with_their_losses_worked_out_by_hand() -> None:
+    import torch
+
+    class Given(torch.nn.Module):
+        def forward(self, weights: torch.Tensor) -> torch.Tensor:
+            return weights
+
+    weights = torch.tensor([[1.0, 2.0, 5.0], [2.0, 0.0, 9.0]])
+    asked = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])  # scores 3 and 2: log(1 + e^-1) = .313262
+    assert pair_objective(Given(), {"weights": weights, "asked": asked})["pairs"].item() == pytest.approx(
+        0.313262, abs=2e-6
+    )
+    found = recall_objective(Given(), {"weights": weights, "recall": torch.ones(2, 3), "first": asked})
+    assert found["recall"].item() == pytest.approx((0 + 1 + 1) / 3)

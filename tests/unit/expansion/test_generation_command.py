@@ -1,0 +1,210 @@
+"""drtk doc2query and drtk continue-text: what they add, and that it depends on the seed and the passage's id alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from drtk.cli.main import app
+from drtk.data.jsonl import dump
+from drtk.errors import MismatchError, RecordError, UsageError
+from drtk.models import generation as text_writer
+from tests.running import command, write
+from tests.tiny import passages, tiny_model, tiny_writer
+
+SHORT = ["--max-new-tokens", "8", "--n", "2"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for arch in ("t5", "gpt2"):
+        tiny_writer(folder / arch, arch)
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    corpus = [json.loads(dump(passage)) | {"colour": "red"} for passage in passages(30)]
+    write(tmp_path / "c.jsonl", "".join(json.dumps(row) + "\n" for row in corpus))
+    return tmp_path
+
+
+def rows(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in command(capfd, *arguments, "-q").splitlines()]
+
+
+def test_passages_come_back_with_queries_added(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = rows(capfd, "doc2query", "c.jsonl", "--model", models / "t5", *SHORT)
+    before = [json.loads(line) for line in (here / "c.jsonl").read_text().splitlines()]
+    assert [{key: value for key, value in row.items() if key != "queries"} for row in found] == before
+    assert all(len(row["queries"]) == 2 for row in found)
+    assert len({query for row in found for query in row["queries"]}) > 20
+    bare = rows(capfd, "doc2query", "c.jsonl", "--model", models / "t5", *SHORT, "--bare")
+    assert bare == [{"_id": row["_id"], "queries": row["queries"]} for row in found]
+
+
+def test_queries_do_not_depend_on_batches_order_or_neighbours(
+    here: Path, models: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    call = ["--model", models / "t5", *SHORT, "--bare"]
+    whole = {row["_id"]: row["queries"] for row in rows(capfd, "doc2query", "c.jsonl", *call)}
+    lines = (here / "c.jsonl").read_text().splitlines(keepends=True)
+    write(here / "back.jsonl", "".join(lines[::-1]))
+    write(here / "part.jsonl", "".join(lines[7:12]))
+    for name, more in (
+        ("back", []),
+        ("part", []),
+        ("c", ["--batch-tokens", "60"]),
+        ("c", ["--batch-tokens", "100000"]),
+    ):
+        for row in rows(capfd, "doc2query", f"{name}.jsonl", *call, *more):
+            assert row["queries"] == whole[row["_id"]]
+    other = {row["_id"]: row["queries"] for row in rows(capfd, "doc2query", "c.jsonl", *call, "--seed", "43")}
+    assert other != whole
+
+
+def test_an_interrupted_run_resumed_equals_an_uninterrupted_one(
+    here: Path, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drtk.cli.doc2query.WINDOW", 4)
+    call = ["doc2query", "c.jsonl", "--model", str(models / "t5"), *SHORT, "-q"]
+    command(capfd, *call, "-o", "whole.jsonl")
+    text = (here / "c.jsonl").read_text()
+    write(
+        here / "c.jsonl",
+        text.replace('"_id": "d17"', '"_id": ""') if '"_id": "d17"' in text else text[: len(text) // 2],
+    )
+    with pytest.raises(RecordError):
+        command(capfd, *call, "-o", "x.jsonl")
+    write(here / "c.jsonl", text)
+    command(capfd, *call, "-o", "x.jsonl", "--resume")
+    assert (here / "x.jsonl").read_bytes() == (here / "whole.jsonl").read_bytes()
+    assert json.loads((here / "x.jsonl.meta.json").read_text())["counts"]["texts"] == 60
+
+
+def test_greedy_gives_one_query_and_beams_the_best(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    call = ["doc2query", "c.jsonl", "--model", models / "t5", "--max-new-tokens", "6"]
+    assert {len(row["queries"]) for row in rows(capfd, *call, "--decode", "greedy")} == {1}
+    assert {len(row["queries"]) for row in rows(capfd, *call, "--decode", "beam", "--n", "3")} == {3}
+
+
+def test_the_passage_is_cut_and_never_the_prefix(
+    here: Path, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[torch.Tensor] = []
+    answers = text_writer.answers
+
+    def watched(writer: Any, ids: torch.Tensor, *given: Any, **named: Any) -> Any:
+        seen.append(ids)
+        return answers(writer, ids, *given, **named)
+
+    monkeypatch.setattr(text_writer, "answers", watched)
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(models / "t5")
+    call = ["doc2query", "c.jsonl", "--model", models / "t5", *SHORT, "--prefix", "text query:", "--max-length", "9"]
+    rows(capfd, *call)
+    begin = tokenizer("text query:", add_special_tokens=False)["input_ids"]
+    assert all(batch.shape[1] <= 9 for batch in seen)
+    assert all(row[: len(begin)].tolist() == begin for batch in seen for row in batch)
+    with pytest.raises(UsageError, match=r"--prefix is \d+ tokens long and leaves nothing of --max-length 3"):
+        rows(capfd, *call, "--max-length", "3")
+
+
+def test_titles_are_read_unless_told_otherwise(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(here / "t.jsonl", '{"_id": "d", "title": "wing", "text": "lift and drag"}\n')
+    write(here / "u.jsonl", '{"_id": "d", "title": "", "text": "lift and drag"}\n')
+    call = ["--model", models / "t5", *SHORT, "--bare"]
+    plain = rows(capfd, "doc2query", "u.jsonl", *call)
+    assert rows(capfd, "doc2query", "t.jsonl", *call, "--title", "none") == plain
+    assert rows(capfd, "doc2query", "t.jsonl", *call) != plain
+
+
+def test_continuations_go_on_and_fall_back_on_the_passage(
+    here: Path, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = ["continue-text", "c.jsonl", "--model", models / "gpt2", "--max-new-tokens", "6"]
+    found = rows(capfd, *call)
+    assert all(len(row["continuations"]) == 1 for row in found)
+    assert not any(row["continuations"][0].startswith(row["text"]) for row in found)  # the prompt is taken off
+    monkeypatch.setattr(text_writer, "answers", lambda writer, ids, *_, **__: [[[]] for _ in ids])
+    assert all(row["continuations"] == [row["text"]] for row in rows(capfd, *call))
+
+
+def test_what_does_not_write_is_refused(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    encoder = tiny_model(here / "encoder")
+    with pytest.raises(MismatchError, match=r"encoder: is an encoder \(bert\); a model that writes is needed"):
+        rows(capfd, "doc2query", "c.jsonl", "--model", encoder)
+    with pytest.raises(UsageError, match="--max-new-tokens 64: the model reads 64 tokens in all"):
+        rows(capfd, "continue-text", "c.jsonl", "--model", models / "gpt2", "--max-new-tokens", "64")
+
+
+def test_texts_are_counted(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    capfd.readouterr()
+    app(["doc2query", "c.jsonl", "--model", str(models / "t5"), *SHORT, "-o", "x.jsonl"], standalone_mode=False)
+    assert "30 in, 30 out, 60 texts" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["doc2query", "continue-text"])
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        (["--decode", "greedy", "--n", "3"], "--n 3: --decode greedy writes one text"),
+        (["--decode", "greedy", "--top-k", "3"], "--top-k: only with --decode sample"),
+        (["--decode", "beam", "--top-p", "0.5"], "--top-p: only with --decode sample"),
+        (["--decode", "beam", "--temperature", "2"], "--temperature: only with --decode sample"),
+        (["--decode", "greedy", "--beams", "2"], "--beams: only with --decode beam"),
+        (["--beams", "2"], "--beams: only with --decode beam"),
+    ],
+)
+def test_what_decoding_does_not_look_at_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, more: list[str], complaint: str
+) -> None:
+    source = write(tmp_path / "c", '{"_id": "a", "text": "rivers"}\n')
+    with pytest.raises(UsageError, match=complaint):
+        command(capfd, name, source, "--model", "m", *more)
+
+
+def test_what_a_checkpoint_wishes_and_does_not_get_is_told_once(
+    here: Path, models: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny_writer(here / "wishing", "t5")
+    config = json.loads((folder / "generation_config.json").read_text())
+    write(folder / "generation_config.json", json.dumps(config | {"no_repeat_ngram_size": 3, "early_stopping": True}))
+    for decode, named in (
+        ("greedy", "no_repeat_ngram_size 3"),
+        ("beam", "no_repeat_ngram_size 3, early_stopping True"),
+    ):
+        call = ["doc2query", "c.jsonl", "--n", "1", "--max-new-tokens", "4", "--decode", decode, "-q", "-o"]
+        capfd.readouterr()
+        app([*call, f"{decode}.jsonl", "--model", "wishing", "--batch-tokens", "60"], standalone_mode=False)
+        told = capfd.readouterr().err
+        assert told.count("generation_config.json") == 1
+        assert f"wishing: its generation_config.json has {named}; texts are written without\n" in told
+        app([*call, f"{decode}.plain", "--model", str(models / "t5")], standalone_mode=False)
+        assert "generation_config" not in capfd.readouterr().err
+        assert (here / f"{decode}.jsonl").read_bytes() == (here / f"{decode}.plain").read_bytes()
+
+
+def test_a_model_that_writes_in_the_other_way_is_refused(
+    here: Path, models: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(MismatchError, match="goes on with a text; a model that reads one and writes another is needed"):
+        command(capfd, "doc2query", "c.jsonl", "--model", models / "gpt2")
+    with pytest.raises(
+        MismatchError, match="reads one text and writes another; one that goes on with a text is needed"
+    ):
+        command(capfd, "continue-text", "c.jsonl", "--model", models / "t5")
+
+
+def test_a_part_without_records_is_told(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    call = ["doc2query", "c.jsonl", "--model", str(models / "t5"), "--n", "1", "--shard", "2/2", "-o", "part"]
+    app(call, standalone_mode=False)
+    told = "part 2 of 2 is empty: the input fills fewer than 2 windows of 256 records"
+    assert told in capfd.readouterr().err

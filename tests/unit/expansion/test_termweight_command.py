@@ -1,0 +1,366 @@
+"""drtk termweight: the known answers of methods, section 3, through the command, and the contract of its output."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.expansion.term_weights import TERM_WEIGHTS, bprop
+from drtk.text.word_pieces import WordPieceTokenizer
+from tests.running import command, piped, write
+from tests.tiny import minilm, passages, tiny_model
+
+CATS = ["the cat sat", "the dog sat", "the perveance beam"]
+HEARTS = ["the heart disease of heart", "the stock market of", "the heart of stock"]
+ATTENTION = [[0.02, 0.06, 0.04, 0.02, 0.02], [0.03, 0.05, 0.04, 0.01], [0.04, 0.03, 0.02, 0.01]]
+COUNTED = ["tfidf", "inv-freq", "idf", "bm25"]
+
+
+def corpus(path: Path, texts: Sequence[str], **fields: Any) -> Path:
+    rows = [{"_id": f"d{number}", "text": text, **fields} for number, text in enumerate(texts)]
+    return write(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def rows(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in command(capfd, "termweight", *arguments).splitlines()]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model") / "m")
+
+
+class Planted:
+    """Attention as the worked example has it, whatever the model."""
+
+    room = 510
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __call__(self, texts: Sequence[Sequence[int]], hidden: object = None) -> list[np.ndarray]:
+        by_length = {tuple(text): values for text, values in zip(self.known, ATTENTION, strict=True)}
+        return [np.array(by_length[tuple(text)]) for text in texts]
+
+    known: Sequence[Sequence[int]] = ()
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    Planted.known = [pieces.ids for pieces in WordPieceTokenizer(minilm())(HEARTS)]
+    monkeypatch.setattr(bprop, "FirstTokenAttention", Planted)
+
+
+BPROP = {
+    "score": [0.432280, 0.704512, 0.907938, 0.492704, 0.704512],
+    "softmax": [0.200632, 0.263408, 0.322831, 0.213129, 0.263408],
+    "attention": [0.220588, 0.294118, 0.264706, 0.220588, 0.294118],
+}
+
+
+@pytest.mark.usefixtures("planted")
+@pytest.mark.parametrize("emit", BPROP)
+def test_bprop_weighs_the_worked_example(here: Path, capfd: pytest.CaptureFixture[str], emit: str) -> None:
+    corpus(here / "c", HEARTS)
+    short = [] if emit == "attention" else ["--min-words", "0"]  # attention alone weighs short passages as any
+    found = rows(capfd, "c", "--method", "bprop", "--model", minilm(), "--emit", emit, *short)
+    assert found[0]["weights"] == pytest.approx(BPROP[emit], abs=2e-6)
+    if emit == "score":
+        assert found[1]["weights"] == pytest.approx([0.509740, 0.778330, 0.951673, 0.387328], abs=2e-6)
+        assert found[2]["weights"] == pytest.approx([0.577080, 0.661291, 0.548120, 0.495648], abs=2e-6)
+
+
+@pytest.mark.usefixtures("planted")
+def test_bprop_by_its_maximum(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    corpus(here / "c", HEARTS)
+    call = ["c", "--method", "bprop", "--model", minilm(), "--min-words", "0", "--normalize", "max"]
+    expected = [0.476111, 0.775948, 1.0, 0.542662, 0.775948]
+    assert rows(capfd, *call)[0]["weights"] == pytest.approx(expected, abs=2e-6)
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_passage_of_few_words_weighs_them_alike(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    corpus(here / "c", HEARTS)
+    found = rows(capfd, "c", "--method", "bprop", "--model", minilm())  # fewer than ten: the, heart, disease, of
+    assert found[0]["weights"] == [0.25] * 5
+
+
+@pytest.mark.parametrize(
+    ("method", "cat_sat", "beam"),
+    [
+        ("tfidf", [0, 0.730423, 0.269577], [0, 1 / 4, 1 / 4, 1 / 4, 1 / 4]),
+        ("inv-freq", [0.181818, 0.545455, 0.272727], [1 / 3 / (1 / 3 + 2), *[1 / (1 / 3 + 2)] * 4]),
+    ],
+)
+def test_tf_idf_and_inverse_frequency_weigh_the_worked_corpus(
+    here: Path, capfd: pytest.CaptureFixture[str], method: str, cat_sat: list[float], beam: list[float]
+) -> None:
+    corpus(here / "c", CATS)
+    found = rows(capfd, "c", "--method", method, "--tokenizer", minilm(), "--normalize", "sum")
+    assert found[0]["weights"] == pytest.approx(cat_sat, abs=2e-6)
+    # A word's weight is on each of its pieces (per ##ve ##ance); shares are among words.
+    assert found[2]["weights"] == pytest.approx([beam[0], *[beam[1] * (2 if method == "tfidf" else 1)] * 4], abs=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("k1", "b", "expected"),
+    [("0.9", "0.4", [0.469703, 0, 0.861627, 0.337415]), ("0.82", "0.68", [0.478089, 0, 0.904166, 0.336647])],
+)
+def test_bm25_weights_add_up_to_the_worked_scores(
+    here: Path, capfd: pytest.CaptureFixture[str], k1: str, b: str, expected: list[float]
+) -> None:
+    texts = ["a b b c", "a c", "b d d", "c d e e e"]
+    corpus(here / "c", texts)
+    found = rows(capfd, "c", "--method", "bm25", "--tokenizer", minilm(), "--k1", k1, "--b", b)
+    scores = []
+    for text, row in zip(texts, found, strict=True):
+        weights = dict(zip(text.split(), row["weights"], strict=True))
+        scores.append(sum(weights.get(word, 0) for word in ("b", "d")))
+    assert scores == pytest.approx(expected, abs=2e-6)
+
+
+def test_idf_weighs_by_rarity(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    corpus(here / "c", ["a b b c", "a c", "b d d", "c d e e e"])
+    found = rows(capfd, "c", "--method", "idf", "--tokenizer", minilm())
+    # a, b, d are in two of four passages: .693147; c in three; e in one: 1.203973
+    assert found[2]["weights"] == pytest.approx([0.693147] * 3)
+    assert found[3]["weights"][-1] == pytest.approx(1.20397, abs=1e-5)
+
+
+def arguments(method: str, model: Path) -> list[str | Path]:
+    return ["--method", method, "--model" if TERM_WEIGHTS.load(method).with_model else "--tokenizer", model]
+
+
+@pytest.mark.parametrize("method", ["bprop", *COUNTED])
+def test_there_is_a_weight_for_each_word_piece_of_text_and_title(
+    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], method: str
+) -> None:
+    tokenizer = WordPieceTokenizer(str(tiny))
+    made = [json.dumps({"_id": p.id, "title": p.title, "text": p.text, "colour": "red"}) + "\n" for p in passages(20)]
+    write(
+        here / "c",
+        "".join(made) + '{"_id": "empty", "text": ""}\n{"_id": "odd", "text": "— ’ \\u200b\\ud83d\\ude00"}\n',
+    )
+    found = rows(capfd, "c", *arguments(method, tiny))
+    assert len(found) == 22
+    for row in found:
+        pieces, of_title = tokenizer([row["text"], row.get("title", "")])
+        assert len(row["weights"]) == len(pieces.ids)
+        assert len(row.get("title_weights", [])) == len(of_title.ids)
+        assert all(weight >= 0 for weight in row["weights"])
+        assert row["metadata"]["weights_tokenizer"] == str(tiny)
+    assert found[0]["colour"] == "red"
+    assert sum(sum(row["weights"]) for row in found) > 0
+    without = rows(capfd, "c", *arguments(method, tiny), "--title", "none")
+    assert not any("title_weights" in row for row in without)
+
+
+@pytest.mark.parametrize("method", ["bprop", *COUNTED])
+def test_all_pieces_of_a_word_weigh_alike_or_the_first_has_it_all(
+    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], method: str
+) -> None:
+    text = "riverward castleous castleous planets and gardeners"
+    corpus(here / "c", [text, "other words"])
+    call = [*arguments(method, tiny), "--words", "plain"]
+    copied, first = (rows(capfd, "c", *call, "--spread", how)[0]["weights"] for how in ("copy", "first"))
+    pieces = WordPieceTokenizer(str(tiny))([text])[0]
+    assert len(set(pieces.words)) < len(pieces.words)
+    head: dict[int, float] = {}
+    for word, one, two in zip(pieces.words, copied, first, strict=True):
+        if word in head:
+            assert (one, two) == (head[word], 0)
+        else:
+            head[word] = one
+            assert one == two
+    assert head[1] == head[2]  # the two of castleous
+
+
+@pytest.mark.parametrize("method", ["bprop", *COUNTED])
+def test_statistics_in_parts_give_what_the_whole_gives(
+    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], method: str
+) -> None:
+    texts = [passage.text for passage in passages(40)]
+    whole = corpus(here / "whole", texts)
+    lines = whole.read_text().splitlines(keepends=True)
+    write(here / "1", "".join(lines[:13]))
+    write(here / "2", "".join(lines[13:]))
+    call = arguments(method, tiny)
+    expected = rows(capfd, "whole", *call)
+    for part in ("1", "2"):
+        command(capfd, "termweight", part, *call, "--collect", "-o", f"s{part}")
+    assert rows(capfd, "whole", *call, "--collection", "s1", "--collection", "s2") == expected
+    write(here / "joined", (here / "s1").read_text() + (here / "s2").read_text())
+    assert rows(capfd, "whole", *call, "--collection", "joined") == expected
+    command(capfd, "termweight", *call, "--merge", "--collection", "s1", "--collection", "s2", "-o", "merged")
+    assert len((here / "merged").read_text().splitlines()) == 1
+    assert rows(capfd, "whole", *call, "--collection", "merged") == expected
+    assert rows(capfd, "1", *call, "--collection", "merged") == expected[:13]
+
+
+def test_the_input_is_its_own_collection_and_what_was_counted_is_found_again(
+    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    corpus(here / "c", CATS)
+    call = ["c", *arguments("tfidf", tiny)]
+    piped = rows(capfd, *call)
+    command(capfd, "termweight", *call, "-o", "out")
+    assert [json.loads(line) for line in (here / "out").read_text().splitlines()] == piped
+    made = (here / "out.collection.jsonl").stat().st_mtime_ns
+    command(capfd, "termweight", *call, "-o", "out", "--force")
+    assert (here / "out.collection.jsonl").stat().st_mtime_ns == made
+    corpus(here / "c", [*CATS, "another one"])
+    command(capfd, "termweight", *call, "-o", "out", "--force")
+    assert (here / "out.collection.jsonl").stat().st_mtime_ns != made
+
+
+def test_pipes_are_kept_while_they_are_read_twice_and_side_files_too(
+    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = corpus(here / "c", CATS)
+    side = write(here / "s", "".join(f'{{"_id": "d{number}", "colour": "red"}}\n' for number in range(3)))
+    expected = rows(capfd, "c", *arguments("tfidf", tiny), "--with", "s")
+    assert {row["colour"] for row in expected} == {"red"}
+    with piped(source.read_bytes()) as one, piped(side.read_bytes()) as other:
+        assert rows(capfd, one, *arguments("tfidf", tiny), "--with", other) == expected
+    with piped(side.read_bytes()) as other:
+        command(capfd, "termweight", "c", *arguments("tfidf", tiny), "--with", other, "-o", "out")
+    assert [json.loads(line) for line in (here / "out").read_text().splitlines()] == expected
+    shown = command(capfd, "show", "--weights", "out")
+    with piped((here / "out").read_bytes()) as pipe:
+        assert command(capfd, "show", "--weights", pipe) == shown
+    assert shown.startswith("d0\nthe cat sat\n")
+
+
+def test_statistics_of_other_choices_are_refused(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    corpus(here / "c", CATS)
+    call = arguments("idf", tiny)
+    command(capfd, "termweight", "c", *call, "--collect", "--stemmer", "porter", "-o", "s")
+    with pytest.raises(MismatchError, match=r"s:1: was collected with stemmer porter, but this run has none"):
+        rows(capfd, "c", *call, "--collection", "s")
+    with pytest.raises(MismatchError, match=r"s:1: statistics of counts, but this method needs attention"):
+        rows(capfd, "c", *arguments("bprop", tiny), "--collection", "s")
+
+
+def test_stems_and_stop_words(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    corpus(here / "c", ["the river and rivers", "castles"])
+    plain, stemmed, stopped = (
+        rows(capfd, "c", *arguments("idf", tiny), *more)[0]["weights"]
+        for more in ([], ["--stemmer", "porter"], ["--stopwords", "lucene"])
+    )
+    assert plain[0] == pytest.approx(0.693147, abs=2e-6)  # the: in one of two
+    assert 0 not in stemmed
+    assert stopped[0] == 0
+    assert sum(weight > 0 for weight in stopped) < len(stopped)
+    write(here / "stop", "river\n")
+    own = rows(capfd, "c", *arguments("idf", tiny), "--stopwords", "stop")[0]["weights"]
+    assert own != plain
+    assert own[0] == plain[0]
+
+
+def test_attention_alone_needs_no_collection(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    corpus(here / "c", CATS)
+    call = ["c", *arguments("bprop", tiny), "--emit", "attention"]
+    assert rows(capfd, *call)[0]["weights"]
+    assert "counted first" not in capfd.readouterr().err
+    for more, complaint in ((["--collect"], "--collect"), (["--collection", "c"], "--collection")):
+        with pytest.raises(UsageError, match=f"{complaint}: this method looks at no collection"):
+            rows(capfd, *call, *more)
+
+
+def test_hidden_continuations_change_attention_but_not_its_place(
+    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    corpus(here / "c", ["riverward castleous planets and gardeners winterish violinal market"])
+    call = ["c", *arguments("bprop", tiny), "--emit", "attention", "--words", "plain"]
+    added, first = (rows(capfd, *call, "--sub2word", how)[0]["weights"] for how in ("sum", "first"))
+    assert added != first
+    assert len(added) == len(first)
+    assert 0 not in first  # a word has its first piece's
+
+
+@pytest.mark.parametrize(
+    "more",
+    [["attention"], ["score", "--min-words", "0"], ["softmax", "--min-words", "0"], ["score", "--min-words", "99"]],
+)
+def test_words_after_the_longest_input_weigh_nothing(
+    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    corpus(
+        here / "c", ["rivers castles planets gardens markets winters violins engines coppers sailors", "other words"]
+    )
+    call = ["c", *arguments("bprop", tiny), "--max-length", "5", "--emit", *more]
+    weights = rows(capfd, *call)[0]["weights"]
+    assert weights[0] > 0
+    assert weights[-1] == 0
+
+
+def test_a_report_tells_what_would_be_hidden(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    texts = [f"the {topic} of the " * 5 + "and , . of in to" for topic in ("rivers", "castles", "planets", "gardens")]
+    corpus(here / "c", texts)
+    command(capfd, "termweight", "c", *arguments("idf", tiny), "--report", "-o", "out")
+    counts = json.loads((here / "out.meta.json").read_text())["counts"]["report"]
+    assert counts["passages"] == 4
+    assert 0 <= counts["highest weights"] < counts["hidden by chance"] <= counts["hidden"]
+    pieces = sum(len(json.loads(line)["weights"]) for line in (here / "out").read_text().splitlines())
+    assert counts["pieces"] == pieces
+
+
+class Terminal(io.StringIO):
+    """A stdout that a person looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_report_is_not_buried_under_passages_on_a_terminal(
+    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus(here / "c", CATS)
+    call = ["termweight", "c", *arguments("idf", tiny), "--report"]
+    piped_rows = command(capfd, *call).splitlines()  # a pipe takes the passages, as ever
+    assert len(piped_rows) == 3
+    monkeypatch.setattr("sys.stdout", seen := Terminal())
+    with pytest.raises(UsageError, match=r"name a file for them: -o$"):
+        app(list(map(str, call)), standalone_mode=False)
+    assert seen.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        (["--method", "nonsense"], "unknown term weighting method 'nonsense'"),
+        (["--method", "tfidf"], "--method tfidf needs --tokenizer"),
+        (["--method", "bprop"], "--method bprop needs --model"),
+        (["--method", "tfidf", "--tokenizer", "{tiny}", "--collect", "--merge"], "one of them"),
+        (["--method", "tfidf", "--tokenizer", "{tiny}", "--merge"], "--merge joins the files of --collection"),
+    ],
+)
+def test_what_cannot_be_meant_is_told(
+    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], more: list[str], complaint: str
+) -> None:
+    corpus(here / "c", CATS)
+    with pytest.raises(UsageError, match=complaint):
+        rows(capfd, "c", *(word.replace("{tiny}", str(tiny)) for word in more))
+
+
+def test_a_tokenizer_other_than_the_models_is_refused(
+    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    corpus(here / "c", CATS)
+    with pytest.raises(MismatchError, match="weights were made for the word pieces of"):
+        rows(capfd, "c", "--method", "bprop", "--model", tiny, "--tokenizer", minilm())
+    with pytest.raises(DrtkError, match="no such folder"):
+        rows(capfd, "c", "--method", "idf", "--tokenizer", "./nothing/here")

@@ -1,0 +1,182 @@
+"""BM25 by the bm25s library."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.indexing.bm25s import Bm25sIndex
+from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
+from drtk.indexing.words import LUCENE_STOPWORDS, split_words, stem_with
+from drtk.records import Passage
+from tests.bm25 import KNOWN, passages
+
+
+def built(folder: Path, texts: dict[str, str], **settings: object) -> Path:
+    """A folder with an index of these texts."""
+    folder.mkdir(exist_ok=True)
+    assert Bm25sIndex.build(passages(texts), folder, BM25IndexSettings(**settings)) == len(texts)
+    return folder
+
+
+def opened(folder: Path, **settings: object) -> Bm25sIndex:
+    return Bm25sIndex.open(folder, BM25SearchSettings(**settings))
+
+
+def test_scores_are_those_worked_out_by_hand(tmp_path: Path) -> None:
+    # idf of b and d (2 of 4): ln(1 + 2.5/2.5) = .693147; d1 at k1 .9, b .4: .693147 * 2 / (2 + .9 (.6 + .4 * 4/3.5))
+    # = .469703; d3 has both words, d2 none and so is not found
+    (ranking,) = opened(built(tmp_path, KNOWN)).search(["b d"], 10)
+    assert [id for id, _ in ranking] == ["d3", "d1", "d4"]
+    assert [score for _, score in ranking] == pytest.approx([0.861627, 0.469703, 0.337415], abs=2e-6)
+
+
+def test_other_k1_and_b_need_no_new_index(tmp_path: Path) -> None:
+    folder = built(tmp_path, KNOWN)
+    (ranking,) = opened(folder, k1=0.82, b=0.68).search(["b d"], 10)
+    assert dict(ranking) == pytest.approx({"d1": 0.478089, "d3": 0.904166, "d4": 0.336647}, abs=2e-6)
+    (ranking,) = opened(folder).search(["b d"], 10)  # and the index itself is as it was
+    assert dict(ranking)["d1"] == pytest.approx(0.469703, abs=2e-6)
+
+
+def test_recomputed_scores_equal_the_librarys_own(tmp_path: Path) -> None:
+    import bm25s
+
+    rng = np.random.default_rng(7)
+    texts = {f"p{n}": " ".join(f"w{word}" for word in rng.zipf(1.3, size=rng.integers(1, 60)) % 97) for n in range(200)}
+    folder = built(tmp_path, texts)
+    library = bm25s.BM25(k1=1.6, b=0.9, method="lucene")
+    library.index([split_words(text) for text in texts.values()], show_progress=False)
+    index = opened(folder, k1=1.6, b=0.9)
+    for query in ("w1 w2 w40", "w5 w5 w96"):
+        (ranking,) = index.search([query], len(texts))
+        expected = dict(zip(texts, library.get_scores(split_words(query)).tolist(), strict=True))
+        assert dict(ranking) == pytest.approx({id: score for id, score in expected.items() if score > 0}, rel=1e-5)
+
+
+def test_a_word_twice_in_a_query_counts_twice(tmp_path: Path) -> None:
+    once, twice = opened(built(tmp_path, KNOWN)).search(["b", "b b"], 10)
+    assert [score for _, score in twice] == pytest.approx([2 * score for _, score in once])
+
+
+def test_a_query_without_known_words_finds_nothing(tmp_path: Path) -> None:
+    assert opened(built(tmp_path, KNOWN)).search(["", " \n", "?!", "zzz", "\ud800"], 10) == [[]] * 5
+
+
+def test_equal_scores_come_by_descending_id_also_at_the_cut(tmp_path: Path) -> None:
+    texts = {f"p{number:02}": "same words" for number in range(30)} | {"z": "other"}
+    index = opened(built(tmp_path, texts))
+    (ranking,) = index.search(["same"], 3)
+    assert [id for id, _ in ranking] == ["p29", "p28", "p27"]
+    assert len({score for _, score in ranking}) == 1
+    assert [id for id, _ in index.search(["same"], 1000)[0]] == [f"p{number:02}" for number in reversed(range(30))]
+    assert index.search(["same"], 0) == [[]]
+
+
+def test_title_and_text_are_searched_as_one(tmp_path: Path) -> None:
+    given = [Passage(id="p", title="Über Title", text="text"), Passage(id="q", title="", text="other")]
+    Bm25sIndex.build(given, tmp_path, BM25IndexSettings())
+    (ranking,) = opened(tmp_path).search(["TITLE"], 10)
+    assert [id for id, _ in ranking] == ["p"]
+
+
+def test_empty_passages_count_in_the_collection(tmp_path: Path) -> None:
+    # N = 2, df = 1: idf = ln(1 + 1.5/1.5) = .693147; avgdl = .5, so d = 1 / .5 = 2 average lengths:
+    # .693147 * 1 / (1 + .9 (.6 + .4 * 2)) = .306702
+    index = opened(built(tmp_path, {"full": "word", "empty": ""}))
+    assert len(index) == 2
+    assert dict(index.search(["word"], 10)[0]) == pytest.approx({"full": 0.306702}, abs=2e-6)
+
+
+def test_nothing_to_index_is_an_error(tmp_path: Path) -> None:
+    for texts in ({}, {"p": ""}, {"p": "... !"}):
+        with pytest.raises(DrtkError, match="nothing to index"):
+            Bm25sIndex.build(passages(texts), tmp_path, BM25IndexSettings())
+
+
+def test_an_id_given_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MismatchError, match="'p'"):
+        Bm25sIndex.build([Passage(id="p", text="one"), Passage(id="p", text="two")], tmp_path, BM25IndexSettings())
+
+
+def test_english_words_are_runs_of_latin_letters_and_digits() -> None:
+    assert split_words("The naïve 2nd-hand CAT's") == ["the", "na", "ve", "2nd", "hand", "cat", "s"]
+
+
+def test_other_languages_keep_their_letters(tmp_path: Path) -> None:
+    texts = {"de": "Die Häuser am Fluß", "ru": "Большие дома", "en": "houses"}
+    (haus, dom) = opened(built(tmp_path, texts, language="any")).search(["häuser", "дома_на"], 10)
+    assert [id for id, _ in haus] == ["de"]
+    assert [id for id, _ in dom] == ["ru"]
+
+
+def test_snowball_stems_join_forms_of_a_word(tmp_path: Path) -> None:
+    folder = built(tmp_path, {"p": "Die Häuser am Fluss", "q": "Der Baum"}, language="de", stemmer="snowball")
+    assert [id for id, _ in opened(folder).search(["Haus Häusern"], 10)[0]] == ["p"]
+
+
+def test_porter_stems_and_lucenes_stop_words_on_request(tmp_path: Path) -> None:
+    folder = built(tmp_path, {"p": "the running of ponies", "q": "the"}, stemmer="porter", stopwords="lucene")
+    runs, the = opened(folder).search(["run pony", "the"], 10)
+    assert [id for id, _ in runs] == ["p"]
+    assert the == []
+    assert len(LUCENE_STOPWORDS) == 33
+
+
+def test_stop_words_can_come_from_a_file(tmp_path: Path) -> None:
+    listed = tmp_path / "stop.txt"
+    listed.write_text("Alpha\n\n beta \n")
+    folder = built(tmp_path / "index", {"p": "alpha beta gamma"}, stopwords=str(listed))
+    listed.unlink()  # the index keeps its own copy
+    assert [len(ranking) for ranking in opened(folder).search(["alpha", "beta", "gamma"], 10)] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"stemmer": "krovetz"}, "krovetz"),
+        ({"stemmer": "porter", "language": "de"}, "porter"),
+        ({"stemmer": "snowball", "language": "zh"}, "zh"),
+        ({"stopwords": "lucene", "language": "de"}, "English"),
+        ({"term_vectors": True}, "--term-vectors"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(tmp_path: Path, settings: dict[str, object], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        Bm25sIndex.build(passages(KNOWN), tmp_path, BM25IndexSettings(**settings))
+
+
+def test_a_missing_file_of_stop_words_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DrtkError, match=r"nowhere\.txt"):
+        Bm25sIndex.build(passages(KNOWN), tmp_path, BM25IndexSettings(stopwords="nowhere.txt"))
+
+
+def test_rm3_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--rm3"):
+        opened(built(tmp_path, KNOWN), rm3=True)
+
+
+@pytest.mark.parametrize("lost", ["words.json", "data.csc.index.npy", "vocab.index.json", "ids.txt"])
+def test_an_index_with_a_part_missing_is_refused(tmp_path: Path, lost: str) -> None:
+    folder = built(tmp_path, KNOWN)
+    (folder / lost).unlink()
+    with pytest.raises(DrtkError, match=re.escape(str(folder))):
+        opened(folder)
+
+
+def test_parts_of_two_indexes_do_not_mix(tmp_path: Path) -> None:
+    folder, other = built(tmp_path / "a", KNOWN), built(tmp_path / "b", {"p": "b d"})
+    for part in ("ids.txt", "ranks.npy"):
+        shutil.copy(other / part, folder / part)
+    with pytest.raises(MismatchError, match="damaged"):
+        opened(folder)
+
+
+def test_stems_are_remembered_and_none_leaves_words_alone() -> None:
+    assert [stem_with("porter")(word) for word in ("ponies", "caresses", "relational")] == ["poni", "caress", "relat"]
+    assert stem_with("none")("ponies") == "ponies"

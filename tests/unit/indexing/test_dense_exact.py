@@ -1,0 +1,172 @@
+"""Exact search in torch: every score, every tie, in any storage."""
+
+import numpy as np
+import pytest
+import torch
+
+from drtk.data.embeddings import read_shards
+from drtk.errors import DrtkError, MismatchError
+from drtk.indexing.base import Vectors, best_first, keys_of, ranks_of
+from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
+from drtk.indexing.exact import EMPTY, ExactIndex, keep_best
+from tests.vectors import embeddings, rewrite_record
+
+
+def build(tmp_path, vectors, ids=None, *, dtype="float32", unit=False, index=None, **search):
+    source = embeddings(tmp_path / "v", vectors, ids, dtype=dtype, shard_size=7)
+    folder = tmp_path / "index"
+    folder.mkdir(exist_ok=True)
+    facts = ExactIndex.build(Vectors(read_shards(source), unit=unit), folder, index or DenseIndexSettings())
+    return ExactIndex.open(folder, DenseSearchSettings(**search)), facts
+
+
+def test_scores_are_inner_products_best_first(tmp_path):
+    index, facts = build(tmp_path, [[1, 0], [0, 2], [1, 1]])
+    assert index.search(np.float32([[3, 1]]), 3) == [[("v2", 4.0), ("v0", 3.0), ("v1", 2.0)]]  # 3+1, 3, 2
+    assert facts == {"dtype": "float32", "full": False}
+    assert (len(index), index.dimension) == (3, 2)
+
+
+def test_a_tie_across_the_cut_and_across_blocks_goes_to_the_larger_id(tmp_path):
+    # 300 equal vectors in blocks of 64 rows: the best 3 are the 3 largest ids, v99 v98 v97.
+    index, _ = build(tmp_path, np.ones((300, 4)), block=64)
+    assert index.search(np.ones((1, 4), np.float32), 3) == [[("v99", 4.0), ("v98", 4.0), ("v97", 4.0)]]
+
+
+@pytest.mark.parametrize("rows", [1, 63, 64, 65, 130])
+def test_equal_vectors_get_equal_scores_wherever_they_stand(tmp_path, rows):
+    vector = np.random.default_rng(0).standard_normal(384)
+    index, _ = build(tmp_path, np.tile(vector, (rows, 1)), block=64)
+    for queries in (1, 5, 40):
+        found = index.search(np.random.default_rng(1).standard_normal((queries, 384)).astype(np.float32), rows)
+        assert all(len({score for _, score in ranking}) == 1 for ranking in found)
+
+
+def test_a_query_scores_the_same_alone_and_among_others(tmp_path):
+    random = np.random.default_rng(0)
+    index, _ = build(tmp_path, random.standard_normal((200, 48)), block=64)
+    queries = random.standard_normal((70, 48)).astype(np.float32)
+    together = index.search(queries, 20)
+    assert [index.search(query[None], 20)[0] for query in queries] == together
+
+
+def test_k_larger_than_the_collection_gives_all_of_it(tmp_path):
+    index, _ = build(tmp_path, [[1.0], [2.0]])
+    assert index.search(np.float32([[1]]), 1000) == [[("v1", 2.0), ("v0", 1.0)]]
+    assert index.search(np.empty((0, 1), np.float32), 5) == []
+
+
+def test_half_precision_is_rescored_exactly(tmp_path):
+    # 1 and 1 + 2**-12 are the same float16, so only the exact vectors tell them apart.
+    vectors = [[1.0], [1 + 2**-12], [0.5]]
+    settings = DenseIndexSettings(dtype="float16")
+    index, facts = build(tmp_path, vectors, ["z", "a", "m"], index=settings)
+    assert facts == {"dtype": "float16", "full": True}
+    assert index.search(np.float32([[1]]), 2) == [[("a", 1 + 2**-12), ("z", 1.0)]]
+    coarse = ExactIndex.open(tmp_path / "index", DenseSearchSettings(rescore=0))
+    assert coarse.search(np.float32([[1]]), 2) == [[("z", 1.0), ("a", 1.0)]]
+
+
+def test_int8_has_a_scale_for_each_dimension(tmp_path):
+    # Steps are 127/127 = 1 and 0.127/127 = 0.001: the small dimension keeps its two digits beside the large one.
+    settings = DenseIndexSettings(dtype="int8", full=False)
+    index, facts = build(tmp_path, [[127, 0.05], [100, -0.127], [-3, 0.0]], index=settings)
+    assert facts == {"dtype": "int8", "full": False}
+    ((best, middle, worst),) = index.search(np.float32([[0, 1000]]), 3)
+    assert [best[0], middle[0], worst[0]] == ["v0", "v2", "v1"]
+    assert [best[1], middle[1], worst[1]] == pytest.approx([50, 0, -127], abs=1e-3)
+    assert np.load(tmp_path / "index" / "vectors.npy").tolist() == [[127, 50], [100, -127], [-3, 0]]
+
+
+def test_int8_with_rescoring_finds_what_float32_finds(tmp_path):
+    random = np.random.default_rng(3)
+    vectors, queries = random.standard_normal((400, 32)), random.standard_normal((20, 32)).astype(np.float32)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    exact, _ = build(tmp_path / "a", vectors)
+    reduced, _ = build(tmp_path / "b", vectors, index=DenseIndexSettings(dtype="int8"), rescore=8)
+    for one, other in zip(exact.search(queries, 10), reduced.search(queries, 10), strict=True):
+        assert [id for id, _ in one] == [id for id, _ in other]
+        assert [score for _, score in one] == pytest.approx([score for _, score in other], rel=1e-5)
+
+
+def test_embeddings_in_float16_are_kept_so(tmp_path):
+    index, facts = build(tmp_path, [[0.1], [0.2]], dtype="float16")
+    assert facts == {"dtype": "float16", "full": False}
+    ((_, (_, score)),) = index.search(np.float32([[1]]), 2)
+    assert score == float(np.float16(0.1))
+
+
+def test_cosine_brings_vectors_to_length_one_and_leaves_zeros(tmp_path):
+    index, _ = build(tmp_path, [[3, 4], [0, 0], [10, 0]], unit=True)
+    ((first, second, third),) = index.search(np.float32([[1, 0]]), 3)
+    assert (first, third) == (("v2", 1.0), ("v1", 0.0))
+    assert second == ("v0", pytest.approx(0.6))  # 3/5
+
+
+def test_a_vector_that_is_no_number_is_refused_by_the_id_it_has(tmp_path):
+    source = embeddings(tmp_path / "v", [[1.0], [2.0]])
+    np.save(tmp_path / "v" / "00000.npy", np.float32([[1], [np.nan]]))
+    rewrite_record(tmp_path / "v")
+    (tmp_path / "i").mkdir()
+    with pytest.raises(DrtkError, match=r"00000\.npy: row 1: the vector of 'v1' has NaN or infinite"):
+        ExactIndex.build(Vectors(read_shards(source)), tmp_path / "i", DenseIndexSettings())
+
+
+def test_numbers_too_large_for_half_precision_are_refused(tmp_path):
+    with pytest.raises(DrtkError, match="too large for float16"):
+        build(tmp_path, [[1e6]], index=DenseIndexSettings(dtype="float16"))
+
+
+def test_a_full_disk_is_one_clear_fault(tmp_path):
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "vectors.npy").symlink_to("/dev/full")
+    with pytest.raises(DrtkError, match=r"vectors.npy: No space left on device"):
+        build(tmp_path, np.ones((7, 10_000)))
+
+
+def test_unlike_dimensions_and_no_vectors_are_refused(tmp_path):
+    shards = read_shards(embeddings(tmp_path / "a", [[1.0]])) + read_shards(embeddings(tmp_path / "b", [[1.0, 2.0]]))
+    with pytest.raises(MismatchError, match="has vectors of dimension 2"):
+        Vectors(shards)
+    with pytest.raises(DrtkError, match="no vectors"):
+        Vectors([])
+
+
+def test_a_damaged_index_is_one_clear_fault(tmp_path):
+    build(tmp_path, [[1.0], [2.0]])
+    (tmp_path / "index" / "vectors.npy").write_bytes(b"torn")
+    with pytest.raises(DrtkError, match=r"vectors\.npy: is damaged; rebuild the folder"):
+        ExactIndex.open(tmp_path / "index", DenseSearchSettings())
+
+
+def test_a_device_that_is_not_there_is_one_clear_fault(tmp_path):
+    with pytest.raises(DrtkError, match="--device tpu9"):
+        build(tmp_path, [[1.0]], device="tpu9")
+
+
+def test_keep_best_takes_ties_at_its_cut_by_rank():
+    # Held: score 5; the block offers 5 with a higher rank, 7, and 5 with a lower rank. The best two: 7, then 5 of rank 9.
+    held = torch.tensor([[int(keys_of(np.float32([5]), np.array([3]))[0]), EMPTY]])
+    kept = keep_best(held, torch.tensor([[5.0, 7.0, 5.0]]), torch.tensor([9, 0, 1]))
+    assert ranks_of(np.sort(kept.numpy()[0])[::-1]).tolist() == [0, 9]
+
+
+def test_the_largest_ids_win_whatever_the_number_of_ties(tmp_path):
+    # Scores 0..4, each 40 times, shuffled: the best 100 are 40 of score 4, 40 of 3, and the 20 largest ids of score 2.
+    random = np.random.default_rng(5)
+    scores = random.permutation(np.repeat(np.arange(5), 40)).astype(np.float32)
+    index, _ = build(tmp_path, scores[:, None], block=64)
+    expected = best_first([f"v{row}" for row in range(200)], scores.tolist(), 100)
+    assert index.search(np.float32([[1]]), 100) == [expected]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16"])  # whole numbers are exact in both
+def test_a_gpu_gives_the_ranking_of_the_cpu_ties_included(tmp_path, dtype):
+    random = np.random.default_rng(8)
+    vectors, queries = random.integers(-3, 4, (5000, 24)), random.integers(-3, 4, (50, 24)).astype(np.float32)
+    settings = DenseIndexSettings(dtype=dtype)
+    cpu, _ = build(tmp_path, vectors, index=settings, device="cpu")
+    gpu = ExactIndex.open(tmp_path / "index", DenseSearchSettings(device="cuda", block=512))
+    assert gpu.search(queries, 100) == cpu.search(queries, 100)

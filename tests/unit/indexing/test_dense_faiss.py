@@ -1,0 +1,181 @@
+"""faiss under drtk's rules: the same order, the same faults, lossy indexes rescored."""
+
+import numpy as np
+import pytest
+
+from drtk.data.embeddings import read_shards
+from drtk.errors import DrtkError, UsageError
+from drtk.indexing.base import Vectors
+from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
+from drtk.indexing.exact import ExactIndex
+from tests.vectors import embeddings
+
+faiss = pytest.importorskip("faiss", reason="faiss is an extra")
+from drtk.indexing.faiss_index import FaissIndex, factory_of  # noqa: E402
+
+RANDOM = np.random.default_rng(11)
+VECTORS = RANDOM.standard_normal((600, 16)).astype(np.float32)
+QUERIES = RANDOM.standard_normal((25, 16)).astype(np.float32)
+
+
+def build(tmp_path, vectors, kind, *, ids=None, index=None, **search):
+    source = embeddings(tmp_path / f"v-{kind}", vectors, ids)
+    folder = tmp_path / f"index-{kind}"
+    folder.mkdir()
+    facts = FaissIndex.build(Vectors(read_shards(source)), folder, index or DenseIndexSettings(), kind=kind)
+    return FaissIndex.open(folder, DenseSearchSettings(**search)), facts
+
+
+def exact(tmp_path, vectors):
+    source = embeddings(tmp_path / "v-exact", vectors)
+    (tmp_path / "exact").mkdir()
+    ExactIndex.build(Vectors(read_shards(source)), tmp_path / "exact", DenseIndexSettings())
+    return ExactIndex.open(tmp_path / "exact", DenseSearchSettings())
+
+
+def test_flat_equals_exact_where_scores_are_whole_numbers(tmp_path):
+    # Small integers: products and sums are exact in float32, so the rankings must be equal, ties included.
+    vectors, queries = RANDOM.integers(-2, 3, (500, 8)), RANDOM.integers(-2, 3, (40, 8)).astype(np.float32)
+    flat, _ = build(tmp_path, vectors, "flat")
+    assert flat.search(queries, 50) == exact(tmp_path, vectors).search(queries, 50)
+
+
+def test_flat_decides_ties_at_the_cut_by_descending_id(tmp_path):
+    flat, _ = build(tmp_path, np.ones((300, 4)), "flat")
+    assert flat.search(np.ones((2, 4), np.float32), 3) == [[("v99", 4.0), ("v98", 4.0), ("v97", 4.0)]] * 2
+
+
+@pytest.mark.parametrize(
+    "kind", ["flat", "hnsw", "ivf", "hnsw8", "ivf12", "Flat", "IVF8,Flat", "SQfp16", "HNSW8,SQ8", "PQ4x4", "IVF4,SQ8"]
+)
+def test_each_kind_finds_nearly_what_exact_search_finds(tmp_path, kind):
+    index, _ = build(tmp_path, VECTORS, kind, nprobe=15)
+    wanted = exact(tmp_path, VECTORS).search(QUERIES, 10)
+    shared = [
+        len(dict(one).keys() & dict(other).keys()) for one, other in zip(index.search(QUERIES, 10), wanted, strict=True)
+    ]
+    # PQ4x4 keeps 16 bits of a vector: even with 40 of 600 candidates rescored it misses some.
+    assert np.mean(shared) >= (5 if kind.startswith("PQ") else 9.9)
+
+
+@pytest.mark.parametrize("kind", ["SQ8", "PQ4x4", "HNSW8,SQ8"])
+def test_lossy_scores_are_replaced_by_exact_ones(tmp_path, kind):
+    index, facts = build(tmp_path, VECTORS, kind)
+    assert facts["full"]
+    for query, ranking in zip(QUERIES, index.search(QUERIES, 10), strict=True):
+        scores = [float(VECTORS[int(id[1:])] @ query) for id, _ in ranking]
+        assert [score for _, score in ranking] == pytest.approx(scores, rel=1e-5)
+    coarse = FaissIndex.open(tmp_path / f"index-{kind}", DenseSearchSettings(rescore=0))
+    assert coarse.search(QUERIES, 10) != index.search(QUERIES, 10)
+
+
+def test_without_exact_vectors_a_lossy_index_is_smaller(tmp_path):
+    _, facts = build(tmp_path, VECTORS, "SQ8", index=DenseIndexSettings(full=False))
+    assert facts == {"factory": "SQ8", "full": False}
+    assert not (tmp_path / "index-SQ8" / "full.npy").exists()
+
+
+@pytest.mark.parametrize("kind", ["flat", "SQfp16", "SQ8", "hnsw", "ivf4"])
+def test_queries_with_infinite_scores_are_errors(tmp_path, kind):
+    index, _ = build(tmp_path, np.abs(VECTORS), kind, rescore=0)
+    index.search(QUERIES, 10)
+    with pytest.raises(DrtkError, match=r"a query has scores that are NaN or infinite.* \(largest number 3e\+38\)"):
+        index.search(np.concatenate([QUERIES, np.full((1, 16), -3e38, np.float32)]), 10)
+
+
+def test_vectors_with_infinite_scores_are_not_left_out(tmp_path):
+    vectors = VECTORS.copy()
+    vectors[3] = 3e38
+    index, _ = build(tmp_path, vectors, "flat")
+    with pytest.raises(DrtkError, match="a query has scores that are NaN or infinite"):
+        index.search(np.full((1, 16), -1, np.float32), len(vectors))
+
+
+def test_a_query_of_zeros_is_no_error_where_faiss_returns_nothing(tmp_path):
+    index, _ = build(tmp_path, VECTORS, "PQ4x4fs", rescore=0)
+    index.search(np.zeros((1, 16), np.float32), 5)
+
+
+def test_k_larger_than_the_collection_gives_all_of_it(tmp_path):
+    for kind in ("flat", "hnsw"):
+        index, _ = build(tmp_path, [[1.0, 0], [2.0, 0]], kind)
+        assert index.search(np.float32([[1, 0]]), 1000) == [[("v1", 2.0), ("v0", 1.0)]]
+
+
+def test_names_become_factory_strings():
+    default, half = DenseIndexSettings(), DenseIndexSettings(dtype="float16", hnsw_m=48)
+    assert factory_of("flat", default, 10) == "Flat"
+    assert factory_of("flat", half, 10) == "SQfp16"
+    assert factory_of("hnsw", half, 10) == "HNSW48,SQfp16"
+    assert factory_of("hnsw16", default, 10) == "HNSW16,Flat"
+    assert factory_of("ivf", default, 1_000_000) == "IVF4000,Flat"  # 4 * sqrt(1,000,000)
+    assert factory_of("ivf", default, 390) == "IVF10,Flat"  # 39 vectors for each of 10
+    assert factory_of("ivf", DenseIndexSettings(nlist=7, dtype="int8"), 390) == "IVF7,SQ8"
+    assert factory_of("ivf64", default, 390) == "IVF64,Flat"
+    assert factory_of("OPQ16,IVF64,PQ16", default, 390) == "OPQ16,IVF64,PQ16"
+    with pytest.raises(UsageError, match="says itself how vectors are stored"):
+        factory_of("IVF64,PQ16", half, 390)
+
+
+@pytest.mark.parametrize(
+    ("kind", "complaint"),
+    [
+        ("bm26", "unknown index type 'bm26'; choose from bm25, "),
+        ("PQ7", "multiple of the number of subquantizers"),
+        ("IVF601,Flat", "601 clusters cannot be trained on 600 vectors"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_before_anything_is_written(tmp_path, kind, complaint):
+    vectors = Vectors(read_shards(embeddings(tmp_path / "v", VECTORS)))
+    with pytest.raises(UsageError, match=complaint):
+        FaissIndex.check(vectors, DenseIndexSettings(), kind=kind)
+
+
+def test_a_gpu_that_faiss_does_not_have_is_wrong_usage(tmp_path):
+    with pytest.raises(UsageError, match="--device cuda:9: this faiss has"):
+        build(tmp_path, VECTORS, "flat", device="cuda:9")
+    with pytest.raises(UsageError, match="hnsw runs on the CPU"):
+        build(tmp_path, VECTORS, "hnsw", device="cuda")
+
+
+def test_training_is_the_same_each_time(tmp_path):
+    settings = DenseIndexSettings(train_sample=300, seed=5)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        build(tmp_path / name, VECTORS, "ivf8", index=settings)
+    one, other = ((tmp_path / name / "index-ivf8" / "index.faiss").read_bytes() for name in "ab")
+    assert one == other
+
+
+def test_a_damaged_index_is_one_clear_fault(tmp_path):
+    build(tmp_path, VECTORS, "flat")
+    (tmp_path / "index-flat" / "index.faiss").write_bytes(b"torn")
+    with pytest.raises(DrtkError, match="the index is damaged"):
+        FaissIndex.open(tmp_path / "index-flat", DenseSearchSettings())
+
+
+def test_a_full_disk_is_one_clear_fault(tmp_path):
+    (tmp_path / "index-flat").mkdir()
+    (tmp_path / "index-flat" / "index.faiss").symlink_to("/dev/full")
+    vectors = Vectors(read_shards(embeddings(tmp_path / "v", VECTORS)))
+    with pytest.raises(DrtkError, match=r"index.faiss: cannot be written: .*No space left on device"):
+        FaissIndex.build(vectors, tmp_path / "index-flat", DenseIndexSettings())
+
+
+@pytest.mark.gpu
+def test_faiss_on_a_gpu_finds_what_it_finds_on_the_cpu(tmp_path):
+    build(tmp_path, VECTORS, "flat")
+    if not faiss.get_num_gpus():
+        pytest.skip("this faiss has no GPUs")
+    on = {name: FaissIndex.open(tmp_path / "index-flat", DenseSearchSettings(device=name)) for name in ("cpu", "cuda")}
+    for one, other in zip(on["cpu"].search(QUERIES, 20), on["cuda"].search(QUERIES, 20), strict=True):
+        assert [id for id, _ in one] == [id for id, _ in other]
+
+
+def test_ids_of_another_index_are_noticed(tmp_path):
+    build(tmp_path, VECTORS, "flat")
+    build(tmp_path, VECTORS[:5], "Flat")
+    for name in ("ids.txt", "ranks.npy"):
+        (tmp_path / "index-flat" / name).write_bytes((tmp_path / "index-Flat" / name).read_bytes())
+    with pytest.raises(DrtkError, match="600 vectors for 5 ids"):
+        FaissIndex.open(tmp_path / "index-flat", DenseSearchSettings())

@@ -1,0 +1,59 @@
+"""The order of results: score, then descending id."""
+
+import numpy as np
+import pytest
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.indexing.base import RankedIds, best_first, keys_of, ranks_of, scores_of
+
+
+def test_equal_scores_are_ordered_by_descending_id():
+    # As strings "9" > "10" > "1", and "ä" lies behind all ASCII.
+    ids, scores = ["1", "10", "9", "ä", "z"], [1.0, 1.0, 1.0, 1.0, 2.0]
+    assert best_first(ids, scores) == [("z", 2.0), ("ä", 1.0), ("9", 1.0), ("10", 1.0), ("1", 1.0)]
+    assert best_first(ids, scores, 2) == [("z", 2.0), ("ä", 1.0)]
+
+
+def test_code_point_order_is_the_byte_order_of_utf8_that_trec_eval_uses():
+    ids = ["a", "ä", "ﬁ", "😀", "z", "Z", "a#1", "a#10", "a#2"]
+    assert [id for id, _ in best_first(ids, [0.0] * len(ids))] == sorted(ids, key=str.encode, reverse=True)
+
+
+def test_keys_compare_as_scores_do_and_then_as_ranks():
+    scores = np.array(
+        [-np.inf, -3.5, -1e-40, -0.0, 0.0, 1e-40, 2.0, np.nextafter(np.float32(2), np.float32(3))], np.float32
+    )
+    keys = keys_of(scores, np.full(len(scores), 7))
+    assert (np.diff(keys)[[0, 1, 2, 4, 5, 6]] > 0).all()
+    assert keys[3] == keys[4]  # -0.0 is 0.0
+    assert keys_of(np.float32([2]), np.array([2**32 - 1])) < keys_of(scores[-1:], np.array([0]))
+    assert keys_of(np.float32([2]), np.array([5])) > keys_of(np.float32([2]), np.array([4]))
+
+
+def test_keys_give_back_scores_and_ranks():
+    scores = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    ranks = np.random.default_rng(1).integers(0, 2**32, 1000)
+    keys = keys_of(scores, ranks)
+    assert (scores_of(keys) == scores).all()
+    assert (ranks_of(keys) == ranks).all()
+
+
+def test_ranks_are_places_in_ascending_order_of_ids(tmp_path):
+    RankedIds.write(["b", "10", "9", "a"], tmp_path)
+    table = RankedIds(tmp_path)
+    assert table.ranks.tolist() == [3, 0, 1, 2]  # 10 < 9 < a < b
+    assert table.rows(np.array([3, 0, 1, 2])).tolist() == [0, 1, 2, 3]
+    assert table.ranking(np.array([0, 1, 2]), np.float32([1, 2, 2]), 2) == [("9", 2.0), ("10", 2.0)]
+
+
+def test_an_id_given_twice_is_refused(tmp_path):
+    with pytest.raises(MismatchError, match="'x' is given to two"):
+        RankedIds.write(["x", "y", "x"], tmp_path)
+
+
+def test_ids_and_ranks_that_do_not_belong_together_are_damage(tmp_path):
+    RankedIds.write(["x", "y"], tmp_path)
+    with (tmp_path / "ids.txt").open("a") as file:
+        file.write("z\n")
+    with pytest.raises(DrtkError, match="damaged: 2 ranks for 3 ids"):
+        RankedIds(tmp_path)

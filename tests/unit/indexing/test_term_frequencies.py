@@ -1,0 +1,102 @@
+"""Weights of word pieces as term frequencies (methods: section 3.5)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drtk.errors import DrtkError
+from drtk.indexing.indexed_text import frequency, weighted_passages, word_frequencies
+from drtk.records import Passage
+from drtk.text.word_pieces import Pieces, WordPieceTokenizer
+from tests.tiny import tiny_model
+
+
+def test_frequencies_are_the_known_ones() -> None:
+    assert [frequency(weight) for weight in (-0.002, 0.0161, 0.5, 1.0)] == [0, 2, 50, 100]
+    assert [frequency(weight, "sqrt") for weight in (-0.002, 0.0161, 0.5, 1.0)] == [0, 13, 71, 100]
+
+
+def test_a_word_weighs_what_its_first_piece_weighs_and_its_largest_occurrence_counts() -> None:
+    # Wing|s wing|s , the: occurrences of "wings" weigh .02 and .05, whatever their second pieces do; "the" 0.004 -> 0
+    text = "Wings wings, the"
+    pieces = Pieces([1, 2, 1, 2, 3, 4], [(0, 4), (4, 5), (6, 10), (10, 11), (11, 12), (13, 16)], [0, 0, 1, 1, 2, 3])
+    assert word_frequencies(text, pieces, [0.02, 0.9, 0.05, 0.9, 0.8, 0.004]) == {"wings": 5}
+    assert word_frequencies(text, pieces, [0.02, 0.9, 0.05, 0.9, 0.8, 0.004], scale="sqrt") == {"wings": 22, "the": 6}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_model(tmp_path_factory.mktemp("model") / "m"))
+
+
+def weighted(tokenizer: str, text: str, weighs: list[float], id: str = "p", **fields: object) -> Passage:
+    """A passage whose words (parted by spaces) have these weights, spread over their pieces."""
+    return Passage(
+        id,
+        text,
+        metadata={"weights_tokenizer": tokenizer},
+        extra={"weights": spread(tokenizer, text, weighs)} | fields,
+    )
+
+
+def spread(tokenizer: str, text: str, weighs: list[float]) -> list[float]:
+    (pieces,) = WordPieceTokenizer(tokenizer)([text])
+    return [weighs[text[:begin].count(" ")] for begin, _ in pieces.offsets]
+
+
+def made(*passages: Passage, scale: str = "linear") -> tuple[list[Passage], list[str]]:
+    complaints: list[str] = []
+    found = list(
+        weighted_passages(
+            [(passage, number) for number, passage in enumerate(passages, start=1)],
+            scale,  # type: ignore[arg-type]
+            forgive=lambda item, problem: complaints.append(f"{item[1]}: {item[0].id}: {problem}"),
+        )
+    )
+    return found, complaints
+
+
+def test_the_text_becomes_each_word_as_often_as_its_frequency(tokenizer: str) -> None:
+    found, complaints = made(weighted(tokenizer, "Rivers riveral rivers", [0.02, 0.01, 0.03]))
+    assert [(passage.text, passage.title) for passage in found] == [("rivers rivers rivers riveral", "")]
+    assert complaints == []
+
+
+def test_title_and_text_share_their_words_by_the_larger_weight(tokenizer: str) -> None:
+    passage = weighted(
+        tokenizer, "rivers engines", [0.02, 0.01], title_weights=spread(tokenizer, "engines violins", [0.03, 0.01])
+    )
+    passage = Passage(passage.id, passage.text, "engines violins", passage.metadata, passage.extra)
+    ((one,), _) = made(passage)
+    assert sorted(one.text.split()) == ["engines"] * 3 + ["rivers"] * 2 + ["violins"]
+
+
+def test_passages_that_cannot_be_read_are_named_with_their_line_and_both_numbers(tokenizer: str) -> None:
+    good = weighted(tokenizer, "rivers", [0.01])
+    pieces = len(good.extra["weights"])
+    faulty = [
+        weighted(tokenizer, "rivers", [0.01], "short", weights=[0.1] * (pieces + 1)),
+        Passage("none", "rivers", metadata={"weights_tokenizer": tokenizer}),
+        Passage("unnamed", "rivers", extra={"weights": []}),
+        weighted(tokenizer, "rivers", [0.01], "words", weights=["a"]),
+        weighted(tokenizer, "rivers", [0.01], "huge", weights=[1e6] * pieces),
+    ]
+    found, complaints = made(*faulty, good)
+    assert [passage.text for passage in found] == ["rivers"]
+    assert complaints[:2] == [
+        "2: none: has no 'weights'; drtk termweight makes them",
+        "3: unnamed: does not say in 'metadata.weights_tokenizer' which tokenizer its weights are for",
+    ]
+    assert complaints[2:] == [
+        f"1: short: has {pieces + 1} 'weights' for {pieces} word pieces of its tokenizer",
+        "4: words: 'weights' must be a list of numbers",
+        "5: huge: the weight of 'rivers' would be a frequency of 100,000,000; weights lie around 0 to 1",
+    ]
+
+
+def test_a_tokenizer_that_is_not_there_is_one_clear_fault(tmp_path: Path) -> None:
+    passage = Passage("p", "text", metadata={"weights_tokenizer": str(tmp_path / "nowhere")}, extra={"weights": [1.0]})
+    with pytest.raises(DrtkError, match="nowhere: no such folder; --tokenizer NAME says where it is now"):
+        made(passage)

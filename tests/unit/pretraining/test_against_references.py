@@ -1,0 +1,449 @@
+"""Every shipped preset says what its slow reference says, term by term, on texts of random lengths with gaps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import GPT2Config
+from transformers.models.gpt2.modeling_gpt2 import GPT2Block
+
+from drtk.pretraining import corruption
+from drtk.pretraining.batch import Batch
+from drtk.pretraining.corruption import without
+from drtk.pretraining.network import Views
+from tests.pretraining import MAX_LENGTH, Stage, World, gradients
+from tests.reference.bert import hidden_states
+from tests.reference.cocondenser import cocondenser
+from tests.reference.condenser import condenser
+from tests.reference.cotmae import cotmae, cotmae_causal
+from tests.reference.diffcse import Edited, deletion_labels, diffcse, difference_labels, insertion_labels
+from tests.reference.master import Tasks, master
+from tests.reference.means import token_mean, with_total
+from tests.reference.mlm import mlm
+from tests.reference.retrieval import infonce
+from tests.reference.retromae import retromae
+from tests.reference.simcse import simcse
+from tests.reference.simlm import simlm, simlm_ae, simlm_joint, simlm_mlm, simlm_rtd
+from tests.reference.text import Text
+
+Terms = dict[str, Tensor]
+ROWS = 8
+CHANGED = ("changed_one", "changed_two")
+
+
+class Scene:
+    """A preset on a batch, and the same as the references want it: texts as lists, modules by the names of transformers."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage, self.network = stage, stage.network
+        self.removed: dict[tuple[tuple[int, ...], ...], list[list[int]]] = defaultdict(list)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(corruption, "without", self._without)
+            self.batch: Batch = stage.batch(*range(ROWS))
+        self.views: Views = stage.views(self.batch)
+        self.model: Any = masked_lm(self.network.backbone, self.network.head)
+
+    def _without(self, text: Any, removed: Any) -> Any:
+        """Remember which places a draw removes from a text; what the labels are is not the package's to say here."""
+        found = without(text, removed)
+        self.removed[tuple(text.ids.tolist()), tuple(found.ids.tolist())].append(removed.nonzero()[0].tolist())
+        return found
+
+    def edits(self, name: str, row: int, inputs: list[int]) -> list[int]:
+        """Labels of a slot whose passage was edited, from the passage as it was and what became of it."""
+        wanted, slot = self.network.composition.slots[name], self.batch[name]
+        room = MAX_LENGTH - 2 if wanted.corruption == "deleted" else int((MAX_LENGTH - 2) / (1 + wanted.rate))
+        first, *content, last = self.texts("one", [row])[0].original
+        before = [first, *content[:room], last]
+        size = int(slot.attention[row].sum())
+        if size < len(before):
+            return deletion_labels(len(before), self.removed[tuple(before), tuple(inputs)].pop(0))
+        if size > len(before):
+            added = [place for place in range(size) if slot.hidden[row, place]]
+            assert [token for place, token in enumerate(inputs) if place not in added] == before
+            return insertion_labels(size, added)
+        return difference_labels(before, inputs)
+
+    def rows(self, *slots: str) -> list[int]:
+        """Examples that have all these slots."""
+        return [row for row in range(ROWS) if all(bool(self.batch[name].present[row]) for name in slots)]
+
+    def texts(self, name: str, rows: list[int] | None = None) -> list[Text]:
+        """A slot as lists, without padding; of those examples that have it by default."""
+        slot, ids = self.batch[name], self.views.ids(name)
+        found = []
+        for row in self.rows(name) if rows is None else rows:
+            size = int(slot.attention[row].sum())
+            places = range(size)
+            found.append(
+                Text(
+                    slot.clean[row, :size].tolist(),
+                    ids[row, :size].tolist(),
+                    [place for place in places if slot.hidden[row, place]],
+                    [place for place in places if not slot.content[row, place]],
+                    [] if slot.types is None else slot.types[row, :size].tolist(),
+                )
+            )
+        return found
+
+    def pairs(self, first: str, second: str) -> list[tuple[Text, Text]]:
+        """Texts of two slots, of the examples that have both."""
+        rows = self.rows(first, second)
+        return list(zip(self.texts(first, rows), self.texts(second, rows), strict=True))
+
+    def layers(self, term: str) -> list[nn.Module]:
+        """The layers of the reader of a term."""
+        return list(self.network.recoveries[term].reader.layers)
+
+    def target(self, term: str) -> Any:
+        """What a term predicts with."""
+        return self.network.recoveries[term].target
+
+
+def masked_lm(backbone: Any, head: Any) -> Any:
+    """The modules of an encoder and its head where BertForMaskedLM has them."""
+    transform = SimpleNamespace(dense=head.dense, transform_act_fn=head._act, LayerNorm=head.norm)
+    decoder = SimpleNamespace(weight=head.weight, bias=head.bias)
+    return SimpleNamespace(
+        bert=backbone, cls=SimpleNamespace(predictions=SimpleNamespace(transform=transform, decoder=decoder))
+    )
+
+
+def of_mlm(scene: Scene) -> Terms:
+    return mlm(scene.model, scene.texts("passage"))
+
+
+def of_condenser(scene: Scene) -> Terms:
+    return condenser(scene.model, scene.layers("head"), scene.texts("passage"), skip=2)  # half of 4 layers
+
+
+def of_cocondenser(scene: Scene) -> Terms:
+    """Pairs with a gap neither ask nor are found; their text is still masked."""
+    head = scene.layers("head") if "head" in scene.network.recoveries else None
+    found = cocondenser(scene.model, head, scene.pairs("a", "b"), skip=2)
+    if scene.rows("a") == scene.rows("b"):
+        return found
+    texts = [*scene.texts("a"), *scene.texts("b")]
+    terms = mlm(scene.model, texts) if head is None else condenser(scene.model, head, texts, skip=2)
+    return summed(terms, {"contrast": found["contrast"]})
+
+
+def of_cotmae(scene: Scene) -> Terms:
+    found = cotmae(scene.model, scene.layers("context"), scene.pairs("passage", "context"))
+    return summed(mlm(scene.model, scene.texts("passage")), {"context": found["context"]})
+
+
+def of_causal(scene: Scene) -> Terms:
+    reader = scene.network.recoveries["context"].reader
+    blocks = [as_gpt2(block, heads=2) for block in reader.blocks]
+    found = cotmae_causal(scene.model, blocks, scene.pairs("passage", "context"), width=3, norm=reader.norm)
+    return summed(mlm(scene.model, scene.texts("passage")), {"context": found["context"]})
+
+
+def as_gpt2(block: Any, *, heads: int) -> GPT2Block:
+    """A block of the causal reader as one of transformers' GPT-2; its matrices are the other way round there."""
+    width, inner = block.out.in_features, block.up.out_features
+    config = GPT2Config(n_embd=width, n_head=heads, n_inner=inner)
+    config._attn_implementation = "eager"
+    made = GPT2Block(config, layer_idx=0).eval()
+    names = {"attn.c_attn": "qkv", "attn.c_proj": "out", "mlp.c_fc": "up", "mlp.c_proj": "down"}
+    with torch.no_grad():
+        for theirs, ours in names.items():
+            made.get_submodule(theirs).weight.copy_(block.get_submodule(ours).weight.T)
+            made.get_submodule(theirs).bias.copy_(block.get_submodule(ours).bias)
+    made.ln_1, made.ln_2 = block.first_norm, block.second_norm
+    return made
+
+
+def of_retromae(scene: Scene) -> Terms:
+    visible = scene.batch["decoder"].visible
+    assert visible is not None
+    texts = scene.texts("encoder")
+    seen = []
+    for row, text in enumerate(texts):
+        size = len(text.original)
+        seen.append([[column for column in range(size) if visible[row, place, column]] for place in range(size)])
+    reader = scene.network.recoveries["decoder"].reader
+    return retromae(scene.model, reader.layer, texts, seen)
+
+
+def of_simlm(scene: Scene) -> Terms:
+    return simlm(scene.model, scene.layers("decoder"), scene.pairs("encoder", "decoder"))
+
+
+def of_simlm_mlm(scene: Scene) -> Terms:
+    return simlm_mlm(scene.model, scene.layers("decoder"), scene.pairs("encoder", "decoder"))
+
+
+def of_simlm_rtd(scene: Scene) -> Terms:
+    heads = {f"{term}_head": scene.target(term).head for term in ("encoder", "decoder")}
+    return simlm_rtd(scene.model, scene.layers("decoder"), scene.pairs("encoder", "decoder"), **heads)
+
+
+def of_simlm_ae(scene: Scene) -> Terms:
+    return simlm_ae(
+        scene.model, scene.layers("decoder"), scene.texts("encoder"), mask=scene.stage.tokenizer.mask_token_id
+    )
+
+
+def of_simlm_joint(scene: Scene) -> Terms:
+    generator = scene.network.generator
+    slot = scene.batch["encoder"]
+    masked = [
+        Text(text.original, slot.given[row, : len(text.original)].tolist(), text.hidden, text.special, text.types)
+        for row, text in enumerate(scene.texts("encoder"))
+    ]
+    return simlm_joint(
+        scene.model,
+        scene.layers("decoder"),
+        scene.pairs("encoder", "decoder"),
+        generator=masked_lm(generator.backbone, generator.head),
+        masked=masked,
+    )
+
+
+def of_master(scene: Scene) -> Terms:
+    passes = {"mlm": "passage", "mlm_cmp": "half", "mlm_npr": "before"}
+    targets = {"mkp": "keywords", "cmp": "complement", "npr": "next", "dor": "queries", "gor": "continuation"}
+    passes = {task: slot for task, slot in passes.items() if slot in scene.batch}
+    targets = {task: slot for task, slot in targets.items() if slot in scene.batch}
+    examples = [
+        Tasks(
+            {task: scene.texts(slot, [row])[0] for task, slot in passes.items()},
+            {task: scene.texts(slot, [row])[0] for task, slot in targets.items() if row in scene.rows(slot)},
+        )
+        for row in range(ROWS)
+    ]
+    return master(scene.model, {task: scene.layers(task) for task in targets}, examples)
+
+
+def of_simcse(scene: Scene) -> Terms:
+    return simcse(scene.model, modules(scene), ids_of(scene, "one", "two"), running=True)
+
+
+def modules(scene: Scene) -> list[nn.Module]:
+    """The projector, module by module."""
+    return list(scene.network.projectors["head"].layers)
+
+
+def ids_of(scene: Scene, *slots: str) -> Any:
+    """Ids of each slot's texts."""
+    return tuple([text.inputs for text in scene.texts(name)] for name in slots)
+
+
+def of_diffcse(scene: Scene, *, slots: Sequence[str] = CHANGED, **options: Any) -> Terms:
+    """The discriminator's texts as they came out, with the labels that follow from them."""
+    edited = []
+    for number, name in enumerate(slots):
+        view = number % 2
+        changed = scene.network.composition.slots[name].corruption in ("inserted", "deleted", "any")
+        for row, text in zip(scene.rows(name), scene.texts(name), strict=True):
+            if changed:
+                found = scene.edits(name, row, text.inputs)
+            else:
+                found = difference_labels(text.original, text.inputs)
+            edited.append(Edited(text.inputs, found, row, view))
+    return diffcse(
+        scene.model,
+        modules(scene),
+        ids_of(scene, "one", "two"),
+        discriminator=scene.network.recoveries["difference"].reader.encoder,
+        head=scene.target("difference").head,
+        edited=edited,
+        **{"weight": 0.005, "length": MAX_LENGTH, "running": True} | options,
+    )
+
+
+def of_words(scene: Scene, *, corrected: bool) -> Terms:
+    """Conditional masked LM, and corrective LM."""
+    target = scene.target("difference")
+    edited = []
+    for view, name in enumerate(("changed_one", "changed_two")):
+        for row, text in enumerate(scene.texts(name)):
+            predict = text.content() if corrected else text.hidden
+            edited.append(Edited(text.inputs, text.original, row, view, predict))
+    return diffcse(
+        scene.model,
+        modules(scene),
+        ids_of(scene, "one", "two"),
+        discriminator=scene.network.recoveries["difference"].reader.encoder,
+        head=target.head.logits,
+        edited=edited,
+        task="clm" if corrected else "mlm",
+        copy_head=target.gate if corrected else None,
+        weight=0.005,
+        running=True,
+    )
+
+
+def of_in_batch(scene: Scene, *, temperature: float, dot: bool = True) -> Terms:
+    """One side asks, the other answers."""
+    (objective,) = scene.network.composition.objectives
+    pairs = scene.pairs(objective.a, objective.b)
+    left, right = ([vector(scene, text) for text in side] for side in zip(*pairs, strict=True))
+    return with_total({"contrast": token_mean([infonce(left, right, temperature=temperature, dot=dot)])})
+
+
+def vector(scene: Scene, text: Text) -> Tensor:
+    return hidden_states(scene.model.bert, text.inputs, [])[-1][0]
+
+
+def of_mixture(scene: Scene) -> Terms:
+    query = cotmae(scene.model, scene.layers("query"), scene.pairs("passage", "query"))["context"]
+    pairs = scene.pairs("passage", "query")
+    left, right = ([vector(scene, text) for text in side] for side in zip(*pairs, strict=True))
+    terms = {
+        "mlm": mlm(scene.model, scene.texts("passage"))["mlm"],
+        "query": query,
+        "contrast": token_mean([infonce(left, right, temperature=0.05)]),
+    }
+    return terms | {"total": terms["mlm"] + terms["query"] + 0.1 * terms["contrast"]}
+
+
+def summed(terms: Terms, more: Terms) -> Terms:
+    return with_total({name: value for name, value in terms.items() if name != "total"} | more)
+
+
+INSERTED = tuple(f"slots.{slot}.{change}" for slot in CHANGED for change in ("corruption=inserted", "rate=0.15"))
+DELETED = tuple(change.replace("inserted", "deleted") for change in INSERTED)
+OTHERS = ('slots.other={view="passage", corruption="deleted", rate=0.3}', 'projectors.head.slots=["one","two","other"]')
+ANY = tuple(f"slots.{slot}.corruption=any" for slot in CHANGED)
+BOTH = tuple(
+    f'slots.{slot}={{view="next", masking="bernoulli", rate=0.3, corruption="replaced"}}' for slot in ("n1", "n2")
+)
+BOTH += ('objective.2.slot=["changed_one","changed_two","n1","n2"]', 'objective.2.source=["one","two","one","two"]')
+NEXT = tuple(f"slots.{slot}.view=next" for slot in CHANGED)
+JOINT = ("generator.mode=joint", "generator.slot=encoder")
+MASKED = (
+    *(f"slots.{slot}.corruption=bert" for slot in CHANGED),
+    "objective.2.target=masked",
+    "objective.2.classes=1",
+    "objective.2.reduction=mean",
+)
+CORRECTED = ("objective.2.target=corrected", "objective.2.classes=1", "objective.2.reduction=mean")
+SHARED = ('readers.one={use="decoder"}', *(f"objective.{number}.reader=one" for number in range(4, 9)))
+
+CASES: dict[str, tuple[str, tuple[str, ...], Callable[[Scene], Terms]]] = {
+    "mlm": ("mlm", (), of_mlm),
+    "rom": ("rom", (), of_mlm),
+    "condenser": ("condenser", (), of_condenser),
+    "cocondenser": ("cocondenser", (), of_cocondenser),
+    "corom": ("corom", (), of_cocondenser),
+    "qac-cocondenser": ("qac-cocondenser", (), of_cocondenser),
+    "qac-cocondenser-mixed": ("qac-cocondenser-mixed", ("slots.b.draw=example",), of_cocondenser),
+    "cotmae": ("cotmae", (), of_cotmae),
+    "qac-cotmae": ("qac-cotmae", (), of_cotmae),
+    "qac-cotmae-mixed": ("qac-cotmae-mixed", ("slots.context.draw=example",), of_cotmae),
+    "qac-cotmae-released": ("qac-cotmae-released", (), of_causal),
+    "retromae": ("retromae", (), of_retromae),
+    "simlm": ("simlm", (), of_simlm),
+    "simlm-mlm": ("simlm-mlm", (), of_simlm_mlm),
+    "simlm-rtd": ("simlm-rtd", (), of_simlm_rtd),
+    "simlm-ae": ("simlm-ae", (), of_simlm_ae),
+    "simlm, joint generator": ("simlm", JOINT, of_simlm_joint),
+    "condenser, titles": ("condenser", ("title=segment",), of_condenser),
+    "retromae, titles": ("retromae", ("title=segment",), of_retromae),
+    "master": ("master", (), of_master),
+    "master-printed": ("master-printed", (), of_master),
+    "master, one decoder": ("master", SHARED, of_master),
+    "simcse": ("simcse", (), of_simcse),
+    "diffcse": ("diffcse-sts-bert", (), of_diffcse),
+    "diffcse, only masked": ("diffcse-sts-bert", ("generator.scope=masked", "generator.decode=sample"), of_diffcse),
+    "diffcse, mean of what is there": (
+        "diffcse-sts-bert",
+        ("objective.2.reduction=mean",),
+        lambda scene: of_diffcse(scene, reduction="mean_valid"),
+    ),
+    "diffcse, sum": (
+        "diffcse-transfer-roberta",
+        ("objective.2.reduction=sum",),
+        lambda scene: of_diffcse(scene, reduction="sum", weight=0.05),
+    ),
+    "diffcse, inserted": ("diffcse-sts-bert", INSERTED, of_diffcse),
+    "diffcse, deleted": ("diffcse-sts-bert", DELETED, of_diffcse),
+    "diffcse, conditional mlm": ("diffcse-sts-bert", MASKED, lambda scene: of_words(scene, corrected=False)),
+    "diffcse, corrective": ("diffcse-sts-bert", CORRECTED, lambda scene: of_words(scene, corrected=True)),
+    "diffcse, no batch norm": ("diffcse-sts-bert", ("projectors.head.kind=tanh",), of_diffcse),
+    "diffcse, next sentence": ("diffcse-sts-bert", NEXT, of_diffcse),
+    "diffcse, same and next sentence": (
+        "diffcse-sts-bert",
+        BOTH,
+        lambda scene: of_diffcse(scene, slots=(*CHANGED, "n1", "n2")),
+    ),
+    "diffcse, all": ("diffcse-sts-bert", ANY, of_diffcse),
+    "diffcse, as negative": (
+        "diffcse-sts-bert",
+        (*OTHERS, 'objective.1.extra_negatives=["other"]'),
+        lambda scene: of_diffcse(scene, augmented=ids_of(scene, "other")[0], augmented_as="negative"),
+    ),
+    "diffcse, as positive": (
+        "diffcse-sts-bert",
+        (*OTHERS, 'objective.1.extra_positives=["other"]'),
+        lambda scene: of_diffcse(scene, augmented=ids_of(scene, "other")[0], augmented_as="positive"),
+    ),
+    "crop": ("crop", (), lambda scene: of_in_batch(scene, temperature=0.05)),
+    "ict": ("ict", (), lambda scene: of_in_batch(scene, temperature=1.0)),
+    "mixture-example": ("mixture-example", (), of_mixture),
+}
+DROPPED = {"cpr": {"mlm", "mlm_npr", "npr", "dor", "gor"}, "por": {"mlm", "mlm_cmp", "mlm_npr", "mkp", "cmp", "npr"}}
+WITH_GAPS = {"qac-cocondenser": "b", "cotmae": "context", "qac-cotmae": "context", "qac-cotmae-released": "context"}
+WITH_GAPS |= {"master": "next", "master-printed": "next", "mixture-example": "query", "ict": "query"}
+WITH_GAPS |= {"diffcse, next sentence": "changed_one", "diffcse, same and next sentence": "n1"}
+
+
+def agree(found: Terms, expected: Terms) -> None:
+    assert found.keys() == expected.keys()
+    for name in expected:
+        assert found[name].item() == pytest.approx(expected[name].item(), abs=2e-5, rel=5e-5), name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_preset_says_what_its_reference_says(case: str, world: World):
+    preset, changes, reference = CASES[case]
+    scene = Scene(world.stage(preset, *changes).redrawn())
+    gap = WITH_GAPS.get(case) or WITH_GAPS.get(preset)
+    assert gap is None or 0 < len(scene.rows(gap)) < ROWS  # some examples lack it, and not all
+    assert len({len(text.original) for text in scene.texts(next(iter(scene.batch)))}) > 2
+    with torch.no_grad():
+        agree(scene.stage.terms(scene.batch), reference(scene))
+
+
+@pytest.mark.parametrize("preset", ["simcse", "diffcse-sts-bert"])
+def test_in_training_batch_norm_takes_the_statistics_of_both_views_together(preset: str, world: World):
+    """DiffCSE's released code projects both views as one batch; without dropout, only their texts differ here."""
+    changes = ('slots.two={view="passage", corruption="deleted", rate=0.3}', "projectors.head.kind=bn")
+    scene = Scene(world.stage(preset, *changes).redrawn().without_dropout())
+    scene.network.train()
+    found = scene.stage.terms(scene.batch)
+    if preset == "simcse":
+        expected = simcse(scene.model, modules(scene), ids_of(scene, "one", "two"))
+    else:
+        expected = of_diffcse(scene, running=False)
+    agree(found, expected)
+
+
+@pytest.mark.parametrize("group", DROPPED)
+def test_master_without_a_group_keeps_the_other_terms(group: str, world: World):
+    scene = Scene(world.stage("master", drop=[group]).redrawn())
+    with torch.no_grad():
+        found = scene.stage.terms(scene.batch)
+        agree(found, of_master(scene))
+    assert found.keys() == DROPPED[group] | {"total"}
+
+
+@pytest.mark.parametrize("case", ["simlm", "cocondenser", "qac-cotmae", "diffcse, mean of what is there"])
+def test_gradients_are_those_of_the_reference(case: str, world: World):
+    preset, changes, reference = CASES[case]
+    scene = Scene(world.stage(preset, *changes).redrawn())
+    found = gradients(scene.stage, scene.stage.terms(scene.batch)["total"])
+    expected = gradients(scene.stage, reference(scene)["total"])
+    assert sum(float(slope.abs().sum()) > 0 for slope in expected.values()) > 60
+    for name, slope in expected.items():
+        scale = max(1.0, float(slope.abs().max()))
+        assert float((found[name] - slope).abs().max()) < 1e-4 * scale, name

@@ -1,0 +1,140 @@
+"""DiffCSE beside the training of a retriever (methods, section 5.11)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from drtk.errors import MismatchError
+from drtk.pretraining.auxiliary import WithAuxiliary, diffcse_network, slot_of
+from drtk.pretraining.batch import SlotBatch
+from drtk.training.retriever import start_towers
+from tests.finetuning import Stage, settings_of
+from tests.pretraining import widely
+from tests.tiny import tiny_model
+
+SIZE = {"batch": 4, "negatives": 1, "passage_length": 24, "query_length": 16, "aux": "diffcse"}
+PRESET = "dpr-nq-roberta-shared"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from drtk.models.lm_head import load_masked_lm, save_lm_head
+
+    folder = tmp_path_factory.mktemp("aux")
+    tiny_model(folder / "model", pooling="cls")
+    generator = tiny_model(folder / "generator", seed=5, layers=1)
+    _, head, _ = load_masked_lm(generator)
+    widely(head, seed=4)
+    save_lm_head(head, generator)
+    return folder
+
+
+def stage_of(place: Path, **changes: Any) -> Stage:
+    generator = {"aux_generator": str(place / "generator")} if changes.get("aux") != "none" else {}
+    return Stage.of(place / "model", settings_of(PRESET, **SIZE | generator | changes))
+
+
+def learner(stage: Stage) -> WithAuxiliary:
+    assert isinstance(stage.model, WithAuxiliary)
+    return stage.model
+
+
+class Said(nn.Module):
+    """Two classes' logits at every position, whatever is asked."""
+
+    def __init__(self, shares: Tensor) -> None:
+        super().__init__()
+        self.logits = torch.stack([shares, 1 - shares], dim=1).log()
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.logits
+
+
+@pytest.mark.parametrize(("reduction", "answer"), [("mean", 0.299001), ("sum", 1.196005), ("mean_all", 0.216432)])
+def test_the_known_answer_comes_out_of_the_preset(place: Path, reduction: str, answer: float):
+    # P(original) .9 .8 .3 .6, the third replaced: .105361 .223144 .356675 .510826; two pads at .95: .051293 each
+    model = learner(stage_of(place, aux_reduction=reduction))
+    shares = torch.tensor([0.9, 0.8, 0.3, 0.6, 0.95, 0.95])[: 6 if reduction == "mean_all" else 4]
+    recovery: Any = model.network.recoveries["diffcse_query"]
+    recovery.target.head = Said(shares)
+    clean = torch.tensor([[2, 10, 10, 3, 0, 0]])
+    attention = torch.tensor([[1, 1, 1, 1, 0, 0]])
+    content = torch.tensor([[False, True, True, False, False, False]])
+    hidden = torch.tensor([[False, False, True, False, False, False]])
+    given = clean.clone()
+    given[0, 2] = 11
+    slot = SlotBatch(
+        clean, given, attention, content, hidden, torch.tensor([True])
+    )  # no noise: as the generator left it
+    found = model.term("query", slot, torch.zeros(1, 32), model.count("query", slot))
+    assert found["diffcse_query"].item() == pytest.approx(answer, abs=1e-5)
+
+
+def test_an_undecided_discriminator_costs_ln_2_a_token(place: Path):
+    stage = stage_of(place)
+    recovery: Any = learner(stage).network.recoveries["diffcse_passage"]
+    for weight in recovery.target.head.parameters():
+        weight.data.zero_()
+    *_, terms = stage.model(**model_inputs(stage))
+    assert terms["diffcse_query"].item() == pytest.approx(0.693147, abs=2e-6)  # one head for both
+    assert terms["diffcse_passage"].item() == pytest.approx(0.693147, abs=2e-6)
+
+
+def model_inputs(stage: Stage) -> dict[str, Tensor]:
+    inputs = stage.inputs(range(4))
+    inputs.pop("passage_numbers")
+    return inputs
+
+
+def test_the_encoder_runs_once_a_text_and_the_discriminator_is_told_its_vector(place: Path):
+    stage = stage_of(place)
+    calls = []
+    encoder: Any = stage.towers["passage"].encoder
+    encoder.backbone.register_forward_hook(lambda *given: calls.append(len(given[2].last_hidden_state)))
+    queries, passages, terms = stage.model(**model_inputs(stage))
+    assert sum(calls) == 4 + 8
+    slopes = torch.autograd.grad(sum(terms.values()), [queries, passages], retain_graph=True)
+    assert all(float(slope.abs().sum()) > 0 for slope in slopes)  # the gradient reaches the encoder through the vector
+    inside = dict(learner(stage).network.named_parameters())
+    assert inside
+    assert all(name.startswith("recoveries.") for name in inside)  # the generator is neither trained nor saved
+
+
+def test_vectors_and_their_loss_are_those_without_the_task(place: Path):
+    with_task, plain = stage_of(place), stage_of(place, aux="none")
+    inputs = model_inputs(with_task)
+    queries, passages, _ = with_task.model(**inputs)
+    theirs = plain.model(**{name: value for name, value in inputs.items() if not name.startswith("aux_")})
+    torch.testing.assert_close(queries, theirs[0])
+    torch.testing.assert_close(passages, theirs[1])
+
+
+def test_draws_depend_on_the_example_and_not_on_the_batch(place: Path):
+    stage = stage_of(place)
+    whole, part = stage.inputs(range(4)), stage.inputs([2])
+    for role, rows in (("query", slice(2, 3)), ("passage", slice(4, 6))):
+        width = part[f"{role}_input_ids"].shape[1]
+        for name in ("given", "hidden", "content"):
+            torch.testing.assert_close(whole[f"aux_{role}_{name}"][rows, :width], part[f"aux_{role}_{name}"])
+    slot = slot_of(whole, "passage")
+    share = slot.hidden.sum().item() / slot.content.sum().item()
+    assert 0.1 < share < 0.5  # of 30%
+    assert not bool((slot.hidden & ~slot.content).any())
+    again = stage.inputs(range(12, 16))  # other epochs mask otherwise: 12 examples in three batches of four
+    same = [np.array_equal(a, b) for a, b in zip(again["aux_query_hidden"], whole["aux_query_hidden"], strict=True)]
+    assert not all(same)
+
+
+def test_what_it_cannot_work_with_is_told(place: Path, tmp_path: Path):
+    settings = settings_of(PRESET, **SIZE | {"aux_generator": str(place / "generator"), "pooling": "cls+mean"})
+    with pytest.raises(MismatchError, match="the passage encoder's are 64 wide, its tokens 32"):
+        diffcse_network(start_towers(str(place / "model"), settings), settings, seed=1)
+    other = tiny_model(tmp_path / "other")
+    with pytest.raises(MismatchError, match="has no language-model head"):
+        stage_of(place, aux_generator=str(other))

@@ -1,0 +1,327 @@
+"""Compositions from TOML: what they come to, and the one line that tells what is wrong with one."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drtk.config import load_preset, preset_names
+from drtk.errors import UsageError
+from drtk.pretraining import composition as parts
+from drtk.pretraining import parse as coherence
+from drtk.pretraining import parse as composing
+from drtk.pretraining.composition import Composition, Contrast, Generator, Projector, Reader, Recover
+from drtk.pretraining.parse import composition, with_changes
+
+FILES = [str(module.__file__) for module in (composing, coherence, parts)]
+PRETRAINING = [name for name in preset_names() if load_preset(name).command == "pretrain"]
+
+SLOTS = """
+[slots]
+one = { view = "passage", masking = "whole-word", rate = 0.3, corruption = "bert" }
+two = { view = "passage", masking = "extension", of = "one", rate = 0.5, corruption = "mask" }
+plain = { view = "passage" }
+"""
+MLM = """
+[[objective]]
+use = "recover"
+reader = "encoder"
+slot = "one"
+name = "mlm"
+group = "words"
+"""
+CONTRAST = """
+[[objective]]
+use = "contrast"
+a = "one"
+b = "plain"
+name = "contrast"
+"""
+DECODER = """
+[[objective]]
+use = "recover"
+reader = { use = "decoder", layers = 1 }
+slot = "two"
+source = "one"
+name = "decoder"
+"""
+
+
+def made(*parts: str) -> Composition:
+    return composition(tomllib.loads("".join(parts)), "mine.toml")
+
+
+def complaint(*parts: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        made(*parts)
+    text = str(caught.value)
+    assert text.startswith("mine.toml: ")
+    assert "\n" not in text
+    return text.removeprefix("mine.toml: ")
+
+
+def test_a_composition_is_its_slots_readers_and_objectives() -> None:
+    found = made(SLOTS, MLM, DECODER, CONTRAST)
+    assert list(found.slots) == ["one", "two", "plain"]
+    assert found.slots["one"].view == ("passage",)
+    assert [each.name for each in found.objectives] == ["mlm", "decoder", "contrast"]
+    mlm, decoder, contrast = found.objectives
+    assert isinstance(mlm, Recover)
+    assert isinstance(decoder, Recover)
+    assert isinstance(contrast, Contrast)
+    assert found.readers[decoder.reader] == Reader("decoder", {"layers": 1})
+    assert (decoder.source, decoder.weight, decoder.target) == (("one",), 1.0, "masked")
+    assert found.slots_of(decoder) == ["two", "one"]
+    assert found.slots_of(contrast) == ["one", "plain"]
+
+
+def test_a_slot_nobody_looks_at_is_left_out_and_asks_the_corpus_for_nothing() -> None:
+    queries = '[slots.queries]\nview = "query"\n'
+    assert list(made(SLOTS, queries, MLM).slots) == ["one"]
+
+
+def test_what_a_slot_does_not_know_is_its_views_or_its_maskings() -> None:
+    found = made(
+        '[slots]\nq = { view = "query", limit = 5, masking = { use = "rom", scale = "sum" }, rate = 0.1 }\n',
+        MLM.replace('"one"', '"q"'),
+    )
+    assert found.slots["q"].view_options == {"limit": 5}
+    assert (found.slots["q"].masking, found.slots["q"].masking_options) == ("rom", {"scale": "sum"})
+
+
+def test_objectives_without_a_name_get_one_of_their_own() -> None:
+    nameless = MLM.replace('name = "mlm"\n', "")
+    found = made(SLOTS, nameless, nameless, CONTRAST.replace('name = "contrast"\n', ""))
+    assert [each.name for each in found.objectives] == ["one_masked", "one_masked_2", "contrast"]
+
+
+def test_two_objectives_may_share_a_reader_by_its_name() -> None:
+    shared = '[readers]\nmine = { use = "decoder", layers = 2 }\n'
+    by_name = DECODER.replace('{ use = "decoder", layers = 1 }', '"mine"')
+    found = made(SLOTS, shared, by_name, by_name.replace('name = "decoder"', 'name = "again"'))
+    assert [each.reader for each in found.objectives if isinstance(each, Recover)] == ["mine", "mine"]
+    assert found.readers == {"mine": Reader("decoder", {"layers": 2})}
+
+
+WRONG = {
+    "no objective": ((SLOTS,), "has no [[objective]]"),
+    "objectives as a table": ((SLOTS, '[objective]\nuse = "recover"\n'), "objectives are a list of tables: [[objective]]"),
+    "slots as a list": (('slots = ["one"]\n', MLM), "[slots] must hold tables"),
+    "a slot as a name": (('[slots]\none = "passage"\n', MLM), "[slots] must hold tables"),
+    "a slot without a view": (("[slots]\none = { rate = 0.3 }\n", MLM), "[slots.one]: lacks 'view'"),
+    "a key nobody knows": (("colour = 3\n", SLOTS, MLM), "unknown key 'colour'; choose from crop, example, pooling, title"),
+    "a choice there is not": (('title = "first"\n', SLOTS, MLM), "title: 'first' is not one of none, join, sep, segment"),
+    "a rate above 1": (('[slots]\none = { view = "passage", rate = 1.5 }\n', MLM), "[slots.one]: rate 1.5 is not between 0 and 1"),
+    "a rate that is a word": (('[slots]\none = { view = "passage", rate = "half" }\n', MLM), "[slots.one]: rate: expected float, found 'half'"),
+    "a rate that is true": (('[slots]\none = { view = "passage", rate = true }\n', MLM), "[slots.one]: rate: expected float, found True"),
+    "no view at all": (("[slots]\none = { view = [] }\n", MLM), "[slots.one]: view: expected a name or a list of names, found []"),
+    "views that are numbers": (("[slots]\none = { view = [1] }\n", MLM), "[slots.one]: view: expected a name or a list of names, found [1]"),
+    "corruption without masking": (('[slots]\none = { view = "passage", corruption = "bert" }\n', MLM), "[slots.one]: corruption 'bert' needs a masking"),
+    "any edit without masking": (('[slots]\none = { view = "passage", corruption = "any" }\n', MLM), "[slots.one]: corruption 'any' needs a masking"),
+    "a slot without room": (('[slots]\none = { view = "passage", max_length = 2 }\n', MLM), "[slots.one]: max_length 2 has no room for a token between the special ones"),
+    "a slot that refers to none": ((SLOTS.replace('of = "one"', 'of = "zero"'), MLM), "[slots.two] of: there is no slot 'zero'; choose from one, plain, two"),
+    "a slot that refers to another view": ((SLOTS.replace('two = { view = "passage"', 'two = { view = "next"'), MLM), "[slots.two] refers to 'one', which reads another view"),
+    "a circle": (
+        (SLOTS.replace('one = { view = "passage",', 'one = { view = "passage", of = "two",'), MLM),
+        "slots one -> two -> one refer to each other in a circle",
+    ),
+    "a slot that refers to itself": ((SLOTS.replace('of = "one"', 'of = "two"'), MLM), "slots two -> two refer to each other in a circle"),
+    "replaced without a generator": ((SLOTS.replace('"bert"', '"replaced"'), MLM), "[slots.one] needs tokens to put in, but there is no [generator]"),
+    "inserted without a generator": ((SLOTS.replace('"bert"', '"inserted"'), CONTRAST), "[slots.one] needs tokens to put in, but there is no [generator]"),
+    "a generator as a name": (('generator = "bert"\n', SLOTS, MLM), "[generator]: must be a table, found 'bert'"),
+    "a generator with another mode": (('[generator]\nmode = "thawed"\n', SLOTS, MLM), "[generator]: mode: 'thawed' is not one of frozen, joint"),
+    "a joint generator of no slot": (('[generator]\nmode = "joint"\n', SLOTS, MLM), "[generator] of mode \"joint\" lacks 'slot': the one whose hidden tokens it learns"),
+    "a joint generator of no such slot": (('[generator]\nmode = "joint"\nslot = "zero"\n', SLOTS, MLM), "[generator] slot: there is no slot 'zero'; choose from one, plain, two"),
+    "a joint generator of a plain slot": (('[generator]\nmode = "joint"\nslot = "plain"\n', SLOTS, MLM, CONTRAST), "[generator] slot: nothing in slot 'plain' is covered, so nothing is learnt"),
+    "a frozen generator that begins at random": (('[generator]\ninit = "random"\n', SLOTS, MLM), "[generator] init: 'random' is how one of mode \"joint\" begins; a frozen one is its model"),
+    "a slot and itself": ((SLOTS, CONTRAST.replace('"plain"', '"one"')), "objective 'contrast': slot 'one' is compared with itself; two readings are two slots"),
+    "oneself among the negatives": ((SLOTS, CONTRAST, 'extra_negatives = ["two", "plain"]\n'), "objective 'contrast': slot 'plain' is compared with itself; two readings are two slots"),
+    "a projector of nothing": (('[projectors]\nhead = { slots = ["one"] }\n', SLOTS, MLM, 'projector = "head"\n'), "objective 'mlm': a projector is for the vector of a 'source'"),
+    "classes of words": ((SLOTS, MLM, "classes = 2\n"), "objective 'mlm': 'classes' are of target \"edited\" alone"),
+    "a mean of words over padding": ((SLOTS, MLM, 'reduction = "mean_all"\n'), "objective 'mlm': reduction 'mean_all' is of target \"edited\" alone"),
+    "another objective": ((SLOTS, MLM.replace("recover", "discover")), "objective 1: unknown objective 'discover'; choose from recover, contrast"),
+    "no kind of objective": ((SLOTS, MLM.replace('use = "recover"\n', "")), "objective 1: unknown objective 'None'; choose from recover, contrast"),
+    "a key of an objective": ((SLOTS, MLM, "wieght = 2.0\n"), "objective 1: unknown key 'wieght'; choose from "),
+    "an objective without a reader": ((SLOTS, MLM.replace('reader = "encoder"\n', "")), "objective 1: lacks 'reader'"),
+    "a reader without a kind": ((SLOTS, MLM.replace('"encoder"', "{ layers = 2 }")), 'objective 1: names no reader: use = "decoder"'),
+    "a reader that is a number": ((SLOTS, MLM.replace('"encoder"', "2")), 'objective 1: names no reader: use = "decoder"'),
+    "an objective of no slot": ((SLOTS, MLM.replace('slot = "one"\n', "")), "objective 1: lacks 'slot'"),
+    "an objective of another slot": ((SLOTS, MLM.replace('"one"', '"three"')), "objective 'mlm': there is no slot 'three'; choose from one, plain, two"),
+    "a source there is not": ((SLOTS, DECODER.replace('source = "one"', 'source = "zero"')), "objective 'decoder': there is no slot 'zero'; choose from one, plain, two"),
+    "a contrast with nobody": ((SLOTS, CONTRAST.replace('b = "plain"\n', "")), "objective 1: lacks 'b'"),
+    "a temperature of 0": ((SLOTS, CONTRAST, "temperature = 0\n"), "objective 'contrast': temperature 0.0 is not above 0"),
+    "a temperature that is no number": ((SLOTS, CONTRAST, "temperature = nan\n"), "objective 1: temperature: nan is not a number to compute with"),
+    "a weight without end": ((SLOTS, MLM, "weight = inf\n"), "objective 1: weight: inf is not a number to compute with"),
+    "a weight below 0": ((SLOTS, MLM, "weight = -1\n"), "objective 'mlm': weight -1.0 is below 0"),
+    "a name with a dot": ((SLOTS, MLM.replace('"mlm"', '"m.l.m"')), "'m.l.m' is no name: letters, digits, _ and - are"),
+    "a name twice": ((SLOTS, MLM, MLM), "two objectives are called 'mlm'"),
+    "a projector there is not": ((SLOTS, CONTRAST, 'projector = "head"\n'), "objective 'contrast': there is no projector 'head'; there are none"),
+    "a projector of other slots": (
+        ('[projectors]\nhead = { slots = ["one"] }\n', SLOTS, CONTRAST, 'projector = "head"\n'),
+        "objective 'contrast': projector 'head' leaves out slot 'plain'",
+    ),
+    "a projector of no such slot": (('[projectors]\nhead = { slots = ["zero"] }\n', SLOTS, MLM), "[projectors.head]: there is no slot 'zero'; choose from one, plain, two"),
+    "too many sources": ((SLOTS, DECODER.replace('source = "one"', 'source = ["one", "plain"]')), "objective 'decoder': as many sources as slots are wanted, or one"),
+    "nothing edited": ((SLOTS, MLM, 'target = "edited"\n'), "objective 'mlm': nothing in slot 'one' is edited"),
+    "a mask of no other slot": ((SLOTS.replace('of = "one", ', ""), MLM), "[slots.two] is masked by 'extension' of another slot: of = "),
+    "less than what is extended": ((SLOTS.replace("0.5", "0.2"), MLM), "[slots.two]: rate 0.2 is less than the 0.3 of 'one', which it extends"),
+    "nothing masked": ((SLOTS, MLM.replace('"one"', '"plain"')), "objective 'mlm': nothing in slot 'plain' is masked"),
+    "other tokens than its view": (
+        ('[slots]\none = { view = "passage", corruption = "deleted", rate = 0.3 }\n', MLM, 'target = "all"\n'),
+        "objective 'mlm': slot 'one' has other tokens than its view",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_meant_is_told_in_one_line_with_its_place(case: str) -> None:
+    parts, told = WRONG[case]
+    assert complaint(*parts).startswith(told)
+
+
+@pytest.mark.parametrize("name", PRETRAINING)
+def test_every_shipped_preset_is_a_composition(name: str) -> None:
+    found = composition(load_preset(name).content, name)
+    assert all(each.name for each in found.objectives)
+    used = {slot for each in found.objectives for slot in found.slots_of(each)}
+    used |= {slot.of for slot in found.slots.values()}
+    assert set(found.slots) <= used | {""}, "a slot nobody looks at"
+
+
+CONTENT: dict[str, Any] = tomllib.loads(SLOTS + MLM + DECODER + CONTRAST) | {"name": "mine.toml"}
+
+
+@pytest.mark.parametrize(
+    ("change", "look", "value"),
+    [
+        ("slots.one.rate=0.4", lambda found: found.slots["one"].rate, 0.4),
+        ("slots.two.rate=1", lambda found: found.slots["two"].rate, 1.0),
+        ("slots.plain.limit=5", lambda found: found.slots["plain"].view_options, {"limit": 5}),
+        ("slots.plain.view=[\"passage\", \"next\"]", lambda found: found.slots["plain"].view, ("passage", "next")),
+        ("slots.one.view=next", None, None),
+        ("objective.2.weight=0.5", lambda found: found.objectives[1].weight, 0.5),
+        ("objective.decoder.weight=0.5", lambda found: found.objectives[1].weight, 0.5),
+        ("objective.decoder.reader.layers=3", lambda found: found.readers["reader 2"].options, {"layers": 3}),
+        ("title=segment", lambda found: found.title, "segment"),
+        ("projectors.head={slots=[\"one\"], kind=\"none\"}", lambda found: found.projectors["head"], Projector(("one",), "none")),
+    ],
+)  # fmt: skip
+def test_a_change_reaches_its_place_and_leaves_the_preset_as_it_was(change: str, look: Any, value: Any) -> None:
+    before = repr(CONTENT)
+    changed = with_changes(CONTENT, [change])
+    assert repr(CONTENT) == before
+    if look is None:  # two reads the view of one, which is another now
+        with pytest.raises(UsageError, match="reads another view"):
+            composition(changed, "mine.toml")
+    else:
+        assert look(composition(changed, "mine.toml")) == value
+
+
+def test_changes_are_made_in_their_order() -> None:
+    changes = ['slots.more={view="next"}', "slots.more.rate=0.2", "slots.more.rate=0.1", "objective.contrast.b=more"]
+    assert composition(with_changes(CONTENT, changes), "x").slots["more"].rate == 0.1
+
+
+CHANGES_WRONG = {
+    "no value": ("slots.one.rate", "--set slots.one.rate: is not PATH=VALUE"),
+    "no such number": ("objective.4.weight=1", "--set objective.4.weight: there is no '4'; choose from 1, 2, 3, contrast, decoder, mlm"),
+    "the number 0": ("objective.0.weight=1", "--set objective.0.weight: there is no '0'; choose from 1, 2, 3, contrast, decoder, mlm"),
+    "no such name": ("objective.mkp.weight=1", "--set objective.mkp.weight: there is no 'mkp'; choose from 1, 2, 3, contrast, decoder, mlm"),
+    "no such table": ("slot.one.rate=0.4", "--set slot.one.rate: there is no 'slot'; choose from generator, objective, projectors, readers, slots"),
+    "no such slot": ("slots.onne.rate=0.4", "--set slots.onne: there is no 'onne', and a new one needs a 'view'; choose from one, plain, two"),
+    "no such reader": ("readers.shared.layers=3", "--set readers.shared: there is no 'shared', and a new one needs a 'use'; there are none"),
+    "an objective as a whole": ("objective.2=1", "--set objective.2: name a setting of an objective: objective.1.weight"),
+    "parts of a number": ("slots.one.rate.high=1", "--set slots.one.rate.high: 'rate' is 0.3, which has no parts"),
+    "an option": ("settings.micro_batch=8", "--set settings.micro_batch: is an option of its own: --micro-batch"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CHANGES_WRONG)
+def test_a_change_that_leads_nowhere_is_told(case: str) -> None:
+    change, told = CHANGES_WRONG[case]
+    with pytest.raises(UsageError) as caught:
+        with_changes(CONTENT, [change])
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize("dropped", ["words", "mlm"])
+def test_an_objective_is_dropped_by_its_name_or_its_group_and_what_it_refers_to_stays(dropped: str) -> None:
+    left = made(SLOTS, MLM, DECODER).without([dropped])
+    assert [each.name for each in left.objectives] == ["decoder"]
+    assert list(left.slots) == ["one", "two"]  # 'plain' has nobody left; 'one' is the decoder's source
+
+
+def test_dropping_takes_slots_projectors_and_a_frozen_generator_along() -> None:
+    preset = load_preset("diffcse-sts-bert").content
+    left = composition(preset, "x").without(["difference"])
+    assert list(left.slots) == ["one", "two"]
+    assert left.generator is None
+    assert list(left.projectors) == ["head"]
+    alone = composition(preset, "x").without(["contrast"])
+    assert list(alone.slots) == ["one", "two", "changed_one", "changed_two"]
+    assert isinstance(alone.generator, Generator)
+
+
+def test_a_frozen_generator_that_nobody_asks_is_left_out_and_a_joint_one_stays() -> None:
+    masks = ["slots.encoder.corruption=mask", "slots.decoder.corruption=mask"]
+    simlm = load_preset("simlm").content
+    assert composition(with_changes(simlm, masks), "x").generator is None
+    joint = [*masks, "generator.mode=joint", "generator.slot=encoder"]
+    assert composition(with_changes(simlm, joint), "x").generator is not None
+
+
+DROPS_WRONG = [
+    "--drop decoders: no objective or group is called that; choose from decoder, mlm, words",
+    "--drop: nothing is left to train on",
+]
+
+
+@pytest.mark.parametrize(("dropped", "told"), [(["decoders"], DROPS_WRONG[0]), (["mlm", "decoder"], DROPS_WRONG[1])])
+def test_what_cannot_be_dropped_is_told(dropped: list[str], told: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        made(SLOTS, MLM, DECODER).without(dropped)
+    assert str(caught.value) == told
+
+
+def test_the_groups_of_master_are_those_of_its_table() -> None:
+    whole = composition(load_preset("master").content, "master")
+
+    def left(group: str) -> set[str]:
+        return {each.name for each in whole.without([group]).objectives}
+
+    every = {each.name for each in whole.objectives}
+    assert every - left("cpr") == {"mkp", "cmp", "mlm_cmp"}
+    assert every - left("rpr") == {"npr", "mlm_npr"}
+    assert every - left("por") == {"dor", "gor"}
+
+
+def raised_at(provoke: Callable[[], Any]) -> tuple[str, int]:
+    """The file and line, of those that read compositions, that raised."""
+    with pytest.raises(UsageError) as caught:
+        provoke()
+    return next(
+        (entry.filename, entry.lineno or 0)
+        for entry in reversed(traceback.extract_tb(caught.tb))
+        if entry.filename in FILES
+    )
+
+
+def test_every_complaint_there_is_has_a_case_here() -> None:
+    raising = [
+        {(file, line) for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+        for file in FILES
+        for node in ast.walk(ast.parse(Path(file).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Raise)
+    ]
+    assert len(raising) > 20
+    seen = {raised_at(partial(made, *given)) for given, _ in WRONG.values()}
+    seen |= {raised_at(partial(with_changes, CONTENT, [change])) for change, _ in CHANGES_WRONG.values()}
+    seen |= {raised_at(partial(made(SLOTS, MLM).without, dropped)) for dropped in (["other"], ["mlm"])}
+    assert [lines for lines in raising if not seen & lines] == []

@@ -1,0 +1,163 @@
+"""A step in parts is the step in one: gradients, counts and seeds (methods: sections 0.4 and 5.3)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from drtk.errors import DrtkError
+from drtk.pretraining.network import compared_terms
+from drtk.pretraining.trainer import shares
+from tests.pretraining import Stage, World, planted
+
+EXAMPLES = range(8)
+CACHED = {"cocondenser": (), "qac-cocondenser": (), "mixture-example": (), "simcse": ()}
+CACHED |= {"diffcse-sts-bert": ("projectors.head.kind=tanh",), "diffcse-transfer-bert": ("projectors.head.kind=none",)}
+
+
+def apart(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """The largest difference between two sets of gradients."""
+    assert found.keys() == expected.keys()
+    return max(float((found[name] - expected[name]).abs().max()) for name in expected)
+
+
+@pytest.mark.parametrize("preset", CACHED)
+def test_cached_gradients_are_those_of_the_whole_batch(preset: str, world: World, tmp_path: Path):
+    """Without batch norm a projector changes nothing about that."""
+    stage = world.stage(preset, *CACHED[preset], batch=8).without_dropout()
+    if stage.network.projectors:
+        stage.redrawn()  # or its vectors would be nearly alike
+    assert shares(replace(stage.material.settings, micro_batch=2), stage.network) == (8, 2)
+    trainer = stage.trainer(tmp_path)
+    loss, whole = stage.step(trainer, EXAMPLES, micro=8)
+    largest = max(float(slope.abs().max()) for slope in whole.values())
+    assert largest > 0.1
+    for micro in (1, 2, 3, 5, 7):
+        again, parts = stage.step(trainer, EXAMPLES, micro=micro)
+        assert again == pytest.approx(loss, abs=3e-5)
+        assert apart(parts, whole) < 3e-5 * max(1.0, largest)
+
+
+@pytest.mark.parametrize("preset", ["mlm", "simlm", "master", "retromae", "simlm-rtd"])
+def test_token_losses_in_parts_are_one_mean(preset: str, world: World, tmp_path: Path):
+    stage = world.stage(preset, batch=8).without_dropout()
+    trainer = stage.trainer(tmp_path)
+    loss, whole = stage.step(trainer, EXAMPLES, micro=8)
+    again, parts = stage.step(trainer, EXAMPLES, micro=3)
+    assert again == pytest.approx(loss, abs=3e-5)
+    assert apart(parts, whole) < 3e-5
+
+
+@pytest.mark.parametrize("preset", ["cocondenser", "mixture-example"])
+def test_with_dropout_they_are_those_of_one_graph_over_the_same_parts_and_seeds(
+    preset: str, world: World, tmp_path: Path
+):
+    stage = world.stage(preset, batch=8)
+    trainer = stage.trainer(tmp_path)
+    loss, found = stage.step(trainer, EXAMPLES, micro=3)
+    _, parted = stage.step(trainer, EXAMPLES, micro=4)  # other parts, other draws
+    assert apart(parted, found) > 1e-3
+    graph_loss, graph = in_one_graph(stage, trainer, micro=3)
+    assert graph_loss == pytest.approx(loss, abs=3e-5)
+    assert apart(found, graph) < 3e-5
+    trainer.state.global_step = 1  # and other draws in another step
+    assert apart(stage.step(trainer, EXAMPLES, micro=3)[1], found) > 1e-3
+
+
+def in_one_graph(stage: Stage, trainer, *, micro: int) -> tuple[float, dict[str, Tensor]]:
+    """Every part under its seed, nothing cached, and the contrast of all vectors at the end."""
+    network = stage.network
+    network.zero_grad()
+    parts = stage.material.parts(micro)(stage.seen(*EXAMPLES))["parts"]
+    assert len(parts) == 3
+    counts = {name: sum(network.counts(part)[name] for part in parts) for name in network.counts(parts[0])}
+    sums, vectors, present = [], [], []
+    for number, part in enumerate(parts):
+        trainer._seed(number)
+        outcome, found = network(part, counts)
+        sums.append(outcome.terms)
+        vectors.append(found)
+        present.append({name: part[name].present for name in found})
+    terms = {name: torch.stack([each[name] for each in sums]).sum() for name in sums[0]}
+    terms |= compared_terms(
+        network.composition,
+        {name: torch.cat([each[name] for each in vectors]) for name in vectors[0]},
+        {name: torch.cat([each[name] for each in present]) for name in present[0]},
+    )
+    loss = torch.stack([network.weights[name] * value for name, value in terms.items()]).sum()
+    loss.backward()
+    slopes = {name: weight.grad.clone() for name, weight in network.named_parameters() if weight.grad is not None}
+    return loss.item(), slopes
+
+
+@pytest.mark.parametrize("preset", ["simcse", "qac-cocondenser"])
+def test_a_pair_that_has_nothing_to_be_told_from_is_told_once(
+    preset: str, world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    stage = world.stage(preset, batch=8)
+    trainer = stage.trainer(tmp_path)
+    (contrast,) = (each.name for each in stage.network.composition.objectives if each.compares)
+    both = [at for at in range(40) if all(slot.present for slot in stage.seen(at)[0].slots.values())]
+    stage.step(trainer, both[:2], micro=1)
+    assert caplog.messages == []
+    for _ in range(2):
+        stage.step(trainer, both[:1], micro=1)
+    (told,) = caplog.messages
+    assert f"both texts of {contrast}, and nothing to tell them from: the loss is 0 there" in told
+
+
+def test_parts_weigh_by_their_tokens(world: World, tmp_path: Path):
+    """3 tokens of loss 2.0 in one part and 1 of loss 1.0 in the other: 1.75, not 1.5."""
+    stage = world.stage("mlm", "slots.passage.rate=0.2")
+    trainer = stage.trainer(tmp_path)
+    numbers = sorted(range(40), key=lambda at: int(stage.seen(at)[0].slots["passage"].hidden.sum()))
+    three = next(at for at in numbers if stage.seen(at)[0].slots["passage"].hidden.sum() == 3)
+    one = numbers[0]
+    assert int(stage.seen(one)[0].slots["passage"].hidden.sum()) == 1
+    inputs = stage.material.parts(1)(stage.seen(three, one))
+    assert len(inputs["parts"]) == 2
+    for part in inputs["parts"]:  # so that the head can say the same of all
+        part["passage"].clean[part["passage"].hidden] = 10
+    planted(stage, [math.exp(-2)] * 3, [math.exp(-1)])
+    assert float(trainer.training_step(stage.network, inputs)) == pytest.approx(1.75, abs=1e-5)
+
+
+def test_a_sum_is_no_smaller_in_parts(world: World, tmp_path: Path):
+    stage = world.stage(
+        "simlm-rtd", "objective.1.reduction=sum", "objective.2.reduction=sum", batch=8
+    ).without_dropout()
+    trainer = stage.trainer(tmp_path)
+    loss, whole = stage.step(trainer, EXAMPLES, micro=8)
+    assert loss > 20  # about 2 ln 2 for each of many tokens
+    again, parts = stage.step(trainer, EXAMPLES, micro=3)
+    assert again == pytest.approx(loss, rel=1e-5)
+    scale = max(float(slope.abs().max()) for slope in whole.values())
+    assert apart(parts, whole) < 3e-5 * max(1.0, scale)
+
+
+@pytest.mark.parametrize("micro", [8, 3])
+def test_a_loss_that_is_no_number_names_its_term_and_passages(micro: int, world: World, tmp_path: Path):
+    stage = world.stage("cocondenser", batch=8).without_dropout()
+    with torch.no_grad():
+        stage.network.backbone.encoder.layer[-1].output.LayerNorm.bias[0] = 1e30  # dot products beyond float32
+    with pytest.raises(DrtkError, match=r"the loss \(.*contrast.*\) is nan at step 1, on passages d\d+#0"):
+        stage.step(stage.trainer(tmp_path), EXAMPLES, micro=micro)
+
+
+def test_shares_of_replaced_and_masked_stop_words_are_over_all_parts(world: World, tmp_path: Path):
+    stage = world.stage("simlm", batch=8)
+    trainer = stage.trainer(tmp_path)
+    stage.step(trainer, EXAMPLES, micro=8)
+    whole = {name: value.tolist() for name, value in trainer._facts.items()}
+    trainer._facts.clear()
+    stage.step(trainer, EXAMPLES, micro=3)
+    assert {name: value.tolist() for name, value in trainer._facts.items()} == whole
+    changed, of = whole["encoder_replaced"]
+    slot = stage.batch(*EXAMPLES)["encoder"]
+    assert of == int(slot.content.sum())
+    assert 0 < changed <= int(slot.hidden.sum())  # fewer where a draw is the original

@@ -1,0 +1,341 @@
+"""What each reader sees and does not see, what it adds, and where its gradients go (methods: sections 5.0 to 5.10)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from drtk.errors import MismatchError
+from drtk.losses.language import token_losses_sum
+from drtk.models.backbone import Anatomy
+from drtk.models.lm_head import LMHead
+from drtk.pretraining.decoders import READERS
+from drtk.pretraining.decoders.causal import CausalReader
+from drtk.pretraining.decoders.transformer import Condenser
+from drtk.pretraining.decoders.two_stream import TwoStream, allowed
+from tests.families import FAMILIES, Slot, masked_lm, padded
+
+ABSOLUTE = [family for family in FAMILIES if family != "modernbert"]
+SERVED = [(name, family) for name in READERS for family in (ABSOLUTE if name in ("causal", "two-stream") else FAMILIES)]
+
+
+def anatomy_of(family: str = "bert", **changes: Any) -> Anatomy:
+    model = masked_lm(family, **changes)
+    return Anatomy(getattr(model, model.base_model_prefix))
+
+
+def reader(name: str, anatomy: Anatomy, **options: Any) -> Any:
+    torch.manual_seed(5)
+    return READERS.load(name)(anatomy, **options).eval()
+
+
+def slot(anatomy: Anatomy, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -> Slot:
+    ids, attention = padded(anatomy.backbone, lengths=lengths, seed=seed)
+    return Slot(anatomy, ids, attention)
+
+
+def vector(batch: int = 3, *, seed: int = 1) -> Tensor:
+    return torch.randn(batch, 32, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(("name", "family"), SERVED)
+@torch.no_grad()
+def test_states_of_every_token_which_padding_does_not_touch(name: str, family: str) -> None:
+    anatomy = anatomy_of(family)
+    read = reader(name, anatomy)
+    short = slot(anatomy)
+    longer = Slot(
+        anatomy,
+        torch.cat([short.ids, torch.full((3, 2), 41)], dim=1),
+        torch.cat([short.attention, torch.zeros(3, 2, dtype=torch.long)], dim=1),
+    )
+    found, more = read(short, vector()), read(longer, vector())
+    assert found.shape == (3, 9, 32)
+    real = short.attention.bool()
+    torch.testing.assert_close(more[:, :9][real], found[real])
+
+
+@pytest.mark.parametrize(("name", "family"), SERVED)
+@torch.no_grad()
+def test_a_row_does_not_see_the_other_rows(name: str, family: str) -> None:
+    anatomy = anatomy_of(family)
+    read = reader(name, anatomy)
+    one = slot(anatomy, lengths=(7, 7, 7))
+    turned = Slot(anatomy, one.ids.flip(0), one.attention)
+    torch.testing.assert_close(read(turned, vector().flip(0)).flip(0), read(one, vector()))
+
+
+@pytest.mark.parametrize(("name", "family"), SERVED)
+def test_all_its_parameters_are_trained_and_none_is_the_encoders(name: str, family: str) -> None:
+    anatomy = anatomy_of(family)
+    read = reader(name, anatomy)
+    read(slot(anatomy), vector()).square().sum().backward()
+    own = dict(read.named_parameters())
+    assert all(parameter.grad is not None for parameter in own.values()), [n for n, p in own.items() if p.grad is None]
+    assert not {id(value) for value in own.values()} & {id(value) for value in anatomy.backbone.parameters()}
+
+
+@pytest.mark.parametrize("name", ["decoder", "causal", "two-stream", "discriminator"])
+@torch.no_grad()
+def test_the_vector_is_read_by_its_own_row_alone(name: str) -> None:
+    # Swapping the vectors of rows 0 and 1 changes these rows and not row 2 (methods, section 5.4).
+    anatomy = anatomy_of()
+    read, view = reader(name, anatomy), slot(anatomy, lengths=(7, 7, 7))
+    first, second = read(view, vector()), read(view, vector()[[1, 0, 2]])
+    torch.testing.assert_close(first[2], second[2])
+    assert (first[:2, 3] - second[:2, 3]).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize("name", ["decoder", "causal", "two-stream", "discriminator"])
+def test_a_reader_that_starts_from_a_vector_asks_for_one(name: str) -> None:
+    anatomy = anatomy_of()
+    with pytest.raises(ValueError, match=f"the reader '{name}' needs a source"):
+        reader(name, anatomy)(slot(anatomy), None)
+
+
+@torch.no_grad()
+def test_the_encoder_reader_gives_the_last_states_and_has_no_parameters() -> None:
+    anatomy = anatomy_of()
+    read, view = reader("encoder", anatomy), slot(anatomy)
+    torch.testing.assert_close(read(view, None), anatomy.encode(view.ids, view.attention)[-1])
+    assert not list(read.parameters())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_a_decoder_of_copies_on_the_encoders_own_states_gives_the_encoders_last(family: str) -> None:
+    # The states before the last two layers in place of the embeddings: copies of these layers finish the encoder's work.
+    anatomy = anatomy_of(family)
+    view = slot(anatomy)
+    states = anatomy.encode(view.ids, view.attention)
+    read = reader("decoder", anatomy, layers=2, init="copy")
+    anatomy.embed = lambda ids, types: states[-3]  # type: ignore[method-assign]
+    torch.testing.assert_close(read(view, states[-3][:, 0]), states[-1])
+
+
+@torch.no_grad()
+def test_the_vector_enters_the_decoder_as_it_is() -> None:
+    # Without layers to run, position 0 is the vector itself: no position, no norm; the others are the embeddings.
+    class Nothing(nn.Module):
+        def forward(self, hidden: Tensor, mask: Any) -> Tensor:
+            return hidden
+
+    anatomy = anatomy_of()
+    read, view = reader("decoder", anatomy, layers=1), slot(anatomy)
+    read.layers = nn.ModuleList([Nothing()])
+    found = read(view, vector())
+    torch.testing.assert_close(found[:, 0], vector())
+    torch.testing.assert_close(found[:, 1:], anatomy.embed(view.ids)[:, 1:])
+
+
+def language_loss(head: LMHead, hidden: Tensor, view: Slot) -> Tensor:
+    where = view.attention.bool()
+    return token_losses_sum(head.features(hidden[where]), head.weight, head.bias, view.ids[where])
+
+
+def encoder_gradients(anatomy: Anatomy) -> list[bool]:
+    """For each layer of the encoder, whether any of its parameters has a gradient that is not zero."""
+    return [
+        any(parameter.grad is not None and bool((parameter.grad != 0).any()) for parameter in layer.parameters())
+        for layer in anatomy.layers
+    ]
+
+
+@pytest.mark.parametrize("name", ["decoder", "causal", "two-stream"])
+def test_the_decoders_loss_trains_the_encoder_through_the_vector_alone(name: str) -> None:
+    # methods, section 5.0: (1) every layer has a gradient; (2) none with the vector detached, while embeddings and head have
+    for detached in (False, True):
+        model = masked_lm("bert", num_hidden_layers=12)
+        anatomy, head = Anatomy(model.bert), LMHead(model, model.bert)
+        read, view = reader(name, anatomy), slot(anatomy)
+        source = anatomy.encode(view.ids, view.attention)[-1][:, 0]
+        language_loss(head, read(view, source.detach() if detached else source), view).backward()
+        assert encoder_gradients(anatomy) == [not detached] * 12
+        assert (head.weight.grad != 0).any()
+        assert (head.dense.weight.grad != 0).any()
+        assert (model.bert.embeddings.position_embeddings.weight.grad != 0).any()
+
+
+def test_condensers_loss_reaches_late_layers_through_the_first_position_alone() -> None:
+    # 12 layers, skip from 6: with states[-1][:, 0] detached layers 7-12 have no gradient and layers 1-6 have one.
+    for detached in (False, True):
+        model = masked_lm("bert", num_hidden_layers=12)
+        anatomy, head = Anatomy(model.bert), LMHead(model, model.bert)
+        read, view = reader("condenser", anatomy), slot(anatomy)
+        assert read.skip == 6
+        states = anatomy.encode(view.ids, view.attention)
+        states[-1].retain_grad()
+        view.given = [*states[:-1], states[-1].detach() if detached else states[-1]]
+        language_loss(head, read(view), view).backward()
+        assert encoder_gradients(anatomy) == [True] * 6 + [not detached] * 6
+        if not detached:  # with respect to the last states, row 0 alone
+            assert states[-1].grad is not None
+            assert (states[-1].grad[:, 0] != 0).any()
+            assert (states[-1].grad[:, 1:] == 0).all()
+
+
+def test_condenser_with_layers_that_do_nothing_and_the_last_states_is_the_masked_language_model() -> None:
+    class Nothing(nn.Module):
+        def forward(self, hidden: Tensor, mask: Any) -> Tensor:
+            return hidden
+
+    model = masked_lm("bert")
+    anatomy, head = Anatomy(model.bert), LMHead(model, model.bert)
+    read, view = reader("condenser", anatomy, skip=anatomy.depth), slot(anatomy)
+    read.layers = nn.ModuleList([Nothing(), Nothing()])
+    mlm = language_loss(head, reader("encoder", anatomy)(view), view)
+    assert language_loss(head, read(view), view).item() == mlm.item()
+
+
+def test_condenser_skips_from_half_the_depth_or_a_layer_there_is() -> None:
+    anatomy = anatomy_of("bert", num_hidden_layers=6)
+    assert Condenser(anatomy).skip == 3
+    assert Condenser(anatomy, skip=0).skip == 0
+    with pytest.raises(MismatchError, match="has 6 layers; condenser was to skip from layer 7"):
+        Condenser(anatomy, skip=7)
+
+
+@pytest.mark.parametrize("family", ABSOLUTE)
+@torch.no_grad()
+def test_the_causal_reader_with_window_three_forgets_after_two_more_tokens(family: str) -> None:
+    # Token 2 is seen at 2, 3, 4 (itself among the three most recent) and neither before nor at 5 and later.
+    anatomy = anatomy_of(family)
+    read, view = reader("causal", anatomy, layers=1, window=3), slot(anatomy, lengths=(9,))
+    other = Slot(anatomy, view.ids.clone(), view.attention)
+    other.ids[0, 2] = view.ids[0, 2] % 90 + 6
+    changed = (read(view, vector(1)) != read(other, vector(1))).any(dim=-1)[0]
+    assert changed.tolist() == [False, False, True, True, True, False, False, False, False]
+
+
+@torch.no_grad()
+def test_every_position_of_the_causal_reader_sees_the_vector() -> None:
+    anatomy = anatomy_of()
+    read, view = reader("causal", anatomy), slot(anatomy, lengths=(9,))
+    changed = (read(view, vector(1)) != read(view, vector(1, seed=2))).any(dim=-1)[0]
+    assert changed.all()
+
+
+def test_what_the_causal_reader_sees_written_out() -> None:
+    # window 2, four tokens and one of padding
+    read = CausalReader(anatomy_of(), window=2)
+    seen = read.seen(torch.tensor([[1, 1, 1, 1, 0]]))[0, 0].int().tolist()
+    assert seen == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 0]]
+
+
+def test_a_causal_block_for_bert_base_has_as_many_parameters_as_a_layer_and_a_norm_more() -> None:
+    # GPT-2's block: 768 * 2304 + 2304 + 768^2 + 768 + 2 * 768 * 3072 + 3072 + 768 + 4 * 768 = 7,087,872
+    from transformers import BertConfig, BertModel
+
+    with torch.device("meta"):
+        read = CausalReader(Anatomy(BertModel(BertConfig())))
+    assert sum(parameter.numel() for parameter in read.blocks.parameters()) == 7_087_872
+    assert sum(parameter.numel() for parameter in read.parameters()) == 7_087_872 + 2 * 768
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    # two layers of 7,087,872; one; and nothing at all
+    [("decoder", 14_175_744), ("condenser", 14_175_744), ("two-stream", 7_087_872), ("encoder", 0)],
+)
+def test_parameters_that_readers_add_to_bert_base(name: str, count: int) -> None:
+    from transformers import BertConfig, BertModel
+
+    with torch.device("meta"):
+        read = READERS.load(name)(Anatomy(BertModel(BertConfig())))
+    assert sum(parameter.numel() for parameter in read.parameters()) == count
+    if name == "decoder":
+        assert 5 * count == 70_878_720  # MASTER's five
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("causal", "needs position vectors"), ("two-stream", "needs position vectors")]
+)
+def test_readers_that_need_positions_say_so_by_name(name: str, what: str) -> None:
+    with pytest.raises(MismatchError, match=f"the reader '{name}' {what}; an encoder of type modernbert has none"):
+        reader(name, anatomy_of("modernbert"))
+    with pytest.raises(MismatchError, match="window was to be 0"):
+        CausalReader(anatomy_of(), window=0)
+    with pytest.raises(MismatchError, match=r"between 0 and 1; got 1\.5"):
+        TwoStream(anatomy_of(), visible=1.5)
+
+
+def test_what_a_row_of_the_two_streams_may_see() -> None:
+    # All drawn visible; three tokens and one of padding: position 0, and neither itself nor padding.
+    seen = allowed(torch.ones(1, 4, 4, dtype=torch.bool), torch.tensor([[1, 1, 1, 0]]))[0].int().tolist()
+    assert seen == [[1, 1, 1, 0], [1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 1, 0]]
+    nothing = allowed(torch.zeros(1, 3, 3, dtype=torch.bool), torch.ones(1, 3))[0].int().tolist()
+    assert nothing == [[1, 0, 0], [1, 0, 0], [1, 0, 0]]
+
+
+@pytest.mark.parametrize("family", ABSOLUTE)
+@torch.no_grad()
+def test_a_position_of_the_two_streams_reads_clean_tokens_it_sees_and_never_its_own(family: str) -> None:
+    # Row 3 sees token 5, row 4 does not; no row sees itself; what is masked in the input ids is not looked at.
+    anatomy = anatomy_of(family)
+    read, view = reader("two-stream", anatomy), slot(anatomy, lengths=(7,))
+    view.seen = torch.ones(1, 7, 7, dtype=torch.bool)
+    view.seen[0, 4, 5] = False
+    view.clean = view.ids
+    masked = Slot(anatomy, torch.full_like(view.ids, 7), view.attention, view.ids, view.seen)
+    torch.testing.assert_close(read(masked, vector(1)), read(view, vector(1)))
+    other = Slot(anatomy, view.ids, view.attention, view.ids.clone(), view.seen)
+    assert other.clean is not None
+    other.clean[0, 5] = view.ids[0, 5] % 90 + 6
+    changed = (read(view, vector(1)) != read(other, vector(1))).any(dim=-1)[0]
+    assert changed.tolist()[1:] == [True, True, True, False, False, True]  # not 4, not itself (5)
+
+
+@pytest.mark.parametrize("family", ABSOLUTE)
+@torch.no_grad()
+def test_the_two_streams_are_a_layer_of_the_encoder_where_both_are_the_same(family: str) -> None:
+    # With positions of zero every query is the vector; a layer over content whose rows are all the vector has these queries,
+    # too, and keys that are alike, so attention is a mean and its result the value of the vector.
+    anatomy = anatomy_of(family)
+    read, view = reader("two-stream", anatomy), slot(anatomy, lengths=(5, 5))
+    source = vector(2)
+    anatomy.positions = lambda length: torch.zeros(length, 32)  # type: ignore[method-assign]
+    anatomy.embed = lambda ids, types: source.unsqueeze(1).expand(-1, 5, -1)  # type: ignore[method-assign]
+    expected = anatomy.run([read.layer], source.unsqueeze(1).expand(-1, 5, -1), anatomy.mask(view.attention))[0]
+    torch.testing.assert_close(read(view, source), expected)
+
+
+@torch.no_grad()
+def test_the_discriminator_is_the_encoder_with_another_first_embedding() -> None:
+    anatomy = anatomy_of()
+    read, view = reader("discriminator", anatomy), slot(anatomy)
+    same = read(view, anatomy.embed(view.ids)[:, 0])
+    torch.testing.assert_close(same, anatomy.encode(view.ids, view.attention)[-1])
+
+
+def test_training_the_discriminator_leaves_the_encoder_as_it_is() -> None:
+    anatomy = anatomy_of()
+    read, view = reader("discriminator", anatomy), slot(anatomy)
+    source = vector().requires_grad_()
+    read(view, source).square().sum().backward()
+    assert source.grad is not None
+    assert (source.grad != 0).any(dim=1).all()
+    assert all(parameter.grad is None for parameter in anatomy.backbone.parameters())
+
+
+@pytest.mark.parametrize("name", list(READERS))
+@torch.no_grad()
+def test_weights_of_a_reader_are_those_that_were_kept(name: str) -> None:
+    anatomy = anatomy_of()
+    torch.manual_seed(1)
+    first, second = READERS.load(name)(anatomy).eval(), READERS.load(name)(anatomy).eval()
+    second.load_state_dict(first.state_dict())
+    view = slot(anatomy)
+    torch.testing.assert_close(second(view, vector()), first(view, vector()))
+
+
+@pytest.mark.parametrize("name", ["decoder", "condenser", "causal", "two-stream", "discriminator"])
+def test_readers_train_in_the_precision_of_autocast(name: str) -> None:
+    anatomy = anatomy_of()
+    read, view = reader(name, anatomy), slot(anatomy)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = read(view, vector())
+    exact = read(view, vector())
+    assert (found.float() - exact).norm() < 0.02 * exact.norm()

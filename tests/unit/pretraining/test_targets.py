@@ -1,0 +1,149 @@
+"""Known answers of what readers predict (methods: sections 5.4, 5.6, 5.10, 11), through the targets themselves."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from drtk.pretraining.batch import SlotBatch
+from drtk.pretraining.objectives import Corrected, Edited, NextTokens, Tokens
+
+
+def slot(clean: list[int], *, hidden: list[int] = (), edited: list[int] | None = None, pads: int = 0) -> SlotBatch:  # type: ignore[assignment]
+    """One text with a special token on both sides of its content, then padding."""
+    size = len(clean) + pads
+    ids = torch.tensor([clean + [0] * pads])
+    content = torch.tensor([[0 < at < len(clean) - 1 for at in range(size)]])
+    return SlotBatch(
+        clean=ids,
+        given=ids,
+        attention=torch.tensor([[1] * len(clean) + [0] * pads]),
+        content=content,
+        hidden=torch.tensor([[at in hidden for at in range(size)]]),
+        present=torch.tensor([True]),
+        edited=None if edited is None else torch.tensor([edited + [0] * pads]),
+    )
+
+
+class Said(nn.Module):
+    """A head whose scores are the states themselves: a state is the logarithms of the probabilities wanted."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.weight, self.bias = torch.eye(vocabulary), None
+
+    def features(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+
+def states(*shares: float, token: int = 0, of: int = 3) -> Tensor:
+    """(1, tokens, of): states under which `token` has a probability each, and the others share what is left."""
+    rows = torch.tensor([[(1 - share) / (of - 1)] * of for share in shares])
+    rows[:, token] = torch.tensor(shares)
+    return rows.log().unsqueeze(0)
+
+
+def test_simlm_counts_every_token_that_is_not_special_and_its_masked_variant_the_hidden_ones() -> None:
+    # Original tokens have .7 .2 .5: mean of -log is (.356675 + 1.609438 + .693147) / 3 = .886420.
+    text, seen = slot([1, 0, 0, 0, 1], hidden=[2]), states(0.01, 0.7, 0.2, 0.5, 0.01)
+    everywhere, masked = (Tokens(Said(3), everywhere=each) for each in (True, False))
+    assert everywhere.positions(text).sum().item() == 3
+    assert everywhere.losses(seen, text, text.given).item() / 3 == pytest.approx(0.886420, abs=2e-6)
+    assert masked.losses(seen, text, text.given).item() == pytest.approx(1.609438, abs=2e-6)
+    assert masked.positions(text).sum().item() == 1
+
+
+def test_a_causal_reader_predicts_what_comes_next_the_last_special_token_too() -> None:
+    text = slot([1, 2, 0, 1], pads=2)  # [CLS] a b [SEP]
+    target = NextTokens(Said(3))
+    assert target.positions(text).tolist() == [[True, True, True, False, False, False]]
+    seen = torch.full((1, 6, 3), 0.25).log()
+    for place, following in enumerate((2, 0, 1)):
+        seen[0, place, following] = torch.tensor(0.5).log()
+    assert target.losses(seen, text, text.given).item() == pytest.approx(3 * 0.693147, abs=1e-5)
+
+
+def two_class_head(width: int, *, over: Literal["content", "length"]) -> Edited:
+    """An `Edited` whose scores are the first two entries of the state."""
+    found: Any = Edited(width, classes=2, over=over)
+    with torch.no_grad():
+        found.head.weight.copy_(torch.eye(2, width))
+        found.head.bias.zero_()
+    return found
+
+
+def test_a_sentence_of_four_tokens_to_tell_apart() -> None:
+    # "original" has .9 .8 .3 .6, the third was replaced: .105361 + .223144 + .356675 + .510826 = 1.196005; a quarter is .299001.
+    text = slot([1, 5, 5, 5, 5, 1], pads=0)
+    given = torch.tensor([[1, 5, 5, 6, 5, 1]])
+    seen = states(0.5, 0.9, 0.8, 0.3, 0.6, 0.5, of=2)
+    target = two_class_head(2, over="content")
+    assert target.positions(text).sum().item() == 4
+    assert target.losses(seen, text, given).item() == pytest.approx(1.196005, abs=2e-6)
+
+
+def test_the_released_mean_counts_special_tokens_and_padding_as_original() -> None:
+    # The same four at .9 .8 .3 .6 and two pads at .95: (1.196005 + 2 x .051293) / 6 = .216432.
+    text = slot([5, 5, 5, 5], pads=2)
+    given = torch.tensor([[5, 5, 6, 5, 0, 0]])
+    target = two_class_head(2, over="length")
+    count = target.positions(text).sum().item()
+    found = target.losses(states(0.9, 0.8, 0.3, 0.6, 0.95, 0.95, of=2), text, given).item()
+    assert (count, found / count) == (6, pytest.approx(0.216432, abs=2e-6))
+
+
+def test_one_logit_says_the_same_as_two_that_differ_by_it() -> None:
+    text, given = slot([1, 5, 5, 1]), torch.tensor([[1, 5, 6, 1]])
+    single: Any = Edited(2, classes=1, over="content")
+    single.head = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        single.head.weight.copy_(torch.tensor([[-1.0, 1.0]]))
+    seen = states(0.5, 0.9, 0.3, 0.5, of=2)
+    double = two_class_head(2, over="content")
+    assert single.losses(seen, text, given).item() == pytest.approx(double.losses(seen, text, given).item(), abs=2e-6)
+
+
+def test_a_token_proposed_as_it_was_is_no_change() -> None:
+    text = slot([1, 5, 6, 1], hidden=[1, 2])
+    assert Edited(2, classes=2, over="content").labels(text, torch.tensor([[1, 5, 7, 1]])).tolist() == [[0, 0, 1, 0]]
+
+
+def test_of_edits_drawn_by_the_example_each_has_its_own_labels() -> None:
+    # Row 0 was replaced (-1 throughout): labels come from comparing. Row 1 had tokens inserted: labels are as noted.
+    inserted = slot([1, 5, 9, 1], edited=[0, 0, 1, 0])
+    both = SlotBatch(
+        clean=torch.tensor([[1, 5, 6, 1], [1, 5, 9, 1]]),
+        given=torch.tensor([[1, 5, 7, 1], [1, 5, 8, 1]]),
+        attention=torch.ones(2, 4, dtype=torch.long),
+        content=inserted.content.repeat(2, 1),
+        hidden=inserted.hidden.repeat(2, 1),
+        present=torch.tensor([True, True]),
+        edited=torch.tensor([[-1, -1, -1, -1], [0, 0, 1, 0]]),
+    )
+    assert Edited(2, classes=2, over="content").labels(both, both.given).tolist() == [[0, 0, 1, 0], [0, 0, 1, 0]]
+
+
+def test_the_copy_gate_adds_its_share_where_the_token_at_hand_is_right() -> None:
+    # Gate at c = 1/2, original at .2: right at hand: -log(.5 + .5 x .2) = .510826; replaced: -log(.5 x .2) = 2.302585.
+    target: Any = Corrected(Said(3), 3)
+    with torch.no_grad():
+        target.gate.weight.zero_()
+        target.gate.bias.zero_()
+    text = slot([1, 0, 0, 1])
+    found = target.losses(states(0.2, 0.2, 0.2, 0.2), text, torch.tensor([[1, 0, 2, 1]]))
+    assert found.item() == pytest.approx(0.510826 + 2.302585, abs=1e-5)
+
+
+def test_an_example_without_the_text_has_no_position() -> None:
+    text = slot([1, 5, 1], hidden=[1], edited=[0, 1, 0])
+    absent = SlotBatch(**vars(text) | {"present": torch.tensor([False])})
+    targets = [Tokens(Said(3), everywhere=True), Tokens(Said(3), everywhere=False), NextTokens(Said(3))]
+    for target in [*targets, Edited(3, classes=2, over="length"), Corrected(Said(3), 3)]:
+        assert target.positions(text).any()  # type: ignore[operator]
+        assert not target.positions(absent).any()  # type: ignore[operator]

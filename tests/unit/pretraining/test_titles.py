@@ -1,0 +1,153 @@
+"""Titled passages in pre-training are encoded as pairs, and every embedding layer gets the token types."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from drtk.config import load_preset, preset_names
+from drtk.models.checkpoint import load_encoder
+from drtk.records import Passage
+from drtk.text.batching import Tokenizing
+from tests.families import saved_masked_lm
+from tests.pretraining import Stage, World
+from tests.tiny import words_of
+
+WORDS = words_of("river")
+# words of title and text; without a title, short beside long, and both longer than half of any input below
+SIZES = [(0, 5), (1, 4), (2, 30), (5, 5), (9, 3), (20, 4), (15, 15), (16, 15), (15, 16), (3, 12)]
+PASSAGES = [
+    Passage(
+        f"p{number}", " ".join(WORDS[(number + at) % 8] for at in range(text)), " ".join(WORDS[:8] * 3)[: title * 7]
+    )
+    for number, (title, text) in enumerate(SIZES)
+]
+
+
+def titled(world: World, folder: Path, model: Path | None = None) -> World:
+    """Return the world with these passages as its corpus."""
+    rows = [{"_id": each.id, "title": each.title, "text": each.text} for each in PASSAGES]
+    path = folder / "titled.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return World(model or world.model, world.generator, path)
+
+
+def seen(stage: Stage) -> list[Passage]:
+    """Return the passages of the first batch, in order."""
+    named = {each.id: each for each in PASSAGES}
+    return [named[str(each.key[-1])] for each in stage.seen(*range(6))]
+
+
+def expected(stage: Stage, passage: Passage) -> Any:
+    """Tokenize a passage: title and text as a pair if there is a title."""
+    pair = (passage.title, passage.text) if passage.title else (passage.text,)
+    return stage.tokenizer(*pair, truncation=True, max_length=stage.material.settings.max_length)
+
+
+def embedded(stage: Stage) -> list[dict[str, Tensor]]:
+    """Record the inputs of every embedding module of encoder, generator and readers in a forward pass."""
+    calls: list[dict[str, Tensor]] = []
+    generator = stage.network.generator
+    parts = [stage.network, *([] if generator is None else [generator])]
+    tables = {module for part in parts for name, module in part.named_modules() if name.split(".")[-1] == "embeddings"}
+    for module in tables:
+        module.register_forward_pre_hook(lambda _, args, given: calls.append(given), with_kwargs=True)
+    stage.terms(stage.batch())
+    return calls
+
+
+@pytest.mark.parametrize("max_length", [8, 9, 16, 17, 24, 64])
+def test_the_encoder_reads_what_the_tokenizer_makes_of_title_and_text(world: World, tmp_path: Path, max_length: int):
+    stage = titled(world, tmp_path).stage("simlm-ae", max_length=max_length)
+    encoder, *_ = embedded(stage)
+    for row, passage in enumerate(seen(stage)):
+        wanted = expected(stage, passage)
+        size = len(wanted["input_ids"])
+        assert encoder["input_ids"][row, :size].tolist() == wanted["input_ids"]
+        assert encoder["token_type_ids"][row, :size].tolist() == wanted["token_type_ids"]
+        assert stage.batch()["encoder"].attention[row].sum() == size
+        assert not encoder["token_type_ids"][row, size:].any()
+    assert encoder["token_type_ids"].any()
+
+
+@pytest.mark.parametrize(
+    ("preset", "calls", "changes"),
+    [
+        ("simlm", 4, []),  # the generator twice, the encoder, the decoder's input
+        ("simlm", 5, ["generator.mode=joint", "generator.slot=encoder"]),  # and the generator's own loss
+        ("simlm-rtd", 4, []),
+        ("simlm-mlm", 2, []),
+        ("simlm-ae", 2, []),
+        ("mlm", 1, ["title=segment"]),
+        ("condenser", 1, ["title=segment"]),
+        ("retromae", 2, ["title=segment"]),
+        (
+            "diffcse-sts-bert",
+            6,
+            ["title=segment"],
+        ),  # two views, the generator and the discriminator on two changed ones
+        ("qac-cotmae-released", 2, ["title=segment", 'slots.context={view="passage"}']),  # the causal decoder
+    ],
+)
+def test_every_embedding_layer_gets_the_token_types(
+    world: World, tmp_path: Path, preset: str, calls: int, changes: list[str]
+):
+    stage = titled(world, tmp_path).stage(preset, *changes)
+    found = embedded(stage)
+    assert len(found) == calls
+    for row, passage in enumerate(seen(stage)):
+        wanted = expected(stage, passage)["token_type_ids"]
+        for given in found:
+            types = given["token_type_ids"][row].tolist()
+            assert types[: len(wanted)] == wanted
+            assert not any(types[len(wanted) :])
+
+
+def test_roberta_has_two_separators_and_one_type(world: World, tmp_path: Path):
+    saved_masked_lm("roberta", tmp_path / "roberta")
+    stage = titled(world, tmp_path, tmp_path / "roberta").stage("simlm-ae", max_length=32)
+    encoder, *_ = embedded(stage)
+    for row, passage in enumerate(seen(stage)):
+        wanted = expected(stage, passage)["input_ids"]
+        assert encoder["input_ids"][row, : len(wanted)].tolist() == wanted
+    assert "token_type_ids" not in encoder
+
+
+def test_an_encoder_without_token_types_gets_the_same_ids(world: World, tmp_path: Path):
+    saved_masked_lm("distilbert", tmp_path / "distilbert")
+    stage = titled(world, tmp_path, tmp_path / "distilbert").stage("simlm-ae", max_length=32)
+    encoder, *_ = embedded(stage)
+    for row, passage in enumerate(seen(stage)):
+        wanted = expected(stage, passage)["input_ids"]
+        assert encoder["input_ids"][row, : len(wanted)].tolist() == wanted
+    assert "token_type_ids" not in encoder
+
+
+@pytest.mark.parametrize("title", ["join", "sep", "segment", "none"])
+def test_pre_training_reads_titles_as_encoding_does(world: World, tmp_path: Path, title: str):
+    stage = titled(world, tmp_path).stage("simlm-ae", f"title={title}", max_length=40)
+    model = load_encoder(world.model)
+    tokens = Tokenizing(model.tokenizer, prompt="", max_length=40, title=title, with_types=True)(seen(stage))
+    wanted = tokens.padded(range(6), pad=0)
+    slot = stage.batch()["encoder"]
+    assert slot.given.tolist() == wanted["input_ids"].tolist()
+    types = torch.zeros_like(slot.given) if slot.types is None else slot.types
+    assert types.tolist() == wanted["token_type_ids"].tolist()
+
+
+def test_simlm_and_its_variants_read_titles_as_a_segment():
+    found = {name: load_preset(name) for name in preset_names()}
+    titles = {name: each.content.get("title", "none") for name, each in found.items() if each.command == "pretrain"}
+    assert {name for name, title in titles.items() if title == "segment"} == {
+        "simlm",
+        "simlm-ae",
+        "simlm-mlm",
+        "simlm-rtd",
+        "simlm-table7-condenser",
+        "simlm-table7-mlm",
+    }

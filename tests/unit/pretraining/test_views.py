@@ -1,0 +1,457 @@
+"""Views: which text of a corpus a row shows, worked out by hand on passages of one-letter words."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drtk.errors import MismatchError, UsageError
+from drtk.pretraining.views import VIEWS
+from drtk.pretraining.views.base import cropped, joined, piece, wanted_fields
+from drtk.text.rng import generator
+from drtk.text.token_building import FIELDS
+from drtk.text.token_dataset import Text, TokenCorpus
+from drtk.text.word_pieces import WordPieceTokenizer
+from tests.unit.text.tokenizers_made_here import word_pieces
+
+SEP = 3  # the id of [SEP]
+ALL = {"queries", "continuations", "sentences", "documents", "weights"}
+
+
+class Shelf:
+    """A corpus of its own folder, and what its tokens are called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tokenizer = word_pieces(folder / "tokenizer")
+        self._pieces = WordPieceTokenizer(self.tokenizer)
+
+    def __call__(self, *rows: dict, wants=()) -> TokenCorpus:
+        path = self.folder / "corpus.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        return TokenCorpus.open(str(path), self.tokenizer, wants=wants)
+
+    def said(self, text: Text) -> str:
+        return " ".join(self._pieces.tokenizer.convert_ids_to_tokens(text.ids.tolist()))
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch) -> Shelf:
+    monkeypatch.setenv("DRTK_CACHE", str(tmp_path / "cache"))
+    return Shelf(tmp_path)
+
+
+def view(name: str, corpus, row: int, *, seed: object = 0, room: int = 100, **options):
+    return VIEWS.load(name)(corpus, row, rng=generator(str(seed)), room=room, separator=SEP, **options)
+
+
+def passage(id: str, text: str = "a b c d", **more) -> dict:
+    return {"_id": id, "text": text, **more}
+
+
+def chunks(document: str, *texts: str) -> list[dict]:
+    """Passages of one document, each of whose sentences ends with a full stop."""
+    rows = []
+    for number, text in enumerate(texts):
+        spans, begin = [], 0
+        for end in [at + 1 for at, letter in enumerate(text) if letter == "."]:
+            spans.append([begin, end])
+            begin = end + 1
+        rows.append(passage(f"{document}#{number}", text, metadata={"sentences": spans}))
+    return rows
+
+
+def drawn(shelf: Shelf, name: str, corpus, row: int, part: str, times: int = 300, **options) -> Counter[str]:
+    found = (view(name, corpus, row, seed=seed, **options) for seed in range(times))
+    return Counter(shelf.said(parts[part]) for parts in found if parts is not None)
+
+
+# cutting and joining
+
+
+def numbered(*words: int, weights: list[float] | None = None) -> Text:
+    ids = np.arange(10, 10 + len(words), dtype=np.int32)
+    return Text(ids, np.array(words, np.int32), None if weights is None else np.array(weights, np.float32))
+
+
+def test_a_piece_of_a_text_takes_its_weights_along_and_numbers_its_words_from_0():
+    found = piece(numbered(0, 1, 1, 2, -1, 3, weights=[0, 1, 2, 3, 4, 5]), 2, 6)
+    assert found.ids.tolist() == [12, 13, 14, 15]
+    assert found.words.tolist() == [0, 1, -1, 2]
+    assert found.weights is not None
+    assert found.weights.tolist() == [2, 3, 4, 5]
+
+
+def test_joined_texts_number_their_words_on_and_a_separator_is_in_none():
+    found = joined(
+        [numbered(0, 0, 1, weights=[1, 2, 3]), numbered(0, 1, weights=[4, 5]), numbered(0, weights=[6])], SEP
+    )
+    assert found.ids.tolist() == [10, 11, 12, SEP, 10, 11, SEP, 10]
+    assert found.words.tolist() == [0, 0, 1, -1, 2, 3, -1, 4]
+    assert found.weights is not None
+    assert found.weights.tolist() == [1, 2, 3, 0, 4, 5, 0, 6]
+    assert joined([numbered(0, weights=[1]), numbered(0)]).weights is None
+    assert joined([numbered(0, 1), numbered(0)]).words.tolist() == [0, 1, 2]
+    assert joined([]).ids.tolist() == []
+
+
+def test_a_random_crop_may_begin_anywhere_and_a_text_that_fits_is_left_alone():
+    text = numbered(*range(6))
+    begins = Counter(int(cropped(text, 4, "random", rng=generator(seed)).ids[0]) - 10 for seed in range(600))
+    assert set(begins) == {0, 1, 2}
+    assert all(abs(count - 200) < 60 for count in begins.values())  # 5 standard deviations: 5 * sqrt(600 * 2/9) = 58
+    assert cropped(text, 4, "head", rng=generator(1)).ids.tolist() == [10, 11, 12, 13]
+    assert cropped(text, 6, "random", rng=generator(1)) is text
+
+
+# the passage itself
+
+
+def test_a_title_goes_before_the_text_with_or_without_a_separator(shelf):
+    corpus = shelf(passage("p", "a wording", title="b c"), passage("q", "d e f"))
+    assert shelf.said(view("passage", corpus, 0)[""]) == "a word ##ing"
+    assert shelf.said(view("passage", corpus, 0, title="join")[""]) == "b c a word ##ing"
+    found = view("passage", corpus, 0, title="segment")[""]
+    assert shelf.said(found) == "b c [SEP] a word ##ing"
+    assert found.words.tolist() == [0, 1, -1, 2, 3, 3]
+    assert found.types is not None
+    assert found.types.tolist() == [0, 0, 0, 1, 1, 1]
+    parted = view("passage", corpus, 0, title="sep")[""]
+    assert (shelf.said(parted), parted.types) == ("b c [SEP] a word ##ing", None)
+    bare = view("passage", corpus, 1, title="segment")[""]
+    assert (shelf.said(bare), bare.types) == ("d e f", None)  # no title, no separator, one segment
+    for title in ("sep", "segment"):
+        with pytest.raises(ValueError, match=f'title = "{title}" needs the id of a separator'):
+            VIEWS.load("passage")(corpus, 0, rng=generator(1), room=9, title=title)
+
+
+def test_a_part_of_a_pair_begins_with_the_first_segment(shelf):
+    corpus = shelf(passage("p", "a b c d", title="e f"))
+    types = {"e f [SEP] a": [0, 0, 0, 1], "f [SEP] a b": [0, 0, 1, 1], "[SEP] a b c": [0, 1, 1, 1], "a b c d": [0] * 4}
+    found = [view("passage", corpus, 0, seed=n, room=4, title="segment", crop="random")[""] for n in range(40)]
+    assert {shelf.said(each): each.types.tolist() for each in found} == types
+
+
+def test_a_pair_is_truncated_longest_first(shelf):
+    corpus = shelf(passage("p", "a b c d", title="e f"), passage("q", "a b c", title="d e f g h"))
+
+    def shown(row: int, room: int) -> str:
+        return shelf.said(view("passage", corpus, row, room=room, title="segment")[""])
+
+    assert [shown(0, room) for room in (6, 5, 4)] == ["e f [SEP] a b c", "e f [SEP] a b", "e [SEP] a b"]
+    assert [shown(1, room) for room in (8, 7, 6)] == ["d e f g [SEP] a b c", "d e f [SEP] a b c", "d e f [SEP] a b"]
+
+
+def test_weights_are_cropped_with_their_pieces_and_those_of_a_title_go_before(shelf):
+    row = passage("p", "a b c d", title="e f", weights=[1, 2, 3, 4], title_weights=[8, 9])
+    corpus = shelf(row, wants={"weights"})
+    value = dict(zip("abcdef", [1, 2, 3, 4, 8, 9], strict=True)) | {"[SEP]": 0}
+    for seed in range(20):
+        found = view("passage", corpus, 0, seed=seed, room=3, title="segment", crop="random")[""]
+        assert found.weights is not None
+        assert found.weights.tolist() == [value[token] for token in shelf.said(found).split()]
+
+
+def test_a_title_without_weights_before_a_text_with_them_is_refused(shelf):
+    corpus = shelf(passage("p", title="e", weights=[1, 2, 3, 4]), wants={"weights"})
+    with pytest.raises(MismatchError, match=r"passage 'p' has weights but no 'title_weights'; drtk termweight"):
+        view("passage", corpus, 0, title="join")
+    assert view("passage", corpus, 0)[""].weights.tolist() == [1, 2, 3, 4]
+
+
+def test_the_next_passage_is_i_plus_1_and_the_last_has_none(shelf):
+    corpus = shelf(*chunks("A", "a b c.", "d e f.", "g h i."), passage("B", "j k l"), wants={"documents"})
+    found = [view("next", corpus, row) for row in range(4)]
+    assert [None if parts is None else shelf.said(parts[""]) for parts in found] == ["d e f .", "g h i .", None, None]
+
+
+def test_halves_are_neighbours_and_the_second_has_the_odd_token(shelf):
+    corpus = shelf(passage("p", "a b c d e", title="t"))
+    found = view("halves", corpus, 0)
+    assert (shelf.said(found["a"]), shelf.said(found["b"])) == ("a b", "c d e")
+    assert found["b"].words.tolist() == [0, 1, 2]
+    found = view("halves", corpus, 0, room=2)  # cropped to 4 tokens first
+    assert (shelf.said(found["a"]), shelf.said(found["b"])) == ("a b", "c d")
+    found = view("halves", corpus, 0, title="segment")  # t [SEP] a b c d e
+    assert (shelf.said(found["a"]), shelf.said(found["b"])) == ("t [SEP] a", "b c d e")
+
+
+# pairs: methods, section 1.3
+
+
+def test_a_random_partner_is_any_other_passage_of_the_document(shelf):
+    corpus = shelf(*chunks("A", "a b c", "d e f", "g h i", "j k l"), passage("B"), wants={"documents"})
+    found = drawn(shelf, "pair", corpus, 1, "b", spans="random")
+    assert set(found) == {"a b c", "g h i", "j k l"}
+    assert all(abs(count - 100) < 41 for count in found.values())  # 5 * sqrt(300 * 2/9)
+    assert set(drawn(shelf, "pair", corpus, 1, "a", times=5, spans="random")) == {"d e f"}
+    assert view("pair", corpus, 4, spans="random") is None
+
+
+def test_a_nearby_partner_is_before_or_after_with_the_same_chance(shelf):
+    corpus = shelf(*chunks("A", "a b c", "d e f", "g h i"), wants={"documents"})
+    found = drawn(shelf, "pair", corpus, 1, "b", spans="nearby")
+    assert set(found) == {"a b c", "g h i"}
+    assert abs(found["a b c"] - 150) < 44  # 5 * sqrt(300 / 4)
+    assert set(drawn(shelf, "pair", corpus, 0, "b", times=10, spans="nearby")) == {"d e f"}
+    assert set(drawn(shelf, "pair", corpus, 2, "b", times=10, spans="nearby")) == {"d e f"}
+
+
+def test_across_a_gap_nobody_is_near_but_another_is_still_random(shelf):
+    corpus = shelf(passage("A#0", "a b c"), passage("A#2", "d e f"), wants={"documents"})
+    assert view("pair", corpus, 0, spans="nearby") is None
+    assert shelf.said(view("pair", corpus, 0, spans="random")["b"]) == "d e f"
+
+
+def test_an_overlapping_partner_shares_the_last_sentences_and_goes_on_to_the_cap(shelf):
+    corpus = shelf(*chunks("A", "a b. c d. e f. g h.", "i j. k l.", "m n."), wants={"documents", "sentences"})
+    # sentences have 3 pieces; r is 1 or 2 of 4: from "g h ." or from "e f ."; at most 9 pieces are three sentences
+    found = drawn(shelf, "pair", corpus, 0, "b", times=60, spans="overlap", room=9)
+    assert set(found) == {"g h . i j . k l .", "e f . g h . i j ."}
+    # with room for all, it goes to the end of the document
+    found = drawn(shelf, "pair", corpus, 0, "b", times=60, spans="overlap")
+    assert set(found) == {"g h . i j . k l . m n .", "e f . g h . i j . k l . m n ."}
+    # r is 1 of 2
+    assert set(drawn(shelf, "pair", corpus, 1, "b", times=20, spans="overlap", room=6)) == {"k l . m n ."}
+
+
+def test_from_the_last_passage_an_overlap_goes_backwards(shelf):
+    corpus = shelf(*chunks("A", "a b. c d.", "e f. g h.", "i j. k l. m n. o p."), wants={"documents", "sentences"})
+    # r is 1 or 2 of 4: "i j ." or "i j . k l .", and what stands before, in reading order
+    found = drawn(shelf, "pair", corpus, 2, "b", times=60, spans="overlap", room=9)
+    assert set(found) == {"e f . g h . i j .", "g h . i j . k l ."}
+    found = drawn(shelf, "pair", corpus, 2, "b", times=60, spans="overlap")
+    assert set(found) == {"a b . c d . e f . g h . i j .", "a b . c d . e f . g h . i j . k l ."}
+
+
+def test_weights_and_words_go_with_an_overlap(shelf):
+    rows = chunks("A", "ab a. b c.", "d. e f.")
+    for row, values in zip(rows, ([1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12]), strict=True):
+        row["weights"] = values
+    corpus = shelf(*rows, wants={"documents", "sentences", "weights"})
+    found = view("pair", corpus, 0, spans="overlap")["b"]
+    assert shelf.said(found) == "b c . d . e f ."
+    assert found.weights.tolist() == [5, 6, 7, 8, 9, 10, 11, 12]
+    assert found.words.tolist() == list(range(8))
+
+
+def test_mixed_partners_are_random_nearby_or_overlapping_alike_often(shelf):
+    rows = chunks("A", "a b. c d.", "e f. g h.", "i j. k l.", "m n. o p.")
+    corpus = shelf(*rows, wants={"documents", "sentences"})
+    found = drawn(shelf, "pair", corpus, 0, "b", times=600, spans="mixed", room=6)
+    # overlap: "c d . e f ."; nearby: the second; random: the second, third or fourth
+    assert set(found) == {"c d . e f .", "e f . g h .", "i j . k l .", "m n . o p ."}
+    spread = 5 * (600 * 2 / 9) ** 0.5
+    assert abs(found["c d . e f ."] - 200) < spread
+    assert abs(found["e f . g h ."] - (200 + 200 / 3)) < spread
+    parted = shelf(
+        passage("A#0", "a b c"),
+        passage("A#2", "d e. f"),
+        *chunks("B", "a b. c."),
+        wants=ALL & {"documents", "sentences"},
+    )
+    assert set(drawn(shelf, "pair", parted, 0, "b", times=20, spans="mixed")) == {"d e . f"}
+
+
+def test_distinct_spans_of_a_document_are_drawn_without_replacement(shelf):
+    corpus = shelf(*chunks("A", "a b c", "d e f", "g h i"), passage("B", "j k l"), wants={"documents"})
+    pairs = Counter()
+    for seed in range(600):
+        found = view("pair", corpus, 0, seed=seed, spans="distinct")
+        pairs[shelf.said(found["a"])[0] + shelf.said(found["b"])[0]] += 1
+    assert set(pairs) == {"ad", "ag", "da", "dg", "ga", "gd"}
+    assert all(abs(count - 100) < 46 for count in pairs.values())  # 5 * sqrt(600 * 5/36)
+    assert view("pair", corpus, 1, spans="distinct") is None
+
+
+def test_both_texts_of_a_pair_have_the_title_and_fit_the_room(shelf):
+    rows = [row | {"title": "t"} for row in chunks("A", "a b c", "d e f")]
+    corpus = shelf(*rows, wants={"documents"})
+    found = view("pair", corpus, 0, title="segment", room=4)
+    assert (shelf.said(found["a"]), shelf.said(found["b"])) == ("t [SEP] a b", "t [SEP] d e")
+
+
+# what was written to a passage
+
+
+def test_one_of_the_first_queries_is_drawn_each_with_the_same_chance(shelf):
+    corpus = shelf(passage("p", queries=["a", "b", "b", "c"]), passage("q", queries=[]), wants={"queries"})
+    found = drawn(shelf, "query", corpus, 0, "", times=400)
+    assert set(found) == {"a", "b", "c"}
+    assert abs(found["b"] - 200) < 50  # written twice: 5 * sqrt(400 / 4)
+    assert set(drawn(shelf, "query", corpus, 0, "", times=50, limit=1)) == {"a"}
+    assert set(drawn(shelf, "query", corpus, 0, "", times=50, limit=9)) == {"a", "b", "c"}
+    assert view("query", corpus, 1) is None
+
+
+def test_joined_queries_have_separators_in_no_word_and_are_cropped_to_the_room(shelf):
+    corpus = shelf(passage("p", queries=["a wording", "b", "c d"]), passage("q", queries=[""]), wants={"queries"})
+    found = view("queries", corpus, 0)[""]
+    assert shelf.said(found) == "a word ##ing [SEP] b [SEP] c d"
+    assert found.words.tolist() == [0, 1, 1, -1, 2, -1, 3, 4]
+    assert shelf.said(view("queries", corpus, 0, limit=2)[""]) == "a word ##ing [SEP] b"
+    assert set(drawn(shelf, "queries", corpus, 0, "", room=7)) == {
+        "a word ##ing [SEP] b [SEP] c",
+        "word ##ing [SEP] b [SEP] c d",
+    }
+    assert view("queries", corpus, 1) is None
+    with pytest.raises(ValueError, match="separator"):
+        VIEWS.load("queries")(corpus, 0, rng=generator(1), room=9)
+
+
+def test_ten_queries_are_joined_unless_told_otherwise(shelf):
+    corpus = shelf(passage("p", queries=list("abcdefghijkl")), wants={"queries"})
+    assert shelf.said(view("queries", corpus, 0)[""]) == " [SEP] ".join("abcdefghij")
+    assert shelf.said(view("queries", corpus, 0, limit=None)[""]) == " [SEP] ".join("abcdefghijkl")
+
+
+def test_a_continuation_is_drawn_and_an_empty_one_gives_the_passage(shelf):
+    rows = passage("p", continuations=["a b", "c"]), passage("q", "d e f", continuations=[" "])
+    corpus = shelf(*rows, wants={"continuations"})
+    assert set(drawn(shelf, "continuation", corpus, 0, "", times=40)) == {"a b", "c"}
+    assert shelf.said(view("continuation", corpus, 0, limit=1)[""]) == "a b"
+    assert shelf.said(view("continuation", corpus, 1)[""]) == "d e f"
+
+
+# parts of a passage
+
+
+def test_crops_have_5_to_50_percent_of_the_tokens(shelf):
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789abcd"  # 40 tokens: parts of 2 to 20
+    corpus = shelf(passage("p", " ".join(letters)))
+    lengths: Counter[int] = Counter()
+    begins = set()
+    for seed in range(2000):
+        found = view("crop", corpus, 0, seed=seed)[""]
+        said = shelf.said(found).replace(" ", "")
+        assert said in letters
+        lengths[len(said)] += 1
+        begins.add(letters.index(said))
+    assert (min(lengths), max(lengths)) == (2, 20)
+    assert all(abs(count - 2000 / 19) < 50 for count in lengths.values())  # 5 * sqrt(2000 * 18/361) = 50
+    assert {0, 20} <= begins
+    assert set(drawn(shelf, "crop", corpus, 0, "", times=9, shortest=1.0, longest=1.0)) == {" ".join(letters)}
+    assert all(len(view("crop", corpus, 0, seed=seed, room=5)[""].ids) <= 5 for seed in range(50))
+
+
+def test_two_crops_are_independent(shelf):
+    corpus = shelf(passage("p", " ".join("abcdefghijklmnopqrst")))
+    found = [view("crop-pair", corpus, 0, seed=seed) for seed in range(2000)]
+    a, b = (np.array([len(parts[name].ids) for parts in found], float) for name in ("a", "b"))
+    assert abs(np.corrcoef(a, b)[0, 1]) < 0.112  # 5 / sqrt(2000)
+    assert any(shelf.said(parts["a"]) != shelf.said(parts["b"]) for parts in found)
+
+
+def test_a_short_passage_is_cropped_to_one_token_at_least(shelf):
+    corpus = shelf(passage("p", "a b c"))
+    assert set(drawn(shelf, "crop", corpus, 0, "")) == {"a", "b", "c"}
+
+
+def test_a_sentence_is_taken_out_of_its_context_nine_times_in_ten(shelf):
+    corpus = shelf(*chunks("A", "a b. ab. c d."), passage("q", "x y z"), wants={"sentences"})
+    whole = "a b . a ##b . c d ."
+    kept = 0
+    queries: Counter[str] = Counter()
+    for seed in range(1000):
+        found = view("ict", corpus, 0, seed=seed)
+        query, context = shelf.said(found["query"]), shelf.said(found["context"])
+        queries[query] += 1
+        kept += context == whole
+        assert context in (whole, " ".join(whole.replace(query, "").split()))
+    assert set(queries) == {"a b .", "a ##b .", "c d ."}
+    assert all(abs(count - 1000 / 3) < 75 for count in queries.values())  # 5 * sqrt(1000 * 2/9)
+    assert abs(kept - 100) < 48  # 5 * sqrt(1000 * .1 * .9)
+    assert view("ict", corpus, 1) is None  # one sentence: nothing would be left
+    context = view("ict", corpus, 0, remove=1.0)["context"]
+    assert context.words.tolist() in ([0, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 3, 4])
+
+
+# what holds for every view
+
+
+@pytest.fixture
+def rich(shelf) -> TokenCorpus:
+    rows = []
+    for document in "ABC":
+        texts = ["a wording b. c d e. f", "g h. i j word. k l m. n", "wording wording. o p.", "q r s."]
+        for row in chunks(document, *texts):
+            pieces = len(WordPieceTokenizer(shelf.tokenizer)([row["text"]])[0].ids)
+            more = {"queries": ["a b c d e f", "wording"], "continuations": ["t u v w x y z"]}
+            rows.append(row | more | {"weights": list(range(pieces)), "title": "t", "title_weights": [1]})
+    return shelf(*rows, wants=ALL)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("room", [1, 2, 5, 100])
+def test_every_view_keeps_to_its_room_and_numbers_words_without_gaps(rich, name, room):
+    shown = 0
+    for row in range(len(rich)):
+        parts = view(name, rich, row, seed=row, room=room)
+        for text in (parts or {}).values():
+            shown += 1
+            assert 1 <= len(text.ids) <= room
+            assert len(text.words) == len(text.ids)
+            assert (text.ids.dtype, text.words.dtype) == (np.int32, np.int32)
+            inside = text.words[text.words >= 0]
+            assert inside[:1].tolist() in ([], [0])
+            assert set(np.diff(inside).tolist()) <= {0, 1}
+            assert ((text.ids == SEP) == (text.words == -1)).all()
+            if text.weights is not None:
+                assert text.weights.dtype == np.float32
+                assert len(text.weights) == len(text.ids)
+    assert shown
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_the_same_draw_gives_the_same_view(rich, name):
+    for row in range(len(rich)):
+        one, two = (view(name, rich, row, seed="s", room=4) for _ in range(2))
+        assert (one is None) == (two is None)
+        for part in one or ():
+            assert one[part].ids.tolist() == two[part].ids.tolist()
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_view_says_what_it_needs_and_does_with_that_alone(shelf, rich, name):
+    needs = wanted_fields(name, {})
+    assert needs <= set(FIELDS)
+    with_these = TokenCorpus.open(str(shelf.folder / "corpus.jsonl"), shelf.tokenizer, wants=needs)
+    assert any(view(name, with_these, row) is not None for row in range(len(with_these)))
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_view_has_the_arguments_of_the_contract(name):
+    parameters = inspect.signature(VIEWS.load(name)).parameters
+    assert list(parameters)[:5] == ["corpus", "row", "rng", "room", "separator"]
+    assert all(item.kind is item.KEYWORD_ONLY for item in list(parameters.values())[2:])
+    assert all(item.default is not item.empty for item in list(parameters.values())[4:])
+
+
+def test_what_a_view_needs_depends_on_its_options():
+    assert wanted_fields("passage", {"title": "join"}) == set()
+    assert wanted_fields("pair", {"spans": "random"}) == {"documents"}
+    assert wanted_fields("pair", {"spans": "mixed"}) == {"documents", "sentences"}
+    assert wanted_fields("query", {"limit": 5}) == {"queries"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "complaint"),
+    [
+        ("pear", {}, "unknown view 'pear'; choose from passage, next"),
+        ("pair", {"span": "random"}, "view 'pair' has no option 'span'; choose from spans, title, crop"),
+        ("pair", {"spans": "far"}, "spans = 'far' is not one of random, nearby, overlap, mixed, distinct"),
+        ("query", {"limit": 0}, "limit = 0 is not a whole number of 1 or more or nothing"),
+        ("query", {"limit": True}, "limit = True is not"),
+        ("crop", {"longest": 5}, "longest = 5 is not a number from 0.0 to 1.0"),
+        ("ict", {"remove": "often"}, "remove = 'often' is not a number from"),
+    ],
+)
+def test_an_option_that_a_view_does_not_have_is_refused_with_its_choices(name, options, complaint):
+    with pytest.raises(UsageError) as caught:
+        wanted_fields(name, options)
+    assert complaint in str(caught.value)

@@ -1,0 +1,118 @@
+"""Files and folders are flushed to disk before they are renamed, and their parent folder after."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from drtk.data.corpus_store import CorpusStore
+from drtk.data.embeddings import ShardWriter
+from drtk.runtime.atomic import commit, manifest_beside, recover, write_json
+from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.folder_job import FolderJob
+from drtk.text.sentences import PunktModel, save_model
+
+
+def inodes(path: Path) -> set[int]:
+    """Return the inodes of a file, or of a folder and everything in it."""
+    return {path.stat().st_ino} | ({item.stat().st_ino for item in path.rglob("*")} if path.is_dir() else set())
+
+
+@pytest.fixture
+def renames(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Record the targets of renames, and check that each source was flushed."""
+    flushed: set[int] = set()
+    waiting: list[tuple[Path, int]] = []
+    names: list[str] = []
+
+    def fsync(handle: int) -> None:
+        flushed.add(os.fstat(handle).st_ino)
+        waiting[:] = [each for each in waiting if each[1] != os.fstat(handle).st_ino]
+
+    def checked(rename: Callable[..., None]) -> Callable[..., None]:
+        def renaming(source: Any, target: Any) -> None:
+            if ".part.old" not in str(target):  # it is deleted
+                assert inodes(Path(source)) <= flushed, f"{source} was not flushed"
+                waiting.append((Path(target), Path(target).parent.stat().st_ino))
+                names.append(Path(target).name)
+            rename(source, target)
+
+        return renaming
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for name in ("replace", "rename"):
+        monkeypatch.setattr(os, name, checked(getattr(os, name)))
+    yield names
+    assert not waiting, "the folder was not flushed"
+
+
+def test_a_filters_output_its_manifest_and_journal_are_flushed(tmp_path: Path, renames: list[str]) -> None:
+    job = FilterJob("copy", "corpus", str(tmp_path / "out"), {}, window=1)
+    job.run(["a", "b"], lambda window: (f"{line}\n".encode() for line in window))
+    assert renames == ["out.part.json", "out.part.meta.json", "out", "out.meta.json"]
+
+
+def test_the_part_is_flushed_before_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_size))
+    job = FilterJob("copy", "corpus", str(tmp_path / "out"), {}, window=1)
+
+    def fail(window: list[str]) -> Iterator[bytes]:
+        if window == ["c"]:
+            raise KeyboardInterrupt
+        yield f"{window[0]}\n".encode()
+
+    with pytest.raises(KeyboardInterrupt):
+        job.run(["a", "b", "c"], fail)
+    assert orjson.loads((tmp_path / "out.part.json").read_bytes())["offset"] == 4
+    assert 4 in flushed
+    assert flushed.index(4) < len(flushed) - 1
+
+
+def test_a_folder_is_flushed_with_its_contents(tmp_path: Path, renames: list[str]) -> None:
+    for _ in range(2):
+        job = FolderJob("encode", "embeddings", str(tmp_path / "out"), {}, force=True)
+        writer = ShardWriter(job.begin(), dimension=1, dtype="float32")
+        writer.write(["a"], np.zeros((1, 1)), digest="")
+        (writer.folder / "more").mkdir()
+        (writer.folder / "more" / "notes.txt").write_text("x")
+        job.finish()
+    assert renames.count("out") == 2
+
+
+def test_small_files_and_caches_are_flushed(
+    tmp_path: Path, renames: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRTK_CACHE", str(tmp_path / "cache"))
+    write_json(tmp_path / "facts.json", {})
+    save_model(PunktModel((), (), (), {}), tmp_path / "punkt.json")
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "b"}\n')
+    CorpusStore.open(tmp_path / "corpus.jsonl").close()
+    assert len(renames) == 5  # the digest of the corpus and the record of the cached files are kept, too
+
+
+def test_the_manifest_of_a_removed_part_is_not_given_to_another_file(tmp_path: Path) -> None:
+    part, final = tmp_path / "out.part", tmp_path / "out"
+    final.write_bytes(b"old")
+    write_json(manifest_beside(part), {"bytes": 99})
+    assert not recover(final, may_replace=lambda: True)
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_finished_part_does_not_replace_a_file_that_it_may_not(tmp_path: Path) -> None:
+    part, final = tmp_path / "out.part", tmp_path / "out"
+    part.write_bytes(b"new")
+    write_json(manifest_beside(part), {"bytes": 3})
+    final.write_bytes(b"precious")
+    assert not recover(final, may_replace=lambda: False)
+    assert final.read_bytes() == b"precious"
+    assert recover(final, may_replace=lambda: True)
+    assert sorted(os.listdir(tmp_path)) == ["out", "out.meta.json"]
+    commit(final, tmp_path / "moved")
+    assert (tmp_path / "moved").read_bytes() == b"new"

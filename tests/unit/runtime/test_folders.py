@@ -1,0 +1,467 @@
+"""Folders are finished when they say so, and nothing drtk did not make is ever deleted."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.runtime import folder_job as folders
+from drtk.runtime import sharding as processes
+from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.integrity import read_json
+from drtk.runtime.manifest import folder_entry, is_done, read_manifest
+from tests.running import piped, torchrun
+
+
+def job(path: Path, **given: Any) -> FolderJob:
+    return FolderJob("index", "index", str(path), given.pop("settings", {"depth": 3}), **given)
+
+
+def make(path: Path, *, names: tuple[str, ...] = ("ids.txt", "parts/0.bin"), **given: Any) -> None:
+    made = job(path, **given)
+    made.check()
+    folder = made.begin()
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"x")
+    made.counts["passages"] = len(names)
+    made.finish(type="flat")
+
+
+def leave_unfinished(path: Path, **given: Any) -> None:
+    made = job(path, **given)
+    made.check()
+    (made.begin() / "half.bin").write_bytes(b"x")
+    made.release()
+
+
+def files(path: Path) -> list[str]:
+    return sorted(str(item.relative_to(path)) for item in path.rglob("*") if item.is_file())
+
+
+def test_a_finished_folder_says_what_it_is_and_what_it_holds(tmp_path: Path) -> None:
+    make(tmp_path / "out")
+    manifest = read_manifest(tmp_path / "out", kind="index")
+    assert (manifest["type"], manifest["program"], manifest["counts"]) == ("flat", "index", {"passages": 2})
+    entry = {"bytes": 1, "digest": hashlib.blake2b(b"x", digest_size=16).hexdigest()}
+    for name in ("ids.txt", "parts/0.bin"):
+        assert manifest["files"].pop(name) == entry | {"mtime_ns": (tmp_path / "out" / name).stat().st_mtime_ns}
+    assert manifest["files"] == {}
+    assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
+    assert is_done(str(tmp_path / "out"), {"depth": 3}, program="index")
+
+
+def test_a_model_replaced_during_a_run_is_recorded_as_it_was_at_the_beginning(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_bytes(b"{}")
+    (model / "model.safetensors").write_bytes(b"old")
+    before = folder_entry(model)
+    made = job(tmp_path / "out", settings={"model": str(model)})
+    made.check()
+    (model / "model.safetensors").write_bytes(b"new")  # after it was loaded
+    (made.begin() / "0.bin").write_bytes(b"x")
+    made.finish()
+    assert [entry["digest"] for entry in read_manifest(tmp_path / "out")["inputs"]] == [before["digest"]]
+    assert not is_done(str(tmp_path / "out"), {"model": str(model)}, program="index")
+
+
+def test_a_folder_is_unfinished_until_the_end(tmp_path: Path) -> None:
+    leave_unfinished(tmp_path / "out")
+    with pytest.raises(MismatchError, match="unfinished"):
+        read_manifest(tmp_path / "out")
+    assert not is_done(str(tmp_path / "out"), {"depth": 3})
+
+
+def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    make(tmp_path / "out")
+    assert read_manifest(tmp_path / "out")["kind"] == "index"
+
+
+def test_a_finished_folder_is_replaced_only_with_force(tmp_path: Path) -> None:
+    make(tmp_path / "out")
+    with pytest.raises(DrtkError, match="exists already; --force replaces it"):
+        make(tmp_path / "out")
+    make(tmp_path / "out", names=("new.bin",), force=True)
+    assert files(tmp_path / "out") == ["meta.json", "new.bin"]
+
+
+def test_an_unfinished_folder_is_resumed_or_begun_again_only_on_request(tmp_path: Path) -> None:
+    leave_unfinished(tmp_path / "out")
+    with pytest.raises(DrtkError, match="interrupted run; --force begins again"):
+        job(tmp_path / "out").check()
+    with pytest.raises(DrtkError, match="--resume goes on from there, --force begins again"):
+        job(tmp_path / "out", resumable=True).check()
+    going_on = job(tmp_path / "out", resume=True)
+    going_on.check()
+    assert going_on.resuming
+    assert files(going_on.begin()) == ["half.bin", "meta.json.part"]
+    going_on.release()
+    anew = job(tmp_path / "out", force=True)
+    anew.check()
+    assert not anew.resuming
+    assert files(anew.begin()) == ["meta.json.part"]
+
+
+def test_resuming_with_other_settings_is_refused_and_force_begins_again(tmp_path: Path) -> None:
+    leave_unfinished(tmp_path / "out")
+    other = job(tmp_path / "out", resume=True, settings={"depth": 4})
+    with pytest.raises(MismatchError, match=r"other settings or files \(depth\)"):
+        other.check()
+    anew = job(tmp_path / "out", resume=True, force=True, settings={"depth": 4})
+    anew.check()
+    assert not anew.resuming
+    assert files(anew.begin()) == ["meta.json.part"]
+
+
+def test_settings_that_may_differ_are_taken_and_noted_and_the_first_ones_stay_on_record(tmp_path: Path) -> None:
+    begun = {"depth": 3, "lr": 0.3, "micro": None, "log": True}
+    leave_unfinished(tmp_path / "out", settings=begun)
+    free = ("lr", "micro", "log")
+    with pytest.raises(MismatchError, match=r"other settings or files \(depth\)"):
+        job(tmp_path / "out", resume=True, settings=begun | {"depth": 4, "lr": 0.1}, may_differ=free).check()
+    leave_unfinished(tmp_path / "out", resume=True, settings=begun | {"lr": 0.1, "micro": 2}, may_differ=free)
+    leave_unfinished(tmp_path / "out", resume=True, settings=begun | {"lr": 0.1, "micro": 2}, may_differ=free)
+    last = job(tmp_path / "out", resume=True, settings=begun | {"lr": 0.1, "micro": 1}, may_differ=free)
+    last.check()
+    last.begin()
+    last.finish()
+    manifest = read_manifest(tmp_path / "out")
+    assert [change["settings"] for change in manifest["changes"]] == [
+        {"lr": [0.3, 0.1], "micro": [None, 2]},
+        {"micro": [2, 1]},
+    ]
+    assert (manifest["settings"]["lr"], manifest["settings"]["micro"]) == (0.1, 1)
+
+
+def test_resuming_with_a_changed_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "qrels.tsv").write_bytes(b"1")
+    settings = {"qrels": str(tmp_path / "qrels.tsv")}
+    leave_unfinished(tmp_path / "out", settings=settings)
+    (tmp_path / "qrels.tsv").write_bytes(b"22")
+    with pytest.raises(MismatchError, match=r"other settings or files \(.*qrels\.tsv\)"):
+        job(tmp_path / "out", resume=True, settings=settings).check()
+
+
+def test_resuming_with_another_stream_is_refused_and_force_begins_again(tmp_path: Path) -> None:
+    def read(content: bytes, **given: Any) -> FolderJob:
+        made = job(tmp_path / "out", **given)
+        made.check()
+        with piped(content) as name:
+            assert [line for _, line in made.intake.lines(name)]
+        for entry in made.intake.inputs:
+            entry["path"] = "/dev/fd/63"  # as a shell numbers its first pipe, time after time
+        return made
+
+    first = read(b"a\nb\n")
+    (first.begin() / "half.bin").write_bytes(b"x")
+    first.release()
+    other = read(b"a\nc\n", resume=True)
+    with pytest.raises(
+        MismatchError, match=r"out\.part: was begun with other records from /dev/fd/63; --force begins again"
+    ):
+        other.begin()
+    other.release()
+    same = read(b"a\nb\n", resume=True)
+    assert (same.begin() / "half.bin").exists()
+    same.release()
+    anew = read(b"a\nc\n", resume=True, force=True)
+    assert not anew.resuming
+    assert not (anew.begin() / "half.bin").exists()
+
+
+def test_a_source_that_was_mended_is_the_commands_own_affair_unless_it_may_begin_again(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_bytes(b"torn")
+    settings = {"source": str(tmp_path / "corpus.jsonl")}
+    leave_unfinished(tmp_path / "out", settings=settings)
+    (tmp_path / "corpus.jsonl").write_bytes(b"mended")
+    for force, resuming in ((False, True), (True, False)):
+        going_on = job(tmp_path / "out", resume=True, force=force, settings=settings)
+        going_on.check()
+        assert going_on.resuming is resuming
+
+
+def test_a_folder_drtk_did_not_make_is_never_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_bytes(b"precious")
+    for given in ({}, {"force": True}, {"resume": True}, {"force": True, "resume": True}):
+        with pytest.raises(DrtkError, match="was not made by drtk; choose another folder"):
+            job(tmp_path, **given).check()
+    assert files(tmp_path) == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("content", [b"{}", b"[]", b'{"kind": "index"}', b'{"settings": {}, "command": "make all"}'])
+@pytest.mark.parametrize("name", ["meta.json", "meta.json.part"])
+@pytest.mark.parametrize("folder", ["out", "out.part"])
+def test_a_folder_with_another_programs_manifest_is_not_replaced(
+    tmp_path: Path, folder: str, name: str, content: bytes
+) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / name).write_bytes(content)
+    (tmp_path / folder / "thesis.tex").write_bytes(b"precious")
+    with pytest.raises(DrtkError, match=r"was not written by drtk|was not made by drtk"):
+        job(tmp_path / "out", force=True, resume=True).check()
+    assert files(tmp_path / folder) == [name, "thesis.tex"]
+
+
+def test_a_damaged_manifest_of_the_output_is_an_error_that_can_be_resolved(tmp_path: Path) -> None:
+    make(tmp_path / "out")
+    leave_unfinished(tmp_path / "other")
+    for damaged in (tmp_path / "out" / "meta.json", tmp_path / "other.part" / "meta.json.part"):
+        damaged.write_bytes(b"{")
+        with pytest.raises(DrtkError, match=rf"^{damaged}: not JSON: .*: remove the folder, or choose another$"):
+            job(tmp_path / damaged.parent.stem, force=True).check()
+
+
+def test_a_file_put_into_a_finished_folder_by_hand_keeps_it_from_being_replaced(tmp_path: Path) -> None:
+    make(tmp_path / "out")
+    (tmp_path / "out" / "parts" / "notes.txt").write_bytes(b"precious")
+    with pytest.raises(DrtkError, match=r"holds 'parts/notes\.txt', which drtk did not make"):
+        make(tmp_path / "out", force=True)
+    assert "parts/notes.txt" in files(tmp_path / "out")
+
+
+def test_settings_that_are_words_name_no_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "drtk").mkdir()
+    settings = {"kind": "bm25", "tag": "drtk"}
+    for force in (False, True):  # as in drtk index passages.jsonl --type bm25 -o bm25
+        job = FolderJob("index", "index", "bm25", settings, force=force)
+        job.check()
+        job.begin()
+        job.finish()
+    assert read_json(tmp_path / "bm25" / "meta.json")["inputs"] == []
+
+
+def test_a_folder_is_not_replaced_by_what_is_made_from_it(tmp_path: Path) -> None:
+    make(tmp_path / "out")
+    for source in (tmp_path / "out", tmp_path / "out" / "ids.txt"):
+        with pytest.raises(UsageError, match="would destroy the input"):
+            job(tmp_path / "out", force=True, settings={"source": str(source)}).check()
+    assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
+
+
+def test_a_link_inside_a_folder_is_removed_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "precious").write_bytes(b"x")
+    made = job(tmp_path / "out")
+    made.check()
+    (made.begin() / "link").symlink_to(tmp_path / "elsewhere")
+    made.finish()
+    make(tmp_path / "out", force=True)
+    assert files(tmp_path / "elsewhere") == ["precious"]
+    assert not (tmp_path / "out" / "link").exists()
+
+
+def test_a_finished_folder_is_kept_until_the_new_one_is_finished(tmp_path: Path) -> None:
+    make(tmp_path / "out")
+    made = job(tmp_path / "out", force=True)
+    made.check()
+    (made.begin() / "new.bin").write_bytes(b"x")
+    assert read_manifest(tmp_path / "out")["counts"] == {"passages": 2}
+    assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
+    made.finish()
+    assert files(tmp_path) == ["out/meta.json", "out/new.bin"]
+
+
+def test_an_interrupted_replacement_is_resumed_without_force_if_the_old_folder_is_unchanged(tmp_path: Path) -> None:
+    make(tmp_path / "out")
+    leave_unfinished(tmp_path / "out", force=True)
+    with pytest.raises(DrtkError, match="exists already; --force replaces it"):
+        job(tmp_path / "out").check()
+    going_on = job(tmp_path / "out", resume=True)
+    going_on.check()
+    going_on.release()
+    make(tmp_path / "other", names=("other.bin",))
+    (tmp_path / "out").rename(tmp_path / "away")
+    (tmp_path / "other").rename(tmp_path / "out")
+    with pytest.raises(DrtkError, match="exists already; --force replaces it"):
+        job(tmp_path / "out", resume=True).check()
+
+
+def test_a_folder_that_an_older_version_built_in_place_is_resumed(tmp_path: Path) -> None:
+    leave_unfinished(tmp_path / "out")
+    (tmp_path / "out.part").rename(tmp_path / "out")
+    made = job(tmp_path / "out", resume=True)
+    made.check()
+    assert files(made.begin()) == ["half.bin", "meta.json.part"]
+    made.finish()
+    assert files(tmp_path) == ["out/half.bin", "out/meta.json"]
+
+
+def test_a_folder_that_was_being_cleared_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_unfinished(tmp_path / "out")
+    anew = job(tmp_path / "out", force=True, settings={"depth": 4})
+    anew.check()
+    monkeypatch.setattr(folders, "_delete", killed)
+    with pytest.raises(KeyboardInterrupt):
+        anew.begin()
+    anew.release()
+    monkeypatch.undo()
+    again = job(tmp_path / "out", resume=True, settings={"depth": 4})
+    again.check()
+    assert not again.resuming
+    assert files(again.begin()) == ["meta.json.part"]
+
+
+def killed(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_finished_folder_that_may_not_replace_the_old_one_is_kept_for_the_next_command(tmp_path: Path) -> None:
+    made = job(tmp_path / "out")
+    made.check()
+    (made.begin() / "new.bin").write_bytes(b"x")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_bytes(b"precious")
+    with pytest.raises(
+        DrtkError, match=r"was not made by drtk; .*; the new folder is finished and kept as .*out\.part"
+    ):
+        made.finish()
+    made.abandon()
+    made.release()
+    with pytest.raises(DrtkError, match="was not made by drtk"):
+        job(tmp_path / "out", force=True).check()
+    (tmp_path / "out" / "thesis.tex").unlink()
+    assert job(tmp_path / "out").recover()
+    assert files(tmp_path) == ["out/meta.json", "out/new.bin"]
+
+
+def test_a_users_folder_named_part_old_is_kept(tmp_path: Path) -> None:
+    make(tmp_path / "out")
+    (tmp_path / "out.part.old").mkdir()
+    (tmp_path / "out.part.old" / "thesis.tex").write_bytes(b"precious")
+    with pytest.raises(DrtkError, match=r"out\.part\.old: was not made by drtk; move it"):
+        make(tmp_path / "out", force=True)
+    assert (tmp_path / "out.part.old" / "thesis.tex").exists()
+
+
+def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "large").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "large")
+    for _ in range(2):
+        make(tmp_path / "out", force=True)
+        assert (tmp_path / "out").is_symlink()
+        assert files(tmp_path / "large") == ["ids.txt", "meta.json", "parts/0.bin"]
+
+
+def test_the_current_folder_cannot_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (".", tmp_path):
+        with pytest.raises(DrtkError, match="is the current folder"):
+            job(Path(name)).check()
+
+
+@pytest.mark.parametrize("left", [{"RANK": "1"}, {"WORLD_SIZE": "4"}, {"RANK": "1", "WORLD_SIZE": "4"}, {"RANK": "x"}])
+def test_a_stray_torchrun_variable_does_not_skip_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: dict[str, str]
+) -> None:
+    make(tmp_path / "out")
+    for name, value in left.items():
+        monkeypatch.setenv(name, value)
+    assert (processes.rank(), processes.world_size()) == (0, 1)
+    with pytest.raises(DrtkError, match="exists already; --force replaces it"):
+        job(tmp_path / "out").check()
+
+
+def test_two_runs_do_not_write_one_folder(tmp_path: Path) -> None:
+    first = job(tmp_path / "out")
+    first.check()
+    first.begin()
+    second = job(tmp_path / "out", force=True)
+    second.check()
+    with pytest.raises(DrtkError, match="out: another run is writing it"):
+        second.begin()
+    first.finish()
+    second.begin()
+    second.finish()
+
+
+def test_a_file_where_a_folder_is_expected_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"")
+    with pytest.raises(DrtkError, match="is a file; expected a folder"):
+        job(tmp_path / "out", force=True).check()
+
+
+def test_a_folder_that_cannot_be_made_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    made = job(tmp_path / "file" / "out")
+    with pytest.raises(DrtkError, match="Not a directory"):
+        made.begin()
+
+
+def test_of_several_processes_of_one_run_only_the_first_looks_after_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = job(tmp_path / "out")
+    first.check()
+    first.begin()
+    for name, value in torchrun(rank=1, processes=2).items():
+        monkeypatch.setenv(name, value)
+    other = job(tmp_path / "out")
+    other.check()
+    assert other.begin() == tmp_path / "out.part"
+    other.finish()
+    assert files(tmp_path / "out.part") == ["meta.json.part"]
+    first.finish()
+    assert files(tmp_path / "out") == ["meta.json"]
+
+
+def test_the_time_a_run_began_survives_resuming_and_finishing(tmp_path: Path) -> None:
+    leave_unfinished(tmp_path / "out")
+    note = tmp_path / "out.part" / "meta.json.part"
+    began = read_json(note) | {"started": "2000-01-01T00:00:00+00:00"}
+    note.write_bytes(orjson.dumps(began))
+    made = job(tmp_path / "out", resume=True)
+    made.begin()
+    made.finish()
+    assert read_manifest(tmp_path / "out")["started"] == "2000-01-01T00:00:00+00:00"
+    assert files(tmp_path) == ["out/half.bin", "out/meta.json"]
+
+
+def test_the_seconds_of_all_stretches_of_a_folder_are_summed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two stretches that were killed: the first wrote its last file 500 s after it began, the second 70 s after.
+    now = 1_000_000.0
+    monkeypatch.setattr(folders.time, "time", lambda: now)
+    for name, seconds in (("half.bin", 500), ("more/deeper.bin", 70)):
+        made = job(tmp_path / "out", resume=True)
+        made.check()
+        folder = made.begin()
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"x")
+        made.release()
+        for item in folder.rglob("*"):
+            os.utime(item, (now, now))
+        os.utime(folder / name, (now + seconds, now + seconds))
+        now += 9000  # in which nothing runs
+    made = job(tmp_path / "out", resume=True)
+    made.check()
+    made.begin()
+    made.finish()
+    manifest = read_manifest(tmp_path / "out")
+    assert 570 <= manifest["seconds"] < 600
+    assert "stretch" not in manifest
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"inputs": ["x"]}, {"inputs": [{"path": 3}]}, {"streams": []}, {"stretch": {}}, {"stretch": [1]},
+     {"stretch": {"began": "x", "before": 0}}, {"started": None}, {"changes": {}}, {"settings": []}],
+)  # fmt: skip
+def test_an_unfinished_manifest_with_fields_of_wrong_types_is_rejected(tmp_path: Path, damage: dict[str, Any]) -> None:
+    leave_unfinished(tmp_path / "out", resumable=True)
+    place = tmp_path / "out.part" / "meta.json.part"
+    place.write_bytes(orjson.dumps(read_json(place) | damage))
+    again = job(tmp_path / "out", resumable=True, resume=True)
+    with pytest.raises(DrtkError, match=r"meta\.json\.part: (is damaged|was not written by drtk)"):
+        again.check()
+    with pytest.raises(DrtkError, match=r"meta\.json\.part: (is damaged|was not written by drtk)"):
+        again.begin()

@@ -1,0 +1,167 @@
+"""What a command has read is noted for its manifest, and bad records are forgiven up to a number."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import sys
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from drtk.errors import DrtkError, RecordError, UsageError
+from drtk.runtime.inputs import Intake, spooled
+from drtk.runtime.manifest import inputs_named, unchanged
+from drtk.runtime.streams import digest_file
+from tests.running import piped
+
+
+class Stdin:
+    def __init__(self, content: bytes) -> None:
+        self.buffer = io.BufferedReader(io.BytesIO(content))  # type: ignore[arg-type]
+
+
+def test_an_input_read_to_its_end_is_noted_with_size_time_and_digest(tmp_path: Path) -> None:
+    path = tmp_path / "a.zst"
+    path.write_bytes(zstandard.ZstdCompressor().compress(b"one\ntwo\n"))
+    intake = Intake()
+    assert list(intake.lines(str(path))) == [(1, b"one"), (2, b"two")]
+    assert intake.inputs == [
+        {
+            "path": str(path),
+            "bytes": path.stat().st_size,
+            "digest": digest_file(path),
+            "mtime_ns": path.stat().st_mtime_ns,
+        }
+    ]
+
+
+def test_an_input_left_before_its_end_is_noted_without_a_digest(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"one\ntwo\n")
+    intake = Intake()
+    assert next(intake.lines(str(path))) == (1, b"one")
+    assert [(entry["bytes"], entry["digest"]) for entry in intake.inputs] == [(8, None)]
+
+
+def test_an_input_read_twice_is_noted_once(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"one\n")
+    intake = Intake()
+    assert list(intake.lines(str(path))) == list(intake.lines(str(path)))
+    assert len(intake.inputs) == 1
+
+
+def test_inputs_are_noted_in_the_order_they_were_opened(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).write_bytes(b"one\n")
+    intake = Intake()
+    first, second = intake.lines(str(tmp_path / "a")), intake.lines(str(tmp_path / "b"))
+    next(first), next(second), list(second), list(first)
+    assert [Path(entry["path"]).name for entry in intake.inputs] == ["a", "b"]
+    assert all(entry["digest"] for entry in intake.inputs)
+
+
+def test_the_digest_of_stdin_is_that_of_the_same_bytes_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = zstandard.ZstdCompressor().compress(b"one\n" * 100_000)
+    (tmp_path / "a").write_bytes(content)
+    monkeypatch.setattr(sys, "stdin", Stdin(content))
+    intake = Intake()
+    assert len(list(intake.lines("-"))) == 100_000
+    assert intake.inputs == [{"path": "-", "bytes": len(content), "digest": digest_file(tmp_path / "a")}]
+
+
+def test_stdin_cannot_be_two_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", Stdin(b"one\n"))
+    intake = Intake()
+    list(intake.lines("-"))
+    with pytest.raises(UsageError, match="stdin can be read only once"):
+        next(intake.lines("-"))
+
+
+def test_a_pipe_is_noted_as_stdin_is_and_cannot_be_two_inputs() -> None:
+    intake = Intake()
+    with piped(b"one\ntwo\n") as pipe:
+        assert intake.peek(pipe).startswith(b"one\n")
+        assert [line for _, line in intake.lines(pipe)] == [b"one", b"two"]
+        digest = hashlib.blake2b(b"one\ntwo\n", digest_size=16).hexdigest()
+        assert intake.inputs == [{"path": pipe, "bytes": 8, "digest": digest}]
+        assert not unchanged(intake.inputs[0])
+        assert inputs_named({"with": [pipe]}) == []
+        with pytest.raises(UsageError, match=f"{pipe} can be read only once"):
+            next(intake.lines(pipe))
+
+
+def test_what_is_spooled_can_be_read_again_and_no_stream_is_two_inputs() -> None:
+    with piped(b"one\n") as pipe:
+        intake = Intake()
+        with pytest.raises(UsageError, match=f"{pipe} can be only one of the inputs"), spooled(pipe, intake, [pipe]):
+            pass
+        with spooled("a file", intake, [pipe]) as source:
+            assert source == "a file"
+            assert list(intake.lines(pipe)) == list(intake.lines(pipe)) == [(1, b"one")]
+            copy = Path(intake.stand_ins[pipe])
+        assert not copy.exists()
+
+
+def test_a_closed_stdin_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(DrtkError, match="<stdin>: is closed"):
+        next(Intake().lines("-"))
+
+
+def test_peeking_takes_nothing_away(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"one\ntwo\n")
+    intake = Intake()
+    assert intake.peek(str(path)).startswith(b"one\n")
+    assert [line for _, line in intake.lines(str(path))] == [b"one", b"two"]
+    assert intake.inputs[0]["digest"] == digest_file(path)
+
+
+def test_blocks_are_the_bytes_and_their_fault_has_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    whole = zstandard.ZstdCompressor().compress(b"one\n" * 100_000)
+    path.write_bytes(whole)
+    intake = Intake()
+    assert b"".join(intake.blocks(str(path), size=1000)) == b"one\n" * 100_000
+    assert intake.inputs[0]["digest"] == digest_file(path)
+    path.write_bytes(whole[:-4])
+    with pytest.raises(RecordError, match=r"a:\d+: compressed data ends early"):
+        list(Intake().blocks(str(path)))
+
+
+def test_as_many_bad_records_are_forgiven_as_allowed_and_no_more() -> None:
+    intake = Intake(skip_bad=2)
+    for number in (1, 2):
+        intake.forgive(RecordError(f"a:{number}", "not JSON"))
+    assert intake.bad == 2
+    with pytest.raises(RecordError, match="a:3: not JSON"):
+        intake.forgive(RecordError("a:3", "not JSON"))
+    assert intake.bad == 2
+
+
+def test_nothing_is_forgiven_unless_asked() -> None:
+    with pytest.raises(RecordError):
+        Intake().forgive(RecordError("a:1", "not JSON"))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_stream_that_was_looked_into_is_kept_whole(monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
+    content = b"one\ntwo\n" * 5000
+    monkeypatch.setattr(sys, "stdin", Stdin(zstandard.ZstdCompressor().compress(content) if packed else content))
+    intake = Intake()
+    assert intake.peek("-").startswith(b"one\ntwo")
+    intake.keep("-")
+    for _ in range(2):
+        assert [line for _, line in intake.lines("-")] == [b"one", b"two"] * 5000
+    (entry,) = intake.inputs
+    assert (entry["path"], entry["bytes"]) == ("-", len(content))
+    assert entry["digest"]
+    copy = Path(intake.stand_ins["-"])
+    assert copy.exists()
+    del intake
+    assert not copy.exists()

@@ -1,0 +1,222 @@
+"""Ctrl-C at every moment of a run: nothing stays that is worth nothing, and nothing goes that is worth something."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import orjson
+import pytest
+
+from drtk.errors import DrtkError
+from drtk.runtime import atomic as interrupts
+from drtk.runtime import filter_job as filtering
+from drtk.runtime import filter_job as revising
+from drtk.runtime import streams
+from drtk.runtime.atomic import interrupts_held
+from drtk.runtime.filter_job import Done, FilterJob
+from drtk.runtime.streams import Output
+
+FILES = {module.__file__ for module in (filtering, interrupts, revising, streams)}
+RECORDS = [{"_id": f"d{number}"} for number in range(3)]  # a window and a half
+WINDOW = 2
+
+
+def interrupted_at(moment: int, act: Callable[[], Any]) -> bool:
+    """Call `act` with a SIGINT at its `moment`-th line or call within drtk.io; whether there was such a moment."""
+    left = moment
+
+    def tracer(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in FILES:
+            return None
+        if event in ("call", "line"):
+            left -= 1
+            if left == 0:
+                signal.raise_signal(signal.SIGINT)
+        return tracer
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        act()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return left <= 0
+
+
+def copied(window: list[dict[str, Any]]) -> Iterator[bytes]:
+    for record in window:
+        yield orjson.dumps(record) + b"\n"
+
+
+def run(output: Path, *, twice: bool = False, **given: Any) -> None:
+    """A filter that copies, or one that does so in two passes."""
+    job = FilterJob("copy", "corpus", str(output), {"depth": 3}, window=WINDOW, **given)
+    job.check()
+    pump = lambda windows: (Done(copied(window)) for window in windows)  # noqa: E731
+    revise = (lambda lines: (Done([line + b"\n"]) for line in lines())) if twice else None
+    job.run_windows(RECORDS, pump, revise=revise)
+
+
+def whole() -> bytes:
+    return b"".join(copied(RECORDS))
+
+
+def begun(output: Path) -> None:
+    """Leave `output` as a run leaves it that was interrupted after its first window."""
+
+    def pump(windows: Iterator[list[Any]]) -> Iterator[Done]:
+        yield Done(copied(next(windows)))
+        raise KeyboardInterrupt
+
+    job = FilterJob("copy", "corpus", str(output), {"depth": 3}, window=WINDOW)
+    with pytest.raises(KeyboardInterrupt):
+        job.run_windows(RECORDS, pump)  # type: ignore[arg-type]
+    assert sorted(os.listdir(output.parent)) == ["out.part", "out.part.json"]
+
+
+def through_all_moments(tmp_path: Path, prepare: Callable[[Path], None], **given: Any) -> Iterator[tuple[Path, int]]:
+    """The folder after a run that was interrupted at its first moment, its second, and so on to its last."""
+    for moment in range(1, 2000):
+        folder = tmp_path / str(moment)
+        folder.mkdir()
+        prepare(folder / "out")
+        if not interrupted_at(moment, lambda folder=folder: run(folder / "out", **given)):
+            assert (folder / "out").read_bytes() == whole()
+            assert moment > 100  # it was looked at closely
+            return
+        yield folder, moment
+        shutil.rmtree(folder)
+    raise AssertionError("there is no end of it")
+
+
+def pair(folder: Path) -> tuple[bool, bool]:
+    return (folder / "out.part").exists(), (folder / "out.part.json").exists()
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_an_interrupted_run_leaves_nothing_or_something_to_go_on_from(tmp_path: Path, twice: bool) -> None:
+    seen = set()
+    for folder, moment in through_all_moments(tmp_path, lambda output: None, twice=twice):
+        part, journal = pair(folder)
+        assert journal or not part, moment
+        assert part or not journal or (folder / "out").exists(), moment
+        assert not twice or not (folder / "out.part.new").exists() or part, moment
+        seen.add((part, journal))
+        run(folder / "out", twice=twice, resume=True, force=True)
+        assert (folder / "out").read_bytes() == whole(), moment
+    assert {(False, False), (True, True)} <= seen
+
+
+def test_an_interrupted_run_that_went_on_keeps_what_it_had(tmp_path: Path) -> None:
+    for folder, moment in through_all_moments(tmp_path, begun, resume=True):
+        if not (folder / "out").exists():
+            assert pair(folder) == (True, True), moment
+            assert (folder / "out.part").read_bytes().startswith(b"".join(copied(RECORDS[:WINDOW]))), moment
+        run(folder / "out", resume=True, force=True)
+        assert (folder / "out").read_bytes() == whole(), moment
+
+
+def test_what_is_begun_anew_and_interrupted_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+    for folder, moment in through_all_moments(tmp_path, begun, force=True):
+        part, journal = pair(folder)
+        assert journal or not part, moment
+        if not part and not (folder / "out").exists():
+            run(folder / "out")  # a journal that the old part left behind forbids nothing
+            assert sorted(os.listdir(folder)) == ["out", "out.meta.json"], moment
+
+
+def test_ctrl_c_right_after_the_part_was_made_removes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The worst place: the file is there, its descriptor not yet kept by anybody.
+    opened, seen = os.open, []
+
+    def interrupting(path: Any, *more: Any, **named: Any) -> int:
+        found = opened(path, *more, **named)
+        seen.append(Path(path).exists())
+        signal.raise_signal(signal.SIGINT)
+        return found
+
+    monkeypatch.setattr(os, "open", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "out")
+    assert seen == [True]
+    assert os.listdir(tmp_path) == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a generator that was being closed
+def test_another_runs_part_stays_whenever_the_second_is_interrupted(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with Output(str(target)) as first:
+        first.write(b"one\n")
+        first.end_frame()
+
+        def second() -> None:
+            with pytest.raises(DrtkError, match=r"out\.part: another run is writing it"):
+                run(target)
+
+        moment = 1
+        while interrupted_at(moment, second):
+            assert (tmp_path / "out.part").read_bytes() == b"one\n"
+            moment += 1
+        assert moment > 50
+    assert target.read_bytes() == b"one\n"
+
+
+def test_a_part_that_another_run_began_after_ours_was_renamed_is_not_ours_to_remove(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+
+    def interrupted() -> None:
+        with Output(str(target)) as output:
+            output.write(b"one\n")
+            os.replace(tmp_path / "out.part", target)
+            (tmp_path / "out.part").write_bytes(b"theirs\n")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert (tmp_path / "out.part").read_bytes() == b"theirs\n"
+
+
+def test_an_interrupt_waits_for_the_end_of_the_block_and_is_told_there() -> None:
+    done = []
+
+    def act() -> None:
+        with interrupts_held():
+            signal.raise_signal(signal.SIGINT)
+            done.append("all of it")
+
+    with pytest.raises(KeyboardInterrupt):
+        act()
+    assert done == ["all of it"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_who_ignores_interrupts_goes_on_ignoring_them_and_other_threads_have_none() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupts_held():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    found: list[Any] = []
+
+    def elsewhere() -> None:
+        with interrupts_held():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert found == [before]

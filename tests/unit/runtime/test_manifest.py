@@ -1,0 +1,367 @@
+"""A manifest says what made an output; comparing it with the world says whether that still holds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.runtime.atomic import write_json
+from drtk.runtime.inputs import Intake
+from drtk.runtime.integrity import read_json
+from drtk.runtime.manifest import (
+    add_named_folders,
+    check_folder,
+    completed,
+    folder_entry,
+    folders_named,
+    inputs_named,
+    is_done,
+    manifest_path,
+    new_manifest,
+    read_manifest,
+    unchanged,
+    versions,
+    write_manifest,
+)
+from drtk.runtime.streams import digest_file
+
+SETTINGS = {"policy": "words", "sizes": (1, 2), "model": None}
+
+
+def made(tmp_path: Path, *, settings: dict[str, Any] = SETTINGS, program: str = "chunk") -> tuple[Path, Path]:
+    """An input, and an output of it with its manifest."""
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(b"one\n")
+    output.write_bytes(b"two\n")
+    intake = Intake()
+    list(intake.lines(str(source)))
+    manifest = new_manifest("corpus", settings, program=program)
+    manifest = completed(manifest, inputs=intake.inputs, counts={"in": 1}, seconds=0.5) | {"bytes": 4}
+    write_json(manifest_path(output), manifest)
+    return source, output
+
+
+def test_a_manifest_lies_beside_a_file_and_inside_a_folder(tmp_path: Path) -> None:
+    assert manifest_path(tmp_path / "a.jsonl.zst").name == "a.jsonl.zst.meta.json"
+    assert manifest_path(tmp_path) == tmp_path / "meta.json"
+
+
+def test_a_manifest_holds_what_the_architecture_promises(tmp_path: Path) -> None:
+    _, output = made(tmp_path)
+    manifest = read_json(manifest_path(output))
+    expected = {"kind", "program", "command", "settings", "inputs", "counts", "versions", "started", "seconds", "bytes"}
+    assert set(manifest) == expected
+    assert manifest["settings"] == {"policy": "words", "sizes": [1, 2], "model": None}
+    assert manifest["versions"]["python"].startswith("3.")
+
+
+def test_same_inputs_and_settings_mean_done(tmp_path: Path) -> None:
+    _, output = made(tmp_path)
+    assert is_done(str(output), SETTINGS, program="chunk")
+
+
+@pytest.mark.parametrize("settings", [SETTINGS | {"policy": "greedy"}, SETTINGS | {"more": 1}, {"policy": "words"}])
+def test_other_settings_mean_not_done(tmp_path: Path, settings: dict[str, Any]) -> None:
+    _, output = made(tmp_path)
+    assert not is_done(str(output), settings, program="chunk")
+
+
+def test_another_command_of_the_same_settings_means_not_done(tmp_path: Path) -> None:
+    _, output = made(tmp_path)
+    assert not is_done(str(output), SETTINGS, program="convert")
+
+
+def test_a_changed_input_means_not_done_and_a_touched_one_is_compared_by_content(tmp_path: Path) -> None:
+    source, output = made(tmp_path)
+    os.utime(source, ns=(1, 1))
+    assert is_done(str(output), SETTINGS)
+    source.write_bytes(b"six\n")  # the same size
+    assert not is_done(str(output), SETTINGS)
+    source.write_bytes(b"one\n")
+    assert is_done(str(output), SETTINGS)
+    source.unlink()
+    assert not is_done(str(output), SETTINGS)
+
+
+def test_an_output_that_is_gone_or_cut_is_not_done(tmp_path: Path) -> None:
+    _, output = made(tmp_path)
+    output.write_bytes(b"")
+    assert not is_done(str(output), SETTINGS)
+    output.unlink()
+    assert not is_done(str(output), SETTINGS)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"settings": 3}'])
+def test_a_damaged_manifest_means_not_done(tmp_path: Path, content: bytes) -> None:
+    _, output = made(tmp_path)
+    manifest_path(output).write_bytes(content)
+    assert not is_done(str(output), SETTINGS)
+
+
+def test_what_came_from_stdin_is_never_done(tmp_path: Path) -> None:
+    _, output = made(tmp_path)
+    manifest = read_json(manifest_path(output))
+    manifest["inputs"] = [{"path": "-", "bytes": 4, "digest": "x"}]
+    write_json(manifest_path(output), manifest)
+    assert not is_done(str(output), SETTINGS)
+
+
+def test_an_input_without_a_digest_is_told_by_size_and_time(tmp_path: Path) -> None:
+    source, output = made(tmp_path)
+    manifest = read_json(manifest_path(output))
+    manifest["inputs"][0]["digest"] = None
+    write_json(manifest_path(output), manifest)
+    assert is_done(str(output), SETTINGS)
+    os.utime(source, ns=(1, 1))
+    assert not is_done(str(output), SETTINGS)
+
+
+WEIGHTS = "1_Dense/model.safetensors"
+
+
+def model_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    (folder / "1_Dense").mkdir(parents=True)
+    (folder / "config.json").write_bytes(b"{}")
+    (folder / WEIGHTS).write_bytes(b"1234")
+    return folder
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_a_folder_is_unchanged_while_its_files_have_the_same_content(tmp_path: Path, has_manifest: bool) -> None:
+    folder = model_folder(tmp_path)
+    if has_manifest:
+        (folder / "meta.json").write_bytes(b"{}")
+    entry = folder_entry(folder)
+    assert unchanged(entry)
+    os.utime(folder / WEIGHTS, ns=(1, 1))  # copied, perhaps: another time, the same bytes
+    assert unchanged(entry)
+    (folder / WEIGHTS).write_bytes(b"5678")  # replaced by hand, meta.json as it was
+    assert not unchanged(entry)
+    assert folder_entry(folder)["digest"] != entry["digest"]
+    (folder / WEIGHTS).write_bytes(b"1234")
+    assert unchanged(entry)
+    (folder / "added_tokens.json").write_bytes(b"")
+    assert not unchanged(entry)
+    (folder / "added_tokens.json").unlink()
+    (folder / ".hidden").write_bytes(b"")
+    assert unchanged(entry)
+    (folder / WEIGHTS).unlink()
+    assert not unchanged(entry)
+
+
+def test_input_entries_of_earlier_versions_are_still_compared(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path)
+    (folder / "meta.json").write_bytes(b"{}")
+    assert unchanged({"path": str(folder), "digest": digest_file(folder / "meta.json")})
+    assert not unchanged({"path": str(folder), "digest": "0" * 32})
+
+
+def test_large_files_of_a_folder_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = model_folder(tmp_path)
+    (folder / "model.safetensors").write_bytes(bytes(2 << 20))
+    read: list[str] = []
+
+    def digest(path: str | Path) -> str:
+        read.append(Path(path).name)
+        return digest_file(path)
+
+    monkeypatch.setattr("drtk.runtime.cache.digest_file", digest)
+    entry = folder_entry(folder)
+    assert folder_entry(folder) == entry
+    assert unchanged(entry)
+    assert read == ["model.safetensors"]
+
+
+def test_recorded_digests_are_used_until_a_file_is_touched(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path)
+    files = {WEIGHTS: {"bytes": 4, "digest": "f" * 32, "mtime_ns": (folder / WEIGHTS).stat().st_mtime_ns}}
+    write_json(folder / "meta.json", {"files": files})
+    assert folder_entry(folder)["files"][WEIGHTS]["digest"] == "f" * 32
+    (folder / WEIGHTS).write_bytes(b"5678")
+    os.utime(folder / WEIGHTS, ns=(1, 1))  # an older file than the recorded one, as `cp -p` and `mv` leave it
+    assert folder_entry(folder)["files"][WEIGHTS]["digest"] == digest_file(folder / WEIGHTS)
+    write_json(folder / "meta.json", {"files": {WEIGHTS: {"bytes": 4, "digest": "f" * 32}}})  # without times
+    assert folder_entry(folder)["files"][WEIGHTS]["digest"] == digest_file(folder / WEIGHTS)
+    write_json(folder / "meta.json", {"files": [WEIGHTS]})  # as earlier versions list them
+    assert folder_entry(folder)["files"][WEIGHTS]["digest"] == digest_file(folder / WEIGHTS)
+
+
+@pytest.mark.parametrize("has_record", [True, False])
+def test_files_that_do_not_belong_to_a_model_do_not_count(tmp_path: Path, has_record: bool) -> None:
+    folder = model_folder(tmp_path)
+    (folder / "README.md").write_bytes(b"about")
+    if has_record:
+        write_manifest(folder, new_manifest("model", {}))
+    entry = folder_entry(folder)
+    assert entry["files"].keys() == {"config.json", WEIGHTS, *(["meta.json"] if has_record else [])}
+    for name in (
+        *("README.md", "NOTES.txt", "tf_model.h5", "training_args.bin", "onnx/model.onnx", "run.trec.meta.json"),
+        *("checkpoint-100/model.safetensors", "emb/meta.json", "emb.part/config.json"),
+    ):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"other")
+    assert unchanged(entry)
+    assert folder_entry(folder) == entry
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model-00001-of-00002.safetensors",
+        "pytorch_model.bin",
+        "vocab.txt",
+        "merges.txt",
+        "spiece.model",
+        "1_Pooling/config.json",
+    ],
+)
+def test_weights_and_tokenizer_files_of_a_model_count(tmp_path: Path, name: str) -> None:
+    folder = model_folder(tmp_path)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_bytes(b"1")
+    entry = folder_entry(folder)
+    (folder / name).write_bytes(b"2")
+    os.utime(folder / name, ns=(1, 1))
+    assert not unchanged(entry)
+
+
+def test_opening_a_copied_folder_reads_no_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "0.bin").write_bytes(bytes(2 << 20))
+    write_manifest(tmp_path / "index", new_manifest("index", {}))
+    assert read_json(tmp_path / "index" / "meta.json")["files"]["0.bin"].keys() == {"bytes", "mtime_ns", "digest"}
+    os.utime(tmp_path / "index" / "0.bin", ns=(1, 1))
+
+    def fail(path: Path) -> str:
+        raise AssertionError(path)
+
+    monkeypatch.setattr("drtk.runtime.integrity.digest_file", fail)
+    assert read_manifest(tmp_path / "index", kind="index")["kind"] == "index"
+
+
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [
+        ("1_Pooling/config.json", "drtk reads meta.json and ignores the change, sentence-transformers uses it"),
+        ("modules.json", "using the changed file"),
+    ],
+)
+def test_warnings_of_edited_files_say_who_uses_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, result: str
+) -> None:
+    folder = model_folder(tmp_path)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_bytes(b"{}")
+    write_manifest(folder, new_manifest("model", {}) | {"encoding": {"pooling": ["cls"]}})
+    (folder / name).write_bytes(b"[]")
+    check_folder(folder, read_json(folder / "meta.json"))
+    assert caplog.text.endswith(f"{name}: its content changed after it was written; {result}\n")
+
+
+def test_folders_of_other_programs_are_compared_by_size_and_time_only(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path)
+    (folder / "config.json").unlink()
+    entry = folder_entry(folder)
+    assert entry["files"][WEIGHTS]["digest"] is None
+    assert unchanged(entry)
+    os.utime(folder / WEIGHTS, ns=(1, 1))
+    assert not unchanged(entry)
+
+
+def test_finished_folders_named_in_settings_are_inputs(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path)
+    (tmp_path / "making").mkdir()
+    (tmp_path / "making" / "meta.json.part").write_bytes(b"{}")
+    settings = {"model": f"{folder}/", "vectors": str(tmp_path / "making"), "source": str(folder)}
+    named = folders_named(settings)
+    assert [each["path"] for each in add_named_folders([], named)] == [f"{folder}/"]
+    known = [folder_entry(folder)]
+    assert add_named_folders(known, named) == known
+
+
+def test_a_folder_among_the_inputs_is_compared_by_its_digest(tmp_path: Path) -> None:
+    _, output = made(tmp_path)
+    folder = tmp_path / "index"
+    folder.mkdir()
+    (folder / "meta.json").write_bytes(b"{}")
+    manifest = read_json(manifest_path(output))
+    manifest["inputs"].append(folder_entry(folder))
+    write_json(manifest_path(output), manifest)
+    assert is_done(str(output), SETTINGS)
+    (folder / "meta.json").write_bytes(b'{"kind": "index"}')
+    assert not is_done(str(output), SETTINGS)
+    (folder / "meta.json").unlink()
+    folder.rmdir()
+    folder.write_bytes(b"a file now")
+    assert not is_done(str(output), SETTINGS)
+
+
+def test_inputs_named_by_settings_are_the_paths_that_exist(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"one\n")
+    (tmp_path / "folder").mkdir()
+    settings = {
+        "source": "-",
+        "corpus": str(tmp_path / "file"),
+        "with": [str(tmp_path / "folder"), "nowhere", "a\0b"],
+        "depth": 3,
+        "tag": "",
+    }
+    found = inputs_named(settings)
+    assert [entry["path"] for entry in found] == [str(tmp_path / "file"), str(tmp_path / "folder")]
+    assert found[0]["bytes"] == 4
+
+
+def test_json_is_replaced_in_one_step_and_takes_numpy(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"n": np.int64(3), "x": np.float32(0.5)})
+    assert read_json(path) == {"n": 3, "x": 0.5}
+    with pytest.raises(TypeError):
+        write_json(path, {"n": object()})
+    assert read_json(path) == {"n": 3, "x": 0.5}
+    assert os.listdir(tmp_path) == ["a.json"]
+    with pytest.raises(DrtkError, match="No such file or directory"):
+        write_json(tmp_path / "none" / "a.json", {})
+
+
+def test_unreadable_json_is_a_fault_that_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b"{")
+    with pytest.raises(DrtkError, match=r"a\.json: not JSON"):
+        read_json(tmp_path / "a.json")
+    with pytest.raises(DrtkError, match="No such file"):
+        read_json(tmp_path / "b.json")
+
+
+def test_opening_a_folder_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    with pytest.raises(DrtkError, match="no such folder"):
+        read_manifest(folder, kind="index")
+    folder.write_bytes(b"")
+    with pytest.raises(MismatchError, match="is a file; expected a folder of kind 'index'"):
+        read_manifest(folder, kind="index")
+    folder.unlink()
+    folder.mkdir()
+    with pytest.raises(MismatchError, match="not made by drtk"):
+        read_manifest(folder)
+    (folder / "meta.json.part").write_bytes(b"{}")
+    with pytest.raises(MismatchError, match="unfinished"):
+        read_manifest(folder)
+    (folder / "meta.json").write_bytes(b"[]")
+    with pytest.raises(DrtkError, match="expected a JSON object, got a list"):
+        read_manifest(folder)
+    (folder / "meta.json").write_bytes(orjson.dumps({"kind": "embeddings"}))
+    with pytest.raises(MismatchError, match="is of kind 'embeddings'; expected 'index'"):
+        read_manifest(folder, kind="index")
+    assert read_manifest(folder, kind="embeddings") == {"kind": "embeddings"}
+
+
+def test_versions_name_what_is_loaded_and_load_nothing() -> None:
+    found = versions()
+    assert found["numpy"] == np.__version__
+    assert set(found) >= {"drtk", "python"}

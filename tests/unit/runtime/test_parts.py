@@ -1,0 +1,68 @@
+"""Parts of a stream: windows dealt out in turn, each record in one part, and every part resumable for itself."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from drtk.errors import MismatchError, RecordError, UsageError
+from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.sharding import of_part, parse_part, spread
+
+
+def test_a_part_takes_every_so_manieth_window() -> None:
+    # windows of 3 of 0 … 10: 0-2 3-5 6-8 9-10; of two parts the first has the first and the third
+    assert list(of_part(range(11), (1, 2), window=3)) == [0, 1, 2, 6, 7, 8]
+    assert list(of_part(range(11), (2, 2), window=3)) == [3, 4, 5, 9, 10]
+    assert list(of_part(range(11), (1, 1), window=3)) == list(range(11))
+    assert list(of_part(range(3), (2, 2), window=3)) == []
+
+
+def test_so_many_of_all_are_spread_evenly() -> None:
+    # 4 of 10: those at which 4(n + 1)/10 passes a whole number: 1.2, 2.0, 3.2, 4.0 at 2, 4, 7, 9
+    assert list(spread(range(10), 4, of=10)) == [2, 4, 7, 9]
+    assert list(spread(range(10), 10, of=10)) == list(spread(range(10), 99, of=10)) == list(range(10))
+    for number in range(1, 31):
+        found = list(spread(range(30), number, of=30))
+        gaps = {after - before for before, after in pairwise(found)}
+        assert len(found) == number
+        assert gaps <= {30 // number, 30 // number + 1}
+    assert list(spread([], 3, of=0)) == []
+
+
+@pytest.mark.parametrize("text", ["0/4", "5/4", "x", "1", "1/", "-1/2", "1/0", "1/2/3"])
+def test_parts_that_cannot_be_meant(text: str) -> None:
+    with pytest.raises(UsageError, match="is not N/OF"):
+        parse_part(text)
+
+
+def test_a_part_as_it_is_written() -> None:
+    assert parse_part("2/4") == (2, 4)
+
+
+def copy(output: Path, count: int, *, torn: int | None = None, part: str = "2/3", **options: bool) -> FilterJob:
+    """Writes the numbers below `count` that are of the part; reading fails at the number `torn`."""
+
+    def numbers():
+        for number in range(count):
+            if number == torn:
+                raise RecordError(f"in:{number}", "torn")
+            yield number
+
+    job = FilterJob("copy", "numbers", str(output), {"shard": part}, part=parse_part(part), window=2, **options)
+    job.check()
+    job.run(numbers(), lambda window: (b"%d\n" % number for number in window))
+    return job
+
+
+def test_a_part_resumed_equals_the_part_made_at_once(tmp_path: Path) -> None:
+    with pytest.raises(RecordError):
+        copy(tmp_path / "out", 20, torn=15)
+    assert (tmp_path / "out.part").read_text().split() == ["2", "3", "8", "9"]
+    with pytest.raises(MismatchError, match=r"other settings or files \(shard\)"):
+        copy(tmp_path / "out", 20, part="3/3", resume=True)
+    copy(tmp_path / "out", 20, resume=True)
+    # windows of 2: the second of three begins at 2, 8 and 14
+    assert (tmp_path / "out").read_text().split() == ["2", "3", "8", "9", "14", "15"]

@@ -1,0 +1,128 @@
+"""Messages go to stderr, bars only to terminals, and neither ever to stdout."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from drtk.runtime import progress
+from drtk.runtime.progress import Progress, detail, log, set_verbosity, track, warn
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _level_as_before() -> Iterator[None]:
+    logger = logging.getLogger("drtk")
+    before = (logger.level, logger.propagate, list(logger.handlers))
+    yield
+    logger.level, logger.propagate, logger.handlers = before
+    logger._cache.clear()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("quiet", "verbose", "told"),
+    [(False, False, ["seen", "warned"]), (True, False, ["warned"]), (False, True, ["seen", "more", "warned"])],
+)
+def test_quiet_keeps_warnings_and_verbose_adds_detail(
+    capfd: pytest.CaptureFixture[str], quiet: bool, verbose: bool, told: list[str]
+) -> None:
+    set_verbosity(quiet=quiet, verbose=verbose)
+    log("seen"), detail("more"), warn("warned")
+    found = capfd.readouterr()
+    assert found.err.splitlines() == [f"drtk: {message}" for message in told]
+    assert found.out == ""
+
+
+def test_without_a_terminal_there_is_a_plain_line_every_thirty_seconds(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    set_verbosity(quiet=False, verbose=False)
+    with Progress("chunk", total=200, unit="documents", initial=100) as bar:
+        for second in range(1, 91):
+            now[0] = float(second)
+            bar.add()
+    # 30, 60 and 90 documents in as many seconds, after the 100 that were there: 1 a second
+    assert capfd.readouterr().err.splitlines() == [
+        f"drtk: chunk: {done} of 200 documents, 1.0/s" for done in (130, 160, 190)
+    ]
+
+
+def test_a_first_line_may_come_sooner_and_tell_more(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    set_verbosity(quiet=False, verbose=False)
+    with Progress("train-generator", total=20, unit="steps", first=10.0) as bar:
+        for step in range(1, 21):
+            now[0] = 4.0 * step
+            bar.note = f"loss {20 - step}"
+            bar.add()
+    # A step takes 4 s: the third ends after 10 s, the eleventh 32 s later, the nineteenth 32 s after that.
+    assert capfd.readouterr().err.splitlines() == [
+        f"drtk: train-generator: {step} of 20 steps, 4.0 s each, loss {20 - step}" for step in (3, 11, 19)
+    ]
+
+
+def test_a_terminal_gets_a_bar_and_messages_stand_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    set_verbosity(quiet=False, verbose=False)
+    with Progress("chunk", total=10) as bar:
+        bar.add(3)
+        log("a message")
+    shown = terminal.getvalue()
+    assert "chunk" in shown
+    assert "drtk: a message\n" in shown.replace("\r", "\n")
+
+
+def test_quiet_has_no_bar_even_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    set_verbosity(quiet=True, verbose=False)
+    with Progress("chunk", total=10) as bar:
+        bar.add(3)
+    assert terminal.getvalue() == ""
+
+
+def test_a_closed_or_missing_stderr_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_verbosity(quiet=False, verbose=False)
+    closed = io.StringIO()
+    closed.close()
+    for stderr in (closed, None):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        log("nobody hears this")
+    with Progress("chunk") as bar:
+        bar.add()
+    assert bar.done == 1
+
+
+def test_track_passes_everything_on_and_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    monkeypatch.setattr(progress.Progress, "add", lambda self, count=1: counted.append(count))
+    assert list(track(iter("abc"), "letters")) == ["a", "b", "c"]
+    assert sum(counted) == 3
+
+
+def test_what_takes_seconds_is_told_in_seconds_each(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    set_verbosity(quiet=False, verbose=False)
+    with Progress("pretrain", total=10, unit="steps") as bar:
+        for second in (20.0, 40.0):
+            now[0] = second
+            bar.add()
+    assert capfd.readouterr().err == "drtk: pretrain: 2 of 10 steps, 20.0 s each\n"

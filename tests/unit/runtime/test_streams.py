@@ -1,0 +1,318 @@
+"""Opening and replacing files: nothing is lost silently, nothing unfinished looks finished."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from drtk.errors import DrtkError, OutputClosed, RecordError
+from drtk.runtime.streams import Output, digest_file, is_replaceable, name_of, open_input, read_lines
+
+TEXT = b"".join(b'{"_id": "d%d", "text": "a line that compresses"}\n' % number for number in range(20_000))
+
+
+def lines_of(path: Path) -> list[bytes]:
+    return [line for _, line in read_lines(open_input(str(path))[0], str(path))]
+
+
+def packed(suffix: str, data: bytes) -> bytes:
+    if suffix == ".gz":
+        return gzip.compress(data, mtime=0)
+    return zstandard.ZstdCompressor().compress(data) if suffix == ".zst" else data
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_compression_is_recognised_by_content_whatever_the_name(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / "corpus"
+    path.write_bytes(packed(suffix, TEXT))
+    assert b"\n".join(lines_of(path)) + b"\n" == TEXT
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_frames_one_after_the_other_are_one_stream(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / "corpus"
+    path.write_bytes(packed(suffix, b"one\ntw") + packed(suffix, b"") + packed(suffix, b"o\nthree\n"))
+    assert lines_of(path) == [b"one", b"two", b"three"]
+
+
+def test_skippable_zstd_frames_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.zst"  # pzstd writes such a frame before each block
+    path.write_bytes(packed(".zst", b"one\n") + b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd" + packed(".zst", b"two\n"))
+    assert lines_of(path) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("kept", [0.3, 0.9, 0.999])
+def test_compressed_data_that_ends_early_is_a_fault_with_its_line(tmp_path: Path, suffix: str, kept: float) -> None:
+    path = tmp_path / "corpus"
+    whole = packed(suffix, TEXT)
+    path.write_bytes(whole[: int(len(whole) * kept)])
+    with pytest.raises(RecordError, match=r"corpus:\d+: compressed data ends early"):
+        lines_of(path)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_second_frame_that_ends_early_is_a_fault_too(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / "corpus"
+    path.write_bytes(packed(suffix, b"one\n") + packed(suffix, b"two\n")[:-3])
+    with pytest.raises(RecordError, match="ends early"):
+        lines_of(path)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_damage_to_what_drtk_compressed_is_a_fault_even_where_data_was_stored_as_it_is(
+    tmp_path: Path, suffix: str
+) -> None:
+    path = tmp_path / f"corpus{suffix}"
+    with Output(str(path)) as output:
+        output.write(os.urandom(50_000) + b"\n")
+    whole = bytearray(path.read_bytes())
+    whole[2_000] ^= 0xFF
+    path.write_bytes(whole)
+    with pytest.raises(RecordError, match=r"damaged|ends early"):
+        lines_of(path)
+
+
+def test_garbage_after_a_gzip_file_is_a_fault(tmp_path: Path) -> None:
+    path = tmp_path / "corpus"
+    path.write_bytes(packed(".gz", b"one\n") + b"garbage")
+    with pytest.raises(RecordError, match="damaged gzip data"):
+        lines_of(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"\xef\xbb\xbf", [b""]),
+        (b"\xef\xbb\xbfone\r\ntwo\r\n", [b"one", b"two"]),
+        (b"one\ntwo", [b"one", b"two"]),
+        (b"one\n\ntwo\n", [b"one", b"", b"two"]),
+        (b"one\n\xef\xbb\xbftwo\n", [b"one", b"\xef\xbb\xbftwo"]),  # only a file begins with a BOM
+        ("eins\u2028zwei\x85drei\n".encode(), ["eins\u2028zwei\x85drei".encode()]),  # no line ends of ours
+    ],
+)
+def test_a_bom_and_carriage_returns_go_and_nothing_else(tmp_path: Path, content: bytes, lines: list[bytes]) -> None:
+    path = tmp_path / "corpus"
+    path.write_bytes(content)
+    assert lines_of(path) == lines
+
+
+def test_lines_are_counted_from_one() -> None:
+    assert list(read_lines(io.BytesIO(b"a\nb"), "x")) == [(1, b"a"), (2, b"b")]
+
+
+def test_a_line_of_ten_megabytes_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.zst"
+    path.write_bytes(packed(".zst", b"x" * 10_000_000 + b"\ny\n"))
+    assert [len(line) for line in lines_of(path)] == [10_000_000, 1]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_the_digest_taken_while_reading_is_that_of_the_file_on_disk(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / "corpus"
+    path.write_bytes(packed(suffix, TEXT))
+    stream, raw = open_input(str(path))
+    for _ in read_lines(stream, "x"):
+        pass
+    assert (raw.digest, raw.size) == (digest_file(path), path.stat().st_size)
+
+
+def test_a_folder_a_missing_file_and_an_impossible_name_are_faults(tmp_path: Path) -> None:
+    for source, complaint in [
+        (str(tmp_path), "is a folder; expected a file"),
+        (str(tmp_path / "none"), "none: No such file or directory"),
+        ("a\0b", "is not the name of a file"),
+    ]:
+        with pytest.raises(DrtkError, match=complaint):
+            open_input(source)
+
+
+def test_stdin_is_called_by_its_name_in_complaints() -> None:
+    assert (name_of("-"), name_of("a.jsonl")) == ("<stdin>", "a.jsonl")
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_an_output_appears_under_its_name_only_when_it_is_whole(tmp_path: Path, suffix: str) -> None:
+    target = tmp_path / f"out{suffix}"
+    with Output(str(target)) as output:
+        output.write(b"one\n")
+        output.end_frame()
+        assert not target.exists()
+        output.write(b"two\n")
+    assert lines_of(target) == [b"one", b"two"]
+    assert os.listdir(tmp_path) == [target.name]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_an_empty_output_is_valid(tmp_path: Path, suffix: str) -> None:
+    target = tmp_path / f"out{suffix}"
+    with Output(str(target)):
+        pass
+    assert lines_of(target) == []
+    if suffix:
+        assert target.stat().st_size > 0  # gunzip and zstd refuse a file of no bytes
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_the_same_records_give_the_same_bytes(tmp_path: Path, suffix: str) -> None:
+    for name in ("a", "b"):
+        with Output(str(tmp_path / (name + suffix))) as output:
+            output.write(TEXT)
+    assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
+
+
+def abandon(target: Path, fill: Callable[[Output], None]) -> None:
+    """Begin an output, and run into a fault that has nothing to do with it."""
+
+    def attempt() -> None:
+        with Output(str(target)) as output:
+            fill(output)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        attempt()
+
+
+def test_a_fault_removes_the_part_and_leaves_what_was_there(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.write_bytes(b"old\n")
+    abandon(target, lambda output: output.write(b"new\n"))
+    assert target.read_bytes() == b"old\n"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_a_part_worth_keeping_is_kept_and_going_on_drops_what_came_after_the_offset(
+    tmp_path: Path, suffix: str
+) -> None:
+    target, offsets = tmp_path / f"out{suffix}", []
+
+    def fill(output: Output) -> None:
+        output.write(b"one\n")
+        offsets.append(output.end_frame())
+        output.keep_part = True
+        output.write(b"torn" * 100_000)
+
+    abandon(target, fill)
+    assert (tmp_path / f"out{suffix}.part").stat().st_size >= offsets[0]
+    with Output(str(target), append_at=offsets[0]) as output:
+        output.write(b"two\n")
+    assert lines_of(target) == [b"one", b"two"]
+
+
+def test_going_on_beyond_the_end_of_the_part_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "out.part").write_bytes(b"one\n")
+    with pytest.raises(DrtkError, match="shorter than its journal says"):
+        Output(str(tmp_path / "out"), append_at=5).begin()
+    assert (tmp_path / "out.part").read_bytes() == b"one\n"
+
+
+def test_two_runs_do_not_write_one_output(tmp_path: Path) -> None:
+    target = str(tmp_path / "out")
+    with Output(target) as output:
+        output.write(b"one\n")
+        output.end_frame()
+        with pytest.raises(DrtkError, match=r"out\.part: another run is writing it"):
+            Output(target).begin()
+        assert (tmp_path / "out.part").read_bytes() == b"one\n"  # the second has cut nothing off
+    assert (tmp_path / "out").read_bytes() == b"one\n"
+
+
+def test_a_run_that_opens_the_part_while_the_other_finishes_does_not_cut_the_finished_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "out"
+    first = Output(str(target)).begin()
+    first.write(b"one\n")
+    opened = os.open
+
+    def slow_open(path: os.PathLike[str], flags: int, mode: int = 0o777, **rest: int) -> int:
+        found = opened(path, flags, mode, **rest)
+        monkeypatch.setattr(os, "open", opened)
+        if not first._file.closed:
+            first.commit()  # the part is renamed after it was opened and before it is locked
+        return found
+
+    monkeypatch.setattr(os, "open", slow_open)
+    second = Output(str(target)).begin()
+    assert target.read_bytes() == b"one\n"
+    second.write(b"two\n")
+    second.commit()
+    assert target.read_bytes() == b"two\n"
+
+
+def test_a_device_is_written_and_not_replaced(tmp_path: Path) -> None:
+    # By way of a link: should this fail, the link is replaced and not the machine's device.
+    (tmp_path / "null").symlink_to("/dev/null")
+    with Output(str(tmp_path / "null")) as output:
+        output.write(b"one\n")
+    assert (tmp_path / "null").is_symlink()
+    assert os.listdir(tmp_path) == ["null"]
+
+
+def test_a_full_disk_is_a_fault_that_names_the_place(tmp_path: Path) -> None:
+    (tmp_path / "full").symlink_to("/dev/full")
+    output = Output(str(tmp_path / "full")).begin()
+    with pytest.raises(DrtkError, match="full: No space left on device"):
+        output.write(b"x" * 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"), [("-", False), ("/dev/stdout", False), ("/dev/null", False), ("new.jsonl", True)]
+)
+def test_only_files_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, expected: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert is_replaceable(target) is expected
+
+
+def test_a_named_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    with Output(str(pipe)) as output:
+        output.write(b"one\n")
+    assert reader.communicate()[0] == b"one\n"
+    assert not is_replaceable(str(pipe))
+
+
+def test_a_reader_that_went_away_closes_the_output() -> None:
+    program = (
+        "from drtk.errors import OutputClosed\nfrom drtk.runtime.streams import Output\nimport sys\n"
+        "try:\n  with Output('-') as output:\n    while True: output.write(b'x' * 1000)\n"
+        "except OutputClosed: print('closed', file=sys.stderr)"
+    )
+    run = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert run.stdout is not None
+    assert run.stderr is not None
+    run.stdout.read(10)
+    run.stdout.close()
+    assert run.stderr.read() == b"closed\n"
+    assert run.wait() == 0
+    run.stderr.close()
+
+
+def test_the_target_of_an_output_is_a_file_in_a_folder_that_exists(tmp_path: Path) -> None:
+    with pytest.raises(DrtkError, match="is a folder; expected a file"):
+        Output(str(tmp_path))
+    with pytest.raises(DrtkError, match="No such file or directory"):
+        Output(str(tmp_path / "none" / "out")).begin()
+
+
+def test_output_closed_is_told_from_a_full_disk(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    output = Output(str(pipe)).begin()
+    os.close(reader)
+    output.write(b"one\n")
+    with pytest.raises(OutputClosed):
+        output.end_frame()

@@ -1,0 +1,139 @@
+"""The figures of the shipped fine-tuning presets: methods, sections 6.2 to 6.9 and 7.10, once more and by hand."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any
+
+import pytest
+
+from drtk.config import load_preset, merge, preset_names
+from drtk.training.config import RerankerSettings, RetrieverSettings
+
+# lr, batch, epochs (a fraction) or steps, warm-up, negatives, query length, passage length, loss, similarity, temperature, title
+INFONCE, SIMLM = ("infonce", "dot", 1.0), ("simlm-full", "cosine", 0.02)
+KL = ("kl", "cosine", 0.02)
+RETRIEVERS: dict[str, tuple[Any, ...]] = {
+    # 6.4, Table 12
+    "simlm-r1": (2e-5, 64, 3.0, 1000.0, 15, 32, 144, *SIMLM, "segment"),
+    "simlm-r2": (2e-5, 64, 3.0, 1000.0, 15, 32, 144, *SIMLM, "segment"),
+    "simlm-distill": (3e-5, 64, 6.0, 1000.0, 23, 32, 144, *KL, "segment"),
+    "simlm-r1-official": (2e-5, 64, 3.0, 1000.0, 15, 32, 144, *SIMLM, "segment"),
+    "simlm-r2-official": (2e-5, 64, 3.0, 1000.0, 15, 32, 144, *SIMLM, "segment"),
+    "simlm-distill-official": (3e-5, 64, 6.0, 1000.0, 23, 32, 144, *KL, "segment"),
+    # 6.6: as printed, and as released
+    "simlm-nq-r1": (5e-6, 64, 20_000, 1000.0, 15, 32, 192, *SIMLM, "segment"),
+    "simlm-nq-r2": (5e-6, 64, 20_000, 1000.0, 15, 32, 192, *SIMLM, "segment"),
+    "simlm-nq-distill": (5e-6, 64, 20_000, 1000.0, 23, 32, 192, *KL, "segment"),
+    "simlm-nq-r1-official": (1e-5, 64, 20_000, 1000.0, 15, 32, 192, *SIMLM, "segment"),
+    "simlm-nq-r2-official": (1e-5, 64, 20_000, 1000.0, 15, 32, 192, *SIMLM, "segment"),
+    "simlm-nq-distill-official": (3e-5, 64, 15.0, 1000.0, 15, 32, 192, *KL, "segment"),
+    # 6.4: S1's script and the defaults of its code; of distillation 16 queries a device, 8 devices, 4 times: 512
+    "master-official-r1": (5e-6, 64, 30_000, 1000.0, 31, 32, 128, *INFONCE, "sep"),
+    "master-official-r2": (5e-6, 64, 40_000, 1000.0, 31, 32, 128, *INFONCE, "sep"),
+    "master-official-distill": (5e-6, 512, 25_000, 0.1, 41, 32, 128, "kl", "dot", 1.0, "sep"),
+    # 6.4 and 6.2: S3 by Tevatron; 5.9: coCondenser's figures
+    "qac-r1": (2e-5, 64, 3.0, 0.1, 15, 32, 144, *INFONCE, "sep"),
+    "qac-r2": (2e-5, 64, 3.0, 0.1, 15, 32, 144, *INFONCE, "sep"),
+    "rom-ft": (5e-6, 64, 3.0, 0.1, 15, 32, 144, *INFONCE, "sep"),
+    # 6.6: DPR
+    "dpr-nq": (2e-5, 128, 40.0, 1237.0, 1, 256, 256, *INFONCE, "sep"),
+    "dpr-nq-roberta-shared": (2e-5, 128, 40.0, 1237.0, 1, 256, 256, *INFONCE, "sep"),
+    # no paper's: what docs/methods/fine-tuning.md says of it
+    "quickstart": (2e-5, 16, 60, 0.1, 1, 32, 144, "infonce", "cosine", 0.05, None),
+}
+# no script of SimLM's passes a weight decay, and transformers' default is 0; DPR's and dpr-scale's files and MASTER's code say 0
+NO_DECAY = {f"simlm-{where}{stage}-official" for where in ("", "nq-") for stage in ("r1", "r2", "distill")}
+NO_DECAY |= {"dpr-nq", "dpr-nq-roberta-shared", *(f"master-official-{stage}" for stage in ("r1", "r2", "distill"))}
+# what else they say; all that is named nowhere is the default of the command
+DISTILLED = {"contrastive": "simlm-full", "alpha": 0.2}
+DPR = {
+    "draw": "shuffle",
+    "positive": "first",
+    "trainer": ("max_grad_norm=2.0",),
+}  # 6.6: a new order, gold passage, clip 2
+MASTER = {"untied": True, "draw": "shuffle", "trainer": ("max_grad_norm=2.0",)}  # by lot; clip 2
+BESIDES: dict[str, dict[str, Any]] = {
+    "simlm-distill": DISTILLED,
+    "simlm-distill-official": DISTILLED,
+    "simlm-nq-distill": DISTILLED,
+    "simlm-nq-distill-official": {
+        "contrastive": "simlm-full",
+        "alpha": 1.0,
+        "positive": "first",
+        "temperature_warmup": True,
+    },
+    "simlm-nq-r1-official": {"temperature_warmup": True, "positive": "first"},
+    "simlm-nq-r2-official": {"temperature_warmup": True, "positive": "first"},
+    "master-official-r1": MASTER,
+    "master-official-r2": MASTER,
+    "master-official-distill": MASTER | {"contrastive": "infonce", "alpha": 0.2, "teacher_temperature": 1.0},
+    "qac-r1": {"draw": "replacement"},
+    "qac-r2": {"draw": "replacement"},
+    "rom-ft": {"draw": "replacement"},
+    "dpr-nq": DPR | {"untied": True},
+    # 5.11: DiffCSE's figures, for whoever adds --aux diffcse
+    "dpr-nq-roberta-shared": DPR | {"aux_generator": "distilroberta-base", "aux_rate": 0.30, "aux_weight": 0.005},
+    "quickstart": {"log_every": 5},
+}
+
+# lr, batch, epochs or steps, warm-up, weight decay, negatives, length of a pair, loss, title
+RERANKERS: dict[str, tuple[Any, ...]] = {
+    "simlm-reranker": (3e-5, 64, 3.0, 1000.0, 0.01, 63, 192, "listwise", "colon"),  # 6.4, Table 12, and 6.7
+    "simlm-reranker-official": (3e-5, 64, 3.0, 1000.0, 0.0, 63, 192, "listwise", "colon"),
+    "simlm-nq-reranker": (5e-6, 64, 20_000, 1000.0, 0.01, 63, 192, "listwise", "colon"),  # 6.6
+    "simlm-nq-reranker-official": (3e-5, 32, 20_000, 1000.0, 0.0, 31, 224, "listwise", "colon"),
+    "master-official-reranker": (1e-5, 64, 33_000, 2000.0, 0.0, 63, 160, "listwise", "colon"),  # 6.4
+    "bert-passage-reranker": (5e-5, 128, 3.0, 10_000.0, 0.01, None, None, "bce", "none"),  # 7.10
+    "hlatr": (1e-3, 256, 30.0, 0.1, 0.01, None, None, "listwise", None),  # 6.9
+}
+RERANKERS_BESIDES: dict[str, dict[str, Any]] = {
+    "simlm-reranker-official": {"r_drop": True, "backward": 16},  # 6.7: the positive and the 15 highest negatives
+    "simlm-nq-reranker-official": {"r_drop": True, "backward": 16, "first_positive": True},
+    "master-official-reranker": {"trainer": ("max_grad_norm=2.0",)},
+    "hlatr": {
+        "kind": "hlatr",
+        "depth": 100,
+        "layers": 4,
+        "hidden": 128,
+        "heads": 2,
+        "feedforward": 768,
+        "dropout": 0.1,
+        "dev_depth": 100,
+        "select": "RR@10",
+    },
+}
+
+
+def presets_of(command: str) -> list[str]:
+    return [name for name in preset_names() if load_preset(name).command == command]
+
+
+def compared(kind: type, name: str, told: dict[str, Any], length: float, besides: dict[str, Any]) -> None:
+    """The merged settings of a preset are what is told of it, and the defaults of the command otherwise."""
+    usual = {item.name: item.default for item in fields(kind)}
+    told = told | ({"epochs": length} if isinstance(length, float) else {"steps": length}) | besides
+    assert asdict(merge(kind, load_preset(name).settings, {})) == usual | told
+
+
+@pytest.mark.parametrize("name", presets_of("train-retriever"))
+def test_retrievers_are_trained_as_their_sources_say(name: str) -> None:
+    lr, batch, length, warmup, negatives, query, passage, loss, similarity, temperature, title = RETRIEVERS[name]
+    told = {"lr": lr, "batch": batch, "warmup": warmup, "negatives": negatives, "query_length": query}
+    told |= {"passage_length": passage, "loss": loss, "similarity": similarity, "temperature": temperature}
+    told |= {"title": title, "weight_decay": 0.0 if name in NO_DECAY else 0.01}
+    compared(RetrieverSettings, name, told, length, BESIDES.get(name, {}))
+
+
+@pytest.mark.parametrize("name", presets_of("train-reranker"))
+def test_re_rankers_are_trained_as_their_sources_say(name: str) -> None:
+    lr, batch, length, warmup, decay, negatives, longest, loss, title = RERANKERS[name]
+    told = {"lr": lr, "batch": batch, "warmup": warmup, "weight_decay": decay, "negatives": negatives}
+    told |= {"max_length": longest, "loss": loss, "title": title}
+    compared(RerankerSettings, name, told, length, RERANKERS_BESIDES.get(name, {}))
+
+
+def test_defaults_are_table_12s() -> None:
+    usual, pairs = RetrieverSettings(), RerankerSettings()
+    assert (usual.lr, usual.batch, usual.epochs, usual.negatives, usual.weight_decay) == (2e-5, 64, 3.0, 15, 0.01)
+    assert (pairs.lr, pairs.batch, pairs.epochs, pairs.weight_decay, pairs.depth) == (3e-5, 64, 3.0, 0.01, 100)
