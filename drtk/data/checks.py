@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from drtk.data import sniff as kinds
+from drtk.data import sniff
 from drtk.data.ids import source_of
 from drtk.data.runs import is_named
 from drtk.data.tables import is_table
@@ -127,9 +127,9 @@ def forgiven(found: Iterator[Faulty[Item]], source: str, intake: Intake) -> Iter
             yield item
 
 
-_NEITHER = (kinds.JUDGEMENTS, kinds.RANKED, kinds.CANDIDATES, kinds.PASSAGES)
-_NO_EXAMPLES = (*_NEITHER, kinds.RUN, kinds.PREDICTIONS, kinds.EXPANSIONS)
-_NO_RUN = (*_NEITHER, kinds.EXAMPLES, kinds.QUERIES, kinds.EITHER)
+_NEITHER = (sniff.JUDGEMENTS, sniff.RANKED, sniff.CANDIDATES, sniff.PASSAGES)
+_NO_EXAMPLES = (*_NEITHER, sniff.RUN, sniff.PREDICTIONS, sniff.EXPANSIONS)
+_NO_RUN = (*_NEITHER, sniff.EXAMPLES, sniff.QUERIES, sniff.EITHER)
 
 
 def kind_of_file(path: str) -> str | None:
@@ -139,7 +139,7 @@ def kind_of_file(path: str) -> str | None:
     stream, _ = open_input(path)
     with stream:
         try:
-            return kinds.kind_of(stream.peek(1 << 12))  # type: ignore[attr-defined]
+            return sniff.kind_of(stream.peek(1 << 12))  # type: ignore[attr-defined]
         except Exception:  # noqa: BLE001 - damaged data; reading it will say so, and where
             return None
 
@@ -160,7 +160,7 @@ def check_run(source: str) -> None:
 
 def warn_if_swapped(corpus: str, queries: str) -> None:
     """Warn where --queries seems to hold passages, and --corpus does not."""
-    if kind_of_file(queries) == kinds.PASSAGES and kind_of_file(corpus) in (kinds.QUERIES, kinds.EITHER):
+    if kind_of_file(queries) == sniff.PASSAGES and kind_of_file(corpus) in (sniff.QUERIES, sniff.EITHER):
         warn(f"{queries} seems to hold passages, and {corpus} queries: were --queries and --corpus swapped?")
 
 

@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from drtk.data import sniff as kinds
+from drtk.data import sniff
 from drtk.data.ids import CorpusIds
 from drtk.data.runs import grouped_runs, is_named
 from drtk.data.sniff import kind_of
@@ -25,13 +25,13 @@ from drtk.runtime.streams import STANDARD, name_of
 Item = TypeVar("Item")
 INDEX = "index"  # the kind in its manifest
 _INSTEAD = {  # kind of a file -> where it belongs
-    kinds.JUDGEMENTS: "; judgements: --qrels FILE",
-    kinds.RANKED: "; judgements: --qrels FILE; ranked pairs: convert them with drtk convert FILE --as run; triples: convert them "
+    sniff.JUDGEMENTS: "; judgements: --qrels FILE",
+    sniff.RANKED: "; judgements: --qrels FILE; ranked pairs: convert them with drtk convert FILE --as run; triples: convert them "
     "with drtk convert FILE --as examples",
-    kinds.CANDIDATES: "; candidates: convert them with drtk convert FILE --as run | sort -s -k1,1",
-    kinds.QUERIES: "; queries: --queries FILE",
-    kinds.PASSAGES: "; passages: --corpus FILE",
-    kinds.EITHER: "; queries: --queries FILE, passages: --corpus FILE",
+    sniff.CANDIDATES: "; candidates: convert them with drtk convert FILE --as run | sort -s -k1,1",
+    sniff.QUERIES: "; queries: --queries FILE",
+    sniff.PASSAGES: "; passages: --corpus FILE",
+    sniff.EITHER: "; queries: --queries FILE, passages: --corpus FILE",
 }
 
 
@@ -84,7 +84,7 @@ def _holds_json(source: str, intake: Intake) -> bool:
     """Whether a file holds examples, and not a run. Raises MismatchError where it seems to hold neither."""
     head = intake.peek(source)
     kind = kind_of(head)
-    if kind not in (None, kinds.RUN, kinds.EXAMPLES):
+    if kind not in (None, sniff.RUN, sniff.EXAMPLES):
         raise MismatchError(
             f"{name_of(source)}: seems to hold {kind}; what is mined is a TREC run (drtk search), an index folder or "
             f"training examples{_INSTEAD.get(kind, '')}"

@@ -8,9 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-import drtk.settings
 import pytest
 
+import drtk
 from drtk.config import Idle, knob, load_preset, merge, plain_type, preset_names, to_dict
 from drtk.errors import DrtkError, UsageError
 
@@ -160,10 +160,12 @@ def test_a_misspelt_preset_is_told_what_comes_near():
 
 
 def settings_classes() -> list[type]:
-    """Every dataclass of knobs in drtk.settings."""
+    """Return the dataclasses of options of all packages."""
     found = set()
-    for item in pkgutil.iter_modules(drtk.settings.__path__):
-        module = import_module(f"drtk.settings.{item.name}")
+    for item in pkgutil.walk_packages(drtk.__path__, "drtk."):
+        if not item.name.endswith(".config"):
+            continue
+        module = import_module(item.name)
         found |= {kind for kind in vars(module).values() if isinstance(kind, type) and is_dataclass(kind)}
     return sorted(found, key=lambda kind: (kind.__module__, kind.__name__))
 

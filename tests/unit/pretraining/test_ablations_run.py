@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.unit.settings.test_ablations import ROWS, resolved
 
 from drtk.models.model_folder import locate
 from drtk.pretraining.assembly import assembled, checked
@@ -18,6 +17,7 @@ from drtk.pretraining.network import compared_terms
 from drtk.text.token_dataset import TokenCorpus
 from tests.enriched import enriched_corpus
 from tests.tiny import tiny_model
+from tests.unit.pretraining.test_ablations import ROWS, resolved
 
 
 def shape(flags: str) -> str:
