@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -24,6 +25,7 @@ _LOGGER = logging.getLogger("drtk")
 PLAIN_INTERVAL = 30.0  # seconds between progress lines where stderr is no terminal
 
 
+_FIELD = re.compile(r"`([a-z]\w*)`")
 _VISIBLE = {
     code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
 }  # terminals execute these
@@ -34,11 +36,19 @@ def printable(text: str) -> str:
     return text.translate(_VISIBLE)
 
 
+def name_options(text: str) -> str:
+    """Return a message with `fields` in backquotes written as options: `max_length` becomes --max-length.
+
+    The library names fields of its configuration classes; the command line applies this to what it prints.
+    """
+    return _FIELD.sub(lambda field: "--" + field[1].rstrip("_").replace("_", "-"), text)
+
+
 class _Stderr(logging.Handler):
     """Writes to what stderr is at that moment, above a bar where one is shown; a full or closed stderr is no fault."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        message = printable(self.format(record))
+        message = printable(name_options(self.format(record)))
         bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
         with contextlib.suppress(OSError, ValueError):
             if bars is not None and sys.stderr is not None:

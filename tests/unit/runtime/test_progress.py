@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from drtk.runtime import progress
-from drtk.runtime.progress import Progress, detail, log, set_verbosity, track, warn
+from drtk.runtime.progress import Progress, detail, log, name_options, set_verbosity, track, warn
 
 
 class Terminal(io.StringIO):
@@ -126,3 +126,9 @@ def test_what_takes_seconds_is_told_in_seconds_each(
             now[0] = second
             bar.add()
     assert capfd.readouterr().err == "drtk: pretrain: 2 of 10 steps, 20.0 s each\n"
+
+
+def test_fields_in_backquotes_are_printed_as_options() -> None:
+    assert name_options("`max_rank` 5: above `depth`; see `drtk doctor`") == (
+        "--max-rank 5: above --depth; see `drtk doctor`"
+    )
