@@ -457,7 +457,7 @@ def _read_corpus(inputs: Inputs, sources: Sources, job: FilterJob) -> CorpusIds:
     if entry.get("digest") and not inputs.another_corpus and not is_stream(inputs.corpus):
         for path in [*sources.paths, *filter(None, [inputs.vectors])]:
             if not is_stream(path):
-                check_origin(path, Origin(inputs.corpus, entry["digest"]), override="--another-corpus")
+                check_origin(path, Origin(inputs.corpus, entry["digest"]))
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 
-from drtk.data.checks import Seen
+from drtk.data.checks import EmptyTexts
 from drtk.data.embeddings import ShardWriter, records_digest
 from drtk.errors import DrtkError
 from drtk.models.checkpoint import config_digest, load_encoder, tokenizer_digest, weights_digest
@@ -193,17 +193,17 @@ def encode_records(
     running: RunnerSettings,
     part: Part = WHOLE,
     unit: str = "passages",
-    seen: Seen | None = None,
+    empty_texts: EmptyTexts | None = None,
 ) -> None:
     """Write the vectors of the records as shards of `embedder.settings.shard_size`, or those of one part of several.
 
     Of several parts, each takes every so-manieth shard of the input. Shards that `writer` holds already are not made
-    again. Raises MismatchError where they were made from other records. seen: is told of the records of this part
+    again. Raises MismatchError where they were made from other records. empty_texts: counts the records of this part
     """
     size = embedder.settings.shard_size
     stream: Iterator[Any] = of_part(records, part, window=size)
-    if seen is not None:
-        stream = seen.through(stream)
+    if empty_texts is not None:
+        stream = empty_texts.count(stream)
     taken: deque[tuple[list[str], str]] = deque()  # ids and digests of the windows that are being worked on
 
     def wanted() -> Iterator[list[Any]]:

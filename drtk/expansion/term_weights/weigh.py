@@ -26,7 +26,7 @@ from drtk.pretraining.masking.base import mask_budget
 from drtk.pretraining.masking.strategies import largest_first, scaled
 from drtk.records import Passage
 from drtk.runtime.filter_job import Done, FilterJob
-from drtk.runtime.inputs import Intake, spooled
+from drtk.runtime.inputs import Intake
 from drtk.runtime.manifest import is_done, read_manifest_if_any
 from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
@@ -300,12 +300,10 @@ def weigh(
             passages = with_added_texts(passages, plan.model or "", plan.settings, source=source, intake=job.intake)
         _weigh(passages, plan, statistics, report, running, job)
         return
-    with (
-        spooled(source, job.intake, job.side_files) as stored,
-        _collected(stored, plan, running, job) as made,
-    ):
+    job.intake.keep(source, *job.side_files)
+    with _collected(source, plan, running, job) as made:
         statistics = _read([made], kind, plan, Intake()) if Path(made).stat().st_size else Statistics(kind, {})
-        passages = read_passages(stored, intake=job.intake, side_files=job.side_files)
+        passages = read_passages(source, intake=job.intake, side_files=job.side_files)
         _weigh(passages, plan, statistics, report, running, job)
 
 

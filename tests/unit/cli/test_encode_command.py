@@ -195,7 +195,7 @@ def test_bad_input_is_named_and_nothing_finished_is_left(place: Path, tmp_path: 
 
 
 def test_what_cannot_be_meant_is_refused_before_work(place: Path, tmp_path: Path):
-    with pytest.raises(UsageError, match="--shard: '5/4'"):
+    with pytest.raises(UsageError, match="`shard`: '5/4'"):
         encode(place, tmp_path / "v", "--shard", "5/4")
     with pytest.raises(UsageError, match="unknown pooling 'median'"):
         encode(place, tmp_path / "v", "--pooling", "median")

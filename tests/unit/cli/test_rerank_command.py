@@ -206,9 +206,9 @@ def test_files_in_each_others_place_are_told(here: Path, capfd: pytest.CaptureFi
     for call, told in (
         (
             ["score", "run"],
-            "run: seems to hold hits of a TREC run; training examples are wanted, which drtk mine-negatives",
+            "run: seems to hold hits of a TREC run; expected training examples, which drtk mine-negatives",
         ),
-        (["rerank", "examples.jsonl"], "examples.jsonl: seems to hold training examples; a TREC run is wanted, which"),
+        (["rerank", "examples.jsonl"], "examples.jsonl: seems to hold training examples; expected a TREC run, which"),
     ):
         with pytest.raises(MismatchError, match=told):
             run(*call, *TEXTS, "-o", "x")

@@ -285,16 +285,6 @@ def test_an_interrupted_replacement_is_resumed_without_force_if_the_old_folder_i
         job(tmp_path / "out", resume=True).check()
 
 
-def test_a_folder_that_an_older_version_built_in_place_is_resumed(tmp_path: Path) -> None:
-    leave_unfinished(tmp_path / "out")
-    (tmp_path / "out.part").rename(tmp_path / "out")
-    made = job(tmp_path / "out", resume=True)
-    made.check()
-    assert files(made.begin()) == ["half.bin", "meta.json.part"]
-    made.finish()
-    assert files(tmp_path) == ["out/half.bin", "out/meta.json"]
-
-
 def test_a_folder_that_was_being_cleared_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leave_unfinished(tmp_path / "out")
     anew = job(tmp_path / "out", force=True, settings={"depth": 4})
