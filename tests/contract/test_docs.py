@@ -118,16 +118,21 @@ def references() -> list[tuple[str, str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("page", "file", "function"), references())
-def test_every_function_the_documentation_points_to_exists(page: str, file: str, function: str) -> None:
-    places = [ROOT / file, ROOT / "drtk" / file]
-    path = next((place for place in places if place.exists()), None)
-    assert path is not None, f"{page}: no file {file}"
-    body: list[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body
-    for name in function.split("."):
-        named = [node for node in body if name in names_of(node)]
-        assert named, f"{page}: {file} has no {function}"
-        body = getattr(named[0], "body", [])
+def test_the_functions_that_the_documentation_names_exist() -> None:
+    for page, file, function in references():
+        body: list[ast.stmt] = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
+        for name in function.split("."):
+            named = [node for node in body if name in names_of(node)]
+            assert named, f"{page}: {file} has no {function}"
+            body = getattr(named[0], "body", [])
+
+
+def test_the_tests_that_the_documentation_names_exist() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    tests = {name for source in sources for name in re.findall(r"^ *def (test_\w+)", source, re.MULTILINE)}
+    for page in PAGES:
+        missing = set(re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))) - tests
+        assert not missing, f"{relative(page)}: {missing}"
 
 
 def names_of(node: ast.stmt) -> set[str]:
