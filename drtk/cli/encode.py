@@ -11,8 +11,8 @@ from drtk.cli.decorators import folder_maker
 from drtk.cli.options import Device, Folder, Source, with_settings
 from drtk.models.config import EncodeSettings
 from drtk.records import Passage, Query
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.runners import RunnerSettings
 
 
 @with_settings(EncodeSettings)

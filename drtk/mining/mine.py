@@ -403,7 +403,7 @@ def set_up(inputs: Inputs, settings: MineSettings, job: FilterJob, *, seed: int)
             raise UsageError("--query-vectors asks indexes of vectors; one of words is asked with --queries FILE")
     job.intake.inputs += [folder_entry(folder) for folder in (inputs.vectors, inputs.query_vectors) if folder]
     stages = _stages(inputs, settings, policy, miner, filters, job.counts if policy.answers else {})
-    job.looked_up = _models(settings)
+    job.lookups = _models(settings)
     if policy.floor and settings.floor is None and inputs.corpus is None:
         log(f"mine-negatives: no --corpus, so nothing is filled up to {policy.floor} negatives")
     needs_text = bool(policy.answers or settings.scorer or inputs.looks or (indexes and indexes.needs_text))

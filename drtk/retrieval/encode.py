@@ -22,9 +22,8 @@ from drtk.models.device import choose_device, choose_dtype
 from drtk.models.encoder import Encoder
 from drtk.models.model_folder import Role, locate, read_layout, tower
 from drtk.records import Passage, Query
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.progress import Progress
-from drtk.runtime.runners import BatchFunction, Recipe, mapped
+from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows
 from drtk.runtime.sharding import WHOLE, Part, of_part
 from drtk.runtime.workers import read_ahead
 from drtk.text.batching import Tokens, batches_by_length
@@ -218,7 +217,7 @@ def encode_records(
 
     with (
         closing(_Counted(unit, writer.rows)) as counted,
-        closing(mapped(wanted(), Recipe(EncodeWindows, (embedder,)), running, counted.within)) as made,
+        closing(map_windows(wanted(), EncodeWindows, embedder, running=running, report=counted.within)) as made,
     ):
         for vectors in made:
             ids, digest = taken.popleft()

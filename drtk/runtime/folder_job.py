@@ -44,7 +44,7 @@ _REMOVE = "the file is damaged: remove the folder, or choose another"
 class FolderJob:
     """One run of a command that makes a folder. `begin` opens NAME.part, `finish` writes meta.json and renames it to NAME.
 
-    With --force, the old folder is kept until then: it is renamed to NAME.part.old, the new one to NAME, and the old one
+    With `force`, the old folder is kept until then: it is renamed to NAME.part.old, the new one to NAME, and the old one
     is deleted. `recover` completes these steps after a kill.
     may_differ: settings that may change when a run is resumed; a change is logged and recorded
     Where several processes run one command together (torchrun), the one of rank 0 alone looks after the folder.
@@ -105,10 +105,10 @@ class FolderJob:
             changed = self._changes()
             if changed and not self.force:
                 raise MismatchError(
-                    f"{self.path}: was begun with other settings or files ({', '.join(changed)}); --force begins again"
+                    f"{self.path}: was begun with other settings or files ({', '.join(changed)}); `force` begins again"
                 )
         elif not self.force:
-            ways = "--resume goes on from there, --force begins again" if self.resumable else "--force begins again"
+            ways = "`resume` continues from there, `force` begins again" if self.resumable else "`force` begins again"
             raise DrtkError(f"{self.path}: holds an interrupted run; {ways}")
 
     def _check_final(self) -> None:
@@ -117,7 +117,7 @@ class FolderJob:
             return
         is_whole = (self._final / FOLDER_MANIFEST).exists()
         if is_whole and not (self.force or (self.resume and self._resumes_replacement())):
-            raise DrtkError(f"{self.output}: exists already; --force replaces it")
+            raise DrtkError(f"{self.output}: exists already; `force` replaces it")
         self._refuse_to_destroy()
 
     def _resumes_replacement(self) -> bool:
@@ -199,7 +199,7 @@ class FolderJob:
         """Whether there is unfinished work of these settings and files to go on from.
 
         A `source` that changed meanwhile does not count (a bad line may have been mended): the command compares what
-        it reads with what it made. With --force it does, as beginning again is then allowed.
+        it reads with what it made. With `force` it does, as beginning again is then allowed.
         """
         if not self.resume or self._interrupted() is None or self._changes():
             return False
@@ -222,7 +222,7 @@ class FolderJob:
         """Settings that differ from those the unfinished folder was begun with, and files they name that changed."""
         found = read_json(self._unfinished)
         if not _has_valid_fields(found):
-            raise DrtkError(f"{self._unfinished}: is damaged; --force without --resume begins again")
+            raise DrtkError(f"{self._unfinished}: is damaged; `force` without `resume` begins again")
         before, now = found["settings"], plain(self.settings)
         free = {*SOURCES, *self.may_differ}
         changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in free)
@@ -287,7 +287,7 @@ class FolderJob:
             if self.resuming:
                 if other := self._other_stream():
                     raise MismatchError(
-                        f"{self.path}: was begun with other records from {name_of(other)}; --force begins again"
+                        f"{self.path}: was begun with other records from {name_of(other)}; `force` begins again"
                     )
                 log(f"resuming {self.output}")
                 for torn in self.path.glob("*.tmp"):  # small files that a kill caught between writing and renaming
@@ -400,7 +400,7 @@ def _remove(folder: Path) -> None:
 
 
 def _has_valid_fields(found: Manifest) -> bool:
-    """Return whether an unfinished manifest has the fields that --resume reads, with the right types."""
+    """Return whether an unfinished manifest has the fields that `resume` reads, with the right types."""
     stretch = found.get("stretch", {"began": 0.0, "before": 0.0})
     return (
         isinstance(found.get("started"), str)

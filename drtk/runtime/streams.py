@@ -320,7 +320,7 @@ class Output:
         with interrupts_held():  # from here on the file is there, but not yet known to be ours
             self._file = _locked(self.part)
         if os.fstat(self._file.fileno()).st_size < self._start:
-            raise DrtkError(f"{self.part}: is shorter than its journal says; --force begins again")
+            raise DrtkError(f"{self.part}: is shorter than its journal says; `force` begins again")
         if self._journal is not None and not self.keep_part:
             self._journal.unlink(missing_ok=True)
         self._file.truncate(self._start)

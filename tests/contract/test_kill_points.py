@@ -26,7 +26,7 @@ VARYING = (
     "corpus",
     "manifest_digest",
 )  # entries of manifests that differ with time and folder
-REJECTED = re.compile(r"exists already; --force replaces it|holds an interrupted run; --")
+REJECTED = re.compile(r"exists already; (--force|`force`) replaces it|holds an interrupted run; (--|`)")
 FINISHED = re.compile(r"\.part(\.new)?[./]meta\.json$")  # the manifest of a finished part
 RESUMABLE = re.compile(r"\.part(\.json|/meta\.json\.part)$")
 

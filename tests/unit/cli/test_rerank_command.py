@@ -287,7 +287,7 @@ def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(
     mine = ["-o", "out", "--vectors", "v"]
     killed_at(here / "v.part" / "00002.npy", *call, *mine)
     assert not (here / "out").exists()
-    with pytest.raises(DrtkError, match="--resume goes on from there"):
+    with pytest.raises(DrtkError, match="`resume` continues from there"):
         run(*call, *mine)
     assert "resuming out after" in told(capfd, *call, *mine, "--resume")
     run(*call, "-o", "whole", "--vectors", "w")

@@ -17,8 +17,8 @@ from drtk.models.config import EncodeSettings
 from drtk.models.device import choose_device
 from drtk.records import Passage, Query
 from drtk.retrieval.encode import Embedder, encode_records
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.integrity import read_json
+from drtk.runtime.runners import RunnerSettings
 from tests.running import command, write
 from tests.tiny import passages, tiny_model
 
