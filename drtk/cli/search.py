@@ -267,7 +267,9 @@ class _PassagePrinter:
         from drtk.data.corpus_store import CorpusStore
         from drtk.runtime.progress import log
 
-        self._corpora = [corpus] if corpus else sorted({at["corpus"] for at in collection.manifests if at.get("corpus")})
+        self._corpora = (
+            [corpus] if corpus else sorted({at["corpus"] for at in collection.manifests if at.get("corpus")})
+        )
         self._stores = [CorpusStore.open(path) for path in self._corpora if corpus or Path(path).exists()]
         _warn_if_corpus_changed(collection, self._corpora)
         self._has_warned = False

@@ -13,8 +13,8 @@ import numpy as np
 from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import Ranking
-from drtk.indexing.building import encoder_differences
 from drtk.indexing.config import SearchSettings
+from drtk.indexing.vectors import encoder_differences
 from drtk.records import Query
 from drtk.retrieval.search import INDEX_KIND, Collection, Wanted, search
 from drtk.runtime.manifest import Manifest, has_unfinished_part, read_manifest

@@ -11,9 +11,9 @@ import numpy as np
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.errors import DrtkError, MismatchError
-from drtk.indexing.base import Ranking, best_first, unit_length
-from drtk.indexing.building import encoder_differences, index_class, wants_unit_length
+from drtk.indexing.base import Ranking, best_first, index_class
 from drtk.indexing.config import SearchSettings
+from drtk.indexing.vectors import encoder_differences, unit_length, wants_unit_length
 from drtk.records import Passage
 from drtk.runtime.manifest import Manifest, folder_entry, read_manifest
 from drtk.runtime.progress import warn

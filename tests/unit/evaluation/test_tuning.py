@@ -15,7 +15,10 @@ def test_the_highest_score_comes_first_and_ties_keep_the_order_of_the_grid() -> 
     reported: list[tuple[int, float]] = []
     values = {1: 0.5, 2: 1.0, 3: 0.5, 4: 1.0}
     points = grid_search(
-        values, lambda point: {"q": [("d", values[point])]}, lambda run: run["q"][0][1], lambda *one: reported.append(one)
+        values,
+        lambda point: {"q": [("d", values[point])]},
+        lambda run: run["q"][0][1],
+        lambda *one: reported.append(one),
     )
     assert points == [(2, 1.0), (4, 1.0), (1, 0.5), (3, 0.5)]
     assert reported == list(values.items())
@@ -25,7 +28,7 @@ def test_the_scorer_averages_over_all_judged_queries() -> None:
     score = RankingScorer(QRELS, "RR@10")
     assert score({"q1": [("x", 2.0), ("a#1", 1.0)]}) == pytest.approx(0.25)  # 1/2 and 0
     assert score({"q1": [("a#1", 1.0), ("x", 1.0)], "q2": [("b#1", 1.0)]}) == pytest.approx(0.75)  # x before a#1
-    by_document = RankingScorer({"q1": {"a": 1}}, "RR@10", by=lambda id: id.partition("#")[0])
+    by_document = RankingScorer({"q1": {"a": 1}}, "RR@10", by=lambda passage: passage.partition("#")[0])
     assert by_document({"q1": [("x#1", 3.0), ("x#2", 2.0), ("a#7", 1.0)]}) == pytest.approx(0.5)
     with pytest.raises(UsageError, match="exactly one measure"):
         RankingScorer(QRELS, "RR@10 nDCG@10")

@@ -5,8 +5,8 @@ import pytest
 
 from drtk.data.ids import document_of, source_of
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.indexing.building import index_class, open_embeddings
 from drtk.indexing.config import IndexSettings, SearchSettings
+from drtk.indexing.vectors import index_class, open_embeddings
 from drtk.records import Passage, Query
 from drtk.retrieval.queries import QueryEncoder, StoredQueries, TextQueries, sort_paths
 from drtk.retrieval.search import Collection, Wanted, search

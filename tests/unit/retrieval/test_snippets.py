@@ -44,7 +44,9 @@ def test_answers_are_wrapped_to_the_width_and_marks_do_not_count():
         "d7#2", "The engine was started by hand " * 6, title="A title that is much too long for this line"
     )
     bold = "\x1b[1m{}\x1b[0m".format
-    lines = list(format_passages("engine", [("d7#2", 12.34567), ("gone", 1.0)], [passage, None], width=40, highlight=bold))
+    lines = list(
+        format_passages("engine", [("d7#2", 12.34567), ("gone", 1.0)], [passage, None], width=40, highlight=bold)
+    )
     plain = [line.replace("\x1b[1m", "").replace("\x1b[0m", "") for line in lines]
     assert plain[0] == " 1  12.3457   A title that is much too …"
     assert plain[1] == "    d7#2"
