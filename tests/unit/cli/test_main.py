@@ -138,6 +138,13 @@ def test_characters_that_stdout_cannot_encode_are_escaped(tmp_path: Path) -> Non
             "convert --as beir",
             (
                 "convert: invalid value for '--as': 'beir' is not one of 'passages', 'queries', 'qrels', 'run', "
+                "'examples'; did you mean --to beir? See drtk convert --help"
+            ),
+        ),
+        (
+            "convert --as corpus",
+            (
+                "convert: invalid value for '--as': 'corpus' is not one of 'passages', 'queries', 'qrels', 'run', "
                 "'examples'; see drtk convert --help"
             ),
         ),
