@@ -22,7 +22,7 @@ import sys
 import typer
 from drtk import errors
 from drtk.cli import main
-from drtk.cli.jobs import plain_command
+from drtk.cli.decorators import plain_command
 
 @plain_command
 def trip() -> None:
@@ -218,7 +218,7 @@ def test_wrong_usage_of_a_process_is_one_line_too() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "told"),
-    [("steps = 'many'", "--steps: expected int, found 'many'"), ("stepz = 3", "unknown setting 'stepz'")],
+    [("steps = 'many'", "--steps: expected int, got 'many'"), ("stepz = 3", "unknown setting 'stepz'")],
 )
 @pytest.mark.parametrize("call", ["presets PRESET --check", "train-reranker none --preset PRESET -o none"])
 def test_a_fault_within_a_preset_begins_with_its_place(tmp_path: Path, call: str, setting: str, told: str) -> None:
