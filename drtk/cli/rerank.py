@@ -172,10 +172,12 @@ def _by_lists(
 def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, made: dict[str, Any]) -> None:
     """Raises MismatchError where vectors are of another cross-encoder than those that a list re-ranker knows."""
     from drtk.errors import MismatchError
+    from drtk.indexing.building import encoder_differences
 
-    if trained.get("digest") and made.get("digest") and trained["digest"] != made["digest"]:
+    if differences := encoder_differences({"encoder": trained}, {"encoder": made}):
         raise MismatchError(
-            f"{vectors}: holds vectors of {made.get('model')}; {model} was trained on those of {trained.get('model')}"
+            f"{vectors}: holds vectors of {made.get('model')}; {model} was trained on those of {trained.get('model')} "
+            f"(different {', '.join(differences)})"
         )
 
 

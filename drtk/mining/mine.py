@@ -113,6 +113,9 @@ def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, in
         if qrel.doc_id in grades:
             problem = f"document '{qrel.doc_id}' is judged a second time for query '{qrel.query_id}'"
             intake.forgive(RecordError(place, problem))
+        elif not known and corpus is not None and corpus.has_document(qrel.doc_id):
+            problem = f"'{qrel.doc_id}' is a document of the corpus, not a passage; use --positives source"
+            intake.forgive(RecordError(place, problem))
         elif not known:
             unknown.note(place, qrel.doc_id)
         else:

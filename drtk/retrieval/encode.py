@@ -99,6 +99,7 @@ class Embedder:
         roles: dict[Role, Path] = {role: tower(self.folder, role) for role in ("query", "passage")}
         towers = sorted({*roles.values()})
         digests = [weights_digest(path) for path in towers]
+        backbones = [read_layout(path).backbone for path in towers]
         chosen = {"pooling": list(self.recipe.pooling), "normalized": self.normalized}
         recipes = {role: read_layout(path).recipe for role, path in roles.items()}
         return {
@@ -108,8 +109,8 @@ class Embedder:
             "dimension": self.dimension,
             "similarity": self.similarity,
             **chosen,
-            "config": records_digest([config_digest(path) for path in towers]),
-            "tokenizer": records_digest([tokenizer_digest(path) for path in towers]),
+            "config": records_digest(map(config_digest, backbones)),
+            "tokenizer": records_digest(map(tokenizer_digest, backbones)),
             "recipe": {
                 **{f"{role}_prompt": recipe.prompt(role) for role, recipe in recipes.items()},
                 **{f"{role}_length": recipe.length(role) for role, recipe in recipes.items()},

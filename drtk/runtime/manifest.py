@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from drtk import __version__
-from drtk.errors import DrtkError, MismatchError
+from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime.atomic import manifest_beside
 from drtk.runtime.atomic import write_json as write_json
 from drtk.runtime.cache import content_digest
@@ -34,11 +34,12 @@ from drtk.runtime.integrity import (
     record_files,
 )
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import digest_file, is_stream, name_of
+from drtk.runtime.streams import STANDARD, digest_file, is_stream, name_of
 
 Manifest = dict[str, Any]
 FOLDER_MANIFEST = "meta.json"
 UNFINISHED_MANIFEST = "meta.json.part"
+UNFINISHED = "unfinished; run the command that makes it again with --force, or with --resume if it has that option"
 SOURCES = ("source", "sources")  # settings that name the records: their content is compared, not their names
 _NOT_READ = ("log.jsonl", "README.md")  # files of a model folder that loading it does not read
 # Files of sentence-transformers that users may edit.
@@ -145,13 +146,13 @@ def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -
     path = Path(folder)
     if not path.exists():
         if has_unfinished_part(path):
-            raise MismatchError(f"{folder}: is unfinished; run the command that makes it again")
+            raise MismatchError(f"{folder}: is {UNFINISHED}")
         raise DrtkError(f"{folder}: no such folder")
     if not path.is_dir():
         raise MismatchError(f"{folder}: is a file; expected a folder" + (f" of kind '{kind}'" if kind else ""))
     if not (path / FOLDER_MANIFEST).exists():
         unfinished = (path / UNFINISHED_MANIFEST).exists()
-        reason = "unfinished: run the command that makes it again" if unfinished else "not made by drtk"
+        reason = UNFINISHED if unfinished else "not made by drtk"
         raise MismatchError(f"{folder}: has no {FOLDER_MANIFEST}; the folder is {reason}")
     manifest = read_object(path / FOLDER_MANIFEST, kind=str)
     if kind is not None and manifest["kind"] != kind:
@@ -301,11 +302,24 @@ def inputs_named(settings: Mapping[str, Any], known: Iterable[dict[str, Any]] = 
     A value is PATH or NAME=PATH. An entry in `known` is used unchanged: it describes the path at an earlier time.
     """
     earlier = {Path(entry["path"]): entry for entry in known}
+    paths = _paths_named(settings)
+    return [earlier[Path(path)] | {"path": path} if Path(path) in earlier else _entry_of(path) for path in paths]
+
+
+def check_keeps_inputs(outputs: Mapping[str, str | None], settings: Mapping[str, Any]) -> None:
+    """Raise UsageError if an option names an output file that is also an input named in `settings`."""
+    for option, target in outputs.items():
+        if target and target != STANDARD and os.path.isfile(target):
+            for path in _paths_named(settings):
+                if os.path.samefile(path, target):
+                    raise UsageError(f"{option} {target}: would overwrite the input {path}; name another file")
+
+
+def _paths_named(settings: Mapping[str, Any]) -> list[str]:
     given = [value for name, value in settings.items() if name not in _NO_PATHS]
     values = [item for value in given for item in (value if isinstance(value, (list, tuple)) else [value])]
     named = [value if _exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
-    paths = [value for value in named if _exists(value) and not is_stream(value)]
-    return [earlier[Path(path)] | {"path": path} if Path(path) in earlier else _entry_of(path) for path in paths]
+    return [value for value in named if _exists(value) and not is_stream(value)]
 
 
 def folders_named(settings: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -106,6 +106,21 @@ def test_two_options_cannot_name_the_same_output(name: str, option: str, other: 
     assert not Path("out").exists()
 
 
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("other", ["in", "./in", "hard"])
+def test_force_does_not_overwrite_an_input(name: str, other: str, collection: Collection) -> None:
+    content = bytes_of(Path(collection[CALLS[name].input]))
+    Path("in").write_bytes(content)
+    Path("hard").hardlink_to("in")
+    for option in ("-o", *(f"--{each.replace('_', '-')}" for each in getattr(FUNCTIONS[name], "writes", ()))):
+        output = "out" if option != "-o" else other
+        call = arguments(name, collection, Path("in"), output) + ([option, other] if option != "-o" else [])
+        outcome = here(*call, "--force")
+        assert outcome.status == 2
+        assert "would overwrite the input" in outcome.err
+        assert Path("in").read_bytes() == content
+
+
 def test_no_help_imports_anything_heavy() -> None:
     # One process for all: what any of them imports stays in sys.modules, and is looked for after each.
     program = f"""

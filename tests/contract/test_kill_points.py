@@ -10,22 +10,14 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
 
 from tests.contract.collection import Collection, documents
 from tests.contract.forkserver import Forkserver
+from tests.running import read_files
 
 SIGKILLED = 128 + 9
-VARYING = (
-    "started",
-    "seconds",
-    "command",
-    "corpus",
-    "manifest_digest",
-)  # entries of manifests that differ with time and folder
 REJECTED = re.compile(r"exists already; (--force|`force`) replaces it|holds an interrupted run; (--|`)")
 FINISHED = re.compile(r"\.part(\.new)?[./]meta\.json$")  # the manifest of a finished part
 RESUMABLE = re.compile(r"\.part(\.json|/meta\.json\.part)$")
@@ -37,11 +29,13 @@ class Killed:
 
     other: options that make the earlier output, which is replaced
     resumes: whether the command has --resume
+    every: kill before every n-th call only
     """
 
     arguments: str
     other: str
     resumes: bool = True
+    every: int = 1
 
 
 KILLED = {
@@ -55,22 +49,14 @@ KILLED = {
         "--depth 2 --vectors vectors -o out",
         "--depth 1",
     ),
+    "train": Killed(
+        "train-retriever {examples.jsonl} --corpus {documents.jsonl} --queries {queries.jsonl} --model {model} --steps 2 "
+        "--save-every 1 --batch 4 --negatives 1 --device cpu -o out",
+        "--seed 2",
+        every=10,
+    ),
     "table": Killed("convert in --as passages --to parquet -o out", "--to beir", resumes=False),
 }
-
-
-def state(folder: Path) -> dict[str, Any]:
-    """Return the contents of a folder's files; of manifests, only entries that are the same in every run."""
-    return {str(item.relative_to(folder)): stable(item) for item in sorted(folder.rglob("*")) if item.is_file()}
-
-
-def stable(file: Path) -> Any:
-    if not file.name.endswith("meta.json"):
-        return file.read_bytes()
-    entries = {name: value for name, value in orjson.loads(file.read_bytes()).items() if name not in VARYING}
-    for written in entries.get("files", {}).values():
-        del written["mtime_ns"]
-    return entries
 
 
 @dataclass
@@ -91,8 +77,11 @@ class Runs:
     def told(self) -> str:
         return (self.place / "told").read_text()
 
-    def killed(self, begin: Path, flags: list[str]) -> Iterator[tuple[int, Path]]:
-        """Yield copies of `begin` in which the command was killed before its first call, its second, and so on."""
+    def killed(self, begin: Path, flags: list[str], *, every: int = 1) -> Iterator[tuple[int, Path]]:
+        """Yield copies of `begin` in which the command was killed before its first call, its second, and so on.
+
+        every: distance between these calls
+        """
         number = 1
         while True:
             folder = self.place / "killed"
@@ -104,7 +93,7 @@ class Runs:
                 return
             yield number, folder
             shutil.rmtree(folder)
-            number += 1
+            number += every
 
 
 @pytest.mark.slow
@@ -121,18 +110,18 @@ def test_killed_at_every_call(
     run = Runs(arguments, forkserver, place)
     if over:
         assert Runs([*arguments, *call.other.split()], forkserver, place)(begin) == 0
-    old = state(begin)
+    old = read_files(begin)
     shutil.copytree(begin, place / "whole")
     assert run(place / "whole", "--force") == 0, run.told
-    whole = state(place / "whole")
+    whole = read_files(place / "whole")
     assert whole != old
     resume = ["--resume"] * call.resumes
-    for number, folder in run.killed(begin, ["--force"] * over):
+    for number, folder in run.killed(begin, ["--force"] * over, every=call.every):
         for flags in (resume, ["--force"], ["--skip-done", *resume, "--force"]):
             shutil.copytree(folder, place / "again")
             status = run(place / "again", *flags)
             where = f"killed before call {number}, then {flags}: {run.told}"
-            found = state(place / "again")
+            found = read_files(place / "again")
             if status == 1 and "--force" not in flags and REJECTED.search(run.told):
                 left = {name for name in found if ".part" in name}
                 assert {name: found[name] for name in found.keys() - left} in (whole, old), where
