@@ -23,7 +23,7 @@ from drtk.models.config import ScoringSettings
 from drtk.models.cross_encoder import Scorer, scorer_identity
 from drtk.models.list_reranker import ListReranker, ListShape, load_list_reranker, save_list_reranker
 from drtk.retrieval.config import FuseSettings
-from drtk.retrieval.rerank import reordered
+from drtk.retrieval.rerank import reorder
 from drtk.runtime.integrity import read_json
 from tests.running import command, killed_at
 from tests.tiny import collection, tiny_crossencoder, write_collection
@@ -91,11 +91,11 @@ def test_the_head_is_in_the_order_of_the_scores_and_the_rest_follows(here: Path)
 def test_the_rest_stands_below_whatever_the_scores_are() -> None:
     # ties go by descending id; the least of the head is -7, so the rest begins at -8
     ranking = [("a", 9.0), ("b", 8.0), ("c", 7.0), ("d", 6.0), ("e", 5.0)]
-    found = reordered(ranking, [-7.0, 3.0, 3.0])
+    found = reorder(ranking, [-7.0, 3.0, 3.0])
     assert [id for id, _ in found] == ["c", "b", "a", "d", "e"]
     assert [score for _, score in found[2:]] == [-7.0, -8.0, -9.0]
     assert found[0][1] == 3.0 > found[1][1]
-    assert reordered(ranking[:2], [1.0, 2.0]) == [("b", 2.0), ("a", 1.0)]
+    assert reorder(ranking[:2], [1.0, 2.0]) == [("b", 2.0), ("a", 1.0)]
 
 
 @pytest.mark.parametrize("depth", [25, 32, 100])
@@ -103,7 +103,7 @@ def test_what_is_among_the_first_hundred_stays_there_however_many_are_put_in_ord
     # methods, section 7.10: top-100 accuracy cannot change with k = 100, nor with fewer
     draw = random.Random(depth)
     ranking = [(f"p{at}", 200.0 - at) for at in range(120)]
-    found = reordered(ranking, [draw.gauss(0, 3) for _ in range(depth)])
+    found = reorder(ranking, [draw.gauss(0, 3) for _ in range(depth)])
     assert {id for id, _ in found[:100]} == {id for id, _ in ranking[:100]}
     assert [id for id, _ in found[depth:]] == [id for id, _ in ranking[depth:]]
     assert [id for id, _ in found[:depth]] != [id for id, _ in ranking[:depth]]
