@@ -14,7 +14,7 @@ from drtk.retrieval.fusion import FUSIONS, fuse
 from drtk.retrieval.rerank import reorder
 from tests.reference import queries as slow
 
-SEEDS = range(80)
+SEEDS = range(20)
 
 
 def ranking(draw: random.Random, count: int, *, whole: bool) -> Ranking:
