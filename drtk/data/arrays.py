@@ -64,10 +64,6 @@ class Ragged:
     def __getitem__(self, row: int) -> np.ndarray:
         return self._values[self._starts[row] : self._starts[row + 1]]
 
-    def bounds(self, row: int) -> tuple[int, int]:
-        """Return the positions of the first value of a row and of the first after it."""
-        return int(self._starts[row]), int(self._starts[row + 1])
-
     @property
     def lengths(self) -> np.ndarray:
         """The number of values of each row, (rows,) int64."""

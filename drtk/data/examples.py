@@ -77,7 +77,8 @@ def _drtk_or_simlm(row: Row) -> FoundExample:
         sides[side] = tuple(identifier(id, f"{side}.doc_id") for id in given["doc_id"])
         if given.get("score"):
             scores[side] = _numbers(given["score"], f"{side}.score", len(sides[side]))
-    return FoundExample(_example(query, sides["positives"], sides["negatives"], row, scores=scores), query)
+    example = Example(query.id, sides["positives"], sides["negatives"], scores or None, None, row)
+    return FoundExample(example, query)
 
 
 def _tevatron(row: Row) -> FoundExample:
@@ -93,7 +94,7 @@ def _tevatron_ids(row: Row) -> FoundExample:
         tuple(identifier(id, name) for id in _list(row.pop(name, []), name))
         for name in ("positive_document_ids", "negative_document_ids")
     ]
-    return FoundExample(_example(query, sides[0], sides[1], row), query)
+    return FoundExample(Example(query.id, sides[0], sides[1], None, None, row), query)
 
 
 def _dpr(row: Row) -> FoundExample:
@@ -227,21 +228,9 @@ def _with_texts(
     sources: dict[str, list[str]] | None = None,
 ) -> FoundExample:
     ids = [tuple(passage.id for passage, _ in side) for side in (positives, negatives)]
-    example = _example(query, ids[0], ids[1], extra, scores=scores, sources=sources)
+    example = Example(query.id, ids[0], ids[1], scores or None, sources, extra)
     both = positives + negatives
     return FoundExample(example, query, tuple(passage for passage, _ in both), any(made for _, made in both))
-
-
-def _example(
-    query: Query,
-    positives: tuple[str, ...],
-    negatives: tuple[str, ...],
-    extra: Row,
-    *,
-    scores: dict[str, list[float]] | None = None,
-    sources: dict[str, list[str]] | None = None,
-) -> Example:
-    return Example(query.id, positives, negatives, scores or None, sources, extra)
 
 
 def _list(value: Any, field: str) -> list[Any]:

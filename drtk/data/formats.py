@@ -75,7 +75,7 @@ def hits(source: str, intake: Intake) -> Found[Hit]:
 
     if _is_json(source, intake):
         yield from _result_hits(source, intake)
-    elif is_ranked_pairs(source, intake):
+    elif len(_first_line(source, intake).split()) == 3:
         yield from _ranked_pairs(source, intake)
     elif is_candidate(_first_line(source, intake)):
         yield from _candidates(source, intake)
@@ -94,11 +94,6 @@ def json_rows(source: str, intake: Intake) -> Iterator[Placed]:
     if layout == "array":
         return array_rows(intake.blocks(source))
     return _jsonl(intake.lines(source))
-
-
-def is_ranked_pairs(source: str, intake: Intake) -> bool:
-    """Return whether the first line of a run has three columns, as MS MARCO's."""
-    return len(_first_line(source, intake).split()) == 3
 
 
 def is_triples(source: str, intake: Intake) -> bool:

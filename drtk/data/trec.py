@@ -13,7 +13,7 @@ from typing import Literal
 
 from drtk.data.sniff import kind_of
 from drtk.errors import RecordError
-from drtk.records import Hit, Qrel
+from drtk.records import Qrel
 from drtk.runtime.inputs import Intake
 from drtk.runtime.streams import name_of
 
@@ -95,13 +95,6 @@ def query_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHi
             current = piece
     if current is not None:
         yield _without_duplicates(current, source, intake)
-
-
-def read_run(source: str, *, intake: Intake | None = None) -> Iterator[Hit]:
-    """Yield the hits of a run in file order. Raises RecordError as `query_hits` does."""
-    for hits in query_hits(source, intake=intake):
-        for doc_id, rank, score, tag in zip(hits.doc_ids, hits.ranks, hits.scores, hits.tags, strict=True):
-            yield Hit(hits.query_id, doc_id, rank, score, tag)
 
 
 def grouped_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHits]:
