@@ -95,5 +95,5 @@ def eval_(
         if Path(qrels).is_dir():
             qrels = str(judgements_path(Path(qrels), settings.split))
         lines = evaluate_runs(named, qrels, corpus, settings, job.intake)
-    job.told = False
+    job.log_summary = False
     job.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")

@@ -71,9 +71,9 @@ def plot(
         return Embedder(source, role="query", device=device)
 
     named = named_logs(inputs) if kind == "training" else named_runs(inputs)
-    inputs_ = PlotInputs(named, qrels, pairs, settings, job.intake, load_encoder)
-    data = render_plot(chosen, chosen.numbers(inputs_), settings, format)
-    job.told = False
+    plot_inputs = PlotInputs(named, qrels, pairs, settings, job.intake, load_encoder)
+    data = render_plot(chosen, chosen.numbers(plot_inputs), settings, format)
+    job.log_summary = False
     job.run([kind], lambda _: [data], unit="pictures")
 
 
