@@ -174,9 +174,9 @@ def _score_in_blocks(
     run: NamedRun, evaluator: Evaluator, view: View, intake: Intake, retrieved_only: bool
 ) -> Evaluation:
     """Raises NotPlain for a run that must be read line by line, if only to report what is wrong with it."""
-    from drtk.data.run_blocks import NotPlain, Seen, judged_places
+    from drtk.data.run_blocks import NotPlain, QueryCounts, judged_places
 
-    seen, judged, tag, deepest = Seen(), {}, "", 0
+    seen, judged, tag, deepest = QueryCounts(), {}, "", 0
     for places in judged_places(run.source, evaluator.judgements, intake, seen):
         judged[places.query_id] = _judged_ranks(places, evaluator.judgements[places.query_id], view)
         tag, deepest = tag or places.tag, max(deepest, places.length)
