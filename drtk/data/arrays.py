@@ -55,8 +55,8 @@ class Ragged:
     """A memory-mapped ragged array, as RaggedWriter writes it; `rows[i]` has shape (values,)."""
 
     def __init__(self, folder: Path, name: str, dtype: str) -> None:
-        self._values = mapped(folder / f"{name}.values", dtype)
-        self._starts = mapped(folder / f"{name}.starts", "int64")  # (rows + 1,)
+        self._values = map_array(folder / f"{name}.values", dtype)
+        self._starts = map_array(folder / f"{name}.starts", "int64")  # (rows + 1,)
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -70,7 +70,7 @@ class Ragged:
         return np.diff(self._starts)
 
 
-def mapped(path: Path, dtype: str) -> np.ndarray:
+def map_array(path: Path, dtype: str) -> np.ndarray:
     """Memory-map the numbers of a file for reading, (numbers,). Raises OSError if it cannot be read."""
     if path.stat().st_size == 0:
         return np.empty(0, dtype)
