@@ -35,7 +35,7 @@ def fuse(
     Reads TREC runs and writes one whose scores fall strictly, so that every tool sees the same order.
     The first run is read query by query, the others are held in memory.
     """
-    from drtk.data.runs import scored_depth, together
+    from drtk.data.runs import iter_aligned, read_scored_depth
     from drtk.data.trec import load_run, run_lines, run_rankings
     from drtk.retrieval.fusion import FUSIONS, parse_weights
     from drtk.retrieval.fusion import fuse as fuse_rankings
@@ -49,7 +49,7 @@ def fuse(
     # Below the scored ranks `drtk rerank` only counts down: such scores would distort the mean and the deviation.
     scored: list[int | None] | None = None
     if settings.method == "zscore" or (settings.method == "weighted" and settings.normalize != "none"):
-        scored = [scored_depth(run) for run in runs]
+        scored = [read_scored_depth(run) for run in runs]
         for run, depth in zip(runs, scored, strict=True):
             if depth is not None:
                 log(f"fuse: {run} is scored to rank {depth:,} (its manifest): its scale is that of those ranks")
@@ -69,7 +69,7 @@ def fuse(
 
     def rankings_by_query() -> Iterator[tuple[str, list[Ranking]]]:
         incomplete = 0
-        for query_id, rankings in together(stream, others):
+        for query_id, rankings in iter_aligned(stream, others):
             incomplete += not all(rankings)
             yield query_id, [ranking or [] for ranking in rankings]
         if incomplete:
@@ -94,15 +94,15 @@ def _find_weights(
 ) -> tuple[tuple[float, ...], float]:
     """Return the weights with the highest score on the judged queries, the most even ones among equals, and the score."""
     from drtk.data.checks import JudgedHits
-    from drtk.data.ids import source_of
-    from drtk.evaluation.judged_runs import judgements_from
+    from drtk.data.ids import document_id
+    from drtk.evaluation.judged_runs import read_judgements
     from drtk.evaluation.tuning import RankingScorer, grid_search, weight_grid
     from drtk.retrieval.fusion import FUSIONS
     from drtk.retrieval.fusion import fuse as fuse_rankings
     from drtk.runtime.progress import log
 
-    by = source_of if settings.by == "source" else None
-    judgements = judgements_from(qrels, job.intake)
+    by = document_id if settings.by == "source" else None
+    judgements = read_judgements(qrels, job.intake)
     score = RankingScorer(judgements, settings.measure, by=by)
     queries = [query for query in judgements if any(query in run for run in runs)]
     if not queries:

@@ -11,7 +11,7 @@ import typer
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import AnotherCorpus, Device, Output, with_settings
-from drtk.config import default_of
+from drtk.config import get_default
 from drtk.data.runs import SCORED
 from drtk.errors import UsageError
 from drtk.runtime.filter_job import Done, FilterJob
@@ -127,7 +127,7 @@ def _rerank_pairs(
 def _reject_text_options(model: str, settings: RerankSettings, *, another_corpus: bool) -> None:
     """Raise UsageError for options of cross-encoders, which a list re-ranker ignores."""
     options = [item for item in fields(settings) if item.name not in ("depth", "tag")]
-    given = [item.name for item in options if getattr(settings, item.name) != default_of(item)]
+    given = [item.name for item in options if getattr(settings, item.name) != get_default(item)]
     given += ["another_corpus"] * another_corpus
     if given:
         raise UsageError(f"--{given[0].replace('_', '-')}: is for a cross-encoder; {model} re-ranks by --vectors alone")

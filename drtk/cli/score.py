@@ -53,7 +53,7 @@ def score(
     from drtk.retrieval.rerank import Score, find_text_problem, read_example_texts, warn_of_missing_texts
     from drtk.runtime.inputs import Intake
     from drtk.runtime.runners import run_filter
-    from drtk.runtime.sharding import spread
+    from drtk.runtime.sharding import sample_evenly
     from drtk.runtime.streams import is_stream
 
     if sample is not None and is_stream(source):
@@ -67,7 +67,7 @@ def score(
     examples = read_examples(source, intake=job.intake)
     if sample is not None:  # neighbors in a file are often similar, so the first ones are no fair sample
         count = sum(1 for _ in read_examples(source, intake=Intake(skip_bad=job.intake.skip_bad)))
-        examples = spread(examples, sample, of=count)
+        examples = sample_evenly(examples, sample, of=count)
     store = CorpusStore.open(corpus)
     records = read_example_texts(examples, source, queries=texts, corpus=store, title=title, intake=job.intake)
     job.find_problem = lambda _: find_text_problem(job.counts, corpus)

@@ -75,7 +75,7 @@ def search(
     Several index folders are searched as parts of one collection.
     """
     from drtk.config import check_word
-    from drtk.evaluation.judged_runs import judgements_from
+    from drtk.evaluation.judged_runs import read_judgements
     from drtk.retrieval.queries import QueryEncoder, sort_paths
     from drtk.retrieval.search import Collection, Wanted
     from drtk.runtime.progress import log
@@ -100,7 +100,7 @@ def search(
     if question is not None:
         print_passages(question, collection, encoder, settings.k or TERMINAL_DEPTH, corpus)
         return
-    judgements = None if qrels is None else judgements_from(qrels, job.intake)
+    judgements = None if qrels is None else read_judgements(qrels, job.intake)
     _write_run(source or "-", collection, encoder, wanted, tag, judgements, settings.batch, job)
 
 
@@ -166,12 +166,12 @@ def _document_names(corpus: str | None) -> Callable[[str], str]:
     from functools import cache
 
     from drtk.data.corpus_store import CorpusStore
-    from drtk.data.ids import document_of, source_of
+    from drtk.data.ids import document_id, document_id_of
 
     if corpus is None:
-        return source_of
+        return document_id
     store = CorpusStore.open(corpus)
-    return cache(lambda passage_id: document_of(store[passage_id]))
+    return cache(lambda passage_id: document_id_of(store[passage_id]))
 
 
 def _write_tuning_table(
@@ -181,14 +181,14 @@ def _write_tuning_table(
     from dataclasses import replace
 
     from drtk.data.checks import JudgedHits
-    from drtk.evaluation.judged_runs import judgements_from
+    from drtk.evaluation.judged_runs import read_judgements
     from drtk.evaluation.tuning import RankingScorer, grid_search, parse_grid
     from drtk.retrieval.search import Collection, search
     from drtk.runtime.manifest import folder_entry
     from drtk.runtime.progress import Progress
 
     grid = parse_grid(settings.grid)
-    judgements = judgements_from(qrels, job.intake)
+    judgements = read_judgements(qrels, job.intake)
     score = RankingScorer(judgements, settings.measure)
     queries = [query for query in _read_queries(source, job) if query.id in judgements]
     if not queries:

@@ -30,11 +30,11 @@ class RankingScorer:
 
     def __call__(self, rankings: Mapping[str, Ranking]) -> float:
         """Return the mean over the judged queries of rankings by query id."""
-        hits = {
-            query: QueryHits(query, [id for id, _ in ranking], [score for _, score in ranking])
+        ids = {
+            query: self._view(QueryHits(query, [id for id, _ in ranking], [score for _, score in ranking]))
             for query, ranking in rankings.items()
         }
-        return float(self._evaluator("tuned", self._view.all(hits)).overall[self.name])
+        return float(self._evaluator("tuned", ids).overall[self.name])
 
 
 def grid_search(

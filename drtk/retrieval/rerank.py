@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from drtk.data.checks import TEXTLESS, Faulty, Texts, forgiven, known_hits
+from drtk.data.checks import TEXTLESS, Faulty, Texts, iter_known_hits, skip_faulty
 from drtk.data.embeddings import PairVectors, pair_id
 from drtk.data.jsonl import dump
-from drtk.data.trec import Ranking, grouped_hits, run_lines
+from drtk.data.trec import Ranking, iter_grouped_hits, run_lines
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.models.config import ScoringSettings
 from drtk.models.cross_encoder import Prepared, Scorer
@@ -62,7 +62,9 @@ def read_candidates(
 
     queries: texts by id. Raises RecordError (file:line) for unknown ids, unless `intake` skips them.
     """
-    for hits in forgiven(known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake), run, intake):
+    for hits in skip_faulty(
+        iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake), run, intake
+    ):
         ranking = hits.ranking()
         texts, textless = _look_up(corpus, [id for id, _ in ranking[:depth]], title)
         yield Candidates(hits.query_id, queries[hits.query_id], ranking, texts, textless)
@@ -83,7 +85,7 @@ def read_example_texts(
             errors += [RecordError(place, f"the corpus has no '{id}'") for id in missing]
             yield (None if errors else example), errors
 
-    for example in forgiven(check_ids(), source, intake):
+    for example in skip_faulty(check_ids(), source, intake):
         texts, textless = _look_up(corpus, [*example.positives, *example.negatives], title)
         yield ExampleTexts(example, queries[example.query_id], texts, textless)
 
@@ -214,7 +216,7 @@ def read_list_candidates(run: str, *, vectors: PairVectors, depth: int, intake: 
     """
 
     def check_vectors() -> Iterator[Faulty[ListCandidates]]:
-        for hits in grouped_hits(run, intake=intake):
+        for hits in iter_grouped_hits(run, intake=intake):
             ranking = hits.ranking()
             rows = vectors.rows(hits.query_id, [id for id, _ in ranking[:depth]])
             missing = {ranking[at][0] for at in np.flatnonzero(rows < 0)}
@@ -230,7 +232,7 @@ def read_list_candidates(run: str, *, vectors: PairVectors, depth: int, intake: 
             kept = [(id, score) for id, score in ranking if id not in missing]
             yield (ListCandidates(hits.query_id, kept, rows[rows >= 0].tolist()) if kept else None), errors
 
-    return forgiven(check_vectors(), run, intake)
+    return skip_faulty(check_vectors(), run, intake)
 
 
 class RerankLists(BatchFunction):
