@@ -27,7 +27,9 @@ from drtk.runtime.manifest import read_manifest
 from drtk.text.answers import MATCHES
 
 ScoreFilter = Callable[[Pool], None]
-UNRETRIEVED = "unretrieved"  # the name under which `margin` and `max_share` reject if there is no positive to compare with
+UNRETRIEVED = (
+    "unretrieved"  # the name under which `margin` and `max_share` reject if there is no positive to compare with
+)
 MAX_SHARE = 2.0  # a larger share is probably a percentage
 
 
@@ -265,7 +267,9 @@ class VectorsById:
         self._starts = np.cumsum([0, *(shard.rows for shard in self._shards)])
         keys = np.empty(int(self._starts[-1]), dtype=np.uint64)
         for start, shard in zip(self._starts.tolist(), self._shards, strict=False):
-            ids = Shard(shard.folder, shard.number, shard.rows, shard.dimension).ids  # a copy: `shard` would keep its ids
+            ids = Shard(
+                shard.folder, shard.number, shard.rows, shard.dimension
+            ).ids  # a copy: `shard` would keep its ids
             keys[start : start + shard.rows] = np.fromiter(map(hash_of, ids), dtype=np.uint64, count=shard.rows)
         self._rows: np.ndarray = np.argsort(keys, kind="stable")  # (passages,)
         self._keys: np.ndarray = keys[self._rows]  # (passages,), ascending
@@ -301,7 +305,9 @@ class CosineFilter(ContentFilter):
 
     def measure(self, pools: Sequence[Pool], ids: Sequence[Sequence[str]]) -> None:
         pairs = list(zip(pools, ids, strict=True))
-        row = {id: at for at, id in enumerate(dict.fromkeys(id for pool, some in pairs for id in (*some, *pool.positives)))}
+        row = {
+            id: at for at, id in enumerate(dict.fromkeys(id for pool, some in pairs for id in (*some, *pool.positives)))
+        }
         vectors = self._vectors.take(list(row))
         for pool, some in pairs:
             if some and pool.positives:

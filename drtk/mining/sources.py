@@ -21,7 +21,7 @@ from drtk.data.runs import grouped_runs, named_runs
 from drtk.data.trec import Judgements, grouped_hits, read_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.mining.candidates import Hits, MiningQuery, merge_queries
-from drtk.mining.config import MineSettings
+from drtk.mining.config import MineSettings, MiningInputs
 from drtk.records import Query
 from drtk.retrieval.queries import QueryEncoder, StoredQueries, StoredQuery, TextQueries
 from drtk.retrieval.search import INDEX_KIND, Collection, Wanted
@@ -336,7 +336,7 @@ class QueryStream:
             if query_id is not None and query_id in num_later:
                 begun.add(query_id)
                 lines += [later.take(query_id) for _ in range(num_later[query_id])]
-            parts = [line for line in lines if line is not None and line != MiningQuery(line.query_id)]
+            parts = [line for line in lines if line is not None and (line.positives or line.hits)]
             yield merge_queries(parts) if parts else None, errors.copy()
             errors.clear()
 
@@ -379,7 +379,7 @@ def _remove_passages(query: MiningQuery, ids: set[str]) -> MiningQuery:
 class IndexSearch:
     """Search opened indexes for windows of queries.
 
-    depth: hits of a query; None: all. query_vectors: embeddings folder that dense indexes are searched with.
+    depth: hits of a query; None: all.
     Raises UsageError if an index needs texts and there are no queries, MismatchError for a hit that is not in the corpus,
     DrtkError for a score that is not finite.
     """
@@ -388,11 +388,9 @@ class IndexSearch:
         self,
         folders: Mapping[str, Sequence[str]],
         settings: MineSettings,
+        inputs: MiningInputs,
         *,
         depth: int | None,
-        queries: str | None = None,
-        query_vectors: str | None = None,
-        model: str | None = None,
         corpus: CorpusIds | None = None,
     ) -> None:
         self._corpus, self._depth = corpus, depth
@@ -401,16 +399,14 @@ class IndexSearch:
         self.stored: StoredQueries | None = None  # the queries of the embeddings folder, if one is used
         for name, paths in folders.items():
             collection = Collection(paths, settings.search_settings())
-            if collection.reads == "vectors" and query_vectors is not None:
-                self._searchers[name] = self.stored = self.stored or StoredQueries(collection, query_vectors)
-                if self.stored.collection is not collection:
-                    self._searchers[name] = StoredQueries(collection, query_vectors)
-                continue
-            if queries is None:
-                raise UsageError(f"{paths[0]}: an index of words needs the texts of the queries: `queries`")
             is_dense = collection.reads == "vectors"
+            if is_dense and inputs.query_vectors is not None:
+                self._searchers[name] = self.stored = StoredQueries(collection, inputs.query_vectors)
+                continue
+            if inputs.queries is None:
+                raise UsageError(f"{paths[0]}: `queries` is required (or `query_vectors`, for a dense index)")
             self.encodes_texts |= is_dense
-            encoder = QueryEncoder(collection, settings.search_settings(), model) if is_dense else None
+            encoder = QueryEncoder(collection, settings.search_settings(), inputs.model) if is_dense else None
             self._searchers[name] = TextQueries(collection, encoder)
         self.needs_text = any(isinstance(one, TextQueries) for one in self._searchers.values())
 
