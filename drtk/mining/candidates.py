@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -117,14 +117,19 @@ class Pool:
         return self.positives[: self.num_judged] or self.positives
 
     @property
+    def num_random(self) -> int:
+        """How many negatives are random passages."""
+        return [one.rank for one in self.negatives].count(0)
+
+    @property
     def num_not_sampled(self) -> int:
         """How many candidates passed all filters and were not sampled."""
-        sampled = sum(one.rank > 0 for one in self.negatives)
-        return self.num_candidates - sampled - len(self.rejected) - len(self.promoted)
+        num_sampled = len(self.negatives) - self.num_random
+        return self.num_candidates - num_sampled - len(self.rejected) - len(self.promoted)
 
-    def all_candidates(self) -> Iterator[Candidate]:
-        """Iterate over the candidates of all sources; a passage of several sources appears several times."""
-        return (one for found in self.candidates.values() for one in found)
+    def all_candidates(self) -> list[Candidate]:
+        """Return the candidates of all sources; a passage of several sources appears several times."""
+        return [one for found in self.candidates.values() for one in found]
 
     def unique_candidates(self) -> list[Candidate]:
         """Return each candidate once, as the first of its sources retrieved it."""

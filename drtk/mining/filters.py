@@ -242,7 +242,7 @@ class OverlapFilter(ContentFilter):
     def __init__(self, texts: PassageTexts, max_value: float | None = None) -> None:
         super().__init__(max_value)
         self._texts = texts
-        self._shingles = lru_cache(maxsize=20_000)(lambda id: shingles(texts[id].text))
+        self._shingles = lru_cache(maxsize=20_000)(lambda passage: shingles(texts[passage].text))
 
     def measure(self, pools: Sequence[Pool], ids: Sequence[Sequence[str]]) -> None:
         self._texts.load(id for pool, some in zip(pools, ids, strict=True) for id in (*pool.positives, *some))

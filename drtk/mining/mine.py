@@ -6,9 +6,10 @@ window of queries, collect the candidates, reject those that may be positives, s
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from random import Random
 from typing import Any
 
@@ -72,12 +73,15 @@ def mine_negatives(
         rows = Audit(f"{job.output}.report" if report == STANDARD else report, job, scratch=True)
     miner = open_miner(inputs, settings, job, seed=seed, has_report=report is not None)
 
+    def mine_window(window: list[MiningQuery]) -> list[bytes]:
+        pools = miner.mine(window)
+        if rows is not None:
+            rows.add(pools)
+        return [dump(pool.example) for pool in pools if pool.example is not None]
+
     def mine(windows: Iterable[list[MiningQuery]]) -> Generator[Done, None, None]:
         for window in windows:
-            pools = miner.mine(window)
-            if rows is not None:
-                rows.add(pools)
-            yield Done([dump(pool.example) for pool in pools if pool.example is not None])
+            yield Done(mine_window(window))
         if rows is not None:
             if report is not None:
                 write_report(report, rows.read(), corpus=inputs.corpus, queries=inputs.queries)
@@ -170,8 +174,7 @@ def _check_inputs(
         (settings.max_cosine is not None and inputs.vectors is None,
          "`max_cosine` compares vectors: `vectors`, a folder of drtk encode, is required"),
         (by_ce and not settings.scorer and (not only_examples or policy.floor),
-         f"`ce_margin`, `ce_max` and `policy` sbert compare cross-encoder scores: `scorer` is required unless all sources "
-         "are examples with scores"),
+         "`ce_margin`, `ce_max` and `policy` sbert compare cross-encoder scores, which only examples hold: `scorer` is required"),
         (inputs.corpus is not None and is_stream(inputs.corpus) and reads_texts,
          "`corpus`: texts are looked up in a file, not in a stream"),
     ):  # fmt: skip
@@ -274,6 +277,11 @@ class Miner:
     texts: PassageTexts | None = None
     _judged: dict[str, JudgedHits] = field(default_factory=dict, init=False)
 
+    @property
+    def document_of(self) -> Callable[[str], str] | None:
+        """What maps a passage to the document that judgements name; None if they name passages."""
+        return (self.queries.corpus or source_of) if self.queries.by_source else None
+
     def mine(self, window: Sequence[MiningQuery]) -> list[Pool]:
         """Mine a window of queries; return a pool for each, with its `example` unless it is `skipped`."""
         if self.queries.indexes is not None:
@@ -303,17 +311,19 @@ class Miner:
     def build_pool(self, query: MiningQuery) -> Pool:
         """Return a query's positives, and as candidates all other hits within the policy's depth."""
         relevant = self.find_relevant(query.query_id)
-        judged = self._find_passages(relevant, query.hits.values()) if self.queries.by_source else relevant
+        judged = relevant
+        if self.document_of is not None:
+            judged = self._find_passages(relevant, query.hits.values(), self.document_of)
         positives = list(dict.fromkeys((*judged, *query.positives)))
         excluded = {*relevant, *positives}
-        depth = self.policy.depth
+        depth, document_of = self.policy.depth, self.document_of
         candidates = {}
         for source, hits in query.hits.items():
-            ids, scores = hits.ids[:depth], hits.scores[:depth] or [None] * len(hits.ids[:depth])
+            ids, scores = hits.ids[:depth], hits.scores[:depth]
             candidates[source] = [
                 Candidate(id, source, rank, score)
-                for rank, (id, score) in enumerate(zip(ids, scores, strict=True), start=1)
-                if id not in excluded and self._document(id) not in excluded
+                for rank, (id, score) in enumerate(zip_longest(ids, scores), start=1)
+                if id not in excluded and (document_of is None or document_of(id) not in excluded)
             ]
         pool = Pool(query, positives, len(positives), candidates)
         if self.use_example_scores:
@@ -327,18 +337,14 @@ class Miner:
         grades = (self.queries.judgements or {}).get(query_id, {})
         return sorted((id for id in grades if grades[id] >= self.rel), key=grades.__getitem__, reverse=True)
 
-    def _document(self, id: str) -> str:
-        """Return what judgements name: the document of a passage, or the passage itself."""
-        if not self.queries.by_source:
-            return id
-        return source_of(id) if self.queries.corpus is None else self.queries.corpus(id)
-
-    def _find_passages(self, documents: Sequence[str], hits: Iterable[Hits]) -> list[str]:
+    def _find_passages(
+        self, documents: Sequence[str], hits: Iterable[Hits], document_of: Callable[[str], str]
+    ) -> list[str]:
         """Return the best-ranked passage of each document in the first source that has one; else its only passage."""
         best: dict[str, str] = {}
         wanted = set(documents)
         for id in (id for found in hits for id in found.ids):
-            if (document := self._document(id)) in wanted:
+            if (document := document_of(id)) in wanted:
                 best.setdefault(document, id)
         positives = []
         for document in documents:
@@ -405,9 +411,9 @@ class Miner:
         excluded = {one.id for one in pool.negatives} | {one.id for one in pool.all_candidates()}
         excluded |= positives | pool.rejected.keys() | pool.rejected_random.keys()
         rng = Random(f"{self.seed}\0{pool.query_id}\0fill" + (f"\0{number}" if number else ""))
-        ids = sample_random_ids(
-            corpus.ids, missing, rng, excluded=excluded, is_allowed=lambda id: self._document(id) not in positives
-        )
+        document_of = self.document_of
+        is_allowed = None if document_of is None else lambda passage: document_of(passage) not in positives
+        ids = sample_random_ids(corpus.ids, missing, rng, excluded=excluded, is_allowed=is_allowed)
         return [Candidate(id, RANDOM, 0, None) for id in ids]
 
     def build_example(self, pool: Pool) -> Example | None:
@@ -439,15 +445,14 @@ class Miner:
         dropped = self.counts.setdefault("dropped", {})
         for rejection in pool.rejected.values():
             dropped[rejection.filter] = dropped.get(rejection.filter, 0) + 1
-        num_random = sum(one.rank == 0 for one in pool.negatives)
         passages = self.counts.setdefault("passages", {})
         for name, number in (
             ("candidates", pool.num_candidates),
-            ("kept", len(pool.negatives) - num_random),
+            ("kept", len(pool.negatives) - pool.num_random),
             ("dropped", len(pool.rejected)),
             ("not_drawn", pool.num_not_sampled),
             ("became_positives", len(pool.promoted)),
-            ("random", num_random),
+            ("random", pool.num_random),
         ):
             passages[name] = passages.get(name, 0) + number
         if pool.rejected_random:
@@ -470,8 +475,8 @@ class Miner:
 
     def _judged_hits(self, name: str) -> JudgedHits:
         if name not in self._judged:
-            of = self._document if self.queries.by_source else None
-            self._judged[name] = JudgedHits(name, self.queries.judgements or {}, of=of, by_source="`positives` source")
+            judgements = self.queries.judgements or {}
+            self._judged[name] = JudgedHits(name, judgements, of=self.document_of, by_source="`positives` source")
         return self._judged[name]
 
     def find_unjudged_sources(self) -> list[str]:
@@ -495,8 +500,7 @@ def explain_no_examples(counts: Mapping[str, Any]) -> str:
         why += f" ({counts['positives_not_found']:,} positives not found)"
     passages = counts.get("passages", {})
     fates = [f"{number:,} dropped by {name}" for name, number in counts.get("dropped", {}).items()]
-    for name in ("became_positives", "not_drawn"):
-        if passages.get(name):
-            fates.append(f"{passages[name]:,} {name.replace('_', ' ')}")
+    others = [name for name in ("became_positives", "not_drawn") if passages.get(name)]
+    fates += [f"{passages[name]:,} {name.replace('_', ' ')}" for name in others]
     candidates = f" (of {passages['candidates']:,} candidates {', '.join(fates)})" if fates else ""
     return f"no query makes an example: {why}{candidates}"

@@ -37,7 +37,12 @@ def take_first_of_each(candidates: BySource, keep: int | None, _: Random) -> lis
 
 
 def sample_random_ids(
-    ids: Sequence[str], number: int, rng: Random, *, excluded: AbstractSet[str], is_allowed: Callable[[str], bool]
+    ids: Sequence[str],
+    number: int,
+    rng: Random,
+    *,
+    excluded: AbstractSet[str],
+    is_allowed: Callable[[str], bool] | None = None,
 ) -> list[str]:
     """Sample `number` different ids that are allowed and not excluded; fewer if there are not enough.
 
@@ -49,10 +54,10 @@ def sample_random_ids(
             if len(sampled) == number:
                 break
             id = ids[rng.randrange(len(ids))]
-            if id not in excluded and is_allowed(id):
+            if id not in excluded and (is_allowed is None or is_allowed(id)):
                 sampled[id] = None
     if len(sampled) < number:
-        free = [id for id in ids if id not in excluded and id not in sampled and is_allowed(id)]
+        free = [id for id in ids if id not in excluded and id not in sampled and (is_allowed is None or is_allowed(id))]
         sampled |= dict.fromkeys(rng.sample(free, min(number - len(sampled), len(free))))
     return list(sampled)
 

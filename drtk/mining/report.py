@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappush, heappushpop
 from math import inf
@@ -47,6 +47,7 @@ FILTERS = {
     "cosine": "near a positive (--max-cosine)",
     "ce": "too good for the cross-encoder (--ce-margin, --ce-max)",
 }
+_SHOWN = ("score", "gap", "ce", "overlap", "cosine")
 _TESTED = {"above": "gap", "ce": "ce_gap", "answer": "answer", "overlap": "overlap", "cosine": "cosine"}
 
 
@@ -177,13 +178,7 @@ def _order(item: tuple[float, int, AuditRow]) -> tuple[float, int]:
     return item[:2]
 
 
-@dataclass(frozen=True)
-class Section:
-    """A table under a heading; the first column is text. header: empty names if the columns need none."""
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
+Section = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, header (its names may be empty), rows
 
 
 def build_sections(summary: Summary) -> list[Section]:
@@ -229,19 +224,19 @@ def build_sections(summary: Summary) -> list[Section]:
     ]
     if suspicious:
         suspicious.append(("any of these", f"{summary.suspects:,}", _share(summary.suspects, num_negatives)))
-    sections = [
-        Section("Mined", ("", ""), overview),
-        Section("Where they are from", ("source", "negatives", "share", "queries whose positive it found"), origins),
-        Section("How hard: their ranks", ("rank", "negatives", "share"), ranks),
-        Section("How hard: beside the positive", ("", "known", "5%", "25%", "half", "75%", "95%"), values),
-        Section("Dropped", ("why", "candidates", "queries"), dropped),
-        Section(
+    sections: list[Section] = [
+        ("Mined", ("", ""), overview),
+        ("Where they are from", ("source", "negatives", "share", "queries whose positive it found"), origins),
+        ("How hard: their ranks", ("rank", "negatives", "share"), ranks),
+        ("How hard: beside the positive", ("", "known", "5%", "25%", "half", "75%", "95%"), values),
+        ("Dropped", ("why", "candidates", "queries"), dropped),
+        (
             "Suspicious: may be positives that nobody judged",
             ("a negative that", "negatives", "of those tested"),
             suspicious,
         ),
     ]
-    return [section for section in sections if section.rows]
+    return [section for section in sections if section[2]]
 
 
 def _share(count: int, total: int) -> str:
@@ -250,39 +245,46 @@ def _share(count: int, total: int) -> str:
 
 def text_lines(summary: Summary) -> Iterator[str]:
     """Iterate over the lines of the report as text."""
-    for number, section in enumerate(build_sections(summary)):
+    for number, (title, header, rows) in enumerate(build_sections(summary)):
         if number:
             yield ""
-        yield section.title
-        rows = [[Cell(text) for text in row] for row in section.rows]
-        lines = format_table(list(section.header), rows, "table", right=True)
-        if not any(section.header):
+        yield title
+        lines = format_table(list(header), [[Cell(text) for text in row] for row in rows], "table", right=True)
+        if not any(header):
             next(lines)
         yield from (f"  {line}" for line in lines)
 
 
-Show = Callable[[str, str], tuple[str, str]]  # from query id and passage id to its title and a snippet
+def write_report(target: str, rows: Iterable[AuditRow], *, corpus: str | None, queries: str | None) -> None:
+    """Write the report of an audit: a page if `target` ends in .html, else text; "-" is stdout.
 
-
-def page_lines(summary: Summary, *, texts: Callable[[str], str], show: Show) -> Iterator[str]:
-    """Iterate over the lines of the report as an HTML page.
-
-    texts: returns the text of a query, "" if it is unknown. show: returns title and snippet of a passage, "" likewise.
+    corpus, queries: files with the texts that the page shows.
     """
+    summary = summarize(rows)
+    is_page = target.endswith((".html", ".htm"))
+    with Output(target) as output:
+        for line in page_lines(summary, corpus, queries) if is_page else text_lines(summary):
+            output.write(f"{line}\n".encode())
+    if target != STANDARD:
+        log("\n".join([f"report: {target}", *text_lines(summary)]))
+
+
+def page_lines(summary: Summary, corpus: str | None = None, queries: str | None = None) -> Iterator[str]:
+    """Iterate over the lines of the report as an HTML page, with texts from `corpus` and `queries`."""
     from drtk.runtime import pages
 
     def parts() -> Iterator[Markup]:
-        for section in build_sections(summary):
-            yield pages.heading(section.title)
-            header = section.header if any(section.header) else ()
-            yield pages.table(header, [[Cell(text) for text in row] for row in section.rows])
+        for title, header, rows in build_sections(summary):
+            yield pages.heading(title)
+            yield pages.table(header if any(header) else (), [[Cell(text) for text in row] for row in rows])
+        drawn = {"rank in its source": summary.rank} | {MEASURES[name]: one for name, one in summary.values.items()}
         yield pages.pictures(
             pages.histogram(
                 *one.histogram(BINS),
                 label=f"share of {one.count:,} negatives",
-                caption=f"{MEASURES.get(name, 'rank in its source')}; {one.least:z.4g} to {one.most:z.4g}, mean {one.mean:z.4g}",
+                caption=f"{name}; {one.least:z.4g} to {one.most:z.4g}, mean {one.mean:z.4g}",
             )
-            for name, one in {"rank": summary.rank, **summary.values}.items()
+            for name, one in drawn.items()
             if one.count > 1
         )
         if summary.shown:
@@ -291,50 +293,71 @@ def page_lines(summary: Summary, *, texts: Callable[[str], str], show: Show) -> 
                 "The queries with the most suspicious negatives, then queries sampled at random. Is a negative an answer?",
                 kind="dim",
             )
-        for row in summary.shown:
-            yield _query_details(row, texts(row["query_id"]), show)
+        yield from _query_details(summary.shown, corpus, queries)
 
     suspects = f", {summary.suspects:,} of them suspicious" if summary.tested else ""
-    subtitle = f"{summary.negatives.count:,} examples of {summary.queries:,} queries, {summary.num_negatives:,} negatives{suspects}"
-    return pages.page("Mined negatives", parts(), subtitle=subtitle)
+    mined = f"{summary.negatives.count:,} examples of {summary.queries:,} queries, {summary.num_negatives:,} negatives"
+    return pages.page("Mined negatives", parts(), subtitle=mined + suspects)
 
 
-def _query_details(row: AuditRow, text: str, show: Show) -> Markup:
-    """Return a query with its positives, its hardest negatives, and some rejected candidates."""
+def _query_details(rows: Sequence[AuditRow], corpus: str | None, queries: str | None) -> Iterator[Markup]:
+    """Iterate over queries with their positives, their hardest negatives, and some rejected candidates."""
     from markupsafe import Markup
 
+    from drtk.retrieval.snippets import matched_stems, snippet
     from drtk.runtime import pages
 
-    query_id, kept, dropped = row["query_id"], row["kept"], row["dropped"]
-    items: list[Markup] = []
+    wanted = {row["query_id"] for row in rows}
+    texts: dict[str, Query] = {}
+    if queries is not None and not is_stream(queries):
+        texts = {query.id: query for query in read_queries(queries) if query.id in wanted}
+    store = None if corpus is None or is_stream(corpus) else CorpusStore.open(corpus)
+    for row in rows:
+        query = texts.get(row["query_id"], Query(row["query_id"], ""))
+        stems = matched_stems(" ".join((query.text, *(query.answers or ()))))
+        items: list[Markup] = []
 
-    def add(one: AuditRow, what: str, note: str = "", kind: str = "dim") -> None:
-        description = what + "".join(f", {name} {one[name]:z.4g}" for name in ("score", "gap", *_SHOWN) if name in one)
-        full = Markup('{} <span class="{}">{}</span>').format(description, kind, note) if note else description
-        items.append(pages.passage_item(full, one["id"], *show(query_id, one["id"])))
+        def add(
+            one: AuditRow, what: str, note: str = "", kind: str = "dim", *, stems: Any = stems, items: Any = items
+        ) -> None:
+            passage = None if store is None else store.get(one["id"])
+            title, words = "", ""
+            if passage is not None:
+                title, words = (
+                    passage.title,
+                    snippet(passage.text, stems, words=SNIPPET_WORDS, mark="{}".join(pages.MARK).format),
+                )
+            what += "".join(f", {name} {one[name]:z.4g}" for name in _SHOWN if name in one)
+            items.append(
+                pages.passage_item(
+                    Markup('{} <span class="{}">{}</span>').format(what, kind, note), one["id"], title, words
+                )
+            )
 
-    for one in row["positives"][:HARDEST]:
-        where = ", ".join(f"rank {rank:,} of {source}" for source, (rank, _) in one["found"].items())
-        kind = "became a positive: holds an answer" if "promoted" in one else "positive"
-        add(one, f"{kind}, {where or 'not found by any source'}")
-    for one in sorted(kept, key=_hardness)[:HARDEST]:
-        reasons = "; ".join(SUSPICIONS[name] for name in one.get("suspicious", ()))
-        add(one, f"negative, {_place(one)}", reasons, "bad")
-    for one in dropped[:LOST]:
-        limit = f", limit {one['limit']:.4g}" if "limit" in one else ""
-        add(one, _place(one), f"dropped: {FILTERS.get(one['by'], one['by'])}{limit}")
-    if len(dropped) > LOST:
-        items.append(Markup('<li class="dim">{:,} more were dropped</li>').format(len(dropped) - LOST))
-    suspects = sum("suspicious" in one for one in kept)
-    summary = Markup('{} <code>{}</code><br><span class="dim">{:,} negatives</span>').format(
-        text or query_id, query_id, len(kept)
-    )
-    if suspects:
-        summary += Markup(' <span class="bad">{:,} suspicious</span>').format(suspects)
-    return pages.details(summary, items)
-
-
-_SHOWN = ("ce", "overlap", "cosine")
+        for one in row["positives"][:HARDEST]:
+            where = ", ".join(f"rank {rank:,} of {source}" for source, (rank, _) in one["found"].items())
+            what = "became a positive: holds an answer" if "promoted" in one else "positive"
+            add(one, f"{what}, {where or 'not found by any source'}")
+        for one in sorted(row["kept"], key=_hardness)[:HARDEST]:
+            add(
+                one,
+                f"negative, {_place(one)}",
+                "; ".join(SUSPICIONS[name] for name in one.get("suspicious", ())),
+                "bad",
+            )
+        for one in row["dropped"][:LOST]:
+            limit = f", limit {one['limit']:.4g}" if "limit" in one else ""
+            add(one, _place(one), f"dropped: {FILTERS.get(one['by'], one['by'])}{limit}")
+        if len(row["dropped"]) > LOST:
+            items.append(Markup('<li class="dim">{:,} more were dropped</li>').format(len(row["dropped"]) - LOST))
+        suspects = sum("suspicious" in one for one in row["kept"])
+        told = Markup(' <span class="bad">{:,} suspicious</span>').format(suspects) if suspects else ""
+        yield pages.details(
+            Markup('{} <code>{}</code><br><span class="dim">{:,} negatives</span>{}').format(
+                query.text or query.id, query.id, len(row["kept"]), told
+            ),
+            items,
+        )
 
 
 def _hardness(one: AuditRow) -> tuple[bool, int, float, int]:
@@ -346,42 +369,3 @@ def _hardness(one: AuditRow) -> tuple[bool, int, float, int]:
 
 def _place(one: AuditRow) -> str:
     return f"rank {one['rank']:,} of {one['source']}" if "rank" in one else str(one["source"])
-
-
-def write_report(target: str, rows: Iterable[AuditRow], *, corpus: str | None, queries: str | None) -> None:
-    """Write the report of an audit: a page if `target` ends in .html, else text; "-" is stdout.
-
-    corpus, queries: files with the texts that the page shows.
-    """
-    summary = summarize(rows)
-    is_page = target.endswith((".html", ".htm"))
-    lines = _page_with_texts(summary, corpus, queries) if is_page else text_lines(summary)
-    with Output(target) as output:
-        for line in lines:
-            output.write(f"{line}\n".encode())
-    if target != STANDARD:
-        log("\n".join([f"report: {target}", *text_lines(summary)]))
-
-
-def _page_with_texts(summary: Summary, corpus: str | None, queries: str | None) -> Iterator[str]:
-    from drtk.retrieval.snippets import matched_stems, snippet
-    from drtk.runtime.pages import MARK
-
-    wanted = {row["query_id"] for row in summary.shown}
-    by_id: dict[str, Query] = {}
-    if queries is not None and not is_stream(queries):
-        by_id = {query.id: query for query in read_queries(queries) if query.id in wanted}
-    store = None if corpus is None or is_stream(corpus) else CorpusStore.open(corpus)
-
-    def text_of(query_id: str) -> str:
-        return by_id[query_id].text if query_id in by_id else ""
-
-    def show(query_id: str, id: str) -> tuple[str, str]:
-        passage = None if store is None else store.get(id)
-        if passage is None:
-            return "", ""
-        answers = (by_id[query_id].answers if query_id in by_id else None) or ()
-        stems = matched_stems(" ".join((text_of(query_id), *answers)))
-        return passage.title, snippet(passage.text, stems, words=SNIPPET_WORDS, mark="{}".join(MARK).format)
-
-    return page_lines(summary, texts=text_of, show=show)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from math import isfinite
@@ -208,10 +209,14 @@ class QueryStream:
     def _names_documents(self, query: MiningQuery) -> bool:
         """Return whether a chunk of a judged document would become a negative."""
         grades = (self.judgements or {}).get(query.query_id, {})
-        return any(source_of(id) in grades and id not in grades for hits in query.hits.values() for id in hits.ids)
+        chunks = [id for hits in query.hits.values() for id in hits.ids if "#" in id]
+        return any(source_of(id) in grades and id not in grades for id in chunks)
 
     def _merged(self) -> Iterator[MiningQuery]:
-        streams = [self._read(name) for name in self.sources.names if name not in self.sources.indexes]
+        runs = {name: (path, self._iter_run(name, path)) for name, path in self.sources.runs.items()}
+        examples = {name: (path, self._iter_examples(name, path)) for name, path in self.sources.examples.items()}
+        files = [(runs | examples)[name] for name in self.sources.names if name not in self.sources.indexes]
+        streams = [forgiven(items, path, self.intake) for path, items in files]
         only = None if self.allow_unjudged or self.sources.examples else self.judgements
         first = streams.pop(0) if self.indexes is None else self._searched()
         others = [Aligned(stream, only=only) for stream in streams]
@@ -247,14 +252,6 @@ class QueryStream:
     def _lacks_text(self, query_id: str) -> bool:
         return self.texts is not None and query_id not in self.texts and self.may_have_positives(query_id)
 
-    def _read(self, name: str) -> Iterator[MiningQuery]:
-        """Iterate over a run or a file of examples, each query once."""
-        if name in self.sources.runs:
-            source = self.sources.runs[name]
-            return forgiven(self._iter_run(name, source), source, self.intake)
-        source = self.sources.examples[name]
-        return forgiven(self._iter_examples(name, source), source, self.intake)
-
     def _find_unknown(
         self, source: str, query_id: str, line: int, ids: Iterable[str], lines: Iterable[int]
     ) -> tuple[bool, set[str], list[RecordError]]:
@@ -283,19 +280,12 @@ class QueryStream:
     def _iter_examples(self, name: str, source: str) -> Iterator[Faulty[MiningQuery]]:
         """Iterate over examples, all lines of a query merged at the first of them.
 
-        The file is read first for queries with several lines, and then twice at once: the later lines of a query are
-        taken from the second reader, so only lines in another order are in memory. A stream is copied to disk.
+        The file is read first for queries with several lines, and then by two readers: the second one gives the later
+        lines, so only lines in another order are in memory. A stream is copied to disk.
         """
         if is_stream(source):
             self.intake.keep(source)
-        num_later: dict[str, int] = {}  # lines after the first, of queries that have some
-        begun: set[str] = set()
-        for _, row in json_rows(source, Intake(stand_ins=self.intake.stand_ins)):
-            query_id = _find_query_id(row)
-            if query_id is not None:
-                if query_id in begun:
-                    num_later[query_id] = num_later.get(query_id, 0) + 1
-                begun.add(query_id)
+        again = Intake(stand_ins=self.intake.stand_ins)  # the file is one input, though it is read three times
         errors: list[RecordError] = []  # of the lines read since the last query
 
         def read(number: int, row: Row | ValueError) -> MiningQuery | None:
@@ -317,36 +307,29 @@ class QueryStream:
             errors.extend(new)
             return None if is_missing else _remove_passages(query, unknown) if unknown else query
 
-        def iter_later() -> Iterator[MiningQuery]:
-            begun: set[str] = set()
-            for number, row in json_rows(source, Intake(stand_ins=self.intake.stand_ins)):
-                query_id = _find_query_id(row)
-                if query_id in num_later:
-                    if query_id in begun:
-                        yield read(number, row) or MiningQuery(query_id)
-                    begun.add(query_id)
-
-        later = Aligned(iter_later())
-        begun = set()
-        for number, row in json_rows(source, self.intake):
-            query_id = _find_query_id(row)
-            if query_id is not None and query_id in begun:
-                continue
-            lines = [read(number, row)]
-            if query_id is not None and query_id in num_later:
-                begun.add(query_id)
-                lines += [later.take(query_id) for _ in range(num_later[query_id])]
-            parts = [line for line in lines if line is not None and (line.positives or line.hits)]
-            yield merge_queries(parts) if parts else None, errors.copy()
+        num_later = Counter(id for id, _, _ in _iter_lines(source, again, later=True))
+        later = Aligned(
+            read(number, row) or MiningQuery(str(id)) for id, number, row in _iter_lines(source, again, later=True)
+        )
+        for id, number, row in _iter_lines(source, self.intake, later=False):
+            lines = [read(number, row), *(later.take(str(id)) for _ in range(num_later[id]))]
+            good = [line for line in lines if line is not None and (line.positives or line.hits)]
+            yield merge_queries(good) if good else None, errors.copy()
             errors.clear()
 
 
-def _find_query_id(row: Row | ValueError) -> str | None:
-    """Return the query of a row; None if it has none, which reading the row reports."""
-    try:
-        return None if isinstance(row, ValueError) else query_id_of(row)
-    except ValueError:
-        return None
+def _iter_lines(source: str, intake: Intake, *, later: bool) -> Iterator[tuple[str | None, int, Row | ValueError]]:
+    """Iterate over (query id, line number, row): the first line of each query, or all others; the id is None if unreadable."""
+    seen: set[str] = set()
+    for number, row in json_rows(source, intake):
+        id = None
+        if not isinstance(row, ValueError):
+            with suppress(ValueError):
+                id = query_id_of(row)
+        if (id in seen) == later:
+            yield id, number, row
+        if id is not None:
+            seen.add(id)
 
 
 def _convert_example(name: str, found: FoundExample) -> MiningQuery:
