@@ -84,5 +84,5 @@ def compare(
 
     moved = moves(found, texts=texts, show=show)
     lines = comparison_page(found, moved) if settings.format == "html" else comparison_lines(found, moved)
-    job.told = False
+    job.log_summary = False
     job.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")

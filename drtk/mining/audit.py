@@ -130,7 +130,7 @@ class Audit:
             if offset and not self._scratch and not part.exists() and final.exists():
                 final.rename(part)  # the job was killed after it renamed this file, before it renamed its own
             self._opened = Output(self._target, append_at=offset or None, suffix=suffix, scratch=self._scratch)
-            self._job.beside.append(self._opened)
+            self._job.side_outputs.append(self._opened)
             self._opened.begin()  # after it is stored, so that an interrupt in between does not leave the file
         return self._opened
 

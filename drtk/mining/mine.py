@@ -87,13 +87,14 @@ def mine_negatives(
                 write_report(report, rows.read(), corpus=inputs.corpus, queries=inputs.queries)
             rows.commit()
 
-    def find_textless() -> str | None:
-        return all_textless(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
+    def find_problem(num_examples: int) -> str | None:
+        textless = all_textless(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
+        no_examples = None if num_examples else explain_no_examples(job.counts)
+        return textless or no_examples or miner.find_id_mismatch()
 
     job.window = settings.batch if miner.queries.indexes else WINDOW
-    job.empty = "no query came in, so nothing is mined"
-    job.barren = lambda: find_textless() or explain_no_examples(job.counts)
-    job.vain = lambda: find_textless() or miner.find_id_mismatch()
+    job.no_input = "no query came in, so nothing is mined"
+    job.find_problem = find_problem
     with rows or nullcontext():
         job.run_windows(iter(miner.queries), mine, unit="queries")
     warn_of_textless(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
@@ -207,7 +208,7 @@ def _read_corpus(corpus: str, inputs: MiningInputs, sources: Sources, job: Filte
     if digest and not inputs.another_corpus and not is_stream(corpus):
         for path in [*sources.paths, *filter(None, [inputs.vectors])]:
             if not is_stream(path):
-                check_origin(path, Origin(corpus, digest), override="--another-corpus")
+                check_origin(path, Origin(corpus, digest))
     return ids
 
 
@@ -249,7 +250,7 @@ def _add_content_filters(
                 logits=settings.scorer_logits,
                 option="--scorer-batch-tokens",
             )
-            job.looked_up = (str(locate(settings.scorer)),)  # another model in this folder: not up to date
+            job.lookups = (str(locate(settings.scorer)),)  # another model in this folder: not up to date
         ce = CrossEncoderFilter(scorer, miner.texts, margin=policy.ce_margin, max_value=settings.ce_max, title=title)
         # Without a limit the scores are still computed: they are written into the examples.
         (filters if by_ce else miner.measures).append(ce)

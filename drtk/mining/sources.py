@@ -29,7 +29,7 @@ from drtk.retrieval.search import INDEX_KIND, Collection, Wanted
 from drtk.runtime.inputs import Intake
 from drtk.runtime.manifest import folder_entry, read_manifest
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import STANDARD, is_stream, name_of
+from drtk.runtime.streams import STANDARD, name_of
 
 _HINTS = {  # what a file seems to be -> how to pass it
     sniff.JUDGEMENTS: "; judgements: `qrels`",
@@ -103,7 +103,10 @@ def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, in
                 problem = f"document '{qrel.doc_id}' is judged a second time for query '{qrel.query_id}'"
                 intake.forgive(RecordError(place, problem))
             elif corpus and not (corpus.has_document(qrel.doc_id) if by_source else qrel.doc_id in corpus):
-                yield None, [RecordError(place, f"{what} '{qrel.doc_id}' is not in the corpus")]
+                problem = f"{what} '{qrel.doc_id}' is not in the corpus"
+                if corpus.has_document(qrel.doc_id):
+                    problem = f"'{qrel.doc_id}' is a document of the corpus, not a passage; use `positives` source"
+                yield None, [RecordError(place, problem)]
             else:
                 grades[qrel.doc_id] = qrel.grade
 
@@ -283,8 +286,7 @@ class QueryStream:
         The file is read first for queries with several lines, and then by two readers: the second one gives the later
         lines, so only lines in another order are in memory. A stream is copied to disk.
         """
-        if is_stream(source):
-            self.intake.keep(source)
+        self.intake.keep(source)
         again = Intake(stand_ins=self.intake.stand_ins)  # the file is one input, though it is read three times
         errors: list[RecordError] = []  # of the lines read since the last query
 
