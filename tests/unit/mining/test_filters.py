@@ -55,13 +55,6 @@ def filtered(rankings: Mapping[str, Scored], *positives: str, **options: Any) ->
 RUN = {"bm25": [("a", 9.0), ("p", 8.0), ("b", 7.5), ("c", 6.0), ("d", 1.0)]}
 
 
-def test_nothing_is_dropped_unless_asked_for() -> None:
-    left, pool = filtered(RUN, "p")
-    assert left == {"bm25": ["a", "b", "c", "d"]}
-    assert pool.rejected == {}
-    assert pool.num_candidates == 4
-
-
 def test_the_first_ranks_can_be_left_out_and_positives_count_as_ranks() -> None:
     left, pool = filtered(RUN, "p", from_rank=4)  # ranks: a 1, p 2, b 3, c 4, d 5
     assert left == {"bm25": ["c", "d"]}
@@ -75,7 +68,10 @@ def test_a_margin_is_taken_from_the_positives_score() -> None:
     # 8 - 1 = 7: a (9) and b (7.5) are nearer than 1 below the positive, c (6) is not
     left, pool = filtered(RUN, "p", margin=("1",))
     assert left == {"bm25": ["c", "d"]}
-    assert {id: (rejection.value, rejection.limit) for id, rejection in pool.rejected.items()} == {"a": (9.0, 7.0), "b": (7.5, 7.0)}
+    assert {id: (rejection.value, rejection.limit) for id, rejection in pool.rejected.items()} == {
+        "a": (9.0, 7.0),
+        "b": (7.5, 7.0),
+    }
 
 
 def test_what_lies_at_the_limit_stays() -> None:
@@ -94,7 +90,7 @@ def test_a_share_of_the_positives_score() -> None:
     assert filtered(RUN, "p", max_share=("0.95",))[0] == {"bm25": ["b", "c", "d"]}
 
 
-def test_parse_limits_scores_below_zero_lie_below_them() -> None:
+def test_limits_of_scores_below_zero_lie_below_them() -> None:
     assert compute_share_limit(8.0, 0.95) == pytest.approx(7.6)
     assert compute_share_limit(-2.0, 0.95) == pytest.approx(-2.1)  # -2 - .05 * 2, where .95 * -2 = -1.9 would lie above
     assert compute_margin_limit(-2.0, 0.5) == -2.5
@@ -123,19 +119,23 @@ def test_a_low_score_drops_only_what_no_other_source_puts_higher() -> None:
     assert {id: rejection.filter for id, rejection in pool.rejected.items()} == {"c": "min-score"}
 
 
-def test_limits_that_cannot_be_read_are_refused() -> None:
-    assert parse_limits(("3", "bm25=2"), "--margin", ["bm25"]) == {"": 3.0, "bm25": 2.0}
-    with pytest.raises(UsageError, match="--margin: 'x' is neither a number nor NAME=NUMBER"):
-        parse_limits(("x",), "--margin", None)
-    with pytest.raises(UsageError, match="--margin: there is no source 'x' among bm25"):
-        parse_limits(("x=1",), "--margin", ["bm25"])
-    with pytest.raises(UsageError, match="--margin: is not a number"):
-        parse_limits(("nan",), "--margin", None)
+def test_limits_by_source() -> None:
+    assert parse_limits(("3", "bm25=2"), "margin", ["bm25"]) == {"": 3.0, "bm25": 2.0}
 
 
-def test_a_share_meant_in_per_cent_is_told() -> None:
-    with pytest.raises(UsageError, match=r"--max-share 95: a share of 1 is all of it; 95% is 0.95"):
-        filtered(RUN, "p", max_share=("95",))
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"margin": ("x",)}, "`margin`: 'x' is neither a number nor NAME=NUMBER"),
+        ({"min_score": ("x=1",)}, "`min_score`: there is no source 'x' among bm25"),
+        ({"max_score": ("nan",)}, "`max_score`: is not a number"),
+        ({"max_share": ("95",)}, "`max_share` is a share of"),
+        ({"max_share": ("-0.1",)}, "`max_share` is a share of"),
+    ],
+)
+def test_rejected_limits(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        build_score_filters(MineSettings(**options), ["bm25"])
 
 
 def test_overlap_counts_shared_runs_of_three_words() -> None:
@@ -152,7 +152,7 @@ def test_the_nearest_positive_counts_and_vectors_need_not_be_of_length_one(tmp_p
     vectors = [[2, 0], [0, -0.5], [4, 3], [0, -7]]
     folder = embeddings(tmp_path / "v", vectors, ["p", "r", "a", "b"], shard_size=3)
     check = CosineFilter(VectorsById(folder), 0.9)
-    pool = pool_of("a", "b", positives=["p", "r"])
+    pool = build_pool({"run": Hits(["a", "b"])}, "p", "r")
     check.measure([pool], [["a", "b"]])
     assert pool.values == {"a": {"cosine": pytest.approx(0.8)}, "b": {"cosine": pytest.approx(1.0)}}
     assert [check.is_beyond(pool.values[id]["cosine"], 0.9) for id in "ab"] == [False, True]
@@ -171,7 +171,7 @@ def test_vectors_that_lack_are_counted(tmp_path: Path) -> None:
     assert found.take(["b", "a", "b"]).tolist() == [[0, 1], [1, 0], [0, 1]]
     with pytest.raises(MismatchError, match="v: has no vector of 'x' and 1 more"):
         found.take(["a", "x", "y"])
-    with pytest.raises(MismatchError, match="holds vectors of queries"):
+    with pytest.raises(MismatchError, match="has vectors of queries"):
         VectorsById(embeddings(tmp_path / "q", [[1, 0]], ["a"], role="query"))
 
 
@@ -197,7 +197,7 @@ def texts_of(tmp_path: Path, **texts: str) -> PassageTexts:
 def test_a_cross_encoder_reads_title_and_text_and_the_lowest_positive_sets_the_limit(tmp_path: Path) -> None:
     judge = Judge({"T ta": 4.5, "tb": 4.25, "tp": 8.0, "tr": 7.5})
     check = CrossEncoderFilter(judge, texts_of(tmp_path, a="ta", b="tb", p="tp", r="tr"), margin=3.25)
-    pool = pool_of("a", "b", positives=["p", "r"])
+    pool = build_pool({"run": Hits(["a", "b"])}, "p", "r")
     check.measure([pool], [["a", "b"]])
     assert check.limit(pool) == 4.25  # 7.5 - 3.25
     assert [check.is_beyond(pool.values[id]["ce"], 4.25) for id in "ab"] == [True, False]
@@ -205,21 +205,9 @@ def test_a_cross_encoder_reads_title_and_text_and_the_lowest_positive_sets_the_l
     assert len(judge.asked) == 4  # what was scored once is not scored again
 
 
-def test_a_margin_that_no_score_of_a_model_can_have_is_refused_before_any_is_computed(tmp_path: Path) -> None:
-    texts = texts_of(tmp_path, a="ta", p="tp")
-    sigmoid = Judge({}, low=0, high=1)
-    with pytest.raises(MismatchError, match="judge: gives scores between 0 and 1, so that nothing can lie 3 below"):
-        CrossEncoderFilter(sigmoid, texts, margin=3)
-    assert CrossEncoderFilter(sigmoid, texts, margin=0.5)
-    with pytest.raises(MismatchError, match="judge: gives scores between -1 and 1, so that nothing can lie 2 below"):
-        CrossEncoderFilter(Judge({}, low=-1, high=1), texts, margin=2)
-    assert CrossEncoderFilter(Judge({}, low=-1, high=1), texts, margin=1.5)
-
-
-def test_logits_that_happen_to_lie_between_0_and_1_are_taken_as_logits(tmp_path: Path) -> None:
-    check = CrossEncoderFilter(Judge({"T ta": 0.2, "tp": 0.7}), texts_of(tmp_path, a="ta", p="tp"), margin=3)
-    pool = pool_of("a")
-    check.measure([pool], [["a"]])
-    assert check.limit(pool) == pytest.approx(0.7 - 3)
-
-
+def test_a_margin_that_no_two_scores_can_have_is_rejected() -> None:
+    for low, high, margin in ((0, 1, 3), (-1, 1, 2)):
+        with pytest.raises(MismatchError, match=f"judge: its scores are between {low} and {high}, so no negative is"):
+            CrossEncoderFilter(Judge({}, low=low, high=high), None, margin=margin)
+    assert CrossEncoderFilter(Judge({}, low=-1, high=1), None, margin=1.5)
+    assert CrossEncoderFilter(Judge({}), None, margin=3)
