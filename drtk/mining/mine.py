@@ -13,8 +13,8 @@ from itertools import zip_longest
 from random import Random
 from typing import Any
 
-from drtk.data.checks import JudgedHits, Origin, all_textless, check_origin, warn_of_textless
-from drtk.data.ids import CorpusIds, source_of
+from drtk.data.checks import JudgedHits, Origin, check_origin, describe_textless, warn_of_textless
+from drtk.data.ids import CorpusIds, document_id
 from drtk.data.jsonl import dump, read_queries
 from drtk.errors import UsageError
 from drtk.indexing.config import RUN_DEPTH
@@ -88,7 +88,7 @@ def mine_negatives(
             rows.commit()
 
     def find_problem(num_examples: int) -> str | None:
-        textless = all_textless(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
+        textless = describe_textless(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
         no_examples = None if num_examples else explain_no_examples(job.counts)
         return textless or no_examples or miner.find_id_mismatch()
 
@@ -281,7 +281,7 @@ class Miner:
     @property
     def document_of(self) -> Callable[[str], str] | None:
         """What maps a passage to the document that judgements name; None if they name passages."""
-        return (self.queries.corpus or source_of) if self.queries.by_source else None
+        return (self.queries.corpus or document_id) if self.queries.by_source else None
 
     def mine(self, window: Sequence[MiningQuery]) -> list[Pool]:
         """Mine a window of queries; return a pool for each, with its `example` unless it is `skipped`."""

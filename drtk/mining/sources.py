@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from drtk.data import sniff
-from drtk.data.checks import Faulty, forgiven
-from drtk.data.examples import FoundExample, found_example, query_id_of
+from drtk.data.checks import Faulty, skip_faulty
+from drtk.data.examples import FoundExample, parse_example_row, query_id_of
 from drtk.data.formats import json_rows
-from drtk.data.ids import CorpusIds, source_of
+from drtk.data.ids import CorpusIds, document_id
 from drtk.data.jsonl import read_queries
 from drtk.data.rows import Row
-from drtk.data.runs import grouped_runs, named_runs
-from drtk.data.trec import Judgements, grouped_hits, read_qrels
+from drtk.data.runs import group_runs, parse_runs
+from drtk.data.trec import Judgements, iter_grouped_hits, read_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.mining.candidates import Hits, MiningQuery, merge_queries
 from drtk.mining.config import MineSettings, MiningInputs
@@ -62,7 +62,7 @@ def sort_sources(arguments: Sequence[str], intake: Intake, *, name: str = "") ->
 
     name: name of a single source. Raises UsageError for ambiguous names, MismatchError for a file or folder of another kind.
     """
-    grouped = {run.name: [run] for run in named_runs(arguments, name=name)} if name else grouped_runs(arguments)
+    grouped = {run.name: [run] for run in parse_runs(arguments, name=name)} if name else group_runs(arguments)
     sources = Sources(list(grouped))
     for called, runs in grouped.items():
         paths = [run.source for run in runs]
@@ -110,7 +110,7 @@ def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, in
             else:
                 grades[qrel.doc_id] = qrel.grade
 
-    for _ in forgiven(iter_checked(), qrels, intake):
+    for _ in skip_faulty(iter_checked(), qrels, intake):
         pass
     if not judgements:
         raise DrtkError(f"{name_of(qrels)}: holds no judgements")
@@ -213,13 +213,13 @@ class QueryStream:
         """Return whether a chunk of a judged document would become a negative."""
         grades = (self.judgements or {}).get(query.query_id, {})
         chunks = [id for hits in query.hits.values() for id in hits.ids if "#" in id]
-        return any(source_of(id) in grades and id not in grades for id in chunks)
+        return any(document_id(id) in grades and id not in grades for id in chunks)
 
     def _merged(self) -> Iterator[MiningQuery]:
         runs = {name: (path, self._iter_run(name, path)) for name, path in self.sources.runs.items()}
         examples = {name: (path, self._iter_examples(name, path)) for name, path in self.sources.examples.items()}
         files = [(runs | examples)[name] for name in self.sources.names if name not in self.sources.indexes]
-        streams = [forgiven(items, path, self.intake) for path, items in files]
+        streams = [skip_faulty(items, path, self.intake) for path, items in files]
         only = None if self.allow_unjudged or self.sources.examples else self.judgements
         first = streams.pop(0) if self.indexes is None else self._searched()
         others = [Aligned(stream, only=only) for stream in streams]
@@ -272,7 +272,7 @@ class QueryStream:
         return is_missing, unknown, errors
 
     def _iter_run(self, name: str, source: str) -> Iterator[Faulty[MiningQuery]]:
-        for hits in grouped_hits(source, intake=self.intake):
+        for hits in iter_grouped_hits(source, intake=self.intake):
             is_missing, unknown, errors = self._find_unknown(
                 source, hits.query_id, hits.lines[0], hits.doc_ids, hits.lines
             )
@@ -294,11 +294,11 @@ class QueryStream:
             try:
                 if isinstance(row, ValueError):
                     raise row
-                found = found_example(row)
+                found = parse_example_row(row)
             except ValueError as error:
                 self.intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
                 return None
-            if found.minted:
+            if found.has_new_ids:
                 raise DrtkError(
                     f"{name_of(source)}: holds texts, not ids; make a corpus and queries of them first: "
                     f"drtk convert {source} --as examples --corpus-out FILE --queries-out FILE -o FILE"
