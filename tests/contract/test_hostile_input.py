@@ -8,8 +8,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 import pytest
@@ -238,10 +237,17 @@ def test_control_characters_are_escaped_in_search_results(
     Path("in").write_bytes(passage())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"two {ESCAPES}\n".encode())))
 
-    collection: Any = SimpleNamespace(
-        folders=[], manifests=[], search=lambda texts, k: [[("a\x1b[2J", 1.0), ("absent\x1b[2J", 0.5)]]
-    )
-    print_passages("-", collection, None, 2, "in")
+    class Hits:
+        folders: ClassVar[list[str]] = []
+        manifests: ClassVar[list[Any]] = []
+
+        def search(self, texts: list[str], k: int) -> list[list[tuple[str, float]]]:
+            return [[("a\x1b[2J", 1.0), ("absent\x1b[2J", 0.5)]]
+
+        def __len__(self) -> int:
+            return 2
+
+    print_passages("-", Hits(), None, 2, "in")  # type: ignore[arg-type]
     shown = capsys.readouterr().out
     assert shown.count("\\x1b[31mred") == 3  # the query, title and text
     assert CONTROLS.search(shown) is None
