@@ -114,12 +114,12 @@ def theirs(options: argparse.Namespace) -> dict[str, float]:
     from torch.utils.data import BatchSampler, SequentialSampler
     from transformers.utils import logging
 
-    from drtk.training.example_order import Draws
+    from drtk.training.dataset import SampledExamples
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     packed, texts, store = _data(options)
-    draws = Draws(
+    draws = SampledExamples(
         packed,
         queries=texts,
         corpus=store,
@@ -226,7 +226,7 @@ class Clock:
 
 def _settings(options: argparse.Namespace) -> Any:
     from drtk.config import merge
-    from drtk.training.config import RetrieverSettings
+    from drtk.training.config import RetrieverConfig
 
     chosen = {
         "loss": "infonce",
@@ -243,7 +243,7 @@ def _settings(options: argparse.Namespace) -> Any:
         "log_every": 1000,
         "save_every": 100_000,
     }
-    return merge(RetrieverSettings, {}, chosen)
+    return merge(RetrieverConfig, {}, chosen)
 
 
 def _data(options: argparse.Namespace) -> tuple[Any, dict[str, str], Any]:

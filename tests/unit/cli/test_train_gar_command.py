@@ -15,7 +15,7 @@ from drtk.config import load_preset, merge
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models.seq2seq import save_writer
 from drtk.runtime.integrity import read_json
-from drtk.training.config import GeneratorSettings
+from drtk.training.config import GeneratorConfig
 from tests.asked import Asked, write_questions
 from tests.running import killed_at
 from tests.tiny import tiny_writer
@@ -208,7 +208,7 @@ def test_the_value_of_triviaqas_answer_is_learnt_not_its_first_alias(
     ],
 )
 def test_presets_hold_the_published_figures(name: str, task: str, lengths: tuple[int, int]) -> None:
-    found = merge(GeneratorSettings, load_preset(name).settings, {})
+    found = merge(GeneratorConfig, load_preset(name).settings, {})
     found.check()
     assert (found.task, found.max_length, found.target_length) == (task, *lengths)
     assert (found.lr, found.weight_decay, found.warmup, found.schedule) == (3e-5, 0.0, 0.0, "linear")
@@ -226,8 +226,8 @@ def test_a_generator_of_expansions_is_kept_by_rouge_1_and_one_of_queries_by_roug
     )
     train(asked, writer, tmp_path / "m", "--dev-share", "0.3", "--eval-every", "3")
     assert read_json(tmp_path / "m" / "meta.json")["best"] == {"step": 3, "rouge1": 0.9}
-    assert GeneratorSettings().best_by == "rougeL"
-    assert GeneratorSettings(task="gar-title", select="loss").best_by == "loss"
+    assert GeneratorConfig().best_by == "rougeL"
+    assert GeneratorConfig(task="gar-title", select="loss").best_by == "loss"
 
 
 def test_no_generator_learns_from_its_own_fold_and_all_learn_from_the_others(

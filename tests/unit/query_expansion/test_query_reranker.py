@@ -14,7 +14,7 @@ from torch import Tensor
 from drtk.cli.main import app
 from drtk.config import load_preset, merge
 from drtk.query_expansion.candidates import Candidates
-from drtk.query_expansion.config import QueryRerankerSettings
+from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.train_reranker import (
     LabelledCandidates,
     Steps,
@@ -30,8 +30,8 @@ from tests.expansions import labelled, write_world
 from tests.tiny import tiny_model
 
 
-def settings_of(preset: str, **changes: object) -> QueryRerankerSettings:
-    return merge(QueryRerankerSettings, load_preset(preset).settings, changes)
+def settings_of(preset: str, **changes: object) -> QueryRerankerConfig:
+    return merge(QueryRerankerConfig, load_preset(preset).settings, changes)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_large_gradients_are_not_clipped(
             slopes = [weight.grad for weight in given["model"].parameters() if weight.grad is not None]
             norms.append(float(torch.stack([slope.norm() for slope in slopes]).norm()))
 
-    def magnified(settings: QueryRerankerSettings) -> Any:
+    def magnified(settings: QueryRerankerConfig) -> Any:
         return lambda model, inputs: {"margin": 1e4 * query_objective(settings)(model, inputs)["margin"]}
 
     monkeypatch.setattr("drtk.query_expansion.train_reranker.ShowProgress", Watching)
