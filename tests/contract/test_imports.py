@@ -29,7 +29,7 @@ LAYERS = (
     ("cli",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-LIGHT = ("errors", "records", "registry", "config", "runtime.config", "runtime.streams", "data.jsonl", "cli")
+LIGHT = ("errors", "records", "registry", "config", "runtime.runners", "runtime.streams", "data.jsonl", "cli")
 LIGHT_MAY_IMPORT = {"drtk", "typer", "orjson"} | set(sys.stdlib_module_names)
 
 

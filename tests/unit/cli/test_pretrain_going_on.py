@@ -98,7 +98,7 @@ def test_checkpoints_made_without_token_types_are_rejected(
     before = {name: value for name, value in content["settings"].items() if name != "title_types"}
     write_json(begun, content | {"settings": before})
     with pytest.raises(
-        MismatchError, match=r"begun with other settings or files \(title_types\); --force begins again"
+        MismatchError, match=r"begun with other settings or files \(title_types\); `force` begins again"
     ):
         pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--resume")
     assert kept(tmp_path / "m") == ["checkpoint-4", "checkpoint-2"]
