@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import Idle, knob
+from drtk.config import NoEffect, option
 from drtk.errors import UsageError
 from drtk.models.config import ScoringSettings, Similarity, Title
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
-NOT_MEASURED = Idle("goes with --dev, by which the best weights are kept", {"dev": (None,)})
+NOT_MEASURED = NoEffect("goes with --dev, by which the best weights are kept", {"dev": (None,)})
 
 
 @dataclass(frozen=True)
@@ -20,153 +20,159 @@ class TrainingConfig:
     A trainer without one of them declares its name as a ClassVar.
     """
 
-    batch: int = knob(64, "Examples in one step, over all devices together.", at_least=1)
-    epochs: float = knob(3.0, "Passes over the examples.", at_least=1e-6)
-    steps: int | None = knob(None, "Steps to train for, in place of --epochs.", at_least=1, instead_of="epochs")
-    lr: float = knob(2e-5, "Highest learning rate.", at_least=0)
-    warmup: float = knob(0.1, "Steps in which the learning rate rises; below 1, a share of all steps.", at_least=0)
-    weight_decay: float = knob(0.01, "Weight decay; biases and norms are left out.", at_least=0)
-    eval_every: int = knob(500, "Steps between evaluations on --dev.", at_least=1, idle=(NOT_MEASURED,))
-    patience: int | None = knob(
-        None, "Stop after so many evaluations without improvement.", at_least=1, idle=(NOT_MEASURED,)
+    batch: int = option(64, "Examples in one step, over all devices together.", at_least=1)
+    epochs: float = option(3.0, "Passes over the examples.", at_least=1e-6)
+    steps: int | None = option(None, "Steps to train for, in place of --epochs.", at_least=1, replaces="epochs")
+    lr: float = option(2e-5, "Highest learning rate.", at_least=0)
+    warmup: float = option(0.1, "Steps in which the learning rate rises; below 1, a share of all steps.", at_least=0)
+    weight_decay: float = option(0.01, "Weight decay; biases and norms are left out.", at_least=0)
+    eval_every: int = option(500, "Steps between evaluations on --dev.", at_least=1, no_effect=(NOT_MEASURED,))
+    patience: int | None = option(
+        None, "Stop after so many evaluations without improvement.", at_least=1, no_effect=(NOT_MEASURED,)
     )
-    precision: Precision = knob(
+    precision: Precision = option(
         "auto", "Precision of the forward pass; auto is bfloat16 on a GPU that has it, float32 elsewhere."
     )
-    gradient_checkpointing: bool = knob(False, "Recompute activations in the backward pass to save memory.")
-    log_every: int = knob(10, "Steps between entries of log.jsonl.", at_least=1)
-    save_every: int = knob(500, "Steps between checkpoints that --resume can continue from.", at_least=1)
-    trainer: tuple[str, ...] = knob(
+    gradient_checkpointing: bool = option(False, "Recompute activations in the backward pass to save memory.")
+    log_every: int = option(10, "Steps between entries of log.jsonl.", at_least=1)
+    save_every: int = option(500, "Steps between checkpoints that --resume can continue from.", at_least=1)
+    trainer: tuple[str, ...] = option(
         (), "KEY=VALUE for an argument of transformers' TrainingArguments without an option here; repeatable."
     )
 
 
 # A registered loss of the user's is not listed: whether it learns from a teacher is known once it is loaded.
-_NO_TEACHER = Idle(
+_NO_TEACHER = NoEffect(
     "goes with --loss kl or margin-mse, which learn from a teacher",
     {"loss": ("infonce", "simlm-paper", "simlm-full")},
 )
-_NO_SECOND_LOSS = Idle(
+_NO_SECOND_LOSS = NoEffect(
     "weighs the contrastive loss beside kl or margin-mse; choose one of them with --loss", _NO_TEACHER.when
 )
 _NO_CONTRAST = (
-    Idle(
+    NoEffect(
         "is for the contrastive loss, which --loss margin-mse has beside it where --alpha is given",
         {"loss": ("margin-mse",), "alpha": (None, 0.0)},
     ),
-    Idle("is for the contrastive loss, which --alpha 0 leaves out", {"loss": ("kl",), "alpha": (0.0,)}),
+    NoEffect("is for the contrastive loss, which --alpha 0 leaves out", {"loss": ("kl",), "alpha": (0.0,)}),
 )
-_NO_LORA = (Idle("goes with --lora, the rank of the adapters", {"lora": (None,)}),)
-_NO_AUX = (Idle("goes with --aux diffcse", {"aux": ("none",)}),)
-_NO_WARMUP = (Idle("lasts as long as the learning rate rises, and --warmup is 0", {"warmup": (0,)}),)
-_NO_NEGATIVES = (Idle("is about hard negatives, of which --negatives 0 takes none", {"negatives": (0,)}),)
+_NO_LORA = (NoEffect("goes with --lora, the rank of the adapters", {"lora": (None,)}),)
+_NO_AUX = (NoEffect("goes with --aux diffcse", {"aux": ("none",)}),)
+_NO_WARMUP = (NoEffect("lasts as long as the learning rate rises, and --warmup is 0", {"warmup": (0,)}),)
+_NO_NEGATIVES = (NoEffect("is about hard negatives, of which --negatives 0 takes none", {"negatives": (0,)}),)
 
 
 @dataclass(frozen=True)
 class RetrieverConfig(TrainingConfig):
     """drtk train-retriever (methods: sections 5.11 and 6.2 to 6.8). The defaults are those of SimLM's Table 12."""
 
-    loss: str = knob(
+    loss: str = option(
         "infonce",
         "Loss: infonce, simlm-paper or simlm-full; kl or margin-mse learn from the scores in the examples.",
     )
-    contrastive: str = knob(
-        "infonce", "The contrastive loss beside kl or margin-mse.", idle=(_NO_TEACHER, *_NO_CONTRAST)
+    contrastive: str = option(
+        "infonce", "The contrastive loss beside kl or margin-mse.", no_effect=(_NO_TEACHER, *_NO_CONTRAST)
     )
-    alpha: float | None = knob(
+    alpha: float | None = option(
         None,
         "Weight of the contrastive loss beside kl (by default 0.2) or margin-mse (by default 0).",
         at_least=0,
-        idle=(_NO_SECOND_LOSS,),
+        no_effect=(_NO_SECOND_LOSS,),
     )
-    similarity: Similarity | None = knob(None, "Similarity of vectors; by default that of the start model, or cosine.")
-    temperature: float | None = knob(
+    similarity: Similarity | None = option(
+        None, "Similarity of vectors; by default that of the start model, or cosine."
+    )
+    temperature: float | None = option(
         None,
         "Scores are divided by this before the softmax; by default 0.02 for cosines, 1 for inner products.",
         at_least=1e-6,
     )
-    temperature_warmup: bool = knob(
+    temperature_warmup: bool = option(
         False,
         "Start at temperature 1; its inverse rises linearly during the learning-rate warm-up.",
-        idle=_NO_WARMUP,
+        no_effect=_NO_WARMUP,
     )
-    teacher_temperature: float = knob(
-        1.0, "The teacher's scores are divided by this.", at_least=1e-6, idle=(_NO_TEACHER,)
+    teacher_temperature: float = option(
+        1.0, "The teacher's scores are divided by this.", at_least=1e-6, no_effect=(_NO_TEACHER,)
     )
-    negatives: int = knob(15, "Hard negatives per query; the rest of the batch is added to them.", at_least=0)
-    draw: Literal["window", "replacement", "shuffle"] = knob(
+    negatives: int = option(15, "Hard negatives per query; the rest of the batch is added to them.", at_least=0)
+    draw: Literal["window", "replacement", "shuffle"] = option(
         "window",
         "How an epoch takes negatives from a list: a window that slides and wraps; the same, but with replacement "
         "from lists that are too short; or the list shuffled.",
-        idle=_NO_NEGATIVES,
+        no_effect=_NO_NEGATIVES,
     )
-    positive: Literal["rotate", "first"] = knob("rotate", "The positive of an epoch: they take turns, or the first.")
-    cache_chunk: int | None = knob(
+    positive: Literal["rotate", "first"] = option("rotate", "The positive of an epoch: they take turns, or the first.")
+    cache_chunk: int | None = option(
         None, "Texts in memory at once (gradient caching): memory no longer grows with the batch.", at_least=1
     )
-    train_fraction: float = knob(
+    train_fraction: float = option(
         1.0, "Train on this share of the queries; a smaller share is part of a larger one.", at_least=0, at_most=1
     )
-    query_length: int | None = knob(
+    query_length: int | None = option(
         None, "Longest query, in tokens; by default 32, or what the model can read.", at_least=3
     )
-    passage_length: int | None = knob(
+    passage_length: int | None = option(
         None, "Longest passage, in tokens; by default 144, or what the model can read.", at_least=3
     )
-    query_prompt: str | None = knob(None, "Text put before each query; by default that of the start model.")
-    passage_prompt: str | None = knob(None, "Text put before each passage; by default that of the start model.")
-    title: Title | None = knob(
+    query_prompt: str | None = option(None, "Text put before each query; by default that of the start model.")
+    passage_prompt: str | None = option(None, "Text put before each passage; by default that of the start model.")
+    title: Title | None = option(
         None,
         "Passage titles: join (title, space, text), sep (a separator token between them), segment (a pair) or none; "
         "by default as the start model.",
     )
-    pooling: str | None = knob(None, "Pooling of the trained model; by default that of the start model.")
-    normalize: bool | None = knob(
+    pooling: str | None = option(None, "Pooling of the trained model; by default that of the start model.")
+    normalize: bool | None = option(
         None, "Whether the trained model gives vectors of length 1; by default as the start model."
     )
-    untied: bool = knob(
+    untied: bool = option(
         False, "Train an encoder each for queries and passages: two model folders, OUT/query and OUT/passage."
     )
-    mask_duplicate_positives: bool = knob(
+    mask_duplicate_positives: bool = option(
         False,
         "Exclude a query's own positive from its negatives if another example of the batch has it too.",
-        idle=_NO_CONTRAST,
+        no_effect=_NO_CONTRAST,
     )
-    mask_false_negatives: bool = knob(
-        False, "Exclude every passage labeled as a positive of a query from its negatives, by id.", idle=_NO_CONTRAST
+    mask_false_negatives: bool = option(
+        False,
+        "Exclude every passage labeled as a positive of a query from its negatives, by id.",
+        no_effect=_NO_CONTRAST,
     )
-    matryoshka: tuple[int, ...] = knob(
+    matryoshka: tuple[int, ...] = option(
         (), "Also train the first N dimensions of the vectors to be used alone; repeatable.", at_least=1
     )
-    lora: int | None = knob(None, "Train adapters of this rank only (LoRA); they are merged at the end.", at_least=1)
-    lora_alpha: float | None = knob(
-        None, "Scale of the adapters, divided by their rank; by default twice the rank.", idle=_NO_LORA
+    lora: int | None = option(None, "Train adapters of this rank only (LoRA); they are merged at the end.", at_least=1)
+    lora_alpha: float | None = option(
+        None, "Scale of the adapters, divided by their rank; by default twice the rank.", no_effect=_NO_LORA
     )
-    lora_dropout: float = knob(0.0, "Dropout before the adapters.", at_least=0, at_most=1, idle=_NO_LORA)
-    lora_target: tuple[str, ...] = knob(
-        (), "Layers with adapters, by name; by default all linear ones; repeatable.", idle=_NO_LORA
+    lora_dropout: float = option(0.0, "Dropout before the adapters.", at_least=0, at_most=1, no_effect=_NO_LORA)
+    lora_target: tuple[str, ...] = option(
+        (), "Layers with adapters, by name; by default all linear ones; repeatable.", no_effect=_NO_LORA
     )
-    aux: Literal["none", "diffcse"] = knob(
+    aux: Literal["none", "diffcse"] = option(
         "none", "Auxiliary task: diffcse has a discriminator detect replaced tokens, given the text's vector."
     )
-    aux_weight: float = knob(
-        0.005, "Weight of --aux, once for queries and once for passages.", at_least=0, idle=_NO_AUX
+    aux_weight: float = option(
+        0.005, "Weight of --aux, once for queries and once for passages.", at_least=0, no_effect=_NO_AUX
     )
-    aux_rate: float = knob(0.3, "Share of tokens masked for --aux.", at_least=0, at_most=1, idle=_NO_AUX)
-    aux_generator: str = knob("", "Masked language model that proposes tokens for --aux.", idle=_NO_AUX)
-    aux_decode: Literal["sample", "argmax"] = knob("argmax", "How the generator of --aux chooses.", idle=_NO_AUX)
-    aux_scope: Literal["masked", "all"] = knob("all", "Which tokens the generator of --aux replaces.", idle=_NO_AUX)
-    aux_reduction: Literal["mean", "mean_all", "sum"] = knob(
-        "mean_all", "Loss of --aux: mean over tokens, mean over padding too, or sum.", idle=_NO_AUX
+    aux_rate: float = option(0.3, "Share of tokens masked for --aux.", at_least=0, at_most=1, no_effect=_NO_AUX)
+    aux_generator: str = option("", "Masked language model that proposes tokens for --aux.", no_effect=_NO_AUX)
+    aux_decode: Literal["sample", "argmax"] = option("argmax", "How the generator of --aux chooses.", no_effect=_NO_AUX)
+    aux_scope: Literal["masked", "all"] = option(
+        "all", "Which tokens the generator of --aux replaces.", no_effect=_NO_AUX
     )
-    dev_queries: int = knob(
-        300, "Judged queries of --dev to evaluate with, sampled at random.", at_least=1, idle=(NOT_MEASURED,)
+    aux_reduction: Literal["mean", "mean_all", "sum"] = option(
+        "mean_all", "Loss of --aux: mean over tokens, mean over padding too, or sum.", no_effect=_NO_AUX
     )
-    dev_pool: int = knob(
+    dev_queries: int = option(
+        300, "Judged queries of --dev to evaluate with, sampled at random.", at_least=1, no_effect=(NOT_MEASURED,)
+    )
+    dev_pool: int = option(
         3000,
         "Passages of --dev to rank: all relevant ones, others sampled at random.",
         at_least=1,
-        idle=(NOT_MEASURED,),
+        no_effect=(NOT_MEASURED,),
     )
 
     def check(self) -> None:
@@ -181,9 +187,9 @@ class RetrieverConfig(TrainingConfig):
 
 
 PairTitle = Literal["colon", "join", "none"]
-_PAIRS = (Idle("is for --kind crossencoder", {"kind": ("hlatr",)}),)
-_LISTWISE = (*_PAIRS, Idle("is for --loss listwise; bce takes each pair by itself", {"loss": ("bce",)}))
-_LISTS = (Idle("is for --kind hlatr", {"kind": ("crossencoder",)}),)
+_PAIRS = (NoEffect("is for --kind crossencoder", {"kind": ("hlatr",)}),)
+_LISTWISE = (*_PAIRS, NoEffect("is for --loss listwise; bce takes each pair by itself", {"loss": ("bce",)}))
+_LISTS = (NoEffect("is for --kind hlatr", {"kind": ("crossencoder",)}),)
 NEGATIVES = 63  # per query (methods, section 6.4)
 
 
@@ -191,59 +197,65 @@ NEGATIVES = 63  # per query (methods, section 6.4)
 class RerankerConfig(TrainingConfig):
     """drtk train-reranker (methods: sections 6.4, 6.7, 6.9, 7.10). The defaults are those of SimLM's Table 12."""
 
-    batch: int = knob(64, "Queries in one step (bce: pairs), over all devices together.", at_least=1)
-    lr: float = knob(3e-5, "Highest learning rate.", at_least=0)
-    gradient_checkpointing: bool = knob(
-        False, "Recompute activations in the backward pass to save memory.", idle=_PAIRS
+    batch: int = option(64, "Queries in one step (bce: pairs), over all devices together.", at_least=1)
+    lr: float = option(3e-5, "Highest learning rate.", at_least=0)
+    gradient_checkpointing: bool = option(
+        False, "Recompute activations in the backward pass to save memory.", no_effect=_PAIRS
     )
-    kind: Literal["crossencoder", "hlatr"] = knob(
+    kind: Literal["crossencoder", "hlatr"] = option(
         "crossencoder", "Model: crossencoder (reads query and passage), hlatr (reads lists of --vectors)."
     )
-    loss: Literal["listwise", "bce"] = knob(
+    loss: Literal["listwise", "bce"] = option(
         "listwise",
         "listwise: the positive against its query's negatives; bce: each pair by itself, relevant or not.",
-        idle=_PAIRS,
+        no_effect=_PAIRS,
     )
-    negatives: int | None = knob(
+    negatives: int | None = option(
         None,
         "listwise: negatives per query and step. [default: 63; bce takes all]",
         at_least=1,
-        idle=_LISTWISE,
+        no_effect=_LISTWISE,
     )
-    first_positive: bool = knob(False, "Train with the first positive of each query only, the gold one.", idle=_PAIRS)
-    r_drop: bool = knob(
-        False, "listwise: pass each batch twice and add the divergence of both distributions (R-Drop).", idle=_LISTWISE
+    first_positive: bool = option(
+        False, "Train with the first positive of each query only, the gold one.", no_effect=_PAIRS
     )
-    backward: int | None = knob(
+    r_drop: bool = option(
+        False,
+        "listwise: pass each batch twice and add the divergence of both distributions (R-Drop).",
+        no_effect=_LISTWISE,
+    )
+    backward: int | None = option(
         None,
         "listwise: score all passages without gradients, then train on this many: the positive and the best negatives.",
         at_least=2,
-        idle=_LISTWISE,
+        no_effect=_LISTWISE,
     )
-    max_length: int | None = knob(
-        None, "Longest pair, in tokens. [default: 192, or what the model can read]", at_least=4, idle=_PAIRS
+    max_length: int | None = option(
+        None, "Longest pair, in tokens. [default: 192, or what the model can read]", at_least=4, no_effect=_PAIRS
     )
-    title: PairTitle | None = knob(
+    title: PairTitle | None = option(
         None,
         "Passage titles: colon (title: text), join (title text) or none. [default: as the start model, or colon]",
-        idle=_PAIRS,
+        no_effect=_PAIRS,
     )
-    micro_batch: int | None = knob(
+    micro_batch: int | None = option(
         None,
         "Queries (bce: pairs) in memory at once on a device; the step stays the same.",
         at_least=1,
-        idle=_PAIRS,
+        no_effect=_PAIRS,
     )
-    depth: int = knob(100, "hlatr: candidates per query, in the order of the run.", at_least=2, idle=_LISTS)
-    layers: int = knob(4, "hlatr: layers over the list.", at_least=1, idle=_LISTS)
-    hidden: int = knob(128, "hlatr: width of the layers.", at_least=1, idle=_LISTS)
-    heads: int = knob(2, "hlatr: attention heads per layer.", at_least=1, idle=_LISTS)
-    feedforward: int = knob(768, "hlatr: width of the feed-forward layers.", at_least=1, idle=_LISTS)
-    dropout: float = knob(0.1, "hlatr: dropout.", at_least=0, at_most=0.99, idle=_LISTS)
-    dev_queries: int = knob(200, "Queries of --dev to evaluate with, evenly spread.", at_least=1, idle=(NOT_MEASURED,))
-    dev_depth: int = knob(50, "Candidates per query of --dev to score.", at_least=2, idle=(NOT_MEASURED,))
-    select: Literal["RR@10", "nDCG@10"] = knob(
-        "RR@10", "Measure on --dev that selects the best weights.", idle=(NOT_MEASURED,)
+    depth: int = option(100, "hlatr: candidates per query, in the order of the run.", at_least=2, no_effect=_LISTS)
+    layers: int = option(4, "hlatr: layers over the list.", at_least=1, no_effect=_LISTS)
+    hidden: int = option(128, "hlatr: width of the layers.", at_least=1, no_effect=_LISTS)
+    heads: int = option(2, "hlatr: attention heads per layer.", at_least=1, no_effect=_LISTS)
+    feedforward: int = option(768, "hlatr: width of the feed-forward layers.", at_least=1, no_effect=_LISTS)
+    dropout: float = option(0.1, "hlatr: dropout.", at_least=0, at_most=0.99, no_effect=_LISTS)
+    dev_queries: int = option(
+        200, "Queries of --dev to evaluate with, evenly spread.", at_least=1, no_effect=(NOT_MEASURED,)
+    )
+    dev_depth: int = option(50, "Candidates per query of --dev to score.", at_least=2, no_effect=(NOT_MEASURED,))
+    select: Literal["RR@10", "nDCG@10"] = option(
+        "RR@10", "Measure on --dev that selects the best weights.", no_effect=(NOT_MEASURED,)
     )
 
     @property
@@ -264,105 +276,107 @@ class RerankerConfig(TrainingConfig):
 class ScoreSettings(ScoringSettings):
     """drtk score."""
 
-    title: PairTitle | None = knob(
+    title: PairTitle | None = option(
         None, "Passage titles: colon (title: text), join (title text) or none. [default: as trained, or join]"
     )
-    logits: bool = knob(False, "Scores before the activation function (often a sigmoid) that the model's folder names.")
+    logits: bool = option(
+        False, "Scores before the activation function (often a sigmoid) that the model's folder names."
+    )
 
 
 @dataclass(frozen=True)
 class RerankSettings(ScoreSettings):
     """drtk rerank (methods, sections 6.7 and 6.9)."""
 
-    depth: int | None = knob(
+    depth: int | None = option(
         None, "Documents of each query that are scored. [default: 200, or as many as a list model reads]", at_least=1
     )
-    store: Literal["float32", "float16"] = knob("float16", "--vectors: numbers to store.")
-    tag: str = knob("drtk", "Last column of the run.", one_word=True)
+    store: Literal["float32", "float16"] = option("float16", "--vectors: numbers to store.")
+    tag: str = option("drtk", "Last column of the run.", one_word=True)
 
 
 GAR = "gar-"  # prefix of tasks about questions; the kind of expansion follows
 _TASKS = ("doc2query", "gar-answer", "gar-sentence", "gar-title")
 
 
-def _only_with(*tasks: str) -> tuple[Idle, ...]:
+def _only_with(*tasks: str) -> tuple[NoEffect, ...]:
     others = tuple(task for task in _TASKS if task not in tasks)
-    return (Idle(f"only with --task {' or '.join(tasks)}", {"task": others}),)
+    return (NoEffect(f"only with --task {' or '.join(tasks)}", {"task": others}),)
 
 
 @dataclass(frozen=True)
 class GeneratorConfig(TrainingConfig):
     """drtk train-generator. Lengths and learning rate are those of methods, section 2.1 (T5, passage to query)."""
 
-    batch: int = knob(64, "Pairs in one step, over all devices together.", at_least=1)
-    epochs: float = knob(2.0, "Passes over the pairs.", at_least=1e-6)
-    lr: float = knob(1e-3, "Highest learning rate; 1e-3 is for T5, BART needs about 3e-5.", at_least=0)
-    warmup: float = knob(0.0, "Steps in which the learning rate rises; below 1, a share of all steps.", at_least=0)
-    weight_decay: float = knob(0.0, "Weight decay; biases and norms are left out.", at_least=0)
-    eval_every: int = knob(500, "Steps between evaluations on the held-out pairs.", at_least=1)
-    patience: int | None = knob(None, "Stop after so many evaluations without improvement.", at_least=1)
-    task: Literal["doc2query", "gar-answer", "gar-sentence", "gar-title"] = knob(
+    batch: int = option(64, "Pairs in one step, over all devices together.", at_least=1)
+    epochs: float = option(2.0, "Passes over the pairs.", at_least=1e-6)
+    lr: float = option(1e-3, "Highest learning rate; 1e-3 is for T5, BART needs about 3e-5.", at_least=0)
+    warmup: float = option(0.0, "Steps in which the learning rate rises; below 1, a share of all steps.", at_least=0)
+    weight_decay: float = option(0.0, "Weight decay; biases and norms are left out.", at_least=0)
+    eval_every: int = option(500, "Steps between evaluations on the held-out pairs.", at_least=1)
+    patience: int | None = option(None, "Stop after so many evaluations without improvement.", at_least=1)
+    task: Literal["doc2query", "gar-answer", "gar-sentence", "gar-title"] = option(
         "doc2query",
         "What to learn: doc2query (passage to query), or GAR (question to answer, to the sentence with it, or to titles).",
     )
-    depth: int = knob(
-        100, "GAR: hits per question in --run to search for answers.", at_least=1, idle=_only_with(*_TASKS[2:])
+    depth: int = option(
+        100, "GAR: hits per question in --run to search for answers.", at_least=1, no_effect=_only_with(*_TASKS[2:])
     )
-    answer_case: Literal["kept", "initial"] = knob(
+    answer_case: Literal["kept", "initial"] = option(
         "kept",
         "GAR: answers in capitals unchanged, or with initial capitals (TriviaQA).",
-        idle=_only_with("gar-answer"),
+        no_effect=_only_with("gar-answer"),
     )
-    title_mode: Literal["all", "first"] = knob(
+    title_mode: Literal["all", "first"] = option(
         "all",
         "GAR titles: of all answer-bearing passages among the hits, or of the first.",
-        idle=_only_with("gar-title"),
+        no_effect=_only_with("gar-title"),
     )
-    separator: str = knob(", ", "GAR titles: text between two titles.", idle=_only_with("gar-title"))
-    match: Literal["tokens", "regex"] = knob(
+    separator: str = option(", ", "GAR titles: text between two titles.", no_effect=_only_with("gar-title"))
+    match: Literal["tokens", "regex"] = option(
         "tokens",
         "GAR: how answers are matched: tokens (DPR's matching), or regex (answers are patterns: CuratedTREC).",
-        idle=_only_with(*_TASKS[2:]),
+        no_effect=_only_with(*_TASKS[2:]),
     )
-    match_title: bool = knob(
+    match_title: bool = option(
         False,
         "GAR titles: search titles for answers too (as GAR's scripts do), not only texts.",
-        idle=_only_with("gar-title"),
+        no_effect=_only_with("gar-title"),
     )
-    folds: int | None = knob(
+    folds: int | None = option(
         None,
         "GAR: train so many generators, each without one fold of the questions, for expand-queries --holdout.",
         at_least=2,
-        idle=_only_with(*_TASKS[1:]),
+        no_effect=_only_with(*_TASKS[1:]),
     )
-    schedule: Literal["constant", "linear", "cosine"] = knob(
+    schedule: Literal["constant", "linear", "cosine"] = option(
         "constant", "Learning-rate schedule after the warm-up: constant, or falling to 0 at the last step."
     )
-    label_smoothing: float = knob(
+    label_smoothing: float = option(
         0.0, "Share of each target's probability spread over all words.", at_least=0, at_most=0.999
     )
-    title: Literal["join", "none"] | None = knob(
+    title: Literal["join", "none"] | None = option(
         None,
         "Passage titles: join (before the text) or none; by default as the start model, or join.",
-        idle=_only_with("doc2query"),
+        no_effect=_only_with("doc2query"),
     )
-    prefix: str | None = knob(
+    prefix: str | None = option(
         None, "Text before every input, followed by a space; by default that of the start model, or nothing."
     )
-    max_length: int | None = knob(
+    max_length: int | None = option(
         None,
         "Longest input in tokens; the passage is cut, never the prefix; by default that of the start model, or 512.",
         at_least=2,
     )
-    target_length: int = knob(64, "Longest target, in tokens, end token included.", at_least=2)
-    dev_share: float | None = knob(
+    target_length: int = option(64, "Longest target, in tokens, end token included.", at_least=2)
+    dev_share: float | None = option(
         None,
         "Share of the passages, by a hash of their ids, held out of training to evaluate with.",
         at_least=0,
         at_most=1,
     )
-    dev_limit: int = knob(1000, "Held-out pairs to evaluate with, at most.", at_least=1)
-    select: Literal["rouge1", "rouge2", "rougeL", "loss"] | None = knob(
+    dev_limit: int = option(1000, "Held-out pairs to evaluate with, at most.", at_least=1)
+    select: Literal["rouge1", "rouge2", "rougeL", "loss"] | None = option(
         None,
         "Measure on the held-out pairs that selects the best weights; loss generates nothing and is quick. "
         "[default: rougeL; GAR rouge1]",
