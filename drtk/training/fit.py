@@ -349,7 +349,7 @@ class DrtkTrainer(Trainer):
             shutil.rmtree(newest, ignore_errors=True)
         left = complete_checkpoints(folder)
         return (
-            f"--resume continues after step {step_of(left[0]):,}" if left else "there is no checkpoint to resume from"
+            f"`resume` continues after step {step_of(left[0]):,}" if left else "there is no checkpoint to resume from"
         )
 
     def evaluate(self, *given: Any, **named: Any) -> dict[str, float]:

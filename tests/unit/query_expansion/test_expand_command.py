@@ -208,7 +208,7 @@ def test_a_model_that_goes_on_with_a_text_wants_a_prompt(
 
 
 @pytest.fixture(scope="module")
-def split_held_out(models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, set[str]]]:
+def held_out(models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, set[str]]]:
     """A folder of three generators, its questions, and by the name of each generator what it was trained with."""
     folder = tmp_path_factory.mktemp("folds")
     asked = write_questions(folder, 24)
