@@ -109,7 +109,7 @@ def _swept(
     from drtk.data.ids import source_of
     from drtk.data.trec import QueryHits
     from drtk.evaluation.evaluate import Evaluator, View
-    from drtk.evaluation.judged_runs import judgements_from
+    from drtk.evaluation.judged_runs import read_judgements
     from drtk.evaluation.measures import parse_measures
     from drtk.retrieval.fusion import FUSIONS, sweep
     from drtk.runtime.progress import log
@@ -117,7 +117,7 @@ def _swept(
     measures = parse_measures(settings.measure)
     if len(measures) != 1:
         raise UsageError("--measure: name one")
-    judgements = judgements_from(qrels, job.intake)
+    judgements = read_judgements(qrels, job.intake)
     evaluator = Evaluator(judgements, measures)
     view = View(by=source_of if settings.by == "source" else None)
 
@@ -125,7 +125,9 @@ def _swept(
         hits = {
             query: QueryHits(query, [id for id, _ in found], [at for _, at in found]) for query, found in fused.items()
         }
-        return float(evaluator("fused", view.all(hits)).overall[measures[0].name])
+        return float(
+            evaluator("fused", {query: view(found) for query, found in hits.items()}).overall[measures[0].name]
+        )
 
     if not any(query in run for query in judgements for run in runs):
         example = next((query for run in runs for query in run), "")

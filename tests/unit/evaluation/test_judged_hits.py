@@ -13,7 +13,7 @@ from drtk.cli.main import app
 from drtk.data.checks import JudgedHits
 from drtk.data.ids import source_of
 from drtk.errors import DrtkError
-from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.filter_job import _JournalWriter
 from tests.running import write
 
 PROBLEM = (
@@ -90,7 +90,7 @@ def test_mining_from_judgements_of_other_ids_is_refused_after_a_kill_too(
 
     call = ["mine-negatives", "a.run", "--qrels", "qrels", "-o", "train.jsonl"]
     with monkeypatch.context() as patch:
-        patch.setattr(FilterJob, "_fault", killed)  # after the last window
+        patch.setattr(_JournalWriter, "discard", killed)  # after the last window
         with pytest.raises(KilledError):
             app(call, standalone_mode=False)
     told = "^a: no judged document was retrieved. Judged documents would become negatives"
