@@ -63,9 +63,9 @@ def eval_(
     Values are those of trec_eval; judged queries that a run lacks count as 0.
     With --answers FILE, a passage is relevant where it contains an answer to the question.
     """
-    from drtk.data.runs import named_runs
+    from drtk.data.runs import parse_runs
 
-    named = named_runs(runs or ["-"])
+    named = parse_runs(runs or ["-"])
     if settings.exact_match:
         if answers is None or qrels is not None or corpus is not None:
             raise UsageError("--exact-match compares predictions with --answers FILE, and reads nothing else")
@@ -89,11 +89,11 @@ def eval_(
 
         lines = evaluate_collections(named, qrels, settings, job.intake)
     else:
-        from drtk.data.beir import judgements_path
+        from drtk.data.beir import find_qrels
         from drtk.evaluation.judged_runs import evaluate_runs
 
         if Path(qrels).is_dir():
-            qrels = str(judgements_path(Path(qrels), settings.split))
+            qrels = str(find_qrels(Path(qrels), settings.split))
         lines = evaluate_runs(named, qrels, corpus, settings, job.intake)
     job.log_summary = False
     job.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")

@@ -45,7 +45,7 @@ def eval_sentences(
     from collections.abc import Iterator
     from pathlib import Path
 
-    from drtk.data.runs import named_runs
+    from drtk.data.runs import parse_runs
     from drtk.errors import DrtkError
     from drtk.evaluation.sentence_data import find_tasks, vectors_from
     from drtk.evaluation.sentences import (
@@ -62,7 +62,7 @@ def eval_sentences(
     from drtk.runtime.streams import Output as Stream
     from drtk.runtime.streams import is_stream
 
-    named = named_runs(systems)
+    named = parse_runs(systems)
     if pairs_out is not None and Path(pairs_out).exists() and not job.force:
         raise DrtkError(f"{pairs_out}: exists already; --force replaces it")
     tasks = find_tasks(Path(data), settings.tasks.split(), split=settings.split)

@@ -51,7 +51,7 @@ def plot(
     relevant and other documents. space: alignment, uniformity and a plane. cosine: by human rating. Writes PNG, SVG, PDF,
     or the numbers that are drawn as JSON.
     """
-    from drtk.data.runs import named_logs, named_runs
+    from drtk.data.runs import parse_logs, parse_runs
     from drtk.evaluation.plots import PLOTS
     from drtk.evaluation.plots.base import PlotInputs, render_plot
     from drtk.runtime.manifest import folder_entry
@@ -70,7 +70,7 @@ def plot(
         job.intake.inputs.append(folder_entry(locate(source)))  # before it is loaded
         return Embedder(source, role="query", device=device)
 
-    named = named_logs(inputs) if kind == "training" else named_runs(inputs)
+    named = parse_logs(inputs) if kind == "training" else parse_runs(inputs)
     plot_inputs = PlotInputs(named, qrels, pairs, settings, job.intake, load_encoder)
     data = render_plot(chosen, chosen.numbers(plot_inputs), settings, format)
     job.log_summary = False

@@ -44,7 +44,7 @@ def report(
     """
     import shutil
 
-    from drtk.data.runs import named_runs
+    from drtk.data.runs import parse_runs
     from drtk.errors import MissingDependency
     from drtk.evaluation.plots.report import draw_report
     from drtk.evaluation.report import PLOT, build_report
@@ -53,7 +53,7 @@ def report(
     from drtk.runtime.progress import printable, warn
 
     content = build_report(
-        named_runs(runs),
+        parse_runs(runs),
         qrels,
         settings,
         corpus=corpus,

@@ -486,9 +486,9 @@ def _documents(corpus: str | None) -> Callable[[str], str]:
     from functools import cache
 
     from drtk.data.corpus_store import CorpusStore
-    from drtk.data.ids import document_of, source_of
+    from drtk.data.ids import document_id, document_id_of
 
     if corpus is None:
-        return source_of
+        return document_id
     store = CorpusStore.open(corpus)
-    return cache(lambda passage_id: document_of(store[passage_id]))
+    return cache(lambda passage_id: document_id_of(store[passage_id]))

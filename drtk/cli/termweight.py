@@ -136,7 +136,7 @@ def _train(
     locate(model)
     from drtk.expansion.term_weights.train import check_added_texts, plan, train_weigher
     from drtk.models.term_weighter import start_weigher
-    from drtk.runtime.manifest import inputs_named
+    from drtk.runtime.manifest import find_inputs
     from drtk.training.examples import load_examples
 
     settings = replace(settings, title=settings.title or "join")
@@ -154,6 +154,6 @@ def _train(
     counts, facts = train_weigher(
         data, job.begin(), weigher=weigher, settings=settings, training=training, seed=seed, device=device
     )
-    job.intake.inputs += inputs_named({"corpus": corpus, "model": str(locate(model))})
+    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     job.counts |= {"examples": len(data.examples), **counts}
     job.finish(encoding=weigher.encoder.recipe.to_dict(), term_weights=facts)

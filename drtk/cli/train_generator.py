@@ -67,7 +67,7 @@ def _train_on_questions(
     from drtk.models.model_folder import locate
     from drtk.query_expansion.train_generator import question_pairs, to_train_and_measure
     from drtk.records import Passage
-    from drtk.runtime.manifest import inputs_named
+    from drtk.runtime.manifest import find_inputs
     from drtk.training.folds import assign_folds, question_digest
     from drtk.training.generator import start_from
     from drtk.training.text_pairs import warn_of_overlap
@@ -93,7 +93,7 @@ def _train_on_questions(
         trained = {question_digest(query.text) for query in pairs.questions}
         digests = [question_digest(query.text) for query in held.questions]
         warn_of_overlap(digests, trained, "questions", file=dev, source=source)
-    job.intake.inputs += inputs_named({"corpus": corpus, "model": str(locate(model))})
+    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     job.counts |= {"questions": len(pairs.read), **pairs.dropped, "pairs": len(pairs)}
     folds = None if settings.folds is None else assign_folds(pairs.read, settings.folds, seed=seed)
     training = {"score": rouge, "seed": seed, "device": device}
@@ -136,7 +136,7 @@ def _train_folds(
     job: FolderJob,
 ) -> None:
     from drtk.query_expansion.train_generator import check_folds, train_folds
-    from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, completed, new_manifest, write_manifest
+    from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, complete_manifest, new_manifest, write_manifest
     from drtk.training.distributed import rank, wait_for_all
     from drtk.training.folds import KIND, fold_folder, write_record
 
@@ -155,7 +155,9 @@ def _train_folds(
             manifest = new_manifest("model", job.settings, program=job.command) | _describe(begun, settings)
             counts = {name: value for name, value in facts.items() if name not in ("best", "fold")}
             manifest |= {"best": facts.get("best"), "fold": facts["fold"]}
-            write_manifest(target, completed(manifest, inputs=job.intake.inputs, counts=counts, seconds=clock.seconds))
+            write_manifest(
+                target, complete_manifest(manifest, inputs=job.intake.inputs, counts=counts, seconds=clock.seconds)
+            )
         wait_for_all()
 
     train_folds(
@@ -200,7 +202,7 @@ def _train_on_pairs(
     """Train doc2query on passages and queries."""
     from drtk.evaluation.answers import rouge
     from drtk.models.model_folder import locate
-    from drtk.runtime.manifest import inputs_named
+    from drtk.runtime.manifest import find_inputs
     from drtk.training.arguments import plan_schedule
     from drtk.training.generator import start_from, train_generator
     from drtk.training.text_pairs import pair_digests, read_pairs, sample_pairs, split_held_out, warn_of_overlap
@@ -227,7 +229,7 @@ def _train_on_pairs(
         pairs, job.begin(), start=start, config=settings, dev=evaluated, score=rouge, seed=seed, device=device
     )
     best = facts.pop("best", None)
-    job.intake.inputs += inputs_named({"corpus": given["corpus"], "model": str(locate(model))})
+    job.intake.inputs += find_inputs({"corpus": given["corpus"], "model": str(locate(model))})
     job.counts |= {"pairs": len(pairs), "dev pairs": len(evaluated), **facts}
     job.finish(**_describe(start, settings), best=best)
 

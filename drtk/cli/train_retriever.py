@@ -47,7 +47,7 @@ def train_retriever(
     for name in (settings.loss, settings.contrastive):
         RETRIEVER_LOSSES.check(name)
     settings.check()
-    from drtk.data.beir import split_to_choose_by
+    from drtk.data.beir import choose_dev_split
     from drtk.data.checks import check_examples, check_looked_up, warn_if_swapped
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_beforehand
@@ -58,9 +58,9 @@ def train_retriever(
     locate(model)
     if settings.aux != "none":
         locate(settings.aux_generator)
-    split = split_to_choose_by(dev) if dev is not None else ""
+    split = choose_dev_split(dev) if dev is not None else ""
     check_looked_up(examples, corpus, another=another_corpus)
-    from drtk.runtime.manifest import inputs_named
+    from drtk.runtime.manifest import find_inputs
     from drtk.training.arguments import plan_schedule
     from drtk.training.examples import load_examples
     from drtk.training.retriever import check, start_towers, train_retriever
@@ -95,7 +95,7 @@ def train_retriever(
         auxiliary=auxiliary,
     )
     named = {"corpus": corpus, "model": str(locate(model)), "generator": settings.aux_generator}
-    job.intake.inputs += inputs_named(named)
+    job.intake.inputs += find_inputs(named)
     best = facts.pop("best", None)
     job.counts |= {"examples": len(data.examples), **facts}
     passage = towers["passage"].recipe
@@ -117,7 +117,7 @@ def _dev_figures(
 
     from drtk.evaluation.probes import RankingProbe
     from drtk.models.checkpoint import compared
-    from drtk.runtime.progress import significant
+    from drtk.runtime.progress import round_significant
     from drtk.text.rng import uniform
     from drtk.training.folds import question_digest
     from drtk.training.text_pairs import warn_of_overlap
@@ -140,6 +140,6 @@ def _dev_figures(
 
     def figures() -> dict[str, float]:
         found = probe.figures(partial(compared, towers), batch=settings.batch)
-        return {f"dev_{name}": significant(value) for name, value in found.items()}
+        return {f"dev_{name}": round_significant(value) for name, value in found.items()}
 
     return figures

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from drtk.data.checks import PASSAGES, TEXTLESS, all_textless, warn_of_textless
+from drtk.data.checks import PASSAGES, TEXTLESS, describe_textless, warn_of_textless
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_predictions, read_queries
 from drtk.data.runs import NamedRun
-from drtk.data.trec import Judgements, query_hits
+from drtk.data.trec import Judgements, iter_query_hits
 from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError, pip_install
 from drtk.evaluation.config import EvalSettings
 from drtk.evaluation.evaluate import Evaluation, Evaluator, Value, View, warn_shallow
@@ -23,7 +23,7 @@ from drtk.records import Prediction
 from drtk.runtime.inputs import Intake
 from drtk.runtime.progress import Progress, detail, warn
 from drtk.runtime.streams import name_of
-from drtk.runtime.workers import Workers, cores
+from drtk.runtime.workers import Workers, count_cores
 from drtk.text.answers import MATCHES, exact_match, token_f1
 
 ROUGE_MEASURES = ("rouge1", "rouge2", "rougeL")
@@ -228,7 +228,7 @@ def judge_by_answers(
 
 def _check_texts(counts: Counter[str], corpus: str) -> None:
     """Raise DrtkError if no passage that was read had a text; warn if some had none."""
-    if problem := all_textless(counts, corpus):
+    if problem := describe_textless(counts, corpus):
         raise DrtkError(problem)
     warn_of_textless(counts, corpus)
 
@@ -248,7 +248,7 @@ def _judge_first_right(
     depth = None if None in cutoffs else max(cutoff for cutoff in cutoffs if cutoff is not None)
     work: list[Question] = [(id, answers[id], ids[:depth]) for id, ids in rankings.items()]
     size = sum(len(ids) for _, _, ids in work)
-    count = settings.workers or (cores() if size >= _MIN_PARALLEL else 1)
+    count = settings.workers or (count_cores() if size >= _MIN_PARALLEL else 1)
     batches = [work[at : at + _BATCH] for at in range(0, len(work), _BATCH)]
     with (
         Workers(AnswerFinder, corpus, settings.match, settings.match_title, count=count) as workers,
@@ -304,7 +304,7 @@ class AnswerFinder:
 def _find_line(source: str, query: str, passage: str) -> str:
     """Return file:line of a passage in a run, or the file's name if it cannot be read a second time."""
     try:
-        for hits in query_hits(source):
+        for hits in iter_query_hits(source):
             if hits.query_id == query and passage in hits.doc_ids:
                 return f"{name_of(source)}:{hits.lines[hits.doc_ids.index(passage)]}"
     except (DrtkError, OSError):

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drtk.data.beir import PACKED, judgements_path
-from drtk.data.ids import source_of
+from drtk.data.beir import PACKED, find_qrels
+from drtk.data.ids import document_id
 from drtk.data.runs import NamedRun
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.config import EvalSettings
@@ -46,10 +46,10 @@ def find_collections(folder: Path, split: str) -> list[Collection]:
     collections: list[Collection] = []
     for path in sorted(item for item in folder.iterdir() if item.is_dir()):
         if (path / "qrels").is_dir():
-            collections.append(Collection(path.name, judgements_path(path, split)))
+            collections.append(Collection(path.name, find_qrels(path, split)))
             continue
         members = sorted(item for item in path.iterdir() if (item / "qrels").is_dir())
-        collections += [Collection(f"{path.name}/{item.name}", judgements_path(item, split)) for item in members]
+        collections += [Collection(f"{path.name}/{item.name}", find_qrels(item, split)) for item in members]
     if not collections:
         raise DrtkError(f"{folder}: is a folder that holds no collection: expected NAME/qrels/{split}.tsv")
     return collections
@@ -88,7 +88,7 @@ def evaluate_collections(
     if left_out := [c.name for c in collections if c not in common]:
         warn(f"left out, for want of a run: {', '.join(left_out)}")
     drop = True if settings.drop_same_id is None else settings.drop_same_id
-    by = source_of if settings.by == "source" else None
+    by = document_id if settings.by == "source" else None
     view = View(order=settings.order, by=by, drop_same_id=drop, depth=settings.depth)
     values: dict[str, dict[str, dict[str, Value]]] = {name: {} for name in runs}
     depths: dict[str, int] = {}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from drtk.data.corpus_store import CorpusStore
-from drtk.data.runs import NamedRun, grouped_runs
+from drtk.data.runs import NamedRun, group_runs
 from drtk.data.trec import Judgements
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.answers import ANSWER_MEASURES, judge_by_answers, parse_answer_measures, read_answers
@@ -175,7 +175,7 @@ def compare_runs(
     Raises UsageError for fewer than two systems or an unknown baseline, MismatchError for runs of different queries
     unless the settings say how to treat them.
     """
-    grouped = grouped_runs(runs)
+    grouped = group_runs(runs)
     names = list(grouped)
     if len(names) < 2:
         raise UsageError("compare needs two systems; runs of the same name are runs of one")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from drtk.config import By
 from drtk.data.checks import JudgedHits
-from drtk.data.ids import CorpusIds, source_of
+from drtk.data.ids import CorpusIds, document_id
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgements, Order, load_hits, load_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError
@@ -66,7 +66,7 @@ def load_judgements(
     known = None if corpus is None else CorpusIds.read(corpus, intake)
     by_source = by == "source"
     judgements = read_judgements(qrels, intake, known=known, by_source=by_source)
-    view = View(order=order, by=(known or source_of) if by_source else None, drop_same_id=drop_same_id, depth=depth)
+    view = View(order=order, by=(known or document_id) if by_source else None, drop_same_id=drop_same_id, depth=depth)
     return judgements, view, None if known is None else len(known)
 
 
@@ -174,10 +174,10 @@ def _score_in_blocks(
     run: NamedRun, evaluator: Evaluator, view: View, intake: Intake, retrieved_only: bool
 ) -> Evaluation:
     """Raises NotPlain for a run that must be read line by line, if only to report what is wrong with it."""
-    from drtk.data.run_blocks import NotPlain, QueryCounts, judged_places
+    from drtk.data.run_blocks import NotPlain, QueryCounts, iter_judged_places
 
     seen, judged, tag, deepest = QueryCounts(), {}, "", 0
-    for places in judged_places(run.source, evaluator.judgements, intake, seen):
+    for places in iter_judged_places(run.source, evaluator.judgements, intake, seen):
         judged[places.query_id] = _judged_ranks(places, evaluator.judgements[places.query_id], view)
         tag, deepest = tag or places.tag, max(deepest, places.length)
     if not any(ranks.ranks for ranks in judged.values()):

@@ -11,7 +11,7 @@ from typing import Any
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_queries
-from drtk.data.runs import NamedRun, fused_runs
+from drtk.data.runs import NamedRun, read_fused_runs
 from drtk.data.trec import Judgements
 from drtk.errors import UsageError
 from drtk.evaluation.compare import Contrast, compare_with_first
@@ -341,7 +341,7 @@ def _find_overlap(
     """Measure the overlap for the first run that fuses two of the others; None without one."""
     names = {Path(run.source).resolve(): run.name for run in runs if not is_stream(run.source)}
     for run in runs:
-        parts = [names.get(Path(source).resolve()) for source in fused_runs(run.source)]
+        parts = [names.get(Path(source).resolve()) for source in read_fused_runs(run.source)]
         if len(parts) == 2 and parts[0] is not None and parts[1] is not None:
             return measure_overlap((parts[0], parts[1]), run.name, rankings, judgements, rel=rel)
     return None

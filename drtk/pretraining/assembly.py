@@ -21,7 +21,7 @@ from drtk.pretraining.network import Network, Projector, recovering
 from drtk.pretraining.objectives import Parts
 from drtk.pretraining.token_generator import Generator
 from drtk.pretraining.views.base import check_options
-from drtk.registry import placed
+from drtk.registry import load_attribute
 from drtk.runtime.progress import warn
 from drtk.text.words import stop_words
 
@@ -99,7 +99,7 @@ def assembled(
         }
         parts = Parts(anatomy, head, readers)
         recoveries: dict[str, Any] = {
-            objective.name: placed(objective.computed_by)(objective, parts)
+            objective.name: load_attribute(objective.computed_by)(objective, parts)
             for objective in composition.objectives
             if not objective.compares
         }

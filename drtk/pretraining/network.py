@@ -12,7 +12,7 @@ from drtk.losses.language import token_losses_sum
 from drtk.models.encoder import pool
 from drtk.pretraining.batch import Batch, SlotBatch
 from drtk.pretraining.composition import Composition, Contrast, Corruption, Generator, Objective, Recover
-from drtk.registry import placed
+from drtk.registry import load_attribute
 
 if TYPE_CHECKING:
     from drtk.models.backbone import Anatomy
@@ -337,7 +337,7 @@ def compared_terms(composition: Composition, vectors: dict[str, Tensor], present
     for objective in composition.objectives:
         if objective.compares:
             own = {name: vectors[compared_as(objective, name)] for name in objective.vectors_of}
-            terms[objective.name] = placed(objective.computed_by)(objective, own, present)
+            terms[objective.name] = load_attribute(objective.computed_by)(objective, own, present)
     return terms
 
 

@@ -21,7 +21,7 @@ from drtk.pretraining.dataset import Material
 from drtk.pretraining.evaluation import AT_ONCE, measured
 from drtk.pretraining.export import Keeper, SaveEncoders
 from drtk.pretraining.network import Network, Outcome, Sums, compared_terms, moved, without_rivals
-from drtk.runtime.progress import log, significant, warn
+from drtk.runtime.progress import log, round_significant, warn
 from drtk.training import fit as memory
 from drtk.training.arguments import training_arguments
 from drtk.training.best_checkpoint import Selection
@@ -289,7 +289,7 @@ def pretrain(
             found["probe"] = probe(store.encoder())
             network.train()
         log("pretrain: " + ", ".join(f"{name} {value:z.4f}" for name, value in found.items()))
-        return {name: significant(value) for name, value in found.items()}
+        return {name: round_significant(value) for name, value in found.items()}
 
     watch: Any = None
     if probe is not None:

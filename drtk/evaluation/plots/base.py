@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import orjson
 
-from drtk.data.ids import source_of
+from drtk.data.ids import document_id
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgements
 from drtk.errors import DrtkError, MissingDependency, UsageError, pip_install
@@ -47,7 +47,7 @@ class PlotInputs:
     @property
     def view(self) -> View:
         """How runs become rankings."""
-        by = source_of if self.settings.by == "source" else None
+        by = document_id if self.settings.by == "source" else None
         return View(by=by, drop_same_id=bool(self.settings.drop_same_id), depth=self.settings.depth)
 
     def check_count(self, least: int, most: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.data.checks import JudgedHits
-from drtk.data.ids import source_of
+from drtk.data.ids import document_id
 from drtk.errors import DrtkError
 from drtk.runtime.filter_job import _JournalWriter
 from tests.running import write
@@ -126,5 +126,5 @@ def test_judgements_of_documents_are_detected() -> None:
     judged = JudgedHits("a", {"q": {"x": 1}})
     judged.add("q", ["x#0"])
     assert str(judged.problem()).endswith("; the judgements are of documents: --by source scores documents")
-    by_source = JudgedHits("a", {"q": {"x": 1}}, of=source_of)
+    by_source = JudgedHits("a", {"q": {"x": 1}}, of=document_id)
     assert by_source.add("q", ["x#0"])
