@@ -1,4 +1,4 @@
-"""Mining policies by name; each loads when used."""
+"""Hard-negative mining: `mine` is the loop, `filters` reject candidates, `policies` sample, `report` describes."""
 
 from __future__ import annotations
 
