@@ -13,7 +13,7 @@ import pytest
 
 from drtk.errors import DrtkError, UsageError
 from drtk.mining.audit import Audit
-from drtk.mining.mine import Miner
+from drtk.mining.miner import Miner
 from tests.running import command, write
 
 QUERIES, DEPTH = 120, 10  # two windows
@@ -42,6 +42,11 @@ CALL = ["mine-negatives", "bm25.run", "--qrels", "qrels.tsv", "--policy", "tevat
 def read(path: Path) -> list[dict[str, Any]]:
     text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
     return [json.loads(line) for line in text.splitlines()]
+
+
+def test_the_seed_selects_the_sampled_negatives(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    first, again, other = (command(capfd, *CALL, "--keep", "4", "--seed", seed) for seed in ("1", "1", "2"))
+    assert first == again != other
 
 
 def test_every_candidate_is_kept_dropped_or_not_drawn(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
