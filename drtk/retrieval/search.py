@@ -91,7 +91,7 @@ class Collection:
         self.folders = list(folders)
         self.manifests: list[Manifest] = [read_manifest(folder, kind=INDEX_KIND, **_KEYS) for folder in folders]
         self.manifest = self.manifests[0]
-        for folder, manifest in zip(folders, self.manifests, strict=True):
+        for folder, manifest in zip(self.folders[1:], self.manifests[1:], strict=True):
             self._check_alike(folder, manifest)
         engine = index_class(self.manifest["type"])
         self.reads: str = engine.reads
@@ -101,7 +101,7 @@ class Collection:
         settings = replace(settings, **self.advised)  # type: ignore[arg-type]
         self.indexes: list[Any] = [_open_index(engine, folder, settings) for folder in folders]
         self.encoder: dict[str, Any] | None = self.manifest.get("encoder")
-        self._unit = wants_unit_length(self.encoder)
+        self._unit = self.reads == "vectors" and wants_unit_length(self.encoder)
         if self.tunable and len(folders) > 1:
             warn("each BM25 index scores by its own word statistics: scores of several are comparable only roughly")
 
