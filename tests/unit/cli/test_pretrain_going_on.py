@@ -16,7 +16,7 @@ from drtk.pretraining.trainer import Pretrainer
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import UNFINISHED_MANIFEST
-from drtk.training.best_checkpoint import whole_checkpoints
+from drtk.training.best_checkpoint import complete_checkpoints
 from tests.pretraining import World
 from tests.unit.cli.test_pretrain_command import arguments, entries, pretrain
 
@@ -46,7 +46,7 @@ def ruined(trainer: Pretrainer) -> None:
 
 
 def kept(folder: Path) -> list[str]:
-    return [path.name for path in whole_checkpoints(Path(f"{folder}.part") / "checkpoints")]
+    return [path.name for path in complete_checkpoints(Path(f"{folder}.part") / "checkpoints")]
 
 
 def broken(world: World, output: Path, monkeypatch: pytest.MonkeyPatch, step: int, spoil: Callable, *more: str) -> str:

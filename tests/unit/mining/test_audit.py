@@ -44,6 +44,11 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def test_the_seed_selects_the_sampled_negatives(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    first, again, other = (command(capfd, *CALL, "--keep", "4", "--seed", seed) for seed in ("1", "1", "2"))
+    assert first == again != other
+
+
 def test_every_candidate_is_kept_dropped_or_not_drawn(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # the positive has 8: --margin 2 asks for 6 or less, ranks 5 to 10; ranks 1, 2 and 4 (10, 9, 7) go; 4 of 6 are drawn
     command(capfd, *CALL, "--margin", "2", "--keep", "4", "--audit", "audit.jsonl.gz", "-o", "out.jsonl")

@@ -81,8 +81,8 @@ def test_what_lies_at_the_limit_stays() -> None:
 
 
 def test_of_several_positives_the_lowest_counts() -> None:
-    # p 8 and c 6: 6 - 1 = 5
-    assert filtered(RUN, "p", "c", margin=("1",))[0] == {"bm25": ["d"]}
+    # p 8 and c 6: 6 - .5 = 5.5, and b (7.5) lies above
+    assert filtered(RUN, "p", "c", margin=("0.5",))[0] == {"bm25": ["d"]}
 
 
 def test_a_share_of_the_positives_score() -> None:
