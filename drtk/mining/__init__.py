@@ -1,4 +1,4 @@
-"""Hard-negative mining: `mine` is the loop, `filters` reject candidates, `policies` sample, `report` describes."""
+"""Hard-negative mining: `mine` runs a job, `miner` is the loop, `filters` reject candidates, `policies` sample."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ def _of_embeddings(inputs: PlotInputs) -> Numbers:
         raise UsageError("`pairs` is for models; folders of embeddings take `qrels`")
     if settings.positive is not None:
         raise UsageError("`positive` is for `pairs`; of judgements `rel` says what is relevant")
-    groups = {item.name: _loaded(item, inputs) for item in inputs.inputs}
+    groups = {item.name: _load_vectors(item, inputs) for item in inputs.inputs}
     sizes = {vectors.shape[1] for _, vectors in groups.values()}
     if len(sizes) > 1:
         raise MismatchError(f"vectors of differing length ({', '.join(map(str, sorted(sizes)))}) share no space")
@@ -293,7 +293,7 @@ def _of_embeddings(inputs: PlotInputs) -> Numbers:
     if wanted and not joined:
         raise MismatchError(f"no judged pair is among the vectors; the judgements begin with '{wanted[0][0]}'")
     limit = settings.points or POINTS
-    kept = {name: _kept(ids, name, joined, limit) for name, (ids, _) in groups.items()}
+    kept = {name: _choose_rows(ids, name, joined, limit) for name, (ids, _) in groups.items()}
     for name, (_, vectors) in groups.items():
         geometry[name] = {"uniformity": uniformity(vectors[kept[name]])}
     if joined:
@@ -317,7 +317,7 @@ def _is_embeddings(item: NamedRun) -> bool:
     return any(Path(item.source).glob("*.npy")) and any(Path(item.source).glob("*.ids"))
 
 
-def _loaded(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.ndarray]:
+def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.ndarray]:
     from drtk.runtime.manifest import folder_entry
 
     shards = read_shards(item.source)
@@ -336,7 +336,7 @@ def _sample(ids: Sequence[str], count: int) -> list[int]:
     return sorted(ranked[:count])
 
 
-def _kept(ids: Sequence[str], name: str, joined: Sequence[Any], count: int) -> list[int]:
+def _choose_rows(ids: Sequence[str], name: str, joined: Sequence[Any], count: int) -> list[int]:
     """Return the indices of a group's vectors to draw: those of the first judged pairs, then a sample."""
     linked = [end[1] for pair in joined[:LINKS] for end in pair if end[0] == name]
     kept = list(dict.fromkeys(linked))[:count]

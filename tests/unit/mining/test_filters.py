@@ -27,7 +27,7 @@ from drtk.mining.filters import (
     parse_limits,
     shingles,
 )
-from drtk.mining.mine import Miner
+from drtk.mining.miner import Miner
 from drtk.mining.policies import Policy
 from drtk.mining.sources import QueryStream, Sources
 from drtk.records import Query
