@@ -19,7 +19,7 @@ import typer
 from drtk.cli.decorators import plain_command
 from drtk.data.rows import parse_row
 from drtk.errors import DrtkError
-from drtk.pretraining.preview import said_slot, said_term
+from drtk.pretraining.preview import describe_slot, describe_term
 from drtk.runtime.inputs import Intake
 from drtk.runtime.integrity import MANIFEST_DIGEST, read_json, read_object
 from drtk.runtime.manifest import Manifest, has_unfinished_part, manifest_path, read_manifest
@@ -73,18 +73,18 @@ def recipe_lines(recipe: Mapping[str, Any], changes: Sequence[str], dropped: Seq
 
     The preset's name alone where this version of drtk cannot read it any more.
     """
-    from drtk.pretraining.parse import composition, with_changes
+    from drtk.pretraining.parse import apply_changes, parse_composition
 
     summary = f": {recipe['summary']}" if recipe.get("summary") else ""
     yield f"{recipe.get('name', 'of no name')}{summary}"
     try:
-        plan = composition(with_changes(recipe, changes), "recipe").without(dropped)
+        plan = parse_composition(apply_changes(recipe, changes), "recipe").without(dropped)
     except DrtkError:
         return
     for name, slot in plan.slots.items():
-        yield f"slot {name}: {said_slot(slot)}"
+        yield f"slot {name}: {describe_slot(slot)}"
     for term in plan.objectives:
-        yield f"term {term.name}, {term.weight:g} x: {said_term(plan, term)}"
+        yield f"term {term.name}, {term.weight:g} x: {describe_term(plan, term)}"
 
 
 _SHOWN_SEPARATELY = (
@@ -343,12 +343,12 @@ def _slots(
 ) -> None:
     from drtk.config import load_preset
     from drtk.errors import UsageError
-    from drtk.pretraining.preview import slots_shown
+    from drtk.pretraining.preview import preview_slots
 
     found = load_preset(preset)
     if found.command != "pretrain":
         raise UsageError(f"preset '{preset}' is for drtk {found.command}; those of pretrain have slots to show")
-    lines = slots_shown(
+    lines = preview_slots(
         path,
         found.content | {"name": preset},
         model=model,
@@ -357,7 +357,7 @@ def _slots(
         generator=generator,
         side_files=with_files,
         seed=seed,
-        colour=_in_colour(),
+        color=_in_colour(),
     )
     for line in lines:
         sys.stdout.write(line + "\n")

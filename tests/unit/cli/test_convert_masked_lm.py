@@ -52,7 +52,7 @@ def test_it_proposes_tokens_as_a_generator(encoder: Path, tmp_path: Path, capfd:
     from drtk.pretraining.token_generator import Generator
 
     command(capfd, "convert", "--masked-lm", encoder, "-o", tmp_path / "lm")
-    assert Generator.of_folder(tmp_path / "lm", AutoTokenizer.from_pretrained(encoder)).frozen
+    assert Generator.from_folder(tmp_path / "lm", AutoTokenizer.from_pretrained(encoder)).frozen
 
 
 def test_an_encoder_without_a_trained_head_is_refused_and_nothing_is_left(

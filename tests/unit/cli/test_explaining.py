@@ -11,11 +11,11 @@ import torch
 from drtk.config import load_preset, merge
 from drtk.errors import UsageError
 from drtk.models.model_folder import locate
-from drtk.pretraining.assembly import assembled
+from drtk.pretraining.assembly import build_network
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.cost_model import LAYER_BYTES, encoded_slots, estimated, parameters, trained
-from drtk.pretraining.dataset import Material
-from drtk.pretraining.parse import composition, with_changes
+from drtk.pretraining.dataset import PretrainingData
+from drtk.pretraining.parse import apply_changes, parse_composition
 from drtk.text.token_dataset import TokenCorpus
 from tests.enriched import enriched_corpus
 from tests.running import command
@@ -110,13 +110,13 @@ def test_changes_and_drops_are_told_as_they_will_be_trained(world: Path, capfd: 
 
 
 def parts(world: Path, preset: str, *changes: str, **settings: object):
-    plan = composition(with_changes(load_preset(preset).content, changes), preset)
-    network, tokenizer = assembled(plan, locate(str(world / "model")), seed=1)
+    plan = parse_composition(apply_changes(load_preset(preset).content, changes), preset)
+    network, tokenizer = build_network(plan, locate(str(world / "model")), seed=1)
     from drtk.pretraining.example_builder import fields_of
 
     corpus = TokenCorpus.open(str(world / "corpus.jsonl"), str(world / "model"), wants=fields_of(plan))
     wanted = merge(PretrainSettings, {"batch": 8, "max_length": 32} | settings, {})
-    return Material(corpus, plan, wanted, tokenizer, 1), network
+    return PretrainingData(corpus, plan, wanted, tokenizer, 1), network
 
 
 def test_the_work_of_a_step_is_six_times_parameters_times_tokens(world: Path) -> None:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from drtk.config import load_preset, merge, preset_names
-from drtk.pretraining.assembly import checked
+from drtk.pretraining.assembly import check_composition
 from drtk.pretraining.composition import Composition, Contrast, Recover
 from drtk.pretraining.config import PretrainSettings
-from drtk.pretraining.parse import composition, with_changes
+from drtk.pretraining.parse import apply_changes, parse_composition
 
 METHODS = Path(__file__).resolve().parents[3] / "docs" / "methods"
 SETTINGS = {"--" + item.name.replace("_", "-"): item.name for item in fields(PretrainSettings)}
@@ -70,16 +70,16 @@ def resolved(flags: str) -> Resolved:
             given[SETTINGS[flag]] = int(number) if number.is_integer() and "." not in value else number
     found = load_preset(preset)
     assert found.command == "pretrain"
-    content = with_changes(found.content, changes)
+    content = apply_changes(found.content, changes)
     if generator is not None:
         content["generator"] = content["generator"] | {"model": generator}
-    plan = composition(content, preset)
+    plan = parse_composition(content, preset)
     return Resolved(plan.without(drops) if drops else plan, merge(PretrainSettings, found.settings, given), generator)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row.page}: {row.name}: {row.flags[9:70]}" for row in ROWS])
 def test_every_row_of_a_page_is_a_composition_of_parts_that_exist(row: Row) -> None:
-    checked(resolved(row.flags).plan, place=row.name)
+    check_composition(resolved(row.flags).plan, place=row.name)
 
 
 def test_the_pages_have_the_rows_of_the_papers() -> None:

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from drtk.models.model_folder import locate
-from drtk.pretraining.assembly import assembled, checked
+from drtk.pretraining.assembly import build_network, check_composition
 from drtk.pretraining.composition import Composition
-from drtk.pretraining.dataset import Material
-from drtk.pretraining.network import compared_terms
+from drtk.pretraining.dataset import PretrainingData
+from drtk.pretraining.network import compute_batch_terms
 from drtk.text.token_dataset import TokenCorpus
 from tests.enriched import enriched_corpus
 from tests.tiny import tiny_model
@@ -58,16 +58,16 @@ def test_a_step_of_every_row_trains_the_encoder(flags: str, world: Path) -> None
     plan, settings, _ = resolved(flags)
     plan = with_tiny_generator(plan, world)
     settings = replace(settings, batch=6, held_out=0, max_length=32, steps=1)
-    network, tokenizer = assembled(plan, locate(str(world / "model")), seed=1)
-    wants = checked(plan, place=flags)
+    network, tokenizer = build_network(plan, locate(str(world / "model")), seed=1)
+    wants = check_composition(plan, place=flags)
     corpus = TokenCorpus.open(str(world / "corpus.jsonl"), str(world / "model"), wants=wants)
-    material = Material(corpus, plan, settings, tokenizer, 1)
+    material = PretrainingData(corpus, plan, settings, tokenizer, 1)
     rows = material.dataset()
-    batch = material.parts(6).batch([rows[number] for number in range(6)])
+    batch = material.collator(6).collate([rows[number] for number in range(6)])
     network.train()
-    outcome, vectors = network(batch, network.counts(batch))
+    output = network(batch, network.counts(batch))
     present = {name: slot.present for name, slot in batch.items()}
-    terms = outcome.terms | compared_terms(plan, vectors, present)
+    terms = output.terms | compute_batch_terms(plan, output.vectors, present)
     assert set(terms) >= {each.name for each in plan.objectives}
     assert all(math.isfinite(value.item()) and value.item() > 0 for value in terms.values()), terms
     torch.stack([network.weights[name] * value for name, value in terms.items()]).sum().backward()

@@ -15,8 +15,8 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
 from drtk.pretraining import corruption
 from drtk.pretraining.batch import Batch
-from drtk.pretraining.corruption import without
-from drtk.pretraining.network import Views
+from drtk.pretraining.corruption import delete_tokens_at
+from drtk.pretraining.encoded_batch import EncodedBatch
 from tests.pretraining import MAX_LENGTH, Stage, World, gradients
 from tests.reference.bert import hidden_states
 from tests.reference.cocondenser import cocondenser
@@ -44,14 +44,14 @@ class Scene:
         self.stage, self.network = stage, stage.network
         self.removed: dict[tuple[tuple[int, ...], ...], list[list[int]]] = defaultdict(list)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(corruption, "without", self._without)
+            patch.setattr(corruption, "delete_tokens_at", self._delete)
             self.batch: Batch = stage.batch(*range(ROWS))
-        self.views: Views = stage.views(self.batch)
+        self.views: EncodedBatch = stage.views(self.batch)
         self.model: Any = masked_lm(self.network.backbone, self.network.head)
 
-    def _without(self, text: Any, removed: Any) -> Any:
+    def _delete(self, text: Any, removed: Any) -> Any:
         """Remember which places a draw removes from a text; what the labels are is not the package's to say here."""
-        found = without(text, removed)
+        found = delete_tokens_at(text, removed)
         self.removed[tuple(text.ids.tolist()), tuple(found.ids.tolist())].append(removed.nonzero()[0].tolist())
         return found
 

@@ -6,12 +6,12 @@ import pytest
 
 from drtk.config import load_preset
 from drtk.errors import UsageError
-from drtk.pretraining.assembly import checked
-from drtk.pretraining.parse import composition, with_changes
+from drtk.pretraining.assembly import check_composition
+from drtk.pretraining.parse import apply_changes, parse_composition
 
 
 def look(preset: str, *changes: str) -> set[str]:
-    return checked(composition(with_changes(load_preset(preset).content, changes), "mine.toml"), place="mine.toml")
+    return check_composition(parse_composition(apply_changes(load_preset(preset).content, changes), "mine.toml"), place="mine.toml")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from drtk.pretraining import composition as parts
 from drtk.pretraining import parse as coherence
 from drtk.pretraining import parse as composing
 from drtk.pretraining.composition import Composition, Contrast, Generator, Projector, Reader, Recover
-from drtk.pretraining.parse import composition, with_changes
+from drtk.pretraining.parse import apply_changes, parse_composition
 
 FILES = [str(module.__file__) for module in (composing, coherence, parts)]
 PRETRAINING = [name for name in preset_names() if load_preset(name).command == "pretrain"]
@@ -55,7 +55,7 @@ name = "decoder"
 
 
 def made(*parts: str) -> Composition:
-    return composition(tomllib.loads("".join(parts)), "mine.toml")
+    return parse_composition(tomllib.loads("".join(parts)), "mine.toml")
 
 
 def complaint(*parts: str) -> str:
@@ -78,8 +78,8 @@ def test_a_composition_is_its_slots_readers_and_objectives() -> None:
     assert isinstance(contrast, Contrast)
     assert found.readers[decoder.reader] == Reader("decoder", {"layers": 1})
     assert (decoder.source, decoder.weight, decoder.target) == (("one",), 1.0, "masked")
-    assert found.slots_of(decoder) == ["two", "one"]
-    assert found.slots_of(contrast) == ["one", "plain"]
+    assert (decoder.tokens_of, decoder.vectors_of) == (("two",), ("one",))
+    assert contrast.vectors_of == ("one", "plain")
 
 
 def test_a_slot_nobody_looks_at_is_left_out_and_asks_the_corpus_for_nothing() -> None:
@@ -188,7 +188,7 @@ def test_what_cannot_be_meant_is_told_in_one_line_with_its_place(case: str) -> N
 
 @pytest.mark.parametrize("name", PRETRAINING)
 def test_every_shipped_preset_is_a_composition(name: str) -> None:
-    found = composition(load_preset(name).content, name)
+    found = parse_composition(load_preset(name).content, name)
     assert all(each.name for each in found.objectives)
     used = {slot for each in found.objectives for slot in found.slots_of(each)}
     used |= {slot.of for slot in found.slots.values()}
@@ -215,18 +215,18 @@ CONTENT: dict[str, Any] = tomllib.loads(SLOTS + MLM + DECODER + CONTRAST) | {"na
 )  # fmt: skip
 def test_a_change_reaches_its_place_and_leaves_the_preset_as_it_was(change: str, look: Any, value: Any) -> None:
     before = repr(CONTENT)
-    changed = with_changes(CONTENT, [change])
+    changed = apply_changes(CONTENT, [change])
     assert repr(CONTENT) == before
     if look is None:  # two reads the view of one, which is another now
         with pytest.raises(UsageError, match="reads another view"):
-            composition(changed, "mine.toml")
+            parse_composition(changed, "mine.toml")
     else:
-        assert look(composition(changed, "mine.toml")) == value
+        assert look(parse_composition(changed, "mine.toml")) == value
 
 
 def test_changes_are_made_in_their_order() -> None:
     changes = ['slots.more={view="next"}', "slots.more.rate=0.2", "slots.more.rate=0.1", "objective.contrast.b=more"]
-    assert composition(with_changes(CONTENT, changes), "x").slots["more"].rate == 0.1
+    assert parse_composition(apply_changes(CONTENT, changes), "x").slots["more"].rate == 0.1
 
 
 CHANGES_WRONG = {
@@ -247,7 +247,7 @@ CHANGES_WRONG = {
 def test_a_change_that_leads_nowhere_is_told(case: str) -> None:
     change, told = CHANGES_WRONG[case]
     with pytest.raises(UsageError) as caught:
-        with_changes(CONTENT, [change])
+        apply_changes(CONTENT, [change])
     assert str(caught.value) == told
 
 
@@ -260,11 +260,11 @@ def test_an_objective_is_dropped_by_its_name_or_its_group_and_what_it_refers_to_
 
 def test_dropping_takes_slots_projectors_and_a_frozen_generator_along() -> None:
     preset = load_preset("diffcse-sts-bert").content
-    left = composition(preset, "x").without(["difference"])
+    left = parse_composition(preset, "x").without(["difference"])
     assert list(left.slots) == ["one", "two"]
     assert left.generator is None
     assert list(left.projectors) == ["head"]
-    alone = composition(preset, "x").without(["contrast"])
+    alone = parse_composition(preset, "x").without(["contrast"])
     assert list(alone.slots) == ["one", "two", "changed_one", "changed_two"]
     assert isinstance(alone.generator, Generator)
 
@@ -272,9 +272,9 @@ def test_dropping_takes_slots_projectors_and_a_frozen_generator_along() -> None:
 def test_a_frozen_generator_that_nobody_asks_is_left_out_and_a_joint_one_stays() -> None:
     masks = ["slots.encoder.corruption=mask", "slots.decoder.corruption=mask"]
     simlm = load_preset("simlm").content
-    assert composition(with_changes(simlm, masks), "x").generator is None
+    assert parse_composition(apply_changes(simlm, masks), "x").generator is None
     joint = [*masks, "generator.mode=joint", "generator.slot=encoder"]
-    assert composition(with_changes(simlm, joint), "x").generator is not None
+    assert parse_composition(apply_changes(simlm, joint), "x").generator is not None
 
 
 DROPS_WRONG = [
@@ -291,7 +291,7 @@ def test_what_cannot_be_dropped_is_told(dropped: list[str], told: str) -> None:
 
 
 def test_the_groups_of_master_are_those_of_its_table() -> None:
-    whole = composition(load_preset("master").content, "master")
+    whole = parse_composition(load_preset("master").content, "master")
 
     def left(group: str) -> set[str]:
         return {each.name for each in whole.without([group]).objectives}
@@ -322,6 +322,6 @@ def test_every_complaint_there_is_has_a_case_here() -> None:
     ]
     assert len(raising) > 20
     seen = {raised_at(partial(made, *given)) for given, _ in WRONG.values()}
-    seen |= {raised_at(partial(with_changes, CONTENT, [change])) for change, _ in CHANGES_WRONG.values()}
+    seen |= {raised_at(partial(apply_changes, CONTENT, [change])) for change, _ in CHANGES_WRONG.values()}
     seen |= {raised_at(partial(made(SLOTS, MLM).without, dropped)) for dropped in (["other"], ["mlm"])}
     assert [lines for lines in raising if not seen & lines] == []

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from drtk.pretraining.batch import SlotBatch
 from drtk.pretraining.composition import Corruption, Generator
-from drtk.pretraining.network import filled
+from drtk.pretraining.encoded_batch import fill_masks
 
 
 class Nines:
@@ -49,16 +49,16 @@ MASKED, EVERYWHERE = [2, 5, 9, 3, 0], [2, 9, 9, 9, 0]
     ],
 )
 def test_padding_and_the_first_token_stay(corruption: Corruption, scope: Any, expected: list[int]) -> None:
-    found = filled(batch(), corruption, Nines(), Generator(scope=scope))
+    found = fill_masks(batch(), corruption, Nines(), Generator(scope=scope))
     assert found.tolist() == [expected, expected]
 
 
 def test_of_edits_drawn_by_the_example_those_replaced_are_filled_everywhere_and_insertions_where_they_are() -> None:
     mixed = batch(edited=[[-1] * 5, [0, 0, 1, 0, 0]])
-    assert filled(mixed, "any", Nines(), Generator(scope="all")).tolist() == [EVERYWHERE, MASKED]
+    assert fill_masks(mixed, "any", Nines(), Generator(scope="all")).tolist() == [EVERYWHERE, MASKED]
 
 
 def test_nothing_is_filled_without_draws() -> None:
     quiet = batch()
     quiet.noise = None
-    assert filled(quiet, "replaced", Nines(), Generator()).tolist() == quiet.given.tolist()
+    assert fill_masks(quiet, "replaced", Nines(), Generator()).tolist() == quiet.given.tolist()

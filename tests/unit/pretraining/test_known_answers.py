@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from drtk.pretraining.network import compared_terms
-from drtk.pretraining.parse import composition
+from drtk.pretraining.network import compute_batch_terms
+from drtk.pretraining.parse import parse_composition
 from tests.pretraining import Stage, World, gradients, planted, slot_of
 
 LN_V = math.log(30522)  # 10.326203
@@ -139,12 +139,12 @@ def test_where_all_vectors_are_alike_every_candidate_is_as_likely(preset: str, w
 
 def compared(preset: str, world: World, *changes: str, **vectors: Tensor) -> float:
     """The contrast of a shipped preset on vectors of one's own."""
-    plan = composition(world.content(preset, *changes), preset)
+    plan = parse_composition(world.content(preset, *changes), preset)
     (wanted,) = [each for each in plan.objectives if each.name == "contrast"]
     names = dict(zip(vectors, plan.slots_of(wanted), strict=True))
     present = {names[side]: torch.ones(len(rows), dtype=torch.bool) for side, rows in vectors.items()}
     key = f"{wanted.projector}({{}})" if wanted.projector else "{}"
-    return compared_terms(plan, {key.format(names[side]): rows for side, rows in vectors.items()}, present)[
+    return compute_batch_terms(plan, {key.format(names[side]): rows for side, rows in vectors.items()}, present)[
         "contrast"
     ].item()
 
@@ -173,13 +173,13 @@ def test_cocondensers_pairs(changes: tuple[str, ...], answer: float, world: Worl
 
 
 def test_a_pair_with_a_gap_neither_asks_nor_is_found(world: World):
-    plan = composition(world.content("qac-cocondenser"), "qac-cocondenser")
+    plan = parse_composition(world.content("qac-cocondenser"), "qac-cocondenser")
     strange = torch.tensor([[9.0, 9.0]])  # would be everybody's best candidate
     vectors = {"a": torch.cat([A, strange]), "b": torch.cat([B, strange])}
     present = {"a": torch.ones(3, dtype=torch.bool), "b": torch.tensor([True, True, False])}
-    assert compared_terms(plan, vectors, present)["contrast"].item() == close(0.957474)
+    assert compute_batch_terms(plan, vectors, present)["contrast"].item() == close(0.957474)
     nobody = {name: torch.zeros(3, dtype=torch.bool) for name in "ab"}
-    assert compared_terms(plan, vectors, nobody)["contrast"].item() == 0
+    assert compute_batch_terms(plan, vectors, nobody)["contrast"].item() == 0
 
 
 FIRST, SECOND = torch.eye(2), torch.tensor([[0.8, 0.6], [0.28, 0.96]])  # cosines .8 .28 / .6 .96

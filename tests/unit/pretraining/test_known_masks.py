@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from drtk.pretraining.example_builder import Slotted
+from drtk.pretraining.example_builder import SlotExample
 from drtk.text.rng import generator
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.pretraining import Stage, World
@@ -47,7 +47,7 @@ def one(world: World, tmp_path: Path) -> Make:
     return make
 
 
-def slots_of(stage: Stage) -> dict[str, Slotted]:
+def slots_of(stage: Stage) -> dict[str, SlotExample]:
     return dict(stage.seen(0)[0].slots)
 
 
@@ -75,7 +75,7 @@ def pin(monkeypatch: pytest.MonkeyPatch, **draws: Pinned) -> None:
     monkeypatch.setattr("drtk.pretraining.example_builder.generator", drawn)
 
 
-def hidden(slot: Slotted) -> list[int]:
+def hidden(slot: SlotExample) -> list[int]:
     """Numbers of the pieces that are hidden, [CLS] apart."""
     return [int(place) - 1 for place in slot.hidden.nonzero()[0]]
 
@@ -121,7 +121,7 @@ def test_masters_keywords_are_drawn_by_weight(one: Make):
     """Two of three words; 3,000 draws have deviations of .006 .009 .009. The last word is never passed over."""
     stage = one("master", 3, weights=[0.545455, 0.272727, 0.181818], drop=["por", "rpr", "mlm", "mlm_cmp", "cmp"])
     assert list(stage.network.composition.slots) == ["passage", "keywords"]
-    build = stage.material._builder(7)
+    build = stage.data._builder(7)
     found = np.zeros(3)
     for epoch in range(3000):
         slot = build(0, epoch=epoch, step=0)["keywords"]

@@ -16,7 +16,7 @@ from tests.pretraining import Stage, World
 
 def longer(stage: Stage, room: int, *, more: int = 0) -> int:
     """Passages of more word pieces than `room`, counted one by one; more: pieces that stand before each text."""
-    corpus = stage.material.corpus
+    corpus = stage.data.corpus
     return sum(len(corpus.text(row).ids) + more > room for row in range(len(corpus)))
 
 
@@ -33,17 +33,17 @@ def longer(stage: Stage, room: int, *, more: int = 0) -> int:
 )
 def test_a_passage_is_cropped_where_no_slot_has_room_for_it(preset: str, changes: list[str], room: int, world: World):
     stage = world.stage(preset, *changes, max_length=12)
-    assert int(cropped(stage.material).sum()) == longer(stage, room)
-    assert 0 < longer(stage, 10) < len(stage.material.corpus)
+    assert int(cropped(stage.data).sum()) == longer(stage, room)
+    assert 0 < longer(stage, 10) < len(stage.data.corpus)
 
 
 @pytest.mark.parametrize(("title", "between"), [("join", 0), ("sep", 1), ("segment", 1)])
 def test_a_title_before_the_text_takes_room(world: World, title: str, between: int):
     stage = world.stage("mlm", f"title={title}", max_length=12)
-    corpus = stage.material.corpus
+    corpus = stage.data.corpus
     (pieces,) = {len(corpus.title(row).ids) for row in range(len(corpus))}
     assert pieces > 0
-    assert int(cropped(stage.material).sum()) == longer(stage, 10, more=pieces + between)
+    assert int(cropped(stage.data).sum()) == longer(stage, 10, more=pieces + between)
     assert longer(stage, 10, more=pieces + between) > longer(stage, 10)
 
 
@@ -51,15 +51,15 @@ def test_the_share_that_lacks_a_text_is_said_once_for_slots_that_lack_it_togethe
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     stage = world.stage("master")
-    corpus, total = stage.material.corpus, len(stage.material.corpus)
+    corpus, total = stage.data.corpus, len(stage.data.corpus)
     without = sum(not corpus.queries(row) for row in range(total))
     last = sum(corpus.following(row) is None for row in range(total))
     assert 0 < without < total
     assert 0 < last < total
     said = []
     monkeypatch.setattr("drtk.pretraining.dataset.log", said.append)
-    assert notice(stage.material) == {}
-    slots = stage.material.composition.slots
+    assert notice(stage.data) == {}
+    slots = stage.data.composition.slots
     (queries,) = [name for name, slot in slots.items() if slot.view[0].startswith("quer")]
     (following,) = [name for name, slot in slots.items() if slot.view[0] == "next"]
     for count, name in ((without, queries), (last, following)):
@@ -75,10 +75,10 @@ def test_of_many_passages_some_are_looked_at(world: World, monkeypatch: pytest.M
     said = []
     monkeypatch.setattr("drtk.pretraining.dataset.log", said.append)
     monkeypatch.setattr("drtk.pretraining.dataset.LOOKED_AT", 9)
-    looked = stage.material.glance(9)
+    looked = stage.data.glance(9)
     missing = sum(not slots["context"].present for slots in looked)
     assert 0 < missing < 9
-    notice(stage.material)
+    notice(stage.data)
     assert f"about {missing / 9:.0%} of the passages have no text for slot 'context'" in said[0]
 
 
@@ -112,7 +112,7 @@ def test_the_counts_of_short_and_cropped_passages_are_in_the_manifest(
     command = ["pretrain", str(path), "--preset", "mlm", "--model", str(world.model), "-o", str(tmp_path / "m")]
     app([*command, "--batch", "6", "--steps", "1", "--max-length", "12"], standalone_mode=False)
     count = longer(world.stage("mlm"), 10)
-    total = len(world.stage("mlm").material.corpus)
+    total = len(world.stage("mlm").data.corpus)
     said = capsys.readouterr().err
     assert said.count("cropped\n") == 1
     assert f"{count} of {total} passages are longer than any slot shows (--max-length 12); they are cropped" in said

@@ -14,9 +14,9 @@ from drtk.models.backbone import Anatomy
 from drtk.pretraining.composition import Composition, Contrast, Recover
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.decoders import READERS
-from drtk.pretraining.example_builder import views_of
+from drtk.pretraining.example_builder import load_views
 from drtk.pretraining.network import recovering
-from drtk.pretraining.parse import composition, with_changes
+from drtk.pretraining.parse import apply_changes, parse_composition
 
 METHODS = Path(__file__).resolve().parents[3] / "docs" / "methods"
 
@@ -136,7 +136,7 @@ EXTRA = {
 
 
 def plan(name: str) -> Composition:
-    return composition(load_preset(name).content, name)
+    return parse_composition(load_preset(name).content, name)
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -187,13 +187,13 @@ def test_all_rows_of_query_as_context_pair_random_passages_of_a_document() -> No
     assert [name for name, example in examples.items() if example == "document"] == ["cocondenser"]
     # the baseline of methods/cotmae.md with a pair for each passage
     changes = ["example=passage", "slots.a.view=passage", "slots.b.spans=random"]
-    paired = composition(with_changes(dict(load_preset("cocondenser").content), changes), "cocondenser")
+    paired = parse_composition(apply_changes(dict(load_preset("cocondenser").content), changes), "cocondenser")
     mixed_plan = plan("qac-cocondenser-mixed")
-    assert (paired.example, views_of(paired, "a")) == (mixed_plan.example, views_of(mixed_plan, "a"))
-    assert views_of(paired, "b") == views_of(mixed_plan, "b")[1:]
+    assert (paired.example, load_views(paired, "a")) == (mixed_plan.example, load_views(mixed_plan, "a"))
+    assert load_views(paired, "b") == load_views(mixed_plan, "b")[1:]
     baselines = {"cotmae": "context", "cocondenser": "b"}
     mixed = {"qac-cotmae-mixed": "context", "qac-cocondenser-mixed": "b"}
-    found = {name: views_of(plan(name), slot)[-1] for name, slot in (baselines | mixed).items()}
+    found = {name: load_views(plan(name), slot)[-1] for name, slot in (baselines | mixed).items()}
     assert {(view.name, view.part) for view in found.values()} == {("pair", "b")}
     spans = {name: view.options["spans"] for name, view in found.items()}
     assert spans.pop("cocondenser") == "distinct"  # one pair for each document: two random passages

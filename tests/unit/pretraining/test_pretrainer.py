@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from drtk.errors import DrtkError
-from drtk.pretraining.network import compared_terms
-from drtk.pretraining.trainer import shares
+from drtk.pretraining.network import compute_batch_terms
+from drtk.pretraining.trainer import check_batch
 from tests.pretraining import Stage, World, planted
 
 EXAMPLES = range(8)
@@ -32,7 +32,7 @@ def test_cached_gradients_are_those_of_the_whole_batch(preset: str, world: World
     stage = world.stage(preset, *CACHED[preset], batch=8).without_dropout()
     if stage.network.projectors:
         stage.redrawn()  # or its vectors would be nearly alike
-    assert shares(replace(stage.material.settings, micro_batch=2), stage.network) == (8, 2)
+    check_batch(replace(stage.data.settings, micro_batch=2), stage.network)
     trainer = stage.trainer(tmp_path)
     loss, whole = stage.step(trainer, EXAMPLES, micro=8)
     largest = max(float(slope.abs().max()) for slope in whole.values())
@@ -73,18 +73,18 @@ def in_one_graph(stage: Stage, trainer, *, micro: int) -> tuple[float, dict[str,
     """Every part under its seed, nothing cached, and the contrast of all vectors at the end."""
     network = stage.network
     network.zero_grad()
-    parts = stage.material.parts(micro)(stage.seen(*EXAMPLES))["parts"]
+    parts = stage.data.collator(micro)(stage.seen(*EXAMPLES))["parts"]
     assert len(parts) == 3
     counts = {name: sum(network.counts(part)[name] for part in parts) for name in network.counts(parts[0])}
     sums, vectors, present = [], [], []
     for number, part in enumerate(parts):
         trainer._seed(number)
-        outcome, found = network(part, counts)
-        sums.append(outcome.terms)
-        vectors.append(found)
-        present.append({name: part[name].present for name in found})
+        output = network(part, counts)
+        sums.append(output.terms)
+        vectors.append(output.vectors)
+        present.append({name: part[name].present for name in output.vectors})
     terms = {name: torch.stack([each[name] for each in sums]).sum() for name in sums[0]}
-    terms |= compared_terms(
+    terms |= compute_batch_terms(
         network.composition,
         {name: torch.cat([each[name] for each in vectors]) for name in vectors[0]},
         {name: torch.cat([each[name] for each in present]) for name in present[0]},
@@ -108,7 +108,7 @@ def test_a_pair_that_has_nothing_to_be_told_from_is_told_once(
     for _ in range(2):
         stage.step(trainer, both[:1], micro=1)
     (told,) = caplog.messages
-    assert f"both texts of {contrast}, and nothing to tell them from: the loss is 0 there" in told
+    assert f"both texts of {contrast}, so there are no negatives and the loss is 0" in told
 
 
 def test_parts_weigh_by_their_tokens(world: World, tmp_path: Path):
@@ -119,7 +119,7 @@ def test_parts_weigh_by_their_tokens(world: World, tmp_path: Path):
     three = next(at for at in numbers if stage.seen(at)[0].slots["passage"].hidden.sum() == 3)
     one = numbers[0]
     assert int(stage.seen(one)[0].slots["passage"].hidden.sum()) == 1
-    inputs = stage.material.parts(1)(stage.seen(three, one))
+    inputs = stage.data.collator(1)(stage.seen(three, one))
     assert len(inputs["parts"]) == 2
     for part in inputs["parts"]:  # so that the head can say the same of all
         part["passage"].clean[part["passage"].hidden] = 10

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from drtk.pretraining.network import Projector
+from drtk.pretraining.encoded_batch import Projector
 
 
 def test_its_size_for_bert_base() -> None:

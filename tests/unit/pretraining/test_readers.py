@@ -15,7 +15,7 @@ from drtk.models.lm_head import LMHead
 from drtk.pretraining.decoders import READERS
 from drtk.pretraining.decoders.causal import CausalReader
 from drtk.pretraining.decoders.transformer import Condenser
-from drtk.pretraining.decoders.two_stream import TwoStream, allowed
+from drtk.pretraining.decoders.transformer import TwoStream, visible_tokens
 from tests.families import FAMILIES, Slot, masked_lm, padded
 
 ABSOLUTE = [family for family in FAMILIES if family != "modernbert"]
@@ -264,9 +264,9 @@ def test_readers_that_need_positions_say_so_by_name(name: str, what: str) -> Non
 
 def test_what_a_row_of_the_two_streams_may_see() -> None:
     # All drawn visible; three tokens and one of padding: position 0, and neither itself nor padding.
-    seen = allowed(torch.ones(1, 4, 4, dtype=torch.bool), torch.tensor([[1, 1, 1, 0]]))[0].int().tolist()
+    seen = visible_tokens(torch.ones(1, 4, 4, dtype=torch.bool), torch.tensor([[1, 1, 1, 0]]))[0].int().tolist()
     assert seen == [[1, 1, 1, 0], [1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 1, 0]]
-    nothing = allowed(torch.zeros(1, 3, 3, dtype=torch.bool), torch.ones(1, 3))[0].int().tolist()
+    nothing = visible_tokens(torch.zeros(1, 3, 3, dtype=torch.bool), torch.ones(1, 3))[0].int().tolist()
     assert nothing == [[1, 0, 0], [1, 0, 0], [1, 0, 0]]
 
 

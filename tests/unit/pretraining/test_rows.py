@@ -11,22 +11,22 @@ import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
 from drtk.config import load_preset, preset_names
-from drtk.pretraining.dataset import Seen
-from drtk.pretraining.example_builder import Slotted
+from drtk.pretraining.batch import Example
+from drtk.pretraining.example_builder import SlotExample
 from tests.pretraining import Stage, World
 
 PRESETS = [name for name in preset_names() if load_preset(name).command == "pretrain"]
 
 
-def equal(one: Slotted, two: Slotted) -> bool:
+def equal(one: SlotExample, two: SlotExample) -> bool:
     return all((a is None and b is None) or np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-def by_key(seen: Iterable[Seen]) -> dict[tuple, Seen]:
+def by_key(seen: Iterable[Example]) -> dict[tuple, Example]:
     return {each.key: each for each in seen}
 
 
-def all_of(stage: Stage) -> list[Seen]:
+def all_of(stage: Stage) -> list[Example]:
     return [stage.rows[number] for number in range(len(stage.rows))]
 
 
@@ -55,7 +55,7 @@ def test_another_epoch_and_another_seed_mask_otherwise(world: World):
     assert masks_apart(rows, other, 0, 0)
 
 
-def masks_apart(some: list[Seen], others: list[Seen], epoch: int, other: int) -> bool:
+def masks_apart(some: list[Example], others: list[Example], epoch: int, other: int) -> bool:
     """Whether examples that occur in both are read otherwise, most of them."""
     one = {each.key[2]: each for each in some if each.key[1] == epoch}
     two = {each.key[2]: each for each in others if each.key[1] == other}
@@ -82,7 +82,7 @@ def test_workers_make_the_batches_that_one_process_makes(world: World):
             stage.rows,
             batch_size=4,
             sampler=SequentialSampler(stage.rows),
-            collate_fn=stage.material.parts(4),
+            collate_fn=stage.data.collator(4),
             num_workers=workers,
             multiprocessing_context="fork" if workers else None,
         )
@@ -102,8 +102,8 @@ def test_workers_make_the_batches_that_one_process_makes(world: World):
 def test_who_sees_whom_does_not_depend_on_the_part(world: World):
     stage = world.stage("retromae", batch=8)
     seen = stage.seen(*range(8))
-    whole = stage.material.parts(8).batch(seen)["decoder"]
-    alone = stage.material.parts(1).batch(seen[3:4])["decoder"]
+    whole = stage.data.collator(8).collate(seen)["decoder"]
+    alone = stage.data.collator(1).collate(seen[3:4])["decoder"]
     size = int(alone.attention.sum())
     assert whole.visible is not None
     assert alone.visible is not None

@@ -10,8 +10,8 @@ import pytest
 
 from drtk.config import load_preset
 from drtk.errors import MismatchError, UsageError
-from drtk.pretraining.example_builder import SlotBuilder, Slotted, fields_of, frame_of
-from drtk.pretraining.parse import composition, with_changes
+from drtk.pretraining.example_builder import ExampleBuilder, SlotExample, fields_of, SpecialTokens
+from drtk.pretraining.parse import apply_changes, parse_composition
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.tokenizers import load_tokenizer
 from tests.enriched import enriched_corpus
@@ -29,9 +29,9 @@ class Shelf:
         self.tokenizer = load_tokenizer(self.model)
 
     def __call__(self, preset: str, *changes: str, seed: int = 1, max_length: int = 32) -> Any:
-        plan = composition(with_changes(load_preset(preset).content, changes), preset)
+        plan = parse_composition(apply_changes(load_preset(preset).content, changes), preset)
         corpus = TokenCorpus.open(self.corpus_file, self.model, wants=fields_of(plan))
-        return SlotBuilder(plan, corpus, frame_of(self.tokenizer), ids=corpus.id, max_length=max_length, seed=seed)
+        return ExampleBuilder(plan, corpus, SpecialTokens.of(self.tokenizer), ids=corpus.id, max_length=max_length, seed=seed)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     return Shelf(tmp_path_factory.mktemp("shelf"))
 
 
-def kind_of(slot: Slotted, whole: int) -> str:
+def kind_of(slot: SlotExample, whole: int) -> str:
     """Which edit was made of a text of `whole` tokens."""
     if slot.edited is None:
         return "replaced"

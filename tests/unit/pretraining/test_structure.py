@@ -12,7 +12,7 @@ from torch import Tensor
 from drtk.config import load_preset, preset_names
 from drtk.pretraining.batch import Batch, SlotBatch
 from drtk.pretraining.composition import Recover
-from drtk.pretraining.network import Views
+from drtk.pretraining.encoded_batch import EncodedBatch
 from tests.pretraining import Stage, World, gradients
 
 PRESETS = [name for name in preset_names() if load_preset(name).command == "pretrain"]
@@ -55,11 +55,11 @@ def wanted_of(stage: Stage, term: str) -> Recover:
     return found
 
 
-def without_gradient(stage: Stage, term: str, views: Views) -> None:
+def without_gradient(stage: Stage, term: str, views: EncodedBatch) -> None:
     """Cut the vectors that a term looks through off from the encoder."""
     wanted = wanted_of(stage, term)
     for name in wanted.source:
-        views.given(name, vector=views.vector(name).detach())
+        views._vectors[name] = views.vector(name).detach()
     if not wanted.source:  # condenser looks at the slot's own last state
         for name in wanted.slot:
             states = views.states(name)

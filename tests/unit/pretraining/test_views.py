@@ -12,7 +12,7 @@ import pytest
 
 from drtk.errors import MismatchError, UsageError
 from drtk.pretraining.views import VIEWS
-from drtk.pretraining.views.base import cropped, joined, piece, wanted_fields
+from drtk.pretraining.views.base import crop_text, fields_needed, join_texts, slice_text
 from drtk.text.rng import generator
 from drtk.text.token_building import FIELDS
 from drtk.text.token_dataset import Text, TokenCorpus
@@ -80,7 +80,7 @@ def numbered(*words: int, weights: list[float] | None = None) -> Text:
 
 
 def test_a_piece_of_a_text_takes_its_weights_along_and_numbers_its_words_from_0():
-    found = piece(numbered(0, 1, 1, 2, -1, 3, weights=[0, 1, 2, 3, 4, 5]), 2, 6)
+    found = slice_text(numbered(0, 1, 1, 2, -1, 3, weights=[0, 1, 2, 3, 4, 5]), 2, 6)
     assert found.ids.tolist() == [12, 13, 14, 15]
     assert found.words.tolist() == [0, 1, -1, 2]
     assert found.weights is not None
@@ -88,25 +88,25 @@ def test_a_piece_of_a_text_takes_its_weights_along_and_numbers_its_words_from_0(
 
 
 def test_joined_texts_number_their_words_on_and_a_separator_is_in_none():
-    found = joined(
+    found = join_texts(
         [numbered(0, 0, 1, weights=[1, 2, 3]), numbered(0, 1, weights=[4, 5]), numbered(0, weights=[6])], SEP
     )
     assert found.ids.tolist() == [10, 11, 12, SEP, 10, 11, SEP, 10]
     assert found.words.tolist() == [0, 0, 1, -1, 2, 3, -1, 4]
     assert found.weights is not None
     assert found.weights.tolist() == [1, 2, 3, 0, 4, 5, 0, 6]
-    assert joined([numbered(0, weights=[1]), numbered(0)]).weights is None
-    assert joined([numbered(0, 1), numbered(0)]).words.tolist() == [0, 1, 2]
-    assert joined([]).ids.tolist() == []
+    assert join_texts([numbered(0, weights=[1]), numbered(0)]).weights is None
+    assert join_texts([numbered(0, 1), numbered(0)]).words.tolist() == [0, 1, 2]
+    assert join_texts([]).ids.tolist() == []
 
 
 def test_a_random_crop_may_begin_anywhere_and_a_text_that_fits_is_left_alone():
     text = numbered(*range(6))
-    begins = Counter(int(cropped(text, 4, "random", rng=generator(seed)).ids[0]) - 10 for seed in range(600))
+    begins = Counter(int(crop_text(text, 4, "random", rng=generator(seed)).ids[0]) - 10 for seed in range(600))
     assert set(begins) == {0, 1, 2}
     assert all(abs(count - 200) < 60 for count in begins.values())  # 5 standard deviations: 5 * sqrt(600 * 2/9) = 58
-    assert cropped(text, 4, "head", rng=generator(1)).ids.tolist() == [10, 11, 12, 13]
-    assert cropped(text, 6, "random", rng=generator(1)) is text
+    assert crop_text(text, 4, "head", rng=generator(1)).ids.tolist() == [10, 11, 12, 13]
+    assert crop_text(text, 6, "random", rng=generator(1)) is text
 
 
 # the passage itself

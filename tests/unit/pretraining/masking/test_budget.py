@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from drtk.pretraining.masking.base import fitting, mask_budget
+from drtk.pretraining.masking.strategies import fill_budget, mask_budget
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_the_budget_is_a_rounded_share_and_at_least_one(rate: float, count: int,
 
 
 def taken(order: list[int], sizes: list[int], budget: int) -> list[int]:
-    return np.flatnonzero(fitting(np.array(order, dtype=int), np.array(sizes, dtype=int), budget)).tolist()
+    return np.flatnonzero(fill_budget(np.array(order, dtype=int), np.array(sizes, dtype=int), budget)).tolist()
 
 
 @pytest.mark.parametrize(

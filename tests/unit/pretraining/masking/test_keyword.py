@@ -1,4 +1,4 @@
-"""Words are drawn in proportion to their weight until the budget is covered (methods: section 4.4)."""
+"""Words are order_by_weight in proportion to their weight until the budget is covered (methods: section 4.4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from drtk.pretraining.masking.strategies import drawn, keyword
+from drtk.pretraining.masking.strategies import order_by_weight, keyword
 from drtk.text.rng import generator
 from tests.unit.pretraining.masking.texts import places, text_of
 
@@ -48,7 +48,7 @@ def test_a_word_weighs_once_however_many_pieces_it_has() -> None:
 
 def test_words_without_a_weight_come_last_as_chance_has_it() -> None:
     weights, rng = np.array([0.0, 1e-30, 0.0, 5.0]), generator("last")
-    orders = [drawn(weights, rng=rng).tolist() for _ in range(2000)]
+    orders = [order_by_weight(weights, rng=rng).tolist() for _ in range(2000)]
     assert all(set(order[:2]) == {1, 3} for order in orders)
     assert np.mean([order[2] == 0 for order in orders]) == pytest.approx(0.5, abs=0.05)  # deviation .011
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from drtk.pretraining.masking.base import Other, Strategy
+from drtk.pretraining.masking.strategies import Other, Strategy
 from drtk.pretraining.masking.strategies import complement, extension, extra_rate, whole_words
 from drtk.text.rng import generator
 from tests.unit.pretraining.masking.texts import places, text_of

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drtk.pretraining.masking.strategies import largest_first, rom, scaled
+from drtk.pretraining.masking.strategies import largest_first, rom, scale_weights
 from drtk.text.rng import generator
 from tests.unit.pretraining.masking.texts import places, text_of, told
 
@@ -101,12 +101,12 @@ def test_weights_of_another_length_are_refused() -> None:
 
 def test_weights_are_scaled_by_maximum_span_or_sum() -> None:
     weights = np.array([1.0, 3.0, 2.0, 2.0])
-    assert scaled(weights, "max").tolist() == pytest.approx([1 / 3, 1, 2 / 3, 2 / 3])
-    assert scaled(weights, "minmax").tolist() == pytest.approx([0, 1, 0.5, 0.5])
-    assert scaled(weights, "sum").tolist() == pytest.approx([1 / 8, 3 / 8, 1 / 4, 1 / 4])
+    assert scale_weights(weights, "max").tolist() == pytest.approx([1 / 3, 1, 2 / 3, 2 / 3])
+    assert scale_weights(weights, "minmax").tolist() == pytest.approx([0, 1, 0.5, 0.5])
+    assert scale_weights(weights, "sum").tolist() == pytest.approx([1 / 8, 3 / 8, 1 / 4, 1 / 4])
 
 
 @pytest.mark.parametrize("how", ["max", "minmax", "sum"])
 def test_weights_that_are_all_alike_or_none_are_no_division_by_zero(how: str) -> None:
-    assert scaled(np.zeros(3), how).tolist() == [0, 0, 0]  # type: ignore[arg-type]
-    assert scaled(np.zeros(0), how).tolist() == []  # type: ignore[arg-type]
+    assert scale_weights(np.zeros(3), how).tolist() == [0, 0, 0]  # type: ignore[arg-type]
+    assert scale_weights(np.zeros(0), how).tolist() == []  # type: ignore[arg-type]
