@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from drtk.config import load_preset
 from drtk.pretraining.assembly import build_network
 from drtk.pretraining.batch import Batch, Example, SlotBatch
+from drtk.pretraining.composition import Composition
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.dataset import PretrainingData
-from drtk.pretraining.example_builder import fields_of
 from drtk.pretraining.encoded_batch import EncodedBatch
+from drtk.pretraining.example_builder import fields_of
 from drtk.pretraining.network import Network, compute_batch_terms
 from drtk.pretraining.parse import apply_changes, parse_composition
 from drtk.pretraining.trainer import Pretrainer
@@ -84,8 +85,11 @@ class World:
     def stage(self, preset: str, *changes: str, drop: Sequence[str] = (), seed: int = 7, **settings: Any) -> Stage:
         """A preset put together, with the rows it would train on."""
         plan = parse_composition(self.content(preset, *changes), preset)
-        plan = plan.without(drop) if drop else plan
-        network, tokenizer = build_network(plan, self.model, seed=1, place=preset)
+        return self.stage_of(plan.without(drop) if drop else plan, seed=seed, **settings)
+
+    def stage_of(self, plan: Composition, *, seed: int = 7, **settings: Any) -> Stage:
+        """A composition put together, with the rows it would train on."""
+        network, tokenizer = build_network(plan, self.model, seed=1)
         corpus = TokenCorpus.open(str(self.corpus), str(self.model), wants=fields_of(plan))
         chosen = PretrainSettings(**{"max_length": MAX_LENGTH, "batch": 6, "steps": 4} | settings)
         return Stage(network.eval(), tokenizer, PretrainingData(corpus, plan, chosen, tokenizer, seed))

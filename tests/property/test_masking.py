@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from drtk.pretraining.corruption import Vocabulary, corrupt_tokens, delete_tokens, insert_masks
 from drtk.pretraining.masking import MASKING
-from drtk.pretraining.masking.strategies import Other, group_words, mask_budget
-from drtk.pretraining.masking.strategies import extra_rate, whole_words
+from drtk.pretraining.masking.strategies import Other, extra_rate, group_words, mask_budget, whole_words
 from drtk.text.rng import generator
 from drtk.text.token_dataset import Text
 
@@ -98,7 +97,9 @@ def test_whole_words_never_exceed_the_budget_and_leave_no_room_for_another(text,
         left = budget - hidden.sum()
         assert left >= 0
         visible = (
-            sizes[~np.logical_or.reduceat(hidden[text.words >= 0], group_words(text.words).begins)] if len(sizes) else []
+            sizes[~np.logical_or.reduceat(hidden[text.words >= 0], group_words(text.words).begins)]
+            if len(sizes)
+            else []
         )
         assert all(size > left for size in visible)
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from drtk.pretraining.corruption import Vocabulary, corrupt_tokens, delete_tokens, insert_masks, insert_masks_at, delete_tokens_at
+from drtk.pretraining.corruption import (
+    Vocabulary,
+    corrupt_tokens,
+    delete_tokens,
+    delete_tokens_at,
+    insert_masks,
+    insert_masks_at,
+)
 from drtk.text.rng import generator
 from drtk.text.token_dataset import Text
 
@@ -154,5 +161,8 @@ def test_a_text_too_short_for_its_share_stays_as_it_is() -> None:
 
 def test_a_text_of_special_tokens_alone_is_left_alone() -> None:
     empty = framed()
-    for found in (insert_masks(empty, 0.5, rng=generator(1), vocabulary=VOCABULARY), delete_tokens(empty, 0.5, rng=generator(1))):
+    for found in (
+        insert_masks(empty, 0.5, rng=generator(1), vocabulary=VOCABULARY),
+        delete_tokens(empty, 0.5, rng=generator(1)),
+    ):
         assert (found.ids.tolist(), found.edited.tolist(), found.words.tolist()) == ([CLS, SEP], [0, 0], [-1, -1])

@@ -141,7 +141,7 @@ def compared(preset: str, world: World, *changes: str, **vectors: Tensor) -> flo
     """The contrast of a shipped preset on vectors of one's own."""
     plan = parse_composition(world.content(preset, *changes), preset)
     (wanted,) = [each for each in plan.objectives if each.name == "contrast"]
-    names = dict(zip(vectors, plan.slots_of(wanted), strict=True))
+    names = dict(zip(vectors, wanted.vectors_of, strict=True))
     present = {names[side]: torch.ones(len(rows), dtype=torch.bool) for side, rows in vectors.items()}
     key = f"{wanted.projector}({{}})" if wanted.projector else "{}"
     return compute_batch_terms(plan, {key.format(names[side]): rows for side, rows in vectors.items()}, present)[
@@ -318,7 +318,7 @@ def test_a_causal_decoder_forgets_what_is_three_tokens_back(world: World):
     reader = stage.network.recoveries["context"].reader
     with torch.no_grad():
         vector = stage.views(batch).vector("passage")
-        one, two = (reader(stage.views(each).view("context"), vector)[0] for each in (batch, other))
+        one, two = (reader(stage.views(each).decoder_input("context"), vector)[0] for each in (batch, other))
     changed = (one - two).abs().amax(dim=1) > 1e-6
     assert changed.nonzero()[:, 0].tolist() == [2, 3, 4]
 

@@ -1,4 +1,4 @@
-"""A generator's proposals: where they stand, how they are drawn, and what they leave alone."""
+"""The proposals of a generator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from drtk.errors import MismatchError
 from drtk.losses.language import token_losses_sum
 from drtk.models.lm_head import LMHead
-from drtk.pretraining.token_generator import Generator, drawn
+from drtk.pretraining.token_generator import Generator, sample
 from tests.families import FAMILIES, masked_lm, padded, saved_masked_lm
 from tests.tiny import tiny_model
 
@@ -55,14 +55,14 @@ def test_a_draw_is_the_token_whose_stretch_of_the_unit_interval_holds_the_number
     # p = .5 .2 0 .3, so ids stand at [0, .5), [.5, .7), nowhere and [.7, 1)
     scores = torch.tensor([0.5, 0.2, 0.0, 0.3]).log().repeat(8, 1)
     draws = torch.tensor([0.0, 0.49, 0.51, 0.69, 0.71, 0.99, 1.0, 0.2])
-    assert drawn(scores, draws).tolist() == [0, 0, 1, 1, 3, 3, 3, 0]
+    assert sample(scores, draws).tolist() == [0, 0, 1, 1, 3, 3, 3, 0]
 
 
 def test_draws_follow_the_softmax() -> None:
     # 100,000 draws at evenly spaced numbers: the share of each id is its probability to 1e-5
     scores = torch.randn(7, generator=torch.Generator().manual_seed(2))
     draws = (torch.arange(100_000) + 0.5) / 100_000
-    share = torch.bincount(drawn(scores.expand(100_000, 7), draws), minlength=7) / 100_000
+    share = torch.bincount(sample(scores.expand(100_000, 7), draws), minlength=7) / 100_000
     torch.testing.assert_close(share, scores.softmax(dim=0), atol=2e-5, rtol=0)
 
 
@@ -93,39 +93,6 @@ def test_a_sample_is_the_inverse_of_the_cumulative_softmax_of_the_models_scores(
     for row, place in HIDDEN.nonzero().tolist():
         expected = int((steps[row, place] <= numbers[row, place]).sum())
         assert int(found[row, place]) == expected
-
-
-def test_many_places_are_scored_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = masked_lm("bert")
-    ids, attention = padded(model, lengths=(9,) * 8)
-    generator, hidden, numbers = frozen(model), torch.ones(8, 9).bool(), noise(8, 9)
-    whole = generator.fill(ids, attention, hidden, decode="sample", scope="masked", noise=numbers)
-    monkeypatch.setattr("drtk.pretraining.token_generator._CHUNK_VALUES", 5 * 97)
-    sizes: list[int] = []
-    monkeypatch.setattr(
-        "drtk.pretraining.token_generator.drawn",
-        lambda scores, draws: sizes.append(len(scores)) or drawn(scores, draws),
-    )
-    torch.testing.assert_close(
-        generator.fill(ids, attention, hidden, decode="sample", scope="masked", noise=numbers), whole
-    )
-    assert sizes == [5] * 14 + [2]  # 72 places
-
-
-def test_nothing_hidden_changes_nothing() -> None:
-    model = masked_lm("bert")
-    ids, attention = padded(model)
-    nothing = torch.zeros_like(HIDDEN)
-    found = frozen(model).fill(ids, attention, nothing, decode="sample", scope="masked", noise=noise(*ids.shape))
-    assert torch.equal(found, ids)
-    assert found is not ids
-
-
-def test_sampling_without_numbers_is_refused() -> None:
-    model = masked_lm("bert")
-    ids, attention = padded(model)
-    with pytest.raises(ValueError, match="sampling needs noise"):
-        frozen(model).fill(ids, attention, HIDDEN, decode="sample", scope="masked")
 
 
 def test_a_frozen_generator_has_no_dropout_and_no_gradient_whatever_the_mode() -> None:
