@@ -30,12 +30,11 @@ from drtk.models.cross_encoder import save_crossencoder, start_crossencoder
 from drtk.models.generator_input import text_of
 from drtk.records import Passage
 from drtk.retrieval.rerank import Rerank, candidates
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import Intake
 from drtk.runtime.manifest import versions
 from drtk.runtime.progress import set_verbosity
-from drtk.runtime.runners import run_filter
+from drtk.runtime.runners import RunnerSettings, run_filter
 
 
 class Task:

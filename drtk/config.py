@@ -16,38 +16,40 @@ from drtk.errors import DrtkError, UsageError
 
 Settings = TypeVar("Settings")
 
-By = Literal["passage", "source"]  # what is scored
+By = Literal["passage", "source"]  # the unit that is scored
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
-    """When a knob does nothing: where each knob, or other option of the command, of `when` has one of its values.
+class NoEffect:
+    """Condition under which an option does nothing: each field of `when` has one of the listed values.
 
-    told: what the knob is for
+    `reason` completes the error: "--aux-rate goes with --aux diffcse".
     """
 
-    told: str
+    reason: str
     when: Mapping[str, tuple[Any, ...]]
 
 
 MAX_INTEGER = (1 << 63) - 1  # largest that JSON writers, numpy and itertools accept
 
 
-def knob(
+def option(
     default: Any,
     help: str,
     *,
     at_least: float | None = None,
     at_most: float | None = None,
     flag: str | None = None,
-    instead_of: str | None = None,
-    idle: tuple[Idle, ...] = (),
+    replaces: str | None = None,
+    no_effect: tuple[NoEffect, ...] = (),
     one_word: bool = False,
 ) -> Any:
-    """A dataclass field that is also an option: default, help, bounds, and (where it differs from the name) its flag.
+    """Declare a dataclass field that is also a command-line option.
 
-    instead_of: the knob that says the same in another way: one of the two is given, and takes a preset's other away
-    idle: when it does nothing, so that whoever gives it is mistaken; a preset may hold figures of what an option adds
+    at_least, at_most: inclusive bounds of a number
+    flag: the option's name, if it is not the field's
+    replaces: a field that sets the same quantity in another way; giving either discards a preset's value of the other
+    no_effect: conditions under which giving the option is an error; a preset may set it all the same
     one_word: reject a text that is empty or contains white space or control characters
     """
     metadata = {
@@ -55,11 +57,21 @@ def knob(
         "at_least": at_least,
         "at_most": at_most,
         "flag": flag,
-        "instead_of": instead_of,
-        "idle": idle,
+        "replaces": replaces,
+        "no_effect": no_effect,
         "one_word": one_word,
     }
     return field(default=default, metadata=metadata)
+
+
+Idle = NoEffect  # former name, until all packages use the new one
+
+
+def knob(
+    default: Any, help: str, *, idle: tuple[NoEffect, ...] = (), instead_of: str | None = None, **rest: Any
+) -> Any:
+    """Call `option` by its former name."""
+    return option(default, help, no_effect=idle, replaces=instead_of, **rest)
 
 
 def merge(
@@ -68,13 +80,14 @@ def merge(
     given: Mapping[str, Any],
     *,
     preset_name: str = "preset",
-    beside: Mapping[str, Any] | None = None,
+    others: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Settings from default < preset < option; None in `given` means "not given".
+    """Return the settings that result from defaults, overridden by a preset, overridden by the options given.
 
-    beside: the command's other options, by which a knob may be idle; one that is not among them makes none so
-    Raises UsageError for a name the class does not declare, a value of another type, one out of its bounds, two values of
-    which one stands instead of the other, or an option that does nothing beside the others.
+    given: values of options; None means that the option was not given
+    others: the command's options outside `settings`, which conditions of `no_effect` may name
+    Raises UsageError for an unknown name, a value of a wrong type or out of bounds, two options of which one replaces
+    the other, and an option without effect.
     """
     declared = {item.name: item for item in fields(settings)}  # type: ignore[arg-type]
     unknown = [name for name in preset if name not in declared]
@@ -83,65 +96,61 @@ def merge(
     chosen = {name: value for name, value in given.items() if value is not None}
     values = dict(preset)
     for name, item in declared.items():
-        if (other := item.metadata.get("instead_of")) is not None:
+        if (other := item.metadata.get("replaces")) is not None:
             pair = {name, other}
             for place, held in (("", chosen), (f"{preset_name}: ", preset)):
                 if pair <= held.keys():
-                    raise UsageError(
-                        f"{place}{_flag(name, item.metadata)} and {_flag(other, declared[other].metadata)}: choose one"
-                    )
+                    raise UsageError(f"{place}{_flag(item)} and {_flag(declared[other])}: choose one")
             if pair & chosen.keys():
                 values = {key: value for key, value in values.items() if key not in pair}
     values.update(chosen)
     hints = get_type_hints(settings)
     for name, value in values.items():
         try:
-            values[name] = _checked(name, value, hints[name], declared[name].metadata)
+            values[name] = _check_value(value, plain_type(hints[name]), declared[name])
         except UsageError as error:
             raise error if name in chosen else UsageError(f"{preset_name}: {error}") from None
-    made = settings(**values)
-    known = {**(beside or {}), **{name: getattr(made, name) for name in declared}}
+    merged = settings(**values)
+    known = {**(others or {}), **{name: getattr(merged, name) for name in declared}}
     for name, value in chosen.items():
-        for idle in declared[name].metadata.get("idle", ()):
-            if value is not False and all(other in known and known[other] in held for other, held in idle.when.items()):
-                raise UsageError(f"{_flag(name, declared[name].metadata)} {idle.told}")
-    return made
+        for rule in declared[name].metadata.get("no_effect", ()):
+            if value is not False and all(key in known and known[key] in idle for key, idle in rule.when.items()):
+                raise UsageError(f"{_flag(declared[name])} {rule.reason}")
+    return merged
 
 
-def _flag(name: str, metadata: Mapping[str, Any]) -> str:
-    return metadata.get("flag") or "--" + name.replace("_", "-")
+def _flag(item: Any) -> str:
+    return item.metadata.get("flag") or "--" + item.name.replace("_", "-")
 
 
-def _checked(name: str, value: Any, kind: Any, metadata: Mapping[str, Any]) -> Any:
-    flag = _flag(name, metadata)
+def _check_value(value: Any, kind: Any, item: Any) -> Any:
     if value is None:
         return value
-    plain = plain_type(kind)
-    if get_origin(plain) is tuple:
+    if get_origin(kind) is tuple:
         if not isinstance(value, (list, tuple)):
-            raise UsageError(f"{flag}: expected a list, found {value!r}")
-        return tuple(_item(flag, item, get_args(plain)[0], metadata) for item in value)
-    return _item(flag, value, plain, metadata)
+            raise UsageError(f"{_flag(item)}: expected a list, got {value!r}")
+        return tuple(_check_item(each, get_args(kind)[0], item) for each in value)
+    return _check_item(value, kind, item)
 
 
-def _item(flag: str, value: Any, plain: Any, metadata: Mapping[str, Any]) -> Any:
-    if get_origin(plain) is Literal:
-        if value not in get_args(plain):
-            raise UsageError(f"{flag}: '{value}' is not one of {', '.join(map(str, get_args(plain)))}")
+def _check_item(value: Any, kind: Any, item: Any) -> Any:
+    flag, low, high = _flag(item), item.metadata.get("at_least"), item.metadata.get("at_most")
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise UsageError(f"{flag}: '{value}' is not one of {', '.join(map(str, get_args(kind)))}")
         return value
-    if plain is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
-    if not isinstance(value, get_origin(plain) or plain) or (isinstance(value, bool) and plain is not bool):
-        raise UsageError(f"{flag}: expected {plain.__name__}, found {value!r}")
+    if not isinstance(value, get_origin(kind) or kind) or (isinstance(value, bool) and kind is not bool):
+        raise UsageError(f"{flag}: expected {kind.__name__}, got {value!r}")
     check_integer(flag, value)
-    low, high = metadata.get("at_least"), metadata.get("at_most")
     if isinstance(value, float) and isnan(value):
         raise UsageError(f"{flag}: is not a number")
     if low is not None and value < low:
         raise UsageError(f"{flag}: must be at least {low}, is {value}")
     if high is not None and value > high:
         raise UsageError(f"{flag}: must be at most {high}, is {value}")
-    if metadata.get("one_word"):
+    if item.metadata.get("one_word"):
         check_word(flag, value)
     return value
 
@@ -159,25 +168,25 @@ def check_integer(flag: str, value: Any) -> None:
 
 
 def plain_type(kind: Any) -> Any:
-    """The type of a knob without `| None`."""
+    """Return a field's type without `| None`."""
     if get_origin(kind) is Union or type(kind).__name__ == "UnionType":
         return next(part for part in get_args(kind) if part is not type(None))
     return kind
 
 
 def default_of(item: Any) -> Any:
-    """The default of a dataclass field."""
+    """Return the default of a dataclass field; None without one."""
     return None if item.default is MISSING else item.default
 
 
 def to_dict(settings: Any) -> dict[str, Any]:
-    """Plain values of a settings object, as `meta.json` stores them."""
+    """Return the values of a settings object as plain data, as `meta.json` stores them."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A published recipe: the command it is for, one line about it, its settings, its file's text, and all it holds."""
+    """A published recipe: its command, summary, settings, and the text and parsed content of its file."""
 
     name: str
     command: str
@@ -187,22 +196,22 @@ class Preset:
     content: dict[str, Any] = field(default_factory=dict)
 
     def check_flat(self) -> None:
-        """Raise UsageError for a key outside [settings], which is read of no preset but those that say what is learnt."""
+        """Raise UsageError for a key outside [settings]; only presets of `pretrain` have other tables."""
         for key in self.content:
             if key not in ("command", "summary", "settings"):
                 raise UsageError(f"{self.name}: '{key}' is not read where it stands; settings go under [settings]")
 
 
 def preset_names() -> list[str]:
-    """Names of the shipped presets, sorted."""
+    """Return the names of the shipped presets, sorted."""
     folder = resources.files("drtk") / "presets"
     return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
 
 
 def load_preset(name: str) -> Preset:
-    """A shipped preset by name, or a TOML file of the user's by path.
+    """Return a shipped preset by name, or a user's preset by the path of its TOML file.
 
-    Raises UsageError for an unknown name, DrtkError for a file that is not TOML, lacks `command` or has no table of settings.
+    Raises UsageError for an unknown name, DrtkError for a file that is not TOML or lacks `command` or `settings`.
     """
     if name.endswith(".toml"):
         try:

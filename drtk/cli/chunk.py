@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Output, Source, with_settings
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.runners import RunnerSettings
 from drtk.text.config import ChunkSettings
 
 

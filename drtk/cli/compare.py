@@ -60,9 +60,10 @@ def compare(
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.jsonl import read_queries
     from drtk.evaluation.compare import compared, moves
-    from drtk.evaluation.compare_page import MARK, comparison_page
+    from drtk.evaluation.compare_page import comparison_page
     from drtk.evaluation.compare_text import comparison_lines
     from drtk.retrieval.snippets import matched_stems, snippet
+    from drtk.runtime.pages import MARK
 
     found = compared(runs, qrels, corpus, settings, job.intake, answers=answers)
     texts: dict[str, str] = {}
@@ -83,5 +84,5 @@ def compare(
 
     moved = moves(found, texts=texts, show=show)
     lines = comparison_page(found, moved) if settings.format == "html" else comparison_lines(found, moved)
-    job.told = False
+    job.log_summary = False
     job.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")

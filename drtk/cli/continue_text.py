@@ -9,8 +9,8 @@ import typer
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, Seed, Source, with_settings
 from drtk.models.config import ContinuationSettings
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.runners import RunnerSettings
 
 WINDOW = 256  # passages between two places to go on from: each takes long
 

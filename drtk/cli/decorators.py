@@ -16,7 +16,7 @@ from drtk.errors import DrtkError, OutputClosed, UsageError
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.inputs import Intake
-from drtk.runtime.manifest import outdated
+from drtk.runtime.manifest import check_keeps_inputs, outdated
 from drtk.runtime.progress import log, set_verbosity
 from drtk.runtime.sharding import WHOLE, parse_part
 from drtk.runtime.streams import STANDARD, check_outputs
@@ -200,7 +200,9 @@ def _common(
         dry_run = given.get("dry_run", False)
         if not output and not dry_run:
             raise UsageError("--output: name what to make")
-        check_outputs({"--output": output} | {f"--{key.replace('_', '-')}": settings.get(key) for key in writes})
+        outputs = {"--output": output} | {f"--{key.replace('_', '-')}": settings.get(key) for key in writes}
+        check_outputs(outputs)
+        check_keeps_inputs(outputs, {key: value for key, value in settings.items() if key not in writes})
         if common["skip_done"] and not dry_run and output == STANDARD:
             raise UsageError("--skip-done needs a named output: -o")
         job = make(name, output, settings, common)

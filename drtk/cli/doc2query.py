@@ -10,8 +10,8 @@ from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, Seed, Source, with_settings
 from drtk.expansion.config import KeepSettings
 from drtk.models.config import GenerationSettings
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.runners import RunnerSettings
 
 WINDOW = 256  # passages between two places to go on from: each takes long
 
@@ -65,7 +65,7 @@ def doc2query(
     from drtk.models.model_folder import locate
 
     title = title_of(keeping.scorer, keeping.scorer_title, sealed=True)
-    job.looked_up = (str(locate(keeping.scorer)),)
+    job.lookups = (str(locate(keeping.scorer)),)
     run_filter(
         passages, job, GenerateAndJudge, generating, keeping, title, device, job.bare,
         running=running, window=WINDOW, revise=None if keeping.keep is None else BestShare(keeping, job.counts),

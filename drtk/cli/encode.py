@@ -11,8 +11,8 @@ from drtk.cli.decorators import folder_maker
 from drtk.cli.options import Device, Folder, Source, with_settings
 from drtk.models.config import EncodeSettings
 from drtk.records import Passage, Query
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.runners import RunnerSettings
 
 
 @with_settings(EncodeSettings)
@@ -38,7 +38,7 @@ def encode(
 
     Reads a corpus (or, with --role query, queries) and makes a folder of embeddings: 00000.npy, 00000.ids, … meta.json.
     """
-    from drtk.data.checks import Seen
+    from drtk.data.checks import EmptyTexts
     from drtk.data.embeddings import ShardWriter
     from drtk.data.jsonl import read_passages, read_queries
     from drtk.errors import MismatchError
@@ -60,15 +60,15 @@ def encode(
     records: Iterable[Passage] | Iterable[Query]
     title = embedder.recipe.title
     if role == "query":
-        records, seen = read_queries(source, intake=job.intake), Seen(lambda query: str(query.text))
+        records, empty_texts = read_queries(source, intake=job.intake), EmptyTexts(lambda query: str(query.text))
     else:
         records = read_passages(source, intake=job.intake, side_files=job.side_files)
-        seen = Seen(lambda passage: text_of(passage, title))
+        empty_texts = EmptyTexts(lambda passage: text_of(passage, title))
     writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.store, model=model)
     unit = "queries" if role == "query" else "passages"
-    encode_records(records, embedder, writer, running=running, part=part, unit=unit, seen=seen)
+    encode_records(records, embedder, writer, running=running, part=part, unit=unit, empty_texts=empty_texts)
     job.counts[unit] = writer.rows
-    seen.warn(name_of(source), unit)
+    empty_texts.warn(name_of(source), unit)
     writer.close()
     job.intake.inputs.append(entry)
     job.finish(

@@ -94,7 +94,7 @@ def eval_(
         lines = _collections(named, qrels, settings, job.intake)
     else:
         lines = _judged(named, qrels, corpus, settings, job.intake)
-    job.told = False
+    job.log_summary = False
     job.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")
 
 

@@ -94,6 +94,6 @@ def eval_sentences(
         with Stream(pairs_out) as stream:
             for line in pairs():
                 stream.write(line)
-    job.told = False
+    job.log_summary = False
     lines = sentence_lines(found, settings.format, digits=settings.digits)
     job.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")

@@ -10,8 +10,8 @@ from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, Seed, Source, with_settings
 from drtk.errors import UsageError
 from drtk.query_expansion.config import ExpansionSettings
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.runners import RunnerSettings
 
 WINDOW = 64  # questions between two places to go on from: each has fifty texts
 
@@ -91,7 +91,7 @@ def _by_model(
     kind = settings.kind or found.kind
     if kind is None:
         raise UsageError(f"--kind: {model} does not say what it writes; name it: answer, sentence, title …")
-    job.looked_up, job.empty = (str(folder),), "no question came in, so nothing is expanded"
+    job.lookups, job.no_input = (str(folder),), "no question came in, so nothing is expanded"
     read = read_queries(source, intake=job.intake)
     draw = settings.outside == "draw"
     questions = questions_to_expand(read, source, seen=found.seen, draw=draw, intake=job.intake)
@@ -117,12 +117,12 @@ def _by_passages(
     from drtk.runtime.runners import run_filter
     from drtk.runtime.sharding import WHOLE
 
-    job.looked_up = (corpus,)
+    job.lookups = (corpus,)
     queries = {query.id: query for query in read_queries(source, intake=job.intake)}
     store = CorpusStore.open(corpus)
     found = found_passages(run, queries=queries, corpus=store, depth=settings.depth, intake=job.intake)
     # Titles, where there are some, are candidates all the same; what the texts lack is told below.
-    job.vain = lambda: None if _candidates(job) else all_textless(job.counts, corpus)
+    job.find_problem = lambda _: None if _candidates(job) else all_textless(job.counts, corpus)
     run_filter(
         found, job, FromPassages, settings.kind, settings, running=running, window=WINDOW, unit="questions", gpu=False
     )

@@ -65,7 +65,7 @@ def fuse(
         for query_id, rankings in window:
             yield from run_lines(query_id, fused(rankings, weights, settings, method, scored=scored), settings.tag)
 
-    job.window, job.empty = WINDOW, "no query came in, so nothing is fused"
+    job.window, job.no_input = WINDOW, "no query came in, so nothing is fused"
     job.run(_counted(together(stream, others), log), write, unit="queries")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, Source, with_settings
 from drtk.expansion.config import KeepSettings
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.runners import RunnerSettings
 
 
 @with_settings(KeepSettings)
@@ -42,6 +42,6 @@ def keep_queries(
     from drtk.models.model_folder import locate
 
     title = title_of(settings.scorer, settings.scorer_title, sealed=True)
-    job.looked_up = (str(locate(settings.scorer)),)
+    job.lookups = (str(locate(settings.scorer)),)
     arguments = (settings, title, device, job.bare)
     run_filter(passages, job, JudgeWritten, *arguments, running=running, revise=revise)

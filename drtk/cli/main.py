@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import signal
 import sys
 import traceback
@@ -62,7 +63,20 @@ def parsing_fault(error: Exception) -> str | None:
     what, value = told.partition(": ")[0], _refused(error)
     if value is not None and what != told:
         told = f"{what}: {value}"
+    told += _format_hint(error, told)
     return told[:1].lower() + told[1:]
+
+
+def _format_hint(error: Exception, problem: str) -> str:
+    """Return a hint at --to if --as was given the name of a format, in a command that has both."""
+    from drtk.data.writers import FORMATS
+
+    options = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
+    found = re.search("'--as': '(.+?)' is not one of", problem)
+    has_to = any("--to" in option.opts for option in options)
+    if found and has_to and any(found[1] in formats for formats in FORMATS.values()):
+        return f"; did you mean --to {found[1]}?"
+    return ""
 
 
 def _refused(error: Exception) -> str | None:

@@ -223,12 +223,12 @@ def mine_negatives(
     )
     mining = set_up(inputs, settings, job, seed=seed)
     job.window = settings.batch if mining.sources.indexes else WINDOW
-    job.empty = "no query came in, so nothing is mined"
+    job.no_input = "no query came in, so nothing is mined"
 
     def textless() -> str | None:
         return all_textless(job.counts.get(LOOKED_INTO, {}), str(corpus))
 
-    job.barren, job.vain = lambda: textless() or none_mined(job.counts), lambda: textless() or mining.id_mismatch()
+    job.find_problem = lambda lines: textless() or (None if lines else none_mined(job.counts)) or mining.id_mismatch()
     with Told(told, report, corpus=corpus, queries=queries) as tell:
         job.run_windows(mining.queries(), lambda windows: tell.windows(mining, windows), unit="queries")
     warn_of_textless(job.counts.get(LOOKED_INTO, {}), str(corpus))

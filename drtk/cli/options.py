@@ -93,7 +93,7 @@ def with_settings(
             elif recipe is not None:
                 raise UsageError("--preset: name a recipe (drtk presets lists them) or a .toml file")
             chosen = {key: None if value == [] else value for key, value in chosen.items()}
-            given[name] = merge(settings, base, chosen, preset_name=f"preset {recipe_name}", beside=given)
+            given[name] = merge(settings, base, chosen, preset_name=f"preset {recipe_name}", others=given)
             return function(*args, **given)
 
         mine = signature_of(function)

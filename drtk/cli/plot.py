@@ -70,7 +70,7 @@ def plot(
     named = named_logs(inputs) if kind == "training" else named_runs(inputs)
     request = Request(named, qrels, pairs, settings, job.intake, encoder)
     data = rendered(picture, picture.numbers(request), settings, format)
-    job.told = False
+    job.log_summary = False
     job.run([kind], lambda _: [data], unit="pictures")
 
 

@@ -9,8 +9,8 @@ import typer
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Corpus, Device, Output, Queries, with_settings
 from drtk.query_expansion.config import ReadSettings
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.runners import RunnerSettings
 
 WINDOW = 32  # questions between two places to go on from: each has a hundred passages
 
@@ -51,7 +51,7 @@ def read(
     from drtk.query_expansion.read import Read, questions_read
     from drtk.runtime.runners import run_filter
 
-    job.looked_up = (corpus, str(locate(model)))
+    job.lookups = (corpus, str(locate(model)))
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}
     found = questions_read(
         source,
@@ -61,8 +61,8 @@ def read(
         order=settings.order,
         intake=job.intake,
     )
-    job.empty = "no question came in, so nothing is answered"
-    job.vain = lambda: all_textless(job.counts, corpus)
+    job.no_input = "no question came in, so nothing is answered"
+    job.find_problem = lambda _: all_textless(job.counts, corpus)
     run_filter(
         found, job, Read, model, tokenizer, settings, device, running=running, window=WINDOW, unit="questions"
     )  # fmt: skip

@@ -14,9 +14,9 @@ from drtk.cli.options import AnotherCorpus, Device, Output, with_settings
 from drtk.config import default_of
 from drtk.data.runs import SCORED
 from drtk.errors import UsageError
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.filter_job import Done, FilterJob
 from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.runners import RunnerSettings
 from drtk.training.config import RerankSettings
 
 if TYPE_CHECKING:
@@ -95,23 +95,23 @@ def _by_pairs(
     from drtk.models.cross_encoder import title_of
     from drtk.models.model_folder import locate
     from drtk.retrieval.rerank import Rerank, candidates, nothing_read, warn_of_unread
-    from drtk.runtime.runners import Recipe, mapped
+    from drtk.runtime.runners import map_windows
 
     corpus, queries = files
     title = title_of(model, settings.title, sealed=True)
-    job.looked_up = (corpus, str(locate(model)))
+    job.lookups = (corpus, str(locate(model)))
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}
     depth = settings.depth or DEPTH
     job.counts[SCORED] = {"depth": depth}
     found = candidates(run, queries=texts, corpus=CorpusStore.open(corpus), depth=depth, title=title, intake=job.intake)
-    recipe = Recipe(Rerank, (model, settings, device, settings.logits, settings.tag, vectors is not None))
+    arguments = (model, settings, device, settings.logits, settings.tag, vectors is not None)
     beside = None if vectors is None else _Beside(vectors, model, settings.store, job)
     job.window = WINDOW if beside is None else WINDOW_WITH_VECTORS
 
-    job.vain = lambda: nothing_read(job.counts, corpus)
+    job.find_problem = lambda _: nothing_read(job.counts, corpus)
 
     def pump(windows: Iterator[list[Any]]) -> Generator[Done, None, None]:
-        made = mapped(windows, recipe, running)
+        made = map_windows(windows, Rerank, *arguments, running=running)
         return made if beside is None else beside.taken(made)
 
     try:
@@ -158,7 +158,7 @@ def _by_lists(
         raise UsageError(f"--depth {depth}: {model} was trained on lists of {longest}")
     job.counts[SCORED] = {"depth": depth}
     opened = PairVectors(vectors)
-    job.looked_up = (vectors, model)
+    job.lookups = (vectors, model)
     trained = read_manifest_if_any(Path(model)).get("scorer") or {}
     check_same_scorer(model, trained, vectors, opened.scorer)
     found = list_candidates(run, vectors=opened, depth=depth, intake=job.intake)
@@ -172,10 +172,12 @@ def _by_lists(
 def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, made: dict[str, Any]) -> None:
     """Raises MismatchError where vectors are of another cross-encoder than those that a list re-ranker knows."""
     from drtk.errors import MismatchError
+    from drtk.indexing.building import encoder_differences
 
-    if trained.get("digest") and made.get("digest") and trained["digest"] != made["digest"]:
+    if differences := encoder_differences({"encoder": trained}, {"encoder": made}):
         raise MismatchError(
-            f"{vectors}: holds vectors of {made.get('model')}; {model} was trained on those of {trained.get('model')}"
+            f"{vectors}: holds vectors of {made.get('model')}; {model} was trained on those of {trained.get('model')} "
+            f"(different {', '.join(differences)})"
         )
 
 
@@ -216,7 +218,7 @@ class _Beside:
                 yield each.done
         if not self._is_whole:
             self._filter.intake.inputs.remove(self._entry)
-            if self._filter.vain is None or self._filter.vain() is None:
+            if self._filter.find_problem is None or self._filter.find_problem(1) is None:
                 self._finish()
 
     def _finish(self) -> None:

@@ -13,9 +13,9 @@ from drtk.cli.options import Device, Folder, Output, Queries, Seed, with_setting
 from drtk.errors import DrtkError, UsageError
 from drtk.query_expansion.config import ChooseSettings, LabelSettings, QueryRerankerSettings
 from drtk.records import Expansion, Query
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.runners import RunnerSettings
 
 if TYPE_CHECKING:
     from drtk.query_expansion.candidates import Candidates
@@ -57,12 +57,12 @@ def rerank_queries__label(
     texts = FoundTexts(index, corpus=corpus, settings=searching)
     questions = questions_by_id(queries, job.intake)
     job.intake.inputs += texts.inputs
-    job.looked_up = (texts.corpus,)
+    job.lookups = (texts.corpus,)
     job.window = settings.batch
-    job.empty = "no candidate came in, so nothing is labelled"
+    job.no_input = "no candidate came in, so nothing is labelled"
     labelling = Labelling(texts, settings)
     asked = read_asked(source, questions, job.intake, check=AnswerCheck(settings.match))
-    job.vain = lambda: all_textless(job.counts, texts.corpus)
+    job.find_problem = lambda _: all_textless(job.counts, texts.corpus)
     job.run_windows(asked, labelling.pump, unit="candidates")
     warn_of_textless(job.counts, texts.corpus)
     if labelling.searched:
@@ -415,7 +415,7 @@ def _choose(
         *(job.command, "choices", place, job.settings),
         resume=job.resume,
         force=job.force,
-        told=False,
+        log_summary=False,
         intake=job.intake,
     )
     inner.recover()
@@ -424,7 +424,7 @@ def _choose(
         job.intake.inputs += [entry for entry in read_json(manifest)["inputs"] if entry["path"] not in known]
     else:
         settings, models, _, index, corpus = given
-        inner.vain = lambda: all_textless(inner.counts, _corpus(index, corpus))
+        inner.find_problem = lambda _: all_textless(inner.counts, _corpus(index, corpus))
         groups = read_candidates(source, questions, job.intake, check=_check(settings.select, models, index))
         groups = _at_least_one(groups, source)
         run_filter(groups, inner, ChooseQueries, *given, running=running, window=WINDOW, unit="questions")

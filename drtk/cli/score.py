@@ -8,8 +8,8 @@ import typer
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import AnotherCorpus, Corpus, Device, Output, Queries, with_settings
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.runners import RunnerSettings
 from drtk.training.config import ScoreSettings
 
 WINDOW = 16  # examples between two places to go on from: each may have hundreds of passages
@@ -62,7 +62,7 @@ def score(
     warn_if_swapped(corpus, queries)
     check_looked_up(source, corpus, another=another_corpus)
     title = title_of(model, settings.title, sealed=True)
-    job.looked_up = (corpus, str(locate(model)))
+    job.lookups = (corpus, str(locate(model)))
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}
     examples = read_examples(source, intake=job.intake)
     if sample is not None:  # neighbours in a file are often about one thing, so the first ones would not do
@@ -76,7 +76,7 @@ def score(
         title=title,
         intake=job.intake,
     )
-    job.vain = lambda: nothing_read(job.counts, corpus)
+    job.find_problem = lambda _: nothing_read(job.counts, corpus)
     run_filter(
         found, job, Score, model, settings, device, settings.logits, running=running, window=WINDOW, unit="examples"
     )

@@ -449,7 +449,7 @@ def _run(
         job.intake.inputs.append(folder_entry(source))
     else:
         queries, ask = _hinted(read_queries(source, intake=job.intake)), TextQueries(collection, encode)
-        job.looked_up = (encode.place,) if encode is not None and encode.place else ()
+        job.lookups = (encode.place,) if encode is not None and encode.place else ()
 
     def work(window: list[Any]) -> Iterator[bytes]:
         empty = ask.empty

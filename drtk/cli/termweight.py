@@ -11,9 +11,9 @@ from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, Seed, Source, with_settings
 from drtk.expansion.config import WeightingSettings, WeightTrainingSettings
 from drtk.expansion.term_weights import TERM_WEIGHTS
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.runners import RunnerSettings
 from drtk.runtime.sharding import WHOLE
 from drtk.runtime.streams import STANDARD
 

@@ -24,12 +24,10 @@ def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
     from drtk.data.findings import counted
     from drtk.data.validation import validate as validated
     from drtk.data.validation import validate_folder
-    from drtk.runtime.manifest import FOLDER_MANIFEST, UNFINISHED_MANIFEST
     from drtk.runtime.progress import printable
     from drtk.runtime.streams import name_of
 
-    is_folder = any((Path(source) / name).exists() for name in (FOLDER_MANIFEST, UNFINISHED_MANIFEST))
-    findings = validate_folder(source, settings) if is_folder else validated(source, settings)
+    findings = validate_folder(source, settings) if Path(source).is_dir() else validated(source, settings)
     if settings.json:
         print(orjson.dumps(findings.as_row()).decode())
     else:

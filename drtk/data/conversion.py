@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -16,10 +15,9 @@ from drtk.data.writers import FORMATS, TABLES, Format
 from drtk.errors import MismatchError, UsageError
 from drtk.records import Example, Query
 from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.inputs import Intake, spooled
+from drtk.runtime.inputs import Intake
 from drtk.runtime.manifest import inputs_named, is_done
 from drtk.runtime.progress import log
-from drtk.runtime.streams import is_stream
 
 if TYPE_CHECKING:
     from drtk.data.corpus_store import CorpusStore
@@ -45,24 +43,21 @@ def convert(sources: Sequence[str], settings: ConversionSettings, job: FilterJob
             "several inputs are for --as examples, and not for tables, --corpus-out and --queries-out, which read twice"
         )
     sides = _side_jobs(settings, job)
-    if sides or (name in TABLES and any(map(is_stream, (source, *job.side_files)))):
-        holder: AbstractContextManager[str] = spooled(source, job.intake, job.side_files)
-    else:
-        holder = nullcontext(source)
-    with holder:
-        for side, read in sides:
-            side.intake.stand_ins = job.intake.stand_ins
-            side.run(read(source, intake=side.intake), lambda window: map(dump, window), unit=side.kind)
-        if name in TABLES:
-            FORMATS[kind].load(name)(lambda intake: records(source, kind, intake, job.side_files), kind, job)
-            return
-        form: Format[Any] = FORMATS[kind].load(name)
-        complete = None
-        if kind == "examples":
-            complete = _Completion(form, settings, job.intake)
-            job.window = WINDOW  # each may bring a hundred texts
-        every = chain.from_iterable(records(each, kind, job.intake, job.side_files) for each in sources)
-        _write(every, form, job, complete)
+    if sides or name in TABLES:
+        job.intake.keep(source, *job.side_files)
+    for side, read in sides:
+        side.intake.stand_ins = job.intake.stand_ins
+        side.run(read(source, intake=side.intake), lambda window: map(dump, window), unit=side.kind)
+    if name in TABLES:
+        FORMATS[kind].load(name)(lambda intake: records(source, kind, intake, job.side_files), kind, job)
+        return
+    form: Format[Any] = FORMATS[kind].load(name)
+    complete = None
+    if kind == "examples":
+        complete = _Completion(form, settings, job.intake)
+        job.window = WINDOW  # each may have a hundred texts
+    every = chain.from_iterable(records(each, kind, job.intake, job.side_files) for each in sources)
+    _write(every, form, job, complete)
     if kind == "examples" and not form.needs and not sides and job.counts.get(_MINTED):
         log("ids were made from texts, which are not in the output: --corpus-out and --queries-out write them")
 

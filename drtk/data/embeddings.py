@@ -116,7 +116,7 @@ class ShardWriter:
         self._journal = folder / JOURNAL
         self._entries: list[dict[str, Any]] = read_json(self._journal) if self._journal.exists() else []
         if not isinstance(self._entries, list) or not all(map(_is_entry, self._entries)):
-            raise DrtkError(f"{self._journal}: is not a list of finished shards; --force without --resume begins again")
+            raise DrtkError(f"{self._journal}: is not a list of finished shards; `force` without `resume` begins again")
 
     @property
     def entries(self) -> list[dict[str, Any]]:
@@ -132,7 +132,7 @@ class ShardWriter:
         if number >= len(self._entries):
             return False
         if self._entries[number]["digest"] != digest:
-            raise MismatchError(f"{self.folder}: shard {number:05d} was made from other records; --force begins again")
+            raise MismatchError(f"{self.folder}: shard {number:05d} was made from other records; `force` begins again")
         return True
 
     def write(self, ids: Sequence[str], vectors: np.ndarray, *, digest: str) -> None:
@@ -307,5 +307,5 @@ class PairWriter:
             rows += entry["rows"]
         raise MismatchError(
             f"{self._writer.folder}: holds {self._writer.rows:,} vectors, but the output has {before:,} pairs; "
-            "--force without --resume begins again"
+            "`force` without `resume` begins again"
         )

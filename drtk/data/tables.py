@@ -214,7 +214,7 @@ def _refuse(job: FilterJob) -> None:
     if job.output == STANDARD:
         raise UsageError("a table needs a named output: -o NAME")
     if job.resume:
-        raise UsageError("a table is written in one go: --resume does not apply")
+        raise UsageError("a table is written in one go: `resume` does not apply")
 
 
 def _rows_of_kind(records: Iterable[Any], kind: str) -> Iterator[list[Row]]:

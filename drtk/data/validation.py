@@ -54,11 +54,11 @@ def validate_folder(folder: str, settings: ValidationSettings) -> Findings:
     Raises UsageError for options that apply to record files only, DrtkError for a folder that is unfinished or that
     drtk did not make.
     """
+    manifest = read_manifest(folder)
     for name in ("kind", "corpus", "queries", "qrels", "leak"):
         if getattr(settings, name) is not None:
             flag = "as" if name == "kind" else name
             raise UsageError(f"--{flag}: applies to record files only; {folder} is a folder made by drtk")
-    manifest = read_manifest(folder)
     findings = Findings(folder, "files", settings.show)
     if isinstance(manifest.get("files"), dict):
         findings.records = len(manifest["files"])

@@ -10,8 +10,8 @@ from math import isinf
 import orjson
 
 from drtk.evaluation.compare import Comparison, Contrast, Move, Place, Standing
-from drtk.evaluation.tables import Cell, Row, escape_markdown, grid_lines, markdown_code
 from drtk.runtime.progress import printable
+from drtk.runtime.tables import Cell, Row, escape_markdown, format_table, markdown_code
 
 WIDTH = 100
 
@@ -24,7 +24,7 @@ def comparison_lines(comparison: Comparison, moved: Sequence[Move]) -> Iterator[
         return
     if format == "csv":
         header, rows = contrast_grid(comparison)
-        yield from grid_lines(header, rows, "csv")
+        yield from format_table(header, rows, "csv")
         return
     if format == "latex":
         yield from (f"% {line}" for line in notes(comparison))
@@ -153,10 +153,10 @@ def _paragraphs(comparison: Comparison, moved: Sequence[Move], *, markdown: bool
     yield from [""] * markdown
     yield scope(comparison)
     yield ""
-    yield from grid_lines(*standing_grid(comparison), format, digits=digits)
+    yield from format_table(*standing_grid(comparison), format, digits=digits)
     yield ""
     yield from [f"## {escape_markdown(pair) or 'Differences'}", ""] if markdown else [f"{pair}:"] if pair else []
-    yield from grid_lines(*readable_grid(comparison), format, digits=digits)
+    yield from format_table(*readable_grid(comparison), format, digits=digits)
     yield ""
     for note in notes(comparison):
         yield from [note, ""] if markdown else textwrap.wrap(note, WIDTH, subsequent_indent="  ")
@@ -225,13 +225,9 @@ def _markdown_move(move: Move, digits: int) -> Iterator[str]:
 
 def _latex(comparison: Comparison) -> Iterator[str]:
     """Two tables: averages, then differences."""
-    texts = {"†": "$^\\dagger$", "±": "$\\pm$", "…": "\\dots{}", "∞": "$\\infty$"}
     for grid in (standing_grid(comparison), readable_grid(comparison)):
         yield ""
-        for line in grid_lines(*grid, "latex", digits=comparison.settings.digits):
-            for sign, command in texts.items():
-                line = line.replace(sign, command)
-            yield line
+        yield from format_table(*grid, "latex", digits=comparison.settings.digits)
 
 
 def _json_lines(comparison: Comparison, moved: Sequence[Move]) -> Iterator[str]:

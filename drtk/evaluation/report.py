@@ -22,10 +22,11 @@ from drtk.evaluation.curves import LossCurve, depths_for, read_loss, recall_curv
 from drtk.evaluation.evaluate import Evaluation, Evaluator, View, tell_shallow
 from drtk.evaluation.judged_runs import Retrieved, evaluated, judgements_from
 from drtk.evaluation.measures import Measure, parse_measures
-from drtk.evaluation.tables import escape_markdown, markdown_code, table_lines
+from drtk.evaluation.tables import table_lines
 from drtk.runtime.inputs import Intake
 from drtk.runtime.progress import log
 from drtk.runtime.streams import is_stream
+from drtk.runtime.tables import escape_markdown, markdown_code
 
 
 @dataclass(frozen=True)

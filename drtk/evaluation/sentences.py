@@ -13,9 +13,9 @@ from drtk.errors import DrtkError
 from drtk.evaluation import transfer
 from drtk.evaluation.config import SentenceSettings
 from drtk.evaluation.sentence_data import GEOMETRY, STS, TRANSFER, Labelled, Pairs, Task, read_labelled, read_pairs
-from drtk.evaluation.tables import Cell, Row, grid_lines
 from drtk.runtime.inputs import Intake
 from drtk.runtime.progress import Progress
+from drtk.runtime.tables import Cell, Row, format_table
 
 _BLOCK = 1024  # sentences compared with all others at once
 
@@ -310,7 +310,7 @@ def sentence_lines(found: Mapping[str, Sequence[Result]], format: str, *, digits
         [Cell(system), *(Cell(value, several and value == best[name]) for name, value in row.items())]
         for system, row in rows.items()
     ]
-    yield from grid_lines(["system", *header], grid, format, digits=digits)
+    yield from format_table(["system", *header], grid, format, digits=digits)
 
 
 def _columns(results: Sequence[Result]) -> dict[str, float]:

@@ -135,7 +135,7 @@ class Audit:
             if at and not self._scratch and not part.exists() and final.exists():
                 final.rename(part)  # the job was killed between this file's last step and its own
             self._output = Output(self._target, append_at=at or None, suffix=suffix, scratch=self._scratch)
-            self._job.beside.append(self._output)
+            self._job.side_outputs.append(self._output)
             self._output.begin()  # known before it is there, so that a fault in between does not leave it
         return self._output
 

@@ -14,7 +14,7 @@ from drtk.errors import DrtkError, RecordError
 from drtk.mining.pool import Ranked
 from drtk.mining.sources import Checked
 from drtk.runtime.inputs import Intake
-from drtk.runtime.streams import is_stream, name_of
+from drtk.runtime.streams import name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,7 @@ def example_items(
     The file is read before for queries of several lines, and beside itself for the later ones; a stream goes to disk.
     Faults as in `run_items`; DrtkError for texts without ids.
     """
-    if is_stream(source):
-        intake.keep(source)
+    intake.keep(source)
     counts = _later_lines(source, intake)
     checked = Checked(source, known, lacks, intake)
 

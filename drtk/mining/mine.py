@@ -113,6 +113,9 @@ def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, in
         if qrel.doc_id in grades:
             problem = f"document '{qrel.doc_id}' is judged a second time for query '{qrel.query_id}'"
             intake.forgive(RecordError(place, problem))
+        elif not known and corpus is not None and corpus.has_document(qrel.doc_id):
+            problem = f"'{qrel.doc_id}' is a document of the corpus, not a passage; use --positives source"
+            intake.forgive(RecordError(place, problem))
         elif not known:
             unknown.note(place, qrel.doc_id)
         else:
@@ -403,7 +406,7 @@ def set_up(inputs: Inputs, settings: MineSettings, job: FilterJob, *, seed: int)
             raise UsageError("--query-vectors asks indexes of vectors; one of words is asked with --queries FILE")
     job.intake.inputs += [folder_entry(folder) for folder in (inputs.vectors, inputs.query_vectors) if folder]
     stages = _stages(inputs, settings, policy, miner, filters, job.counts if policy.answers else {})
-    job.looked_up = _models(settings)
+    job.lookups = _models(settings)
     if policy.floor and settings.floor is None and inputs.corpus is None:
         log(f"mine-negatives: no --corpus, so nothing is filled up to {policy.floor} negatives")
     needs_text = bool(policy.answers or settings.scorer or inputs.looks or (indexes and indexes.needs_text))
@@ -457,7 +460,7 @@ def _read_corpus(inputs: Inputs, sources: Sources, job: FilterJob) -> CorpusIds:
     if entry.get("digest") and not inputs.another_corpus and not is_stream(inputs.corpus):
         for path in [*sources.paths, *filter(None, [inputs.vectors])]:
             if not is_stream(path):
-                check_origin(path, Origin(inputs.corpus, entry["digest"]), override="--another-corpus")
+                check_origin(path, Origin(inputs.corpus, entry["digest"]))
     return found
 
 

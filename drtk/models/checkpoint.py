@@ -16,7 +16,14 @@ from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.encoder import POOLINGS, Dense, Encoder
-from drtk.models.loading import load_config, load_tokenizer, load_weights, loading_faults, quiet_transformers
+from drtk.models.loading import (
+    load_config,
+    load_tokenizer,
+    load_weights,
+    loading_faults,
+    quiet_transformers,
+    save_tokenizer,
+)
 from drtk.models.model_folder import Recipe, Role, read_layout, write_layout
 from drtk.runtime.atomic import write_json
 from drtk.runtime.cache import content_digest
@@ -171,7 +178,7 @@ def save_encoder(model: TextEncoder, folder: Path) -> None:
     model.tokenizer.model_max_length = max(model.recipe.query_length, model.recipe.passage_length)
     with quiet_transformers(), writing_weights(folder):
         encoder.backbone.save_pretrained(folder)
-        model.tokenizer.save_pretrained(folder)
+        save_tokenizer(model.tokenizer, folder)
     write_layout(folder, model.recipe, hidden=encoder.hidden, dense=len(encoder.dense))
     for number, layer in enumerate(encoder.dense):
         path = folder / f"{number + 2}_Dense"
@@ -224,14 +231,13 @@ def weights_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def config_digest(folder: Path) -> str:
-    """Return a digest of the configuration of a folder's backbone."""
-    return digest_file(read_layout(folder).backbone / "config.json")
+def config_digest(backbone: Path) -> str:
+    """Return a digest of the configuration beside a backbone's weights."""
+    return digest_file(backbone / "config.json")
 
 
-def tokenizer_digest(folder: Path) -> str:
-    """Return a digest of the tokenizer files of a folder."""
-    backbone = read_layout(folder).backbone
+def tokenizer_digest(backbone: Path) -> str:
+    """Return a digest of the tokenizer files beside a backbone's weights."""
     files = sorted(file for pattern in _TOKENIZER_FILES for file in backbone.glob(pattern))
     return hashlib.blake2b("".join(map(digest_file, files)).encode(), digest_size=16).hexdigest()
 

@@ -16,11 +16,25 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.checkpoint import activation_named, longest_input, lower_cased, writing_weights
+from drtk.models.checkpoint import (
+    activation_named,
+    config_digest,
+    longest_input,
+    lower_cased,
+    tokenizer_digest,
+    writing_weights,
+)
 from drtk.models.config import ScoringSettings
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.encoder import by_length
-from drtk.models.loading import load_config, load_tokenizer, load_weights, loading_faults, quiet_transformers
+from drtk.models.loading import (
+    load_config,
+    load_tokenizer,
+    load_weights,
+    loading_faults,
+    quiet_transformers,
+    save_tokenizer,
+)
 from drtk.models.model_folder import MODULES, locate, module_settings, read_layout, read_modules, read_shared, tower
 from drtk.models.query_reranker_input import refuse_query_reranker
 from drtk.runtime.cache import content_digest
@@ -256,7 +270,7 @@ class Scorer:
 
 
 def scorer_identity(model: str) -> dict[str, Any]:
-    """{"model", "digest", "dimension"}: what vectors of pairs are noted with; equal digests mean comparable vectors."""
+    """Return what identifies the cross-encoder of pair vectors: name, dimension, digests of weights, config and tokenizer."""
     folder = locate(model)
     path, _ = _layout(folder)
     digest = hashlib.blake2b(digest_size=16)
@@ -267,6 +281,8 @@ def scorer_identity(model: str) -> dict[str, Any]:
         "model": os.path.abspath(model) if os.path.isdir(model) else model,
         "digest": digest.hexdigest(),
         "dimension": int(config.get_text_config().hidden_size),
+        "config": config_digest(path),
+        "tokenizer": tokenizer_digest(path),
     }
 
 
@@ -374,7 +390,7 @@ def save_crossencoder(model: CrossEncoder, folder: Path) -> None:
     model.tokenizer.model_max_length = model.max_length
     with quiet_transformers(), writing_weights(folder):
         classifier.save_pretrained(folder)
-        model.tokenizer.save_pretrained(folder)
+        save_tokenizer(model.tokenizer, folder)
 
 
 def title_of(model: str, wish: str | None, *, sealed: bool, default: str = "join") -> str:

@@ -39,7 +39,7 @@ class Reading:
 
 def text_of(passage: Passage, title: str) -> str:
     """What is read of a passage: its title before its text ("join", or "colon": `title: text`), or its text alone ("none")."""
-    if not passage.title or title == "none":
+    if not passage.title.strip() or title == "none":
         return passage.text
     return f"{passage.title}: {passage.text}" if title == "colon" else f"{passage.title} {passage.text}"
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.checkpoint import load_encoder, writing_weights
-from drtk.models.loading import load_weights, loading_faults, quiet_transformers
+from drtk.models.loading import load_weights, loading_faults, quiet_transformers, save_tokenizer
 from drtk.models.model_folder import read_layout
 from drtk.runtime.progress import warn
 
@@ -193,7 +193,7 @@ def write_masked_lm(model: Any, tokenizer: Any, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     with quiet_transformers(), writing_weights(out):
         model.save_pretrained(out)
-        tokenizer.save_pretrained(out)
+        save_tokenizer(tokenizer, out)
 
 
 def export_masked_lm(folder: Path, out: Path) -> None:

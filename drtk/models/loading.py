@@ -110,6 +110,14 @@ def load_tokenizer(folder: Path, config: Any) -> Any:
     return tokenizer
 
 
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Save a tokenizer without the truncation and padding that its last call left, which a resumed run may not have made."""
+    if tokenizer.is_fast:
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
+    tokenizer.save_pretrained(folder)
+
+
 def _lost_special_tokens(tokenizer: Any) -> list[str]:
     """Return the special tokens that the vocabulary of a WordPiece tokenizer lacks; transformers adds them at its end."""
     backend = getattr(tokenizer, "backend_tokenizer", None)

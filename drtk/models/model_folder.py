@@ -13,6 +13,7 @@ from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import check_object, read_json, read_object
 from drtk.runtime.manifest import (
     FOLDER_MANIFEST,
+    UNFINISHED,
     UNFINISHED_MANIFEST,
     check_folder,
     has_unfinished_part,
@@ -32,13 +33,13 @@ def locate(model: str) -> Path:
     path = Path(model).expanduser()
     if path.is_dir():
         if (path / UNFINISHED_MANIFEST).exists():
-            raise MismatchError(f"{model}: is unfinished; the command that makes it goes on with --resume")
+            raise MismatchError(f"{model}: is {UNFINISHED}")
         check_folder(path, read_manifest_if_any(path))
         return path
     if path.exists():
         raise DrtkError(f"{model}: is a file; expected a model folder")
     if has_unfinished_part(path):
-        raise MismatchError(f"{model}: is unfinished; the command that makes it goes on with --resume")
+        raise MismatchError(f"{model}: is {UNFINISHED}")
     name, _, revision = model.partition("@")
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise DrtkError(f"{model}: no such folder")

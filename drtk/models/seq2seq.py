@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.models.checkpoint import writing_weights
-from drtk.models.loading import load_config, load_tokenizer, load_weights, loading_faults, quiet_transformers
+from drtk.models.loading import (
+    load_config,
+    load_tokenizer,
+    load_weights,
+    loading_faults,
+    quiet_transformers,
+    save_tokenizer,
+)
 
 LONGEST = 512  # tokens of input, where neither folder nor tokenizer says
 _T5 = ("t5", "mt5", "umt5")
@@ -84,7 +91,7 @@ def save_writer(model: Any, tokenizer: Any, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with quiet_transformers(), writing_weights(folder):
         model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        save_tokenizer(tokenizer, folder)
 
 
 def _writes(config: Any) -> bool:

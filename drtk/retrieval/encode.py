@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 
-from drtk.data.checks import Seen
+from drtk.data.checks import EmptyTexts
 from drtk.data.embeddings import ShardWriter, records_digest
 from drtk.errors import DrtkError
 from drtk.models.checkpoint import config_digest, load_encoder, tokenizer_digest, weights_digest
@@ -22,9 +22,8 @@ from drtk.models.device import choose_device, choose_dtype
 from drtk.models.encoder import Encoder
 from drtk.models.model_folder import Role, locate, read_layout, tower
 from drtk.records import Passage, Query
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.progress import Progress
-from drtk.runtime.runners import BatchFunction, Recipe, mapped
+from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows
 from drtk.runtime.sharding import WHOLE, Part, of_part
 from drtk.runtime.workers import read_ahead
 from drtk.text.batching import Tokens, batches_by_length
@@ -100,6 +99,7 @@ class Embedder:
         roles: dict[Role, Path] = {role: tower(self.folder, role) for role in ("query", "passage")}
         towers = sorted({*roles.values()})
         digests = [weights_digest(path) for path in towers]
+        backbones = [read_layout(path).backbone for path in towers]
         chosen = {"pooling": list(self.recipe.pooling), "normalized": self.normalized}
         recipes = {role: read_layout(path).recipe for role, path in roles.items()}
         return {
@@ -109,8 +109,8 @@ class Embedder:
             "dimension": self.dimension,
             "similarity": self.similarity,
             **chosen,
-            "config": records_digest([config_digest(path) for path in towers]),
-            "tokenizer": records_digest([tokenizer_digest(path) for path in towers]),
+            "config": records_digest(map(config_digest, backbones)),
+            "tokenizer": records_digest(map(tokenizer_digest, backbones)),
             "recipe": {
                 **{f"{role}_prompt": recipe.prompt(role) for role, recipe in recipes.items()},
                 **{f"{role}_length": recipe.length(role) for role, recipe in recipes.items()},
@@ -194,17 +194,17 @@ def encode_records(
     running: RunnerSettings,
     part: Part = WHOLE,
     unit: str = "passages",
-    seen: Seen | None = None,
+    empty_texts: EmptyTexts | None = None,
 ) -> None:
     """Write the vectors of the records as shards of `embedder.settings.shard_size`, or those of one part of several.
 
     Of several parts, each takes every so-manieth shard of the input. Shards that `writer` holds already are not made
-    again. Raises MismatchError where they were made from other records. seen: is told of the records of this part
+    again. Raises MismatchError where they were made from other records. empty_texts: counts the records of this part
     """
     size = embedder.settings.shard_size
     stream: Iterator[Any] = of_part(records, part, window=size)
-    if seen is not None:
-        stream = seen.through(stream)
+    if empty_texts is not None:
+        stream = empty_texts.count(stream)
     taken: deque[tuple[list[str], str]] = deque()  # ids and digests of the windows that are being worked on
 
     def wanted() -> Iterator[list[Any]]:
@@ -218,7 +218,7 @@ def encode_records(
 
     with (
         closing(_Counted(unit, writer.rows)) as counted,
-        closing(mapped(wanted(), Recipe(EncodeWindows, (embedder,)), running, counted.within)) as made,
+        closing(map_windows(wanted(), EncodeWindows, embedder, running=running, report=counted.within)) as made,
     ):
         for vectors in made:
             ids, digest = taken.popleft()

@@ -1,14 +1,14 @@
-"""Run a filter over its records in windows: resume, journal, manifest."""
+"""Run a filter over its records in windows, with a journal (NAME.part.json) from which a killed run resumes."""
 
 from __future__ import annotations
 
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,44 +17,29 @@ from typing import Any, TypeVar
 import orjson
 
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.runtime.atomic import interrupts_held, recover, torn_files
+from drtk.runtime.atomic import interrupts_held, recover, torn_files, write_json
 from drtk.runtime.inputs import Intake
-from drtk.runtime.journal import Journal, identity
+from drtk.runtime.integrity import check_object, read_json
 from drtk.runtime.manifest import (
+    SOURCES,
     Clock,
     Manifest,
     add_named_folders,
+    are_entries,
     completed,
     folders_named,
+    from_stream,
     inputs_named,
     new_manifest,
+    plain,
+    unchanged,
 )
 from drtk.runtime.progress import Progress, detail, log, warn
 from drtk.runtime.sharding import WHOLE, Part, of_part
 from drtk.runtime.streams import STANDARD, Output, is_replaceable, is_writable, open_input, read_lines
 
-
-@contextmanager
-def first_pass_at(output: str, command: str, *, revised: bool) -> Iterator[str]:
-    """The target of the first pass: `output` itself, whose part is what a second pass reads, or a temporary file's name."""
-    if not revised or is_replaceable(output):
-        yield output
-        return
-    with TemporaryDirectory(prefix="drtk-") as folder:
-        log(f"{command}: all records are worked on before the first is written; they wait in {folder}")
-        yield str(Path(folder) / "records")
-
-
-def lines_of(part: Path) -> Iterator[bytes]:
-    """The lines of a part, whether compressed or not, without their ends. Raises RecordError where it is damaged."""
-    stream, raw = open_input(str(part))
-    with closing(raw):
-        for _, line in read_lines(stream, str(part)):
-            yield line
-
-
 Record = TypeVar("Record")
-WINDOW = 1000  # input records between two places to go on from
+WINDOW = 1000  # input records per window
 # Seconds between two journals. Each journal is written after an fsync of the part, so that it never claims more than the
 # part holds after a power failure. An fsync after every window took 3% of the time of `chunk`, far more on a slow disk.
 JOURNAL_EVERY = 2.0
@@ -62,21 +47,96 @@ JOURNAL_EVERY = 2.0
 
 @dataclass(frozen=True)
 class Done:
-    """What a window of records became: lines of the output, and numbers that are added to the job's counts.
+    """The result of a window: lines of the output, and numbers that are added to the job's counts.
 
-    A group of numbers under one name goes into the manifest, but not into the closing line.
+    A nested object of numbers goes into the manifest, but not into the closing line.
     """
 
     lines: Iterable[bytes]
     counts: dict[str, Any] = field(default_factory=dict)
 
 
-Revise = Callable[[Callable[[], Iterator[bytes]]], Iterator[Done]]  # given the lines of all windows, as often as wanted
+Revise = Callable[[Callable[[], Iterator[bytes]]], Iterator[Done]]  # its argument reads the lines of the first pass
+
+
+@dataclass
+class Journal:
+    """The state of an interrupted filter: its settings and inputs, and the end of the finished windows in the part.
+
+    sources: inputs that were not read to their end; `digest` tells whether their records are the same
+    others: inputs that were read to their end, and other files and folders that the settings name
+    records, lines, offset: records read, lines written, and size of the part in bytes
+    digest: of the records read
+    seconds: duration of the run so far, over all its starts
+    replaces: the finished output that the run may replace (see `identity`); None if there was none
+    """
+
+    settings: dict[str, Any]
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    others: list[dict[str, Any]] = field(default_factory=list)
+    records: int = 0
+    lines: int = 0
+    offset: int = 0
+    digest: str = ""
+    counts: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    replaces: dict[str, int] | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> Journal | None:
+        """Return the journal at `path`; None if there is no file. Raises DrtkError if the file is not a journal."""
+        if not path.exists():
+            return None
+        content = read_json(path)
+        try:
+            check_object(content, str(path), settings=dict, sources=list, others=list, counts=dict, digest=str)
+            check_object(
+                content, str(path), records=int, lines=int, offset=int, seconds=int | float, replaces=dict | None
+            )
+            journal = cls(**content)
+        except (DrtkError, TypeError):
+            journal = cls({}, records=-1)
+        is_valid = min(journal.records, journal.lines, journal.offset) >= 0 and _is_count(journal.counts)
+        if not is_valid or not are_entries(journal.sources + journal.others):
+            raise DrtkError(f"{path}: is not the journal of an interrupted run; remove it, or choose another output")
+        return journal
+
+    def changes(self, settings: Mapping[str, Any]) -> list[str]:
+        """Return the names of settings that differ now, and of files and folders that changed."""
+        names = self.settings.keys() | settings.keys()
+        return sorted(name for name in names if self.settings.get(name) != settings.get(name)) + _changed(self.others)
+
+
+def identity(output: Path) -> dict[str, int] | None:
+    """Return the size and modification time of a finished output, which identify it; None without one."""
+    try:
+        facts = output.stat()
+    except OSError:
+        return None
+    return {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
+
+
+def _is_count(value: Any) -> bool:
+    """Return whether a value contains only numbers, also in nested lists and objects."""
+    if isinstance(value, dict):
+        return all(map(_is_count, value.values()))
+    return all(map(_is_count, value)) if isinstance(value, list) else type(value) in (int, float)
+
+
+def _changed(entries: list[dict[str, Any]]) -> list[str]:
+    return [entry["path"] for entry in entries if not from_stream(entry) and not unchanged(entry)]
 
 
 @dataclass
 class FilterJob:
-    """One run of a filter: where it writes, how it resumes, what it took in, what goes into the manifest."""
+    """One run of a filter: its output, how it resumes, its inputs and counts.
+
+    lookups: files and folders besides the inputs on which the output depends
+    log_summary: whether the closing counts are logged; otherwise only with --verbose
+    no_input: a warning if no record came in, which in a pipe may be due to a failure upstream
+    find_problem: called with the number of output lines after the last record; returns the error if the output is useless
+    side_outputs: flushed to disk before each journal
+    """
 
     command: str
     kind: str
@@ -88,20 +148,23 @@ class FilterJob:
     side_files: tuple[str, ...] = ()
     window: int = WINDOW
     part: Part = WHOLE
-    looked_up: tuple[str, ...] = ()  # files and folders, apart from the inputs, that decide what comes out
-    told: bool = True  # whether the closing counts are worth a line without -v
-    barren: Callable[[], str] | None = (
-        None  # says why, where records were read and nothing came of any: that is a fault
-    )
-    empty: str | None = None  # said where no record came in, which a pipe cannot tell from a fault before it
-    vain: Callable[[], str | None] | None = None  # says why, where what came of all records is of no use: a fault, too
+    lookups: tuple[str, ...] = ()
+    log_summary: bool = True
+    no_input: str | None = None
+    find_problem: Callable[[int], str | None] | None = None
     intake: Intake = field(default_factory=Intake)
     counts: dict[str, Any] = field(default_factory=dict)
-    beside: list[Output] = field(default_factory=list)  # side outputs, flushed before each journal
-    # Entries of what the settings name, as it was before models were loaded, and of `looked_up` at the first record.
+    side_outputs: list[Output] = field(default_factory=list)
+    # Manifest entries: of folders in the settings, before models are loaded; of all files in the settings and of
+    # `lookups`, before the first record.
     _folders: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
     _named: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
-    _others: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
+    _lookup_entries: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
+
+    @property
+    def journal(self) -> Path:
+        """The path of the journal."""
+        return Path(self.output + ".part.json")
 
     def recover(self) -> bool:
         """Complete the renames of an earlier run that was killed; return whether any were left."""
@@ -111,20 +174,20 @@ class FilterJob:
 
     def _resumes_replacement(self) -> bool:
         """Return whether the interrupted run was allowed to replace the existing output."""
-        found = Journal.read(self.journal)
-        return found is not None and found.replaces is not None and found.replaces == identity(Path(self.output))
+        journal = Journal.read(self.journal)
+        return journal is not None and journal.replaces is not None and journal.replaces == identity(Path(self.output))
 
     def check(self) -> None:
         """Reject contradictory settings and unusable outputs before anything is read or loaded."""
-        if self.output != STANDARD and Path(self.output).is_dir():
+        final = Path(self.output)
+        if self.output != STANDARD and final.is_dir():
             raise DrtkError(f"{self.output}: is a folder; expected a file")
         if not is_replaceable(self.output):
             if self.resume:
-                raise UsageError("--resume needs a named output: -o FILE")
+                raise UsageError("`resume` needs a named output: -o FILE")
             return
-        final = Path(self.output)
         if final.exists() and not self.force and not (self.resume and self._resumes_replacement()):
-            raise DrtkError(f"{self.output}: exists already; --force replaces it")
+            raise DrtkError(f"{self.output}: exists already; `force` replaces it")
         if not final.parent.is_dir():
             raise DrtkError(f"{self.output}: there is no folder {final.parent}")
         if not is_writable(final.parent):
@@ -132,63 +195,63 @@ class FilterJob:
         self._folders = folders_named(self.settings)
         if self.resume or self.force:
             return
-        found = Journal.read(self.journal)
-        if found is not None and Path(self.output + ".part").exists():  # without it there is nothing to lose
+        journal = Journal.read(self.journal)
+        if journal is not None and Path(self.output + ".part").exists():
             raise DrtkError(
-                f"{self.output}.part: holds {found.records:,} finished records of an interrupted run; "
-                "--resume goes on from there, --force begins again"
+                f"{self.output}.part: holds {journal.records:,} finished records of an interrupted run; "
+                "`resume` continues from there, `force` begins again"
             )
-
-    @property
-    def journal(self) -> Path:
-        return Path(self.output + ".part.json")
 
     def run(
         self, records: Iterable[Record], work: Callable[[list[Record]], Iterable[bytes]], *, unit: str = "records"
     ) -> None:
-        """Pass windows of records through `work` and write the lines it gives, in order.
+        """Write the lines that `work` returns for each window of records, in order.
 
-        `counts` travel in the journal too: count in `work`, not while reading. Everything else as in `run_windows`.
+        The journal stores `counts`: change them in `work`, not while reading. Otherwise like `run_windows`.
         """
         self.run_windows(records, lambda windows: (Done(work(window)) for window in windows), unit=unit)
 
     def run_windows(
         self,
         records: Iterable[Record],
-        pump: Callable[[Iterator[list[Record]]], Generator[Done, None, None]],
+        work: Callable[[Iterator[list[Record]]], Generator[Done, None, None]],
         *,
         unit: str = "records",
         revise: Revise | None = None,
     ) -> None:
-        """Pass windows of records through `pump`, which may read ahead, and write what it gives for each, in order.
+        """Write the results that `work` yields for the windows of records, in order. `work` may read ahead.
 
-        Every few seconds, and when the run fails, a journal records how far the output reaches, so that a killed run can
-        go on; the journal also holds a digest of the records consumed, so that it goes on with the same input only.
-        revise: makes the output of all lines, where none can be written before the last is known. They wait in the part,
-                or, where the output is no file, in a temporary one.
-        Of several parts, the records of the others are passed over, and count nowhere.
+        A journal is written every few seconds, and when the run fails. It holds a digest of the records read, so that
+        a run resumes with the same input only. Records of other shards are skipped and not counted.
+        revise: makes the output from all lines of `work`, which are kept in the part or, for a pipe, a temporary file
         """
         clock = Clock()
         manifest = new_manifest(self.kind, self.settings, program=self.command)
         resumable = is_replaceable(self.output)
-        journal = self._opening()
+        journal = self._open_journal() if resumable else Journal({})
         clock.before = journal.seconds
         stream = of_part(records, self.part, window=self.window)
         digest = hashlib.blake2b(digest_size=16)
-        self._skip(stream, journal, digest)
-        read: deque[tuple[int, str]] = deque()  # of the windows the pump has taken: their size, the digest so far
+        for record in islice(stream, journal.records):
+            digest.update(orjson.dumps(record))
+        if journal.records and digest.hexdigest() != journal.digest:
+            # The records are consumed: too late to begin again here.
+            raise MismatchError(
+                f"{self.output}.part: was begun with another input; `force` without `resume` begins again"
+            )
+        taken: deque[tuple[int, str]] = deque()  # size of each window that `work` has read, and the digest after it
 
         def windows() -> Iterator[list[Record]]:
             while window := list(islice(stream, self.window)):
                 if resumable:
                     for record in window:
                         digest.update(orjson.dumps(record))
-                read.append((len(window), digest.hexdigest() if resumable else ""))
+                taken.append((len(window), digest.hexdigest() if resumable else ""))
                 yield window
 
         with (
-            first_pass_at(self.output, self.command, revised=revise is not None) as target,
-            closing(pump(windows())) as made,  # before the bar, which has a thread: processes may be forked here
+            self._first_pass(has_second=revise is not None) as target,
+            closing(work(windows())) as results,  # before the progress bar, which has a thread: `work` may fork
             Output(
                 target,
                 append_at=journal.offset if journal.records else None,
@@ -200,44 +263,54 @@ class FilterJob:
         ):
             for torn in torn_files(Path(self.output)) if resumable else ():
                 torn.unlink(missing_ok=True)
-            for done in made:
+            for done in results:
                 self._write(done, output, journal)
-                size, journal.digest = read.popleft()
+                size, journal.digest = taken.popleft()
                 journal.records += size
                 journal.offset = output.end_frame()
                 if resumable:
                     journal_writer(journal)
                 progress.add(size)
-            fault = self._fault(journal)
-            if fault is not None:
+            problem = self.find_problem(journal.lines) if self.find_problem is not None and journal.records else None
+            if problem is not None:
                 journal_writer.discard()  # there is nothing to resume
-                raise DrtkError(fault)
+                raise DrtkError(problem)
             if revise is not None:
-                self._revise(revise, output.part, journal, manifest, clock)
+                assert output.part is not None
+                self._run_second_pass(revise, output.part, journal, manifest, clock)
             elif resumable:
                 output.manifest = self._complete_manifest(manifest, journal, clock)
-        self._finish(journal, clock)
+        self._log_summary(journal, clock)
 
-    def _fault(self, journal: Journal) -> str | None:
-        """What is wrong with all that was made, once the last record is in; None: nothing."""
-        if self.barren is not None and journal.records and not journal.lines:
-            return self.barren()
-        return None if self.vain is None else self.vain()
+    @contextmanager
+    def _first_pass(self, *, has_second: bool) -> Iterator[str]:
+        """Yield the target of the first pass: the output, or a temporary file if a second pass writes to a pipe."""
+        if not has_second or is_replaceable(self.output):
+            yield self.output
+            return
+        with TemporaryDirectory(prefix="drtk-") as folder:
+            log(f"{self.command}: all records are processed before the first is written; they are kept in {folder}")
+            yield str(Path(folder) / "records")
 
-    def _revise(self, revise: Revise, part: Path | None, journal: Journal, manifest: Manifest, clock: Clock) -> None:
-        """Write the output from the lines in `part`, which stays as it is until that is done."""
-        if part is None:
-            raise ValueError("the first of two passes must write a file")
+    def _run_second_pass(self, revise: Revise, part: Path, journal: Journal, manifest: Manifest, clock: Clock) -> None:
+        """Write the output from the lines in `part`, which is kept until the end."""
+
+        def lines() -> Iterator[bytes]:
+            stream, raw = open_input(str(part))
+            with closing(raw):
+                for _, line in read_lines(stream, str(part)):
+                    yield line
+
         journal.lines = 0
         with Output(self.output, suffix=".part.new") as output, Progress(self.command, unit="lines") as progress:
-            for done in revise(lambda: lines_of(part)):
+            for done in revise(lines):
                 progress.add(self._write(done, output, journal))
                 output.end_frame()
             if is_replaceable(self.output):
                 output.manifest = self._complete_manifest(manifest, journal, clock)
 
     def _write(self, done: Done, output: Output, journal: Journal) -> int:
-        """Write the lines of a window and add up its counts; returns the number of lines."""
+        """Write the lines of a window and add up its counts; return the number of lines."""
         before = journal.lines
         for line in done.lines:
             output.write(line)
@@ -245,62 +318,51 @@ class FilterJob:
         _add(self.counts, done.counts)
         return journal.lines - before
 
-    def _opening(self) -> Journal:
-        if not is_replaceable(self.output):
-            return Journal({})
-        fresh = Journal.begin(self.settings, Path(self.output))
-        self._named = inputs_named(fresh.settings, self._folders)  # files now: a command may write some before
-        self._others = inputs_named({"looked_up": self.looked_up}, self._named)
-        found = Journal.read(self.journal) if self.resume else None
-        if found is None:
-            return fresh
+    def _open_journal(self) -> Journal:
+        """Return the journal to resume from, or a new one. Raises MismatchError if the interrupted run does not fit."""
+        settings = {name: value for name, value in plain(self.settings).items() if name not in (*SOURCES, "skip_bad")}
+        fresh = Journal(settings, replaces=identity(Path(self.output)))
+        self._named = inputs_named(settings, self._folders)  # now: the command may write some of these files later
+        self._lookup_entries = inputs_named({"lookups": self.lookups}, self._named)
+        journal = Journal.read(self.journal) if self.resume else None
         part = Path(self.output + ".part")
-        if not part.exists():
+        if journal is None or not part.exists():
             return fresh
-        changed = found.changes(fresh)
-        if part.stat().st_size < found.offset:
+        changed = journal.changes(settings)
+        if part.stat().st_size < journal.offset:
             problem = f"{part}: is shorter than its journal says"
         elif changed:
             problem = f"{part}: was begun with other settings or files ({', '.join(changed)})"
-        elif self.force and found.other_sources():
+        elif self.force and _changed(journal.sources):  # perhaps only after the records that were read
             problem = f"{part}: was begun with another input"
         else:
-            self.counts.update(found.counts)
-            log(f"resuming {self.output} after {found.records:,} records")
-            return found
+            self.counts.update(journal.counts)
+            log(f"resuming {self.output} after {journal.records:,} records")
+            return journal
         if self.force:
             log(f"{problem}: beginning again")
             return fresh
-        raise MismatchError(f"{problem}; --force begins again")
-
-    def _skip(self, stream: Iterator[Any], journal: Journal, digest: Any) -> None:
-        for record in islice(stream, journal.records):
-            digest.update(orjson.dumps(record))
-        if journal.records and digest.hexdigest() != journal.digest:
-            # The records are consumed: too late to begin again here.
-            raise MismatchError(
-                f"{self.output}.part: was begun with another input; --force without --resume begins again"
-            )
+        raise MismatchError(f"{problem}; `force` begins again")
 
     def _all_counts(self, journal: Journal) -> dict[str, Any]:
         skipped = {"skipped": self.intake.bad} if self.intake.bad else {}
         return {"in": journal.records, "out": journal.lines, **self.counts, **skipped}
 
     def _complete_manifest(self, manifest: Manifest, journal: Journal, clock: Clock) -> Manifest:
-        inputs = add_named_folders(self.intake.inputs + self._others, self._named)
+        inputs = add_named_folders(self.intake.inputs + self._lookup_entries, self._named)
         return completed(manifest, inputs=inputs, counts=self._all_counts(journal), seconds=clock.seconds)
 
-    def _finish(self, journal: Journal, clock: Clock) -> None:
-        if self.empty is not None and self.part == WHOLE and not journal.records:
-            warn(f"{self.command}: {self.empty}")
-        if self.part != WHOLE and not journal.records:
-            number, of = self.part
+    def _log_summary(self, journal: Journal, clock: Clock) -> None:
+        number, of = self.part
+        if not journal.records and self.part != WHOLE:
             warn(
                 f"part {number} of {of} is empty: the input fills fewer than {number} windows of {self.window:,} records"
             )
+        elif not journal.records and self.no_input is not None:
+            warn(f"{self.command}: {self.no_input}")
         counts = self._all_counts(journal).items()
         summary = ", ".join(f"{value:,} {name}" for name, value in counts if isinstance(value, int))
-        (log if self.told else detail)(f"{self.command}: {summary}, {clock.seconds:,.1f} s")
+        (log if self.log_summary else detail)(f"{self.command}: {summary}, {clock.seconds:,.1f} s")
 
 
 def _add(counts: dict[str, Any], more: dict[str, Any]) -> None:
@@ -326,10 +388,15 @@ class _JournalWriter(AbstractContextManager["_JournalWriter"]):
             self._write(self._pending)
 
     def _write(self, journal: Journal) -> None:
-        for each in (*self._job.beside, self._output):
+        for each in (*self._job.side_outputs, self._output):
             each.sync()
+        inputs = self._job.intake.inputs
+        opened = {entry["path"] for entry in inputs}
+        journal.sources = [entry for entry in inputs if entry.get("digest") is None]
+        journal.others = [entry for entry in inputs if entry.get("digest") is not None]
+        journal.others += [entry for entry in self._job._named if entry["path"] not in opened]
         with interrupts_held():  # a journal without its part, or the reverse, is useless
-            journal.write(self._job.journal, inputs=self._job.intake.inputs, named=self._job._named)
+            write_json(self._job.journal, asdict(journal))
             self._output.keep_part = True
             self._pending, self._written = None, time.monotonic()
 
@@ -345,6 +412,6 @@ class _JournalWriter(AbstractContextManager["_JournalWriter"]):
         with suppress(DrtkError):  # report the first error, not this one
             if self._pending is not None:
                 self._write(self._pending)
-        found = Journal.read(self._job.journal) if self._output.keep_part else None
-        if found is not None:
-            log(f"{self._output.part}: has the output of {found.records:,} records; --resume continues from there")
+        journal = Journal.read(self._job.journal) if self._output.keep_part else None
+        if journal is not None:
+            log(f"{self._output.part}: has the output of {journal.records:,} records; `resume` continues from there")

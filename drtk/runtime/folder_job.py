@@ -14,7 +14,7 @@ from typing import Any
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime.atomic import lock, sync, sync_tree, write_json
 from drtk.runtime.inputs import Intake
-from drtk.runtime.integrity import read_json
+from drtk.runtime.integrity import check_object, read_json
 from drtk.runtime.manifest import (
     FOLDER_MANIFEST,
     SOURCES,
@@ -44,10 +44,10 @@ _REMOVE = "the file is damaged: remove the folder, or choose another"
 class FolderJob:
     """One run of a command that makes a folder. `begin` opens NAME.part, `finish` writes meta.json and renames it to NAME.
 
-    With --force, the old folder is kept until then: it is renamed to NAME.part.old, the new one to NAME, and the old one
+    With `force`, the old folder is kept until then: it is renamed to NAME.part.old, the new one to NAME, and the old one
     is deleted. `recover` completes these steps after a kill.
     may_differ: settings that may change when a run is resumed; a change is logged and recorded
-    Where several processes run one command together (torchrun), the one of rank 0 alone looks after the folder.
+    With several processes (torchrun), only rank 0 creates, checks and finishes the folder.
     """
 
     command: str
@@ -55,7 +55,6 @@ class FolderJob:
     output: str
     settings: dict[str, Any] = field(default_factory=dict)
     resumable: bool = False
-    free: tuple[str, ...] = ()
     resume: bool = False
     force: bool = False
     side_files: tuple[str, ...] = ()
@@ -69,9 +68,10 @@ class FolderJob:
         if self._final.is_symlink() or self._final.name in ("", ".."):
             self._final = Path(os.path.realpath(self.output))
         self.path = Path(f"{self._final}.part")
+        self._unfinished = self.path / UNFINISHED_MANIFEST
         self._old = Path(f"{self._final}.part.old")
         self._clock = Clock()
-        self._clocked_from = time.time()
+        self._started = time.time()
         self._manifest = new_manifest(self.kind, self.settings, program=self.command)
         self._lock: int | None = None
         self._began = False
@@ -105,10 +105,10 @@ class FolderJob:
             changed = self._changes()
             if changed and not self.force:
                 raise MismatchError(
-                    f"{self.path}: was begun with other settings or files ({', '.join(changed)}); --force begins again"
+                    f"{self.path}: was begun with other settings or files ({', '.join(changed)}); `force` begins again"
                 )
         elif not self.force:
-            ways = "--resume goes on from there, --force begins again" if self.resumable else "--force begins again"
+            ways = "`resume` continues from there, `force` begins again" if self.resumable else "`force` begins again"
             raise DrtkError(f"{self.path}: holds an interrupted run; {ways}")
 
     def _check_final(self) -> None:
@@ -117,8 +117,8 @@ class FolderJob:
             return
         is_whole = (self._final / FOLDER_MANIFEST).exists()
         if is_whole and not (self.force or (self.resume and self._resumes_replacement())):
-            raise DrtkError(f"{self.output}: exists already; --force replaces it")
-        self._refuse_to_destroy()
+            raise DrtkError(f"{self.output}: exists already; `force` replaces it")
+        self._check_replaceable()
 
     def _resumes_replacement(self) -> bool:
         """Return whether the interrupted run was allowed to replace the existing folder."""
@@ -131,10 +131,10 @@ class FolderJob:
 
     def recover(self) -> bool:
         """Complete the renames of an earlier run that was killed; return whether they finished the folder."""
-        there = [path for path in (self.path, self._final, self._old) if path.is_dir()]
-        if not self._leads or not there or (there == [self._final] and not self._is_old_style()):
+        left = next((path for path in (self.path, self._old) if path.is_dir()), None)
+        if not self._leads or left is None:
             return False
-        handle = os.open(there[0], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             return lock(handle) and self._recover()
         except OSError as error:
@@ -142,14 +142,7 @@ class FolderJob:
         finally:
             os.close(handle)
 
-    def _is_old_style(self) -> bool:
-        """Return whether the folder is unfinished work of a version that did not build in NAME.part."""
-        begun = _load_manifest(self._final / UNFINISHED_MANIFEST)
-        return begun is not None and not (self._final / FOLDER_MANIFEST).exists()
-
     def _recover(self) -> bool:
-        if self._is_old_style() and not self.path.exists():
-            os.rename(self._final, self.path)
         is_whole = _load_manifest(self.path / FOLDER_MANIFEST) is not None and not self._is_being_cleared()
         if is_whole and (self.force or not _is_nonempty(self._final) or self._resumes_replacement()):
             self._put_in_place()
@@ -163,7 +156,7 @@ class FolderJob:
     def _put_in_place(self) -> None:
         """Move the old folder away, rename the finished one, delete the old one. Raises OSError and DrtkError."""
         if _is_nonempty(self._final):
-            self._refuse_to_destroy()
+            self._check_replaceable()
             if self._old.exists():
                 _remove(self._old)
             os.rename(self._final, self._old)
@@ -173,12 +166,8 @@ class FolderJob:
         if self._old.exists():
             _remove(self._old)
 
-    @property
-    def _unfinished(self) -> Path:
-        return self.path / UNFINISHED_MANIFEST
-
-    def _refuse_to_destroy(self) -> None:
-        """Raises DrtkError where replacing the folder would lose what drtk did not make, or what this run reads."""
+    def _check_replaceable(self) -> None:
+        """Raise DrtkError if replacing the folder would lose files that drtk did not make, or inputs of this run."""
         if not (self._final / FOLDER_MANIFEST).exists():
             raise DrtkError(f"{self.output}: is not empty and was not made by drtk; choose another folder")
         found = read_json(self._final / FOLDER_MANIFEST, advice=_REMOVE)
@@ -196,10 +185,10 @@ class FolderJob:
 
     @property
     def resuming(self) -> bool:
-        """Whether there is unfinished work of these settings and files to go on from.
+        """Whether there is unfinished work with the same settings and files.
 
-        A `source` that changed meanwhile does not count (a bad line may have been mended): the command compares what
-        it reads with what it made. With --force it does, as beginning again is then allowed.
+        A changed `source` is allowed, since a bad line may have been repaired: the command compares the records. With
+        `force` it is not, because the run can begin again.
         """
         if not self.resume or self._interrupted() is None or self._changes():
             return False
@@ -219,10 +208,15 @@ class FolderJob:
         return bool((_load_manifest(self._unfinished) or {}).get("discards"))
 
     def _changes(self) -> list[str]:
-        """Settings that differ from those the unfinished folder was begun with, and files they name that changed."""
+        """Return the names of settings that differ from those of the unfinished folder, and of its input files that changed."""
         found = read_json(self._unfinished)
-        if not _has_valid_fields(found):
-            raise DrtkError(f"{self._unfinished}: is damaged; --force without --resume begins again")
+        place, number = str(self._unfinished), int | float
+        try:
+            check_object(found, place, started=str)
+            check_object({"streams": {}, "changes": []} | found, place, streams=dict, changes=list)
+            check_object(found.get("stretch", {"began": 0.0, "before": 0.0}), place, began=number, before=number)
+        except DrtkError:
+            raise DrtkError(f"{place}: is damaged; `force` without `resume` begins again") from None
         before, now = found["settings"], plain(self.settings)
         free = {*SOURCES, *self.may_differ}
         changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in free)
@@ -232,17 +226,17 @@ class FolderJob:
         ]
 
     def _streams(self) -> dict[str, str]:
-        """The digests of stdin and pipes that were read to their end by now."""
+        """Return the digests of stdin and pipes that were read to their end."""
         entries = (entry for entry in self.intake.inputs if from_stream(entry) and entry["digest"])
         return {entry["path"]: entry["digest"] for entry in entries}
 
     def _other_stream(self) -> str | None:
-        """A stream that held something else when the unfinished folder was begun."""
+        """Return a stream that had other content when the unfinished folder was begun; None if there is none."""
         before = read_json(self._unfinished).get("streams", {})
         return next((path for path, digest in self._streams().items() if before.get(path, digest) != digest), None)
 
-    def _take_up(self) -> None:
-        """Go on with the manifest of the run before; settings that differ from its own are said and noted there."""
+    def _continue_manifest(self) -> None:
+        """Continue the manifest of the interrupted run; log and record settings that differ."""
         found = read_json(self._unfinished)
         self._clock.before = self._seconds_of(found)
         self._manifest["started"] = found["started"]
@@ -250,8 +244,8 @@ class FolderJob:
         other = {key: [before.get(key), now[key]] for key in self.may_differ if before.get(key) != now.get(key)}
         changes = found.get("changes", [])
         if other:
-            said = ", ".join(f"{key} {_said(new)}, which was {_said(old)}" for key, (old, new) in other.items())
-            log(f"{self.output}: resuming with changed settings: {said}")
+            named = ", ".join(f"{key} {_format(new)}, which was {_format(old)}" for key, (old, new) in other.items())
+            log(f"{self.output}: resuming with changed settings: {named}")
             changes = [*changes, {"at": datetime.now(UTC).isoformat(timespec="seconds"), "settings": other}]
             found |= {"settings": before | now, "changes": changes}
         write_json(self._unfinished, found | self._stretch())
@@ -259,14 +253,11 @@ class FolderJob:
             self._manifest["changes"] = changes
 
     def _stretch(self) -> dict[str, Any]:
-        """When this stretch of the work began, as seconds of the epoch, and how long those before took."""
-        return {"stretch": {"began": self._clocked_from, "before": self._clock.before}}
+        """Return when this start of the run began (seconds of the epoch), and the duration of the earlier ones."""
+        return {"stretch": {"began": self._started, "before": self._clock.before}}
 
     def _seconds_of(self, found: Manifest) -> float:
-        """What all stretches of an unfinished folder took; the last one ended when something was last written into it.
-
-        A killed process writes no farewell; what it worked after its last file is lost, too.
-        """
+        """Return the duration of all starts of an unfinished run; the last one ended when its newest file was written."""
         stretch = found.get("stretch")
         if stretch is None:
             return 0.0
@@ -287,12 +278,12 @@ class FolderJob:
             if self.resuming:
                 if other := self._other_stream():
                     raise MismatchError(
-                        f"{self.path}: was begun with other records from {name_of(other)}; --force begins again"
+                        f"{self.path}: was begun with other records from {name_of(other)}; `force` begins again"
                     )
                 log(f"resuming {self.output}")
-                for torn in self.path.glob("*.tmp"):  # small files that a kill caught between writing and renaming
+                for torn in self.path.glob("*.tmp"):  # small files that were not renamed before a kill
                     torn.unlink()
-                self._take_up()
+                self._continue_manifest()
                 return self.path
             self._began = True
             begun = self._manifest | {"inputs": inputs_named(self.settings, self._folders), "streams": self._streams()}
@@ -329,7 +320,7 @@ class FolderJob:
                 _remove(self.path)
 
     def release(self) -> None:
-        """Let other runs have the folder; done by `finish`, and at the latest when the job is given up."""
+        """Unlock the folder. `finish` does this, too."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -338,7 +329,7 @@ class FolderJob:
         self.release()
 
     def finish_part(self, folder: Path, kind: str, **facts: Any) -> None:
-        """Write the meta.json of a folder within this one that others use by itself; settings and inputs are those of all."""
+        """Write the meta.json of a subfolder that is used on its own, with the settings and inputs of this job."""
         if self._leads:
             manifest = new_manifest(kind, self.settings, program=self.command) | facts
             inputs, counts = self.intake.inputs, self.counts
@@ -346,7 +337,7 @@ class FolderJob:
             write_manifest(folder, found)
 
     def finish(self, **facts: Any) -> None:
-        """Write meta.json with `facts` beside the usual entries; from here on the folder counts as finished."""
+        """Write meta.json with the additional entries `facts`, and move the folder into its place."""
         if not self._leads:
             return
         if self.intake.bad:
@@ -361,8 +352,8 @@ class FolderJob:
             self._check_final()
             self._put_in_place()
         except (OSError, DrtkError) as error:
-            fault = error if isinstance(error, DrtkError) else f"{self.output}: {error.strerror}"
-            raise DrtkError(f"{fault}; the new folder is finished and kept as {self.path}") from error
+            problem = error if isinstance(error, DrtkError) else f"{self.output}: {error.strerror}"
+            raise DrtkError(f"{problem}; the new folder is finished and kept as {self.path}") from error
         self.release()
         summary = ", ".join(f"{value:,} {name}" for name, value in self.counts.items() if isinstance(value, int))
         log(f"{self.command}: {summary + ', ' if summary else ''}{self._clock.seconds:,.1f} s -> {self.output}")
@@ -399,20 +390,7 @@ def _remove(folder: Path) -> None:
     folder.rmdir()
 
 
-def _has_valid_fields(found: Manifest) -> bool:
-    """Return whether an unfinished manifest has the fields that --resume reads, with the right types."""
-    stretch = found.get("stretch", {"began": 0.0, "before": 0.0})
-    return (
-        isinstance(found.get("started"), str)
-        and isinstance(found.get("streams", {}), dict)
-        and isinstance(found.get("changes", []), list)
-        and isinstance(stretch, dict)
-        and all(type(stretch.get(name)) in (int, float) for name in ("began", "before"))
-    )
-
-
-def _said(value: Any) -> str:
-    """A setting as a person would write it."""
+def _format(value: Any) -> str:
     if value is None:
         return "not given"
     return ("on" if value else "off") if isinstance(value, bool) else str(value)

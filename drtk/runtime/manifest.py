@@ -1,4 +1,4 @@
-"""meta.json of every output: what made it, from what, with which settings."""
+"""Manifests (meta.json): the command, settings, inputs and files of an output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from drtk import __version__
-from drtk.errors import DrtkError, MismatchError
+from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime.atomic import manifest_beside
 from drtk.runtime.atomic import write_json as write_json
 from drtk.runtime.cache import content_digest
@@ -34,13 +34,15 @@ from drtk.runtime.integrity import (
     record_files,
 )
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import digest_file, is_stream, name_of
+from drtk.runtime.streams import STANDARD, digest_file, is_stream, name_of
 
 Manifest = dict[str, Any]
 FOLDER_MANIFEST = "meta.json"
 UNFINISHED_MANIFEST = "meta.json.part"
-SOURCES = ("source", "sources")  # settings that name the records themselves: their content tells more than a name
+UNFINISHED = "unfinished; run the command that makes it again with --force, or with --resume if it has that option"
+SOURCES = ("source", "sources")  # settings that name the records: their content is compared, not their names
 _NOT_READ = ("log.jsonl", "README.md")  # files of a model folder that loading it does not read
+# Files of sentence-transformers that users may edit.
 _EDITABLE = re.compile(
     r"(^|/)(modules|router_config|sentence_\w+|config_sentence_transformers)\.json$|_(Pooling|Normalize)/config\.json$"
 )
@@ -83,17 +85,17 @@ _NO_PATHS = frozenset(
         "to",
     ]
 )
-_WORTH_A_VERSION = ("torch", "transformers", "tokenizers", "faiss", "bm25s", "nltk", "numpy", "ir_measures")
+_VERSIONED = ("torch", "transformers", "tokenizers", "faiss", "bm25s", "nltk", "numpy", "ir_measures")
 
 
 def manifest_path(output: str | Path) -> Path:
-    """Where the manifest of an output lies: in a folder, or beside a file."""
+    """Return the path of an output's manifest: in a folder, or beside a file."""
     path = Path(output)
     return path / FOLDER_MANIFEST if path.is_dir() else manifest_beside(path)
 
 
 def new_manifest(kind: str, settings: Mapping[str, Any], *, program: str = "") -> Manifest:
-    """The start of a manifest: kind, the drtk command that makes it, the command line, settings, and the time."""
+    """Return the beginning of a manifest: kind, command, command line, settings and time."""
     return {
         "kind": kind,
         "program": program,
@@ -108,7 +110,7 @@ def new_manifest(kind: str, settings: Mapping[str, Any], *, program: str = "") -
 def completed(
     manifest: Manifest, *, inputs: list[dict[str, Any]], counts: Mapping[str, Any], seconds: float
 ) -> Manifest:
-    """The manifest of finished work."""
+    """Return a manifest with the entries that are known at the end."""
     return manifest | {
         "inputs": inputs,
         "counts": dict(counts),
@@ -118,9 +120,9 @@ def completed(
 
 
 def versions() -> dict[str, str]:
-    """Versions of drtk, Python, and those libraries this process has loaded; loads none itself."""
+    """Return the versions of drtk, Python, and the libraries that are imported already."""
     found = {"drtk": __version__, "python": sys.version.split()[0]}
-    for module in _WORTH_A_VERSION:
+    for module in _VERSIONED:
         if module in sys.modules:
             try:
                 found[module] = str(getattr(sys.modules[module], "__version__", None) or version(module))
@@ -144,13 +146,13 @@ def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -
     path = Path(folder)
     if not path.exists():
         if has_unfinished_part(path):
-            raise MismatchError(f"{folder}: is unfinished; run the command that makes it again")
+            raise MismatchError(f"{folder}: is {UNFINISHED}")
         raise DrtkError(f"{folder}: no such folder")
     if not path.is_dir():
         raise MismatchError(f"{folder}: is a file; expected a folder" + (f" of kind '{kind}'" if kind else ""))
     if not (path / FOLDER_MANIFEST).exists():
         unfinished = (path / UNFINISHED_MANIFEST).exists()
-        reason = "unfinished: run the command that makes it again" if unfinished else "not made by drtk"
+        reason = UNFINISHED if unfinished else "not made by drtk"
         raise MismatchError(f"{folder}: has no {FOLDER_MANIFEST}; the folder is {reason}")
     manifest = read_object(path / FOLDER_MANIFEST, kind=str)
     if kind is not None and manifest["kind"] != kind:
@@ -217,31 +219,28 @@ def check_folder(folder: Path, manifest: Manifest) -> None:
 
 
 def is_done(output: str, settings: Mapping[str, Any], *, program: str = "") -> bool:
-    """Whether `output` was made by `program` with these settings, from inputs that have not changed since.
+    """Return whether `output` was made by `program` with these settings, from inputs that have not changed.
 
-    What was read from stdin or a pipe cannot be checked, so such an output never counts as done.
+    An output made from stdin or a pipe never counts as done, because its input cannot be compared.
     """
     return outdated(output, settings, program=program) == []
 
 
 def outdated(output: str, settings: Mapping[str, Any], *, program: str = "") -> list[str] | None:
-    """Names of the settings and files that differ from those a finished output was made with; None: there is no such output.
-
-    Streams are named, too: what they held cannot be looked at again.
-    """
+    """Return the names of settings and files that differ from those an output was made with; None without an output."""
     path = manifest_path(output)
     if not path.exists() or not Path(output).exists():
         return None
     try:
         manifest = read_json(path)
     except DrtkError:
-        return [str(path)]  # damaged: it is made again
+        return [str(path)]
     if not is_manifest(manifest):
         return [str(path)]
     if program and manifest.get("program") != program:
         return [f"drtk {program}"]
     before, now = manifest["settings"], plain(settings)
-    changed = sorted(key for key in before | now if before.get(key) != now.get(key) or (key in before) != (key in now))
+    changed = sorted(key for key in before | now if (key in before, before.get(key)) != (key in now, now.get(key)))
     if "bytes" in manifest and Path(output).stat().st_size != manifest["bytes"]:
         changed.append(output)
     if Path(output).is_dir():
@@ -250,7 +249,7 @@ def outdated(output: str, settings: Mapping[str, Any], *, program: str = "") -> 
 
 
 def is_manifest(content: Any) -> bool:
-    """Whether the content of a JSON file is a manifest of drtk's, and not another program's file of that name."""
+    """Return whether the content of a JSON file is a manifest written by drtk."""
     return (
         isinstance(content, dict)
         and isinstance(content.get("settings"), dict)
@@ -266,19 +265,19 @@ def are_entries(items: list[Any]) -> bool:
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they read back from JSON, so that they can be compared."""
+    """Return settings as they are read back from JSON, for comparison."""
     values: dict[str, Any] = orjson.loads(orjson.dumps(dict(settings), option=orjson.OPT_SERIALIZE_NUMPY))
     return values
 
 
 def unchanged(entry: Mapping[str, Any]) -> bool:
-    """Whether an input is still what its entry in a manifest says: by size and time, or else by its content."""
+    """Return whether an input still matches its entry in a manifest, by size and time or else by content."""
     path = Path(entry["path"])
     if from_stream(entry) or is_stream(entry["path"]) or not path.exists():
         return False
     if path.is_dir():
-        if not isinstance(entry.get("files"), dict):  # of an earlier version
-            return _legacy_digest(path) == entry.get("digest")
+        if not isinstance(entry.get("files"), dict):  # written by an earlier version
+            return False
         names = {name for name, _ in _files_of(path)}
         return names == entry["files"].keys() and all(_is_same(path / name, entry["files"][name]) for name in names)
     return _is_same(path, entry)
@@ -288,30 +287,43 @@ def _is_same(path: Path, entry: Mapping[str, Any]) -> bool:
     found = path.stat()
     if found.st_size != entry.get("bytes"):
         return False
-    known = entry.get("digest")  # None where it was not read to its end
+    known = entry.get("digest")  # None if it was not read to its end
     return found.st_mtime_ns == entry.get("mtime_ns") or (known is not None and digest_file(path) == known)
 
 
 def from_stream(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry tells of stdin or a pipe, which have no time: what they held cannot be looked at again."""
+    """Return whether an entry describes stdin or a pipe, which have no modification time."""
     return "bytes" in entry and "mtime_ns" not in entry
 
 
 def inputs_named(settings: Mapping[str, Any], known: Iterable[dict[str, Any]] = ()) -> list[dict[str, Any]]:
-    """Entries (without digests of files) of all files and folders that values of `settings` name; streams are left out.
+    """Return entries, without digests of files, of all files and folders that values of `settings` name; no streams.
 
-    A value names PATH, or NAME=PATH. An entry in `known` is taken over: it describes the path at an earlier time.
+    A value is PATH or NAME=PATH. An entry in `known` is used unchanged: it describes the path at an earlier time.
     """
     earlier = {Path(entry["path"]): entry for entry in known}
+    paths = _paths_named(settings)
+    return [earlier[Path(path)] | {"path": path} if Path(path) in earlier else _entry_of(path) for path in paths]
+
+
+def check_keeps_inputs(outputs: Mapping[str, str | None], settings: Mapping[str, Any]) -> None:
+    """Raise UsageError if an option names an output file that is also an input named in `settings`."""
+    for option, target in outputs.items():
+        if target and target != STANDARD and os.path.isfile(target):
+            for path in _paths_named(settings):
+                if os.path.samefile(path, target):
+                    raise UsageError(f"{option} {target}: would overwrite the input {path}; name another file")
+
+
+def _paths_named(settings: Mapping[str, Any]) -> list[str]:
     given = [value for name, value in settings.items() if name not in _NO_PATHS]
     values = [item for value in given for item in (value if isinstance(value, (list, tuple)) else [value])]
     named = [value if _exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
-    paths = [value for value in named if _exists(value) and not is_stream(value)]
-    return [earlier[Path(path)] | {"path": path} if Path(path) in earlier else _glance(path) for path in paths]
+    return [value for value in named if _exists(value) and not is_stream(value)]
 
 
 def folders_named(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Entries of the folders that settings name, but not of those that hold the records themselves."""
+    """Return entries of the folders that settings name, except those of the records themselves."""
     named = {name: value for name, value in settings.items() if name not in SOURCES}
     return [entry for entry in inputs_named(named) if "files" in entry]
 
@@ -323,23 +335,11 @@ def _exists(name: str) -> bool:
         return False
 
 
-def _glance(path: str) -> dict[str, Any]:
+def _entry_of(path: str) -> dict[str, Any]:
     if os.path.isdir(path):
         return folder_entry(path)
     found = os.stat(path)
     return {"path": path, "bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "digest": None}
-
-
-def _legacy_digest(path: Path) -> str:
-    """Return the digest that earlier versions recorded: of meta.json, or else of the files' names, sizes and times."""
-    if (path / FOLDER_MANIFEST).exists():
-        return digest_file(path / FOLDER_MANIFEST)
-    digest = hashlib.blake2b(digest_size=16)
-    for item in sorted(path.rglob("*")):
-        if item.is_file():
-            found = item.stat()
-            digest.update(f"{item.relative_to(path)}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
-    return digest.hexdigest()
 
 
 def _files_of(folder: Path) -> list[tuple[str, os.stat_result]]:
@@ -370,7 +370,8 @@ def folder_entry(folder: str | Path) -> dict[str, Any]:
     for name, found in _files_of(path):
         entry: dict[str, Any] = {"bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "digest": None}
         if has_digests:
-            entry["digest"] = _recorded_digest(recorded.get(name), found) or _cached_digest(path / name, found.st_size)
+            digest_of = digest_file if found.st_size < SMALL else content_digest
+            entry["digest"] = _recorded_digest(recorded.get(name), found) or digest_of(path / name)
         files[name] = entry
     contents = {name: entry["digest"] or entry for name, entry in files.items()}
     digest = hashlib.blake2b(orjson.dumps(contents), digest_size=16).hexdigest()
@@ -394,10 +395,6 @@ def _recorded_digest(entry: Any, found: os.stat_result) -> str | None:
     return entry["digest"] if is_same else None
 
 
-def _cached_digest(path: Path, size: int) -> str:
-    return digest_file(path) if size < SMALL else content_digest(path)
-
-
 def add_named_folders(inputs: list[dict[str, Any]], named: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return `inputs` with entries added for the finished folders in `named`."""
     known = {Path(entry["path"]) for entry in inputs}
@@ -406,7 +403,7 @@ def add_named_folders(inputs: list[dict[str, Any]], named: Iterable[dict[str, An
 
 
 class Clock:
-    """Seconds since it was made, and `before`: those of earlier stretches of the same work."""
+    """Measure the duration of a run; `before` is that of its earlier, interrupted starts."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()

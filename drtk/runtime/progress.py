@@ -12,17 +12,17 @@ from typing import Any, TypeVar
 
 from drtk.runtime.sharding import rank
 
-DIGITS = 6  # of a number that was measured: float32 holds seven
+DIGITS = 6  # of a measured number; float32 has seven
 
 
 def significant(value: Any, digits: int = DIGITS) -> Any:
-    """A float to so many significant digits, and never -0.0; anything else as it is."""
+    """Round a float to `digits` significant digits, and -0.0 to 0.0; return any other value unchanged."""
     return float(f"{value:z.{digits}g}") if isinstance(value, float) else value
 
 
 Item = TypeVar("Item")
 _LOGGER = logging.getLogger("drtk")
-PLAIN_INTERVAL = 30.0  # seconds between progress lines where stderr is no terminal
+PLAIN_INTERVAL = 30.0  # seconds between progress lines if stderr is not a terminal
 
 
 _FIELD = re.compile(r"`([a-z]\w*)`")
@@ -45,7 +45,7 @@ def name_options(text: str) -> str:
 
 
 class _Stderr(logging.Handler):
-    """Writes to what stderr is at that moment, above a bar where one is shown; a full or closed stderr is no fault."""
+    """Write to the current stderr, above a progress bar; ignore a full or closed stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         message = printable(name_options(self.format(record)))
@@ -58,7 +58,7 @@ class _Stderr(logging.Handler):
 
 
 def set_verbosity(*, quiet: bool, verbose: bool) -> None:
-    """-q leaves errors only, -v adds detail. Of several processes that run one command together, the first alone speaks."""
+    """Set which messages are printed. With several processes (torchrun), only rank 0 prints more than errors."""
     level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
     _LOGGER.setLevel(level if rank() == 0 else logging.ERROR)
     if not _LOGGER.handlers:
@@ -74,25 +74,26 @@ def is_quiet() -> bool:
 
 
 def log(message: str) -> None:
-    """One line a person should see."""
+    """Log one line."""
     _LOGGER.info(message)
 
 
 def detail(message: str) -> None:
-    """One line for -v."""
+    """Log one line that is printed with --verbose only."""
     _LOGGER.debug(message)
 
 
 def warn(message: str) -> None:
-    """One line that even -q shows."""
+    """Log one warning, which is printed with --quiet, too."""
     _LOGGER.warning(message)
 
 
 class Progress:
-    """Counts work done: a bar where stderr is a terminal, otherwise a plain line every 30 s.
+    """Report progress: a bar if stderr is a terminal, otherwise a line every 30 seconds.
 
-    `initial` is work found done already, so that rates tell the truth after a resume.
-    `first`: seconds until the first plain line; `note`: told along with the count, and may change.
+    initial: units that were done before, which do not count for the rate
+    first: seconds until the first line
+    note: text after the count; may be changed at any time
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Progress:
             self._bar = tqdm(desc=what, total=total, unit=f" {unit}", initial=initial, leave=False, dynamic_ncols=True)
 
     def add(self, count: int = 1) -> None:
-        """`count` more units are done."""
+        """Count `count` more units."""
         self.done += count
         if self._bar is not None:
             self._bar.set_postfix_str(self.note, refresh=False)
@@ -129,7 +130,7 @@ class Progress:
             log(f"{self.what}: {self.done:,}{of} {self.unit}, {_pace(rate)}{note}")
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
 
@@ -141,12 +142,12 @@ class Progress:
 
 
 def _pace(rate: float) -> str:
-    """Units a second, or seconds a unit where those are more."""
+    """Format a rate as units per second, or as seconds per unit if it is below 1."""
     return f"{1 / rate:,.1f} s each" if 0 < rate < 1 else f"{rate:,.1f}/s"
 
 
 def track(items: Iterable[Item], what: str, *, total: int | None = None, unit: str = "records") -> Iterator[Item]:
-    """The items, counted as they pass."""
+    """Yield the items and report progress."""
     with Progress(what, total=total, unit=unit) as progress:
         for item in items:
             yield item

@@ -1,4 +1,4 @@
-"""The batch function on Ray Data: an actor a worker, its model loaded once, lost workers replaced and their windows done again."""
+"""Run a batch function on Ray Data: one actor per worker; the windows of lost workers are done again."""
 
 from __future__ import annotations
 
@@ -12,70 +12,74 @@ from itertools import chain
 from typing import Any
 
 from drtk.errors import DrtkError, MissingDependency, pip_install
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.filter_job import Done
 from drtk.runtime.progress import detail
-from drtk.runtime.runners import BatchFunction, Recipe
+from drtk.runtime.runners import BatchFunction, Report, RunnerSettings
 
-# A data set is of so many windows, or of so many bytes of them: what is in flight stays bounded, whatever the length of the
-# stream. Between two of them actors are made anew, which is why there are not fewer.
+# Largest number and size of the windows in one Ray data set, which bounds memory for streams of any length.
+# Actors start again for each data set, so a smaller number would be slower.
 SEGMENT, SEGMENT_BYTES = 512, 1 << 30
 
 
 class _Worker:
-    """An actor: windows are pickled, for Ray Data would make columns of records; the recipe, to be read in `folder`."""
+    """A Ray actor. Windows and results are pickled, since Ray Data would turn records into columns.
 
-    def __init__(self, recipe: bytes, folder: str) -> None:
-        with contextlib.suppress(OSError):  # names of models may be relative to it; another machine may lack it
+    build: the pickled function that returns the batch function
+    folder: the working directory, to which names of models may be relative
+    """
+
+    def __init__(self, build: bytes, folder: str) -> None:
+        with contextlib.suppress(OSError):  # another machine may lack the folder
             os.chdir(folder)
         self._fault: DrtkError | None = None
         try:
-            self._function: BatchFunction = pickle.loads(recipe)()
-        except DrtkError as error:  # raised here, Ray would take it for its own fault
+            self._function: BatchFunction = pickle.loads(build)()
+        except DrtkError as error:  # raised here, Ray would report it as its own failure
             self._fault = error
 
     def __call__(self, block: dict[str, Any]) -> dict[str, Any]:
-        made = [self._outcome(window) for window in block["window"]]
-        return {"number": block["number"], "made": made}
+        return {"number": block["number"], "made": [self._run(window) for window in block["window"]]}
 
-    def _outcome(self, window: bytes) -> bytes:
+    def _run(self, window: bytes) -> bytes:
         if self._fault is not None:
             return pickle.dumps(self._fault)
         try:
-            made = self._function(self._function.prepare(pickle.loads(window)))
-            if isinstance(made, Done):
-                made = Done([*made.lines], made.counts)
-            return pickle.dumps(made, protocol=pickle.HIGHEST_PROTOCOL)
-        except DrtkError as error:  # a fault of the data stays one; anything else is for Ray to retry or to report
+            result = self._function(self._function.prepare(pickle.loads(window)))
+            if isinstance(result, Done):
+                result = Done([*result.lines], result.counts)
+            return pickle.dumps(result, protocol=pickle.HIGHEST_PROTOCOL)
+        except DrtkError as error:  # an error of the data; Ray retries or reports all others
             return pickle.dumps(error)
 
 
 def run_on_ray(
     windows: Iterator[list[Any]],
-    recipe: Recipe,
+    build: Callable[[], BatchFunction],
     running: RunnerSettings,
-    report: Callable[[int], None] | None = None,
+    *,
+    gpu: bool = True,
+    report: Report | None = None,
 ) -> Generator[Any, None, None]:
-    """What the batch function makes of each window, in order. `report` hears nothing: nobody watches a worker.
+    """Run the batch function in Ray actors. `report` has no effect.
 
-    The first window is read before Ray starts, which takes a while: a file that is not there, or faulty at once, is told at once.
-    Raises MissingDependency without ray, DrtkError where the cluster cannot be reached or gives up.
+    The first window is read before Ray starts, so that a missing or damaged file is reported at once.
+    Raises MissingDependency without ray, DrtkError if the cluster cannot be reached or fails.
     """
     first = next(windows, None)
     if first is None:
         return
     windows = chain([first], windows)
-    ray = _connected(running.ray_address)
-    gpus = ray.cluster_resources().get("GPU", 0) if recipe.gpu else 0
+    ray = _connect(running.ray_address)
+    gpus = ray.cluster_resources().get("GPU", 0) if gpu else 0
     workers = running.ray_workers or max(1, int(gpus or ray.cluster_resources().get("CPU", 1)))
     detail(f"ray: {workers} workers, {'a GPU each' if gpus else 'on CPUs'}")
     done = 0
-    while rows := _segment(windows, done):
+    while rows := _next_rows(windows, done):
         made = (
             ray.data.from_items(rows, override_num_blocks=len(rows))
             .map_batches(
                 _Worker,
-                fn_constructor_args=[ray.cloudpickle.dumps(recipe), os.getcwd()],
+                fn_constructor_args=[ray.cloudpickle.dumps(build), os.getcwd()],
                 batch_size=1,
                 batch_format="numpy",
                 num_gpus=1 if gpus else 0,
@@ -87,8 +91,8 @@ def run_on_ray(
         done += len(rows)
 
 
-def _segment(windows: Iterator[list[Any]], first: int) -> list[dict[str, Any]]:
-    """The rows of the next data set, numbered from `first`; none at the end of the stream."""
+def _next_rows(windows: Iterator[list[Any]], first: int) -> list[dict[str, Any]]:
+    """Return the rows of the next data set, numbered from `first`; none at the end of the stream."""
     rows: list[dict[str, Any]] = []
     size = 0
     while len(rows) < SEGMENT and size < SEGMENT_BYTES and (window := next(windows, None)):
@@ -99,7 +103,7 @@ def _segment(windows: Iterator[list[Any]], first: int) -> list[dict[str, Any]]:
 
 
 def _in_order(made: Iterator[dict[str, Any]], first: int, number: int, ray: Any) -> Iterator[Any]:
-    """Outcomes by number, those that come early kept until their turn; each once."""
+    """Yield the results in the order of their numbers; raise the error that a worker returned."""
     early: dict[int, bytes] = {}
     wanted = first
     try:
@@ -117,8 +121,8 @@ def _in_order(made: Iterator[dict[str, Any]], first: int, number: int, ray: Any)
         raise DrtkError(f"ray: {first + number - wanted} windows came back without a result")
 
 
-def _connected(address: str) -> Any:
-    """Ray, connected to a cluster or with one of this machine alone."""
+def _connect(address: str) -> Any:
+    """Return the ray module, connected to a cluster or to a new one on this machine."""
     try:
         import ray
         import ray.data
@@ -126,10 +130,10 @@ def _connected(address: str) -> Any:
         raise MissingDependency("ray", "--runner ray", pip_install("ray[data]")) from error
     if not ray.is_initialized():
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # remarks of its C++ half on stderr
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # messages of its C++ part on stderr
         wanted = address or os.environ.get("RAY_ADDRESS") or None
         if wanted is not None:
-            _knock(wanted)
+            _check_address(wanted)
         try:
             ray.init(
                 address=wanted,
@@ -149,8 +153,8 @@ def _connected(address: str) -> Any:
     return ray
 
 
-def _knock(address: str) -> None:
-    """Raises DrtkError where nothing answers at HOST:PORT: Ray itself would try again for minutes."""
+def _check_address(address: str) -> None:
+    """Raise DrtkError if nothing answers at HOST:PORT; Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         try:

@@ -1,93 +1,126 @@
-"""Run a batch function over a stream of records."""
+"""Run a batch function over windows of records: in this process, or on Ray Data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Protocol, TypeVar
 
+from drtk.config import option
 from drtk.registry import Registry
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.filter_job import Done, FilterJob, Revise
+from drtk.runtime.workers import read_ahead
 
 RUNNERS = Registry(
     "runner",
     {
-        "local": ("drtk.runtime.run_local:run_local", "in this process, reading and writing beside the work"),
+        "local": ("drtk.runtime.runners:run_local", "in this process, reading and writing beside the work"),
         "ray": ("drtk.runtime.run_ray:run_on_ray", "on Ray Data: many GPUs, many machines, lost workers replaced"),
     },
 )
 
-
 Record = TypeVar("Record")
-
-
-class BatchFunction:
-    """What becomes of the records of one window.
-
-    Making one is the expensive part: it loads the model. It sees records, never a stream or a job, so it runs in this
-    process or on another machine.
-
-    report: called, where somebody watches, with how many more records of a window are done; before its result is there
-    ahead:  whether preparing a window beside the work on the one before is worth a thread
-    """
-
-    report: Callable[[int], None] | None = None
-    ahead: bool = True
-
-    def prepare(self, records: list[Any]) -> Any:
-        """What `__call__` is given for a window: tokens, say. Done while the window before is worked on."""
-        return records
-
-    def __call__(self, prepared: Any) -> Any:
-        """The result of the window, which can be pickled: of a filter a `Done`, its lines and counts for the manifest."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Let go of what making it took up, such as processes."""
+Report = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How a batch function is made, wherever that happens: `build(*arguments)`, all of which can be pickled.
+class RunnerSettings:
+    """Where a batch function runs."""
 
-    gpu: whether it has use for a GPU, where there are some
+    runner: Literal["local", "ray"] = option(
+        "local", "Who does the work: local (this process) or ray (Ray Data: many GPUs, many machines)."
+    )
+    ray_workers: int | None = option(
+        None, "Ray: workers at a time. [default: one a GPU, or one a core where there is none]", at_least=1
+    )
+    ray_address: str = option(
+        "", "Ray: address of a cluster. [default: the one this machine is part of, or a local one]"
+    )
+
+
+class BatchFunction:
+    """The work on one window of records. Its constructor is the expensive part: it may load a model.
+
+    It sees records only, never a stream or a job, so it can run in this process or on another machine.
+
+    report: if set, called during the work with the number of further records that are finished
+    ahead: whether to prepare each window in a thread, during the work on the window before
     """
 
-    build: Callable[..., BatchFunction]
-    arguments: Sequence[Any] = field(default=())
-    gpu: bool = True
+    report: Report | None = None
+    ahead: bool = True
 
-    def __call__(self) -> BatchFunction:
-        return self.build(*self.arguments)
+    def prepare(self, records: list[Any]) -> Any:
+        """Return the argument of `__call__` for a window, such as its tokens."""
+        return records
+
+    def __call__(self, prepared: Any) -> Any:
+        """Return the result of the window, which can be pickled; a filter returns a `Done`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release what the constructor acquired, such as processes."""
 
 
 class Runner(Protocol):
-    """Maps a batch function over windows; results come in the order of the windows."""
+    """Map a batch function over windows; yield the results in the order of the windows."""
 
     def __call__(
         self,
         windows: Iterator[list[Any]],
-        recipe: Recipe,
+        build: Callable[[], BatchFunction],
         running: RunnerSettings,
-        report: Callable[[int], None] | None = None,
+        *,
+        gpu: bool,
+        report: Report | None,
     ) -> Generator[Any, None, None]: ...
 
 
-def mapped(
+def map_windows(
     windows: Iterator[list[Any]],
-    recipe: Recipe,
+    build: Callable[..., BatchFunction],
+    *arguments: Any,
     running: RunnerSettings,
-    report: Callable[[int], None] | None = None,
+    gpu: bool = True,
+    report: Report | None = None,
 ) -> Generator[Any, None, None]:
-    """What the batch function makes of each window, in order, by the runner that was chosen; to be closed.
+    """Return a generator of the results of `build(*arguments)` for each window, in order. The caller closes it.
 
-    The batch function is made at once where it runs in this process: before any thread is, and before any output is begun.
-    Windows are taken when the first result is asked for.
-    Raises what making and calling the batch function raise; UsageError for an unknown runner.
+    The local runner builds the function at once, before it starts a thread. Windows are read from the first `next` on.
+    gpu: whether the function can use a GPU
+    Raises what building and calling the function raise; UsageError for an unknown runner.
     """
     runner: Runner = RUNNERS.load(running.runner)
-    return runner(windows, recipe, running, report)
+    return runner(windows, partial(build, *arguments), running, gpu=gpu, report=report)
+
+
+def run_local(
+    windows: Iterator[list[Any]],
+    build: Callable[[], BatchFunction],
+    running: RunnerSettings,
+    *,
+    gpu: bool = True,
+    report: Report | None = None,
+) -> Generator[Any, None, None]:
+    """Run the batch function in this process. `running` and `gpu` have no effect."""
+    function = build()
+    function.report = report
+
+    def results() -> Generator[Any, None, None]:
+        prepared = map(function.prepare, windows)
+        try:
+            if not function.ahead:
+                yield from map(function, prepared)
+                return
+            with closing(read_ahead(prepared)) as ready:
+                for each in ready:
+                    yield function(each)
+        finally:
+            function.close()
+
+    return results()
 
 
 def run_filter(
@@ -101,17 +134,17 @@ def run_filter(
     gpu: bool = True,
     revise: Revise | None = None,
 ) -> None:
-    """Write through `job` what `build(*arguments)` makes of the records, window by window, in their order.
+    """Write the results of `build(*arguments)` for the records through `job`, window by window, in their order.
 
-    window: records between two places to go on from, where the job's own number does not fit
-    gpu: whether the batch function has use for one
-    revise: makes the output of the lines of all windows (FilterJob.run_windows), in this process
+    window: records per window, instead of the job's number
+    gpu: whether the batch function can use a GPU
+    revise: a second pass over the output lines of all windows, in this process (see `FilterJob.run_windows`)
     Raises what reading and the batch function raise; UsageError for an unknown runner.
     """
     if window is not None:
         job.window = window
 
-    def pump(windows: Iterator[list[Record]]) -> Generator[Done, None, None]:
-        return mapped(windows, Recipe(build, arguments, gpu), running)
+    def map_all(windows: Iterator[list[Record]]) -> Generator[Done, None, None]:
+        return map_windows(windows, build, *arguments, running=running, gpu=gpu)
 
-    job.run_windows(records, pump, unit=unit, revise=revise)
+    job.run_windows(records, map_all, unit=unit, revise=revise)

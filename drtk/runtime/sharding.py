@@ -1,4 +1,4 @@
-"""--shard, and rank and number of the processes of torchrun."""
+"""Shards of the input (--shard), and rank and number of the processes of torchrun."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ WHOLE: Part = (1, 1)
 
 
 def parse_part(text: str) -> Part:
-    """ "2/4" as (2, 4): the second of four parts. Raises UsageError otherwise."""
+    """Parse "2/4", the second of four parts, as (2, 4). Raises UsageError for any other text."""
     number, _, of = text.partition("/")
     if number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of):
         return int(number), int(of)
-    raise UsageError(f"--shard: '{text}' is not N/OF, such as 1/4")
+    raise UsageError(f"`shard`: '{text}' is not N/OF, such as 1/4")
 
 
 def spread(records: Iterable[Record], number: int, *, of: int) -> Iterator[Record]:
-    """`number` of the `of` records there are, evenly spread over them and in their order; all where there are no more."""
+    """Yield `number` of the `of` records, evenly spaced and in order; all of them if there are no more."""
     return (record for at, record in enumerate(records) if number >= of or (at + 1) * number // of > at * number // of)
 
 
 def of_part(records: Iterable[Record], part: Part, *, window: int) -> Iterator[Record]:
-    """The records of one part: of the windows that the whole stream is worked on in, every so-manieth.
+    """Yield the records of one part: every `of`-th window of the stream.
 
-    Windows stay whole, so that what depends on the neighbours in a batch (rounding) is the same in a part as in the whole.
+    Windows are not divided, so results that depend on the other records of a batch (rounding) are those of a whole run.
     """
     number, of = part
     return (record for at, record in enumerate(records) if at // window % of == number - 1)

@@ -16,7 +16,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, BinaryIO
 
-from drtk.errors import DrtkError, MissingDependency, OutputClosed, RecordError, UsageError, pip_install
+from drtk.errors import DrtkError, OutputClosed, RecordError, UsageError
 from drtk.runtime.atomic import commit, interrupts_held, lock, manifest_beside
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -25,9 +25,9 @@ _BLOCK = 1 << 10  # compressed bytes per step; zstd unpacks them to 32 MiB at mo
 
 
 def unpacked(stream: BinaryIO, head: bytes) -> BinaryIO:
-    """The decompressed bytes of a stream that begins with `head`; the stream itself where it is not compressed.
+    """Return a stream of the decompressed bytes of a stream that begins with `head`; the stream if not compressed.
 
-    Reading raises EOFError where a frame ends early, and the library's own error where it is damaged.
+    Reading raises EOFError if a frame ends early, and the library's own error if it is damaged.
     """
     if head.startswith(GZIP):
         return io.BufferedReader(gzip.GzipFile(fileobj=stream), buffer_size=1 << 20)  # type: ignore[arg-type]
@@ -37,11 +37,13 @@ def unpacked(stream: BinaryIO, head: bytes) -> BinaryIO:
 
 
 class _ZstdReader(io.RawIOBase):
-    """Frames of zstd, one after the other. zstandard's own stream reader takes a cut file for a finished one."""
+    """Read zstd frames. Unlike zstandard's own stream reader, it notices that a file is truncated."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        # Files packed with `zstd --long` need a window beyond the library's usual 128 MiB.
-        self._library = _zstandard().ZstdDecompressor(max_window_size=1 << 31)
+        import zstandard
+
+        # Files packed with `zstd --long` need a window above the library's default, 128 MiB.
+        self._library = zstandard.ZstdDecompressor(max_window_size=1 << 31)
         self._stream = stream
         self._frame: Any = None
         self._packed = b""
@@ -71,21 +73,12 @@ class _ZstdReader(io.RawIOBase):
 
 
 def packer(target: str) -> Any:
-    """One frame's compressor for a target's suffix: `compress(data)`, then `flush()` ends the frame.
-
-    The same bytes in give the same bytes out: no time stamp, no name. Raises MissingDependency without zstandard.
-    """
+    """Return a compressor for one frame, chosen by the suffix of `target`. Its output has no time stamp and no name."""
     if target.endswith(".gz"):
         return zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
-    return _zstandard().ZstdCompressor(level=3, write_checksum=True).compressobj()
+    import zstandard
 
-
-def _zstandard() -> Any:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise MissingDependency("zstandard", "reading or writing .zst", pip_install("zstandard")) from error
-    return zstandard
+    return zstandard.ZstdCompressor(level=3, write_checksum=True).compressobj()
 
 
 STANDARD = "-"
@@ -95,7 +88,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class DigestingReader(io.RawIOBase):
-    """A readable stream that hashes the bytes it hands out, before decompression; `digest` is blake2b, 16 bytes."""
+    """A stream that computes the digest (blake2b, 16 bytes) of the bytes read, before decompression."""
 
     def __init__(self, raw: BinaryIO, head: bytes = b"") -> None:
         self._raw, self._head = raw, head
@@ -107,7 +100,7 @@ class DigestingReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         data, self._head = self._head[: len(buffer)], self._head[len(buffer) :]
-        # Head and what follows it, so that a peek sees both; of a pipe what is there by now, without waiting for more.
+        # read1: do not wait for more than a pipe has now.
         data += self._raw.read1(len(buffer) - len(data))  # type: ignore[attr-defined]
         self._hash.update(data)
         self.size += len(data)
@@ -119,19 +112,19 @@ class DigestingReader(io.RawIOBase):
         return self._hash.hexdigest()
 
     def close(self) -> None:
-        """Close the file below, unless it is stdin, which is not ours to close."""
+        """Close the file, unless it is stdin."""
         if not self.closed and self._raw is not getattr(sys.stdin, "buffer", None):
             self._raw.close()
         super().close()
 
 
 def name_of(source: str) -> str:
-    """How complaints call a source: `<stdin>` for "-"."""
+    """Return the name of a source in messages: `<stdin>` for "-"."""
     return "<stdin>" if source == STANDARD else source
 
 
 def is_stream(source: str) -> bool:
-    """Whether a source gives its bytes once and no more: stdin, or a pipe, terminal or socket that goes by a name."""
+    """Return whether a source can be read only once: stdin, or a named pipe, terminal or socket."""
     if source == STANDARD:
         return True
     try:
@@ -142,9 +135,9 @@ def is_stream(source: str) -> bool:
 
 
 def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
-    """The decompressed bytes of a file or of stdin, and the reader below that counts and hashes what is on disk.
+    """Open a file or stdin; return the decompressed stream, and the reader below it that counts and hashes the bytes.
 
-    Compression is recognised by content, so it works on stdin too. Raises DrtkError where a file cannot be opened.
+    Compression is detected from the content. Raises DrtkError if the file cannot be opened.
     """
     try:
         if source == STANDARD:
@@ -166,9 +159,9 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
 
 @contextlib.contextmanager
 def compressed_faults(place: Callable[[], str]) -> Iterator[None]:
-    """Turns what reading damaged data raises into complaints that begin with `place()`.
+    """Convert errors of reading compressed data into errors that begin with `place()`.
 
-    Raises RecordError where compressed data ends early or is damaged, DrtkError where the disk fails.
+    Raises RecordError if compressed data ends early or is damaged, DrtkError for an I/O error.
     """
     try:
         yield
@@ -218,7 +211,7 @@ def raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def read_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
-    """(line number, line without its end) of a binary stream; a BOM and CRs before line ends are taken off.
+    """Yield (line number, line without its end) of a binary stream; remove a BOM and CRs before line ends.
 
     Raises RecordError for truncated or damaged compression or a line above the limit, DrtkError for a disk error.
     """
@@ -231,11 +224,11 @@ def read_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
 
 
 def is_replaceable(target: str) -> bool:
-    """Whether `target` is a file that can be made beside itself and renamed: not "-", a device, or a pipe."""
+    """Return whether an output is a regular file, which is written as NAME.part and renamed: not "-", a device or a pipe."""
     if target == STANDARD:
         return False
     if os.path.realpath(target).startswith(("/dev/", "/proc/")) or target.startswith("/dev/"):
-        return False  # /dev/stdout may be a regular file, but its name is no place for another
+        return False  # /dev/stdout may be a regular file, but no other file can be renamed to it
     try:
         return S_ISREG(os.stat(target).st_mode)
     except OSError:
@@ -254,22 +247,22 @@ def check_outputs(outputs: Mapping[str, str | None]) -> None:
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether something can be made in `folder`, or in the nearest of its parents that exists."""
+    """Return whether a file can be created in `folder`, or in its nearest existing parent."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 class Output:
-    """Where records go: stdout, a device or pipe, or NAME by way of NAME.part.
+    """An output: stdout, a device or pipe, or a file NAME, which is written as NAME.part.
 
-    As a context manager: it is begun, success renames the part to NAME, a fault removes it, unless `keep_part` is set.
-    `end_frame` closes a compressed frame and flushes, after which the offset is a place to cut and go on from.
-    `append_at`: go on from that offset; what the part holds beyond it is dropped, and what it holds before is kept.
-    `suffix`: what the part's name ends with. `scratch`: the part is not wanted once it was of use, so success removes it.
-    `journal`: the journal of the part; removed before a new part is started.
-    `manifest`: if set before the end, it is written as NAME.meta.json.
-    Raises DrtkError for a folder, and when begun where the target cannot be written, or another run is writing it.
+    Use it as a context manager: success renames the part to NAME, an exception removes it unless `keep_part` is set.
+    append_at: resume at this offset of the part; the bytes after it are dropped
+    suffix: the suffix of the part
+    scratch: remove the part at the end instead of renaming it
+    journal: the journal of the part, which is removed before a new part is started
+    manifest: if set before the end, it is written as NAME.meta.json
+    Raises DrtkError for a folder and, when entered, if the output cannot be written or another run is writing it.
     """
 
     def __init__(
@@ -294,10 +287,7 @@ class Output:
             raise DrtkError(f"{target}: is a folder; expected a file")
 
     def begin(self) -> Output:
-        """Begin the part, or go on with it. Ctrl-C comes before it exists, or removes it as any fault does.
-
-        `with` does this: were the part made before, an interrupt in between would leave it to nobody.
-        """
+        """Open the output. An interrupt at any point leaves no part behind; this is why the constructor does not open it."""
         try:
             self._open()
             return self
@@ -317,17 +307,17 @@ class Output:
             self._file = open(self.target, "ab", buffering=1 << 16)  # noqa: SIM115 - closed by commit or abandon
             return
         self.part = Path(self.target).with_name(Path(self.target).name + self._suffix)
-        with interrupts_held():  # from here on the file is there, but not yet known to be ours
+        with interrupts_held():  # otherwise an interrupt could leave the new file behind
             self._file = _locked(self.part)
         if os.fstat(self._file.fileno()).st_size < self._start:
-            raise DrtkError(f"{self.part}: is shorter than its journal says; --force begins again")
+            raise DrtkError(f"{self.part}: is shorter than its journal says; `force` begins again")
         if self._journal is not None and not self.keep_part:
             self._journal.unlink(missing_ok=True)
         self._file.truncate(self._start)
         self._file.seek(self._start)
 
     def write(self, data: bytes) -> None:
-        """Append bytes. Raises OutputClosed when the reader has gone, DrtkError on a full disk."""
+        """Append bytes. Raises OutputClosed if the reader has closed the pipe, DrtkError for a full disk."""
         self._empty = False
         if self._compress:
             if self._frame is None:
@@ -339,7 +329,7 @@ class Output:
             raise self._fault(error) from error
 
     def end_frame(self) -> int:
-        """Finish the current compressed frame, flush to disk; returns the offset reached, in bytes."""
+        """Finish the compressed frame and flush; return the offset in bytes, at which a run can resume."""
         try:
             if self._frame is not None:
                 self._file.write(self._frame.flush())
@@ -365,7 +355,7 @@ class Output:
         return DrtkError(f"{where}: {error.strerror}")
 
     def commit(self) -> None:
-        """Put the finished part in its final place."""
+        """Rename the finished part."""
         if self._compress and self._empty:
             self.write(b"")  # an empty compressed file still has a frame
         self.end_frame()
@@ -381,7 +371,7 @@ class Output:
         try:
             self._file.close()
         except OSError as error:
-            if error.errno != errno.EPIPE:  # nobody is left to tell
+            if error.errno != errno.EPIPE:
                 raise self._fault(error) from error
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
@@ -398,17 +388,17 @@ class Output:
             self._abandon()
 
     def _abandon(self) -> None:
-        if self._file is None or self._file.closed:  # what lies there now is another run's
+        if self._file is None or self._file.closed:  # the file at that name may be another run's
             return
-        if self.part is not None and not self.keep_part and _lies_at(self._file, self.part):
+        if self.part is not None and not self.keep_part and _is_at(self._file, self.part):
             manifest_beside(self.part).unlink(missing_ok=True)
-            self.part.unlink(missing_ok=True)  # before the lock goes
-        with contextlib.suppress(DrtkError):  # the first fault is the one to tell
+            self.part.unlink(missing_ok=True)  # before it is unlocked
+        with contextlib.suppress(DrtkError):  # report the first error
             self._close()
 
 
 def _stdout() -> IO[bytes]:
-    """stdout under a descriptor of its own: closing it must not close the interpreter's."""
+    """Return stdout with a file descriptor of its own, so that closing it does not close sys.stdout."""
     if sys.stdout is None:
         raise DrtkError("standard output: is closed")
     sys.stdout.flush()
@@ -416,19 +406,19 @@ def _stdout() -> IO[bytes]:
 
 
 def _locked(part: Path) -> IO[bytes]:
-    """`part`, open for writing and locked. Raises DrtkError where another run holds it."""
+    """Open and lock `part` for writing. Raises DrtkError if another run has locked it."""
     while True:
         file = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb", buffering=1 << 16)
         if not lock(file.fileno()):
             file.close()
             raise DrtkError(f"{part}: another run is writing it")
-        if _lies_at(file, part):
+        if _is_at(file, part):
             return file
-        file.close()  # the other run finished in between and renamed it: this is its output now
+        file.close()  # another run finished and renamed it in the meantime
 
 
-def _lies_at(file: IO[bytes], path: Path) -> bool:
-    """Whether an open file goes by that name, and was not renamed or replaced."""
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """Return whether an open file still has that path, and was not renamed or replaced."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except FileNotFoundError:
@@ -436,6 +426,6 @@ def _lies_at(file: IO[bytes], path: Path) -> bool:
 
 
 def digest_file(path: str | Path) -> str:
-    """blake2b (16 bytes, hexadecimal) of a file's bytes as they lie on disk."""
+    """Return the digest (blake2b, 16 bytes, hexadecimal) of a file as it is on disk."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

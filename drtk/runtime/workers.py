@@ -22,9 +22,9 @@ Item = TypeVar("Item")
 
 
 def read_ahead(items: Iterable[Item], *, items_ahead: int = 1) -> Generator[Item, None, None]:
-    """The items in order, at most `items_ahead` of them waiting; a fault of theirs is raised here.
+    """Yield the items in order, read by a thread that is at most `items_ahead` items ahead.
 
-    Where the caller stops early, the thread ends after the item it is at.
+    An exception of the iterable is raised here. If the caller stops early, the thread ends after its current item.
     """
     ready: queue.Queue[tuple[bool, Any]] = queue.Queue(maxsize=items_ahead)
     stopped = threading.Event()
@@ -64,14 +64,14 @@ def read_ahead(items: Iterable[Item], *, items_ahead: int = 1) -> Generator[Item
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Workers:
-    """Maps what `build(*arguments)` returns over items: on `count` processes, each with its own; in this one for 1.
+    """Map the function that `build(*arguments)` returns over items, in `count` processes (1: in this process).
 
-    To be made before any thread is, since processes are forked where the system can do it safely.
+    Create it before any thread, because the processes are forked on Linux.
     """
 
     def __init__(self, build: Callable[..., Callable[[Any], Any]], *arguments: Any, count: int) -> None:
@@ -81,21 +81,23 @@ class Workers:
             return
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_set_up, initargs=(build, arguments))
-        self._pool.submit(os.getpid).result()  # forks them all now
+        self._pool.submit(os.getpid).result()  # fork all of them now
 
     def map(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Results in the order of the items, all of which are taken at once; the processes begin at once, too."""
+        """Return the results in the order of the items. The processes read all items and start at once."""
         if self._pool is None:
             return map(self._task, items)
-        with _a_killed_worker_told():
-            return self._results(self._pool.map(_work, items))
+        with _report_killed_worker():
+            results = self._pool.map(_work, items)
 
-    def _results(self, found: Iterator[Any]) -> Iterator[Any]:
-        with _a_killed_worker_told():
-            yield from found
+        def checked() -> Iterator[Any]:
+            with _report_killed_worker():
+                yield from results
+
+        return checked()
 
     def close(self) -> None:
-        """End the processes; what they have not begun is not done."""
+        """End the processes; items that were not started are dropped."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
@@ -109,19 +111,19 @@ class Workers:
 
 
 @contextmanager
-def _a_killed_worker_told() -> Iterator[None]:
+def _report_killed_worker() -> Iterator[None]:
     try:
         yield
     except BrokenProcessPool as error:
-        raise DrtkError("a worker process was killed, most likely for want of memory; try --workers 1") from error
+        raise DrtkError("a worker process was killed, probably out of memory; try `workers` 1") from error
 
 
-_tasks: list[Callable[[Any], Any]] = []  # of a worker process: set once, when it begins
+_tasks: list[Callable[[Any], Any]] = []  # in a worker process: its function
 
 
 def _set_up(build: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process hears it and ends this one
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes fill the cores already
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles it and ends this one
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes use all cores already
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _tasks.append(build(*arguments))
 

@@ -9,11 +9,10 @@ from typing import Any
 
 from drtk.errors import UsageError
 from drtk.records import Passage
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.filter_job import Done, FilterJob
 from drtk.runtime.manifest import folder_entry
 from drtk.runtime.progress import log
-from drtk.runtime.runners import BatchFunction, run_filter
+from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.workers import Workers, cores
 from drtk.text.chunking import MAX_TOKENS, MAX_WORDS, ChunkLines, check, needs_sentences
 from drtk.text.config import ChunkSettings

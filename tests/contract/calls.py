@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+
+import pytest
+from _pytest.mark import ParameterSet
 
 from drtk.cli.main import FUNCTIONS
 from tests.contract import collection
@@ -187,3 +190,12 @@ def of_shape(*shapes: str) -> list[str]:
 def takes(name: str, flag: str) -> bool:
     """Whether a command has this common flag (`bare`, `with_files`, `resume`, `skip_bad`)."""
     return flag in getattr(FUNCTIONS[name], "common_flags", ())
+
+
+# These go through all code that commands share; the others repeat it and are tested with `bin/test -m slow`.
+QUICK = ("chunk", "fuse", "keep-queries", "mine-negatives", "encode", "index", "eval")
+
+
+def every(names: Iterable[str], *, quick: Iterable[str] = QUICK) -> list[ParameterSet]:
+    """Parameters of a test that is run for each command: slow for all commands but `quick`."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]

@@ -524,7 +524,7 @@ def test_a_killed_run_resumed_equals_the_uninterrupted_run(output: str) -> None:
     assert sorted(os.listdir()) == [f"{output}.part", f"{output}.part.json"]
     refused = process("convert", "-", "--as", "passages", "-o", output, stdin=made.documents(3000))
     assert refused.status == 1
-    assert "holds 1,000 finished records of an interrupted run; --resume goes on from there" in refused.err
+    assert "holds 1,000 finished records of an interrupted run; --resume continues from there" in refused.err
     assert finished(output) == Path("expected").read_bytes()
 
 

@@ -16,7 +16,7 @@ import zstandard
 
 from drtk.cli.main import COMMANDS
 from drtk.runtime.streams import open_input, read_lines
-from tests.contract.calls import CALLS, FUNCTIONS, of_shape, takes
+from tests.contract.calls import CALLS, FUNCTIONS, QUICK, every, of_shape, takes
 from tests.contract.collection import Collection
 from tests.contract.running import Outcome, command, done, environment, here
 from tests.running import piped
@@ -92,7 +92,8 @@ def test_every_option_that_names_an_output_is_declared_in_writes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "option"), [(name, option) for name in FILTERS for option in getattr(FUNCTIONS[name], "writes", ())]
+    ("name", "option"),
+    [(name, option) for name in FILTERS if name in QUICK for option in getattr(FUNCTIONS[name], "writes", ())],
 )
 @pytest.mark.parametrize("other", ["out", "./out", "linked/out", "to-out"])
 def test_two_options_cannot_name_the_same_output(name: str, option: str, other: str, collection: Collection) -> None:
@@ -103,6 +104,21 @@ def test_two_options_cannot_name_the_same_output(name: str, option: str, other: 
     assert outcome.status == 2
     assert f"--output and {flag} name the same output, {other}; use different names" in outcome.err
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("other", ["in", "./in", "hard"])
+def test_force_does_not_overwrite_an_input(name: str, other: str, collection: Collection) -> None:
+    content = bytes_of(Path(collection[CALLS[name].input]))
+    Path("in").write_bytes(content)
+    Path("hard").hardlink_to("in")
+    for option in ("-o", *(f"--{each.replace('_', '-')}" for each in getattr(FUNCTIONS[name], "writes", ()))):
+        output = "out" if option != "-o" else other
+        call = arguments(name, collection, Path("in"), output) + ([option, other] if option != "-o" else [])
+        outcome = here(*call, "--force")
+        assert outcome.status == 2
+        assert "would overwrite the input" in outcome.err
+        assert Path("in").read_bytes() == content
 
 
 def test_no_help_imports_anything_heavy() -> None:
@@ -133,7 +149,7 @@ def test_an_unknown_option_is_wrong_usage(name: str) -> None:
     assert "--no-such-option" in outcome.err
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", every(MAKERS))
 def test_a_named_output_has_a_manifest_and_is_not_overwritten(name: str, collection: Collection) -> None:
     output = Path("out")
     call = arguments(name, collection, collection[CALLS[name].input], output)
@@ -154,7 +170,7 @@ def test_a_named_output_has_a_manifest_and_is_not_overwritten(name: str, collect
     assert left == ({"out"} if output.is_dir() else {"out", "out.meta.json"})
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", every(MAKERS))
 def test_skip_done_leaves_a_current_output_and_renews_an_outdated_one(name: str, collection: Collection) -> None:
     source = Path("in") if CALLS[name].input else Path("none")
     if CALLS[name].input:
@@ -170,7 +186,7 @@ def test_skip_done_leaves_a_current_output_and_renews_an_outdated_one(name: str,
         assert f"drtk: {name}: out is out of date; changed: in\n" in done(*call).err
 
 
-@pytest.mark.parametrize("name", [name for name in sorted(CALLS) if CALLS[name].grow and name in FUNCTIONS])
+@pytest.mark.parametrize("name", every([name for name in sorted(CALLS) if CALLS[name].grow and name in FUNCTIONS]))
 def test_a_bad_line_is_named_by_file_and_line(name: str, collection: Collection) -> None:
     Path("in").write_bytes(with_a_torn_line(name, collection[CALLS[name].input].read_bytes(), at=4))
     outcome = here(*arguments(name, collection, "in", "out"))
@@ -185,7 +201,7 @@ def test_a_bad_line_is_named_by_file_and_line(name: str, collection: Collection)
     assert not Path("out.part").exists()
 
 
-@pytest.mark.parametrize("name", [name for name in READERS if takes(name, "skip_bad")])
+@pytest.mark.parametrize("name", every([name for name in READERS if takes(name, "skip_bad")]))
 def test_skip_bad_leaves_out_so_many_bad_lines_and_counts_them(name: str, collection: Collection) -> None:
     clean = collection[CALLS[name].input].read_bytes()
     Path("clean").write_bytes(clean)
@@ -200,7 +216,7 @@ def test_skip_bad_leaves_out_so_many_bad_lines_and_counts_them(name: str, collec
     assert orjson.loads(manifest.read_bytes())["counts"]["skipped"] == 2
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", every(READERS, quick=("chunk", "encode", "eval")))
 def test_compressed_input_gives_the_same_as_plain(name: str, collection: Collection) -> None:
     plain = collection[CALLS[name].input].read_bytes()
     suffix = Path(CALLS[name].input).suffix
@@ -219,7 +235,7 @@ def test_compressed_input_gives_the_same_as_plain(name: str, collection: Collect
     assert made[2] == made[0]
 
 
-@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("name", every(FILTERS))
 def test_stdin_and_stdout_give_the_same_as_files(name: str, collection: Collection) -> None:
     source = collection[CALLS[name].input]
     done(*arguments(name, collection, source, "out"))
@@ -227,7 +243,7 @@ def test_stdin_and_stdout_give_the_same_as_files(name: str, collection: Collecti
     assert outcome.out == Path("out").read_bytes()
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", every(READERS, quick=("chunk", "encode", "eval")))
 def test_a_pipe_that_goes_by_a_name_gives_the_same_as_a_file(name: str, collection: Collection) -> None:
     source = collection[CALLS[name].input]
     done(*arguments(name, collection, source, "out"))
@@ -239,7 +255,7 @@ def test_a_pipe_that_goes_by_a_name_gives_the_same_as_a_file(name: str, collecti
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("name", every(FILTERS))
 def test_compressed_output_unpacks_to_the_plain_one(name: str, suffix: str, collection: Collection) -> None:
     source = collection[CALLS[name].input]
     done(*arguments(name, collection, source, "out"))
@@ -249,7 +265,7 @@ def test_compressed_output_unpacks_to_the_plain_one(name: str, suffix: str, coll
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("name", every(STREAMS, quick=("chunk", "fuse")))
 def test_empty_input_gives_empty_output(name: str, suffix: str, collection: Collection) -> None:
     Path("in").write_bytes(b"")
     extra = ["second.run"] if name == "fuse" else []
@@ -264,7 +280,7 @@ def test_empty_input_gives_empty_output(name: str, suffix: str, collection: Coll
     assert done(*[word if word != f"out{suffix}" else "-" for word in call]).out == b""
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("name", every(STREAMS, quick=("chunk", "keep-queries")))
 def test_interrupted_then_resumed_equals_uninterrupted(name: str, collection: Collection) -> None:
     # The interruption is a bad line after the first window of records; mending it makes the input whole again.
     grow = CALLS[name].grow
@@ -289,7 +305,7 @@ def test_interrupted_then_resumed_equals_uninterrupted(name: str, collection: Co
     assert sorted(path.name for path in Path().glob("out.zst*")) == ["out.zst", "out.zst.meta.json"]
 
 
-@pytest.mark.parametrize("name", [name for name in STREAMS if takes(name, "shard")])
+@pytest.mark.parametrize("name", every([name for name in STREAMS if takes(name, "shard")], quick=("chunk",)))
 def test_the_parts_of_an_input_together_are_the_whole(name: str, collection: Collection) -> None:
     grow = CALLS[name].grow
     assert grow is not None
@@ -307,7 +323,7 @@ def test_the_parts_of_an_input_together_are_the_whole(name: str, collection: Col
     assert here(*arguments(name, collection, "in", "other"), "--shard", "3/2").status == 2
 
 
-@pytest.mark.parametrize("name", [name for name in STREAMS if CALLS[name].keeps])
+@pytest.mark.parametrize("name", every([name for name in STREAMS if CALLS[name].keeps]))
 def test_unknown_fields_pass_through(name: str, collection: Collection) -> None:
     made = [
         orjson.loads(line)
@@ -317,7 +333,7 @@ def test_unknown_fields_pass_through(name: str, collection: Collection) -> None:
     assert all("year" in row["metadata"] for row in made)
 
 
-@pytest.mark.parametrize("name", [name for name in FILTERS if takes(name, "bare")])
+@pytest.mark.parametrize("name", every([name for name in FILTERS if takes(name, "bare")]))
 def test_bare_output_joined_again_gives_the_full_one(name: str, collection: Collection) -> None:
     source = collection[CALLS[name].input]
     full = [orjson.loads(line) for line in done(*arguments(name, collection, source, "-")).out.splitlines()]
@@ -330,7 +346,7 @@ def test_bare_output_joined_again_gives_the_full_one(name: str, collection: Coll
         }
 
 
-@pytest.mark.parametrize("name", [name for name in READERS if takes(name, "with_files")])
+@pytest.mark.parametrize("name", every([name for name in READERS if takes(name, "with_files")]))
 def test_a_side_file_in_another_order_is_refused_with_both_places(name: str, collection: Collection) -> None:
     rows = [orjson.loads(line)["_id"] for line in collection[CALLS[name].input].read_bytes().splitlines()]
     side = [orjson.dumps({"_id": row, "note": f"about {row}"}) + b"\n" for row in rows]
@@ -347,7 +363,7 @@ def test_a_side_file_in_another_order_is_refused_with_both_places(name: str, col
     assert "side: ends before record 6 of " in outcome.err
 
 
-@pytest.mark.parametrize("name", [name for name in STREAMS if takes(name, "with_files") and CALLS[name].keeps])
+@pytest.mark.parametrize("name", every([name for name in STREAMS if takes(name, "with_files") and CALLS[name].keeps]))
 def test_fields_of_a_side_file_travel_with_the_record(name: str, collection: Collection) -> None:
     source = collection[CALLS[name].input]
     rows = [orjson.loads(line)["_id"] for line in source.read_bytes().splitlines()]
@@ -356,7 +372,7 @@ def test_fields_of_a_side_file_travel_with_the_record(name: str, collection: Col
     assert {orjson.loads(line)["note"] for line in made} == {f"about {row}" for row in rows}
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("name", every(STREAMS, quick=("chunk",)))
 def test_a_reader_that_goes_away_ends_the_run_quietly_with_141(name: str, collection: Collection) -> None:
     grow = CALLS[name].grow
     assert grow is not None

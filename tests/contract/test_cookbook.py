@@ -65,6 +65,7 @@ def settings_of(folder: Path) -> dict[str, str]:
     return json.loads((folder / "meta.json").read_text())["settings"]
 
 
+@pytest.mark.slow
 def test_simlms_pipeline_runs_from_one_command_and_skips_what_is_done(
     workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +181,7 @@ def value(words: list[str], option: str) -> str | None:
     return words[words.index(option) + 1] if option in words else None
 
 
+@pytest.mark.slow
 def test_just_reproduces_fine_tuning_on_both_collections_each_with_sizes_of_its_own(tmp_path: Path) -> None:
     calls = reproduced(tmp_path)
     steps = [
@@ -205,6 +207,7 @@ def test_just_reproduces_fine_tuning_on_both_collections_each_with_sizes_of_its_
     ]
 
 
+@pytest.mark.slow
 def test_every_size_of_fine_tuning_is_a_variable_and_an_empty_one_leaves_it_to_the_pipeline(tmp_path: Path) -> None:
     reproduced(tmp_path, "squad")
     given = {
@@ -231,6 +234,7 @@ def test_every_size_of_fine_tuning_is_a_variable_and_an_empty_one_leaves_it_to_t
     assert [len((squad / name).read_text().splitlines()) for name in ("corpus.jsonl", "test.tsv")] == [5000, 5001]
 
 
+@pytest.mark.slow
 def test_one_encoder_is_measured_on_every_collection_of_a_folder(workplace: Path) -> None:
     names = ("one", "forums/first", "forums/second")
     for name in names:
@@ -310,6 +314,7 @@ def test_recipes_pre_train_with_the_titles_that_their_fine_tuning_reads(recipe: 
     assert [re.findall(r"--set \"?title=([^\s\"`]+)", each) for each in commands] == [[title]]
 
 
+@pytest.mark.slow
 def test_official_triples_and_candidates_are_mined(workplace: Path) -> None:
     page = (COOKBOOK / "msmarco.md").read_text(encoding="utf-8").splitlines()
     commands = [line for line in page if re.search(r"--as examples|top1000\.train|candidates\.run", line)]
@@ -350,6 +355,7 @@ def test_official_triples_and_candidates_are_mined(workplace: Path) -> None:
     assert not (workplace / "msmarco" / "top1000.run").exists()
 
 
+@pytest.mark.slow
 def test_the_hard_negatives_that_others_mined_train_a_retriever(workplace: Path) -> None:
     # docs/cookbook/beir.md: the file of sentence-transformers, of which query-as-context's BEIR models learn
     corpus = [json.loads(line)["_id"] for line in (workplace / "corpus.jsonl").read_text().splitlines()]

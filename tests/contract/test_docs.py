@@ -11,14 +11,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from _pytest.mark import ParameterSet
 
-from drtk.cli.main import COMMANDS
-from tests.contract.running import environment, shell
+from drtk.cli.main import COMMANDS, FUNCTIONS
+from tests.contract.running import done, environment, shell
 from tests.contract.test_registries import ENTRIES, REGISTRIES
 from tests.tiny import collection, tiny_model, tiny_writer
 
@@ -46,20 +48,20 @@ def generate() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_a_page_with_its_sections(command: str, generate: ModuleType) -> None:
-    page = generate.page_of(command)
-    assert page.exists(), f"write {relative(page)}"
-    text = page.read_text(encoding="utf-8")
-    assert text.startswith(f"# drtk {command}\n")
-    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
-    assert [heading for heading in headings if heading in SECTIONS] == list(SECTIONS)
+def test_every_command_has_a_page_with_its_sections(generate: ModuleType) -> None:
+    for command in COMMANDS:
+        page = generate.page_of(command)
+        assert page.exists(), f"write {relative(page)}"
+        text = page.read_text(encoding="utf-8")
+        assert text.startswith(f"# drtk {command}\n")
+        headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+        assert [heading for heading in headings if heading in SECTIONS] == list(SECTIONS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_options_on_every_page_are_those_of_the_help(command: str, generate: ModuleType) -> None:
-    page = generate.page_of(command).read_text(encoding="utf-8")
-    assert page == generate.with_options(page, command), "run: python docs/generate.py"
+def test_the_options_on_every_page_are_those_of_the_help(generate: ModuleType) -> None:
+    for command in COMMANDS:
+        page = generate.page_of(command).read_text(encoding="utf-8")
+        assert page == generate.with_options(page, command), "run: python docs/generate.py"
 
 
 def test_the_list_of_commands_is_current(generate: ModuleType) -> None:
@@ -118,16 +120,21 @@ def references() -> list[tuple[str, str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("page", "file", "function"), references())
-def test_every_function_the_documentation_points_to_exists(page: str, file: str, function: str) -> None:
-    places = [ROOT / file, ROOT / "drtk" / file]
-    path = next((place for place in places if place.exists()), None)
-    assert path is not None, f"{page}: no file {file}"
-    body: list[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body
-    for name in function.split("."):
-        named = [node for node in body if name in names_of(node)]
-        assert named, f"{page}: {file} has no {function}"
-        body = getattr(named[0], "body", [])
+def test_the_functions_that_the_documentation_names_exist() -> None:
+    for page, file, function in references():
+        body: list[ast.stmt] = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
+        for name in function.split("."):
+            named = [node for node in body if name in names_of(node)]
+            assert named, f"{page}: {file} has no {function}"
+            body = getattr(named[0], "body", [])
+
+
+def test_the_tests_that_the_documentation_names_exist() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    tests = {name for source in sources for name in re.findall(r"^ *def (test_\w+)", source, re.MULTILINE)}
+    for page in PAGES:
+        missing = set(re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))) - tests
+        assert not missing, f"{relative(page)}: {missing}"
 
 
 def names_of(node: ast.stmt) -> set[str]:
@@ -138,12 +145,12 @@ def names_of(node: ast.stmt) -> set[str]:
     return {node.target.id} if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) else set()
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=relative)
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
-        if not re.match(r"[a-z]+:", target):
-            assert (page.parent / target).exists(), f"{relative(page)}: no {target}"
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [*PAGES, ROOT / "README.md"]:
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+            if not re.match(r"[a-z]+:", target):
+                assert (page.parent / target).exists(), f"{relative(page)}: no {target}"
 
 
 CITED = [*PAGES, *ROOT.glob("drtk/**/*.py"), *ROOT.glob("drtk/presets/*.toml")]
@@ -156,12 +163,12 @@ YEARS = {  # of each system's paper, wherever it is cited
 }
 
 
-@pytest.mark.parametrize("system", YEARS)
-def test_a_system_is_cited_with_one_year(system: str) -> None:
-    pattern, year = YEARS[system]
-    found = {relative(path): set(re.findall(pattern, path.read_text(encoding="utf-8"))) for path in CITED}
-    assert any(found.values())
-    assert {path: years for path, years in found.items() if years - {year}} == {}
+def test_a_system_is_cited_with_one_year() -> None:
+    for system in YEARS:
+        pattern, year = YEARS[system]
+        found = {relative(path): set(re.findall(pattern, path.read_text(encoding="utf-8"))) for path in CITED}
+        assert any(found.values())
+        assert {path: years for path, years in found.items() if years - {year}} == {}
 
 
 def test_tables_a1_and_a2_are_those_of_the_thesis() -> None:
@@ -171,22 +178,35 @@ def test_tables_a1_and_a2_are_those_of_the_thesis() -> None:
     assert [place for place in named if not re.search(r"thesis", place[1])] == []
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=relative)
-def test_no_page_has_a_place_left_to_fill_in(page: Path) -> None:
-    assert not re.findall(r"\b[A-Z]+_(?:TABLE|OUTPUT|TIME|INSTALL)\b", page.read_text(encoding="utf-8"))
+def test_no_page_has_a_place_left_to_fill_in() -> None:
+    for page in [*PAGES, ROOT / "README.md"]:
+        assert not re.findall(r"\b[A-Z]+_(?:TABLE|OUTPUT|TIME|INSTALL)\b", page.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=relative)
-def test_no_page_installs_a_package_called_drtk(page: Path) -> None:
-    # drtk is on no package index; what has its name there is somebody else's.
-    assert not re.findall(r"pip install '?drtk\b", page.read_text(encoding="utf-8"))
+def test_no_page_installs_a_package_called_drtk() -> None:
+    for page in [*PAGES, ROOT / "README.md"]:
+        # drtk is on no package index; what has its name there is somebody else's.
+        assert not re.findall(r"pip install '?drtk\b", page.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=relative)
-def test_commands_named_in_code_exist(page: Path) -> None:
-    for block in re.findall(r"```sh.*?\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
-        for command in re.findall(r"(?:^|[|(;&] *|\$\()drtk ([a-z][\w-]*)", block, re.MULTILINE):
-            assert command in COMMANDS, f"{relative(page)}: drtk {command}"
+def test_commands_and_options_named_in_code_exist() -> None:
+    for page in [*PAGES, ROOT / "README.md"]:
+        for block in re.findall(r"```sh.*?\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            text = block.replace("\\\n", " ")
+            for line in re.findall(r"(?:^|[|(;&] *|\$\()drtk ([a-z][^|;&\n#]*)", text, re.MULTILINE):
+                name = next((name for name in FUNCTIONS if re.match(rf"{name}\b(?!-)", line)), line.split()[0])
+                assert name in FUNCTIONS or name in COMMANDS, f"{relative(page)}: drtk {line}"
+                unknown = set(re.findall(r"(?<= )--[a-z][\w-]*", line)) - options_of(name)
+                assert not unknown, f"{relative(page)}: drtk {line}: {unknown}"
+
+
+@cache
+def options_of(command: str) -> set[str]:
+    """Return the options of a command, or of all steps of a group."""
+    steps = [step for step in FUNCTIONS if step == command or step.split()[0] == command]
+    return {"--help"} | {
+        word for step in steps for word in re.findall(r"--[a-z][\w-]*", done(*step.split(), "--help").out.decode())
+    }
 
 
 def examples() -> list[tuple[str, str]]:
@@ -198,7 +218,21 @@ def examples() -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("page", "script"), examples())
+QUICK = ("chunk", "convert", "encode", "eval", "fuse", "index", "mine-negatives", "search")
+
+
+def marked_examples() -> list[ParameterSet]:
+    """Return the examples; the first of the commands in QUICK is quick, all others are slow."""
+    seen: set[str] = set()
+    marked = []
+    for page, script in examples():
+        quick = Path(page).stem in QUICK and page not in seen
+        seen.add(page)
+        marked.append(pytest.param(page, script, marks=() if quick else pytest.mark.slow))
+    return marked
+
+
+@pytest.mark.parametrize(("page", "script"), marked_examples())
 def test_the_examples_on_the_pages_run(page: str, script: str, workplace: Path) -> None:
     found = shell("-eu", "-c", script, folder=workplace)
     assert found.returncode == 0, f"{page}\n{script}\n{found.stderr}"
@@ -249,7 +283,7 @@ def test_the_readme_pipeline_runs_as_printed(workplace: Path) -> None:
     assert all((workplace / name).exists() for name in made)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_an_example_that_runs(command: str) -> None:
-    scripts = [script for page, script in examples() if page == f"docs/commands/{command}.md"]
-    assert any(re.search(rf"\bdrtk {command}\b", script) for script in scripts)
+def test_every_command_has_an_example_that_runs() -> None:
+    for command in COMMANDS:
+        scripts = [script for page, script in examples() if page == f"docs/commands/{command}.md"]
+        assert any(re.search(rf"\bdrtk {command}\b", script) for script in scripts)

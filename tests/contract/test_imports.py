@@ -31,7 +31,7 @@ LAYERS = (
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # To go: the auxiliary loss of retriever training should be handed to it as an object.
 ALLOWED = {("training.retriever", "pretraining.auxiliary"), ("training.grad_cache", "pretraining.auxiliary")}
-LIGHT = ("errors", "records", "registry", "config", "runtime.config", "runtime.streams", "data.jsonl", "cli")
+LIGHT = ("errors", "records", "registry", "config", "runtime.runners", "runtime.streams", "data.jsonl", "cli")
 LIGHT_MAY_IMPORT = {"drtk", "typer", "orjson"} | set(sys.stdlib_module_names)
 
 

@@ -26,7 +26,7 @@ VARYING = (
     "corpus",
     "manifest_digest",
 )  # entries of manifests that differ with time and folder
-REJECTED = re.compile(r"exists already; --force replaces it|holds an interrupted run; --")
+REJECTED = re.compile(r"exists already; (--force|`force`) replaces it|holds an interrupted run; (--|`)")
 FINISHED = re.compile(r"\.part(\.new)?[./]meta\.json$")  # the manifest of a finished part
 RESUMABLE = re.compile(r"\.part(\.json|/meta\.json\.part)$")
 
@@ -37,11 +37,13 @@ class Killed:
 
     other: options that make the earlier output, which is replaced
     resumes: whether the command has --resume
+    every: kill before every n-th call only
     """
 
     arguments: str
     other: str
     resumes: bool = True
+    every: int = 1
 
 
 KILLED = {
@@ -54,6 +56,12 @@ KILLED = {
         "rerank {first.run} --corpus {documents.jsonl} --queries {queries.jsonl} --model {crossencoder} --max-length 16 "
         "--depth 2 --vectors vectors -o out",
         "--depth 1",
+    ),
+    "train": Killed(
+        "train-retriever {examples.jsonl} --corpus {documents.jsonl} --queries {queries.jsonl} --model {model} --steps 2 "
+        "--save-every 1 --batch 4 --negatives 1 --device cpu -o out",
+        "--seed 2",
+        every=10,
     ),
     "table": Killed("convert in --as passages --to parquet -o out", "--to beir", resumes=False),
 }
@@ -91,8 +99,11 @@ class Runs:
     def told(self) -> str:
         return (self.place / "told").read_text()
 
-    def killed(self, begin: Path, flags: list[str]) -> Iterator[tuple[int, Path]]:
-        """Yield copies of `begin` in which the command was killed before its first call, its second, and so on."""
+    def killed(self, begin: Path, flags: list[str], *, every: int = 1) -> Iterator[tuple[int, Path]]:
+        """Yield copies of `begin` in which the command was killed before its first call, its second, and so on.
+
+        every: distance between these calls
+        """
         number = 1
         while True:
             folder = self.place / "killed"
@@ -104,7 +115,7 @@ class Runs:
                 return
             yield number, folder
             shutil.rmtree(folder)
-            number += 1
+            number += every
 
 
 @pytest.mark.slow
@@ -127,7 +138,7 @@ def test_killed_at_every_call(
     whole = state(place / "whole")
     assert whole != old
     resume = ["--resume"] * call.resumes
-    for number, folder in run.killed(begin, ["--force"] * over):
+    for number, folder in run.killed(begin, ["--force"] * over, every=call.every):
         for flags in (resume, ["--force"], ["--skip-done", *resume, "--force"]):
             shutil.copytree(folder, place / "again")
             status = run(place / "again", *flags)

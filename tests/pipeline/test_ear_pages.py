@@ -138,6 +138,7 @@ def test_the_page_of_natural_questions_runs_from_top_to_bottom(place: Path) -> N
     assert all((place / f"{name}.rd.run").exists() for name in ("webq", "trec", "entity"))
 
 
+@pytest.mark.slow
 def test_the_grid_of_table_b_1_makes_eight_models_and_orders_them_by_mean_rank(place: Path) -> None:
     write_world(place, 12)
     labels = [row for row in rows_of(labelled(place)) if row["kind"] == "answer"]

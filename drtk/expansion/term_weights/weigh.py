@@ -24,12 +24,11 @@ from drtk.expansion.term_weights.counted import is_word
 from drtk.models.model_folder import locate
 from drtk.pretraining.masking.strategies import largest_first, mask_budget, scale_weights
 from drtk.records import Passage
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.filter_job import Done, FilterJob
-from drtk.runtime.inputs import Intake, spooled
+from drtk.runtime.inputs import Intake
 from drtk.runtime.manifest import is_done, read_manifest_if_any
 from drtk.runtime.progress import log
-from drtk.runtime.runners import BatchFunction, run_filter
+from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.streams import is_replaceable, is_stream
 from drtk.text.rng import generator
 from drtk.text.word_pieces import Pieces, WordPieceTokenizer, WordSplit, owners, plain
@@ -300,12 +299,10 @@ def weigh(
             passages = with_added_texts(passages, plan.model or "", plan.settings, source=source, intake=job.intake)
         _weigh(passages, plan, statistics, report, running, job)
         return
-    with (
-        spooled(source, job.intake, job.side_files) as stored,
-        _collected(stored, plan, running, job) as made,
-    ):
+    job.intake.keep(source, *job.side_files)
+    with _collected(source, plan, running, job) as made:
         statistics = _read([made], kind, plan, Intake()) if Path(made).stat().st_size else Statistics(kind, {})
-        passages = read_passages(stored, intake=job.intake, side_files=job.side_files)
+        passages = read_passages(source, intake=job.intake, side_files=job.side_files)
         _weigh(passages, plan, statistics, report, running, job)
 
 
@@ -353,7 +350,7 @@ def _collected(source: str, plan: Plan, running: RunnerSettings, job: FilterJob)
         force=job.force,
         side_files=job.side_files,
         intake=Intake(job.intake.skip_bad, stand_ins=job.intake.stand_ins),
-        told=False,
+        log_summary=False,
     )
     if any(map(is_stream, (source, *job.side_files))) or not is_replaceable(job.output):
         log("no --collection: the words of the input itself are counted first")

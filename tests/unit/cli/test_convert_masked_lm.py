@@ -86,7 +86,7 @@ def test_a_folder_that_is_there_is_not_replaced_unless_asked(
 ) -> None:
     call = ["convert", "--masked-lm", encoder, "-o", tmp_path / "lm"]
     command(capfd, *call)
-    with pytest.raises(DrtkError, match="exists already; --force replaces it"):
+    with pytest.raises(DrtkError, match="exists already; `force` replaces it"):
         command(capfd, *call)
     command(capfd, *call, "--force")
     command(capfd, *call, "--skip-done")

@@ -52,7 +52,7 @@ def test_a_killed_run_resumes_to_the_uninterrupted_result(place: Path, tmp_path:
     killed_at(part / "00005.npy", *call, "-o", str(output), *size)
     assert not output.exists()
     assert 6 <= len(list(part.glob("*.npy"))) < 150
-    with pytest.raises(DrtkError, match="interrupted run; --resume"):
+    with pytest.raises(DrtkError, match="interrupted run; `resume`"):
         encode(place, output, *size)
     with pytest.raises(MismatchError, match="other settings"):
         encode(place, output, "--resume", "--shard-size", "3")
@@ -195,7 +195,7 @@ def test_bad_input_is_named_and_nothing_finished_is_left(place: Path, tmp_path: 
 
 
 def test_what_cannot_be_meant_is_refused_before_work(place: Path, tmp_path: Path):
-    with pytest.raises(UsageError, match="--shard: '5/4'"):
+    with pytest.raises(UsageError, match="`shard`: '5/4'"):
         encode(place, tmp_path / "v", "--shard", "5/4")
     with pytest.raises(UsageError, match="unknown pooling 'median'"):
         encode(place, tmp_path / "v", "--pooling", "median")

@@ -26,7 +26,7 @@ from drtk.runtime.folder_job import FolderJob
 from tests.contract.forkserver import die_at
 
 TIMES = ("started", "seconds", "command", "manifest_digest")  # entries of manifests that differ between two runs
-REJECTED = re.compile("exists already; --force replaces it|holds an interrupted run; --")
+REJECTED = re.compile("exists already; `force` replaces it|holds an interrupted run; `")
 
 
 def read(source: str, job: FilterJob | FolderJob) -> list[str]:

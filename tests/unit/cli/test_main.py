@@ -189,6 +189,13 @@ def test_wrong_usage_with_stderr_closed_leaves_stdout_empty() -> None:
             "convert --as beir",
             (
                 "convert: invalid value for '--as': 'beir' is not one of 'passages', 'queries', 'qrels', 'run', "
+                "'examples'; did you mean --to beir? See drtk convert --help"
+            ),
+        ),
+        (
+            "convert --as corpus",
+            (
+                "convert: invalid value for '--as': 'corpus' is not one of 'passages', 'queries', 'qrels', 'run', "
                 "'examples'; see drtk convert --help"
             ),
         ),

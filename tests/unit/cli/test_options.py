@@ -144,7 +144,7 @@ def test_a_filter_gets_a_job_with_what_all_filters_share(tmp_path: Path) -> None
 def test_an_existing_output_needs_force_and_skip_done_leaves_it(tmp_path: Path) -> None:
     output = tmp_path / "out"
     call(copy, "-o", str(output), "-q")
-    with pytest.raises(DrtkError, match="exists already; --force replaces it"):
+    with pytest.raises(DrtkError, match="exists already; `force` replaces it"):
         call(copy, "-o", str(output), "-q")
     before = output.stat().st_mtime_ns
     assert call(copy, "-o", str(output), "-q", "--skip-done") is None

@@ -230,13 +230,13 @@ def test_checkpoints_made_without_token_types_are_rejected(world: World, tmp_pat
     content = read_json(begun)
     before = {name: value for name, value in content["settings"].items() if name != "title_types"}
     write_json(begun, content | {"settings": before})
-    with pytest.raises(MismatchError, match=r"other settings or files \(title_types\); --force begins again"):
+    with pytest.raises(MismatchError, match=r"other settings or files \(title_types\); `force` begins again"):
         pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--resume")
     write_json(begun, content)
     pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--resume")
-    made = (tmp_path / "m" / "meta.json").stat()
+    made = (tmp_path / "m" / "meta.json").stat().st_mtime_ns
     pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--skip-done")
-    assert (tmp_path / "m" / "meta.json").stat() == made
+    assert (tmp_path / "m" / "meta.json").stat().st_mtime_ns == made
 
 
 # settings and outputs
@@ -425,7 +425,7 @@ LACKING: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
     (
         "rom",
         lambda row: row["metadata"].update(weights_tokenizer="/other"),
-        ":1: weights were made for the word pieces of /other, not",
+        ":1: the weights were made for the word pieces of ",
     ),
 ]  # fmt: skip
 
@@ -475,7 +475,7 @@ REJECTED: list[tuple[str, Sequence[str], str]] = [
     ("mlm", ["--set", "slots.passage.rat=0.4"], "unknown key 'rat'"),
     ("mlm", ["--set", "slots.passage.rate=1.4"], "rate 1.4 is not between 0 and 1"),
     ("mlm", ["--set", "objective.2.weight=1"], "there is no '2'"),
-    ("mlm", ["--set", "settings.lr=1"], "--set lr: is an option of its own: --lr"),
+    ("mlm", ["--set", "settings.lr=1"], "--set settings.lr: is an option of its own: --lr"),
     ("mlm", ["--set", "objective.1.reader=reader"], "unknown reader 'reader'"),
     ("rom", ["--set", "slots.passage.masking.scale=min"], "scale = 'min' is not one of max, minmax, sum"),
     ("qac-cotmae", ["--set", "slots.context.masking=rom"], ": masking by 'rom' needs weights"),
@@ -546,7 +546,7 @@ def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: World, capfd:
         ("qac-cotmae-released", [], "causal (layers 1, window 3) predicts each next token of 'context'"),
         ("qac-cotmae-mixed", [], "query or pair.b (limit 5, spans random), sampled by the step"),
         ("simcse", [], "'one' finds 'two' among those of the batch (cosine / 0.05), through projector 'head'"),
-        ("master", ["--drop", "cpr", "--set", "objective.npr.weight=0.5"], "0.5 x  [por]"),
+        ("master", ["--drop", "cpr", "--set", "objective.npr.weight=0.5"], "0.5 x  [rpr]"),
         ("retromae", [], "two-stream (visible 0.5) predicts every token of 'decoder'"),
     ],
 )

@@ -16,10 +16,11 @@ from safetensors.torch import load_file, save_file
 
 from drtk.cli import rerank as command_file
 from drtk.cli.main import app
+from drtk.cli.rerank import check_same_scorer
 from drtk.data.embeddings import PairVectors, read_shards
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models.config import ScoringSettings
-from drtk.models.cross_encoder import Scorer
+from drtk.models.cross_encoder import Scorer, scorer_identity
 from drtk.models.list_reranker import ListReranker, ListShape, load_list_reranker, save_list_reranker
 from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.rerank import reordered
@@ -206,9 +207,9 @@ def test_files_in_each_others_place_are_told(here: Path, capfd: pytest.CaptureFi
     for call, told in (
         (
             ["score", "run"],
-            "run: seems to hold hits of a TREC run; training examples are wanted, which drtk mine-negatives",
+            "run: seems to hold hits of a TREC run; expected training examples, which drtk mine-negatives",
         ),
-        (["rerank", "examples.jsonl"], "examples.jsonl: seems to hold training examples; a TREC run is wanted, which"),
+        (["rerank", "examples.jsonl"], "examples.jsonl: seems to hold training examples; expected a TREC run, which"),
     ):
         with pytest.raises(MismatchError, match=told):
             run(*call, *TEXTS, "-o", "x")
@@ -287,7 +288,7 @@ def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(
     mine = ["-o", "out", "--vectors", "v"]
     killed_at(here / "v.part" / "00002.npy", *call, *mine)
     assert not (here / "out").exists()
-    with pytest.raises(DrtkError, match="--resume goes on from there"):
+    with pytest.raises(DrtkError, match="`resume` continues from there"):
         run(*call, *mine)
     assert "resuming out after" in told(capfd, *call, *mine, "--resume")
     run(*call, "-o", "whole", "--vectors", "w")
@@ -377,6 +378,21 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     run("rerank", "run", *TEXTS[:4], "--model", "other", "--depth", "10", "--vectors", "w", "-o", "second")
     with pytest.raises(MismatchError, match=r"w: holds vectors of .*other; .*h was trained on those of .*model"):
         run("rerank", "run", "--vectors", "w", "--model", "h", "-o", "x")
+
+
+@pytest.mark.parametrize(("file", "named"), [("config.json", "config"), ("tokenizer_config.json", "tokenizer")])
+def test_pair_vectors_of_a_model_with_another_config_or_tokenizer_are_rejected(
+    here: Path, tmp_path: Path, file: str, named: str
+) -> None:
+    shutil.copytree("model", tmp_path / "m")
+    trained = scorer_identity(str(tmp_path / "m"))
+    path = tmp_path / "m" / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"note": 1}))
+    made = scorer_identity(str(tmp_path / "m"))
+    with pytest.raises(MismatchError, match=rf"v: holds vectors of .*m \(different {named}\)$"):
+        check_same_scorer("h", trained, "v", made)
+    earlier = {name: trained[name] for name in ("model", "digest", "dimension")}
+    check_same_scorer("h", earlier, "v", made)  # earlier versions recorded weights only
 
 
 def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(here: Path) -> None:

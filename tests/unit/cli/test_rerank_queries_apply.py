@@ -363,7 +363,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
         with pytest.raises(Killed):
             call(place, tmp_path / "out", *more)
     assert not (tmp_path / "out" / "meta.json").exists()
-    with pytest.raises(DrtkError, match="holds an interrupted run; --resume goes on from there"):
+    with pytest.raises(DrtkError, match="holds an interrupted run; `resume` continues from there"):
         call(place, tmp_path / "out", *more)
     with monkeypatch.context() as patch:
         done = 100 if at == "choosing" else 0

@@ -126,7 +126,7 @@ def faults() -> list[tuple[str, str, str]]:
         found.append((name, f"{call} --trainer max_steps=3", "--trainer max_steps: use --steps"))
         found.append((name, f"{call} --device tpu", "--device tpu: training takes auto, cpu or cuda"))
         if name in ("train-retriever", "train-reranker"):
-            wrong = "bm25.run: seems to hold hits of a TREC run; training examples are wanted"
+            wrong = "bm25.run: seems to hold hits of a TREC run; expected training examples"
             found.append((name, call.replace("examples.jsonl", "bm25.run"), wrong))
         if name != "termweight":
             preset = call.replace("--preset cotmae", "") + " --preset nothing"

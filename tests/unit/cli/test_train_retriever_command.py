@@ -352,7 +352,7 @@ def test_examples_from_a_pipe_must_be_the_same_to_go_on_with(
         with pytest.raises(DrtkError, match="out of memory at step 4"):
             trained("m", lines)
     with pytest.raises(
-        MismatchError, match=r"m\.part: was begun with other records from <stdin>; --force begins again$"
+        MismatchError, match=r"m\.part: was begun with other records from <stdin>; `force` begins again$"
     ):
         trained("m", lines[1:], "--resume")
     trained("m", lines, "--resume")

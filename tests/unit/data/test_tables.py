@@ -111,7 +111,7 @@ def test_a_table_needs_a_name_and_is_made_in_one_go(tmp_path: Path) -> None:
     source = {"source": str(tmp_path / "in.jsonl"), "skip_bad": 0}
     with pytest.raises(UsageError, match="needs a named output"):
         convert([source["source"]], settings, FilterJob("convert", "corpus", "-", source))
-    with pytest.raises(UsageError, match="--resume does not apply"):
+    with pytest.raises(UsageError, match="`resume` does not apply"):
         convert([source["source"]], settings, FilterJob("convert", "corpus", str(tmp_path / "o"), source, resume=True))
 
 

@@ -330,6 +330,11 @@ def test_damaged_compression_ends_the_reading_and_is_a_finding(tmp_path: Path) -
     assert "compressed data ends early; nothing after it was read" in found.shown("unreadable")[0][1]
 
 
+def test_a_folder_that_drtk_did_not_make_is_reported_as_such(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["validate", str(tmp_path), "--as", "passages"])
+    assert str(result.exception) == f"{tmp_path}: has no meta.json; the folder is not made by drtk"
+
+
 def test_the_command_prints_its_findings_and_ends_with_1_only_for_errors(tmp_path: Path) -> None:
     clean, bad = file(tmp_path, CORPUS, "clean"), file(tmp_path, [*CORPUS, CORPUS[0]], "bad")
     warned = file(tmp_path, [{"_id": "1", "text": ""}], "warned")

@@ -314,7 +314,7 @@ def test_a_run_killed_in_either_pass_goes_on(
     assert not (here / f"out{suffix}").exists()
     assert (here / f"out{suffix}.part.new").exists() == (where == "second")
     with pytest.raises(
-        DrtkError, match=r"holds \d+ finished records of an interrupted run; --resume goes on from there"
+        DrtkError, match=r"holds \d+ finished records of an interrupted run; `resume` continues from there"
     ):
         command(capfd, *call, "-o", f"out{suffix}")
     command(capfd, *call, "-o", f"out{suffix}", "--resume")

@@ -274,6 +274,17 @@ def test_queries_that_stay_short_of_random_passages_are_counted(
     assert json.loads((tmp_path / "out.jsonl.meta.json").read_text())["counts"]["below_floor"] == 1
 
 
+def test_judgements_of_documents_are_noticed_in_a_corpus_of_passages(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": f"d{n}#0", "text": "t"}) + "\n" for n in range(3)))
+    write(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d2#0 2 1 t\n")
+    write(tmp_path / "qrels.tsv", "q1\td1\t1\n")
+    with pytest.raises(RecordError, match=r"qrels\.tsv:1: 'd1' is a document .*; use --positives source$"):
+        command(capfd, "mine-negatives", "a.run", "--qrels", "qrels.tsv", "--corpus", "corpus.jsonl")
+
+
 def test_judgements_of_documents_are_noticed(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(world / "chunks.run", "q0 Q0 d1#0 1 2 t\nq0 Q0 d2#0 2 1 t\n")
     with pytest.raises(DrtkError, match="the judgements are of documents: --positives source"):

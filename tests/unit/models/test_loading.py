@@ -256,6 +256,16 @@ def test_a_model_whose_code_is_on_the_hub_is_rejected(folders: dict[str, Path], 
         load(folder)
 
 
+def test_a_saved_tokenizer_does_not_keep_the_truncation_of_its_last_call(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    model = load_encoder(folders["encoder"])
+    save_encoder(model, tmp_path / "unused")
+    model.tokenizer(["a b c d"], truncation=True, max_length=3, padding="max_length")
+    save_encoder(model, tmp_path / "used")
+    assert (tmp_path / "used" / "tokenizer.json").read_bytes() == (tmp_path / "unused" / "tokenizer.json").read_bytes()
+
+
 def test_remote_code_for_a_known_type_is_reported_when_its_weights_do_not_match(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:

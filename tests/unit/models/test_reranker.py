@@ -20,6 +20,8 @@ from drtk.models.cross_encoder import (
     start_crossencoder,
     title_of,
 )
+from drtk.models.generator_input import text_of
+from drtk.records import Passage
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
 from drtk.text.batching import PairTokenizing
@@ -153,6 +155,11 @@ def test_padding_on_the_left_moves_the_first_position_along(scorer: Path, tmp_pa
     alone = [mine.scores_and_vectors(mine.prepare([pair]))[1][0] for pair in pairs()[:6]]
     together = mine.scores_and_vectors(mine.prepare(pairs()[:6]))[1]
     np.testing.assert_allclose(together, np.stack(alone), atol=5e-5)
+
+
+@pytest.mark.parametrize("title", ["join", "colon"])
+def test_a_blank_title_is_no_title(title: str) -> None:
+    assert text_of(Passage("1", "text", title=" "), title) == "text"
 
 
 def test_titles_are_put_before_a_model_as_it_was_trained(scorer: Path, tmp_path: Path) -> None:

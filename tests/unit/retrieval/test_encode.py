@@ -17,8 +17,8 @@ from drtk.models.config import EncodeSettings
 from drtk.models.device import choose_device
 from drtk.records import Passage, Query
 from drtk.retrieval.encode import Embedder, encode_records
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.integrity import read_json
+from drtk.runtime.runners import RunnerSettings
 from tests.running import command, write
 from tests.tiny import passages, tiny_model
 
@@ -107,7 +107,7 @@ def test_records_that_say_nothing_are_told(
     capfd.readouterr()
     # A title is something to read.
     app(["encode", "corpus.jsonl", "--model", model, "-o", "w", "-q", "--device", "cpu"], standalone_mode=False)
-    told = "drtk: corpus.jsonl: 1 of 3 passages have nothing to read; their vectors say nothing, and are found all the same\n"
+    told = "drtk: corpus.jsonl: 1 of 3 passages have no text; their vectors are meaningless\n"
     assert capfd.readouterr().err == told
     call = ["encode", "corpus.jsonl", "--model", model, "-q", "--device", "cpu"]
     app([*call, "--title", "none", "-o", "bare"], standalone_mode=False)  # unless it is not read

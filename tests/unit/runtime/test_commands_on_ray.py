@@ -231,7 +231,7 @@ def lines_made(output: Path) -> list[str]:
 def test_an_input_that_is_not_there_is_told_before_ray_starts(
     asked: Path, here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, call: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("drtk.runtime.run_ray._connected", lambda _: pytest.fail("Ray was started"))
+    monkeypatch.setattr("drtk.runtime.run_ray._connect", lambda _: pytest.fail("Ray was started"))
     missing = "{expansions.jsonl}" if call == CHOSEN else "{run}"
     named = ["nowhere" if word == missing else str(asked / word[1:-1]) if word[0] == "{" else word for word in call]
     with pytest.raises(DrtkError, match=r"^nowhere: No such file or directory$"):

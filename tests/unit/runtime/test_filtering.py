@@ -12,9 +12,8 @@ import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime import manifest
-from drtk.runtime.filter_job import Done, FilterJob
+from drtk.runtime.filter_job import Done, FilterJob, Journal
 from drtk.runtime.integrity import read_json
-from drtk.runtime.journal import Journal
 from drtk.runtime.manifest import is_done
 from drtk.runtime.streams import open_input, read_lines
 
@@ -130,14 +129,6 @@ def test_the_seconds_of_all_stretches_of_a_run_are_summed_up(tmp_path: Path, mon
     assert read_json(tmp_path / "out.meta.json")["seconds"] == 2 * 35
 
 
-def test_a_journal_from_before_seconds_were_kept_is_gone_on_with(tmp_path: Path) -> None:
-    interrupted(tmp_path / "out")
-    path = tmp_path / "out.part.json"
-    path.write_bytes(orjson.dumps({name: value for name, value in read_json(path).items() if name != "seconds"}))
-    run(tmp_path / "out", resume=True)
-    assert content(tmp_path / "out") == WHOLE
-
-
 @pytest.mark.parametrize("torn", [b"torn", b"torn" * 1000])
 def test_output_flushed_after_the_last_journal_entry_is_dropped(tmp_path: Path, torn: bytes) -> None:
     interrupted(tmp_path / "out")
@@ -158,7 +149,7 @@ def test_journals_that_a_kill_caught_before_their_renaming_are_taken_away(tmp_pa
 def test_a_part_shorter_than_its_journal_is_refused_and_force_begins_again(tmp_path: Path) -> None:
     interrupted(tmp_path / "out")
     os.truncate(tmp_path / "out.part", 3)
-    with pytest.raises(MismatchError, match=r"out\.part: is shorter than its journal says; --force begins again"):
+    with pytest.raises(MismatchError, match=r"out\.part: is shorter than its journal says; `force` begins again"):
         run(tmp_path / "out", resume=True)
     run(tmp_path / "out", resume=True, force=True)
     assert content(tmp_path / "out") == WHOLE
@@ -171,7 +162,7 @@ def test_resuming_without_anything_to_resume_begins(tmp_path: Path) -> None:
 
 def test_an_interrupted_run_is_not_overwritten_by_accident(tmp_path: Path) -> None:
     interrupted(tmp_path / "out")
-    with pytest.raises(DrtkError, match=r"holds 20 finished records .* --resume goes on from there, --force begins"):
+    with pytest.raises(DrtkError, match=r"holds 20 finished records .* `resume` continues from there, `force` begins"):
         run(tmp_path / "out")
     run(tmp_path / "out", force=True)
     assert content(tmp_path / "out") == WHOLE
@@ -342,7 +333,7 @@ def test_an_old_manifest_never_vouches_for_a_new_output(tmp_path: Path, monkeypa
     assert is_done(str(tmp_path / "out"), {"depth": 3})
     made = job(tmp_path / "out", settings={"depth": 4}, force=True)
     # Killed right after the rename:
-    monkeypatch.setattr(FilterJob, "_finish", lambda *_: (_ for _ in ()).throw(Interrupted))
+    monkeypatch.setattr(FilterJob, "_log_summary", lambda *_: (_ for _ in ()).throw(Interrupted))
     with pytest.raises(Interrupted):
         made.run(RECORDS, copied)
     assert not is_done(str(tmp_path / "out"), {"depth": 3})
@@ -357,7 +348,7 @@ def test_a_journal_of_something_else_is_not_believed(tmp_path: Path) -> None:
 def test_a_finished_output_is_replaced_only_with_force_and_only_when_the_new_one_is_whole(tmp_path: Path) -> None:
     run(tmp_path / "out", records=RECORDS[:1])
     old = content(tmp_path / "out")
-    with pytest.raises(DrtkError, match="out: exists already; --force replaces it"):
+    with pytest.raises(DrtkError, match="out: exists already; `force` replaces it"):
         run(tmp_path / "out")
     interrupted(tmp_path / "out", force=True)
     assert content(tmp_path / "out") == old
@@ -387,7 +378,7 @@ def test_a_stream_to_a_device_has_neither_part_nor_manifest_nor_anything_to_resu
     assert os.listdir(tmp_path) == ["null"]
     assert (tmp_path / "null").is_symlink()
     for output in ("-", str(tmp_path / "null")):
-        with pytest.raises(UsageError, match="--resume needs a named output"):
+        with pytest.raises(UsageError, match="`resume` needs a named output"):
             job(output, resume=True).check()
 
 
@@ -402,7 +393,7 @@ def test_an_interruption_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.M
     told: list[str] = []
     monkeypatch.setattr("drtk.runtime.filter_job.log", told.append)
     interrupted(tmp_path / "out")
-    assert told == [f"{tmp_path / 'out'}.part: has the output of 20 records; --resume continues from there"]
+    assert told == [f"{tmp_path / 'out'}.part: has the output of 20 records; `resume` continues from there"]
     told.clear()
     run(tmp_path / "out", resume=True)
     assert told[0] == f"resuming {tmp_path / 'out'} after 20 records"

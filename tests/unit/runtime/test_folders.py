@@ -87,7 +87,7 @@ def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
 
 def test_a_finished_folder_is_replaced_only_with_force(tmp_path: Path) -> None:
     make(tmp_path / "out")
-    with pytest.raises(DrtkError, match="exists already; --force replaces it"):
+    with pytest.raises(DrtkError, match="exists already; `force` replaces it"):
         make(tmp_path / "out")
     make(tmp_path / "out", names=("new.bin",), force=True)
     assert files(tmp_path / "out") == ["meta.json", "new.bin"]
@@ -95,9 +95,9 @@ def test_a_finished_folder_is_replaced_only_with_force(tmp_path: Path) -> None:
 
 def test_an_unfinished_folder_is_resumed_or_begun_again_only_on_request(tmp_path: Path) -> None:
     leave_unfinished(tmp_path / "out")
-    with pytest.raises(DrtkError, match="interrupted run; --force begins again"):
+    with pytest.raises(DrtkError, match="interrupted run; `force` begins again"):
         job(tmp_path / "out").check()
-    with pytest.raises(DrtkError, match="--resume goes on from there, --force begins again"):
+    with pytest.raises(DrtkError, match="`resume` continues from there, `force` begins again"):
         job(tmp_path / "out", resumable=True).check()
     going_on = job(tmp_path / "out", resume=True)
     going_on.check()
@@ -165,7 +165,7 @@ def test_resuming_with_another_stream_is_refused_and_force_begins_again(tmp_path
     first.release()
     other = read(b"a\nc\n", resume=True)
     with pytest.raises(
-        MismatchError, match=r"out\.part: was begun with other records from /dev/fd/63; --force begins again"
+        MismatchError, match=r"out\.part: was begun with other records from /dev/fd/63; `force` begins again"
     ):
         other.begin()
     other.release()
@@ -273,7 +273,7 @@ def test_a_finished_folder_is_kept_until_the_new_one_is_finished(tmp_path: Path)
 def test_an_interrupted_replacement_is_resumed_without_force_if_the_old_folder_is_unchanged(tmp_path: Path) -> None:
     make(tmp_path / "out")
     leave_unfinished(tmp_path / "out", force=True)
-    with pytest.raises(DrtkError, match="exists already; --force replaces it"):
+    with pytest.raises(DrtkError, match="exists already; `force` replaces it"):
         job(tmp_path / "out").check()
     going_on = job(tmp_path / "out", resume=True)
     going_on.check()
@@ -281,18 +281,8 @@ def test_an_interrupted_replacement_is_resumed_without_force_if_the_old_folder_i
     make(tmp_path / "other", names=("other.bin",))
     (tmp_path / "out").rename(tmp_path / "away")
     (tmp_path / "other").rename(tmp_path / "out")
-    with pytest.raises(DrtkError, match="exists already; --force replaces it"):
+    with pytest.raises(DrtkError, match="exists already; `force` replaces it"):
         job(tmp_path / "out", resume=True).check()
-
-
-def test_a_folder_that_an_older_version_built_in_place_is_resumed(tmp_path: Path) -> None:
-    leave_unfinished(tmp_path / "out")
-    (tmp_path / "out.part").rename(tmp_path / "out")
-    made = job(tmp_path / "out", resume=True)
-    made.check()
-    assert files(made.begin()) == ["half.bin", "meta.json.part"]
-    made.finish()
-    assert files(tmp_path) == ["out/half.bin", "out/meta.json"]
 
 
 def test_a_folder_that_was_being_cleared_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,7 +356,7 @@ def test_a_stray_torchrun_variable_does_not_skip_checks(
     for name, value in left.items():
         monkeypatch.setenv(name, value)
     assert (processes.rank(), processes.world_size()) == (0, 1)
-    with pytest.raises(DrtkError, match="exists already; --force replaces it"):
+    with pytest.raises(DrtkError, match="exists already; `force` replaces it"):
         job(tmp_path / "out").check()
 
 

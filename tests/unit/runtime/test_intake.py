@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.runtime.inputs import Intake, spooled
+from drtk.runtime.inputs import Intake
 from drtk.runtime.manifest import inputs_named, unchanged
 from drtk.runtime.streams import digest_file
 from tests.running import piped
@@ -95,15 +95,15 @@ def test_a_pipe_is_noted_as_stdin_is_and_cannot_be_two_inputs() -> None:
             next(intake.lines(pipe))
 
 
-def test_what_is_spooled_can_be_read_again_and_no_stream_is_two_inputs() -> None:
+def test_a_kept_pipe_can_be_read_again_and_is_one_input_only() -> None:
     with piped(b"one\n") as pipe:
         intake = Intake()
-        with pytest.raises(UsageError, match=f"{pipe} can be only one of the inputs"), spooled(pipe, intake, [pipe]):
-            pass
-        with spooled("a file", intake, [pipe]) as source:
-            assert source == "a file"
-            assert list(intake.lines(pipe)) == list(intake.lines(pipe)) == [(1, b"one")]
-            copy = Path(intake.stand_ins[pipe])
+        with pytest.raises(UsageError, match=f"{pipe} can be only one of the inputs"):
+            intake.keep(pipe, pipe)
+        intake.keep("a file", pipe)
+        assert list(intake.lines(pipe)) == list(intake.lines(pipe)) == [(1, b"one")]
+        copy = Path(intake.stand_ins[pipe])
+        del intake
         assert not copy.exists()
 
 

@@ -156,13 +156,6 @@ def test_a_folder_is_unchanged_while_its_files_have_the_same_content(tmp_path: P
     assert not unchanged(entry)
 
 
-def test_input_entries_of_earlier_versions_are_still_compared(tmp_path: Path) -> None:
-    folder = model_folder(tmp_path)
-    (folder / "meta.json").write_bytes(b"{}")
-    assert unchanged({"path": str(folder), "digest": digest_file(folder / "meta.json")})
-    assert not unchanged({"path": str(folder), "digest": "0" * 32})
-
-
 def test_large_files_of_a_folder_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = model_folder(tmp_path)
     (folder / "model.safetensors").write_bytes(bytes(2 << 20))

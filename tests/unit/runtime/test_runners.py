@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.runtime.config import RunnerSettings
 from drtk.runtime.filter_job import Done, FilterJob
-from drtk.runtime.runners import BatchFunction, run_filter
+from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 
 
 class Squares(BatchFunction):

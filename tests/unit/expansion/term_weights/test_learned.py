@@ -267,7 +267,7 @@ def test_training_that_was_cut_off_ends_with_the_weights_of_one_that_was_not(
             with pytest.raises(CutOff):
                 app(train(place, method, tmp_path / f"{method}-cut", *schedule), standalone_mode=False)
         assert not (tmp_path / f"{method}-cut" / "meta.json").exists()
-        with pytest.raises(DrtkError, match="--resume goes on from there"):
+        with pytest.raises(DrtkError, match="`resume` continues from there"):
             app(train(place, method, tmp_path / f"{method}-cut", *schedule), standalone_mode=False)
         app(train(place, method, tmp_path / f"{method}-cut", *schedule, "--resume"), standalone_mode=False)
         whole, parts = tmp_path / f"{method}-whole", tmp_path / f"{method}-cut"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drtk.evaluation.tables import Cell, Row, grid_lines
+from drtk.runtime.tables import Cell, Row, format_table
 
 HEADER = ["system", "RR", "a-long-measure"]
 
@@ -18,7 +18,7 @@ def rows(*notes: str) -> list[Row]:
 
 
 def table(found: list[Row], format: str = "table") -> list[str]:
-    return list(grid_lines(HEADER, found, format, digits=2))
+    return list(format_table(HEADER, found, format, digits=2))
 
 
 @pytest.mark.parametrize("notes", [("", ""), ("†", ""), ("", "†"), (" ± 0.10 (3)†", ""), ("", " ± 0.10 (3)", "†")])
@@ -44,8 +44,8 @@ def test_latex_has_a_second_column_for_marks_where_there_are_any() -> None:
         "\\hline",
         "system & RR &  & a-long-measure \\\\",
         "\\hline",
-        "s0 & \\textbf{0.50} & \\textbf{†} & 0.25 \\\\",
-        "s1 & 0.60 & ~± 0.10 (3) & \\textbf{0.25} \\\\",
+        "s0 & \\textbf{0.50} & \\textbf{$^\\dagger$} & 0.25 \\\\",
+        "s1 & 0.60 & ~$\\pm$ 0.10 (3) & \\textbf{0.25} \\\\",
         "\\hline",
         "\\end{tabular}",
     ]

@@ -1,0 +1,210 @@
+"""Checks of inputs: the kind of a file from its first lines, swapped files, and the corpus an output was made from."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from drtk.cli.main import app
+from drtk.data import checks
+from drtk.data.checks import Origin, check_origin, origins_of
+from drtk.data.sniff import CANDIDATES, EITHER, EXAMPLES, JUDGEMENTS, PASSAGES, QUERIES, RANKED, RUN, kind_of
+from drtk.errors import DrtkError, MismatchError
+from drtk.runtime.streams import digest_file
+from tests.running import piped, write
+from tests.tiny import tiny_crossencoder, tiny_model
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        (b"q1 Q0 d1 1 2.5 tag\nq1 Q0 d2 2 1.5 tag\n", RUN),
+        (b"q1 Q0 d1 1 2.5 tag\nq1 Q0 d2", RUN),  # an incomplete last line is ignored
+        (b"query-id\tcorpus-id\tscore\nq1\td1\t1\n", JUDGEMENTS),
+        (b"# a comment\nq1 0 d1 1\n", JUDGEMENTS),
+        (b"q1\td1\t1\n", RANKED),
+        (b"7\t15\twhat is it\tIt is this.\n7\t16\twhat is it\tOr 2 of these.\n", CANDIDATES),
+        (b"7\t0\t15\t1\n", JUDGEMENTS),
+        (b'{"query_id": "q1", "positives": ["d1"], "negatives": []}\n', EXAMPLES),
+        (b'[{"question": "why?", "answers": ["so"], "positive_ctxs": []}, {"questi', EXAMPLES),
+        (b'\xef\xbb\xbf{"question": "why?", "answer": ["so"]}\n', QUERIES),
+        (b'{"docid": "d1", "text": "x"}\n', PASSAGES),
+        (b"d1\ta text\ta title\n", EITHER),
+        (b"", None),
+        (b"\n\n", None),
+        (b"hello world\n", None),
+        (b"q1 Q0 d1 1 2.5 tag\nq1 0 d2 2\n", None),
+        (b'{"query_id": "q1", "positives": ["d1"]}\n{"_id": "q1", "text": "x"}\n', None),
+        (b'{"broken\n', None),
+        (b"\xff\xfe\x00\n", None),
+    ],
+)
+def test_kind_of(head: bytes, kind: str | None) -> None:
+    assert kind_of(head) == kind
+
+
+FILES = {
+    "run": "q1 Q0 d1 1 3.5 t\nq1 Q0 d2 2 3.0 t\n",
+    "judgements": "query-id\tcorpus-id\tscore\nq1\td1\t1\n",
+    "passages": '{"_id": "d1", "title": "T", "text": "a"}\n',
+    "queries": '{"_id": "q1", "text": "a"}\n',
+    "examples": '{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"]}\n',
+    "triples": "q1\td1\td2\n",
+    "damaged": '{"query_id": \n',
+}
+
+
+@pytest.mark.parametrize(
+    ("check", "accepted", "rejected"),
+    [
+        (checks.check_examples, ("examples", "triples", "damaged"), ("run", "judgements", "passages")),
+        (checks.check_run, ("run", "damaged"), ("examples", "judgements", "passages", "queries")),
+    ],
+)
+def test_files_of_another_kind_are_rejected(check, accepted, rejected, tmp_path: Path) -> None:
+    files = {name: str(write(tmp_path / name, text)) for name, text in FILES.items()}
+    for name in accepted:
+        check(files[name])
+    for name in rejected:
+        with pytest.raises(MismatchError, match=f"{name}: seems to hold .*; expected "):
+            check(files[name])
+
+
+def test_compressed_files_are_checked_and_pipes_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "run.gz").write_bytes(gzip.compress(FILES["run"].encode()))
+    with pytest.raises(MismatchError, match=r"run\.gz: seems to hold hits of a TREC run"):
+        checks.check_examples(str(tmp_path / "run.gz"))
+    with piped(FILES["run"].encode()) as name:
+        checks.check_examples(name)
+        with open(name, "rb") as pipe:
+            assert pipe.read() == FILES["run"].encode()
+
+
+def test_swapped_corpus_and_queries(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    passages, queries = (str(write(tmp_path / name, FILES[name])) for name in ("passages", "queries"))
+    checks.warn_if_swapped(passages, queries)
+    checks.warn_if_swapped(queries, queries)  # passages may lack titles
+    assert caplog.messages == []
+    checks.warn_if_swapped(queries, passages)
+    assert [line.endswith("were `queries` and `corpus` swapped?") for line in caplog.messages] == [True]
+
+
+def drtk(*lines: str) -> None:
+    for line in lines:
+        app(line.split(), standalone_mode=False)
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two corpora, and indexes, runs and examples made from them."""
+    folder = tmp_path_factory.mktemp("origins")
+    rows = [{"_id": f"d{at}", "text": f"wing lift {at}"} for at in range(9)]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    write(folder / "corpus.jsonl", text)
+    write(folder / "new.jsonl", text + '{"_id": "d10", "text": "more"}\n')
+    write(folder / "queries.jsonl", '{"_id": "q1", "text": "wing 3"}\n')
+    write(folder / "qrels.tsv", "q1\td3\t1\n")
+    (folder / "empty").mkdir()  # in place of a model: models are loaded after all checks
+    tiny_model(folder / "model")
+    tiny_crossencoder(folder / "scorer")
+    # The corpus that a model was trained with says nothing about its scores.
+    trained = {"command": "drtk train-reranker", "kind": "model", "settings": {"corpus": "theirs"}}
+    trained |= {"inputs": [{"path": "theirs", "digest": "0" * 32}]}
+    write(folder / "scorer" / "meta.json", json.dumps(trained))
+    texts = "--corpus corpus.jsonl --queries queries.jsonl --model scorer"
+    mine = "mine-negatives a.run --qrels qrels.tsv"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        drtk(
+            "index corpus.jsonl --type bm25s -o index",
+            "index new.jsonl --type bm25s -o new-index",
+            "search index queries.jsonl -k 5 -o a.run",
+            "search new-index queries.jsonl -k 5 -o b.run",
+            f"{mine} --corpus corpus.jsonl -o examples.jsonl",
+            f"{mine} -o others.jsonl",
+            "mine-negatives one=a.run b.run --qrels qrels.tsv -o mixed.jsonl",
+            f"{mine} --corpus new.jsonl --another-corpus --floor 0 -o looked-up.jsonl",
+            "fuse a.run b.run -o fused.run",
+            "encode corpus.jsonl --model model -o vectors",
+            "encode queries.jsonl --role query --model model -o query-vectors",
+            "index vectors --type exact -o dense",
+            "search dense query-vectors -k 5 -o dense.run",
+            f"score examples.jsonl {texts} -o scored.jsonl",
+            f"rerank a.run {texts} -o reranked.run",
+            "convert examples.jsonl scored.jsonl --as examples -o both.jsonl",
+        )
+        with piped(Path("examples.jsonl").read_bytes()) as pipe:
+            drtk(f"score {pipe} {texts} -o from-pipe.jsonl")
+    return folder
+
+
+@pytest.fixture
+def world(outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the outputs, which a test may change."""
+    shutil.copytree(outputs, tmp_path / "world")
+    monkeypatch.chdir(tmp_path / "world")
+    return tmp_path / "world"
+
+
+def test_origins_of(world: Path) -> None:
+    old, new = (Origin(name, digest_file(name)) for name in ("corpus.jsonl", "new.jsonl"))
+    of_one = "index a.run examples.jsonl others.jsonl vectors dense.run scored.jsonl reranked.run from-pipe.jsonl"
+    for name in of_one.split():
+        assert origins_of(name) == [old], name
+    assert origins_of("mixed.jsonl") == origins_of("fused.run") == [old, new]
+    assert origins_of("both.jsonl") == [old, old]
+    assert origins_of("looked-up.jsonl") == [new]  # all its ids were looked up there
+    for name in ("corpus.jsonl", "query-vectors", "scorer"):
+        assert origins_of(name) == [], name
+
+
+def test_origins_of_damaged_and_changed_files(world: Path) -> None:
+    old = Origin("corpus.jsonl", digest_file("corpus.jsonl"))
+    write(world / "dense" / "meta.json", "torn")
+    assert origins_of("dense.run") == []
+    with open("scored.jsonl", "a") as file:
+        file.write("\n")
+    assert origins_of("both.jsonl") == [old]  # only the unchanged part
+    with open("examples.jsonl", "a") as file:
+        file.write("\n")
+    assert origins_of("from-pipe.jsonl") == [old]  # texts were looked up in the corpus
+    os.utime("corpus.jsonl", ns=(1, 1))  # no digest was recorded of a corpus that was only looked up
+    assert origins_of("from-pipe.jsonl") == []
+    drtk("index new.jsonl --type bm25s -o index --force")
+    assert origins_of("a.run") == []
+    write(world / "a.run.meta.json", "torn")
+    assert origins_of("a.run") == []
+
+
+def test_check_origin(world: Path) -> None:
+    check_origin("index", Origin("corpus.jsonl", digest_file("corpus.jsonl")))
+    problem = r"index: was made from another corpus \(corpus\.jsonl, digest [0-9a-f]{8}\) than new \(digest 0000\); "
+    with pytest.raises(MismatchError, match=problem):
+        check_origin("index", Origin("new", "0000"))
+
+
+@pytest.mark.parametrize(
+    ("call", "made"),
+    [
+        ("score", "examples.jsonl"),
+        ("rerank", "a.run"),
+        ("train-retriever", "others.jsonl"),
+        ("train-retriever", "mixed.jsonl"),
+        ("train-reranker", "examples.jsonl"),
+    ],
+)
+def test_texts_of_another_corpus_are_rejected(call: str, made: str, world: Path) -> None:
+    line = f"{call} {made} --corpus new.jsonl --queries queries.jsonl --model empty -o out"
+    with pytest.raises(
+        MismatchError, match=rf"{made}: was made from another corpus \(corpus\.jsonl, .* than new\.jsonl "
+    ):
+        drtk(line)
+    with pytest.raises(DrtkError) as caught:  # the model is missing
+        drtk(f"{line} --another-corpus")
+    assert "another corpus" not in str(caught.value)
+    assert not Path("out").exists()
