@@ -72,8 +72,13 @@ def check_options(
         if key not in known:
             choices = f"choose from {', '.join(known)}" if known else "it has none"
             raise UsageError(f"{what} has no option '{key}'; {choices}")
-        if not _is_of_type(value, kinds[key]):
-            raise UsageError(f"{what}: {key} = {value!r} is not {_describe_type(kinds[key])}")
+        check_type(value, kinds[key], f"{what}: {key}")
+
+
+def check_type(value: Any, kind: Any, place: str) -> None:
+    """Raise UsageError, beginning with `place`, for a value that does not fit a type hint."""
+    if not _is_of_type(value, kind):
+        raise UsageError(f"{place} = {value!r} is not {_describe_type(kind)}")
 
 
 def _is_of_type(value: Any, kind: Any) -> bool:
@@ -82,6 +87,8 @@ def _is_of_type(value: Any, kind: Any) -> bool:
     if get_origin(kind) is Annotated:
         plain, low, high = get_args(kind)
         return _is_of_type(value, plain) and low <= value <= high
+    if get_origin(kind) is dict:
+        return isinstance(value, dict)
     if get_args(kind):  # a union
         return any(_is_of_type(value, inner) for inner in get_args(kind))
     if isinstance(value, float) and not isfinite(value):

@@ -7,8 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
-from math import isfinite
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_origin, get_type_hints
 
 from drtk.config import plain_type
 from drtk.errors import UsageError
@@ -26,6 +25,7 @@ from drtk.pretraining.composition import (
     Slot,
     format_choices,
 )
+from drtk.pretraining.config import check_type
 
 Part = TypeVar("Part")
 SHORTEST_SLOT = 3  # tokens, two special ones included
@@ -191,25 +191,13 @@ def _build(kind: type[Part], table: Mapping[str, Any], place: str, *, parts: Map
 
 
 def _convert(value: Any, kind: Any, place: str) -> Any:
-    plain = plain_type(kind)
-    origin = get_origin(plain)
-    if origin is tuple:
-        items = [value] if isinstance(value, str) else value
-        if not isinstance(items, list) or not items or not all(isinstance(item, str) for item in items):
+    if get_origin(plain_type(kind)) is tuple:
+        names = [value] if isinstance(value, str) else value
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             raise UsageError(f"{place}: expected a name or a list of names, found {value!r}")
-        return tuple(items)
-    if origin is Literal:
-        if value not in get_args(plain):
-            raise UsageError(f"{place}: '{value}' is not one of {', '.join(map(str, get_args(plain)))}")
-        return value
-    if plain is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(value, float) and not isfinite(value):
-        raise UsageError(f"{place}: {value} is not finite")
-    wanted = origin or plain
-    if isinstance(wanted, type) and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)):
-        raise UsageError(f"{place}: expected {wanted.__name__}, found {value!r}")
-    return value
+        return tuple(names)
+    check_type(value, kind, place)
+    return float(value) if plain_type(kind) is float else value
 
 
 def _name_objectives(objectives: Sequence[Objective], place: str) -> tuple[Objective, ...]:
