@@ -1,4 +1,4 @@
-"""Where the program begins, also as python -m drtk, so that torchrun can start a command."""
+"""Entry point of the program and of python -m drtk."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What can go wrong, and the exit status each fault earns."""
+"""Exceptions and their exit statuses."""
 
 from __future__ import annotations
 
@@ -7,42 +7,43 @@ import sys
 
 
 def pip_install(*packages: str) -> str:
-    """The command that installs packages for the Python that runs. It names packages, not extras of drtk, which is not on PyPI;
-    what a shell would read is quoted.
+    """Return the command that installs packages for this Python.
+
+    It names packages, not extras, since drtk is not on PyPI.
     """
     return " ".join([sys.executable or "python", "-m pip install", *map(shlex.quote, packages)])
 
 
 class DrtkError(Exception):
-    """A fault of data or resources, told in one line: exit status 1."""
+    """An error of data or resources, with a message of one line: exit status 1."""
 
     status = 1
 
 
 class UsageError(DrtkError):
-    """A request that cannot be meant: exit status 2."""
+    """Wrong usage: exit status 2."""
 
     status = 2
 
 
 class RecordError(DrtkError):
-    """A record that cannot be read; begins with the place, `file:line`."""
+    """An invalid record; the message begins with its place, `file:line`."""
 
     def __init__(self, place: str, problem: str) -> None:
         super().__init__(f"{place}: {problem}")
         self.place = place
         self.problem = problem
 
-    def __reduce__(self) -> tuple[type[RecordError], tuple[str, str]]:  # it travels between processes
+    def __reduce__(self) -> tuple[type[RecordError], tuple[str, str]]:  # pickled between processes
         return RecordError, (self.place, self.problem)
 
 
 class MismatchError(DrtkError):
-    """Two things that should belong together and do not: ids, dimensions, the wrong kind of folder."""
+    """Inputs that do not belong together: ids, dimensions, a folder of another kind."""
 
 
 class MissingDependency(DrtkError):
-    """An optional package that is not installed; the message holds the command that installs it."""
+    """An optional package is not installed; the message has the command that installs it."""
 
     def __init__(self, package: str, purpose: str, command: str) -> None:
         super().__init__(f"{purpose} needs {package}, which is not installed; install it with: {command}")
@@ -53,6 +54,6 @@ class MissingDependency(DrtkError):
 
 
 class OutputClosed(DrtkError):
-    """The reader of our output went away (`| head`): exit status 141, as the shell reports SIGPIPE."""
+    """The reader of the output closed the pipe (`| head`): exit status 141, as a shell reports SIGPIPE."""
 
     status = 141

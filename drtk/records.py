@@ -1,7 +1,4 @@
-"""The records that travel between commands.
-
-Unknown JSON fields of a line ride along in `extra`, so a filter that does not know them passes them on.
-"""
+"""The records that commands exchange. Unknown JSON fields are kept in `extra`, and filters pass them on."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text to be found; before chunking, a whole document."""
+    """A passage; before chunking, a whole document."""
 
     id: str
     text: str
@@ -22,7 +19,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question; `answers` are the strings that count as right, where they are known."""
+    """A query; `answers` are its gold answers, if they are known."""
 
     id: str
     text: str
@@ -33,7 +30,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Qrel:
-    """A judgement: how relevant a document is to a query (above 0: relevant)."""
+    """A relevance judgement; a grade above 0 means relevant."""
 
     query_id: str
     doc_id: str
@@ -53,7 +50,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A training example: ids only; texts are looked up."""
+    """A training example: ids, whose texts are looked up."""
 
     query_id: str
     positives: tuple[str, ...]
@@ -63,11 +60,11 @@ class Example:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-TAKEN = "choices"  # a file of rerank-queries apply, beside those that are named by kinds
+TAKEN = "choices"  # another output file of rerank-queries apply, whose files are named by kinds
 
 
 def kind_problem(kind: str) -> str | None:
-    """Why a kind of expansions cannot be the name of a file of queries; None: it can."""
+    """Return why a kind of expansions cannot be a file name; None if it can."""
     if kind.split() != [kind] or "/" in kind or kind.startswith("."):
         return "must be one word that can stand in a file name"
     return f"is the name of another file that rerank-queries apply makes, {TAKEN}.jsonl" if kind == TAKEN else None
@@ -75,9 +72,9 @@ def kind_problem(kind: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """A candidate re-writing of a question (GAR); `rank` is that of its first answer-bearing passage (EAR).
+    """A candidate expansion of a query (GAR); `rank` is that of the first passage with an answer (EAR).
 
-    depth: the rank to which was looked for one; a greater `rank` means that none was found
+    depth: the largest rank that was checked; a larger `rank` means that no passage had an answer
     """
 
     id: str
@@ -94,7 +91,7 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A reader's answer to a question."""
+    """A reader's answer to a query."""
 
     query_id: str
     answer: str

@@ -10,9 +10,9 @@ from drtk.errors import UsageError
 
 
 class Registry(Mapping[str, str]):
-    """Name -> place ("module:attribute") and one line of description; `load` imports the place.
+    """A mapping from names to descriptions, in order of declaration; `load` imports the attribute of a name.
 
-    As a mapping it gives the descriptions, in the order of declaration.
+    entries: maps a name to ("module:attribute", description)
     """
 
     def __init__(self, kind: str, entries: Mapping[str, tuple[str, str]]) -> None:
@@ -29,17 +29,17 @@ class Registry(Mapping[str, str]):
         return len(self._entries)
 
     def check(self, name: str) -> str:
-        """`name`, if it is registered; UsageError naming the choices otherwise."""
+        """Return `name`. Raises UsageError if it is not registered."""
         if name not in self._entries:
             raise UsageError(f"unknown {self.kind} '{name}'; choose from {', '.join(self._entries)}")
         return name
 
     def load(self, name: str) -> Any:
-        """The attribute registered under `name`."""
+        """Return the attribute registered under `name`."""
         return placed(self._entries[self.check(name)][0])
 
 
 def placed(place: str) -> Any:
-    """What stands at a place, "module:attribute"; its module is imported."""
+    """Import and return "module:attribute"."""
     module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)

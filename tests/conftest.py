@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -52,3 +54,19 @@ def _no_fsync() -> None:
 def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Caches of the tests lie in a temporary folder: a stale cache of the user's must not decide a test."""
     os.environ["DRTK_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def ray() -> Iterator[object]:
+    """Start a local Ray cluster whose workers can import the modules of the tests."""
+    found = pytest.importorskip("ray")
+    paths = os.pathsep.join(path for path in sys.path if path)
+    found.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": paths}},
+    )
+    yield found
+    found.shutdown()

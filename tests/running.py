@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import orjson
 import pytest
 
 from drtk.cli.main import app
@@ -85,3 +86,20 @@ def torchrun(*, rank: int, processes: int) -> dict[str, str]:
     """Return the variables that torchrun sets in a process on one machine."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
     return {name: str(value) for name, value in numbers.items()} | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+VARYING = ("started", "seconds", "command", "corpus", "manifest_digest")  # entries of manifests with times and paths
+
+
+def read_files(folder: Path) -> dict[str, Any]:
+    """Return the content of all files in a folder by name; of manifests, the entries that do not vary between runs."""
+    return {str(item.relative_to(folder)): _read_stable(item) for item in sorted(folder.rglob("*")) if item.is_file()}
+
+
+def _read_stable(file: Path) -> Any:
+    if not file.name.endswith("meta.json"):
+        return file.read_bytes()
+    entries = {name: value for name, value in orjson.loads(file.read_bytes()).items() if name not in VARYING}
+    for written in entries.get("files", {}).values():
+        del written["mtime_ns"]
+    return entries

@@ -72,15 +72,15 @@ OF_TRAINING = (
     "gradient_checkpointing",
     "log_every",
     "save_every",
-)  # what --resume may have otherwise
-_NOT_RECORDED = {  # how it was run, not what was made: a run begun on one machine may go on on a cluster
+)
+_NOT_RECORDED = {  # these do not change the output: a run may be resumed on a cluster
     *("resume", "force", "skip_done", "dry_run", "quiet", "verbose"),
     *("runner", "ray_workers", "ray_address"),
 }
 
 
 def plain_command(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A command with -q and -v and nothing else in common with others."""
+    """Declare a command that shares only --quiet and --verbose with others."""
     return _common(function, ("quiet", "verbose"), None, shape="plain")
 
 
@@ -93,12 +93,14 @@ def record_filter(
     trains: str | None = None,
     writes: tuple[str, ...] = (),
 ) -> Callable[..., Any]:
-    """A command that reads records and writes records; it receives a FilterJob as `job`.
+    """Declare a command that reads and writes records; it receives a FilterJob as `job`.
 
-    kind: what the output is called in its manifest. passages: it reads a corpus, so it takes --with.
-    bare: it adds fields, so it takes --bare. parts: each record for itself, so it takes --shard.
-    trains: the parameter that turns it into a maker of model folders where it is given; the job is a FolderJob then.
-    writes: the parameters that name additional output files.
+    kind: the kind of the output in its manifest
+    passages: add --with, as the command reads a corpus
+    bare: add --bare, as the command adds fields
+    parts: add --shard, as the command processes each record alone
+    trains: the parameter that, if given, makes the command write a model folder; `job` is then a FolderJob
+    writes: the parameters that name additional output files
     """
     flags = ["resume", "force", "skip_done", "skip_bad"]
     flags += ["with_files"] * passages + ["bare"] * bare + ["shard"] * parts + ["quiet", "verbose"]
@@ -135,12 +137,12 @@ def folder_maker(
     may_differ: tuple[str, ...] = (),
     also: Callable[[dict[str, Any]], dict[str, Any]] = lambda settings: {},
 ) -> Callable[..., Any]:
-    """A command that makes a folder; it receives a FolderJob as `job`.
+    """Declare a command that makes a folder; it receives a FolderJob as `job`.
 
-    resume: it can go on with unfinished work, and notices itself where its `source` is not what that was made from.
-    may_differ: settings that --resume may have otherwise: those of memory and speed, and what helps a run that failed
-    also: given the recorded settings, returns entries to add, such as the version of a computation that changed
-    A command with a parameter `dry_run` writes nothing where that is given, and needs no output then.
+    resume: add --resume; the command itself checks that its `source` is the same
+    may_differ: settings that may change when a run is resumed, such as those of memory and speed
+    also: returns entries to add to the recorded settings, such as the version of an algorithm
+    A command with a parameter `dry_run` writes nothing if it is set, and needs no output.
     """
     flags = ["resume"] * resume + ["force", "skip_done", "skip_bad"] + ["with_files"] * passages + ["quiet", "verbose"]
 
@@ -214,7 +216,7 @@ def _common(
                     log(f"{name}: {output} is up to date")
                     return None
                 if changed:
-                    log(f"{name}: {output} is out of date; changed: {_some(changed)}")
+                    log(f"{name}: {output} is out of date; changed: {_first_names(changed)}")
         try:
             if not dry_run:
                 job.check()
@@ -224,7 +226,7 @@ def _common(
                 job.abandon()
             if not isinstance(error, OSError) or error.filename or error.errno == errno.EPIPE:
                 raise
-            # A full disk tells no name of its own; numpy's "… requested and … written" has no number either.
+            # The error of a full disk has no file name; numpy's has no errno either.
             raise DrtkError(f"{output}: {error.strerror or error}") from error
         finally:
             if isinstance(job, FolderJob):
@@ -239,15 +241,15 @@ def _common(
 
 
 def _run(function: Callable[..., Any], *args: Any, **given: Any) -> Any:
-    """Call a command; two faults that Typer would take for its own are told apart first."""
+    """Call a command; replace two exceptions that Typer would handle itself."""
     try:
         return function(*args, **given)
-    except BrokenPipeError as error:  # of a plain print: Typer would make it status 1
+    except BrokenPipeError as error:  # Typer would exit with status 1
         raise OutputClosed("the reader of the output went away") from error
-    except EOFError as error:  # Typer would say "Aborted!" and nothing else
+    except EOFError as error:  # Typer would print "Aborted!"
         raise RuntimeError("input ended where more was expected") from error
 
 
-def _some(names: list[str], most: int = 4) -> str:
+def _first_names(names: list[str], most: int = 4) -> str:
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")

@@ -20,13 +20,18 @@ import typer
 from drtk import __version__
 from drtk.cli.decorators import plain_command
 from drtk.errors import DrtkError, MissingDependency, pip_install
+from drtk.runtime.workers import cores
 
 HUB_TIMEOUT = 4.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. state: ok; missing (drtk cannot work without it); absent (a part of drtk cannot)."""
+    """One line of the report.
+
+    state: ok; missing (drtk cannot run without it); absent (a part of drtk cannot)
+    mend: the command or change that helps
+    """
 
     what: str
     state: str
@@ -35,17 +40,17 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """All findings, in the order a person would ask."""
+    """Return all findings."""
     return [finding for check in _CHECKS for finding in check()]
 
 
-def healthy(findings: list[Finding]) -> bool:
-    """Whether nothing is missing that drtk cannot work without."""
+def is_healthy(findings: list[Finding]) -> bool:
+    """Return whether nothing is missing that drtk needs."""
     return all(finding.state != "missing" for finding in findings)
 
 
-def printed(findings: list[Finding], *, json: bool) -> str:
-    """The report: aligned lines for a person, JSON lines for a program."""
+def format_findings(findings: list[Finding], *, json: bool) -> str:
+    """Return the report as aligned text or as JSON lines."""
     if json:
         return "".join(orjson.dumps(asdict(finding), option=orjson.OPT_APPEND_NEWLINE).decode() for finding in findings)
     width = max(len(finding.what) for finding in findings)
@@ -61,9 +66,8 @@ def printed(findings: list[Finding], *, json: bool) -> str:
 def _python() -> Iterator[Finding]:
     yield Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
     yield Finding("drtk", "ok", __version__)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     free = shutil.disk_usage(os.getcwd()).free / 2**30
-    yield Finding("machine", "ok", f"{platform.machine()}, {cores} cores, {free:,.0f} GiB free on this disk")
+    yield Finding("machine", "ok", f"{platform.machine()}, {cores()} cores, {free:,.0f} GiB free on this disk")
 
 
 def _libraries() -> Iterator[Finding]:
@@ -124,7 +128,7 @@ def _lucene() -> Iterator[Finding]:
 
 
 def _started() -> Finding:
-    """Whether a JVM starts: that Java is there does not tell."""
+    """Start a JVM, since an installed Java may fail to."""
     from drtk.indexing.lucene.jvm import fault_of_trial, variables_set
 
     variables = ", ".join(variables_set())
@@ -154,7 +158,7 @@ def _punkt() -> Iterator[Finding]:
         yield Finding("punkt_tab", "ok", str(found))
     except LookupError:
         note = "nltk's sentence model is not here; drtk chunk trains one on its input instead"
-        yield Finding("punkt_tab", "absent", note, f"{_pip_python()} -m nltk.downloader punkt_tab")
+        yield Finding("punkt_tab", "absent", note, f"{sys.executable or 'python'} -m nltk.downloader punkt_tab")
 
 
 def _extras() -> Iterator[Finding]:
@@ -187,7 +191,7 @@ def _hub() -> Iterator[Finding]:
     try:
         with urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=HUB_TIMEOUT):
             yield Finding("model hub", "ok", endpoint)
-    except urllib.error.HTTPError as error:  # it answered, if only to refuse a HEAD
+    except urllib.error.HTTPError as error:  # it answered
         yield Finding("model hub", "ok", f"{endpoint} (answers {error.code})")
     except (OSError, ValueError) as error:
         note = f"{endpoint} cannot be reached ({getattr(error, 'reason', error)}); --model takes folders"
@@ -208,10 +212,6 @@ def _package(name: str, *, needed: bool, use: str = "") -> Finding:
     return Finding(name, "ok", found)
 
 
-def _pip_python() -> str:
-    return sys.executable or "python"
-
-
 _CHECKS = (_python, _torch, _libraries, _faiss, _lucene, _punkt, _extras, _hub)
 
 
@@ -226,6 +226,6 @@ def doctor(
     """
 
     findings = examine()
-    sys.stdout.write(printed(findings, json=json))
-    if not healthy(findings):
+    sys.stdout.write(format_findings(findings, json=json))
+    if not is_healthy(findings):
         raise typer.Exit(1)

@@ -25,7 +25,7 @@ from drtk.runtime.progress import name_options, printable
 from drtk.runtime.sharding import ignore_torchrun
 from drtk.runtime.streams import MAX_LINE_BYTES, set_max_line_bytes
 
-# What pydantic, which reads values for Typer, calls a text that is no number.
+# Messages for pydantic's errors; pydantic parses the values of options for Typer.
 _NO_NUMBER = {
     "int_parsing": NO_WHOLE,
     "int_from_float": NO_WHOLE,
@@ -34,37 +34,37 @@ _NO_NUMBER = {
 
 
 def usage_line(problem: str, command: str) -> str:
-    """The line for a request that cannot be meant; command: "search", "rerank-queries label", or "" for drtk itself.
+    """Return the message for a usage error, with a pointer to the command's help unless it names a file.
 
-    What is wrong with a file, such as a preset, begins with its place, and no help of a command has more on it.
+    command: "search", "rerank-queries label", or "" for drtk itself
     """
     place = problem.partition(": ")[0]
     if place != problem and os.path.exists(place.removeprefix("preset ")):
         return problem
-    asked = " ".join(["drtk", command, "--help"]) if command else "drtk --help"
+    help_call = " ".join(["drtk", command, "--help"]) if command else "drtk --help"
     begins = "" if not command or problem.startswith(f"{command}: ") else f"{command}: "
-    return f"{begins}{problem}{' See' if problem.endswith('?') else '; see'} {asked}"
+    return f"{begins}{problem}{' See' if problem.endswith('?') else '; see'} {help_call}"
 
 
 def parsing_fault(error: Exception) -> str | None:
-    """What the parser of the command line complains about, in our words; None for an error that is none of its.
+    """Return the message for an error of Typer's parser; None for any other error.
 
-    Told by what the parser's errors can do, since which class they are differs between versions of Typer.
+    The attributes are tested, because the classes differ between versions of Typer.
     """
     tell = getattr(error, "format_message", None)
     if tell is None or not hasattr(error, "exit_code"):
         return None
-    told = " ".join(str(tell()).split()).rstrip(".").replace(". Did you mean", "; did you mean")
+    message = " ".join(str(tell()).split()).rstrip(".").replace(". Did you mean", "; did you mean")
     possible = getattr(error, "possibilities", None)
     if possible and hasattr(error, "option_name"):
         *others, last = sorted(possible)
         near = f"{', '.join(others)} or {last}" if others else last
-        told = f"no such option {error.option_name}; did you mean {near}?"
-    what, value = told.partition(": ")[0], _refused(error)
-    if value is not None and what != told:
-        told = f"{what}: {value}"
-    told += _format_hint(error, told)
-    return told[:1].lower() + told[1:]
+        message = f"no such option {error.option_name}; did you mean {near}?"
+    what, value = message.partition(": ")[0], _rejected_value(error)
+    if value is not None and what != message:
+        message = f"{what}: {value}"
+    message += _format_hint(error, message)
+    return message[:1].lower() + message[1:]
 
 
 def _format_hint(error: Exception, problem: str) -> str:
@@ -79,8 +79,8 @@ def _format_hint(error: Exception, problem: str) -> str:
     return ""
 
 
-def _refused(error: Exception) -> str | None:
-    """The value that was refused and why, where pydantic says it."""
+def _rejected_value(error: Exception) -> str | None:
+    """Return the rejected value and the reason, if pydantic gives one."""
     faults: Any = getattr(error.__cause__, "errors", None)
     if not callable(faults):
         return None
@@ -92,7 +92,7 @@ def _refused(error: Exception) -> str | None:
     return value + why.removeprefix(value).rstrip(".")
 
 
-# In the order of a pipeline; each is a function of its own name in drtk/cli/, or a group of such: drtk NAME STEP.
+# In the order of a pipeline. Each is a function of that name in drtk/cli/, or a group of functions: drtk NAME STEP.
 COMMANDS = (
     "sample",
     "chunk",
@@ -132,10 +132,10 @@ MAX_LINE_FLAG = "--max-line-bytes"
 
 
 class _InOrder(TyperGroup):
-    """Typer lists groups after all commands; the order of a pipeline does not care which is which."""
+    """List commands and groups in the order of COMMANDS; Typer lists groups last."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
-        """The commands as help lists them."""
+        """Return the names of the commands in the order of the help."""
         return [*COMMANDS]
 
 
@@ -178,7 +178,7 @@ def drtk(
     set_max_line_bytes(max_line_bytes)
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}  # of every command by its name, the steps of a group by both their names
+FUNCTIONS: dict[str, Callable[..., Any]] = {}  # by command name; "GROUP STEP" for the steps of a group
 for _name in COMMANDS:
     _module = import_module(f"drtk.cli.{_name.replace('-', '_')}")
     _attribute = _name.replace("-", "_")
@@ -192,7 +192,7 @@ for _name in COMMANDS:
 
 
 def run() -> None:
-    """Entry point: exit status 0 done, 1 data or resource fault, 2 usage, 130 interrupted, 141 reader gone."""
+    """Run a command. Exit status: 0 success, 1 error, 2 usage error, 130 interrupted, 141 output closed."""
     verbose = "-v" in sys.argv or "--verbose" in sys.argv
     _prepare_streams()
     with _record_interrupts() as interrupts:
@@ -200,31 +200,30 @@ def run() -> None:
             _check_arguments()
             if not _is_distributed():
                 ignore_torchrun()
-            # The name also under python -m; faults are reported here.
             left = app(prog_name="drtk", standalone_mode=False)
             status = left if isinstance(left, int) else 0  # of typer.Exit, and of --help
             if status == 130:
-                _complain("interrupted")
-            _leave(status)
+                _print_error("interrupted")
+            _exit(status)
         except SystemExit as done:
             if isinstance(done.__context__, BrokenPipeError):  # Typer exits with 1 on a broken pipe
-                _leave(OutputClosed.status)
-            _leave(done.code if isinstance(done.code, int) else 1)
+                _exit(OutputClosed.status)
+            _exit(done.code if isinstance(done.code, int) else 1)
         except OutputClosed as closed:
-            _leave(closed.status)
+            _exit(closed.status)
         except BrokenPipeError:
-            _leave(OutputClosed.status)
+            _exit(OutputClosed.status)
         except Exception as error:
             if interrupts:  # imports and libraries may turn KeyboardInterrupt into another exception
-                _complain("interrupted")
-                _leave(130)
+                _print_error("interrupted")
+                _exit(130)
             reported = _report(error, verbose=verbose)
             if reported is None:
                 raise
-            _leave(reported)
+            _exit(reported)
         except KeyboardInterrupt:
-            _complain("interrupted")
-            _leave(130)
+            _print_error("interrupted")
+            _exit(130)
 
 
 def _report(error: Exception, *, verbose: bool) -> int | None:
@@ -232,20 +231,20 @@ def _report(error: Exception, *, verbose: bool) -> int | None:
     if isinstance(error, DrtkError):
         status, message = error.status, str(error)
         if isinstance(error, UsageError):
-            message = usage_line(message, _asked())
+            message = usage_line(message, _command_name())
     elif isinstance(error, OSError) and error.errno is not None:
         status, message = 1, f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
     elif (fault := parsing_fault(error)) is not None:
-        if fault.startswith("usage: "):  # nothing but drtk, or the name of a group: that is asking for help
+        if fault.startswith("usage: "):  # drtk or a group without arguments: print its help
             with contextlib.suppress(OSError):
                 print(error, file=sys.stderr)
             return 2
-        status, message, verbose = 2, usage_line(fault, _asked()), False
+        status, message, verbose = 2, usage_line(fault, _command_name()), False
     else:
         return None
     if verbose:
         traceback.print_exception(error)
-    _complain(message)
+    _print_error(message)
     return status
 
 
@@ -261,7 +260,7 @@ class _ClosedStdout(io.TextIOBase):
 
 def _prepare_streams() -> None:
     """Replace closed standard streams, and escape characters that stdout cannot encode."""
-    if sys.stderr is None:  # closed by 2>&-: print and Typer would turn to stdout then, which is for records
+    if sys.stderr is None:  # closed by 2>&-; otherwise print and Typer would write to stdout
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
     if sys.stdout is None:
         sys.stdout = _ClosedStdout()
@@ -313,7 +312,7 @@ def _check_arguments() -> None:
             ) from None
 
 
-def _asked() -> str:
+def _command_name() -> str:
     """Return the command in sys.argv, with its step; "" if it names no known command."""
     words = sys.argv[1:]
     if words[:1] == [MAX_LINE_FLAG]:
@@ -328,18 +327,18 @@ def _asked() -> str:
 
 def _is_distributed() -> bool:
     """Return whether torchrun may start the command in several processes: only training is distributed."""
-    command = _asked()
+    command = _command_name()
     return command in DISTRIBUTED or (
         command == "termweight" and any(word.split("=")[0] == "--train" for word in sys.argv)
     )
 
 
-def _complain(message: str) -> None:
-    with contextlib.suppress(OSError):  # stderr on a full disk: nobody can be told
+def _print_error(message: str) -> None:
+    with contextlib.suppress(OSError):  # stderr on a full disk
         print(f"drtk: {printable(name_options(message))}", file=sys.stderr)
 
 
-def _leave(status: int) -> NoReturn:
+def _exit(status: int) -> NoReturn:
     """Exit with `status`, unless stdout cannot take the rest of what was printed: then 141 or 1."""
     try:
         if sys.stdout is not None:
@@ -349,6 +348,6 @@ def _leave(status: int) -> NoReturn:
         if error.errno == errno.EPIPE:
             status = status or OutputClosed.status
         else:
-            _complain(f"standard output: {error.strerror}")
+            _print_error(f"standard output: {error.strerror}")
             status = status or 1
     sys.exit(status)

@@ -1,4 +1,4 @@
-"""How a settings class becomes options, and the option types that recur."""
+"""Turn settings classes into command-line options; option types that several commands use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_WHOLE = "is not a whole number (a thousand is 1000 or 1_000)"
 
 
 def whole_number(text: str) -> int:
-    """The number of a count. Typer alone would take 1.000, a thousand in half of the world, for 1."""
+    """Parse an integer. Typer alone would parse 1.000 as 1."""
     try:
         return int(text)
     except ValueError:
@@ -41,22 +41,22 @@ PRESET = typer.Option("--preset", metavar="NAME", help="A recipe by name (drtk p
 
 
 def command_name(function: Callable[..., Any]) -> str:
-    """`mine_negatives` -> `mine-negatives`; a trailing underscore (a Python keyword or built-in) goes.
+    """Return the name of a command: mine_negatives -> mine-negatives, rerank_queries__label -> rerank-queries label.
 
-    Two underscores stand between a group and its step: `rerank_queries__label` -> `rerank-queries label`.
+    A trailing underscore, which avoids a Python keyword or built-in, is dropped.
     """
     return function.__name__.strip("_").replace("__", " ").replace("_", "-")
 
 
 def signature_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Parameters by name, with annotations resolved."""
+    """Return the parameters of a function by name, with resolved annotations."""
     hints = get_type_hints(function, include_extras=True)
     shown = inspect.signature(function).parameters
     return {name: item.replace(annotation=hints.get(name, item.annotation)) for name, item in shown.items()}
 
 
 def reshape(wrapper: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
-    """Give `wrapper` the signature Typer shall see, by the two attributes Typer reads."""
+    """Set the signature of `wrapper` that Typer reads."""
     ordered = sorted(parameters, key=lambda item: item.kind)
     wrapper.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {item.name: item.annotation for item in ordered}
@@ -66,19 +66,19 @@ def reshape(wrapper: Callable[..., Any], parameters: list[inspect.Parameter]) ->
 def with_settings(
     settings: type, *, preset: bool = False, name: str = "settings", recipe: str | None = None
 ) -> Callable[..., Any]:
-    """One option per knob of `settings`; the command receives the merged object as `name`.
+    """Add an option for each field of `settings`; the command receives the merged object as `name`.
 
-    preset: --preset fills them too; what they are stays readable as `preset_settings`
-    recipe: the parameter that receives all that a preset's file holds; --preset is wanted then
-    Options default to None, so that default < preset < option is known; help shows the knob's own default.
+    preset: add --preset, whose settings the options override; the class is stored as attribute `preset_settings`
+    recipe: the parameter that receives the content of the preset's file; --preset is then required
+    Options default to None, to distinguish options that were not given; the help shows the field's default.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        knobs = {item.name: item for item in fields(settings)}
+        declared = {item.name: item for item in fields(settings)}
 
         @functools.wraps(function)
         def wrapper(*args: Any, **given: Any) -> Any:
-            chosen = {key: given.pop(key) for key in knobs}
+            chosen = {key: given.pop(key) for key in declared}
             base: dict[str, Any] = {}
             recipe_name = given.pop("preset", None) if preset else None
             if recipe_name is not None:
@@ -100,12 +100,12 @@ def with_settings(
         mine.pop(name)
         mine.pop(recipe or name, None)
         hints = get_type_hints(settings)
-        options = [_option(item, hints[item.name]) for item in knobs.values()]
+        options = [_option(item, hints[item.name]) for item in declared.values()]
         if preset:
             options.insert(0, _keyword("preset", Annotated[str | None, PRESET], None))
         if preset:
             wrapper.preset_settings = settings  # type: ignore[attr-defined]
-        last = [mine.pop(flag) for flag in getattr(function, "common_flags", ())]  # what all commands share
+        last = [mine.pop(flag) for flag in getattr(function, "common_flags", ())]  # the options that all commands share
         return reshape(wrapper, [*mine.values(), *options, *last])
 
     return decorate
@@ -139,7 +139,7 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def recorded(given: dict[str, Any]) -> dict[str, Any]:
-    """What a manifest keeps of a command's arguments: settings objects as plain values, everything else as it is."""
+    """Return the arguments of a command as a manifest records them: the fields of settings objects, and other values."""
     plain: dict[str, Any] = {}
     for key, value in given.items():
         if hasattr(value, "__dataclass_fields__"):

@@ -18,20 +18,20 @@ import typer
 
 from drtk.cli.decorators import plain_command
 from drtk.data.rows import parse_row
-from drtk.errors import DrtkError
+from drtk.errors import DrtkError, UsageError
 from drtk.pretraining.preview import describe_slot, describe_term
 from drtk.runtime.inputs import Intake
 from drtk.runtime.integrity import MANIFEST_DIGEST, read_json, read_object
 from drtk.runtime.manifest import Manifest, has_unfinished_part, manifest_path, read_manifest
-from drtk.runtime.progress import printable
-from drtk.runtime.streams import STANDARD
+from drtk.runtime.progress import log, printable
+from drtk.runtime.streams import STANDARD, Output, name_of
 
 CONFIG, WEIGHTS, LOG = "config.json", "model.safetensors", "log.jsonl"
 _LAYERS, _WIDTHS = ("num_hidden_layers", "num_layers", "n_layer"), ("hidden_size", "d_model", "n_embd", "dim")
 
 
-def model_lines(folder: Path) -> Iterator[tuple[str, str]]:
-    """(name, what is said of it): the network of the folder, or of each tower in it, and its loss where a log tells it."""
+def describe_model(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield (name, description) of a model's network, or of each tower, and of its training loss if there is a log."""
     for place in (folder, folder / "query", folder / "passage"):
         if (place / CONFIG).exists():
             yield ("network" if place == folder else f"{place.name}s by"), _network(place)
@@ -41,7 +41,7 @@ def model_lines(folder: Path) -> Iterator[tuple[str, str]]:
         try:
             yield "training", read_loss(str(folder / LOG)).text().removeprefix("The training ")
         except DrtkError:
-            return  # a log without a loss, or a damaged one: `drtk plot` says what is wrong with it
+            return  # no loss, or a damaged log, which `drtk plot` reports
 
 
 def _network(folder: Path) -> str:
@@ -58,7 +58,7 @@ def _network(folder: Path) -> str:
 
 
 def _parameters(path: Path) -> int:
-    """How many numbers a safetensors file holds, by its header alone: its length in 8 bytes, then JSON with shapes."""
+    """Return the number of parameters of a safetensors file, from its header: its length in 8 bytes, then JSON."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -68,11 +68,8 @@ def _parameters(path: Path) -> int:
         raise DrtkError(f"{path}: is no whole safetensors file") from error
 
 
-def recipe_lines(recipe: Mapping[str, Any], changes: Sequence[str], dropped: Sequence[str]) -> Iterator[str]:
-    """What pre-training was by: the preset, and its slots and terms in words, as they were changed.
-
-    The preset's name alone where this version of drtk cannot read it any more.
-    """
+def describe_recipe(recipe: Mapping[str, Any], changes: Sequence[str], dropped: Sequence[str]) -> Iterator[str]:
+    """Yield the preset of a pre-training run, with its slots and terms; only its name if drtk cannot parse it."""
     from drtk.pretraining.parse import apply_changes, parse_composition
 
     summary = f": {recipe['summary']}" if recipe.get("summary") else ""
@@ -101,9 +98,9 @@ _SHOWN_SEPARATELY = (
 
 
 def manifest_of(path: str) -> Manifest | None:
-    """The manifest of a finished folder or of a file; None for a file without one.
+    """Return the manifest of a finished folder or of a file; None for a file without one.
 
-    Raises DrtkError for a missing path, MismatchError for a folder that is unfinished or not drtk's.
+    Raises DrtkError for a missing path, MismatchError for a folder that is unfinished or was not made by drtk.
     """
     if path == STANDARD:
         return None
@@ -116,7 +113,7 @@ def manifest_of(path: str) -> Manifest | None:
 
 
 def manifest_json(path: str) -> str:
-    """The manifest as indented JSON. Raises DrtkError where there is none."""
+    """Return the manifest as indented JSON. Raises DrtkError if there is none."""
     manifest = manifest_of(path)
     if manifest is None:
         raise DrtkError(f"{path}: has no manifest ({manifest_path(path).name})")
@@ -124,11 +121,11 @@ def manifest_json(path: str) -> str:
 
 
 def describe(path: str, *, count: int) -> str:
-    """The page: manifest first, then the first `count` records of a file."""
+    """Return the manifest and the first `count` records of a file as text."""
     manifest = manifest_of(path)
     lines: list[str] = []
     if manifest is not None:
-        about = list(model_lines(Path(path))) if manifest.get("kind") == "model" and Path(path).is_dir() else []
+        about = list(describe_model(Path(path))) if manifest.get("kind") == "model" and Path(path).is_dir() else []
         lines += _manifest_lines(manifest, about)
     if not Path(path).is_dir():
         first = list(islice(_records(path), count))
@@ -137,67 +134,68 @@ def describe(path: str, *, count: int) -> str:
 
 
 def _manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -> Iterator[str]:
-    """about: names and what is said of them beside what the manifest says"""
     yield _entry("kind", manifest.get("kind"))
-    for name, said in about:
-        yield from _wrapped(name, said)
+    for name, description in about:
+        yield from _wrap(name, description)
     for name, value in manifest.items():
         if name not in _SHOWN_SEPARATELY:
-            yield from _told(name, [*value] if name == "files" else value)
-    yield from _told("counts", manifest.get("counts", {}))
+            yield from _value_lines(name, [*value] if name == "files" else value)
+    yield from _value_lines("counts", manifest.get("counts", {}))
     yield _entry("made", f"{manifest.get('started')}, in {manifest.get('seconds')} s")
     yield _entry("command", manifest.get("command"))
     for item in manifest.get("inputs", []):
         size = f", {item['bytes']:,} bytes" if "bytes" in item else ""
-        digest = f", digest {item['digest']}" if item.get("digest") else ""  # none where it was not read to its end
+        digest = f", digest {item['digest']}" if item.get("digest") else ""
         yield _entry("input", f"{item['path']}{size}{digest}")
     settings = dict(manifest.get("settings", {}))
     recipe = settings.pop("recipe", None)
     if isinstance(recipe, dict):
-        for number, line in enumerate(recipe_lines(recipe, settings.get("changes") or [], settings.get("drop") or [])):
-            yield from _wrapped("" if number else "recipe", line)
-    yield from _told("settings", settings)
-    yield from _told("versions", manifest.get("versions", {}))
+        for number, line in enumerate(
+            describe_recipe(recipe, settings.get("changes") or [], settings.get("drop") or [])
+        ):
+            yield from _wrap("" if number else "recipe", line)
+    yield from _value_lines("settings", settings)
+    yield from _value_lines("versions", manifest.get("versions", {}))
 
 
 def _entry(name: str, value: Any) -> str:
     return f"{name:<11} {value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{name:<11} {value}"
 
 
-def _told(name: str, value: Any) -> Iterator[str]:
-    """A value of a manifest under its name; nothing where it says nothing."""
-    if _says_nothing(value):
+def _value_lines(name: str, value: Any) -> Iterator[str]:
+    """Yield the lines of a manifest's entry; none if it is empty."""
+    if _is_empty(value):
         return
     if isinstance(value, dict):
-        yield from _wrapped(
-            name, "  ".join(f"{key}={_plain(item)}" for key, item in value.items() if not _says_nothing(item))
+        yield from _wrap(
+            name, "  ".join(f"{key}={_format_setting(item)}" for key, item in value.items() if not _is_empty(item))
         )
     elif isinstance(value, list):
-        yield from _wrapped(name, "  ".join(map(str, value)) if not _holds_more(value) else f"{len(value):,}")
+        yield from _wrap(name, "  ".join(map(str, value)) if not _is_nested(value) else f"{len(value):,}")
     else:
-        yield _entry(name, _plain(value) if isinstance(value, bool) else value)
+        yield _entry(name, _format_setting(value) if isinstance(value, bool) else value)
 
 
-def _says_nothing(value: Any) -> bool:
+def _is_empty(value: Any) -> bool:
     return value is None or value in ("", [], {})
 
 
-def _holds_more(values: list[Any]) -> bool:
-    """Whether a list is of lists or tables (the shards of embeddings), which `--json` shows."""
+def _is_nested(values: list[Any]) -> bool:
+    """Return whether a list contains lists or objects, such as the shards of embeddings; --json shows them."""
     return any(isinstance(value, (list, dict)) for value in values)
 
 
-def _plain(value: Any) -> str:
-    """A setting as a person would say it: a list by its parts, yes and no for what is on or off."""
+def _format_setting(value: Any) -> str:
+    """Format a setting: yes or no, the items of a list, or JSON."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list) and not _holds_more(value):
+    if isinstance(value, list) and not _is_nested(value):
         return ",".join(map(str, value))
-    return _compact(value)
+    return _to_text(value)
 
 
-def _wrapped(name: str, text: str) -> Iterator[str]:
-    """A text under a name, wrapped to the terminal."""
+def _wrap(name: str, text: str) -> Iterator[str]:
+    """Yield the lines of a text after its name, wrapped to the width of the terminal."""
     width = max(40, shutil.get_terminal_size().columns)
     yield from textwrap.wrap(
         text,
@@ -209,12 +207,12 @@ def _wrapped(name: str, text: str) -> Iterator[str]:
     )
 
 
-def _compact(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
 
 
 def _records(path: str) -> Iterator[str]:
-    """Records as a person reads them: JSON objects field by field, anything else as it stands."""
+    """Yield records: JSON objects field by field, other lines unchanged."""
     limit = 3 * max(40, shutil.get_terminal_size().columns)
     for _, line in Intake().lines(path):
         if not line.strip():
@@ -222,19 +220,19 @@ def _records(path: str) -> Iterator[str]:
         try:
             row = parse_row(line)
         except ValueError:  # TSV, a run, or damaged
-            yield _clipped(line.decode(errors="replace"), limit)
+            yield _clip(line.decode(errors="replace"), limit)
             continue
-        fields = (_clipped(f"{field:<11} {_compact(value)}", limit) for field, value in row.items())
+        fields = (_clip(f"{field:<11} {_to_text(value)}", limit) for field, value in row.items())
         yield "\n".join(fields) + "\n"
 
 
-def _clipped(text: str, limit: int) -> str:
-    """`text` on one line, cut to `limit` characters."""
+def _clip(text: str, limit: int) -> str:
+    """Return a text on one line, cut to `limit` characters."""
     text = text.replace("\n", " ")
     return text if len(text) <= limit else text[: limit - 2] + " …"
 
 
-TOP = 5  # words named under a passage
+TOP = 5  # heaviest words listed below a passage
 
 
 @plain_command
@@ -287,8 +285,6 @@ def show(
 
     The manifest (meta.json of a folder, NAME.meta.json beside a file) says what made it.
     """
-    from drtk.errors import UsageError
-
     if html is not None and not html.endswith((".html", ".htm")):
         raise UsageError(f"--html {html}: name a file that ends in .html")
     if preset is not None:
@@ -313,16 +309,12 @@ def show(
 
 
 def _weights(path: str, count: int, top: int, tokenizer: str, html: str | None, with_files: list[str]) -> None:
-    from itertools import islice
-
     from drtk.data.jsonl import read_passages
     from drtk.expansion.term_weights.show import as_page, in_terminal, weighted
-    from drtk.runtime.progress import log
-    from drtk.runtime.streams import Output, name_of
 
     passages = weighted(islice(read_passages(path, side_files=with_files), count), top=top, tokenizer=tokenizer)
     if html is None:
-        for line in in_terminal(passages, colour=_in_colour()):
+        for line in in_terminal(passages, colour=_use_color()):
             sys.stdout.write(line + "\n")
         return
     with Output(html) as page:
@@ -342,7 +334,6 @@ def _slots(
     seed: int,
 ) -> None:
     from drtk.config import load_preset
-    from drtk.errors import UsageError
     from drtk.pretraining.preview import preview_slots
 
     found = load_preset(preset)
@@ -357,11 +348,11 @@ def _slots(
         generator=generator,
         side_files=with_files,
         seed=seed,
-        color=_in_colour(),
+        color=_use_color(),
     )
     for line in lines:
         sys.stdout.write(line + "\n")
 
 
-def _in_colour() -> bool:
+def _use_color() -> bool:
     return "FORCE_COLOR" in os.environ or (sys.stdout.isatty() and "NO_COLOR" not in os.environ)

@@ -1,4 +1,4 @@
-"""Arrays on disk, and lists of numbers of different lengths."""
+"""Arrays on disk, and ragged arrays (rows of different lengths)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_array(path: Path, *, dimensions: int = 1, mmap: Literal["r", "c"] | Non
 
 
 class RaggedWriter:
-    """Writes `NAME.values` and `NAME.starts` in a folder, row after row; holds nothing but the files' buffers."""
+    """Write a ragged array row by row, as `NAME.values` and `NAME.starts` in a folder."""
 
     def __init__(self, folder: Path, name: str, dtype: str) -> None:
         self._dtype = np.dtype(dtype)
@@ -33,10 +33,10 @@ class RaggedWriter:
         self._starts: BinaryIO = open(folder / f"{name}.starts", "wb", buffering=1 << 16)  # noqa: SIM115
         self._starts.write(np.zeros(1, np.int64).tobytes())
         self.rows = 0
-        self.end = 0  # values so far
+        self.end = 0
 
     def extend(self, rows: Sequence[np.ndarray]) -> None:
-        """Append rows, (values,) each."""
+        """Append rows of shape (values,)."""
         if not rows:
             return
         self._values.write(np.concatenate(rows).astype(self._dtype, copy=False).tobytes())
@@ -46,13 +46,13 @@ class RaggedWriter:
         self.end = int(starts[-1])
 
     def close(self) -> None:
-        """Write what is left in the buffers."""
+        """Close the files."""
         self._values.close()
         self._starts.close()
 
 
 class Ragged:
-    """Rows that a RaggedWriter wrote, mapped into memory: `rows[i]` is (values,), a view of the file."""
+    """A memory-mapped ragged array, as RaggedWriter writes it; `rows[i]` has shape (values,)."""
 
     def __init__(self, folder: Path, name: str, dtype: str) -> None:
         self._values = mapped(folder / f"{name}.values", dtype)
@@ -65,20 +65,17 @@ class Ragged:
         return self._values[self._starts[row] : self._starts[row + 1]]
 
     def bounds(self, row: int) -> tuple[int, int]:
-        """Where the values of a row begin and end."""
+        """Return the positions of the first value of a row and of the first after it."""
         return int(self._starts[row]), int(self._starts[row + 1])
 
     @property
     def lengths(self) -> np.ndarray:
-        """(rows,) int64: how many values each row has."""
+        """The number of values of each row, (rows,) int64."""
         return np.diff(self._starts)
 
 
 def mapped(path: Path, dtype: str) -> np.ndarray:
-    """The numbers of a file, mapped into memory for reading; an empty file has none.
-
-    Raises OSError where the file cannot be read.
-    """
+    """Memory-map the numbers of a file for reading, (numbers,). Raises OSError if it cannot be read."""
     if path.stat().st_size == 0:
         return np.empty(0, dtype)
     return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)

@@ -1,4 +1,4 @@
-"""One collection in BEIR's layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, any of them compressed."""
+"""The files of a BEIR collection: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, each perhaps compressed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PACKED = ("", *SUFFIXES)
 
 
 def part_of(folder: Path, name: str) -> Path | None:
-    """The file of that name, or else of that name and a compression's ending; None where there is neither."""
+    """Return the path of a file with or without the suffix of a compression; None if there is none."""
     return next((path for path in (folder / f"{name}{suffix}" for suffix in PACKED) if path.is_file()), None)
 
 
 def needed_part(folder: Path, name: str) -> str:
-    """As `part_of`; raises DrtkError where the file is not there."""
+    """Return the path of a file, as `part_of` does. Raises DrtkError if there is none."""
     path = part_of(folder, name)
     if path is None:
         raise DrtkError(f"{folder}: has no {name}")
@@ -25,16 +25,16 @@ def needed_part(folder: Path, name: str) -> str:
 
 
 def splits_of(folder: Path) -> list[str]:
-    """The names of the splits that have judgements, sorted."""
+    """Return the sorted names of the splits that have judgements."""
     return sorted(
         {path.name.removesuffix(f".tsv{suffix}") for suffix in PACKED for path in folder.glob(f"qrels/*.tsv{suffix}")}
     )
 
 
 def judgements_path(folder: Path, split: str) -> Path:
-    """The judgements of `split`, or of the only split there is, which is said.
+    """Return the path of the judgements of `split`, or of the only split of the collection, which is logged.
 
-    Raises DrtkError where there are several others.
+    Raises DrtkError if there are several others.
     """
     if path := part_of(folder / "qrels", f"{split}.tsv"):
         return path
@@ -47,9 +47,9 @@ def judgements_path(folder: Path, split: str) -> Path:
 
 
 def split_to_choose_by(folder: str | Path) -> str:
-    """The split by which an encoder may be chosen: dev, or else train, which is said.
+    """Return the split for choosing an encoder: dev, or else train, which is logged.
 
-    Raises DrtkError where there is neither: what is chosen by the test queries cannot be judged by them any more.
+    Raises DrtkError if there is neither: test queries must not be used to choose.
     """
     if not Path(folder).is_dir():
         raise DrtkError(

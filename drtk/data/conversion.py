@@ -1,9 +1,10 @@
-"""From one format of the field into another, in bounded memory."""
+"""Convert records from one format to another, in bounded memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from drtk.data.examples import FoundExample
 from drtk.data.jsonl import admitted, dump, read_passages, read_queries
 from drtk.data.writers import FORMATS, TABLES, Format
 from drtk.errors import MismatchError, UsageError
-from drtk.records import Example, Query
+from drtk.records import Query
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import Intake
 from drtk.runtime.manifest import inputs_named, is_done
@@ -22,16 +23,14 @@ from drtk.runtime.progress import log
 if TYPE_CHECKING:
     from drtk.data.corpus_store import CorpusStore
 
-WINDOW = 100  # training examples between two places to go on from
+WINDOW = 100  # training examples per window
 _OPENING, _CLOSING = "opening", "closing"
 
 
 def convert(sources: Sequence[str], settings: ConversionSettings, job: FilterJob) -> None:
-    """Write the records of a source in another format, and on request the texts found in them.
+    """Write the records of the sources in another format, and if asked the texts they contain.
 
-    Of several sources, which are for examples alone, the records follow one another.
-
-    Raises UsageError for a choice that cannot be meant, MismatchError for an id the given texts lack.
+    Raises UsageError for settings that do not fit, MismatchError for an id that `corpus` or `queries` lacks.
     """
     kind, name = _choice(settings)
     if job.side_files and kind != "passages":
@@ -40,7 +39,7 @@ def convert(sources: Sequence[str], settings: ConversionSettings, job: FilterJob
     source = sources[0]
     if len(sources) > 1 and (kind != "examples" or name in TABLES or settings.corpus_out or settings.queries_out):
         raise UsageError(
-            "several inputs are for --as examples, and not for tables, --corpus-out and --queries-out, which read twice"
+            "several inputs are for --as examples, and not for tables, `corpus_out` and `queries_out`, which read twice"
         )
     sides = _side_jobs(settings, job)
     if sides or name in TABLES:
@@ -54,7 +53,7 @@ def convert(sources: Sequence[str], settings: ConversionSettings, job: FilterJob
     form: Format[Any] = FORMATS[kind].load(name)
     complete = None
     if kind == "examples":
-        complete = _Completion(form, settings, job.intake)
+        complete = _TextLookup(form.needs, settings, job.intake)
         job.window = WINDOW  # each may have a hundred texts
     every = chain.from_iterable(records(each, kind, job.intake, job.side_files) for each in sources)
     _write(every, form, job, complete)
@@ -63,7 +62,7 @@ def convert(sources: Sequence[str], settings: ConversionSettings, job: FilterJob
 
 
 def records(source: str, kind: str, intake: Intake, side_files: Sequence[str] = ()) -> Iterator[Any]:
-    """The records of a source, read as `kind`; bad ones go to the intake."""
+    """Return the records of a source, read as `kind`; errors of records are passed to `intake`."""
     if kind == "passages":
         return read_passages(source, intake=intake, side_files=side_files)
     if kind == "queries":
@@ -80,22 +79,19 @@ def _choice(settings: ConversionSettings) -> tuple[str, str]:
     registry = FORMATS[settings.kind]
     name = registry.check(settings.to or next(iter(registry)))
     if settings.kind != "examples":
-        for value, flag in ((settings.corpus, "corpus"), (settings.queries, "queries")):
-            if value is not None:
-                raise UsageError(f"--{flag} goes with --as examples")
-        if settings.corpus_out or settings.queries_out:
-            raise UsageError("--corpus-out and --queries-out go with --as examples; --as passages reads the texts")
+        for field in ("corpus", "queries", "corpus_out", "queries_out"):
+            if getattr(settings, field):
+                raise UsageError(f"`{field}` goes with --as examples")
     return settings.kind, name
 
 
 def _side_jobs(settings: ConversionSettings, job: FilterJob) -> list[tuple[FilterJob, Callable[..., Iterator[Any]]]]:
-    """The jobs that write the texts found on the way, one reading each, so that each is atomic and resumable itself."""
-    wanted: list[tuple[str | None, str, Callable[..., Iterator[Any]]]] = [
+    """Return the jobs that write the texts of examples. Each reads the source itself, so each is atomic and resumable."""
+    jobs: list[tuple[FilterJob, Callable[..., Iterator[Any]]]] = []
+    for output, kind, read in (
         (settings.corpus_out, "corpus", read_passages),
         (settings.queries_out, "queries", read_queries),
-    ]
-    jobs = []
-    for output, kind, read in wanted:
+    ):
         if output is None:
             continue
         recorded = {"sources": job.settings["sources"], "texts": kind, "skip_bad": job.settings["skip_bad"]}
@@ -109,55 +105,55 @@ def _side_jobs(settings: ConversionSettings, job: FilterJob) -> list[tuple[Filte
     return jobs
 
 
-class _Completion:
-    """Adds to examples the texts their format needs, from --queries and --corpus where they did not come with them."""
+class _TextLookup:
+    """Add to examples the texts that a format needs and that they lack, from the files `queries` and `corpus`."""
 
-    def __init__(self, form: Format[Any], settings: ConversionSettings, intake: Intake) -> None:
-        self._form, self._settings, self._intake = form, settings, intake
-        self._queries: dict[str, Query] | None = None
-        self._corpus: CorpusStore | None = None
+    def __init__(self, needs: tuple[str, ...], settings: ConversionSettings, intake: Intake) -> None:
+        self._needs, self._settings, self._intake = needs, settings, intake
 
     def __call__(self, window: list[FoundExample]) -> list[FoundExample]:
-        if "query" in self._form.needs:
-            window = [found if found.query is not None else self._with_query(found) for found in window]
-        if "passages" in self._form.needs:
-            lacking = {id for found in window if not found.passages for id in _ids(found.example)}
-            texts = dict(zip(lacking, self._store().many(list(lacking)), strict=True)) if lacking else {}
-            window = [
-                found if found.passages else replace(found, passages=tuple(texts[id] for id in _ids(found.example)))
-                for found in window
-            ]
-        return window
+        if "query" in self._needs:
+            window = [found if found.query is not None else self._add_query(found) for found in window]
+        lacking = [found for found in window if not found.passages] if "passages" in self._needs else []
+        ids = list(dict.fromkeys(id for found in lacking for id in _ids(found)))
+        texts = dict(zip(ids, self._store.many(ids), strict=True)) if ids else {}
+        if not texts:
+            return window
+        return [
+            found if found.passages else replace(found, passages=tuple(texts[id] for id in _ids(found)))
+            for found in window
+        ]
 
-    def _with_query(self, found: FoundExample) -> FoundExample:
-        if self._queries is None:
-            if self._settings.queries is None:
-                raise UsageError("this format holds the questions' texts, the input their ids alone: --queries FILE")
-            self._queries = {query.id: query for query in read_queries(self._settings.queries, intake=self._intake)}
+    def _add_query(self, found: FoundExample) -> FoundExample:
         query = self._queries.get(found.example.query_id)
         if query is None:
             raise MismatchError(f"{self._settings.queries}: has no query '{found.example.query_id}'")
         return replace(found, query=query)
 
+    @cached_property
+    def _queries(self) -> dict[str, Query]:
+        if self._settings.queries is None:
+            raise UsageError("this format holds texts of queries, the input only their ids: `queries` FILE")
+        return {query.id: query for query in read_queries(self._settings.queries, intake=self._intake)}
+
+    @cached_property
     def _store(self) -> CorpusStore:
-        if self._corpus is None:
-            if self._settings.corpus is None:
-                raise UsageError("this format holds the passages' texts, the input their ids alone: --corpus FILE")
-            from drtk.data.corpus_store import CorpusStore
+        if self._settings.corpus is None:
+            raise UsageError("this format holds texts of passages, the input only their ids: `corpus` FILE")
+        from drtk.data.corpus_store import CorpusStore
 
-            self._corpus = CorpusStore.open(self._settings.corpus)
-            self._intake.inputs += inputs_named({"corpus": self._settings.corpus})
-        return self._corpus
+        self._intake.inputs += inputs_named({"corpus": self._settings.corpus})
+        return CorpusStore.open(self._settings.corpus)
 
 
-def _ids(example: Example) -> tuple[str, ...]:
-    return example.positives + example.negatives
+def _ids(found: FoundExample) -> tuple[str, ...]:
+    return found.example.positives + found.example.negatives
 
 
 _MINTED = "examples with ids made from texts"
 
 
-def _write(stream: Iterator[Any], form: Format[Any], job: FilterJob, complete: _Completion | None) -> None:
+def _write(stream: Iterator[Any], form: Format[Any], job: FilterJob, complete: _TextLookup | None) -> None:
     framed = bool(form.header or form.footer)
 
     def work(window: list[Any]) -> Iterator[bytes]:
@@ -174,7 +170,7 @@ def _write(stream: Iterator[Any], form: Format[Any], job: FilterJob, complete: _
             line = form.write(record, job.counts)
             yield form.between + line if written else line
             written += 1
-        if framed:  # the frame is no record: the counts of the job itself would have it so
+        if framed:  # header and footer are no records
             job.counts["in"] = job.counts["out"] = written
         if window[-1] is _CLOSING:
             yield form.footer

@@ -1,9 +1,8 @@
-"""Texts by id out of corpora larger than memory, through an offset index that is built once.
+"""Look up passages by id in corpora larger than memory, with an index of offsets that is built once.
 
-The index is two sorted arrays on disk (a 64-bit hash of each id, and where its line lies); a look-up is a binary
-search and one read. Hashes may collide, so the id on the line found is always compared. A corpus that is compressed,
-or not JSONL, is first written out as plain JSONL beside its index. Everything is kept under $DRTK_CACHE (default
-~/.cache/drtk), keyed by the digest of the corpus, so that a copy or a renamed file finds it again.
+The index has sorted 64-bit hashes of the ids and the offsets of their lines; a look-up is a binary search and one read.
+The id of the line is compared, as hashes may collide. A corpus that is compressed or not JSONL is first written as
+JSONL beside its index. The index is in $DRTK_CACHE (default ~/.cache/drtk), under the digest of the corpus.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from drtk.runtime.progress import log, track
 from drtk.runtime.streams import is_stream, max_line_bytes, name_of, raw_lines
 
 _BLOCK = 1 << 20
-VERSION = 1  # of the index files; another number means another folder
+VERSION = 1  # of the index files, part of the folder name
 META = "meta.json"
 
 
 class CorpusStore:
-    """Passages by id. Open one with `CorpusStore.open`; it holds a file descriptor until closed or collected."""
+    """Passages by id, with an open file. Created by `CorpusStore.open`."""
 
     def __init__(self, text: Path, folder: Path, *, source: Path | None = None) -> None:
         self._hashes = read_array(folder / "hashes.npy", mmap="r")  # (passages,), ascending
@@ -42,14 +41,14 @@ class CorpusStore:
         self._lengths = read_array(folder / "lengths.npy", mmap="r")  # (passages,), in bytes
         self.path = text
         self._source = source or text
-        # pread, not a memory map: pages of the text never count as this process's memory.
+        # pread, not a memory map, whose pages would count as memory of this process.
         self._file = os.open(text, os.O_RDONLY)
 
     @classmethod
     def open(cls, source: str | Path) -> CorpusStore:
-        """The store of a corpus in any format drtk reads; indexes it first where that was not done before.
+        """Open the store of a corpus in any format; build its index if there is none.
 
-        Raises RecordError (file:line) for a corpus that cannot be read or repeats an id.
+        Raises RecordError (file:line) for an invalid corpus or a repeated id.
         """
         if is_stream(str(source)):
             raise DrtkError(f"{name_of(str(source))}: a corpus to look texts up in must be a file, not a stream")
@@ -77,7 +76,7 @@ class CorpusStore:
         return passage
 
     def get(self, id: str) -> Passage | None:
-        """The passage called `id`, or None."""
+        """Return the passage `id`, or None."""
         wanted = hash_of(id)
         position = int(self._hashes.searchsorted(np.uint64(wanted)))
         while position < len(self._hashes) and int(self._hashes[position]) == wanted:
@@ -88,7 +87,7 @@ class CorpusStore:
         return None
 
     def many(self, ids: Sequence[str]) -> list[Passage]:
-        """The passages called `ids`, in that order; reads in the order of the file. MismatchError for the first unknown id."""
+        """Return the passages `ids`, in that order. Raises MismatchError for an unknown id."""
         wanted = np.fromiter((hash_of(id) for id in ids), dtype=np.uint64, count=len(ids))
         positions = self._hashes.searchsorted(wanted)
         offsets = self._offsets[np.minimum(positions, len(self) - 1)] if len(self) else positions
@@ -101,7 +100,7 @@ class CorpusStore:
         return [passage if passage is not None else self[id] for id, passage in zip(ids, found, strict=True)]
 
     def place(self, id: str) -> str:
-        """Where a passage stands, as complaints begin: `file:line`, the file alone where its lines are not the store's."""
+        """Return the place of a passage for messages: `file:line`, or only the file if the store has a copy of it."""
         if self._source != self.path:
             return str(self._source)
         for position in np.flatnonzero(self._hashes == np.uint64(hash_of(id))):
@@ -114,7 +113,7 @@ class CorpusStore:
         return sum(os.pread(self._file, min(_BLOCK, offset - at), at).count(b"\n") for at in blocks)
 
     def missing(self, ids: Iterable[str]) -> Iterator[str]:
-        """Those of `ids` the corpus does not have, decided by their hashes alone (no text is read)."""
+        """Yield the ids that the corpus lacks, by their hashes, without reading texts."""
         for id in ids:
             wanted = np.uint64(hash_of(id))
             position = int(self._hashes.searchsorted(wanted))
@@ -122,7 +121,7 @@ class CorpusStore:
                 yield id
 
     def ids(self) -> Iterator[str]:
-        """All ids, in the order of the file."""
+        """Return all ids in file order."""
         return (passage.id for passage in self)
 
     def __iter__(self) -> Iterator[Passage]:
@@ -143,7 +142,7 @@ class CorpusStore:
 
 
 def _build(path: Path, folder: Path) -> None:
-    """Index a corpus into `folder`, by way of a temporary one, so that a half-made index is never seen."""
+    """Build the index of a corpus in a temporary folder and rename it to `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(dir=folder.parent, prefix="making-"))
     log(f"indexing {path} for look-ups by id (once)")
@@ -159,18 +158,18 @@ def _build(path: Path, folder: Path) -> None:
         np.save(making / "hashes.npy", keys[order])
         np.save(making / "offsets.npy", np.array(offsets, dtype=np.uint64)[order])
         np.save(making / "lengths.npy", np.array(lengths, dtype=np.uint32)[order])
-        _refuse_duplicates(path, making)
+        _check_duplicates(path, making)
         write_json(making / META, add_digest({"files": record_files(making, files_in(making), times=True)}))
         replace_folder(making, folder)
     except OSError as error:
-        if not folder.exists():  # otherwise another process was quicker, and its index is as good
+        if not folder.exists():  # otherwise another process has built the same index
             raise DrtkError(f"{error.filename or making}: {error.strerror}") from error
     finally:
         shutil.rmtree(making, ignore_errors=True)
 
 
 def _is_plain_jsonl(path: Path) -> bool:
-    """Whether lines of the file are passages as they stand, to judge by the first."""
+    """Return whether the first line of a file is a passage in JSON."""
     if path.is_dir():
         return False
     with open(path, "rb") as file:
@@ -180,12 +179,12 @@ def _is_plain_jsonl(path: Path) -> bool:
         try:
             passage_from(parse_row(file.readline(max_line_bytes())))
         except ValueError:
-            return False  # training data, perhaps, which holds passages; the reader of all formats will know
+            return False  # perhaps training data with passages
         return True
 
 
 def _located(path: Path) -> Iterator[tuple[str, int, int]]:
-    """(id, offset, length) of the lines of a plain JSONL file, which stays where it is."""
+    """Yield (id, offset, length) of the lines of a JSONL file."""
     offset = 0
     with open(path, "rb", buffering=1 << 20) as file:
         for number, line in enumerate(raw_lines(file, str(path)), start=1):
@@ -198,7 +197,7 @@ def _located(path: Path) -> Iterator[tuple[str, int, int]]:
 
 
 def _unpacked(path: Path, target: Path) -> Iterator[tuple[str, int, int]]:
-    """(id, offset, length) of passages as they are written to `target` as plain JSONL."""
+    """Write the passages as JSONL to `target`; yield (id, offset, length) of each."""
     offset = 0
     with open(target, "wb", buffering=1 << 20) as file:
         for passage in read_passages(str(path)):
@@ -208,7 +207,7 @@ def _unpacked(path: Path, target: Path) -> Iterator[tuple[str, int, int]]:
             offset += len(line)
 
 
-def _refuse_duplicates(path: Path, folder: Path) -> None:
+def _check_duplicates(path: Path, folder: Path) -> None:
     hashes = read_array(folder / "hashes.npy")
     repeated = np.flatnonzero(hashes[1:] == hashes[:-1])
     if not len(repeated):

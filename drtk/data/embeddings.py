@@ -30,9 +30,9 @@ PAIR = "pair"  # the role of a folder that holds vectors of pairs of a query and
 
 @dataclass(frozen=True)
 class Shard:
-    """Some rows of an embeddings folder; ids and vectors are loaded lazily.
+    """A file of vectors in an embeddings folder; ids and vectors are loaded on first use.
 
-    pairs: each id is that of a query and that of a document, separated by a tab
+    pairs: each id is a query id and a document id, separated by a tab
     """
 
     folder: Path
@@ -47,7 +47,7 @@ class Shard:
 
     @cached_property
     def ids(self) -> list[str]:
-        """The ids, row by row. Raises DrtkError if there are more or fewer than vectors, or if one is not one word."""
+        """The ids of the rows. Raises DrtkError if their number is not that of the vectors, or if an id is not one word."""
         path = self.folder / f"{self.name}.ids"
         try:
             found = path.read_text(encoding="utf-8").splitlines()
@@ -63,7 +63,7 @@ class Shard:
 
     @cached_property
     def vectors(self) -> np.ndarray:
-        """(rows, dimension), float32 or float16, memory-mapped. Raises DrtkError where the file is damaged."""
+        """Memory-mapped vectors, (rows, dimension), float32 or float16. Raises DrtkError for a damaged file."""
         path = self.folder / f"{self.name}.npy"
         found = read_array(path, dimensions=2, mmap="r")
         if found.shape != (self.rows, self.dimension):
@@ -86,10 +86,7 @@ def check_finite(shard: Shard, vectors: np.ndarray, rows: np.ndarray | Sequence[
 
 
 def read_shards(folder: str | Path) -> list[Shard]:
-    """The shards of a finished embeddings folder, in the order of its corpus.
-
-    Raises MismatchError for a folder that is unfinished or of another kind.
-    """
+    """Return the shards of a finished embeddings folder. Raises MismatchError for any other folder."""
     manifest = read_manifest(folder, kind=KIND, dimension=int, shards=list)
     place = f"{folder}/{FOLDER_MANIFEST}"
     return [
@@ -105,13 +102,13 @@ def read_shards(folder: str | Path) -> list[Shard]:
 
 
 class ShardWriter:
-    """Writes shards in order; each is whole or absent, and a journal remembers what each was made from.
+    """Write shards in order. Each is complete or absent; a journal records the digest of the records of each.
 
-    Where the folder already holds shards of an interrupted run, `finished` says which need not be made again.
+    model: named in errors
     """
 
     def __init__(self, folder: Path, *, dimension: int, dtype: str, model: str = "the model") -> None:
-        self.model = model  # named in errors
+        self.model = model
         self.folder, self.dimension, self.dtype = folder, dimension, np.dtype(dtype)
         self._journal = folder / JOURNAL
         self._entries: list[dict[str, Any]] = read_json(self._journal) if self._journal.exists() else []
@@ -120,7 +117,7 @@ class ShardWriter:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """[{"rows", "digest"}, …] of the shards written so far, as `meta.json` lists them."""
+        """[{"rows", "digest"}, …] of the shards written so far, as in meta.json."""
         return list(self._entries)
 
     @property
@@ -128,7 +125,7 @@ class ShardWriter:
         return sum(entry["rows"] for entry in self._entries)
 
     def finished(self, number: int, digest: str) -> bool:
-        """Whether shard `number` was written before. Raises MismatchError where it was made from other records."""
+        """Return whether an interrupted run has written shard `number`. Raises MismatchError if its records differ."""
         if number >= len(self._entries):
             return False
         if self._entries[number]["digest"] != digest:
@@ -136,9 +133,9 @@ class ShardWriter:
         return True
 
     def write(self, ids: Sequence[str], vectors: np.ndarray, *, digest: str) -> None:
-        """Add the next shard: vectors (len(ids), dimension), stored in the writer's dtype.
+        """Write the next shard: vectors (len(ids), dimension), stored in the writer's dtype.
 
-        Raises DrtkError on a full disk, and where a number is too large for float16 or is not a number.
+        Raises DrtkError for a full disk, NaN, and numbers too large for the dtype.
         """
         if vectors.shape != (len(ids), self.dimension):
             raise ValueError(f"vectors of shape {vectors.shape} for {len(ids)} ids of dimension {self.dimension}")
@@ -156,7 +153,7 @@ class ShardWriter:
         write_json(self._journal, self._entries)
 
     def _place(self, name: str, fill: Callable[[IO[bytes]], object]) -> None:
-        """A file that is there whole, on disk, or not at all."""
+        """Write a file that is complete or absent after a crash."""
         final = self.folder / name
         part = self.folder / f"{name}.part"
         try:
@@ -170,7 +167,7 @@ class ShardWriter:
             raise DrtkError(f"{final}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Take the journal away; meta.json is to list the shards from here on."""
+        """Remove the journal, whose entries meta.json will have."""
         self._journal.unlink(missing_ok=True)
 
 
@@ -179,18 +176,18 @@ def _is_entry(item: Any) -> bool:
 
 
 def records_digest(records: Iterable[Any]) -> str:
-    """A digest of records (blake2b, 16 bytes, hexadecimal), so that a resumed run can tell whether its input changed."""
+    """Return a digest of records (blake2b, 16 bytes, hexadecimal), to detect a changed input."""
     digest = hashlib.blake2b(digest_size=16)
     for record in records:
         digest.update(orjson.dumps(record))
     return digest.hexdigest()
 
 
-_KEPT = 4  # shards whose ids are kept: those of a run come in order
+_KEPT = 4  # shards whose ids are kept in memory; the queries of a run are in order
 
 
 def pair_id(query_id: str, doc_id: str) -> str:
-    """The id under which the vector of a pair is stored; ids hold no white space of their own."""
+    """Return the id of the vector of a pair; ids contain no white space."""
     return f"{query_id}\t{doc_id}"
 
 
@@ -199,10 +196,10 @@ def _query_of(pair: str) -> str:
 
 
 class PairVectors:
-    """The vectors of a finished folder, by query and document; in memory is a place for each query, not each pair.
+    """The vectors of a finished folder, by query and document. Memory grows with the number of queries, not of pairs.
 
-    scorer: what meta.json says of the cross-encoder that made them
-    Raises MismatchError for a folder of another kind, or one whose queries do not stand together.
+    scorer: the entry of meta.json about the cross-encoder that made them
+    Raises MismatchError for a folder of another kind, or one in which a query has several places.
     """
 
     def __init__(self, folder: str) -> None:
@@ -214,7 +211,7 @@ class PairVectors:
         self.folder = folder
         self.scorer: dict[str, Any] = manifest.get("scorer") or {}
         self._manifest = manifest
-        self._asked = self._reordered = 0
+        self._queries = self._reordered = 0
         self.dimension = int(manifest["dimension"])
         self._shards = read_shards(folder)
         self._places: dict[str, tuple[int, int, int]] = {}  # shard, first row in it, rows
@@ -231,30 +228,30 @@ class PairVectors:
 
     @staticmethod
     def _ids(shard: Shard) -> list[str]:
-        return replace(shard).ids  # of its own: a shard keeps its list
+        return replace(shard).ids  # a copy, as a shard keeps its list
 
     @property
     def run(self) -> str:
-        """The name of the run whose pairs these are."""
+        """The name of the run of these pairs."""
         named = {value for value in self._manifest.get("settings", {}).values() if isinstance(value, str)}
         return next(
             (name_of(each["path"]) for each in self._manifest.get("inputs", []) if each["path"] not in named), "a run"
         )
 
     def warn_of_another_order(self, run: str) -> None:
-        """Warn where queries that were looked up have their documents in another order than when the vectors were made.
+        """Warn if queries had their documents in another order than in the run of the vectors.
 
-        A list re-ranker reads the rank of a candidate beside its vector: those of retrieval, which a re-ranked run has no more.
+        A list re-ranker reads the retrieval rank of each candidate, which a re-ranked run does not have.
         """
         if self._reordered:
             warn(
-                f"{run}: {self._reordered:,} of {self._asked:,} queries have their documents in another order than in "
+                f"{run}: {self._reordered:,} of {self._queries:,} queries have their documents in another order than in "
                 f"{self.run}, whose pairs {self.folder} holds: a list re-ranker reads ranks of retrieval"
             )
-        self._asked = self._reordered = 0
+        self._queries = self._reordered = 0
 
     def rows(self, query_id: str, doc_ids: Iterable[str]) -> np.ndarray:
-        """The row of each pair, (documents,), int64; -1 where there is no vector."""
+        """Return the row of each pair, (documents,) int64; -1 without a vector."""
         number, first, count = self._places.get(query_id, (-1, 0, 0))
         if number < 0:
             return np.array([-1 for _ in doc_ids], dtype=np.int64)
@@ -266,12 +263,12 @@ class PairVectors:
         start = int(self._starts[number]) + first
         places = {id.partition("\t")[2]: start + row for row, id in enumerate(own)}
         rows = np.array([places.get(id, -1) for id in doc_ids], dtype=np.int64)
-        self._asked += 1
+        self._queries += 1
         self._reordered += bool((np.diff(rows[rows >= 0]) < 0).any())
         return rows
 
     def vectors(self, rows: Sequence[int] | array[int] | np.ndarray) -> np.ndarray:
-        """The vectors of rows that `rows` gave, (len(rows), dimension), float32."""
+        """Return the vectors of rows, (len(rows), dimension), float32."""
         wanted = np.asarray(rows, dtype=np.int64)
         out = np.empty((len(wanted), self.dimension), dtype=np.float32)
         numbers = np.searchsorted(self._starts, wanted, side="right") - 1
@@ -284,16 +281,16 @@ class PairVectors:
 
 
 class PairWriter:
-    """Writes the vectors of a run's windows, a shard each, beside an output that may be resumed."""
+    """Write the vectors of a run, one shard per window, beside an output that can be resumed."""
 
     def __init__(self, writer: ShardWriter) -> None:
         self._writer = writer
 
     def write(self, ids: Sequence[str], vectors: np.ndarray, *, before: int) -> None:
-        """Add the pairs of a window; nothing where they were written before a crash.
+        """Write the pairs of a window, unless they were written before a crash.
 
-        before: pairs of the windows whose output is finished
-        Raises MismatchError where the folder does not hold exactly those.
+        before: number of pairs of the finished windows
+        Raises MismatchError if the folder does not hold exactly these.
         """
         if not len(ids):
             return

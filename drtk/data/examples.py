@@ -1,4 +1,4 @@
-"""Training data in the shapes of the field: ids, or whole texts, as examples and the texts that came with them."""
+"""Parse training data in the formats of the field: examples of ids, and the texts that they contain."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class FoundExample:
 
 
 def is_example(row: Row) -> bool:
-    """Whether a row is training data (or DPR's retrieval results), not a passage or a query."""
+    """Return whether a row is training data or DPR's retrieval results."""
     return "_id" not in row and any(name in row for name in _MARKS)
 
 
 def found_example(row: Row) -> FoundExample:
-    """The example on a row of any known shape; ValueError saying what is wrong otherwise."""
+    """Return the example of a row in any known format. Raises ValueError with the problem."""
     row = row.copy()
     for mark, parse in _SHAPES:
         if mark in row:
@@ -57,9 +57,9 @@ def found_example(row: Row) -> FoundExample:
 
 
 def query_id_of(row: Row) -> str:
-    """The query's id on a row of any known shape, without a look at its passages where it is named; ValueError otherwise."""
+    """Return the query id of a row in any known format, if possible without parsing its passages."""
     named = [name for name in ("query_id", "qid") if name in row]
-    if len(named) != 1:  # which of two counts is for the shape to say
+    if len(named) != 1:
         return found_example(row).example.query_id
     return identifier(row[named[0]], named[0])
 
@@ -106,7 +106,7 @@ def _dpr(row: Row) -> FoundExample:
 
 
 def _dpr_results(row: Row) -> FoundExample:
-    """DPR's retrieval results: what holds the answer is a positive, the rest are negatives."""
+    """Parse DPR's retrieval results: passages with an answer are positives, the others negatives."""
     query = _query(row)
     contexts = _list(row.pop("ctxs"), "ctxs")
     texts = _contexts(contexts, "ctxs")
@@ -118,7 +118,7 @@ def _dpr_results(row: Row) -> FoundExample:
 
 
 def result_hits(row: Row) -> tuple[Query, list[tuple[str, float]]]:
-    """The query and the (passage id, score) pairs, in their order, of a row of DPR's retrieval results."""
+    """Return the query and the (passage id, score) pairs of a row of DPR's retrieval results."""
     row = row.copy()
     contexts = _list(take(row, "ctxs"), "ctxs")
     hits = []
@@ -158,7 +158,7 @@ def _sbert(row: Row) -> FoundExample:
     for system, items in given.items() if isinstance(given, dict) else [("", given)]:
         systems[system] = _scored(items, f"neg.{system}" if system else "neg")
         for id, score in systems[system].items():
-            if id not in negatives:  # systems agree often; the first to find a passage is its source
+            if id not in negatives:  # its source is the first system that retrieved it
                 negatives[id] = score
                 sources.append(system)
     scores = {}
@@ -178,7 +178,7 @@ def _sbert(row: Row) -> FoundExample:
 
 
 def _scored(items: Any, field: str) -> dict[str, float | None]:
-    """Score by id, in order, from ids or from objects with `pid` and perhaps `ce-score`."""
+    """Return scores by id of a list of ids, or of objects with `pid` and perhaps `ce-score`."""
     found: dict[str, float | None] = {}
     for item in _list(items, field):
         if isinstance(item, dict):
@@ -192,7 +192,7 @@ def _scored(items: Any, field: str) -> dict[str, float | None]:
 
 
 def _query(row: Row) -> Query:
-    """The query of an example, taken out of its row; an id is made from the text where there is none."""
+    """Remove and return the query of a row; without an id, it gets one made from its text."""
     fields: Row = {name: row.pop(name) for name in _QUERY_FIELDS if name in row}
     if "query_text" in fields:
         fields.setdefault("query", fields.pop("query_text"))
@@ -202,7 +202,7 @@ def _query(row: Row) -> Query:
 
 
 def _contexts(value: Any, field: str) -> list[tuple[Passage, bool]]:
-    """(passage, whether its id was made from its text) for a list of objects with title and text."""
+    """Return (passage, whether its id was made from its text) for each of a list of objects with title and text."""
     return [_context(item, field) for item in _list(value, field)]
 
 
@@ -255,7 +255,7 @@ def _numbers(value: Any, field: str, count: int) -> list[float]:
         raise ValueError(f"'{field}' must be a list of numbers")
     if len(value) != count:
         raise ValueError(f"'{field}' has {len(value)} entries for {count} ids")
-    if not all(map(isfinite, value)):  # JSON has none, tables may
+    if not all(map(isfinite, value)):  # possible in tables
         raise ValueError(f"'{field}' holds a number that is not finite")
     return [float(item) for item in value]
 

@@ -1,4 +1,7 @@
-"""What the field has on disk, recognised by content: (line, record) pairs, a fault standing where its record would."""
+"""Read passages, queries, judgements, runs and examples in the formats of the field, detected from the content.
+
+Readers yield (line, record), with a ValueError in place of an invalid record.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ Found = Iterator[tuple[int, Record | ValueError]]
 
 
 def passages(source: str, intake: Intake) -> Found[Passage]:
-    """Passages of a corpus in any format, or the texts within training data, each once."""
+    """Yield the passages of a corpus, or the passages within training data, each once."""
     return _found(source, intake, passage_lines, passage_from, _texts_of)
 
 
 def queries(source: str, intake: Intake) -> Found[Query]:
-    """Queries of a file in any format, or those within training data, each once; a second use of a minted id gets -2."""
+    """Yield the queries of a file, or those within training data, each once. A repeated generated id gets the suffix -2."""
     found: Found[Query] = _found(source, intake, query_lines, query_from, _queries_of)
     uses: dict[str, int] = {}
     for number, query in found:
@@ -43,7 +46,7 @@ def queries(source: str, intake: Intake) -> Found[Query]:
 
 
 def examples(source: str, intake: Intake, *, complete: bool = True) -> Found[FoundExample]:
-    """Training data of any shape; an example without a positive is a fault where they are to be `complete`."""
+    """Yield training examples; with `complete`, an example without positives is an error."""
     for number, found in _examples_of(json_rows(source, intake)):
         if complete and isinstance(found, FoundExample) and not found.example.positives:
             yield number, ValueError("has no positives")
@@ -52,7 +55,7 @@ def examples(source: str, intake: Intake, *, complete: bool = True) -> Found[Fou
 
 
 def judgements(source: str, intake: Intake) -> Found[Qrel]:
-    """Judgements from BEIR TSV or TREC qrels, or grade 1 for each positive of training data."""
+    """Yield judgements of BEIR TSV or TREC qrels, or with grade 1 each positive of training data."""
     from drtk.data.trec import read_qrels
 
     if not _is_json(source, intake):
@@ -84,7 +87,7 @@ def hits(source: str, intake: Intake) -> Found[Hit]:
 
 
 def json_rows(source: str, intake: Intake) -> Iterator[Placed]:
-    """(line, JSON object) of JSONL, one JSON array, a Parquet file, or a data set; what cannot be read as its ValueError."""
+    """Yield (line, JSON object) of JSONL, a JSON array, a Parquet file or a data set."""
     layout = _layout(source, intake)
     if layout == "table":
         return table_rows(source, intake)
@@ -94,7 +97,7 @@ def json_rows(source: str, intake: Intake) -> Iterator[Placed]:
 
 
 def is_ranked_pairs(source: str, intake: Intake) -> bool:
-    """Whether a run is MS MARCO's three columns, judged by its first line."""
+    """Return whether the first line of a run has three columns, as MS MARCO's."""
     return len(_first_line(source, intake).split()) == 3
 
 
@@ -155,7 +158,7 @@ def _found(
     else:
         rows = json_rows(source, intake)
     skipped: list[tuple[int, Row | ValueError]] = []
-    for number, row in rows:  # the first row that can be read says whether this is training data
+    for number, row in rows:  # the first valid row tells whether this is training data
         skipped.append((number, row))
         if not isinstance(row, ValueError):
             rows = chain(skipped, rows)
@@ -167,7 +170,7 @@ def _found(
 
 
 def parsed(rows: Iterator[Placed], parse: Callable[[Row], Record]) -> Found[Record]:
-    """Records of rows; what `parse` refuses arrives as its ValueError."""
+    """Yield the records that `parse` returns for rows, or its ValueError."""
     for number, row in rows:
         if type(row) is dict:
             try:
@@ -191,14 +194,14 @@ def _line_rows(
 
 
 def _is_json_line(line: bytes) -> bool:
-    """Whether a first line is of JSON lines, damaged ones included, and not of a table."""
+    """Return whether a first line is JSON, perhaps damaged, and not tab-separated."""
     if b"\t" not in line:
         return True
     if line.lstrip()[:1] != b"{":
         return False
     try:
         orjson.loads(line)
-    except orjson.JSONDecodeError:  # a question may begin with a brace, and answers follow it
+    except orjson.JSONDecodeError:  # a question that begins with a brace, followed by answers
         return line.rpartition(b"\t")[2].lstrip()[:1] != b"["
     return True
 
@@ -259,7 +262,7 @@ def _examples_of(rows: Iterator[Placed]) -> Found[FoundExample]:
 def _once(
     number: int, record: Record, id: str, text: Hashable, seen: dict[int, tuple[int, int]]
 ) -> Iterator[tuple[int, Record | ValueError]]:
-    """The record, unless its id and text were seen; a fault where the id was seen with another text."""
+    """Yield the record if its id is new, an error if the id had another text before."""
     digest = hash(text)
     known, line = seen.setdefault(hash(id), (digest, -1))
     if line == -1:

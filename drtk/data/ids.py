@@ -10,26 +10,26 @@ from drtk.runtime.inputs import Intake
 
 
 def source_of(passage_id: str) -> str:
-    """The document of a chunk by its id: what stands before the last '#'; a passage without one is its own document."""
+    """Return the document id of a chunk id: the part before the last '#', or the id itself."""
     return passage_id.rpartition("#")[0] or passage_id
 
 
 def document_of(passage: Passage) -> str:
-    """The document of a passage: its `metadata.source_id`, otherwise what its id tells."""
+    """Return the document id of a passage: its `metadata.source_id`, or else the one in its id."""
     named = (passage.metadata or {}).get("source_id")
     return source_of(passage.id) if named is None else str(named)
 
 
 class CorpusIds:
-    """`ids` in the order of the corpus; called with a passage's id it gives the document's.
+    """The ids of a corpus in its order; called with a passage id, it returns the document id.
 
-    About 250 bytes a passage: ten million passages fit into a common machine's memory.
+    Takes about 250 bytes per passage.
     """
 
     def __init__(self, passages: Iterable[Passage]) -> None:
         self.ids: list[str] = []
-        self._documents: dict[str, str | None] = {}  # its passage, or None where it has several
-        self._other: dict[str, str] = {}  # only what the form of an id does not tell
+        self._documents: dict[str, str | None] = {}  # its only passage; None if it has several
+        self._other: dict[str, str] = {}  # documents that are not in the passage id
         for passage in passages:
             document = document_of(passage)
             if document != source_of(passage.id):
@@ -40,7 +40,7 @@ class CorpusIds:
 
     @classmethod
     def read(cls, corpus: str, intake: Intake) -> CorpusIds:
-        """Those of a corpus file."""
+        """Read the ids of a corpus file."""
         return cls(read_passages(corpus, intake=intake))
 
     def __len__(self) -> int:
@@ -53,9 +53,9 @@ class CorpusIds:
         return self._other.get(passage_id) or source_of(passage_id)
 
     def has_document(self, document_id: str) -> bool:
-        """Whether any passage is part of the document."""
+        """Return whether any passage is part of the document."""
         return document_id in self._documents
 
     def only_passage(self, document_id: str) -> str | None:
-        """The passage of a document that has just one; None where it has several, or none."""
+        """Return the passage of a document with a single one; None otherwise."""
         return self._documents.get(document_id)

@@ -1,4 +1,4 @@
-"""One JSON array of objects, as DPR has it, read object by object: memory holds one of them, never the file."""
+"""Read a JSON array of objects (DPR's training data) object by object, in bounded memory."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Iterable, Iterator
 from drtk.data.rows import Row, parse_row
 from drtk.runtime.streams import max_line_bytes, too_long
 
-# A string (as far as it is there), or a bracket. A string that is cut off by the end of the block matches to the end.
+# A string or a bracket. A string that continues in the next block matches to the end of this one.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 _BETWEEN = re.compile(rb"[\s,]*")
 
 
 def is_array(head: bytes) -> bool:
-    """Whether a file that begins with `head` holds one JSON array of objects (an empty one counts)."""
+    """Return whether a file that begins with `head` holds a JSON array of objects, perhaps an empty one."""
     return re.match(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|\]|\Z)", head) is not None
 
 
 def array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueError]]:
-    """(line on which it begins, object) for each element of an array; what cannot be read arrives as its ValueError.
+    """Yield (line of its first character, object) for each element of an array; a ValueError instead of an invalid one.
 
-    blocks: the bytes of the file, in pieces of any size. A file that ends inside the array yields a last error, and so
-    does an element longer than `max_line_bytes`.
+    blocks: the bytes of the file, in blocks of any size
+    A file that ends within the array, and an element longer than `max_line_bytes`, yield a last error.
     """
     for count, (line, text) in enumerate(_elements(blocks), start=1):
         if isinstance(text, ValueError):
@@ -82,7 +82,7 @@ def _elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | ValueError
 
 
 def _whole(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[bytes, int, int]:
-    """The text with more read to it until the object at `start` is whole, where it begins now and ends; -1: it never does."""
+    """Read on until the object at `start` is complete; return the text, and where the object begins and ends (-1: never)."""
     depth, at = 0, start
     while True:
         for token in _TOKEN.finditer(text, at):
@@ -96,12 +96,12 @@ def _whole(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[bytes, int
                         raise ValueError(too_long("element"))
                     return text, start, token.end()
             elif token.end() == len(text) and not _closed(mark):
-                at = token.start()  # a string that goes on in the next block is looked at again from its quote
+                at = token.start()  # scan a string that continues in the next block again
                 break
             at = token.end()
         if len(text) - start > max_line_bytes():
             raise ValueError(too_long("element"))
-        # As much again as there is: an object of any size is looked through a bounded number of times.
+        # Double the text, so that an object of any size is scanned a bounded number of times.
         more, wanted = [], min(len(text) - start, max_line_bytes() + 1 - len(text) + start)
         while wanted > 0 and (piece := next(pieces, b"")):
             more.append(piece)
@@ -112,7 +112,7 @@ def _whole(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[bytes, int
 
 
 def _closed(string: bytes) -> bool:
-    """Whether a match of a string reaches its closing quote."""
+    """Return whether a match of a string includes its closing quote."""
     if len(string) < 2 or string[-1:] != b'"':
         return False
     body = string[1:-1]

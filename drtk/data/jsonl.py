@@ -1,4 +1,4 @@
-"""Corpora, queries and examples as streams of records; every complaint says file:line."""
+"""Read corpora, queries and examples as streams of records, with errors that name file:line; write JSON lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from drtk.runtime.progress import warn
 from drtk.runtime.streams import name_of
 
 Record = TypeVar("Record")
-REMEMBERED_IDS = 10_000_000  # about 70 bytes each: the most a streaming reader spends on finding duplicates
+REMEMBERED_IDS = 10_000_000  # ids kept to find duplicates, about 70 bytes each
 
 
 _ID: Callable[[Any], str] = attrgetter("id")
@@ -41,31 +41,31 @@ def read_records(
     intake: Intake | None = None,
     id_of: Callable[[Record], str] | None = None,
 ) -> Iterator[Record]:
-    """Records of a JSONL source in file order; blank lines are passed over. `id_of` makes duplicates an error.
+    """Yield the records of a JSONL source in file order. With `id_of`, repeated ids are errors.
 
-    Raises RecordError (file:line) for a line that is not a record, unless `intake` forgives it.
+    Raises RecordError (file:line) for an invalid record, unless `intake` skips it.
     """
     intake = intake or Intake()
     return admitted(formats.parsed(formats.json_rows(source, intake), parse), source, intake, id_of)
 
 
 def read_passages(source: str, *, intake: Intake | None = None, side_files: Sequence[str] = ()) -> Iterator[Passage]:
-    """Passages of any corpus format drtk knows, joined by id with `side_files` (enrichments written with --bare)."""
+    """Yield the passages of a corpus in any format, joined by id with `side_files` (written with --bare)."""
     intake = intake or Intake()
     passages = admitted(formats.passages(source, intake), source, intake, _ID)
     return join(passages, source, side_files, intake) if side_files else passages
 
 
 def read_queries(source: str, *, intake: Intake | None = None) -> Iterator[Query]:
-    """Queries of any format drtk knows."""
+    """Yield the queries of a file in any format."""
     intake = intake or Intake()
     return admitted(formats.queries(source, intake), source, intake, _ID)
 
 
 def read_examples(source: str, *, intake: Intake | None = None) -> Iterator[Example]:
-    """Training examples of any shape that holds ids: drtk's own, SimLM's, Tevatron's, sentence-transformers'.
+    """Yield the training examples of a file in any format with ids.
 
-    Raises RecordError for data that holds texts without ids; `drtk convert` brings it into shape.
+    Raises DrtkError for data with texts that have no ids, which `drtk convert` can convert.
     """
     intake = intake or Intake()
     for found in admitted(formats.examples(source, intake), source, intake):
@@ -78,12 +78,12 @@ def read_examples(source: str, *, intake: Intake | None = None) -> Iterator[Exam
 
 
 def read_predictions(source: str, *, intake: Intake | None = None) -> Iterator[Prediction]:
-    """A reader's answers, `{"query_id", "answer", "score"?}`; a question may have several."""
+    """Yield a reader's answers, `{"query_id", "answer", "score"?}`; a query may have several."""
     return read_records(source, prediction_from, intake=intake)
 
 
 def read_expansions(source: str, *, intake: Intake | None = None) -> Iterator[Expansion]:
-    """Candidate expansions of questions as drtk expand-queries and rerank-queries write them; `dump` writes one."""
+    """Yield candidate expansions of queries, as drtk expand-queries and rerank-queries write them."""
     return read_records(source, expansion_from, intake=intake, id_of=_ID)
 
 
@@ -93,7 +93,7 @@ def admitted(
     intake: Intake,
     id_of: Callable[[Record], str] | None = None,
 ) -> Iterator[Record]:
-    """The records among what was found; faults, and second uses of an id, go to the intake."""
+    """Yield the valid records; pass errors and repeated ids to `intake`."""
     seen: set[int] | None = None if id_of is None else set()
     for number, record in found:
         if isinstance(record, ValueError):
@@ -109,16 +109,16 @@ def admitted(
                 seen = None
                 warn(
                     f"{name_of(source)}: more than {REMEMBERED_IDS:,} records; "
-                    "a second use of an id goes unnoticed from here on, drtk validate finds it"
+                    "repeated ids are not noticed from here on; drtk validate finds them"
                 )
         intake.line = number
         yield record
 
 
 def join(passages: Iterable[Passage], source: str, side_files: Sequence[str], intake: Intake) -> Iterator[Passage]:
-    """Passages with the fields of side files added, matched line by line.
+    """Yield passages with the fields of side files added, line by line.
 
-    Raises MismatchError naming both places where a side file's order or length differs.
+    Raises MismatchError, with both places, if a side file differs in order or length.
     """
     sides = [(name, _side_rows(name, intake)) for name in side_files]
     count = 0
@@ -157,7 +157,7 @@ def _side_rows(name: str, intake: Intake) -> Iterator[tuple[int, Row]]:
 
 
 def dump(record: Any) -> bytes:
-    """A record or a plain row as one JSON line, ended."""
+    """Return a record or a row as a JSON line with its line end."""
     if isinstance(record, Passage):
         record = passage_row(record)
     elif isinstance(record, Query):

@@ -1,4 +1,4 @@
-"""JSON objects <-> records. The reading side accepts every field name of architecture's record table."""
+"""Convert JSON objects to records and back. All field names of docs/formats.md are read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_TRIVIAQA = (("_id", "QuestionId"), ("_id", "question_id"), ("question", "Que
 
 
 def parse_row(line: bytes) -> Row:
-    """The JSON object on a line; ValueError saying what is wrong with it."""
+    """Parse the JSON object on a line. Raises ValueError with the problem."""
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -53,7 +53,7 @@ def is_too_deep(line: bytes, row: Row) -> bool:
 
 
 def json_fault(text: bytes, error: orjson.JSONDecodeError) -> str:
-    """What is wrong with bytes that are not JSON, in words for the person who has the file before them."""
+    """Return what is wrong with bytes that are not JSON."""
     try:
         text.decode()
     except UnicodeDecodeError as fault:
@@ -82,7 +82,7 @@ def _kind_of(value: Any) -> str:
 
 
 def identifier(value: Any, field: str) -> str:
-    """An id as a string without white space; ValueError saying what is wrong otherwise. Whole numbers are accepted."""
+    """Return an id as a string. Raises ValueError unless it is an integer or a string without white space."""
     if type(value) is int:
         return str(value)
     if not isinstance(value, str):
@@ -95,7 +95,7 @@ def identifier(value: Any, field: str) -> str:
 
 
 def take(row: Row, *names: str) -> Any:
-    """Remove and return the first of `names` the row has; ValueError naming the first where it has none."""
+    """Remove and return the first of `names` in a row. Raises ValueError if there is none."""
     for name in names:
         if name in row:
             return row.pop(name)
@@ -103,7 +103,7 @@ def take(row: Row, *names: str) -> Any:
 
 
 def text_of(value: Any, field: str) -> str:
-    """A string, unchanged; ValueError otherwise."""
+    """Return `value`. Raises ValueError if it is not a string."""
     if not isinstance(value, str):
         raise ValueError(f"'{field}' must be a string, found {_kind_of(value)}")
     return value
@@ -117,15 +117,15 @@ def metadata_of(row: Row) -> Row | None:
 
 
 def minted(prefix: str, *texts: str) -> str:
-    """An id made from texts that have none: the same texts give the same id, in every file and at every place."""
+    """Return an id made from texts without one; the same texts always give the same id."""
     return prefix + hashlib.blake2b("\0".join(texts).encode(), digest_size=10).hexdigest()
 
 
 def passage_from(row: Row) -> Passage:
-    """A passage from a BEIR, Tevatron (`docid`) or Pyserini (`contents`) row; other fields are kept in `extra`."""
+    """Return the passage of a BEIR, Tevatron (`docid`) or Pyserini (`contents`) row, with other fields in `extra`."""
     row = row.copy()
     id = row.pop("_id") if "_id" in row else take(row, *PASSAGE_IDS)
-    if type(id) is not str or id.split() != [id] or "\0" in id:  # every reader's innermost loop: few calls
+    if type(id) is not str or id.split() != [id] or "\0" in id:  # inline: the innermost loop of every reader
         id = identifier(id, "_id")
     title = row.pop("title", None)
     if "text" in row:
@@ -143,7 +143,7 @@ def passage_from(row: Row) -> Passage:
         text = text_of(text, "text")
     if type(title) is not str:
         title = "" if title is None else text_of(title, "title")
-    # A frozen class pays for its checks twice over what its slots cost: this is the same record in half the time.
+    # Same as Passage(...), in half the time.
     passage = _new(Passage)
     _set_id(passage, id)
     _set_text(passage, text)
@@ -154,10 +154,10 @@ def passage_from(row: Row) -> Passage:
 
 
 def query_from(row: Row) -> Query:
-    """A query from a BEIR row or one with `question` / `query`; answers may stand in `metadata.answers`.
+    """Return the query of a BEIR row, or of one with `question` or `query`; answers may be in `metadata.answers`.
 
-    A row with `question` or `query` and no id, as NQ-open has it, gets one made from its text. TriviaQA's answer is an
-    object: its value, the one that annotators chose, comes before its aliases.
+    A row with `question` or `query` and no id (NQ-open) gets an id made from its text. TriviaQA's answer is an object;
+    its value comes before its aliases.
     """
     row = row.copy()
     for ours, theirs in _OF_TRIVIAQA:
@@ -182,7 +182,7 @@ def query_from(row: Row) -> Query:
 
 
 def _value_and_aliases(answer: Row) -> list[Any]:
-    """TriviaQA's answer as a list, its value first and once; other fields are forms of the same, or where it was found."""
+    """Return TriviaQA's answer as a list: its value, then its other aliases."""
     parts = [answer.get(name, answer.get(name.lower())) for name in ("Value", "Aliases")]
     value, aliases = parts[0], parts[1] or []
     if not isinstance(value, str) or not isinstance(aliases, list):
@@ -191,21 +191,21 @@ def _value_and_aliases(answer: Row) -> list[Any]:
 
 
 def strings_of(value: Any, field: str) -> tuple[str, ...]:
-    """A list of strings as a tuple; ValueError otherwise."""
+    """Return a list of strings as a tuple. Raises ValueError for anything else."""
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ValueError(f"'{field}' must be a list of strings")
     return tuple(value)
 
 
 def ids_of(value: Any, field: str) -> tuple[str, ...]:
-    """A list of ids as a tuple; ValueError otherwise."""
+    """Return a list of ids as a tuple. Raises ValueError for anything else."""
     if not isinstance(value, list):
         raise ValueError(f"'{field}' must be a list of ids")
     return tuple(identifier(item, field) for item in value)
 
 
 def example_from(row: Row) -> Example:
-    """A training example of drtk's own shape: ids only."""
+    """Return the training example of a row in drtk's own format."""
     row = row.copy()
     query_id = identifier(take(row, "query_id"), "query_id")
     positives = ids_of(take(row, "positives"), "positives")
@@ -230,10 +230,7 @@ def example_from(row: Row) -> Example:
 
 
 def expansion_from(row: Row) -> Expansion:
-    """A candidate expansion of a question, labelled or not; its kind can stand in a file name.
-
-    An empty text is refused: the question alone is no candidate (Chuang 2023).
-    """
+    """Return the candidate expansion of a row. An empty text is an error: the query alone is no candidate."""
     row = row.copy()
     id = identifier(take(row, "_id", "id"), "_id")
     query_id = identifier(take(row, "query_id", "qid"), "query_id")
@@ -257,7 +254,7 @@ def expansion_from(row: Row) -> Expansion:
 
 
 def prediction_from(row: Row) -> Prediction:
-    """A predicted answer; its score, where it has one, is a finite number."""
+    """Return the predicted answer of a row."""
     row = row.copy()
     query_id = identifier(take(row, "query_id", "qid", "_id", "id"), "query_id")
     answer = text_of(take(row, "answer", "prediction"), "answer")
@@ -268,7 +265,7 @@ def prediction_from(row: Row) -> Prediction:
 
 
 def passage_row(passage: Passage) -> Row:
-    """BEIR row of a passage, with whatever rode along."""
+    """Return the BEIR row of a passage, with its other fields."""
     row: Row = {"_id": passage.id, "title": passage.title, "text": passage.text}
     if passage.metadata is not None:
         row["metadata"] = passage.metadata
@@ -276,7 +273,7 @@ def passage_row(passage: Passage) -> Row:
 
 
 def query_row(query: Query) -> Row:
-    """BEIR row of a query, with its answers and whatever rode along."""
+    """Return the BEIR row of a query, with its answers and other fields."""
     row: Row = {"_id": query.id, "text": query.text}
     if query.answers is not None and (query.metadata is None or "answers" not in query.metadata):
         row["answers"] = list(query.answers)

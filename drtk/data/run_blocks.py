@@ -12,40 +12,37 @@ from drtk.data.trec import Judgements, QueryHits
 from drtk.runtime.inputs import Intake
 
 _WORD, _BEFORE = 8, 24  # bytes of a word, and of padding before the data
-MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: it spreads what is close together
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio (Fibonacci hashing)
 _MASKS = np.array([(1 << (8 * size)) - 1 for size in range(_WORD)] + [(1 << 64) - 1], dtype=np.uint64)
 
 
 class ByteWords:
-    """Bytes as words of 8 that may begin anywhere."""
+    """Read bytes as 64-bit words that begin at any position."""
 
     def __init__(self, data: bytes) -> None:
         padded = bytes(_BEFORE) + data + bytes(_WORD)
         self._words = np.ndarray(len(padded) - _WORD + 1, dtype="<u8", buffer=padded, strides=(1,))
 
     def at(self, starts: np.ndarray, lengths: np.ndarray, number: int) -> np.ndarray:
-        """The word `number` of each field, bytes beyond its end being 0. (fields,) uint64"""
+        """Return the word `number` of each field, with zeros after its end, (fields,) uint64."""
         left = np.clip(lengths - _WORD * number, 0, _WORD)
         places = np.minimum(starts + (_WORD * number + _BEFORE), len(self._words) - 1)
-        found = self._words[places]  # not take(): it would copy words that are not aligned, all of them
+        found = self._words[places]  # take() would copy all unaligned words
         found &= _MASKS[left]
         return found
 
     def before(self, starts: np.ndarray, ends: np.ndarray, words: int) -> np.ndarray:
-        """The last letters of each field as rows of bytes, the last one in the last row, 0 before the field.
-
-        returns: (8 * words, fields) uint8
-        """
+        """Return the last bytes of each field, with zeros before its beginning, (8 * words, fields) uint8."""
         found = np.empty((len(ends), words), dtype="<u8")
         for number in range(words):
-            over = _WORD * (words - 1 - number)  # letters behind this word
+            over = _WORD * (words - 1 - number)  # bytes after this word
             missing = np.clip(_WORD - (ends - starts - over), 0, _WORD)
             word = self._words[ends + (_BEFORE - _WORD - over)]
             found[:, number] = word & ~_MASKS[missing]
         return np.ascontiguousarray(found.view(np.uint8).T)
 
     def hashes(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """A hash of each field, which depends on nothing but its letters. (fields,) uint64"""
+        """Return a hash of the bytes of each field, (fields,) uint64."""
         lengths = ends - starts
         found = lengths.astype(np.uint64)
         shortest = int(lengths.min()) if len(lengths) else 0
@@ -56,7 +53,7 @@ class ByteWords:
         return found
 
     def changes(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Rows that differ from the one before. (changes,)"""
+        """Return the rows that differ from the row before, (changes,)."""
         lengths = ends - starts
         differs = lengths[1:] != lengths[:-1]
         for number in range(-(-int(lengths.max(initial=0)) // _WORD)):
@@ -65,19 +62,19 @@ class ByteWords:
         return np.flatnonzero(differs) + 1
 
 
-BLOCK = 1 << 22  # bytes: arrays of a block stay in the processor's cache
-_LARGEST_QUERY = 1 << 28  # bytes: the line reader takes over above this size
+BLOCK = 1 << 22  # bytes; the arrays of a block fit into the processor cache
+_LARGEST_QUERY = 1 << 28  # bytes; a larger one is read line by line
 _LONGEST_RANK, _LONGEST_SCORE = 8, 16  # letters
 _TABLE_BITS = 22
 _POWERS = 10.0 ** np.arange(23)
 
 
 class NotPlain(Exception):
-    """The run holds what only the careful readers can judge."""
+    """The run needs the line reader (`drtk.data.trec`)."""
 
 
 class Places(NamedTuple):
-    """The judged documents of a ranking with their ranks, from 1 and rising; `length` is how many were retrieved."""
+    """The judged documents of a ranking and their ascending ranks from 1; `length` is that of the ranking."""
 
     query_id: str
     doc_ids: list[str]
@@ -87,19 +84,19 @@ class Places(NamedTuple):
 
 
 @dataclass
-class Seen:
-    """How many queries of the run have judgements, how many have not, and the first of these."""
+class QueryCounts:
+    """The number of queries of a run with and without judgements, and the first without."""
 
     judged: int = 0
     unjudged: int = 0
     example: str = ""
 
 
-def judged_places(source: str, judgements: Judgements, intake: Intake, seen: Seen) -> Iterator[Places]:
-    """The judged queries of a run in file order; a query's own document counts as judged, so that it can be left out.
+def judged_places(source: str, judgements: Judgements, intake: Intake, counts: QueryCounts) -> Iterator[Places]:
+    """Yield the judged queries of a run in file order, with ranks as in `QueryHits.ranking`.
 
-    Order is that of `QueryHits.ranking`: by score in single precision, then by descending id.
-    Raises NotPlain where the run has to be read carefully, or a query comes back after another one.
+    A document with the id of the query counts as judged, so that it can be excluded.
+    Raises NotPlain if the run needs the line reader, or if the lines of a query are not consecutive.
     """
     wanted = _Wanted(judgements)
     met: set[str] = set()
@@ -109,15 +106,15 @@ def judged_places(source: str, judgements: Judgements, intake: Intake, seen: See
                 raise NotPlain
             met.add(group.query_id)
             if group.query_id not in judgements:
-                seen.unjudged += 1
-                seen.example = seen.example or group.query_id
+                counts.unjudged += 1
+                counts.example = counts.example or group.query_id
                 continue
-            seen.judged += 1
+            counts.judged += 1
             yield group.places(judgements[group.query_id])
 
 
 def _whole_queries(source: str, intake: Intake) -> Iterator[bytes]:
-    """The run in pieces that end where a query does."""
+    """Yield the run in blocks that end at the end of a query."""
     rest = b""
     for block in intake.blocks(source, BLOCK):
         data = rest + block
@@ -138,11 +135,11 @@ def _whole_queries(source: str, intake: Intake) -> Iterator[bytes]:
 
 
 def _begin_of(data: bytes, query: bytes, end: int) -> int:
-    """Where the run of lines that begin with `query`, and reach to `end`, begins."""
+    """Return where the lines of `query` before `end` begin."""
     step = 1 << 14
     low = end
     while low > 0:
-        # Lines are looked at in steps backwards, until one is of another query.
+        # Read backwards in steps until a line of another query.
         window = data[max(0, low - step) : low]
         first = 0 if low <= step else window.find(b"\n") + 1
         if low > step and first == 0:
@@ -161,7 +158,7 @@ def _begin_of(data: bytes, query: bytes, end: int) -> int:
 
 
 class _Wanted:
-    """Judged documents, as hashes that most others are told from by one look into a table."""
+    """A hash table that excludes most unjudged documents with one look-up."""
 
     def __init__(self, judgements: Judgements) -> None:
         self.queries = {query: at for at, query in enumerate(judgements)}
@@ -175,7 +172,7 @@ class _Wanted:
         self._table[_slot(hashes, np.array([at for at, _ in rows], dtype=np.uint64))] = True
 
     def may_hold(self, hashes: np.ndarray, queries: np.ndarray) -> np.ndarray:
-        """Rows that may be judged documents of their query; every one that is, is among them."""
+        """Return the rows that may be judged documents of their query, with all that are."""
         return np.flatnonzero(self._table[_slot(hashes, queries)])
 
 
@@ -185,7 +182,7 @@ def _slot(hashes: np.ndarray, queries: np.ndarray) -> np.ndarray:
 
 
 class _Group(NamedTuple):
-    """The lines of one query: a part of a block, and the rows of it that may be judged."""
+    """The lines of one query in a block, and its rows that may be judged."""
 
     query_id: str
     block: _Block
@@ -195,7 +192,7 @@ class _Group(NamedTuple):
     falling: bool
 
     def places(self, judged: Mapping[str, int]) -> Places:
-        """Where the judged documents stand."""
+        """Return the judged documents and their ranks."""
         text, tag = self.block.text, self.block.text(5, self.first)
         length = self.last - self.first
         if not self.falling:
@@ -214,7 +211,7 @@ class _Group(NamedTuple):
 
 
 class _Block:
-    """Lines of six columns: where each column of each line begins and ends, and the scores."""
+    """A block of lines of six columns: the beginning and end of each column, and the scores."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -238,11 +235,11 @@ class _Block:
         return len(self.ends)
 
     def text(self, column: int, row: int) -> str:
-        """One field."""
+        """Return the text of a field."""
         return self._data[self.starts[row, column] : self.ends[row, column]].decode()
 
     def column(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where a column's fields begin and end: (lines,), (lines,)."""
+        """Return the beginning and end of a column's fields, (lines,) each."""
         return self.starts[:, number], self.ends[:, number]
 
     def _check_ranks(self) -> None:
@@ -253,13 +250,13 @@ class _Block:
             raise NotPlain
 
     def _scores(self) -> np.ndarray:
-        """The scores, (lines,) float64: exactly the numbers that are written."""
+        """Return the scores, (lines,) float64, exactly as written."""
         starts, ends = self.column(4)
         width = int((ends - starts).max())
         if width > _LONGEST_SCORE:
             return self._parsed()
         letters = self.words.before(starts, ends, -(-width // 8))[-width:]
-        digits = letters - np.uint8(48)  # other letters wrap round to large numbers
+        digits = letters - np.uint8(48)  # other bytes wrap to large numbers
         is_digit, dots = digits < 10, letters == 46
         if not (is_digit | dots | (letters == 0)).all():
             return self._parsed()
@@ -274,7 +271,7 @@ class _Block:
         one_dot = int(dots.sum()) == int(dots.any(axis=0).sum())
         if not one_dot or int(mantissa.max(initial=0)) >= 1 << 53 or not is_digit.any(axis=0).all():
             return self._parsed()
-        return mantissa / _POWERS[behind]  # both exact, so the quotient is the nearest double
+        return mantissa / _POWERS[behind]  # both are exact, so the quotient is correctly rounded
 
     def _parsed(self) -> np.ndarray:
         starts, ends = self.column(4)
@@ -291,7 +288,7 @@ class _Block:
 
 
 def _groups(data: bytes, wanted: _Wanted) -> Iterator[_Group]:
-    """The queries of a block. Raises NotPlain where a document may be given to a query twice."""
+    """Yield the queries of a block. Raises NotPlain if a document may be repeated for a query."""
     block = _Block(data)
     firsts = np.concatenate([[0], block.words.changes(*block.column(0))]).astype(np.int64)
     lasts = np.append(firsts[1:], len(block))
@@ -303,13 +300,13 @@ def _groups(data: bytes, wanted: _Wanted) -> Iterator[_Group]:
     hashes = block.words.hashes(*block.column(2))
     keys = np.sort((hashes ^ (of_row * MULTIPLIER)) * MULTIPLIER)
     if (keys[1:] == keys[:-1]).any():
-        raise NotPlain  # the same document twice; or, once in many lives, two of the same hash
+        raise NotPlain  # a repeated document, or a collision of hashes
     with np.errstate(over="ignore"):
         single = block.scores.astype(np.float32)
     rises = np.flatnonzero(single[1:] >= single[:-1]) + 1
     unsorted = np.zeros(len(firsts), dtype=bool)
     at = np.searchsorted(firsts, rises, side="right") - 1
-    unsorted[at[firsts[at] != rises]] = True  # where a query begins, the score may rise
+    unsorted[at[firsts[at] != rises]] = True  # the score may rise between queries
     likely = wanted.may_hold(hashes, of_row)
     bounds = np.searchsorted(likely, np.append(firsts, len(block)))
     for number, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""Several runs at once: what they are called, and walking through them query by query."""
+"""Names of runs (NAME=FILE), their manifests, and iteration over several runs by query."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import Manifest, is_manifest, manifest_path
 from drtk.runtime.streams import STANDARD, is_stream
 
-SCORED = "scored"  # among a manifest's counts: {"depth": the last rank whose score is a model's}
+SCORED = "scored"  # count in a manifest: {"depth": last rank that was scored by a model}
 _ENDINGS = (".gz", ".zst", ".txt", ".tsv", ".run", ".trec", ".jsonl")
 Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
 class NamedRun:
-    """A run and what tables call it."""
+    """A run and its name in tables."""
 
     name: str
     source: str
 
 
 def named_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
-    """Runs given as NAME=FILE or FILE; without a name the file's own, with its folder where that alone is ambiguous.
+    """Parse NAME=FILE or FILE; without a name, use that of the file, with its folder if it is ambiguous.
 
-    name: what a single run is called instead. Raises UsageError for a name used twice, and for stdin given twice.
+    name: the name of a single run
+    Raises UsageError for a repeated name, and for stdin given twice.
     """
     if name and len(arguments) > 1:
         raise UsageError("one name for several runs; name each of them: NAME=FILE")
@@ -44,32 +45,32 @@ def named_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
             if stems.count(called) > 1:
                 called = str(Path(source).parent / called)
         found.append(NamedRun(called, source))
-    return _each_its_own(found)
+    return _check_unique(found)
 
 
 def named_logs(arguments: Sequence[str]) -> list[NamedRun]:
-    """Training logs given as NAME=FILE or FILE; runs/mlm/log.jsonl is called mlm, and runs/mlm where that is ambiguous.
+    """Parse training logs, NAME=FILE or FILE; runs/mlm/log.jsonl is named mlm, or runs/mlm if that is ambiguous.
 
     Raises UsageError as `named_runs` does.
     """
     plain = [argument for argument in arguments if not is_named(argument)]
-    own = dict(zip(plain, _told_apart([_way_to(argument) for argument in plain]), strict=True))
+    own = dict(zip(plain, _shortest_unique([_parts_of(argument) for argument in plain]), strict=True))
     found = []
     for argument in arguments:
         name, _, source = argument.partition("=")
         found.append(NamedRun(own[argument], argument) if argument in own else NamedRun(name, source))
-    return _each_its_own(found)
+    return _check_unique(found)
 
 
-def _way_to(source: str) -> tuple[str, ...]:
-    """The folders that lead to a log and its name; that alone says nothing where each folder has such a file."""
+def _parts_of(source: str) -> tuple[str, ...]:
+    """Return the folders of a log and its name, without the name `log`."""
     folders = Path(source).parent.parts
     own = _stem(source)
     return folders if own == "log" and folders and folders[-1] not in ("..", "/") else (*folders, own)
 
 
-def _told_apart(ways: Sequence[tuple[str, ...]]) -> list[str]:
-    """The last parts of each way, as few as tell it from the others."""
+def _shortest_unique(ways: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the shortest suffix of each path that differs from the others."""
     lengths = [1] * len(ways)
     while True:
         names = [str(Path(*way[-length:])) for way, length in zip(ways, lengths, strict=True)]
@@ -82,8 +83,8 @@ def _told_apart(ways: Sequence[tuple[str, ...]]) -> list[str]:
         lengths = longer
 
 
-def _each_its_own(found: list[NamedRun]) -> list[NamedRun]:
-    """Raises UsageError for a name used twice, and for stdin given twice."""
+def _check_unique(found: list[NamedRun]) -> list[NamedRun]:
+    """Return the runs. Raises UsageError for a repeated name, and for stdin given twice."""
     if sum(run.source == STANDARD for run in found) > 1:
         raise UsageError("stdin can be only one of the runs")
     names = [run.name for run in found]
@@ -94,9 +95,9 @@ def _each_its_own(found: list[NamedRun]) -> list[NamedRun]:
 
 
 def grouped_runs(arguments: Sequence[str]) -> dict[str, list[NamedRun]]:
-    """Systems with their runs: files given under one name (`dense=1.run dense=2.run`) are runs of one system.
+    """Return the runs by system: files with the same name (`dense=1.run dense=2.run`) are runs of one system.
 
-    Raises UsageError for a file given twice, a name that is given and also some file's own, and stdin given twice.
+    Raises UsageError for a repeated file, and for a name that is also that of a file without a name.
     """
     named = [tuple(argument.partition("=")[::2]) for argument in arguments if is_named(argument)]
     own = {run.source: run.name for run in named_runs([argument for argument in arguments if not is_named(argument)])}
@@ -116,16 +117,13 @@ def grouped_runs(arguments: Sequence[str]) -> dict[str, list[NamedRun]]:
 
 
 def is_named(argument: str) -> bool:
-    """Whether an argument is NAME=FILE, and not a file that has an equals sign in its name."""
+    """Return whether an argument is NAME=FILE, and not a file with an equals sign in its name."""
     name, equals, source = argument.partition("=")
     return bool(equals and name and source) and not Path(argument).exists()
 
 
 def scored_depth(source: str) -> int | None:
-    """To which rank a run's scores are a model's, as the manifest that `drtk rerank` leaves beside it says.
-
-    None where it says nothing, is of another file of that name, or the run is a stream.
-    """
+    """Return the last rank that `drtk rerank` scored, from the manifest of the run; None if unknown."""
     depth = (_manifest(source).get("counts") or {}).get(SCORED, {}).get("depth")
     return depth if isinstance(depth, int) else None
 
@@ -160,9 +158,9 @@ def _stem(source: str) -> str:
 def together(
     first: Iterator[tuple[str, Found]], others: Sequence[dict[str, Found]]
 ) -> Iterator[tuple[str, list[Found | None]]]:
-    """(query, what each run has for it) in the order of the first run, then for what only others have.
+    """Yield (query, its entry in each run), in the order of the first run; then for queries of the others only.
 
-    `others` are emptied on the way.
+    Empties `others`.
     """
     for query_id, found in first:
         yield query_id, [found, *(run.pop(query_id, None) for run in others)]

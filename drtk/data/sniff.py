@@ -12,7 +12,7 @@ from drtk.data.json_arrays import array_rows, is_array
 from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row
 
 _QUESTIONS = ("text", "question", "query", "query_text")
-LOOKED_AT = 10  # lines: a single one that is damaged shall not pass for another kind
+LOOKED_AT = 10  # first lines that are examined; a damaged one does not decide
 
 EXAMPLES, RUN, JUDGEMENTS = "training examples", "hits of a TREC run", "judgements"
 RANKED = "judgements, or MS MARCO's ranked pairs or triples"  # q1 p1 1: a grade, a rank, or a negative
@@ -32,10 +32,7 @@ def columns_of(head: bytes) -> Literal["run", "qrels"] | None:
 
 
 def kind_of(head: bytes) -> str | None:
-    """What the file that begins with `head` seems to hold, in words; None where its lines tell nothing, or not the same.
-
-    head: its first bytes, decompressed; a last line that is cut off is passed over.
-    """
+    """Return the kind of a file by its first decompressed bytes, in words; None if its lines do not tell or differ."""
     head = head.removeprefix(b"\xef\xbb\xbf")
     if is_array(head[:64]):
         kinds = [None if isinstance(row, ValueError) else kind_of_row(row) for _, row in islice(array_rows([head]), 1)]
@@ -87,7 +84,7 @@ def _of_line(line: bytes) -> str | None:
 
 
 def kind_of_row(row: Row) -> str | None:
-    """What a JSON record seems to be, in words; None where its fields tell nothing."""
+    """Return the kind of a JSON record, in words; None if its fields do not tell."""
     if is_example(row):
         return EXAMPLES
     if ("query_id" in row or "qid" in row) and "kind" in row and "text" in row:
@@ -102,7 +99,7 @@ def kind_of_row(row: Row) -> str | None:
 
 
 def is_surely_passage(row: Row) -> bool:
-    """Whether a JSON record has what only a passage has, a title or the name of its id, beside its text."""
+    """Return whether a JSON record has a text, and an id and a field that only passages have."""
     named = any(name in row for name in PASSAGE_IDS) and not any(name in row for name in ("query_id", "qid"))
     return kind_of_row(row) == PASSAGES and named and isinstance(row.get("text", row.get("contents")), str)
 

@@ -23,15 +23,15 @@ _BATCH = 1024  # rows turned into Python objects at once
 
 
 def is_of_hub(source: str) -> bool:
-    """Whether `source` names a data set of the hub, and no file."""
+    """Return whether `source` names a data set of the hub."""
     return source.startswith(HUB)
 
 
 def is_table(source: str) -> bool:
-    """Whether `source` is a Parquet file, a folder of them, a saved data set, or `hf:NAME`."""
+    """Return whether `source` is a Parquet file, a folder of them, a saved data set, or `hf:NAME`."""
     if is_of_hub(source):
         return True
-    if is_stream(source):  # a look at its beginning would take that away
+    if is_stream(source):  # its beginning can be read only once
         return False
     path = Path(source)
     if path.is_dir():
@@ -44,9 +44,9 @@ def is_table(source: str) -> bool:
 
 
 def table_rows(source: str, intake: Intake) -> Iterator[tuple[int, Row | ValueError]]:
-    """(row number from 1, row without its empty fields) of a table; the table is then among the intake's inputs.
+    """Yield (row number from 1, row without empty fields) of a table; add the table to the intake's inputs.
 
-    Raises MissingDependency without the `data` extra, DrtkError for a table that cannot be read.
+    Raises MissingDependency without pyarrow or datasets, DrtkError for a table that cannot be read.
     """
     number = 0
     for number, row in enumerate(_rows(source), start=1):
@@ -76,7 +76,7 @@ def _rows(source: str) -> Iterator[Row]:
 
 
 def _parquet_files(path: Path) -> list[Path]:
-    """Parquet files of a folder and of its subfolders, one deep, as data sets are laid out; a deeper search could take hours."""
+    """Return the Parquet files of a folder, or else of its subfolders, as in data sets of the hub."""
     return sorted(path.glob("*.parquet")) or sorted(path.glob("*/*.parquet"))
 
 
@@ -91,7 +91,7 @@ def _parquet_rows(paths: list[Path]) -> Iterator[Row]:
             with parquet.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=_BATCH):
                     yield from batch.to_pylist()
-        except (OSError, ValueError) as error:  # pyarrow's own errors are of these kinds
+        except (OSError, ValueError) as error:  # pyarrow's errors are subclasses
             raise DrtkError(f"{path}: not readable as Parquet: {' '.join(str(error).split())}") from error
 
 
@@ -107,7 +107,7 @@ def _saved_rows(path: Path) -> Iterator[Row]:
 
 
 def _hub_rows(name: str) -> Iterator[Row]:
-    """Rows of `NAME[@REVISION]`, with `:SPLIT` or `:CONFIG:SPLIT` after it, streamed."""
+    """Stream the rows of `NAME[@REVISION]`, followed by `:SPLIT` or `:CONFIG:SPLIT`."""
     datasets = require_datasets("reading a data set of the hub")
     name, *parts = name.split(":")
     name, _, revision = name.partition("@")
@@ -116,7 +116,7 @@ def _hub_rows(name: str) -> Iterator[Row]:
         found = datasets.load_dataset(
             name, config or None, split=split or None, revision=revision or None, streaming=True
         )
-    except Exception as error:  # the library raises many kinds, its own and those of the network
+    except Exception as error:  # many kinds, also of the network
         raise DrtkError(f"{HUB}{name}: cannot be loaded: {str(error).splitlines()[0]}") from error
     if isinstance(found, dict):
         if len(found) != 1:
@@ -126,7 +126,7 @@ def _hub_rows(name: str) -> Iterator[Row]:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Columns hold a null where a row lacks a field: such fields go, at every depth of objects."""
+    """Return a value without the null fields of objects, which tables have for missing fields."""
     if isinstance(value, dict):
         return {name: _without_nulls(item) for name, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -137,7 +137,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def arrow(purpose: str) -> Any:
-    """pyarrow with its Parquet module. Raises MissingDependency where it is not installed."""
+    """Return pyarrow with its Parquet module. Raises MissingDependency if it is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -147,7 +147,7 @@ def arrow(purpose: str) -> Any:
 
 
 def require_datasets(purpose: str) -> Any:
-    """Hugging Face's `datasets`. Raises MissingDependency where it is not installed."""
+    """Return Hugging Face's `datasets`. Raises MissingDependency if it is not installed."""
     try:
         import datasets
     except ImportError as error:
@@ -165,9 +165,9 @@ _ROW_OF: dict[str, Callable[[Any], Row]] = {
 
 
 def write_parquet(read: Read, kind: str, job: FilterJob) -> None:
-    """One Parquet file of the records `read` gives; they are read twice, first for the types of the columns.
+    """Write the records of `read` to a Parquet file. They are read twice, first for the types of the columns.
 
-    Raises UsageError without a named output, DrtkError where a field changes its type from record to record.
+    Raises UsageError without a named output, DrtkError if the type of a field changes.
     """
     _refuse(job)
     clock, part = Clock(), Path(job.output + ".part")
@@ -184,10 +184,10 @@ def write_parquet(read: Read, kind: str, job: FilterJob) -> None:
 
 
 def write_data_set(read: Read, kind: str, job: FilterJob) -> None:
-    """A folder that `datasets.load_from_disk` opens. Raises as `write_parquet` does, and where the folder is there."""
+    """Write the records to a folder for `datasets.load_from_disk`. Raises as `write_parquet` does."""
     _refuse(job)
     datasets = require_datasets("writing a data set")
-    datasets.disable_progress_bars()  # drtk has its own way of telling
+    datasets.disable_progress_bars()
     clock, part = Clock(), Path(job.output + ".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
@@ -225,7 +225,7 @@ def _rows_of_kind(records: Iterable[Any], kind: str) -> Iterator[list[Row]]:
 
 
 def _schema(read: Read, kind: str, intake: Intake) -> Any:
-    """The columns of all records: numbers widened, objects joined, where records differ."""
+    """Return the columns of all records; numbers are widened and objects merged."""
     pa = arrow("writing Parquet")
     schema, count = pa.schema([]), 0
     for rows in _rows_of_kind(read(Intake(intake.skip_bad, stand_ins=intake.stand_ins)), kind):
@@ -238,12 +238,12 @@ def _schema(read: Read, kind: str, intake: Intake) -> Any:
                 f"a column of a table has one type, but records {count + 1:,} to {count + len(rows):,} differ: {error}"
             ) from error
         count += len(rows)
-    # A column that is empty throughout has no type of its own.
+    # An empty column has no type.
     return pa.schema([field.with_type(_typed(pa, field.type)) for field in schema])
 
 
 def _with_all_fields(rows: list[Row]) -> list[Row]:
-    """The rows, the first with every field of any: from_pylist takes the columns from the first."""
+    """Return the rows with all fields in the first one, from which from_pylist takes the columns."""
     names = dict.fromkeys(name for row in rows for name in row)
     return [{name: rows[0].get(name) for name in names}, *rows[1:]] if rows else rows
 

@@ -1,4 +1,4 @@
-"""TREC runs and judgements: fast readers whose complaints say file:line, and the writer of runs."""
+"""Read TREC runs and judgements, with errors that name file:line; write runs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Judgements = dict[str, dict[str, int]]
 
 RUN_COLUMNS = "qid Q0 docid rank score tag"
 _MAX_NUMBER = (1 << 63) - 1  # of a rank or a grade
-_BLOCK = 20_000  # lines split at once: one call for many lines is what makes reading fast
+_BLOCK = 20_000  # lines split in one call, for speed
 
 
 @dataclass(slots=True)
 class QueryHits:
-    """Consecutive lines of a run that belong to one query, as columns; `lines` are their places in the file."""
+    """The columns of consecutive lines of one query in a run; `lines` are their line numbers."""
 
     query_id: str
     doc_ids: list[str] = field(default_factory=list)
@@ -38,7 +38,7 @@ class QueryHits:
     lines: list[int] = field(default_factory=list)
 
     def extend(self, more: QueryHits) -> None:
-        """Append the lines of `more`, whose query is the same."""
+        """Append the lines of `more`, of the same query."""
         self.doc_ids += more.doc_ids
         self.scores += more.scores
         self.ranks += more.ranks
@@ -46,15 +46,15 @@ class QueryHits:
         self.lines += more.lines
 
     def keep(self, wanted: list[int]) -> None:
-        """Leave only the lines at these positions."""
+        """Keep only the lines at these positions."""
         for name in ("doc_ids", "scores", "ranks", "tags", "lines"):
             column = getattr(self, name)
             setattr(self, name, [column[position] for position in wanted])
 
     def ranking(self, order: Order = "score") -> Ranking:
-        """(id, score), best first: by score and then descending id, as trec_eval does, or as the rank column says.
+        """Return (id, score) pairs, best first: by score and then by descending id as in trec_eval, or by the rank column.
 
-        Scores count as equal where they are equal in single precision, which is how trec_eval keeps them.
+        Scores are compared in single precision, as in trec_eval.
         """
         best = self._best(order)
         if best is None:
@@ -62,26 +62,26 @@ class QueryHits:
         return [(self.doc_ids[at], self.scores[at]) for at in best]
 
     def ranked_ids(self, order: Order = "score") -> list[str]:
-        """The ids of `ranking`, without the cost of pairing them."""
+        """Return the ids of `ranking`."""
         best = self._best(order)
         return list(self.doc_ids) if best is None else [self.doc_ids[at] for at in best]
 
     def _best(self, order: Order) -> list[int] | None:
-        """Positions, best first; None where the lines stand in that order already."""
+        """Return the positions, best first; None if they are in order."""
         if order == "rank":
             return sorted(range(len(self.ranks)), key=self.ranks.__getitem__)
         single = array("f", self.scores)
-        if all(map(gt, single, islice(single, 1, None))):  # as nearly every file has it: no sorting needed
+        if all(map(gt, single, islice(single, 1, None))):  # sorted, as in nearly every file
             return None
         by_score = sorted(zip(single, self.doc_ids, range(len(single)), strict=True), reverse=True)
         return [at for _, _, at in by_score]
 
 
 def query_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHits]:
-    """A run by runs of consecutive lines of one query, in file order; blank lines are passed over.
+    """Yield the consecutive lines of each query of a run, in file order. Columns after the sixth are ignored.
 
-    Columns after the sixth are reserved, as in trec_eval, and not read. Raises RecordError (file:line) for a line
-    that is no hit, a score that is not finite, or a document given twice to a query, unless `intake` forgives it.
+    Raises RecordError (file:line) for an invalid line, a score that is not finite, or a document that is repeated for
+    a query, unless `intake` skips it.
     """
     intake = intake or Intake()
     current: QueryHits | None = None
@@ -98,17 +98,14 @@ def query_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHi
 
 
 def read_run(source: str, *, intake: Intake | None = None) -> Iterator[Hit]:
-    """Hits of a run, in file order. Faults as in `query_hits`."""
+    """Yield the hits of a run in file order. Raises RecordError as `query_hits` does."""
     for hits in query_hits(source, intake=intake):
         for doc_id, rank, score, tag in zip(hits.doc_ids, hits.ranks, hits.scores, hits.tags, strict=True):
             yield Hit(hits.query_id, doc_id, rank, score, tag)
 
 
 def grouped_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHits]:
-    """The lines of each query, in file order, one query in memory at a time.
-
-    Raises RecordError where a query comes back after another one: the lines of a query must stand together.
-    """
+    """Yield the lines of each query, in file order. Raises RecordError if the lines of a query are not consecutive."""
     seen: set[str] = set()
     for hits in query_hits(source, intake=intake):
         if hits.query_id in seen:
@@ -119,13 +116,13 @@ def grouped_hits(source: str, *, intake: Intake | None = None) -> Iterator[Query
 
 
 def run_rankings(source: str, *, intake: Intake | None = None, order: Order = "score") -> Iterator[tuple[str, Ranking]]:
-    """(query id, ranking) in file order, one query in memory at a time. Faults as in `grouped_hits`."""
+    """Yield (query id, ranking) in file order. Raises RecordError as `grouped_hits` does."""
     for hits in grouped_hits(source, intake=intake):
         yield hits.query_id, hits.ranking(order)
 
 
 def load_hits(source: str, *, intake: Intake | None = None, only: Container[str] | None = None) -> dict[str, QueryHits]:
-    """The lines of a run by query, whatever their order in the file; of the queries in `only`, where it is given."""
+    """Return the lines of a run by query, in any order; `only` selects queries."""
     intake = intake or Intake()
     found: dict[str, QueryHits] = {}
     scattered: set[str] = set()
@@ -143,10 +140,10 @@ def load_hits(source: str, *, intake: Intake | None = None, only: Container[str]
 
 
 def load_run(source: str, *, intake: Intake | None = None, order: Order = "score") -> dict[str, Ranking]:
-    """Rankings by query, best first (ties by descending id, or `order="rank"`); lines may stand in any order."""
+    """Return rankings by query, as `QueryHits.ranking` does; the lines may be in any order."""
     hits = load_hits(source, intake=intake)
     collecting = gc.isenabled()
-    gc.disable()  # millions of pairs that cannot form a cycle: searching them for one takes longer than making them
+    gc.disable()  # searching millions of pairs for cycles takes longer than making them
     try:
         return {query_id: hits.pop(query_id).ranking(order) for query_id in list(hits)}
     finally:
@@ -161,13 +158,13 @@ def _pieces(source: str, intake: Intake) -> Iterator[QueryHits]:
 
 
 def _split(block: list[tuple[int, bytes]]) -> list[QueryHits] | None:
-    """The hits of many lines split in one call; None where any line is not plain, for the careful reader to judge."""
+    """Split many lines in one call; return None if any needs `_split_carefully`."""
     try:
         text = b"\n".join([line for _, line in block]).decode()
     except UnicodeDecodeError:
         return None
     tokens = text.split()
-    # A line too short makes up for one too long only if the second column then differs somewhere.
+    # If a short line made up for a long one, the second column would differ.
     if len(tokens) != 6 * len(block) or "\0" in text or len(set(tokens[1::6])) != 1:
         return None
     try:
@@ -196,7 +193,7 @@ def _split_carefully(block: Iterable[tuple[int, bytes]], source: str, intake: In
         try:
             query_id, doc_id, rank, score, tag = _hit(line)
         except ValueError as error:
-            intake.forgive(RecordError(f"{name_of(source)}:{number}", _told(error, line, number, "a TREC run")))
+            intake.forgive(RecordError(f"{name_of(source)}:{number}", _describe(error, line, number, "a TREC run")))
             continue
         yield QueryHits(query_id, [doc_id], [score], [rank], [tag], [number])
 
@@ -220,7 +217,7 @@ def _columns(line: bytes) -> list[str]:
 
 def _whole(text: str, what: str) -> int:
     try:
-        if "_" in text:  # Python's own way of writing numbers, nobody else's
+        if "_" in text:  # valid in Python only
             raise ValueError
         number = int(text)
     except ValueError:
@@ -258,16 +255,16 @@ def _without_duplicates(hits: QueryHits, source: str, intake: Intake) -> QueryHi
 
 
 def run_lines(query_id: str, ranking: Iterable[tuple[str, float]], tag: str = "drtk") -> Iterator[bytes]:
-    """Lines of a run for one query: ranks from 1, scores as the shortest text that reads back as the same number."""
+    """Yield the lines of a run for one query, with ranks from 1 and scores that read back as the same numbers."""
     for rank, (doc_id, score) in enumerate(ranking, start=1):
         yield f"{query_id} Q0 {doc_id} {rank} {float(score)!r} {tag}\n".encode()
 
 
 def load_qrels(source: str, *, intake: Intake | None = None) -> Judgements:
-    """Grades by query and document, from BEIR TSV (with or without its header) or TREC qrels, told apart by content.
+    """Return grades by query and document, of BEIR TSV (with or without header) or TREC qrels; '#' begins a comment.
 
-    Lines beginning with '#' are comments. Raises RecordError (file:line) for wrong columns, a grade that is not a
-    whole number, or a pair judged twice, unless `intake` forgives it.
+    Raises RecordError (file:line) for wrong columns, a grade that is not an integer, or a repeated pair, unless
+    `intake` skips it.
     """
     intake = intake or Intake()
     judgements: Judgements = {}
@@ -282,7 +279,7 @@ def load_qrels(source: str, *, intake: Intake | None = None) -> Judgements:
 
 
 def read_qrels(source: str, *, intake: Intake | None = None) -> Iterator[tuple[int, Qrel]]:
-    """(line number, judgement) in file order, in the formats of `load_qrels`; a pair judged twice is not noticed."""
+    """Yield (line number, judgement) in file order. Repeated pairs are not detected."""
     intake = intake or Intake()
     beir: bool | None = None
     for number, line in intake.lines(source):
@@ -296,13 +293,13 @@ def read_qrels(source: str, *, intake: Intake | None = None) -> Iterator[tuple[i
                     continue
             qrel = _judgement(columns, 3 if beir else 4)
         except ValueError as error:
-            intake.forgive(RecordError(f"{name_of(source)}:{number}", _told(error, line, number, "judgements")))
+            intake.forgive(RecordError(f"{name_of(source)}:{number}", _describe(error, line, number, "judgements")))
             continue
         yield number, qrel
 
 
-def _told(error: ValueError, line: bytes, number: int, expected: str) -> str:
-    """What is wrong with a line; a file of another kind, which its first line tells, is called that."""
+def _describe(error: ValueError, line: bytes, number: int, expected: str) -> str:
+    """Return the problem of a line; if the first line is of another kind of file, say so."""
     if line.lstrip().startswith((b"{", b"[")):
         return f"looks like JSON; expected {expected}"
     kind = kind_of(line) if number == 1 else None

@@ -1,4 +1,4 @@
-"""Tab-separated corpora and queries: MS MARCO (no quoting) and DPR (quoted as Python's csv does)."""
+"""Read tab-separated corpora and queries: MS MARCO (no quoting) and DPR (quoted as by Python's csv)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Line = tuple[int, bytes]
 Placed = tuple[int, Row | ValueError]
 Shape = Callable[[list[str]], Row]
 DPR_HEADER = ["id", "text", "title"]
-LONGEST_FIELD = 1_000  # lines a quoted field may go over, so that a quote never closed does not swallow the file
+LONGEST_FIELD = 1_000  # lines of a quoted field; limits the effect of a quote that is not closed
 
 
 def passage_lines(lines: Iterator[Line]) -> Iterator[Placed]:
-    """Rows of a corpus whose first line says what it is: DPR (by header or three columns), MS MARCO passages or documents."""
+    """Yield the rows of a corpus; its first line tells the format: DPR, MS MARCO passages or documents."""
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
     if [column.strip() for column in columns] == DPR_HEADER:
@@ -29,7 +29,7 @@ def passage_lines(lines: Iterator[Line]) -> Iterator[Placed]:
 
 
 def query_lines(lines: Iterator[Line]) -> Iterator[Placed]:
-    """Rows of a query file whose first line says what it is: `id<TAB>text`, or DPR's `question<TAB>['answer', …]`."""
+    """Yield the rows of a query file: `id<TAB>text`, or DPR's `question<TAB>['answer', …]`."""
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
     is_qa = len(columns) == 2 and _unquoted(columns[1].strip()).startswith("[")
@@ -93,14 +93,14 @@ def _question(columns: list[str]) -> Row:
 
 
 def _unquoted(field: str) -> str:
-    """A field as Python's csv module reads it: quotes around it go, doubled quotes become single."""
+    """Return a field without its quotes, as csv reads it."""
     if len(field) >= 2 and field[0] == field[-1] == '"':
         return field[1:-1].replace('""', '"')
     return field
 
 
 def _quoted_rows(lines: Iterator[Line]) -> Iterator[Placed]:
-    """Rows of DPR's TSV; a quoted field may hold tabs and go over several lines, its row is placed at the first."""
+    """Yield the rows of DPR's TSV. A quoted field may have tabs and several lines; its line number is the first."""
     waiting: deque[Line] = deque()
     while (first := waiting.popleft() if waiting else next(lines, None)) is not None:
         number, line = first
@@ -109,7 +109,7 @@ def _quoted_rows(lines: Iterator[Line]) -> Iterator[Placed]:
         columns = split_quoted(line)
         if columns is None:
             columns, more = _continued(line, waiting, lines)
-            if len(columns) != 3:  # a quote that should not be there; the lines after it may be good
+            if len(columns) != 3:  # a wrong quote; the lines after it may be valid
                 waiting.extendleft(reversed(more))
                 yield number, ValueError("a quote opens a field and is not closed before the next tab or line end")
                 continue
@@ -122,7 +122,7 @@ def _quoted_rows(lines: Iterator[Line]) -> Iterator[Placed]:
 
 
 def _continued(line: bytes, waiting: deque[Line], lines: Iterator[Line]) -> tuple[list[bytes], list[Line]]:
-    """The fields of a line whose last one goes on, and the lines it goes on over; no fields where it does not end."""
+    """Return the fields of a line that continues, and the lines of the continuation; no fields if it does not end."""
     more: list[Line] = []
     while len(more) < LONGEST_FIELD:
         following = waiting.popleft() if waiting else next(lines, None)
@@ -137,10 +137,9 @@ def _continued(line: bytes, waiting: deque[Line], lines: Iterator[Line]) -> tupl
 
 
 def split_quoted(line: bytes, *, strict: bool = False) -> list[bytes] | None:
-    """Fields of a line quoted as Python's csv does; None where a quoted field is not closed on it.
+    """Return the fields of a line that is quoted as by Python's csv; None if a quoted field is not closed.
 
-    A quote within a field that does not begin with one is an ordinary character. What follows a closing quote within
-    its field belongs to it, as csv has it; with `strict` there are then no fields at all.
+    Characters after a closing quote belong to the field, as in csv; with `strict`, there are then no fields.
     """
     if b'\t"' not in line and line[:1] != b'"':
         return line.split(b"\t")
@@ -166,14 +165,14 @@ def split_quoted(line: bytes, *, strict: bool = False) -> list[bytes] | None:
 
 
 def quoted(field: str) -> str:
-    """A field as Python's csv writes it: quoted only where it holds a tab, a quote or a line end."""
+    """Return a field as csv writes it, quoted if it has a tab, a quote or a line end."""
     if any(mark in field for mark in '\t"\n\r'):
         return '"' + field.replace('"', '""') + '"'
     return field
 
 
 def flat(text: str) -> str:
-    """A text fit for a file without quoting: tabs, line ends and NULs become spaces."""
+    """Return a text with spaces for tabs, line ends and NULs."""
     return text.translate(_TO_SPACE)
 
 

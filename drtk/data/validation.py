@@ -2,49 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from drtk.data import formats, sniff
 from drtk.data.config import ValidationSettings
-from drtk.data.findings import Findings, Grouping, Inspection, digest, note_leaks, note_repeated
+from drtk.data.examples import FoundExample, is_example
+from drtk.data.findings import Findings, Grouping
 from drtk.data.jsonl import read_queries
 from drtk.data.rows import Row, expansion_from, parse_row, prediction_from
 from drtk.data.sniff import LOOKED_AT, is_surely_passage, kind_of_row
 from drtk.data.trec import Judgements, load_qrels
-from drtk.errors import RecordError, UsageError
-from drtk.records import Expansion, Hit, Prediction
+from drtk.errors import DrtkError, RecordError, UsageError
+from drtk.records import Expansion, Hit, Passage, Prediction, Query
 from drtk.runtime.inputs import Intake
 from drtk.runtime.manifest import find_damage, read_manifest
-from drtk.runtime.streams import is_stream, name_of
+from drtk.runtime.streams import STANDARD, is_stream, name_of
 
 if TYPE_CHECKING:
     from drtk.data.corpus_store import CorpusStore
 
-KNOWN = 1_000_000  # ids found in the corpus that are not looked up again
+KNOWN = 1_000_000  # ids known to be in the corpus, in memory
 
 
 def validate(source: str, settings: ValidationSettings) -> Findings:
-    """The findings about `source`, read as the settings say.
+    """Return the findings about a file of records.
 
-    Raises UsageError for a choice that cannot be meant, DrtkError where a file it is compared with cannot be read.
+    Raises UsageError for settings that do not fit, DrtkError if a file to compare with cannot be read.
     """
     intake = Inspection()
     kind = settings.kind or recognised(source, intake)
     if kind is None:
-        told = "what it holds is not to be told from its first records"
-        raise UsageError(f"--as is needed: one of {', '.join(_CHECKERS)}; {name_of(source)}: {told}")
-    against = Against(settings, kind)
+        raise UsageError(
+            f"--as is needed: one of {', '.join(_CHECKERS)}; {name_of(source)}: its first records do not tell its kind"
+        )
+    references = References(settings, kind)
     findings = intake.findings = Findings(name_of(source), kind, settings.show)
     try:
-        _CHECKERS[kind](source, intake, findings, against)
-    except RecordError as error:  # damage past which nothing can be read
+        _CHECKERS[kind](source, intake, findings, references)
+    except RecordError as error:  # damaged so that the rest cannot be read
         intake.forgive(RecordError(error.place, f"{error.problem}; nothing after it was read"))
     if settings.leak is not None:
-        note_leaks(source, settings.leak, kind, findings, against.queries or {})
+        note_leaks(source, settings.leak, kind, findings, references.queries or {})
     return findings
 
 
@@ -69,8 +73,24 @@ def validate_folder(folder: str, settings: ValidationSettings) -> Findings:
     return findings
 
 
-class Against:
-    """The files a file is compared with."""
+@dataclass
+class Inspection(Intake):
+    """An intake that accepts any number of bad records and adds them to the findings."""
+
+    findings: Findings | None = None
+
+    def forgive(self, error: DrtkError) -> None:
+        """Add the error of a record to the findings; raise any other error."""
+        assert self.findings is not None
+        if not isinstance(error, RecordError):
+            raise error
+        line = error.place.rpartition(":")[2]
+        check = "duplicate" if "a second time" in error.problem else "unreadable"
+        self.findings.add(check, int(line) if line.isdecimal() else 0, error.problem)
+
+
+class References:
+    """The files with which a file is compared."""
 
     def __init__(self, settings: ValidationSettings, kind: str) -> None:
         for value, flag, kinds in (
@@ -95,12 +115,12 @@ class Against:
             self.corpus = CorpusStore.open(settings.corpus)
 
     def check_query(self, id: str, line: int, findings: Findings) -> None:
-        """Note a query that the queries lack."""
+        """Add a query that is not among the queries."""
         if self.queries is not None and id not in self.queries:
             findings.add("unknown-query", line, f"query '{id}' is not among the queries")
 
     def check_passages(self, ids: list[str], line: int, findings: Findings) -> None:
-        """Note passages that the corpus lacks."""
+        """Add passages that are not in the corpus."""
         if self.corpus is None:
             return
         wanted = [id for id in dict.fromkeys(ids) if id not in self._known]
@@ -113,9 +133,9 @@ class Against:
         self._known.update(id for id in wanted if id not in missing)
 
 
-def _passages(source: str, intake: Inspection, findings: Findings, _: Against) -> None:
+def _passages(source: str, intake: Inspection, findings: Findings, _: References) -> None:
     ids, texts = Grouping(), Grouping()
-    for line, passage in _good(formats.passages(source, intake), findings):
+    for line, passage in _count_valid(formats.passages(source, intake), findings):
         ids.add(passage.id, str(line))
         if passage.text.strip():
             texts.add(digest(f"{passage.title}\n{passage.text}"), str(line))
@@ -124,9 +144,9 @@ def _passages(source: str, intake: Inspection, findings: Findings, _: Against) -
     note_repeated(ids, texts, findings)
 
 
-def _queries(source: str, intake: Inspection, findings: Findings, against: Against) -> None:
+def _queries(source: str, intake: Inspection, findings: Findings, references: References) -> None:
     ids, texts = Grouping(), Grouping()
-    for line, query in _good(formats.queries(source, intake), findings):
+    for line, query in _count_valid(formats.queries(source, intake), findings):
         ids.add(query.id, str(line))
         if query.text.strip():
             texts.add(digest(query.text), str(line))
@@ -134,24 +154,24 @@ def _queries(source: str, intake: Inspection, findings: Findings, against: Again
             findings.add("empty-text", line, f"'{query.id}' has no text")
         if query.answers is not None and not query.answers:
             findings.add("no-answers", line, f"'{query.id}' has an empty list of answers")
-        if against.qrels is not None and query.id not in against.qrels:
+        if references.qrels is not None and query.id not in references.qrels:
             findings.add("not-judged", line, f"query '{query.id}' is not in the judgements")
     note_repeated(ids, texts, findings)
 
 
-def _qrels(source: str, intake: Inspection, findings: Findings, against: Against) -> None:
+def _qrels(source: str, intake: Inspection, findings: Findings, references: References) -> None:
     pairs = Grouping()
     first: dict[str, int] = {}
     relevant: set[str] = set()
-    for line, qrel in _good(formats.judgements(source, intake), findings):
+    for line, qrel in _count_valid(formats.judgements(source, intake), findings):
         pairs.add(f"{qrel.query_id} {qrel.doc_id}", f"{line} {qrel.grade}")
         first.setdefault(qrel.query_id, line)
         if qrel.grade > 0:
             relevant.add(qrel.query_id)
         elif qrel.grade < 0:
             findings.add("negative-grade", line, f"grade {qrel.grade} of '{qrel.doc_id}' for query '{qrel.query_id}'")
-        against.check_query(qrel.query_id, line, findings)
-        against.check_passages([qrel.doc_id], line, findings)
+        references.check_query(qrel.query_id, line, findings)
+        references.check_passages([qrel.doc_id], line, findings)
     for pair, places in pairs.repeated():
         before, grade = places[0].split()
         query_id, doc_id = pair.split()
@@ -165,29 +185,29 @@ def _qrels(source: str, intake: Inspection, findings: Findings, against: Against
             findings.add("no-relevant", line, f"query '{query_id}' has no document of a grade above 0")
 
 
-def _run(source: str, intake: Inspection, findings: Findings, against: Against) -> None:
+def _run(source: str, intake: Inspection, findings: Findings, references: References) -> None:
     seen: set[str] = set()
-    hits = _good(formats.hits(source, intake), findings)
+    hits = _count_valid(formats.hits(source, intake), findings)
     for query_id, block in groupby(hits, key=lambda item: item[1].query_id):
         ranked = list(block)
         line = ranked[0][0]
         if query_id in seen:
             findings.add("split-query", line, f"query '{query_id}' comes back; sort -s -k1,1 brings its lines together")
         else:
-            against.check_query(query_id, line, findings)
-            if against.qrels is not None and query_id not in against.qrels:
+            references.check_query(query_id, line, findings)
+            if references.qrels is not None and query_id not in references.qrels:
                 findings.add("not-judged", line, f"query '{query_id}' is not in the judgements")
         seen.add(query_id)
         _ranking(ranked, findings)
-        for line, hit in ranked if against.corpus is not None else ():
-            against.check_passages([hit.doc_id], line, findings)
-    for query_id in (against.queries or {}) if against.queries is not None else (against.qrels or {}):
+        for line, hit in ranked if references.corpus is not None else ():
+            references.check_passages([hit.doc_id], line, findings)
+    for query_id in (references.queries or {}) if references.queries is not None else (references.qrels or {}):
         if query_id not in seen:
             findings.add("no-hits", 0, f"query '{query_id}' has no hits")
 
 
 def _ranking(ranked: list[tuple[int, Hit]], findings: Findings) -> None:
-    """Note what is wrong with the order of one query's hits: ranks from line to line, scores from rank to rank."""
+    """Add problems of the order of one query's hits: of ranks by line, of scores by rank."""
     query_id, documents = ranked[0][1].query_id, set[str]()
     for line, hit in ranked:
         if hit.doc_id in documents:
@@ -207,9 +227,9 @@ def _ranking(ranked: list[tuple[int, Hit]], findings: Findings) -> None:
         findings.add("rank-gap", ranked[0][0], f"ranks of query '{query_id}' do not count 1, 2, 3, …")
 
 
-def _examples(source: str, intake: Inspection, findings: Findings, against: Against) -> None:
+def _examples(source: str, intake: Inspection, findings: Findings, references: References) -> None:
     queries = Grouping()
-    for line, found in _good(formats.examples(source, intake), findings):
+    for line, found in _count_valid(formats.examples(source, intake), findings):
         example = found.example
         queries.add(example.query_id, str(line))
         positives, negatives = set(example.positives), set(example.negatives)
@@ -224,13 +244,13 @@ def _examples(source: str, intake: Inspection, findings: Findings, against: Agai
             if not passage.text.strip():
                 findings.add("empty-text", line, f"passage '{passage.id}' has no text")
         if found.query is None:
-            against.check_query(example.query_id, line, findings)
+            references.check_query(example.query_id, line, findings)
         elif not found.query.text.strip():
             findings.add("empty-text", line, f"query '{example.query_id}' has no text")
         if not found.passages:
-            against.check_passages([*example.positives, *example.negatives], line, findings)
-        if against.qrels is not None:
-            grades = against.qrels.get(example.query_id, {})
+            references.check_passages([*example.positives, *example.negatives], line, findings)
+        if references.qrels is not None:
+            grades = references.qrels.get(example.query_id, {})
             if not grades:
                 findings.add("not-judged", line, f"query '{example.query_id}' is not in the judgements")
             for id in dict.fromkeys(example.negatives):
@@ -244,23 +264,13 @@ def _examples(source: str, intake: Inspection, findings: Findings, against: Agai
             findings.add("repeated-query", int(number), f"query '{query_id}' has an example in line {lines[0]} already")
 
 
-def _expansions(source: str, intake: Inspection, findings: Findings, against: Against) -> None:
-    found = formats.parsed(formats.json_rows(source, intake), expansion_from)
-    check_expansions(_good(found, findings), findings, against)
-
-
-def _predictions(source: str, intake: Inspection, findings: Findings, against: Against) -> None:
-    found = formats.parsed(formats.json_rows(source, intake), prediction_from)
-    check_predictions(_good(found, findings), findings, against)
-
-
 def _repeats(ids: tuple[str, ...]) -> list[str]:
     seen: set[str] = set()
     return [id for id in ids if id in seen or seen.add(id)]  # type: ignore[func-returns-value]
 
 
-def _good(found: formats.Found[formats.Record], findings: Findings) -> Iterator[tuple[int, formats.Record]]:
-    """The records among what was found, counted; faults go to the findings."""
+def _count_valid(found: formats.Found[formats.Record], findings: Findings) -> Iterator[tuple[int, formats.Record]]:
+    """Yield and count the valid records; add the others to the findings."""
     for line, record in found:
         if isinstance(record, ValueError):
             findings.add("unreadable", line, str(record))
@@ -269,18 +279,7 @@ def _good(found: formats.Found[formats.Record], findings: Findings) -> Iterator[
             yield line, record
 
 
-_CHECKERS: dict[str, Callable[[str, Inspection, Findings, Against], None]] = {
-    "passages": _passages,
-    "queries": _queries,
-    "qrels": _qrels,
-    "run": _run,
-    "examples": _examples,
-    "expansions": _expansions,
-    "predictions": _predictions,
-}
-
-
-_CALLED: dict[str | None, Literal["examples", "expansions", "predictions"]] = {
+_KINDS: dict[str | None, Literal["examples", "expansions", "predictions"]] = {
     sniff.EXAMPLES: "examples",
     sniff.EXPANSIONS: "expansions",
     sniff.PREDICTIONS: "predictions",
@@ -291,25 +290,23 @@ Recognised = Literal["run", "qrels", "examples", "expansions", "predictions", "p
 
 
 def recognised(source: str, intake: Intake) -> Recognised | None:
-    """What a file holds, judged by its first record; None where that is of no kind that can be told from all others.
+    """Return the kind of a file; None if its first records do not tell.
 
-    Runs and judgements are recognized by the columns of their first lines, passages by an early one that has a title.
+    Runs and judgements are recognized by the columns of their first lines, passages by a title in one of the first ten.
     """
     if (columns := sniff.columns_of(intake.peek(source))) is not None:
         return columns
-    rows = _first_of_stream(intake.peek(source)) if is_stream(source) else _first_of_file(source)
-    first = next(rows, None)
-    if first is None:
+    if is_stream(source):
+        rows = list(_first_of_stream(intake.peek(source)))
+    else:
+        first = islice(formats.json_rows(source, Intake()), LOOKED_AT)
+        rows = [row for _, row in first if isinstance(row, dict)]
+    if not rows:
         return None
-    if (called := _CALLED.get(kind_of_row(first))) is not None:
-        return called
-    early = [first, *rows]
-    alike = {kind_of_row(row) for row in early} <= {sniff.PASSAGES, sniff.EITHER}
-    return "passages" if alike and any(is_surely_passage(row) for row in early) else None
-
-
-def _first_of_file(source: str) -> Iterator[Row]:
-    return (row for _, row in islice(formats.json_rows(source, Intake()), LOOKED_AT) if isinstance(row, dict))
+    if (kind := _KINDS.get(kind_of_row(rows[0]))) is not None:
+        return kind
+    alike = {kind_of_row(row) for row in rows} <= {sniff.PASSAGES, sniff.EITHER}
+    return "passages" if alike and any(map(is_surely_passage, rows)) else None
 
 
 def _first_of_stream(beginning: bytes) -> Iterator[Row]:
@@ -321,8 +318,9 @@ def _first_of_stream(beginning: bytes) -> Iterator[Row]:
             yield parse_row(line)
 
 
-def check_expansions(found: Iterator[tuple[int, Expansion]], findings: Findings, against: Against) -> None:
-    """Note what the commands of `drtk rerank-queries` refuse or pass over, candidate by candidate."""
+def _expansions(source: str, intake: Inspection, findings: Findings, references: References) -> None:
+    found: Iterator[tuple[int, Expansion]]
+    found = _count_valid(formats.parsed(formats.json_rows(source, intake), expansion_from), findings)
     ids, texts, lists = Grouping(), Grouping(), Grouping()
     seen: set[str] = set()
     for query_id, block in groupby(found, key=lambda item: item[1].query_id):
@@ -330,7 +328,7 @@ def check_expansions(found: Iterator[tuple[int, Expansion]], findings: Findings,
         depths: dict[str, int] = {}
         for line, each in block:
             if query_id not in seen:
-                against.check_query(query_id, line, findings)
+                references.check_query(query_id, line, findings)
             seen.add(query_id)
             if each.kind not in begun:
                 lists.add(f"{query_id} {each.kind}", str(line))
@@ -346,16 +344,17 @@ def check_expansions(found: Iterator[tuple[int, Expansion]], findings: Findings,
         query_id, kind = key.split()
         for place in lines[1:]:
             findings.add("split-query", int(place), f"candidates of '{query_id}' for '{kind}' begin in line {lines[0]}")
-    _note_missing(seen, "no-candidates", "has no candidate", findings, against)
+    _note_missing(seen, "no-candidates", "has no candidate", findings, references)
 
 
-def check_predictions(found: Iterator[tuple[int, Prediction]], findings: Findings, against: Against) -> None:
-    """Note what `drtk eval --exact-match` refuses or passes over, prediction by prediction."""
+def _predictions(source: str, intake: Inspection, findings: Findings, references: References) -> None:
+    found: Iterator[tuple[int, Prediction]]
+    found = _count_valid(formats.parsed(formats.json_rows(source, intake), prediction_from), findings)
     places = Grouping()
     seen: set[str] = set()
     for line, each in found:
         if each.query_id not in seen:
-            against.check_query(each.query_id, line, findings)
+            references.check_query(each.query_id, line, findings)
         seen.add(each.query_id)
         places.add(each.query_id, f"{line} {'' if each.score is None else 'scored'}")
         if not each.answer.strip():
@@ -369,9 +368,83 @@ def check_predictions(found: Iterator[tuple[int, Prediction]], findings: Finding
             if not scored:
                 problem = f"question '{query_id}' has several predictions, and this one has no score"
                 findings.add("no-score", int(line_now), problem)
-    _note_missing(seen, "no-prediction", "has no prediction", findings, against)
+    _note_missing(seen, "no-prediction", "has no prediction", findings, references)
 
 
-def _note_missing(seen: Iterable[str], check: str, problem: str, findings: Findings, against: Against) -> None:
-    for query_id in (against.queries or {}).keys() - set(seen):
+def _note_missing(seen: Iterable[str], check: str, problem: str, findings: Findings, references: References) -> None:
+    for query_id in (references.queries or {}).keys() - set(seen):
         findings.add(check, 0, f"query '{query_id}' {problem}")
+
+
+def note_repeated(ids: Grouping, texts: Grouping, findings: Findings) -> None:
+    """Add repeated ids and repeated texts to the findings. The values of the groupings are line numbers."""
+    for id, lines in ids.repeated():
+        for line in lines[1:]:
+            findings.add("duplicate", int(line), f"id '{id}' is taken by line {lines[0]}")
+    for _, lines in texts.repeated():
+        for line in lines[1:]:
+            findings.add("same-text", int(line), f"is the same text as line {lines[0]}")
+
+
+def note_leaks(source: str, other: str, kind: str, findings: Findings, queries: Mapping[str, str]) -> None:
+    """Add the texts of `source` that `other` contains, too, to the findings.
+
+    Texts of passages are compared without titles; of training data, the texts of the queries.
+    queries: texts of queries that training data names by id
+    Raises UsageError for stdin, DrtkError if the text of a query is unknown.
+    """
+    if STANDARD in (source, other):
+        raise UsageError("`leak` cannot be used with stdin: name both files")
+    shared = Grouping()
+    for side, name in (("here", source), ("there", other)):
+        for line, id, text in _texts(name, kind, queries):
+            if text := " ".join(text.casefold().split()):
+                shared.add(digest(text), f"{side} {line} {id}")
+    what = "texts of passages, without titles," if kind == "passages" else "texts of queries"
+    findings.compared = f"{what} compared with those of {other}, case and white space aside"
+    for _, places in shared.repeated():
+        parts = [place.split() for place in places]
+        there = next((part for part in parts if part[0] == "there"), None)
+        for side, place, id in parts:
+            if there is not None and side == "here":
+                findings.add("leak", int(place), f"'{id}' has the text of '{there[2]}' ({other}:{there[1]})")
+
+
+def _texts(source: str, kind: str, queries: Mapping[str, str]) -> Iterator[tuple[int, str, str]]:
+    """Yield (line, id, text) of the valid records of a file; of training data, the queries."""
+    intake = Intake(skip_bad=2**62)
+    record: Passage | Query | FoundExample | ValueError
+    if kind == "passages":
+        for line, record in formats.passages(source, intake):
+            if isinstance(record, Passage):
+                yield line, record.id, record.text
+    elif not is_example(next((row for _, row in formats.json_rows(source, Intake()) if isinstance(row, dict)), {})):
+        for line, record in formats.queries(source, intake):
+            if isinstance(record, Query):
+                yield line, record.id, record.text
+    else:
+        for line, record in formats.examples(source, intake):
+            if isinstance(record, FoundExample):
+                id = record.example.query_id
+                text = record.query.text if record.query is not None else queries.get(id)
+                if text is None:
+                    raise DrtkError(
+                        f"{source}:{line}: only the id of query '{id}' is known: --queries FILE gives its text"
+                    )
+                yield line, id, text
+
+
+def digest(text: str) -> str:
+    """Return a key of fixed length for a text."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+_CHECKERS: dict[str, Callable[[str, Inspection, Findings, References], None]] = {
+    "passages": _passages,
+    "queries": _queries,
+    "qrels": _qrels,
+    "run": _run,
+    "examples": _examples,
+    "expansions": _expansions,
+    "predictions": _predictions,
+}

@@ -16,15 +16,16 @@ from drtk.records import Hit, Passage, Qrel, Query
 from drtk.registry import Registry
 
 Record = TypeVar("Record")
-Losses = dict[str, Any]  # what a format has no place for -> how many records lost it
+Losses = dict[str, Any]  # what a format cannot hold: number of records that lost it
 
 
 @dataclass(frozen=True, slots=True)
 class Format(Generic[Record]):
-    """How a file of records is made: what stands before, between and after them, and how each one reads.
+    """How records are written to a file.
 
-    write: (record, losses) -> its bytes; what is left out of a record is counted in `losses`.
-    needs: which texts a training example must come with ("query", "passages").
+    write: returns the bytes of a record; counts in `losses` what the format cannot hold
+    header, between, footer: bytes before, between and after the records
+    needs: the texts that a training example must have ("query", "passages")
     """
 
     write: Callable[[Record, Losses], bytes]
@@ -40,7 +41,7 @@ _TABLES = {
 }
 TABLES = tuple(_TABLES)
 
-# The first of each is drtk's own.
+# The first format of each kind is drtk's own.
 FORMATS: dict[str, Registry] = {
     "passages": Registry(
         "format of passages",
@@ -98,7 +99,7 @@ FORMATS: dict[str, Registry] = {
 
 
 def note(losses: Losses, what: str) -> None:
-    """Count a record that loses something."""
+    """Count a record that loses `what`."""
     losses[what] = losses.get(what, 0) + 1
 
 
@@ -106,15 +107,15 @@ def _line(row: Any) -> bytes:
     return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _plain(text: str, losses: Losses) -> str:
-    """A text for a file without quoting, its loss counted."""
-    fit = flat(text)
-    if fit != text:
+def _one_line(text: str, losses: Losses) -> str:
+    """Return a text for a file without quoting."""
+    line = flat(text)
+    if line != text:
         note(losses, "texts with tabs or line ends made spaces")
-    return fit
+    return line
 
 
-def _fields_left_out(passage: Passage, losses: Losses, *, but: tuple[str, ...] = ()) -> None:
+def _note_fields(passage: Passage, losses: Losses, *, but: tuple[str, ...] = ()) -> None:
     if passage.extra or any(name not in but for name in passage.metadata or ()):
         note(losses, "with other fields left out")
 
@@ -122,20 +123,19 @@ def _fields_left_out(passage: Passage, losses: Losses, *, but: tuple[str, ...] =
 def _msmarco(passage: Passage, losses: Losses) -> bytes:
     if passage.title:
         note(losses, "titles left out")
-    _fields_left_out(passage, losses)
-    return f"{passage.id}\t{_plain(passage.text, losses)}\n".encode()
+    _note_fields(passage, losses)
+    return f"{passage.id}\t{_one_line(passage.text, losses)}\n".encode()
 
 
 def _msmarco_docs(passage: Passage, losses: Losses) -> bytes:
-    url = str((passage.metadata or {}).get("url", ""))
-    _fields_left_out(passage, losses, but=("url",))
-    columns = (passage.id, flat(url), _plain(passage.title, losses), _plain(passage.text, losses))
-    return ("\t".join(columns) + "\n").encode()
+    url = flat(str((passage.metadata or {}).get("url", "")))
+    _note_fields(passage, losses, but=("url",))
+    return f"{passage.id}\t{url}\t{_one_line(passage.title, losses)}\t{_one_line(passage.text, losses)}\n".encode()
 
 
 def _dpr(passage: Passage, losses: Losses) -> bytes:
     text, title = passage.text, passage.title
-    _fields_left_out(passage, losses)
+    _note_fields(passage, losses)
     if "\0" in text or "\0" in title:
         note(losses, "texts with NUL characters made spaces")
         text, title = text.replace("\0", " "), title.replace("\0", " ")
@@ -150,7 +150,7 @@ def _tevatron(passage: Passage, _: Losses) -> bytes:
 def _pyserini(passage: Passage, _: Losses) -> bytes:
     row = passage_row(passage)
     title, text = row.pop("title"), row.pop("text")
-    # A text with line ends and no title would otherwise give its first line away as one.
+    # Without a title, the first line of a text with several lines would be read as its title.
     contents = f"{title}\n{text}" if title or "\n" in text else text
     return _line({"id": row.pop("_id"), "contents": contents, **row})
 
@@ -158,12 +158,12 @@ def _pyserini(passage: Passage, _: Losses) -> bytes:
 def _query_tsv(query: Query, losses: Losses) -> bytes:
     if query.answers is not None:
         note(losses, "lists of answers left out")
-    return f"{query.id}\t{_plain(query.text, losses)}\n".encode()
+    return f"{query.id}\t{_one_line(query.text, losses)}\n".encode()
 
 
 def _dpr_qa(query: Query, losses: Losses) -> bytes:
     note(losses, "ids left out")
-    return f"{quoted(_plain(query.text, losses))}\t{quoted(repr(list(query.answers or ())))}\n".encode()
+    return f"{quoted(_one_line(query.text, losses))}\t{quoted(repr(list(query.answers or ())))}\n".encode()
 
 
 def _nq_open(query: Query, losses: Losses) -> bytes:
@@ -176,21 +176,9 @@ def _tevatron_query(query: Query, _: Losses) -> bytes:
     return _line({"query_id": row.pop("_id"), "query": row.pop("text"), **row})
 
 
-def _run_trec(hit: Hit, _: Losses) -> bytes:
-    return f"{hit.query_id} Q0 {hit.doc_id} {hit.rank} {hit.score!r} {hit.tag}\n".encode()
-
-
 def _run_msmarco(hit: Hit, losses: Losses) -> bytes:
     note(losses, "scores left out")
     return f"{hit.query_id}\t{hit.doc_id}\t{hit.rank}\n".encode()
-
-
-def _qrels_beir(qrel: Qrel, _: Losses) -> bytes:
-    return f"{qrel.query_id}\t{qrel.doc_id}\t{qrel.grade}\n".encode()
-
-
-def _qrels_trec(qrel: Qrel, _: Losses) -> bytes:
-    return f"{qrel.query_id} 0 {qrel.doc_id} {qrel.grade}\n".encode()
 
 
 BEIR: Format[Any] = Format(lambda record, _: dump(record))
@@ -203,22 +191,26 @@ QUERY_TSV = Format(_query_tsv)
 DPR_QA = Format(_dpr_qa)
 NQ_OPEN = Format(_nq_open)
 TEVATRON_QUERY = Format(_tevatron_query)
-QRELS_BEIR = Format(_qrels_beir, header=b"query-id\tcorpus-id\tscore\n")
-QRELS_TREC = Format(_qrels_trec)
-RUN_TREC = Format(_run_trec)
+QRELS_BEIR: Format[Qrel] = Format(
+    lambda qrel, _: f"{qrel.query_id}\t{qrel.doc_id}\t{qrel.grade}\n".encode(),
+    header=b"query-id\tcorpus-id\tscore\n",
+)
+QRELS_TREC: Format[Qrel] = Format(lambda qrel, _: f"{qrel.query_id} 0 {qrel.doc_id} {qrel.grade}\n".encode())
+RUN_TREC: Format[Hit] = Format(
+    lambda hit, _: f"{hit.query_id} Q0 {hit.doc_id} {hit.rank} {hit.score!r} {hit.tag}\n".encode()
+)
 RUN_MSMARCO = Format(_run_msmarco)
 
 
 BOTH = ("query", "passages")
 
 
-def _example_line(row: Row) -> bytes:
-    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def _query(found: FoundExample) -> Query:
-    assert found.query is not None  # `needs` says so, and whoever calls has seen to it
-    return found.query
+def _query_fields(found: FoundExample) -> Row:
+    assert found.query is not None  # see Format.needs
+    row: Row = {"query_id": found.query.id, "query": found.query.text}
+    if found.query.answers is not None:
+        row["answers"] = list(found.query.answers)
+    return row
 
 
 def _scores(found: FoundExample, side: str) -> list[float]:
@@ -235,43 +227,36 @@ def _sides(found: FoundExample) -> tuple[list[Passage], list[Passage]]:
     return [texts[id] for id in example.positives], [texts[id] for id in example.negatives]
 
 
-def _drtk(found: FoundExample, _: Losses) -> bytes:
-    return dump(found.example)
-
-
 def _simlm(found: FoundExample, losses: Losses) -> bytes:
-    query, example = _query(found), found.example
+    example = found.example
     if example.sources:
         note(losses, "sources left out")
-    row: Row = {"query_id": query.id, "query": query.text}
-    if query.answers is not None:
-        row["answers"] = list(query.answers)
+    row = _query_fields(found)
     for side, ids in (("positives", example.positives), ("negatives", example.negatives)):
         row[side] = {"doc_id": list(ids), "score": _scores(found, side)}
-    return _example_line(row | example.extra)
+    return _line(row | example.extra)
 
 
 def _tevatron_example(found: FoundExample, losses: Losses) -> bytes:
-    query, example = _query(found), found.example
+    example = found.example
     if example.scores or example.sources:
         note(losses, "scores or sources left out")
-    row: Row = {"query_id": query.id, "query": query.text}
-    if query.answers is not None:
-        row["answers"] = list(query.answers)
+    row = _query_fields(found)
     for name, passages in zip(("positive_passages", "negative_passages"), _sides(found), strict=True):
         row[name] = [{"docid": passage.id, "title": passage.title, "text": passage.text} for passage in passages]
-    return _example_line(row | example.extra)
+    return _line(row | example.extra)
 
 
 def _dpr_json(found: FoundExample, losses: Losses) -> bytes:
-    query, example = _query(found), found.example
+    query, example = found.query, found.example
+    assert query is not None
     if example.scores:
         note(losses, "scores left out")
     positives, negatives = _sides(found)
     sources = _sources(found, "")
     hard = [passage for passage, source in zip(negatives, sources, strict=True) if source != DPR_OTHER]
     other = [passage for passage, source in zip(negatives, sources, strict=True) if source == DPR_OTHER]
-    # DPR itself ignores the id; with it, what is read back is the same example.
+    # DPR ignores the id; drtk reads back the same example with it.
     row: Row = {"query_id": query.id, "question": query.text, "answers": list(query.answers or ())}
     for name, passages in (("positive_ctxs", positives), ("negative_ctxs", other), ("hard_negative_ctxs", hard)):
         row[name] = [{"title": passage.title, "text": passage.text, "passage_id": passage.id} for passage in passages]
@@ -286,23 +271,24 @@ def _sbert(found: FoundExample, losses: Losses) -> bytes:
     for id, source in zip(example.negatives, _sources(found, "negatives"), strict=True):
         systems.setdefault(source, []).append(id)
     row: Row = {"qid": example.query_id, "pos": list(example.positives), "neg": systems}
-    return _example_line(row | example.extra)
+    return _line(row | example.extra)
 
 
 def _flag(found: FoundExample, losses: Losses) -> bytes:
-    query, example = _query(found), found.example
+    example = found.example
     if example.sources:
         note(losses, "sources left out")
-    row: Row = {"query_id": query.id, "query": query.text}
+    row = _query_fields(found)
+    row.pop("answers", None)
     for name, passages in zip(("pos", "neg"), _sides(found), strict=True):
         row[name] = [f"{passage.title} {passage.text}" if passage.title else passage.text for passage in passages]
     for name, side in (("pos_scores", "positives"), ("neg_scores", "negatives")):
         if _scores(found, side):
             row[name] = _scores(found, side)
-    return _example_line(row | example.extra)
+    return _line(row | example.extra)
 
 
-DRTK: Format[Any] = Format(_drtk)
+DRTK: Format[FoundExample] = Format(lambda found, _: dump(found.example))
 SIMLM = Format(_simlm, needs=("query",))
 TEVATRON_EXAMPLES = Format(_tevatron_example, needs=BOTH)
 DPR_JSON = Format(_dpr_json, header=b"[\n", between=b",\n", footer=b"\n]\n", needs=BOTH)

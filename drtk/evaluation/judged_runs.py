@@ -136,9 +136,9 @@ def _scored_by_blocks(
     run: NamedRun, evaluator: Evaluator, view: View, intake: Intake, retrieved_only: bool
 ) -> Evaluation:
     """Raises NotPlain where the run has to be read carefully, were it only to say what may be wrong with it."""
-    from drtk.data.run_blocks import NotPlain, Seen, judged_places
+    from drtk.data.run_blocks import NotPlain, QueryCounts, judged_places
 
-    seen, found, tag, deepest = Seen(), {}, "", 0
+    seen, found, tag, deepest = QueryCounts(), {}, "", 0
     for places in judged_places(run.source, evaluator.judgements, intake, seen):
         found[places.query_id] = _looked_at(places, evaluator.judgements[places.query_id], view)
         tag, deepest = tag or places.tag, max(deepest, places.length)

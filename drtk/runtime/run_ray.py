@@ -142,7 +142,7 @@ def _connect(address: str) -> Any:
                 include_dashboard=None if wanted else False,
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
-            where = "ray" if wanted is None else f"--ray-address {wanted}"
+            where = "ray" if wanted is None else f"`ray_address` {wanted}"
             raise DrtkError(f"{where}: {str(error).strip().splitlines()[0]}") from error
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
@@ -160,4 +160,4 @@ def _check_address(address: str) -> None:
         try:
             socket.create_connection((host, int(port)), timeout=10).close()
         except (OSError, OverflowError) as error:
-            raise DrtkError(f"--ray-address {address}: no cluster answers there: {error}") from error
+            raise DrtkError(f"`ray_address` {address}: no cluster answers there: {error}") from error

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from drtk.data.jsonl import dump
 from drtk.errors import UsageError
 from drtk.records import Passage
 from drtk.runtime.filter_job import Done, FilterJob
@@ -14,37 +15,37 @@ from drtk.runtime.manifest import folder_entry
 from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.workers import Workers, cores
-from drtk.text.chunking import MAX_TOKENS, MAX_WORDS, ChunkLines, check, needs_sentences
+from drtk.text.chunking import MAX_TOKENS, MAX_WORDS, Chunker, check, needs_sentences
 from drtk.text.config import ChunkSettings
 from drtk.text.sentences import PunktModel, installed_model, parse_model, save_model, train_model
 from drtk.text.tokenizers import load_tokenizer, portable
 
-WINDOW = 250  # documents between two places to go on from: they are larger than most records
-_BATCH = 200_000  # characters given to a worker at once
-_WORTH_WORKERS = 1_000_000  # characters; below, starting processes takes longer than the work
+WINDOW = 250  # documents per window; they are larger than most records
+_BATCH = 200_000  # characters per batch of a worker
+_WORTH_WORKERS = 1_000_000  # characters; starting processes for less takes longer than the work
 
 
 class ChunkWindows(BatchFunction):
-    """The passages of a window of documents, on `count` processes; they work on the next while this one is written.
+    """Chunk windows of documents in `count` processes, which work on the next window while this one is written.
 
-    Further arguments are those of `ChunkLines`.
+    arguments: those of `build_line_maker`
     """
 
     def __init__(self, count: int, *arguments: Any) -> None:
-        self._workers = Workers(ChunkLines, *arguments, count=count)
-        self.ahead = count > 1  # alone, this process would have both to do
+        self._workers = Workers(build_line_maker, *arguments, count=count)
+        self.ahead = count > 1  # a single process would have to do both
 
     def prepare(self, records: list[Passage]) -> Iterator[tuple[list[bytes], int]]:
-        """Results to come, batch by batch."""
+        """Start the work on a window; return its results, batch by batch."""
         return self._workers.map(list(_batches(records)))
 
     def __call__(self, prepared: Iterator[tuple[list[bytes], int]]) -> Done:
-        """The window's passages as JSON lines; counted as `empty`: documents without words."""
+        """Return the passages as JSON lines, and the number of documents without words."""
         lines: list[bytes] = []
         empty = 0
-        for some, without in prepared:
-            lines += some
-            empty += without
+        for batch_lines, batch_empty in prepared:
+            lines += batch_lines
+            empty += batch_empty
         return Done(lines, {"empty": empty})
 
     def close(self) -> None:
@@ -52,16 +53,38 @@ class ChunkWindows(BatchFunction):
         self._workers.close()
 
 
+def build_line_maker(
+    settings: ChunkSettings, cap: int, model: PunktModel | None, tokenizer: str | None, bare: bool
+) -> Callable[[Sequence[Passage]], tuple[list[bytes], int]]:
+    """Return a function that chunks documents and returns JSON lines and the number of documents without words.
+
+    bare: write ids, texts and metadata only
+    The other arguments are those of `Chunker`.
+    """
+    chunker = Chunker(settings, cap, model, tokenizer)
+
+    def make_lines(documents: Sequence[Passage]) -> tuple[list[bytes], int]:
+        chunked = chunker(documents)
+        passages = [passage for each in chunked for passage in each]
+        if bare:
+            lines = [dump({"_id": each.id, "text": each.text, "metadata": each.metadata}) for each in passages]
+        else:
+            lines = [dump(each) for each in passages]
+        return lines, sum(not each for each in chunked)
+
+    return make_lines
+
+
 def chunk_corpus(
     documents: Iterable[Passage], settings: ChunkSettings, job: FilterJob, *, running: RunnerSettings
 ) -> None:
-    """Write the passages of `documents` through `job`, in order; documents without words are counted as `empty`.
+    """Write the passages of `documents` through `job`, in order; count documents without words as `empty`.
 
-    Raises UsageError for settings that contradict each other, DrtkError for a model or tokenizer that is not there.
+    Raises UsageError for contradictory settings, DrtkError for a missing model or tokenizer.
     """
     check(settings)
     if running.runner != "local" and settings.workers:
-        raise UsageError("--workers are processes of --runner local; --ray-workers says how many Ray shall have")
+        raise UsageError("`workers` has no effect with Ray; `ray_workers` sets the number of its workers")
     stream = iter(documents)
     train = needs_sentences(settings) and settings.punkt_model is None
     megabytes = settings.punkt_mb if train else 0.0
@@ -69,7 +92,7 @@ def chunk_corpus(
     model = _sentence_model(settings, job, head) if needs_sentences(settings) else None
     cap, tokenizer = _cap(settings, job)
     count = settings.workers or (cores() if size >= _WORTH_WORKERS else 1)
-    job.counts["empty"] = 0  # told also where there is no document at all
+    job.counts["empty"] = 0  # also reported without documents
     run_filter(
         chain(head, stream),
         job,
@@ -88,7 +111,7 @@ def chunk_corpus(
 
 
 def _head(stream: Iterator[Passage], size: int) -> tuple[list[Passage], int]:
-    """The first documents, together at least `size` characters where there are so many; and how many there are."""
+    """Return the first documents with at least `size` characters in total, and their number of characters."""
     head: list[Passage] = []
     taken = 0
     for document in stream:
@@ -113,7 +136,7 @@ def _batches(window: Sequence[Passage]) -> Iterator[list[Passage]]:
 
 
 def _sentence_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) -> PunktModel:
-    """The model that was named, nltk's own, or one trained on the first megabytes of the input."""
+    """Return the named Punkt model, nltk's, or one trained on the first megabytes of the input."""
     if settings.punkt_model is not None:
         data = b"\n".join(line for _, line in job.intake.lines(settings.punkt_model))
         return parse_model(data, settings.punkt_model)
@@ -134,7 +157,7 @@ def _sentence_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]
 
 
 def _first_bytes(documents: Iterable[Passage], size: int) -> list[str]:
-    """Texts that begin within the first `size` bytes; the last is cut there."""
+    """Return the texts of the first `size` bytes; the last one is cut."""
     texts: list[str] = []
     for document in documents:
         if size <= 0:
@@ -146,7 +169,7 @@ def _first_bytes(documents: Iterable[Passage], size: int) -> list[str]:
 
 
 def _cap(settings: ChunkSettings, job: FilterJob) -> tuple[int, str | None]:
-    """The longest passage, and the tokenizer that counts it in word pieces (None: counted in words)."""
+    """Return the largest length of a passage, and the tokenizer for word pieces (None: the length is in words)."""
     if settings.tokenizer is None:
         return settings.max_words or MAX_WORDS, None
     tokenizer = load_tokenizer(settings.tokenizer)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from drtk.data.jsonl import dump
 from drtk.errors import UsageError
 from drtk.records import Passage
 from drtk.text.config import ChunkSettings
@@ -280,30 +279,3 @@ class Chunker:
             if self._settings.sentences:
                 metadata["sentences"] = [[begin - cut.begin, end - cut.begin] for begin, end in cut.sentences]
             yield Passage(f"{document.id}#{position}", text[cut.begin : cut.end], document.title, metadata, extra)
-
-
-class ChunkLines:
-    """Documents -> (JSON lines of their passages, how many of the documents had no words).
-
-    bare: ids, texts and metadata only. Further arguments are those of `Chunker`.
-    """
-
-    def __init__(
-        self,
-        settings: ChunkSettings,
-        cap: int,
-        model: PunktModel | None,
-        tokenizer: str | None,
-        bare: bool,  # positional: it travels to other processes in a tuple
-    ) -> None:
-        self._chunker, self._bare = Chunker(settings, cap, model, tokenizer), bare
-
-    def __call__(self, documents: Sequence[Passage]) -> tuple[list[bytes], int]:
-        chunked = self._chunker(documents)
-        lines = [self._line(passage) for passages in chunked for passage in passages]
-        return lines, sum(not passages for passages in chunked)
-
-    def _line(self, passage: Passage) -> bytes:
-        if self._bare:
-            return dump({"_id": passage.id, "text": passage.text, "metadata": passage.metadata})
-        return dump(passage)

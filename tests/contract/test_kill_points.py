@@ -10,22 +10,14 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
 
 from tests.contract.collection import Collection, documents
 from tests.contract.forkserver import Forkserver
+from tests.running import read_files
 
 SIGKILLED = 128 + 9
-VARYING = (
-    "started",
-    "seconds",
-    "command",
-    "corpus",
-    "manifest_digest",
-)  # entries of manifests that differ with time and folder
 REJECTED = re.compile(r"exists already; (--force|`force`) replaces it|holds an interrupted run; (--|`)")
 FINISHED = re.compile(r"\.part(\.new)?[./]meta\.json$")  # the manifest of a finished part
 RESUMABLE = re.compile(r"\.part(\.json|/meta\.json\.part)$")
@@ -65,20 +57,6 @@ KILLED = {
     ),
     "table": Killed("convert in --as passages --to parquet -o out", "--to beir", resumes=False),
 }
-
-
-def state(folder: Path) -> dict[str, Any]:
-    """Return the contents of a folder's files; of manifests, only entries that are the same in every run."""
-    return {str(item.relative_to(folder)): stable(item) for item in sorted(folder.rglob("*")) if item.is_file()}
-
-
-def stable(file: Path) -> Any:
-    if not file.name.endswith("meta.json"):
-        return file.read_bytes()
-    entries = {name: value for name, value in orjson.loads(file.read_bytes()).items() if name not in VARYING}
-    for written in entries.get("files", {}).values():
-        del written["mtime_ns"]
-    return entries
 
 
 @dataclass
@@ -132,10 +110,10 @@ def test_killed_at_every_call(
     run = Runs(arguments, forkserver, place)
     if over:
         assert Runs([*arguments, *call.other.split()], forkserver, place)(begin) == 0
-    old = state(begin)
+    old = read_files(begin)
     shutil.copytree(begin, place / "whole")
     assert run(place / "whole", "--force") == 0, run.told
-    whole = state(place / "whole")
+    whole = read_files(place / "whole")
     assert whole != old
     resume = ["--resume"] * call.resumes
     for number, folder in run.killed(begin, ["--force"] * over, every=call.every):
@@ -143,7 +121,7 @@ def test_killed_at_every_call(
             shutil.copytree(folder, place / "again")
             status = run(place / "again", *flags)
             where = f"killed before call {number}, then {flags}: {run.told}"
-            found = state(place / "again")
+            found = read_files(place / "again")
             if status == 1 and "--force" not in flags and REJECTED.search(run.told):
                 left = {name for name in found if ".part" in name}
                 assert {name: found[name] for name in found.keys() - left} in (whole, old), where

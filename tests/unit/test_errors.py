@@ -25,17 +25,6 @@ def test_each_fault_earns_its_exit_status(fault: DrtkError, status: int) -> None
     assert isinstance(fault, DrtkError)
 
 
-def test_a_record_error_begins_with_the_place() -> None:
-    error = RecordError("qrels.tsv:17", "expected 3 columns, found 2")
-    assert str(error) == "qrels.tsv:17: expected 3 columns, found 2"
-    assert (error.place, error.problem) == ("qrels.tsv:17", "expected 3 columns, found 2")
-
-
-def test_a_missing_dependency_says_how_to_install_it() -> None:
-    error = MissingDependency("faiss", "a flat index", "pip install faiss-cpu")
-    assert str(error) == "a flat index needs faiss, which is not installed; install it with: pip install faiss-cpu"
-
-
 @pytest.mark.parametrize(
     "error",
     [

@@ -25,7 +25,7 @@ VARIABLES = ("DRTK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JVM_PAT
 LINES = 4  # of what a JVM says; the report of a crash goes on and on
 _TRIAL = """
 from drtk.errors import DrtkError
-from drtk.retrieval.lucene_jvm import launch
+from drtk.indexing.lucene.jvm import launch
 try:
     launch()
 except (DrtkError, SystemError, OSError) as error:

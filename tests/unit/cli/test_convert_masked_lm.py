@@ -46,15 +46,6 @@ def test_transformers_reads_it_and_scores_as_the_encoder_with_its_head(
     assert manifest["inputs"][0]["path"] == str(encoder)
 
 
-def test_it_proposes_tokens_as_a_generator(encoder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from transformers import AutoTokenizer
-
-    from drtk.pretraining.token_generator import Generator
-
-    command(capfd, "convert", "--masked-lm", encoder, "-o", tmp_path / "lm")
-    assert Generator.from_folder(tmp_path / "lm", AutoTokenizer.from_pretrained(encoder)).frozen
-
-
 def test_an_encoder_without_a_trained_head_is_refused_and_nothing_is_left(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

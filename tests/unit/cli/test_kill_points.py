@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 
 from drtk.cli.decorators import folder_maker, record_filter
@@ -24,8 +23,8 @@ from drtk.runtime import filter_job as filtering
 from drtk.runtime.filter_job import Done, FilterJob
 from drtk.runtime.folder_job import FolderJob
 from tests.contract.forkserver import die_at
+from tests.running import read_files
 
-TIMES = ("started", "seconds", "command", "manifest_digest")  # entries of manifests that differ between two runs
 REJECTED = re.compile("exists already; `force` replaces it|holds an interrupted run; `")
 
 
@@ -88,25 +87,11 @@ def is_killed_at(number: int, act: Callable[[], None]) -> bool:
     return status != 0
 
 
-def state(folder: Path) -> dict[str, Any]:
-    """Return the contents of a folder's files; of manifests, only entries that are the same in every run."""
-    return {str(item.relative_to(folder)): stable(item) for item in sorted(folder.rglob("*")) if item.is_file()}
-
-
-def stable(file: Path) -> Any:
-    if not file.name.endswith("meta.json"):
-        return file.read_bytes()
-    entries = {name: value for name, value in orjson.loads(file.read_bytes()).items() if name not in TIMES}
-    for written in entries.get("files", {}).values():
-        del written["mtime_ns"]
-    return entries
-
-
 @pytest.mark.parametrize("over", [False, True], ids=["new", "replacing"])
 @pytest.mark.parametrize(
     ("function", "every"),
-    [(copy, 0.0), (copy, 1000.0), (backwards, 0.0), (backwards, 1000.0), (shelve, 0.0), (index, 0.0)],
-    ids=["copy", "copy, one journal", "backwards", "backwards, one journal", "shelve", "index"],
+    [(copy, 0.0), (backwards, 1000.0), (shelve, 0.0), (index, 0.0)],
+    ids=["copy", "backwards, one journal", "shelve", "index"],
 )
 def test_a_kill_at_any_call_is_recovered_from(
     function: Any, every: float, over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -118,10 +103,10 @@ def test_a_kill_at_any_call_is_recovered_from(
     (begin / "in").write_bytes(b"a\nb\nc\n")
     if over:
         run(function, begin, times=2)
-    old = state(begin)
+    old = read_files(begin)
     shutil.copytree(begin, again)
     run(function, again, "force")
-    whole = state(again)
+    whole = read_files(again)
     shutil.rmtree(again)
     resume = [flag for flag in ("resume",) if flag in function.common_flags]
     number = 1
@@ -136,7 +121,7 @@ def test_a_kill_at_any_call_is_recovered_from(
                 run(function, again, *flags)
             except DrtkError as error:
                 rejected = str(error)
-            found = state(again)
+            found = read_files(again)
             if rejected:
                 assert "force" not in flags, f"{where}: {rejected}"
                 assert REJECTED.search(rejected), f"{where}: {rejected}"

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import pytest
 import typer
 
-from drtk.cli.decorators import command_name, folder_maker, plain_command, record_filter
-from drtk.cli.options import Folder, Output, Source, recorded, with_settings
+from drtk.cli.decorators import folder_maker, plain_command, record_filter
+from drtk.cli.options import Folder, Output, Source, with_settings
 from drtk.config import knob
 from drtk.errors import DrtkError, UsageError
 from drtk.runtime.filter_job import FilterJob
@@ -46,10 +46,6 @@ def walk(source: Source = "-", *, settings: Knobs) -> Any:
     return source, settings
 
 
-def test_every_knob_is_an_option_with_its_own_default() -> None:
-    assert call(walk, "-q") == ("-", Knobs())
-
-
 def test_options_of_every_type_reach_the_settings() -> None:
     arguments = [
         "in.jsonl",
@@ -79,18 +75,6 @@ def test_a_preset_stands_between_default_and_option(tmp_path: Path) -> None:
     assert settings == Knobs(depth=7, rate=0.1, sizes=(8,))
 
 
-def test_a_preset_for_another_command_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text('command = "run"\n')
-    with pytest.raises(UsageError, match="is for drtk run"):
-        call(walk, "--preset", str(file))
-
-
-def test_a_value_out_of_bounds_is_wrong_usage() -> None:
-    with pytest.raises(UsageError, match="--depth: must be at most 9, is 10"):
-        call(walk, "--depth", "10")
-
-
 def test_help_shows_the_defaults_and_the_common_options_last(capsys: pytest.CaptureFixture[str]) -> None:
     app_of(walk)(["--help"], standalone_mode=False)
     shown = " ".join(capsys.readouterr().out.split())
@@ -98,21 +82,6 @@ def test_help_shows_the_defaults_and_the_common_options_last(capsys: pytest.Capt
         assert expected in shown
     assert "Whether it is heard. [default" not in shown
     assert shown.index("--depth") < shown.index("--quiet")
-
-
-def test_a_name_is_the_functions_with_dashes() -> None:
-    def mine_negatives() -> None: ...
-    def eval_() -> None: ...
-
-    assert (command_name(mine_negatives), command_name(eval_)) == ("mine-negatives", "eval")
-
-
-def test_a_manifest_records_settings_as_plain_values() -> None:
-    found = recorded({"source": "-", "settings": Knobs(), "files": ("a",)})
-    assert found == {
-        "source": "-", "mode": "slow", "depth": 3, "rate": 0.5, "loud": False, "calm": True,
-        "sizes": [1, 2], "note": None, "files": ["a"],
-    }  # fmt: skip
 
 
 @with_settings(Knobs)

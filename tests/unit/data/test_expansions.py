@@ -9,7 +9,7 @@ import pytest
 
 from drtk.data.jsonl import dump, read_expansions
 from drtk.errors import RecordError
-from drtk.records import Expansion, Prediction
+from drtk.records import Expansion
 from drtk.runtime.inputs import Intake
 
 BARE = {"_id": "q7#answer#03", "query_id": "q7", "kind": "answer", "text": "the Nile"}
@@ -59,7 +59,3 @@ def test_what_is_no_expansion_is_told_with_its_line(tmp_path: Path, change: dict
         list(read_expansions(source))
     assert str(fault.value) == f"{source}:2: {told}"
     assert [each.id for each in read_expansions(source, intake=Intake(skip_bad=1))] == ["q7#answer#03"]
-
-
-def test_a_prediction_is_written_as_one_line() -> None:
-    assert dump(Prediction("q7", "the Nile", 0.5)) == b'{"query_id":"q7","answer":"the Nile","score":0.5}\n'

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from drtk.data.jsonl import read_passages, read_queries
-from drtk.errors import DrtkError, RecordError
+from drtk.errors import RecordError
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import Intake
 from tests.data import shared_data
@@ -155,20 +155,6 @@ def test_a_quote_that_is_never_closed_costs_its_own_line_alone(tmp_path: Path) -
     assert found[3].text == 'text "3" here'
 
 
-def test_an_empty_file_holds_nothing(tmp_path: Path) -> None:
-    assert passages(tmp_path, b"") == passages(tmp_path, b"\n\n") == passages(tmp_path, b"[]") == []
-
-
-def test_a_long_line_is_one_record(tmp_path: Path) -> None:
-    text = "lift " * 2_000_000  # 10 MB
-    assert passages(tmp_path, b'{"_id":"1","text":"' + text.encode() + b'"}\n') == [Passage("1", text)]
-
-
-def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DrtkError, match="is a folder; expected a file"):
-        list(read_passages(str(tmp_path)))
-
-
 @pytest.mark.parametrize(
     ("name", "count", "last"),
     [
@@ -184,18 +170,3 @@ def test_public_corpora_are_read_whole(name: str, count: int, last: str) -> None
     folder, _, file = name.partition("/")
     found = list(read_passages(str(shared_data(folder) / file)))
     assert (len(found), found[-1].id) == (count, last)  # counts from the README of the data
-
-
-@pytest.mark.parametrize(
-    ("name", "count", "with_answers"),
-    [
-        ("squad/queries.jsonl.gz", 98_169, 98_169),
-        ("openqa/nq_open_dev.jsonl", 3_610, 3_610),
-        ("openqa/webquestions_test.jsonl", 2_032, 2_032),
-        ("msmarco/topics.dl20.tsv", 200, 0),
-    ],
-)
-def test_public_questions_are_read_whole(name: str, count: int, with_answers: int) -> None:
-    folder, _, file = name.partition("/")
-    found = list(read_queries(str(shared_data(folder) / file)))
-    assert (len(found), sum(bool(query.answers) for query in found)) == (count, with_answers)

@@ -9,12 +9,11 @@ import orjson
 import pytest
 
 from drtk.data import formats
-from drtk.data.examples import FoundExample, found_example, query_id_of
+from drtk.data.examples import FoundExample
 from drtk.data.jsonl import read_examples, read_passages, read_queries
 from drtk.errors import DrtkError, RecordError
 from drtk.records import Example, Hit, Passage, Qrel, Query
 from drtk.runtime.inputs import Intake
-from tests.data import shared_data
 
 
 def found(folder: Path, *rows: Any) -> list[FoundExample]:
@@ -103,22 +102,6 @@ def test_an_example_is_read_from(tmp_path: Path, name: str, row: dict[str, Any],
         assert one.query is not None
         assert one.query.text == "who?"
     assert list(read_examples(str(tmp_path / "train.jsonl"))) == [expected]
-
-
-def test_a_query_is_told_from_its_row_as_from_its_example() -> None:
-    # sentence-transformers' qid comes before query_id where a row has both
-    rows: list[dict[str, Any]] = [
-        {"query_id": 7, "positives": ["p"], "negatives": []},
-        {"qid": 7, "pos": [1], "neg": {"bm25": [2]}},
-        {"qid": 7, "query_id": 8, "pos": [1], "neg": {"bm25": [2]}},
-        {"query_id": "7", "query": "what", "positive_document_ids": ["p"], "negative_document_ids": []},
-    ]
-    assert [query_id_of(row) for row in rows] == ["7"] * 4
-    assert [found_example(row).example.query_id for row in rows] == ["7"] * 4
-    named_by_text = {"question": "what", "positive_ctxs": [{"text": "t"}]}
-    assert query_id_of(named_by_text) == found_example(named_by_text).example.query_id
-    with pytest.raises(ValueError, match="'query_id' must be a string"):
-        query_id_of({"query_id": None, "positives": ["p"], "negatives": []})
 
 
 def test_texts_without_ids_get_ids_that_depend_on_the_text_alone(tmp_path: Path) -> None:
@@ -212,22 +195,3 @@ def test_an_id_that_comes_again_with_another_text_is_a_fault(tmp_path: Path) -> 
     )
     with pytest.raises(RecordError, match=r"train.jsonl:2: id 'a' comes again with another text \(first in line 1\)"):
         list(read_passages(str(tmp_path / "train.jsonl")))
-
-
-def test_examples_of_ids_are_no_corpus(tmp_path: Path) -> None:
-    found(tmp_path, {"qid": "1", "pos": ["a"], "neg": ["b"]})
-    with pytest.raises(RecordError, match="ids, not texts: it is no corpus"):
-        list(read_passages(str(tmp_path / "train.jsonl")))
-    with pytest.raises(RecordError, match="ids, not texts: it has no queries"):
-        list(read_queries(str(tmp_path / "train.jsonl")))
-
-
-def test_the_public_sample_of_hard_negatives_is_read_whole() -> None:
-    path = str(shared_data("triples") / "nq_hard_negatives_sample.jsonl")
-    examples = [record.example for _, record in formats.examples(path, Intake()) if isinstance(record, FoundExample)]
-    assert len(examples) == 10
-    assert {len(example.positives) for example in examples} == {1}
-    assert min(len(example.negatives) for example in examples) == 79
-    assert max(len(example.negatives) for example in examples) == 100
-    ids = {id for example in examples for id in (*example.positives, *example.negatives)}
-    assert ids == {passage.id for passage in read_passages(path)}

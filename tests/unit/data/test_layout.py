@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from drtk.data.beir import judgements_path, needed_part, part_of, split_to_choose_by, splits_of
+from drtk.data.beir import judgements_path, needed_part, part_of, split_to_choose_by
 from drtk.errors import DrtkError
-from drtk.evaluation.probes import RankingProbe
-from drtk.runtime.inputs import Intake
-from tests.unit.evaluation.test_probes import collection, encode, write
+from tests.unit.evaluation.test_probes import collection, write
 
 
 def pack(path: Path) -> None:
@@ -27,16 +25,6 @@ def test_a_compressed_file_is_the_files_name(tmp_path: Path) -> None:
     assert part_of(folder, "passages.jsonl") is None
     with pytest.raises(DrtkError, match=r"c: has no passages\.jsonl$"):
         needed_part(folder, "passages.jsonl")
-
-
-def test_a_compressed_collection_is_measured_as_it_was(tmp_path: Path) -> None:
-    folder = collection(tmp_path / "c")
-    before = RankingProbe(folder, split="dev", intake=Intake()).figures(encode, batch=2)
-    for name in ("corpus.jsonl", "queries.jsonl", "qrels/dev.tsv"):
-        pack(folder / name)
-    assert splits_of(folder) == ["dev"]
-    assert split_to_choose_by(folder) == "dev"
-    assert RankingProbe(folder, split="dev", intake=Intake()).figures(encode, batch=2) == before
 
 
 def test_the_only_split_is_taken_and_this_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

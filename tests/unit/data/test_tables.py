@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import orjson
@@ -12,7 +11,7 @@ from drtk.data.config import ConversionSettings
 from drtk.data.conversion import convert
 from drtk.data.jsonl import read_examples, read_passages, read_queries
 from drtk.data.tables import is_table
-from drtk.errors import DrtkError, MissingDependency, RecordError, UsageError
+from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Example, Passage
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import Intake
@@ -78,18 +77,6 @@ def test_a_bad_row_is_told_by_its_number(tmp_path: Path) -> None:
         list(read_passages(str(tmp_path / "a")))
 
 
-def test_bytes_in_a_column_are_refused(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"id": ["1"], "text": ["x"], "image": [b"\xff"]}), tmp_path / "a")
-    with pytest.raises(RecordError, match="a:1: holds a value of type bytes"):
-        list(read_passages(str(tmp_path / "a")))
-
-
-def test_a_damaged_file_is_told(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"PAR1 and nothing more")
-    with pytest.raises(DrtkError, match="a: not readable as Parquet"):
-        list(read_passages(str(tmp_path / "a")))
-
-
 def test_several_splits_must_be_told_apart(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     split = datasets.Dataset.from_list([{"_id": "1", "text": "x"}])
@@ -113,22 +100,3 @@ def test_a_table_needs_a_name_and_is_made_in_one_go(tmp_path: Path) -> None:
         convert([source["source"]], settings, FilterJob("convert", "corpus", "-", source))
     with pytest.raises(UsageError, match="`resume` does not apply"):
         convert([source["source"]], settings, FilterJob("convert", "corpus", str(tmp_path / "o"), source, resume=True))
-
-
-def test_without_the_data_extra_the_command_that_mends_it_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    (tmp_path / "a").write_bytes(b"PAR1")
-    with pytest.raises(MissingDependency, match=r"reading Parquet needs pyarrow.*pip install datasets pyarrow"):
-        list(read_passages(str(tmp_path / "a")))
-
-
-def test_a_two_line_error_of_pyarrow_is_reported_in_one_line(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"id": ["1"], "text": ["x"]}), tmp_path / "a")
-    data = bytearray((tmp_path / "a").read_bytes())
-    data[4] = 0  # the header of the first page
-    (tmp_path / "a").write_bytes(data)
-    with pytest.raises(DrtkError, match=r"a: not readable as Parquet: .+") as raised:
-        list(read_passages(str(tmp_path / "a")))
-    assert len(str(raised.value).splitlines()) == 1

@@ -260,8 +260,8 @@ def test_stale_scores_go_with_the_queries_they_were_for(
 KILLING = """
 import os, signal, sys
 from drtk.cli.main import app
-from drtk.enrichment import keeping
-from drtk.io import filtering
+from drtk.expansion import keep_queries as keeping
+from drtk.runtime import filter_job as filtering
 
 keeping._WINDOW = 10
 check = filtering.FilterJob.check

@@ -89,23 +89,6 @@ def test_interrupted_then_resumed_equals_uninterrupted(tmp_path: Path, suffix: s
     assert sorted(os.listdir(tmp_path)) == [output.name, f"{output.name}.meta.json"]
 
 
-def test_the_manifest_of_a_resumed_run_counts_everything(tmp_path: Path) -> None:
-    def counting(made: FilterJob, work: Callable[..., Iterable[bytes]]) -> Callable[..., Iterator[bytes]]:
-        def counted(window: list[dict[str, Any]]) -> Iterator[bytes]:
-            yield from work(window)
-            made.counts["worked"] = made.counts.get("worked", 0) + len(window)
-
-        return counted
-
-    first = job(tmp_path / "out")
-    with pytest.raises(Interrupted):
-        first.run(RECORDS, counting(first, stopping_at(25)))
-    second = job(tmp_path / "out", resume=True)
-    second.check()
-    second.run(RECORDS, counting(second, copied))
-    assert read_json(tmp_path / "out.meta.json")["counts"] == {"in": 35, "out": 70, "worked": 35}
-
-
 def test_the_seconds_of_all_stretches_of_a_run_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A clock of its own: every record takes 2 s. Killed within the third window, and again within the fourth.
     now = 100.0
@@ -138,25 +121,12 @@ def test_output_flushed_after_the_last_journal_entry_is_dropped(tmp_path: Path, 
     assert content(tmp_path / "out") == WHOLE
 
 
-def test_journals_that_a_kill_caught_before_their_renaming_are_taken_away(tmp_path: Path) -> None:
-    interrupted(tmp_path / "out")
-    (tmp_path / "out.part.json.4711.tmp").write_text('{"rec')
-    run(tmp_path / "out", resume=True)
-    assert content(tmp_path / "out") == WHOLE
-    assert sorted(os.listdir(tmp_path)) == ["out", "out.meta.json"]
-
-
 def test_a_part_shorter_than_its_journal_is_refused_and_force_begins_again(tmp_path: Path) -> None:
     interrupted(tmp_path / "out")
     os.truncate(tmp_path / "out.part", 3)
     with pytest.raises(MismatchError, match=r"out\.part: is shorter than its journal says; `force` begins again"):
         run(tmp_path / "out", resume=True)
     run(tmp_path / "out", resume=True, force=True)
-    assert content(tmp_path / "out") == WHOLE
-
-
-def test_resuming_without_anything_to_resume_begins(tmp_path: Path) -> None:
-    run(tmp_path / "out", resume=True)
     assert content(tmp_path / "out") == WHOLE
 
 
@@ -177,12 +147,6 @@ def test_resuming_with_other_settings_is_refused_and_force_begins_again(tmp_path
     assert content(tmp_path / "out") == WHOLE
 
 
-def test_forgiving_more_lines_is_no_other_setting(tmp_path: Path) -> None:
-    interrupted(tmp_path / "out", settings={"depth": 3, "skip_bad": 0})
-    run(tmp_path / "out", resume=True, settings={"depth": 3, "skip_bad": 5})
-    assert content(tmp_path / "out") == WHOLE
-
-
 def test_resuming_with_another_input_is_refused(tmp_path: Path) -> None:
     interrupted(tmp_path / "out")
     other = [*RECORDS[:5], {"_id": "changed"}, *RECORDS[6:]]
@@ -191,12 +155,6 @@ def test_resuming_with_another_input_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "out.part.json").exists()  # the first input may still be gone on with
     with pytest.raises(MismatchError, match="was begun with another input"):
         run(tmp_path / "out", resume=True, records=RECORDS[:15])  # ends before the place to go on from
-    run(tmp_path / "out", resume=True, records=RECORDS)
-    assert content(tmp_path / "out") == WHOLE
-
-
-def test_an_input_that_only_grew_is_gone_on_with(tmp_path: Path) -> None:
-    interrupted(tmp_path / "out", records=RECORDS[:30])
     run(tmp_path / "out", resume=True, records=RECORDS)
     assert content(tmp_path / "out") == WHOLE
 
@@ -267,20 +225,6 @@ def test_force_and_resume_go_on_with_an_unchanged_source_and_begin_again_with_a_
     assert content(tmp_path / "out") == WHOLE + 2 * b'{"_id":"more"}\n'
 
 
-def test_a_source_mended_beyond_the_place_to_go_on_from_is_the_same_input(tmp_path: Path) -> None:
-    source = tmp_path / "in"
-    lines = [orjson.dumps(record) + b"\n" for record in RECORDS]
-    source.write_bytes(b"".join([*lines[:25], b"torn\n", *lines[25:]]))
-    made = job(tmp_path / "out", settings={"paths": [str(source)]})
-    with pytest.raises(orjson.JSONDecodeError):
-        made.run(reading(made, source), copied)
-    source.write_bytes(b"".join(lines))
-    going_on = job(tmp_path / "out", settings={"paths": [str(source)]}, resume=True)
-    going_on.check()
-    going_on.run(reading(going_on, source), copied)
-    assert content(tmp_path / "out") == WHOLE
-
-
 def test_an_input_read_before_the_records_may_be_touched_but_not_changed(tmp_path: Path) -> None:
     judged = tmp_path / "qrels.tsv"
     judged.write_bytes(b"1\n")
@@ -299,20 +243,6 @@ def test_an_input_read_before_the_records_may_be_touched_but_not_changed(tmp_pat
     judged.write_bytes(b"2\n")
     with pytest.raises(MismatchError, match=r"other settings or files \(.*qrels\.tsv\)"):
         attempt(copied, resume=True)
-
-
-def test_the_same_records_from_a_renamed_source_are_the_same_input(tmp_path: Path) -> None:
-    interrupted(tmp_path / "out", settings={"source": "-"})
-    (tmp_path / "in").write_bytes(b"1")
-    run(tmp_path / "out", resume=True, settings={"source": str(tmp_path / "in")})
-    assert content(tmp_path / "out") == WHOLE
-
-
-def test_beginning_again_with_force_forgets_the_old_journal_at_once(tmp_path: Path) -> None:
-    # Otherwise a second interruption, before its first window, would leave the old journal beside a new part.
-    interrupted(tmp_path / "out")
-    interrupted(tmp_path / "out", at=0, force=True)
-    assert os.listdir(tmp_path) == []
 
 
 def test_a_crash_after_the_rename_leaves_a_journal_that_does_no_harm(tmp_path: Path) -> None:
@@ -364,14 +294,6 @@ def test_no_records_give_an_empty_output_with_a_manifest(tmp_path: Path, suffix:
     assert read_json(Path(f"{output}.meta.json"))["counts"] == {"in": 0, "out": 0}
 
 
-def test_a_manifest_says_when_the_work_began_and_how_large_the_output_is(tmp_path: Path) -> None:
-    run(tmp_path / "out")
-    manifest = read_json(tmp_path / "out.meta.json")
-    assert manifest["bytes"] == len(WHOLE)
-    assert (manifest["kind"], manifest["program"]) == ("corpus", "copy")
-    assert manifest["counts"] == {"in": 35, "out": 70}
-
-
 def test_a_stream_to_a_device_has_neither_part_nor_manifest_nor_anything_to_resume(tmp_path: Path) -> None:
     (tmp_path / "null").symlink_to("/dev/null")  # should this fail, the link is replaced and not the device
     run(tmp_path / "null")
@@ -387,28 +309,6 @@ def test_what_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> No
         job(tmp_path).check()
     with pytest.raises(DrtkError, match="there is no folder"):
         job(tmp_path / "none" / "out").check()
-
-
-def test_an_interruption_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr("drtk.runtime.filter_job.log", told.append)
-    interrupted(tmp_path / "out")
-    assert told == [f"{tmp_path / 'out'}.part: has the output of 20 records; `resume` continues from there"]
-    told.clear()
-    run(tmp_path / "out", resume=True)
-    assert told[0] == f"resuming {tmp_path / 'out'} after 20 records"
-
-
-def test_two_runs_at_once_do_not_spoil_each_other(tmp_path: Path) -> None:
-    def slowly() -> Iterator[dict[str, Any]]:
-        for number, record in enumerate(RECORDS):
-            if number == 25:  # while the first run is in its third window
-                with pytest.raises(DrtkError, match="another run is writing it"):
-                    run(tmp_path / "out", force=True)
-            yield record
-
-    run(tmp_path / "out", records=slowly())
-    assert content(tmp_path / "out") == WHOLE
 
 
 def test_a_second_pass_sees_all_lines_and_a_fault_in_it_costs_nothing_of_the_first(tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime import folder_job as folders
-from drtk.runtime import sharding as processes
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import folder_entry, is_done, read_manifest
+from drtk.runtime.manifest import is_done, read_manifest
 from tests.running import piped, torchrun
 
 
@@ -55,34 +54,6 @@ def test_a_finished_folder_says_what_it_is_and_what_it_holds(tmp_path: Path) -> 
     assert manifest["files"] == {}
     assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
     assert is_done(str(tmp_path / "out"), {"depth": 3}, program="index")
-
-
-def test_a_model_replaced_during_a_run_is_recorded_as_it_was_at_the_beginning(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_bytes(b"{}")
-    (model / "model.safetensors").write_bytes(b"old")
-    before = folder_entry(model)
-    made = job(tmp_path / "out", settings={"model": str(model)})
-    made.check()
-    (model / "model.safetensors").write_bytes(b"new")  # after it was loaded
-    (made.begin() / "0.bin").write_bytes(b"x")
-    made.finish()
-    assert [entry["digest"] for entry in read_manifest(tmp_path / "out")["inputs"]] == [before["digest"]]
-    assert not is_done(str(tmp_path / "out"), {"model": str(model)}, program="index")
-
-
-def test_a_folder_is_unfinished_until_the_end(tmp_path: Path) -> None:
-    leave_unfinished(tmp_path / "out")
-    with pytest.raises(MismatchError, match="unfinished"):
-        read_manifest(tmp_path / "out")
-    assert not is_done(str(tmp_path / "out"), {"depth": 3})
-
-
-def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    make(tmp_path / "out")
-    assert read_manifest(tmp_path / "out")["kind"] == "index"
 
 
 def test_a_finished_folder_is_replaced_only_with_force(tmp_path: Path) -> None:
@@ -188,14 +159,6 @@ def test_a_source_that_was_mended_is_the_commands_own_affair_unless_it_may_begin
         assert going_on.resuming is resuming
 
 
-def test_a_folder_drtk_did_not_make_is_never_touched(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_bytes(b"precious")
-    for given in ({}, {"force": True}, {"resume": True}, {"force": True, "resume": True}):
-        with pytest.raises(DrtkError, match="was not made by drtk; choose another folder"):
-            job(tmp_path, **given).check()
-    assert files(tmp_path) == ["thesis.tex"]
-
-
 @pytest.mark.parametrize("content", [b"{}", b"[]", b'{"kind": "index"}', b'{"settings": {}, "command": "make all"}'])
 @pytest.mark.parametrize("name", ["meta.json", "meta.json.part"])
 @pytest.mark.parametrize("folder", ["out", "out.part"])
@@ -217,26 +180,6 @@ def test_a_damaged_manifest_of_the_output_is_an_error_that_can_be_resolved(tmp_p
         damaged.write_bytes(b"{")
         with pytest.raises(DrtkError, match=rf"^{damaged}: not JSON: .*: remove the folder, or choose another$"):
             job(tmp_path / damaged.parent.stem, force=True).check()
-
-
-def test_a_file_put_into_a_finished_folder_by_hand_keeps_it_from_being_replaced(tmp_path: Path) -> None:
-    make(tmp_path / "out")
-    (tmp_path / "out" / "parts" / "notes.txt").write_bytes(b"precious")
-    with pytest.raises(DrtkError, match=r"holds 'parts/notes\.txt', which drtk did not make"):
-        make(tmp_path / "out", force=True)
-    assert "parts/notes.txt" in files(tmp_path / "out")
-
-
-def test_settings_that_are_words_name_no_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "drtk").mkdir()
-    settings = {"kind": "bm25", "tag": "drtk"}
-    for force in (False, True):  # as in drtk index passages.jsonl --type bm25 -o bm25
-        job = FolderJob("index", "index", "bm25", settings, force=force)
-        job.check()
-        job.begin()
-        job.finish()
-    assert read_json(tmp_path / "bm25" / "meta.json")["inputs"] == []
 
 
 def test_a_folder_is_not_replaced_by_what_is_made_from_it(tmp_path: Path) -> None:
@@ -268,21 +211,6 @@ def test_a_finished_folder_is_kept_until_the_new_one_is_finished(tmp_path: Path)
     assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
     made.finish()
     assert files(tmp_path) == ["out/meta.json", "out/new.bin"]
-
-
-def test_an_interrupted_replacement_is_resumed_without_force_if_the_old_folder_is_unchanged(tmp_path: Path) -> None:
-    make(tmp_path / "out")
-    leave_unfinished(tmp_path / "out", force=True)
-    with pytest.raises(DrtkError, match="exists already; `force` replaces it"):
-        job(tmp_path / "out").check()
-    going_on = job(tmp_path / "out", resume=True)
-    going_on.check()
-    going_on.release()
-    make(tmp_path / "other", names=("other.bin",))
-    (tmp_path / "out").rename(tmp_path / "away")
-    (tmp_path / "other").rename(tmp_path / "out")
-    with pytest.raises(DrtkError, match="exists already; `force` replaces it"):
-        job(tmp_path / "out", resume=True).check()
 
 
 def test_a_folder_that_was_being_cleared_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,41 +251,11 @@ def test_a_finished_folder_that_may_not_replace_the_old_one_is_kept_for_the_next
     assert files(tmp_path) == ["out/meta.json", "out/new.bin"]
 
 
-def test_a_users_folder_named_part_old_is_kept(tmp_path: Path) -> None:
-    make(tmp_path / "out")
-    (tmp_path / "out.part.old").mkdir()
-    (tmp_path / "out.part.old" / "thesis.tex").write_bytes(b"precious")
-    with pytest.raises(DrtkError, match=r"out\.part\.old: was not made by drtk; move it"):
-        make(tmp_path / "out", force=True)
-    assert (tmp_path / "out.part.old" / "thesis.tex").exists()
-
-
-def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
-    (tmp_path / "large").mkdir()
-    (tmp_path / "out").symlink_to(tmp_path / "large")
-    for _ in range(2):
-        make(tmp_path / "out", force=True)
-        assert (tmp_path / "out").is_symlink()
-        assert files(tmp_path / "large") == ["ids.txt", "meta.json", "parts/0.bin"]
-
-
 def test_the_current_folder_cannot_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in (".", tmp_path):
         with pytest.raises(DrtkError, match="is the current folder"):
             job(Path(name)).check()
-
-
-@pytest.mark.parametrize("left", [{"RANK": "1"}, {"WORLD_SIZE": "4"}, {"RANK": "1", "WORLD_SIZE": "4"}, {"RANK": "x"}])
-def test_a_stray_torchrun_variable_does_not_skip_checks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: dict[str, str]
-) -> None:
-    make(tmp_path / "out")
-    for name, value in left.items():
-        monkeypatch.setenv(name, value)
-    assert (processes.rank(), processes.world_size()) == (0, 1)
-    with pytest.raises(DrtkError, match="exists already; `force` replaces it"):
-        job(tmp_path / "out").check()
 
 
 def test_two_runs_do_not_write_one_folder(tmp_path: Path) -> None:
@@ -371,19 +269,6 @@ def test_two_runs_do_not_write_one_folder(tmp_path: Path) -> None:
     first.finish()
     second.begin()
     second.finish()
-
-
-def test_a_file_where_a_folder_is_expected_is_a_fault(tmp_path: Path) -> None:
-    (tmp_path / "out").write_bytes(b"")
-    with pytest.raises(DrtkError, match="is a file; expected a folder"):
-        job(tmp_path / "out", force=True).check()
-
-
-def test_a_folder_that_cannot_be_made_is_a_fault(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    made = job(tmp_path / "file" / "out")
-    with pytest.raises(DrtkError, match="Not a directory"):
-        made.begin()
 
 
 def test_of_several_processes_of_one_run_only_the_first_looks_after_the_folder(
@@ -401,18 +286,6 @@ def test_of_several_processes_of_one_run_only_the_first_looks_after_the_folder(
     assert files(tmp_path / "out.part") == ["meta.json.part"]
     first.finish()
     assert files(tmp_path / "out") == ["meta.json"]
-
-
-def test_the_time_a_run_began_survives_resuming_and_finishing(tmp_path: Path) -> None:
-    leave_unfinished(tmp_path / "out")
-    note = tmp_path / "out.part" / "meta.json.part"
-    began = read_json(note) | {"started": "2000-01-01T00:00:00+00:00"}
-    note.write_bytes(orjson.dumps(began))
-    made = job(tmp_path / "out", resume=True)
-    made.begin()
-    made.finish()
-    assert read_manifest(tmp_path / "out")["started"] == "2000-01-01T00:00:00+00:00"
-    assert files(tmp_path) == ["out/half.bin", "out/meta.json"]
 
 
 def test_the_seconds_of_all_stretches_of_a_folder_are_summed_up(

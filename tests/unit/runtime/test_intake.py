@@ -45,24 +45,6 @@ def test_an_input_left_before_its_end_is_noted_without_a_digest(tmp_path: Path) 
     assert [(entry["bytes"], entry["digest"]) for entry in intake.inputs] == [(8, None)]
 
 
-def test_an_input_read_twice_is_noted_once(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"one\n")
-    intake = Intake()
-    assert list(intake.lines(str(path))) == list(intake.lines(str(path)))
-    assert len(intake.inputs) == 1
-
-
-def test_inputs_are_noted_in_the_order_they_were_opened(tmp_path: Path) -> None:
-    for name in "ab":
-        (tmp_path / name).write_bytes(b"one\n")
-    intake = Intake()
-    first, second = intake.lines(str(tmp_path / "a")), intake.lines(str(tmp_path / "b"))
-    next(first), next(second), list(second), list(first)
-    assert [Path(entry["path"]).name for entry in intake.inputs] == ["a", "b"]
-    assert all(entry["digest"] for entry in intake.inputs)
-
-
 def test_the_digest_of_stdin_is_that_of_the_same_bytes_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,14 +54,6 @@ def test_the_digest_of_stdin_is_that_of_the_same_bytes_in_a_file(
     intake = Intake()
     assert len(list(intake.lines("-"))) == 100_000
     assert intake.inputs == [{"path": "-", "bytes": len(content), "digest": digest_file(tmp_path / "a")}]
-
-
-def test_stdin_cannot_be_two_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", Stdin(b"one\n"))
-    intake = Intake()
-    list(intake.lines("-"))
-    with pytest.raises(UsageError, match="stdin can be read only once"):
-        next(intake.lines("-"))
 
 
 def test_a_pipe_is_noted_as_stdin_is_and_cannot_be_two_inputs() -> None:
@@ -113,15 +87,6 @@ def test_a_closed_stdin_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
         next(Intake().lines("-"))
 
 
-def test_peeking_takes_nothing_away(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"one\ntwo\n")
-    intake = Intake()
-    assert intake.peek(str(path)).startswith(b"one\n")
-    assert [line for _, line in intake.lines(str(path))] == [b"one", b"two"]
-    assert intake.inputs[0]["digest"] == digest_file(path)
-
-
 def test_blocks_are_the_bytes_and_their_fault_has_a_line(tmp_path: Path) -> None:
     path = tmp_path / "a"
     whole = zstandard.ZstdCompressor().compress(b"one\n" * 100_000)
@@ -142,11 +107,6 @@ def test_as_many_bad_records_are_forgiven_as_allowed_and_no_more() -> None:
     with pytest.raises(RecordError, match="a:3: not JSON"):
         intake.forgive(RecordError("a:3", "not JSON"))
     assert intake.bad == 2
-
-
-def test_nothing_is_forgiven_unless_asked() -> None:
-    with pytest.raises(RecordError):
-        Intake().forgive(RecordError("a:1", "not JSON"))
 
 
 @pytest.mark.parametrize("packed", [False, True])

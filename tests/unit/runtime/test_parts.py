@@ -38,10 +38,6 @@ def test_parts_that_cannot_be_meant(text: str) -> None:
         parse_part(text)
 
 
-def test_a_part_as_it_is_written() -> None:
-    assert parse_part("2/4") == (2, 4)
-
-
 def copy(output: Path, count: int, *, torn: int | None = None, part: str = "2/3", **options: bool) -> FilterJob:
     """Writes the numbers below `count` that are of the part; reading fails at the number `torn`."""
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from drtk.runtime import progress
-from drtk.runtime.progress import Progress, detail, log, name_options, set_verbosity, track, warn
+from drtk.runtime.progress import Progress, detail, log, name_options, set_verbosity, warn
 
 
 class Terminal(io.StringIO):
@@ -58,23 +57,6 @@ def test_without_a_terminal_there_is_a_plain_line_every_thirty_seconds(
     ]
 
 
-def test_a_first_line_may_come_sooner_and_tell_more(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    set_verbosity(quiet=False, verbose=False)
-    with Progress("train-generator", total=20, unit="steps", first=10.0) as bar:
-        for step in range(1, 21):
-            now[0] = 4.0 * step
-            bar.note = f"loss {20 - step}"
-            bar.add()
-    # A step takes 4 s: the third ends after 10 s, the eleventh 32 s later, the nineteenth 32 s after that.
-    assert capfd.readouterr().err.splitlines() == [
-        f"drtk: train-generator: {step} of 20 steps, 4.0 s each, loss {20 - step}" for step in (3, 11, 19)
-    ]
-
-
 def test_a_terminal_gets_a_bar_and_messages_stand_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -87,15 +69,6 @@ def test_a_terminal_gets_a_bar_and_messages_stand_above_it(monkeypatch: pytest.M
     assert "drtk: a message\n" in shown.replace("\r", "\n")
 
 
-def test_quiet_has_no_bar_even_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    set_verbosity(quiet=True, verbose=False)
-    with Progress("chunk", total=10) as bar:
-        bar.add(3)
-    assert terminal.getvalue() == ""
-
-
 def test_a_closed_or_missing_stderr_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     set_verbosity(quiet=False, verbose=False)
     closed = io.StringIO()
@@ -106,26 +79,6 @@ def test_a_closed_or_missing_stderr_is_no_fault(monkeypatch: pytest.MonkeyPatch)
     with Progress("chunk") as bar:
         bar.add()
     assert bar.done == 1
-
-
-def test_track_passes_everything_on_and_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted: list[int] = []
-    monkeypatch.setattr(progress.Progress, "add", lambda self, count=1: counted.append(count))
-    assert list(track(iter("abc"), "letters")) == ["a", "b", "c"]
-    assert sum(counted) == 3
-
-
-def test_what_takes_seconds_is_told_in_seconds_each(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    set_verbosity(quiet=False, verbose=False)
-    with Progress("pretrain", total=10, unit="steps") as bar:
-        for second in (20.0, 40.0):
-            now[0] = second
-            bar.add()
-    assert capfd.readouterr().err == "drtk: pretrain: 2 of 10 steps, 20.0 s each\n"
 
 
 def test_fields_in_backquotes_are_printed_as_options() -> None:

@@ -59,12 +59,6 @@ def expected(count: int) -> str:
     return "".join(f"{number} {number * number}\n" for number in range(count))
 
 
-def test_lines_come_in_the_order_of_the_records(tmp_path: Path) -> None:
-    job = run(tmp_path / "x", 30)
-    assert (tmp_path / "x").read_text() == expected(30)
-    assert job.counts == {"even": 15}
-
-
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     with pytest.raises(RecordError):
         run(tmp_path / "x", 30, faulty=17)  # windows of 4: four of them are whole
@@ -100,11 +94,12 @@ def test_an_address_at_which_nothing_answers_is_told_at_once(tmp_path: Path, mon
         address = f"127.0.0.1:{held.getsockname()[1]}"
         running = RunnerSettings(runner="ray", ray_address=address)
         job = FilterJob("squares", "numbers", str(tmp_path / "x"), {})
-        with pytest.raises(DrtkError, match=rf"^--ray-address {address}: no cluster answers there: "):
+        with pytest.raises(DrtkError, match=rf"^`ray_address` {address}: no cluster answers there: "):
             run_filter(iter(range(3)), job, Squares, None, "", None, running=running)
     assert not (tmp_path / "x.part").exists()
 
 
+@pytest.mark.slow
 def test_on_ray_a_killed_worker_loses_and_doubles_nothing(tmp_path: Path, ray: object) -> None:
     job = run(tmp_path / "x", 120, runner="ray", deadly=61)
     assert (tmp_path / "marker").exists()  # it was killed, half-way

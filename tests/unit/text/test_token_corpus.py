@@ -474,8 +474,8 @@ def test_a_corpus_travels_to_another_process_as_the_name_of_its_folder(tmp_path,
 
 OPEN = """
 import pathlib, sys, time
-from drtk.io.progress import set_verbosity
-from drtk.text.token_corpus import TokenCorpus
+from drtk.runtime.progress import set_verbosity
+from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
 set_verbosity(quiet=False, verbose=False)
 plain = WordPieceTokenizer.encoded
@@ -555,7 +555,7 @@ def test_a_corpus_that_changes_while_it_is_read_is_not_kept(tmp_path, pieces, mo
 
 MEMORY = """
 import resource, sys
-from drtk.text.token_corpus import TokenCorpus
+from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
 tokenizer = WordPieceTokenizer(sys.argv[2])
 TokenCorpus.open(sys.argv[1], tokenizer, shortest=1)  # libraries and their buffers, by a corpus a tenth as long

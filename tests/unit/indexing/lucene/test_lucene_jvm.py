@@ -72,8 +72,8 @@ PIPELINE = """
 import sys
 from pathlib import Path
 from drtk.records import Passage
-from drtk.retrieval.lucene import LuceneIndex
-from drtk.settings.retrieval import BM25IndexSettings, BM25SearchSettings
+from drtk.indexing.lucene.index import LuceneIndex
+from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 folder = Path(sys.argv[1])
 LuceneIndex.build([Passage(id="p", text="word")], folder, BM25IndexSettings(term_vectors=True))
 index = LuceneIndex.open(folder, BM25SearchSettings(rm3=True))
@@ -126,7 +126,7 @@ def test_a_java_that_does_not_start_says_where_it_is() -> None:
 
 SLEEPER = """
 import sys
-from drtk.retrieval.lucene_jvm import in_background, java
+from drtk.indexing.lucene.jvm import in_background, java
 thread = java("java.lang.Thread")
 try:
     in_background(lambda: (print("ready", flush=True), thread.sleep(600_000)))
@@ -150,7 +150,7 @@ def test_ctrl_c_is_heard_while_java_works() -> None:
 
 WRITER = """
 import sys
-from drtk.retrieval.lucene_jvm import java
+from drtk.indexing.lucene.jvm import java
 java("java.lang.System")
 try:
     while True:

@@ -28,14 +28,6 @@ def test_a_file_shows_its_manifest_and_its_first_records(tmp_path):
     assert "_id         d2" not in page
 
 
-def test_a_file_without_manifest_shows_its_records_alone(tmp_path):
-    path = tmp_path / "qrels.tsv"
-    path.write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
-    assert describe(str(path), count=1) == "query-id\tcorpus-id\tscore\n"
-    with pytest.raises(DrtkError, match="has no manifest"):
-        manifest_json(str(path))
-
-
 def test_a_finished_folder_shows_its_facts_and_an_unfinished_one_says_so(tmp_path):
     job = FolderJob("encode", "embeddings", str(tmp_path / "v"))
     job.begin()

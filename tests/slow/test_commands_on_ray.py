@@ -1,0 +1,162 @@
+"""Commands with --runner ray, of which a worker is killed, write the same output as with --runner local."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drtk.data.embeddings import read_shards
+from drtk.data.jsonl import dump, read_examples
+from drtk.errors import RecordError
+from drtk.retrieval import encode as embeddings
+from drtk.retrieval.encode import Embedder, EncodeWindows
+from drtk.runtime.integrity import read_json
+from drtk.runtime.runners import BatchFunction
+from drtk.text import chunk_corpus
+from drtk.text.chunk_corpus import ChunkWindows
+from tests.contract.collection import documents
+from tests.running import command
+from tests.tiny import passages, tiny_crossencoder, tiny_model, tiny_writer, write_collection
+
+pytestmark = pytest.mark.slow
+RAY = ["--runner", "ray", "--ray-workers", "2", "-q"]
+
+
+class Deadly(BatchFunction):
+    """Another batch function; the process that is first to meet the record `victim` is killed over it."""
+
+    def __init__(self, build: type[BatchFunction], victim: str, marker: Path, *arguments: Any) -> None:
+        self._inner, self._victim, self._marker = build(*arguments), victim, marker
+
+    def prepare(self, records: list[Any]) -> Any:
+        if any(record.id == self._victim for record in records) and not self._marker.exists():
+            self._marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self._inner.prepare(records)
+
+    def __call__(self, prepared: Any) -> Any:
+        return self._inner(prepared)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which a test works; the cluster was begun in another."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_encode_on_ray_makes_each_shard_once_and_loads_no_weights_itself(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ray: object
+) -> None:
+    tiny_model(here / "model")
+    (here / "c.jsonl").write_bytes(b"".join(map(dump, passages(120))))
+    call = ["encode", "c.jsonl", "--model", "model", "--shard-size", "16"]
+    command(capfd, *call, "-o", "local", "-q")
+    monkeypatch.setattr(embeddings, "EncodeWindows", partial(Deadly, EncodeWindows, "d61", here / "killed"))
+    monkeypatch.setattr(Embedder, "load", lambda _: pytest.fail("the driver needs no weights"))
+    command(capfd, *call, "-o", "ray", *RAY)
+    assert (here / "killed").exists()
+    expected, found = read_shards("local"), read_shards("ray")
+    assert [shard.rows for shard in found] == [16] * 7 + [8]
+    for one, other in zip(expected, found, strict=True):
+        assert one.ids == other.ids
+        np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)  # this process may add up on several cores
+    manifests = [read_json(here / name / "meta.json") for name in ("local", "ray")]
+    for fact in ("settings", "encoder", "dimension", "shards", "counts", "encoding"):
+        assert manifests[0][fact] == manifests[1][fact]
+
+
+def test_a_chunk_begun_here_goes_on_on_ray_with_the_same_sentence_model(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ray: object
+) -> None:
+    monkeypatch.setattr(chunk_corpus, "WINDOW", 20)
+    whole = documents(300)
+    (here / "whole.jsonl").write_bytes(whole)
+    call = ["--max-words", "20", "--save-punkt", "punkt.json"]
+    command(capfd, "chunk", "whole.jsonl", "-o", "expected", *call, "-q")
+    lines = whole.splitlines(keepends=True)
+    (here / "c.jsonl").write_bytes(b"".join(lines[:130]) + b"torn\n")
+    call = ["chunk", "c.jsonl", "-o", "made", *call[:2], "--punkt-model", "punkt.json"]
+    with pytest.raises(RecordError, match=r"c\.jsonl:131"):
+        command(capfd, *call, "-q")
+    assert not (here / "made").exists()
+    (here / "c.jsonl").write_bytes(whole)
+    monkeypatch.setattr(chunk_corpus, "ChunkWindows", partial(Deadly, ChunkWindows, "d205", here / "killed"))
+    command(capfd, *call, "--resume", *RAY)
+    assert (here / "killed").exists()
+    assert (here / "made").read_bytes() == (here / "expected").read_bytes()
+    counts = [read_json(here / f"{name}.meta.json")["counts"] for name in ("expected", "made")]
+    assert counts[0] == counts[1]
+    assert counts[0]["in"] == 300
+
+
+def test_queries_written_on_ray_are_those_written_here(
+    here: Path, capfd: pytest.CaptureFixture[str], ray: object
+) -> None:
+    tiny_writer(here / "t5", "t5")
+    (here / "c.jsonl").write_bytes(b"".join(map(dump, passages(30))))
+    call = ["doc2query", "c.jsonl", "--model", "t5", "--n", "2", "--max-new-tokens", "6"]
+    assert command(capfd, *call, *RAY) == command(capfd, *call, "-q")
+
+
+READ = ("read", "{run}", "--corpus", "{corpus.jsonl}", "--queries", "{queries.jsonl}", "--model", "{t5}")
+WRITTEN = ("expand-queries", "{queries.jsonl}", "--model", "{t5}", "--kind", "answer", "--n", "4")
+TAKEN = ("expand-queries", "{queries.jsonl}", "--from-run", "{run}", "--corpus", "{corpus.jsonl}")
+CHOSEN = (
+    "rerank-queries",
+    "apply",
+    "{expansions.jsonl}",
+    "--queries",
+    "{queries.jsonl}",
+    "--model",
+    "{rd}",
+    "--top",
+    "4",
+)
+
+
+def test_rerank_and_score_on_ray_make_what_this_process_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], ray: object
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_collection(tmp_path, 60)
+    tiny_crossencoder(tmp_path / "model")
+    copies = (tmp_path / "queries.jsonl").read_text()
+    (tmp_path / "queries.jsonl").write_text(copies + copies.replace('"q', '"again'))
+    lines = [f"q{query} Q0 d{(query + at) % 60} {at + 1} {9 - at} t\n" for query in range(60) for at in range(5)]
+    (tmp_path / "run").write_text("".join(lines + [f"again{line[1:]}" for line in lines]))  # two windows of 64
+    call = [
+        "rerank",
+        "run",
+        "--corpus",
+        "corpus.jsonl",
+        "--queries",
+        "queries.jsonl",
+        "--model",
+        "model",
+        "--depth",
+        "4",
+    ]
+    command(capfd, *call, "-o", "local", "--vectors", "v", "-q")
+    command(capfd, *call, "-o", "ray", "--vectors", "w", *RAY)
+    mine, theirs = ([line.split() for line in (tmp_path / name).read_text().splitlines()] for name in ("local", "ray"))
+    assert [line[:4] for line in mine] == [line[:4] for line in theirs]
+    np.testing.assert_allclose([float(line[4]) for line in mine], [float(line[4]) for line in theirs], atol=5e-5)
+    for one, other in zip(read_shards("v"), read_shards("w"), strict=True):
+        assert one.ids == other.ids
+        np.testing.assert_allclose(one.vectors, other.vectors, atol=2e-3)  # stored as float16
+    call = ["score", "examples.jsonl", "--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--model", "model"]
+    command(capfd, *call, "-o", "local.jsonl", "-q")
+    command(capfd, *call, "-o", "ray.jsonl", *RAY)
+    for one, other in zip(read_examples("local.jsonl"), read_examples("ray.jsonl"), strict=True):
+        assert (one.query_id, one.positives, one.negatives) == (other.query_id, other.positives, other.negatives)
+        assert one.scores is not None
+        assert other.scores is not None
+        for side in ("positives", "negatives"):
+            assert one.scores[side] == pytest.approx(other.scores[side], abs=5e-5)
