@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from drtk.pretraining.network import Network
 
 LEGEND = (
-    "[MASK] hidden   {a→b} replaced   {a} hidden but left as it is   {+a} inserted   {-} something was deleted here"
+    "[MASK] hidden   {a→b} replaced   {a} hidden but left as it is   {+a} inserted   {-} something was taken out here"
 )
 _COLORS = {"hidden": "30;48;5;229", "replaced": "30;48;5;214", "left": "30;48;5;194", "edited": "30;48;5;153"}
 _TARGETS = {
