@@ -64,16 +64,6 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-Idle = NoEffect  # former name, until all packages use the new one
-
-
-def knob(
-    default: Any, help: str, *, idle: tuple[NoEffect, ...] = (), instead_of: str | None = None, **rest: Any
-) -> Any:
-    """Call `option` by its former name."""
-    return option(default, help, no_effect=idle, replaces=instead_of, **rest)
-
-
 def merge(
     settings: type[Settings],
     preset: Mapping[str, Any],
@@ -174,7 +164,7 @@ def plain_type(kind: Any) -> Any:
     return kind
 
 
-def default_of(item: Any) -> Any:
+def get_default(item: Any) -> Any:
     """Return the default of a dataclass field; None without one."""
     return None if item.default is MISSING else item.default
 

@@ -36,10 +36,10 @@ class Registry(Mapping[str, str]):
 
     def load(self, name: str) -> Any:
         """Return the attribute registered under `name`."""
-        return placed(self._entries[self.check(name)][0])
+        return load_attribute(self._entries[self.check(name)][0])
 
 
-def placed(place: str) -> Any:
+def load_attribute(place: str) -> Any:
     """Import and return "module:attribute"."""
     module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)

@@ -59,17 +59,16 @@ def compare(
         raise UsageError("--qrels and --answers: a passage is judged by one of them")
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.jsonl import read_queries
-    from drtk.evaluation.compare import compared, moves
-    from drtk.evaluation.compare_page import comparison_page
-    from drtk.evaluation.compare_text import comparison_lines
+    from drtk.evaluation.compare import compare_runs, find_changed_queries
+    from drtk.evaluation.compare_report import format_comparison
     from drtk.retrieval.snippets import matched_stems, snippet
     from drtk.runtime.pages import MARK
 
-    found = compared(runs, qrels, corpus, settings, job.intake, answers=answers)
+    comparison = compare_runs(runs, qrels, corpus, settings, job.intake, answers=answers)
     texts: dict[str, str] = {}
     if queries is not None:
-        wanted = set(found.queries)
-        texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}
+        compared = set(comparison.queries)
+        texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in compared}
     store = None if corpus is None else CorpusStore.open(corpus)
     before, after = MARK if settings.format == "html" else ("", "")
 
@@ -77,12 +76,11 @@ def compare(
         passage = None if store is None else store.get(id)
         if passage is None:
             return "", ""
-        marked = snippet(
-            passage.text, matched_stems(question), words=SNIPPET_WORDS, mark=lambda word: f"{before}{word}{after}"
+        stems = matched_stems(question)
+        return passage.title, snippet(
+            passage.text, stems, words=SNIPPET_WORDS, mark=lambda word: f"{before}{word}{after}"
         )
-        return passage.title, marked
 
-    moved = moves(found, texts=texts, show=show)
-    lines = comparison_page(found, moved) if settings.format == "html" else comparison_lines(found, moved)
+    lines = format_comparison(comparison, find_changed_queries(comparison, texts=texts, show=show))
     job.log_summary = False
     job.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from drtk.cli.options import command_name, recorded, reshape, signature_of
+from drtk.cli.options import command_name, record_arguments, set_signature, signature_of
 from drtk.config import check_integer
 from drtk.errors import DrtkError, OutputClosed, UsageError
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.inputs import Intake
-from drtk.runtime.manifest import check_keeps_inputs, outdated
+from drtk.runtime.manifest import check_keeps_inputs, find_changes
 from drtk.runtime.progress import log, set_verbosity
 from drtk.runtime.sharding import WHOLE, parse_part
 from drtk.runtime.streams import STANDARD, check_outputs
@@ -197,7 +197,7 @@ def _common(
         common = {flag: given.pop(flag) for flag in flags}
         if make is None:
             return _run(function, *args, **given)
-        settings = {key: value for key, value in recorded(given | common).items() if key not in _NOT_RECORDED}
+        settings = {key: value for key, value in record_arguments(given | common).items() if key not in _NOT_RECORDED}
         output = settings.pop("output")
         dry_run = given.get("dry_run", False)
         if not output and not dry_run:
@@ -211,7 +211,7 @@ def _common(
         if not dry_run:
             recovered = job.recover()
             if common["skip_done"] or (recovered and job.resume):
-                changed = outdated(output, job.settings, program=name)
+                changed = find_changes(output, job.settings, program=name)
                 if changed == []:
                     log(f"{name}: {output} is up to date")
                     return None
@@ -237,7 +237,7 @@ def _common(
         for flag in flags
     ]
     wrapper.shape, wrapper.common_flags, wrapper.writes = shape, flags, writes  # type: ignore[attr-defined]
-    return reshape(wrapper, [*parameters.values(), *extra])
+    return set_signature(wrapper, [*parameters.values(), *extra])
 
 
 def _run(function: Callable[..., Any], *args: Any, **given: Any) -> Any:

@@ -20,7 +20,7 @@ import typer
 from drtk import __version__
 from drtk.cli.decorators import plain_command
 from drtk.errors import DrtkError, MissingDependency, pip_install
-from drtk.runtime.workers import cores
+from drtk.runtime.workers import count_cores
 
 HUB_TIMEOUT = 4.0  # seconds
 
@@ -67,7 +67,7 @@ def _python() -> Iterator[Finding]:
     yield Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
     yield Finding("drtk", "ok", __version__)
     free = shutil.disk_usage(os.getcwd()).free / 2**30
-    yield Finding("machine", "ok", f"{platform.machine()}, {cores()} cores, {free:,.0f} GiB free on this disk")
+    yield Finding("machine", "ok", f"{platform.machine()}, {count_cores()} cores, {free:,.0f} GiB free on this disk")
 
 
 def _libraries() -> Iterator[Finding]:

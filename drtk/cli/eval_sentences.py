@@ -45,24 +45,24 @@ def eval_sentences(
     from collections.abc import Iterator
     from pathlib import Path
 
-    from drtk.data.runs import named_runs
+    from drtk.data.runs import parse_runs
     from drtk.errors import DrtkError
     from drtk.evaluation.sentence_data import find_tasks, vectors_from
     from drtk.evaluation.sentences import (
         Encode,
         Result,
         SentenceVectors,
+        evaluate_tasks,
+        format_pairs,
+        format_sentence_results,
         load_tasks,
-        pair_lines,
-        results,
-        sentence_lines,
     )
     from drtk.runtime.manifest import folder_entry
     from drtk.runtime.progress import log
     from drtk.runtime.streams import Output as Stream
     from drtk.runtime.streams import is_stream
 
-    named = named_runs(systems)
+    named = parse_runs(systems)
     if pairs_out is not None and Path(pairs_out).exists() and not job.force:
         raise DrtkError(f"{pairs_out}: exists already; --force replaces it")
     tasks = find_tasks(Path(data), settings.tasks.split(), split=settings.split)
@@ -78,15 +78,15 @@ def eval_sentences(
         job.intake.inputs.append(folder_entry(locate(source)))  # before it is loaded
         return Embedder(source, role="query", device=device)
 
-    found: dict[str, list[Result]] = {}
+    results: dict[str, list[Result]] = {}
 
     def pairs() -> Iterator[bytes]:
         for system in named:
             texts = (text for item in loaded for text in item.texts())
             vectors = SentenceVectors(encoder(system.source), texts)
-            found[system.name] = results(loaded, vectors, settings)
+            results[system.name] = evaluate_tasks(loaded, vectors, settings)
             if pairs_out is not None:
-                yield from pair_lines(system.name, loaded, vectors)
+                yield from format_pairs(system.name, loaded, vectors)
 
     if pairs_out is None:
         list(pairs())
@@ -95,5 +95,5 @@ def eval_sentences(
             for line in pairs():
                 stream.write(line)
     job.log_summary = False
-    lines = sentence_lines(found, settings.format, digits=settings.digits)
+    lines = format_sentence_results(results, settings.format, digits=settings.digits)
     job.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")

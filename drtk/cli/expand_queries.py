@@ -109,7 +109,7 @@ def _by_model(
 def _by_passages(
     source: str, run: str, corpus: str, settings: ExpansionSettings, running: RunnerSettings, job: FilterJob
 ) -> None:
-    from drtk.data.checks import all_textless, warn_of_textless
+    from drtk.data.checks import describe_textless, warn_of_textless
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.jsonl import read_queries
     from drtk.query_expansion.from_passages import FromPassages, found_passages
@@ -122,7 +122,7 @@ def _by_passages(
     store = CorpusStore.open(corpus)
     found = found_passages(run, queries=queries, corpus=store, depth=settings.depth, intake=job.intake)
     # Titles, where there are some, are candidates all the same; what the texts lack is told below.
-    job.find_problem = lambda _: None if _candidates(job) else all_textless(job.counts, corpus)
+    job.find_problem = lambda _: None if _candidates(job) else describe_textless(job.counts, corpus)
     run_filter(
         found, job, FromPassages, settings.kind, settings, running=running, window=WINDOW, unit="questions", gpu=False
     )

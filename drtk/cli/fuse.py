@@ -35,7 +35,7 @@ def fuse(
     Reads TREC runs and writes one whose scores fall strictly, so that every tool sees the same order.
     The first run is read query by query, the others are held in memory.
     """
-    from drtk.data.runs import together
+    from drtk.data.runs import iter_aligned
     from drtk.data.trec import load_run, run_lines, run_rankings
     from drtk.retrieval.fusion import FUSIONS, parse_weights
     from drtk.retrieval.fusion import fuse as fused
@@ -66,7 +66,7 @@ def fuse(
             yield from run_lines(query_id, fused(rankings, weights, settings, method, scored=scored), settings.tag)
 
     job.window, job.no_input = WINDOW, "no query came in, so nothing is fused"
-    job.run(_counted(together(stream, others), log), write, unit="queries")
+    job.run(_counted(iter_aligned(stream, others), log), write, unit="queries")
 
 
 def _scored(runs: Sequence[str], settings: FuseSettings, log: Callable[[str], None]) -> list[int | None] | None:
@@ -74,11 +74,11 @@ def _scored(runs: Sequence[str], settings: FuseSettings, log: Callable[[str], No
 
     Below that rank `drtk rerank` only counts down, and numbers that say nothing would make up the mean and the deviation.
     """
-    from drtk.data.runs import scored_depth
+    from drtk.data.runs import read_scored_depth
 
     if settings.method != "zscore" and (settings.method != "weighted" or settings.normalize == "none"):
         return None
-    depths = [scored_depth(run) for run in runs]
+    depths = [read_scored_depth(run) for run in runs]
     for run, depth in zip(runs, depths, strict=True):
         if depth is not None:
             log(f"fuse: {run} is scored to rank {depth:,} (its manifest): its scale is that of those ranks")
@@ -106,10 +106,10 @@ def _swept(
 ) -> tuple[tuple[float, ...], float]:
     """The weights with the highest score on the judged queries, and that score; every point is told on stderr."""
     from drtk.data.checks import JudgedHits
-    from drtk.data.ids import source_of
+    from drtk.data.ids import document_id
     from drtk.data.trec import QueryHits
     from drtk.evaluation.evaluate import Evaluator, View
-    from drtk.evaluation.judged_runs import judgements_from
+    from drtk.evaluation.judged_runs import read_judgements
     from drtk.evaluation.measures import parse_measures
     from drtk.retrieval.fusion import FUSIONS, sweep
     from drtk.runtime.progress import log
@@ -117,15 +117,17 @@ def _swept(
     measures = parse_measures(settings.measure)
     if len(measures) != 1:
         raise UsageError("--measure: name one")
-    judgements = judgements_from(qrels, job.intake)
+    judgements = read_judgements(qrels, job.intake)
     evaluator = Evaluator(judgements, measures)
-    view = View(by=source_of if settings.by == "source" else None)
+    view = View(by=document_id if settings.by == "source" else None)
 
     def score(fused: Mapping[str, Ranking]) -> float:
         hits = {
             query: QueryHits(query, [id for id, _ in found], [at for _, at in found]) for query, found in fused.items()
         }
-        return float(evaluator("fused", view.all(hits)).overall[measures[0].name])
+        return float(
+            evaluator("fused", {query: view(found) for query, found in hits.items()}).overall[measures[0].name]
+        )
 
     if not any(query in run for query in judgements for run in runs):
         example = next((query for run in runs for query in run), "")

@@ -204,7 +204,7 @@ def mine_negatives(
     Writes an example for each training query: its judged passages as positives, and what was retrieved besides them,
     filtered and shuffled, as negatives. Ids only; texts are looked up.
     """
-    from drtk.data.checks import all_textless, warn_of_textless
+    from drtk.data.checks import describe_textless, warn_of_textless
     from drtk.mining.filters import LOOKED_INTO
     from drtk.mining.mine import Inputs, set_up
     from drtk.runtime.progress import log, warn
@@ -226,7 +226,7 @@ def mine_negatives(
     job.no_input = "no query came in, so nothing is mined"
 
     def textless() -> str | None:
-        return all_textless(job.counts.get(LOOKED_INTO, {}), str(corpus))
+        return describe_textless(job.counts.get(LOOKED_INTO, {}), str(corpus))
 
     job.find_problem = lambda lines: textless() or (None if lines else none_mined(job.counts)) or mining.id_mismatch()
     with Told(told, report, corpus=corpus, queries=queries) as tell:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from drtk.config import default_of, load_preset, merge, plain_type, to_dict
+from drtk.config import get_default, load_preset, merge, plain_type, to_dict
 from drtk.errors import UsageError
 
 NO_WHOLE = "is not a whole number (a thousand is 1000 or 1_000)"
@@ -55,7 +55,7 @@ def signature_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {name: item.replace(annotation=hints.get(name, item.annotation)) for name, item in shown.items()}
 
 
-def reshape(wrapper: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
+def set_signature(wrapper: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
     """Set the signature of `wrapper` that Typer reads."""
     ordered = sorted(parameters, key=lambda item: item.kind)
     wrapper.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
@@ -106,14 +106,14 @@ def with_settings(
         if preset:
             wrapper.preset_settings = settings  # type: ignore[attr-defined]
         last = [mine.pop(flag) for flag in getattr(function, "common_flags", ())]  # the options that all commands share
-        return reshape(wrapper, [*mine.values(), *options, *last])
+        return set_signature(wrapper, [*mine.values(), *options, *last])
 
     return decorate
 
 
 def _option(item: Any, kind: Any) -> inspect.Parameter:
     flag = item.metadata.get("flag") or "--" + item.name.replace("_", "-")
-    default = default_of(item)
+    default = get_default(item)
     plain = plain_type(kind)
     if plain is bool:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
@@ -138,7 +138,7 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def recorded(given: dict[str, Any]) -> dict[str, Any]:
+def record_arguments(given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a command as a manifest records them: the fields of settings objects, and other values."""
     plain: dict[str, Any] = {}
     for key, value in given.items():

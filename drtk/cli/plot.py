@@ -51,39 +51,34 @@ def plot(
     relevant and other documents. space: alignment, uniformity and a plane. cosine: by human rating. Writes PNG, SVG, PDF,
     or the numbers that are drawn as JSON.
     """
-    from drtk.data.runs import named_logs, named_runs
+    from drtk.data.runs import parse_logs, parse_runs
     from drtk.evaluation.plots import PLOTS
-    from drtk.evaluation.plots.base import Request, rendered
+    from drtk.evaluation.plots.base import PlotInputs, render_plot
     from drtk.runtime.manifest import folder_entry
 
-    picture = PLOTS.load(kind)()
-    _refuse(kind, picture.takes, settings, {"qrels": qrels, "pairs": pairs})
-    format = _format(output, settings)
+    chosen = PLOTS.load(kind)()
+    given = {item.name: getattr(settings, item.name) for item in fields(settings)} | {"qrels": qrels, "pairs": pairs}
+    for name, value in given.items():
+        if value is not None and name not in chosen.takes:
+            raise UsageError(f"`{name}` does not go with drtk plot {kind}")
+    format = _choose_format(output, settings)
 
-    def encoder(source: str) -> Callable[[list[str]], Any]:
+    def load_encoder(source: str) -> Callable[[list[str]], Any]:
         from drtk.models.model_folder import locate
         from drtk.retrieval.encode import Embedder
 
         job.intake.inputs.append(folder_entry(locate(source)))  # before it is loaded
         return Embedder(source, role="query", device=device)
 
-    named = named_logs(inputs) if kind == "training" else named_runs(inputs)
-    request = Request(named, qrels, pairs, settings, job.intake, encoder)
-    data = rendered(picture, picture.numbers(request), settings, format)
+    named = parse_logs(inputs) if kind == "training" else parse_runs(inputs)
+    plot_inputs = PlotInputs(named, qrels, pairs, settings, job.intake, load_encoder)
+    data = render_plot(chosen, chosen.numbers(plot_inputs), settings, format)
     job.log_summary = False
     job.run([kind], lambda _: [data], unit="pictures")
 
 
-def _refuse(kind: str, takes: frozenset[str], settings: PlotSettings, options: dict[str, Any]) -> None:
-    """Raises UsageError for an option that means nothing to this kind of picture."""
-    given = {item.name: getattr(settings, item.name) for item in fields(settings)} | options
-    for name, value in given.items():
-        if value is not None and name not in takes:
-            raise UsageError(f"--{name.replace('_', '-')} does not go with drtk plot {kind}")
-
-
-def _format(output: str, settings: PlotSettings) -> str:
-    """What to write: as --format says, or as the name of the file ends."""
+def _choose_format(output: str, settings: PlotSettings) -> str:
+    """Return --format, or the suffix of the output."""
     from drtk.evaluation.plots.base import FORMATS
 
     ending = Path(output).suffix.removeprefix(".").lower()

@@ -72,7 +72,7 @@ def pretrain(
 
     Makes a model folder that train-retriever, transformers and sentence-transformers load; log.jsonl in it has every loss.
     """
-    from drtk.data.beir import split_to_choose_by
+    from drtk.data.beir import choose_dev_split
     from drtk.errors import UsageError
     from drtk.models.model_folder import locate
     from drtk.pretraining.parse import apply_changes, parse_composition
@@ -96,14 +96,14 @@ def pretrain(
         raise UsageError("--probe and --probe-sts each choose the best encoder; give one of them")
     check_beforehand(settings.trainer, device, probe_sts, kept=[*passages, *job.side_files])
     folder = locate(model)
-    split = split_to_choose_by(probe) if probe is not None else ""
+    split = choose_dev_split(probe) if probe is not None else ""
     from drtk.models.device import Attention, choose_device
     from drtk.pretraining.assembly import build_network, check_composition, check_lengths, warn_of_equal_views
     from drtk.pretraining.dataset import PretrainingData
     from drtk.pretraining.export import load_readers
     from drtk.pretraining.trainer import check_batch
     from drtk.pretraining.trainer import pretrain as train
-    from drtk.runtime.manifest import inputs_named
+    from drtk.runtime.manifest import find_inputs
     from drtk.text.token_dataset import TokenCorpus
     from drtk.training.arguments import check_reporting, precision_of, trains_on_gpu
 
@@ -138,7 +138,7 @@ def pretrain(
             typer.echo(line)
         return
     facts = train(data, job.begin(), network=network, tokenizer=tokenizer, device=device, probe=evaluate)
-    job.intake.inputs += inputs_named({"model": str(folder)})
+    job.intake.inputs += find_inputs({"model": str(folder)})
     micro_batch, best = facts.pop("micro_batch"), facts.pop("best", None)
     job.counts |= {"passages": len(corpus), **facts}
     job.counts |= {

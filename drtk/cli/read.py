@@ -44,7 +44,7 @@ def read(
     Reads a TREC run and writes a prediction for each of its questions, {"query_id", "answer", "score"}, which drtk eval
     --exact-match takes. The score is the answer's log-probability.
     """
-    from drtk.data.checks import all_textless, warn_of_textless
+    from drtk.data.checks import describe_textless, warn_of_textless
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.jsonl import read_queries
     from drtk.models.model_folder import locate
@@ -62,7 +62,7 @@ def read(
         intake=job.intake,
     )
     job.no_input = "no question came in, so nothing is answered"
-    job.find_problem = lambda _: all_textless(job.counts, corpus)
+    job.find_problem = lambda _: describe_textless(job.counts, corpus)
     run_filter(
         found, job, Read, model, tokenizer, settings, device, running=running, window=WINDOW, unit="questions"
     )  # fmt: skip

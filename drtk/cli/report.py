@@ -44,16 +44,16 @@ def report(
     """
     import shutil
 
-    from drtk.data.runs import named_runs
+    from drtk.data.runs import parse_runs
     from drtk.errors import MissingDependency
     from drtk.evaluation.plots.report import draw_report
-    from drtk.evaluation.report import PICTURE, make_report
+    from drtk.evaluation.report import PLOT, build_report
     from drtk.retrieval.snippets import matched_stems, snippet
     from drtk.runtime.atomic import write_json
     from drtk.runtime.progress import printable, warn
 
-    made = make_report(
-        named_runs(runs),
+    content = build_report(
+        parse_runs(runs),
         qrels,
         settings,
         corpus=corpus,
@@ -64,21 +64,13 @@ def report(
     )
     folder = job.begin()
     try:
-        draw_report(
-            folder / PICTURE,
-            title=made.title,
-            results=made.results,
-            measures=made.names,
-            depths=made.depths,
-            recall=made.recall,
-            loss=made.loss,
-        )
-        made.picture = True
+        draw_report(folder / PLOT, content)
+        content.has_plot = True
     except MissingDependency as missing:
         warn(f"report: without its picture: {missing}")
-    write_json(folder / "report.json", made.content())
-    (folder / "report.md").write_text("\n".join(made.markdown()) + "\n", encoding="utf-8")
-    job.counts |= {"systems": len(made.results), "queries": made.results[0].queries}
+    write_json(folder / "report.json", content.to_json())
+    (folder / "report.md").write_text("\n".join(content.to_markdown()) + "\n", encoding="utf-8")
+    job.counts |= {"systems": len(content.results), "queries": content.results[0].queries}
     job.finish()
-    for line in made.text(shutil.get_terminal_size().columns):
+    for line in content.to_text(shutil.get_terminal_size().columns):
         print(printable(line))

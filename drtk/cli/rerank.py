@@ -11,7 +11,7 @@ import typer
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import AnotherCorpus, Device, Output, with_settings
-from drtk.config import default_of
+from drtk.config import get_default
 from drtk.data.runs import SCORED
 from drtk.errors import UsageError
 from drtk.runtime.filter_job import Done, FilterJob
@@ -127,7 +127,7 @@ def _by_pairs(
 def _refuse_what_reads_texts(model: str, settings: RerankSettings, *, another_corpus: bool) -> None:
     """Raises UsageError for an option that is about the texts of pairs, or vectors that are written."""
     knobs = [item for item in fields(settings) if item.name not in ("depth", "tag")]
-    given = [item.name for item in knobs if getattr(settings, item.name) != default_of(item)]
+    given = [item.name for item in knobs if getattr(settings, item.name) != get_default(item)]
     if another_corpus:
         given.append("another_corpus")
     if given:

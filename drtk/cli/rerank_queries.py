@@ -45,7 +45,7 @@ def rerank_queries__label(
     Searches every expanded question, and writes each candidate again with "rank", that of the first passage that contains
     an answer, and "top1", title and text of its first passage.
     """
-    from drtk.data.checks import all_textless, warn_of_textless
+    from drtk.data.checks import describe_textless, warn_of_textless
     from drtk.indexing.config import SearchSettings
     from drtk.query_expansion.candidates import questions_by_id, read_asked
     from drtk.query_expansion.label import AnswerCheck, Labelling
@@ -62,7 +62,7 @@ def rerank_queries__label(
     job.no_input = "no candidate came in, so nothing is labelled"
     labelling = Labelling(texts, settings)
     asked = read_asked(source, questions, job.intake, check=AnswerCheck(settings.match))
-    job.find_problem = lambda _: all_textless(job.counts, texts.corpus)
+    job.find_problem = lambda _: describe_textless(job.counts, texts.corpus)
     job.run_windows(asked, labelling.pump, unit="candidates")
     warn_of_textless(job.counts, texts.corpus)
     if labelling.searched:
@@ -137,7 +137,7 @@ def rerank_queries__train(
     from drtk.query_expansion.config import READ
     from drtk.query_expansion.query_reranker import start_query_reranker
     from drtk.query_expansion.train_reranker import plan, train_query_reranker
-    from drtk.runtime.manifest import inputs_named
+    from drtk.runtime.manifest import find_inputs
     from drtk.runtime.progress import log
     from drtk.runtime.streams import name_of
     from drtk.training.text_pairs import warn_of_overlap
@@ -169,7 +169,7 @@ def rerank_queries__train(
     }
     facts = train_query_reranker(groups, folder, dev=measured.get("", measured or None), **training)
     best = facts.pop("best", None)
-    job.intake.inputs += inputs_named({"model": str(locate(model))})
+    job.intake.inputs += find_inputs({"model": str(locate(model))})
     job.counts |= {
         "questions": groups.questions,
         "lists": len(groups),
@@ -401,7 +401,7 @@ def _choose(
     job: FolderJob,
 ) -> dict[str, Any]:
     """Make the folder's choices.jsonl, or go on with it, or take it as it is; its counts."""
-    from drtk.data.checks import all_textless
+    from drtk.data.checks import describe_textless
     from drtk.query_expansion.candidates import read_candidates
     from drtk.query_expansion.rerank import LINES, ChooseQueries
     from drtk.runtime.filter_job import FilterJob
@@ -424,7 +424,7 @@ def _choose(
         job.intake.inputs += [entry for entry in read_json(manifest)["inputs"] if entry["path"] not in known]
     else:
         settings, models, _, index, corpus = given
-        inner.find_problem = lambda _: all_textless(inner.counts, _corpus(index, corpus))
+        inner.find_problem = lambda _: describe_textless(inner.counts, _corpus(index, corpus))
         groups = read_candidates(source, questions, job.intake, check=_check(settings.select, models, index))
         groups = _at_least_one(groups, source)
         run_filter(groups, inner, ChooseQueries, *given, running=running, window=WINDOW, unit="questions")

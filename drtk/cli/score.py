@@ -53,7 +53,7 @@ def score(
     from drtk.retrieval.rerank import Score, asked, nothing_read, warn_of_unread
     from drtk.runtime.inputs import Intake
     from drtk.runtime.runners import run_filter
-    from drtk.runtime.sharding import spread
+    from drtk.runtime.sharding import sample_evenly
     from drtk.runtime.streams import is_stream
 
     if sample is not None and is_stream(source):
@@ -67,7 +67,7 @@ def score(
     examples = read_examples(source, intake=job.intake)
     if sample is not None:  # neighbours in a file are often about one thing, so the first ones would not do
         count = sum(1 for _ in read_examples(source, intake=Intake(skip_bad=job.intake.skip_bad)))
-        examples = spread(examples, sample, of=count)
+        examples = sample_evenly(examples, sample, of=count)
     found = asked(
         examples,
         source,

@@ -47,7 +47,7 @@ def tune_bm25(
     from drtk.data.checks import JudgedHits
     from drtk.data.jsonl import read_queries
     from drtk.evaluation.evaluate import Evaluator
-    from drtk.evaluation.judged_runs import judgements_from
+    from drtk.evaluation.judged_runs import read_judgements
     from drtk.evaluation.measures import parse_measures
     from drtk.retrieval.tuning import parse_grid, tune
     from drtk.runtime.manifest import folder_entry
@@ -57,7 +57,7 @@ def tune_bm25(
     if len(measures) != 1:
         raise UsageError("--measure: name one")
     grid = parse_grid(settings.grid)
-    judgements = judgements_from(qrels, job.intake)
+    judgements = read_judgements(qrels, job.intake)
     evaluator = Evaluator(judgements, measures)
     judged = JudgedHits(", ".join(folders), judgements)
     queries = [query for query in read_queries(source, intake=job.intake) if query.id in judgements]
@@ -379,7 +379,7 @@ def search(
     """
     from drtk.config import check_word
     from drtk.errors import UsageError
-    from drtk.evaluation.judged_runs import judgements_from
+    from drtk.evaluation.judged_runs import read_judgements
     from drtk.retrieval.queries import QueryEncoder, TextQueries, sort_paths
     from drtk.retrieval.search import Collection, Wanted
     from drtk.runtime.progress import log
@@ -419,7 +419,7 @@ def search(
             answer = expanding(expand, prompts, chosen, candidates, ask, shown, corpus=corpus, device=settings.device)
         answer_questions(question, answer, collection, corpus)
         return
-    judged = None if qrels is None else judgements_from(qrels, job.intake)
+    judged = None if qrels is None else read_judgements(qrels, job.intake)
     _run(source or "-", collection, encode, wanted, tag, judged, settings, job)
 
 
@@ -486,9 +486,9 @@ def _documents(corpus: str | None) -> Callable[[str], str]:
     from functools import cache
 
     from drtk.data.corpus_store import CorpusStore
-    from drtk.data.ids import document_of, source_of
+    from drtk.data.ids import document_id, document_id_of
 
     if corpus is None:
-        return source_of
+        return document_id
     store = CorpusStore.open(corpus)
-    return cache(lambda passage_id: document_of(store[passage_id]))
+    return cache(lambda passage_id: document_id_of(store[passage_id]))

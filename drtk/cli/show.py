@@ -36,10 +36,10 @@ def describe_model(folder: Path) -> Iterator[tuple[str, str]]:
         if (place / CONFIG).exists():
             yield ("network" if place == folder else f"{place.name}s by"), _network(place)
     if (folder / LOG).exists():
-        from drtk.evaluation.curves import read_loss
+        from drtk.evaluation.curves import describe_loss, read_curve
 
         try:
-            yield "training", read_loss(str(folder / LOG)).text().removeprefix("The training ")
+            yield "training", describe_loss(read_curve(str(folder / LOG))).removeprefix("The training ")
         except DrtkError:
             return  # no loss, or a damaged log, which `drtk plot` reports
 

@@ -139,7 +139,7 @@ def _train(
     from drtk.data.jsonl import read_examples, read_queries
     from drtk.expansion.term_weights.train import check_added_texts, plan, text_read, train_weigher
     from drtk.models.term_weighter import start_weigher
-    from drtk.runtime.manifest import inputs_named
+    from drtk.runtime.manifest import find_inputs
     from drtk.runtime.streams import name_of
     from drtk.training.example_order import check_readable
     from drtk.training.examples import PackedExamples
@@ -171,6 +171,6 @@ def _train(
         seed=seed,
         device=device,
     )
-    job.intake.inputs += inputs_named({"corpus": corpus, "model": str(locate(model))})
+    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     job.counts |= {"examples": len(packed), **counts}
     job.finish(encoding=weigher.encoder.recipe.to_dict(), term_weights=facts)

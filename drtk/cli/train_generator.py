@@ -57,7 +57,7 @@ def train_on_questions(
     from drtk.models.model_folder import locate
     from drtk.query_expansion.train_generator import question_pairs, to_train_and_measure
     from drtk.records import Passage
-    from drtk.runtime.manifest import inputs_named
+    from drtk.runtime.manifest import find_inputs
     from drtk.training.folds import drawn_folds
     from drtk.training.generator import start_from
     from drtk.training.text_pairs import questions_in_both, warn_of_overlap
@@ -86,7 +86,7 @@ def train_on_questions(
     if dev is not None and held is not None:
         both = questions_in_both(pairs.questions, held.questions)
         warn_of_overlap(both, len(held), "questions", dev=dev, source=source)
-    job.intake.inputs += inputs_named({"corpus": corpus, "model": str(locate(model))})
+    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     job.counts |= {"questions": len(pairs.read), **pairs.dropped, "pairs": len(pairs)}
     folds = None if settings.folds is None else drawn_folds(pairs.read, settings.folds, seed=seed)
     score = rouge if measured and settings.best_by != "loss" else None
@@ -123,7 +123,7 @@ def _train_folds(
     job: FolderJob,
 ) -> None:
     from drtk.query_expansion.train_generator import check_folds, train_folds
-    from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, completed, new_manifest, write_manifest
+    from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, complete_manifest, new_manifest, write_manifest
     from drtk.training.distributed import rank, wait_for_all
     from drtk.training.folds import KIND, fold_folder, write_record
 
@@ -143,7 +143,7 @@ def _train_folds(
             manifest = new_manifest("model", job.settings, program=job.command) | _facts(begun, settings)
             counts = {name: value for name, value in facts.items() if name not in ("best", "fold")}
             manifest |= {"best": facts.get("best"), "fold": facts["fold"]}
-            found = completed(manifest, inputs=job.intake.inputs, counts=counts, seconds=clock.seconds)
+            found = complete_manifest(manifest, inputs=job.intake.inputs, counts=counts, seconds=clock.seconds)
             write_manifest(target, found)
         wait_for_all()
 
@@ -245,7 +245,7 @@ def train_generator(
     locate(model)
     from drtk.evaluation.answers import need_rouge, rouge
     from drtk.models.generator_input import RECIPE
-    from drtk.runtime.manifest import inputs_named
+    from drtk.runtime.manifest import find_inputs
     from drtk.training.generator import plan, start_from, train_generator
     from drtk.training.text_pairs import held_out, pairs_in_both, read_pairs, sampled, warn_of_overlap
 
@@ -276,6 +276,6 @@ def train_generator(
         device=device,
     )
     best = facts.pop("best", None)
-    job.intake.inputs += inputs_named({"corpus": corpus, "model": str(locate(model))})
+    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     job.counts |= {"pairs": len(pairs), "dev pairs": min(len(held), settings.dev_limit) if measured else 0, **facts}
     job.finish(**{RECIPE: start.reading.to_dict(), "architecture": start.architecture, "best": best})

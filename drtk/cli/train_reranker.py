@@ -111,11 +111,11 @@ def train_reranker(
 
 
 def _probe(dev: str, run: str, split: str, settings: RerankerSettings, job: FolderJob) -> RerankingProbe:
-    from drtk.data.beir import judgements_path
+    from drtk.data.beir import find_qrels
     from drtk.data.trec import load_qrels
     from drtk.evaluation.probes import RerankingProbe
 
-    judgements = load_qrels(str(judgements_path(Path(dev), split)), intake=job.intake)
+    judgements = load_qrels(str(find_qrels(Path(dev), split)), intake=job.intake)
     depth = min(settings.dev_depth, settings.depth) if settings.kind == "hlatr" else settings.dev_depth
     return RerankingProbe(run, judgements, depth=depth, limit=settings.dev_queries, intake=job.intake)
 
@@ -138,7 +138,7 @@ def _pairs(
     from drtk.models.generator_input import text_of
     from drtk.models.model_folder import locate
     from drtk.models.query_reranker_input import refuse_query_reranker
-    from drtk.runtime.manifest import inputs_named
+    from drtk.runtime.manifest import find_inputs
     from drtk.runtime.streams import name_of
     from drtk.training.example_order import check_readable
     from drtk.training.examples import PackedExamples
@@ -199,27 +199,27 @@ def _pairs(
         device=device,
     )
     best = facts.pop("best", None)
-    job.intake.inputs += inputs_named({"corpus": corpus, "model": str(locate(model))})
+    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     job.counts |= {"examples": len(packed), **facts}
     job.finish(**{PAIRING: {"title": title, "max_length": start.max_length}, "best": best})
 
 
 def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> tuple[dict[str, str], Any]:
     """The texts of the measured queries, and where their candidates are looked up: the folder's corpus, or --corpus."""
-    from drtk.data.beir import needed_part, part_of
+    from drtk.data.beir import find_file, require_file
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.jsonl import read_queries
     from drtk.errors import MismatchError
 
     folder = Path(dev)
     wanted = {query for query, _ in probe.candidates}
-    queries = needed_part(folder, "queries.jsonl")
+    queries = require_file(folder, "queries.jsonl")
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}
     unknown = [query for query, _ in probe.candidates if query not in texts]
     if unknown:
         by = f"which the dev run and its judgements name{_among(len(unknown), len(wanted))}"
         raise MismatchError(f"{queries}: has no '{unknown[0]}', {by}")
-    place = str(part_of(folder, "corpus.jsonl") or corpus)
+    place = str(find_file(folder, "corpus.jsonl") or corpus)
     store = CorpusStore.open(place)
     named = list(dict.fromkeys(id for _, ids in probe.candidates for id in ids))
     absent = list(store.missing(named))
@@ -247,7 +247,7 @@ def _lists(
     from drtk.cli.rerank import check_same_scorer
     from drtk.data.embeddings import PairVectors
     from drtk.data.trec import load_qrels
-    from drtk.runtime.manifest import inputs_named
+    from drtk.runtime.manifest import find_inputs
     from drtk.runtime.progress import log
     from drtk.runtime.streams import name_of
     from drtk.training.list_reranker import plan, read_lists, train_list_reranker
@@ -279,7 +279,7 @@ def _lists(
         device=device,
     )
     best = facts.pop("best", None)
-    job.intake.inputs += inputs_named({"vectors": vectors, "dev_vectors": dev_vectors})
+    job.intake.inputs += find_inputs({"vectors": vectors, "dev_vectors": dev_vectors})
     job.counts |= {
         "lists": len(lists.found),
         "without a positive": lists.without,

@@ -48,7 +48,7 @@ def train_retriever(
     if settings.patience is not None and dev is None:
         raise UsageError("--patience needs something to measure with: --dev")
     settings.check()
-    from drtk.data.beir import split_to_choose_by
+    from drtk.data.beir import choose_dev_split
     from drtk.data.checks import check_examples, check_looked_up, warn_if_swapped
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_beforehand
@@ -59,12 +59,12 @@ def train_retriever(
     locate(model)
     if settings.aux != "none":
         locate(settings.aux_generator)
-    split = split_to_choose_by(dev) if dev is not None else ""
+    split = choose_dev_split(dev) if dev is not None else ""
     check_looked_up(examples, corpus, another=another_corpus)
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.jsonl import read_examples, read_queries
     from drtk.models.generator_input import text_of
-    from drtk.runtime.manifest import inputs_named
+    from drtk.runtime.manifest import find_inputs
     from drtk.runtime.streams import name_of
     from drtk.training.example_order import check_readable
     from drtk.training.examples import PackedExamples
@@ -106,7 +106,7 @@ def train_retriever(
         dev=look,
     )
     named = {"corpus": corpus, "model": str(locate(model)), "generator": settings.aux_generator}
-    job.intake.inputs += inputs_named(named)
+    job.intake.inputs += find_inputs(named)
     best = facts.pop("best", None)
     job.counts |= {"examples": len(packed), **facts}
     passage = towers["passage"].recipe
@@ -129,7 +129,7 @@ def _look(
 
     from drtk.evaluation.probes import RankingProbe
     from drtk.models.checkpoint import compared
-    from drtk.runtime.progress import significant
+    from drtk.runtime.progress import round_significant
     from drtk.text.rng import uniform
     from drtk.training.text_pairs import questions_in_both, warn_of_overlap
 
@@ -146,6 +146,6 @@ def _look(
 
     def look() -> dict[str, float]:
         found = probe.figures(partial(compared, towers), batch=settings.batch)
-        return {f"dev_{name}": significant(value) for name, value in found.items()}
+        return {f"dev_{name}": round_significant(value) for name, value in found.items()}
 
     return look

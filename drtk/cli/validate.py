@@ -21,7 +21,7 @@ def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
 
     import orjson
 
-    from drtk.data.findings import counted
+    from drtk.data.findings import format_count
     from drtk.data.validation import validate as validated
     from drtk.data.validation import validate_folder
     from drtk.runtime.progress import printable
@@ -33,4 +33,4 @@ def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
     else:
         print(printable("\n".join(findings.lines())))
     if findings.errors:
-        raise DrtkError(f"{name_of(source)}: {counted(findings.errors, 'error')}")
+        raise DrtkError(f"{name_of(source)}: {format_count(findings.errors, 'error')}")

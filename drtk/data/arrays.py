@@ -55,8 +55,8 @@ class Ragged:
     """A memory-mapped ragged array, as RaggedWriter writes it; `rows[i]` has shape (values,)."""
 
     def __init__(self, folder: Path, name: str, dtype: str) -> None:
-        self._values = mapped(folder / f"{name}.values", dtype)
-        self._starts = mapped(folder / f"{name}.starts", "int64")  # (rows + 1,)
+        self._values = map_array(folder / f"{name}.values", dtype)
+        self._starts = map_array(folder / f"{name}.starts", "int64")  # (rows + 1,)
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -64,17 +64,13 @@ class Ragged:
     def __getitem__(self, row: int) -> np.ndarray:
         return self._values[self._starts[row] : self._starts[row + 1]]
 
-    def bounds(self, row: int) -> tuple[int, int]:
-        """Return the positions of the first value of a row and of the first after it."""
-        return int(self._starts[row]), int(self._starts[row + 1])
-
     @property
     def lengths(self) -> np.ndarray:
         """The number of values of each row, (rows,) int64."""
         return np.diff(self._starts)
 
 
-def mapped(path: Path, dtype: str) -> np.ndarray:
+def map_array(path: Path, dtype: str) -> np.ndarray:
     """Memory-map the numbers of a file for reading, (numbers,). Raises OSError if it cannot be read."""
     if path.stat().st_size == 0:
         return np.empty(0, dtype)

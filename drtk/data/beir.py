@@ -11,42 +11,42 @@ from drtk.runtime.streams import SUFFIXES
 PACKED = ("", *SUFFIXES)
 
 
-def part_of(folder: Path, name: str) -> Path | None:
+def find_file(folder: Path, name: str) -> Path | None:
     """Return the path of a file with or without the suffix of a compression; None if there is none."""
     return next((path for path in (folder / f"{name}{suffix}" for suffix in PACKED) if path.is_file()), None)
 
 
-def needed_part(folder: Path, name: str) -> str:
+def require_file(folder: Path, name: str) -> str:
     """Return the path of a file, as `part_of` does. Raises DrtkError if there is none."""
-    path = part_of(folder, name)
+    path = find_file(folder, name)
     if path is None:
         raise DrtkError(f"{folder}: has no {name}")
     return str(path)
 
 
-def splits_of(folder: Path) -> list[str]:
+def list_splits(folder: Path) -> list[str]:
     """Return the sorted names of the splits that have judgements."""
     return sorted(
         {path.name.removesuffix(f".tsv{suffix}") for suffix in PACKED for path in folder.glob(f"qrels/*.tsv{suffix}")}
     )
 
 
-def judgements_path(folder: Path, split: str) -> Path:
+def find_qrels(folder: Path, split: str) -> Path:
     """Return the path of the judgements of `split`, or of the only split of the collection, which is logged.
 
     Raises DrtkError if there are several others.
     """
-    if path := part_of(folder / "qrels", f"{split}.tsv"):
+    if path := find_file(folder / "qrels", f"{split}.tsv"):
         return path
-    others = splits_of(folder)
-    if len(others) == 1 and (only := part_of(folder / "qrels", f"{others[0]}.tsv")):
+    others = list_splits(folder)
+    if len(others) == 1 and (only := find_file(folder / "qrels", f"{others[0]}.tsv")):
         log(f"{folder}: has no split '{split}'; taking its only one, '{others[0]}'")
         return only
     wanted = folder / "qrels" / f"{split}.tsv"
     raise DrtkError(f"{wanted}: No such file; --split chooses from {', '.join(others) or 'nothing'}")
 
 
-def split_to_choose_by(folder: str | Path) -> str:
+def choose_dev_split(folder: str | Path) -> str:
     """Return the split for choosing an encoder: dev, or else train, which is logged.
 
     Raises DrtkError if there is neither: test queries must not be used to choose.
@@ -55,7 +55,7 @@ def split_to_choose_by(folder: str | Path) -> str:
         raise DrtkError(
             f"{folder}: no such folder; a probe is a BEIR folder: corpus.jsonl, queries.jsonl, qrels/dev.tsv"
         )
-    there = splits_of(Path(folder))
+    there = list_splits(Path(folder))
     for split in ("dev", "train"):
         if split in there:
             if split != "dev":

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from drtk.data import sniff
-from drtk.data.ids import source_of
+from drtk.data.ids import document_id
 from drtk.data.runs import is_named
 from drtk.data.tables import is_table
-from drtk.data.trec import Judgements, Order, QueryHits, grouped_hits
+from drtk.data.trec import Judgements, Order, QueryHits, iter_grouped_hits
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
 from drtk.runtime.inputs import Intake
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import SOURCES, is_manifest, manifest_path, unchanged
+from drtk.runtime.manifest import SOURCES, is_manifest, is_unchanged, manifest_path
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import digest_file, is_stream, name_of, open_input
 
@@ -64,7 +64,7 @@ class JudgedHits:
         if self.found:
             return False
         self._example = self._example or (query_id, doc_ids[0], next(iter(judged)))
-        self._names_documents |= self._of is None and any(source_of(id) in judged for id in doc_ids)
+        self._names_documents |= self._of is None and any(document_id(id) in judged for id in doc_ids)
         return False
 
     def problem(self) -> str | None:
@@ -86,14 +86,14 @@ class JudgedHits:
             warn(problem)
 
 
-def known_hits(
+def iter_known_hits(
     run: str, *, queries: Collection[str], corpus: Texts, depth: int, intake: Intake, order: Order = "score"
 ) -> Iterator[Faulty[QueryHits]]:
     """Yield the hits of each query of a run without those of its `depth` best that the corpus lacks, with their errors.
 
     queries: the known query ids
     """
-    for hits in grouped_hits(run, intake=intake):
+    for hits in iter_grouped_hits(run, intake=intake):
         if hits.query_id not in queries:
             place = f"{name_of(run)}:{hits.lines[0]}"
             yield None, [RecordError(place, f"the queries have no '{hits.query_id}'")]
@@ -109,7 +109,7 @@ def known_hits(
         yield (hits if hits.doc_ids else None), faults
 
 
-def forgiven(found: Iterator[Faulty[Item]], source: str, intake: Intake) -> Iterator[Item]:
+def skip_faulty(found: Iterator[Faulty[Item]], source: str, intake: Intake) -> Iterator[Item]:
     """Yield the records; pass their errors to `intake`. The first error it raises gets the number of further ones."""
     for item, faults in found:
         for at, fault in enumerate(faults):
@@ -186,13 +186,13 @@ class EmptyTexts:
             warn(f"{source}: {self._empty:,} of {self._all:,} {unit} have no text; their vectors are meaningless")
 
 
-def looked_up(passages: Iterable[Passage]) -> dict[str, int]:
+def count_texts(passages: Iterable[Passage]) -> dict[str, int]:
     """Return the counts of passages and of those without a text, without zeros."""
     empty = [not passage.text.strip() for passage in passages]
     return {name: number for name, number in ((PASSAGES, len(empty)), (TEXTLESS, sum(empty))) if number}
 
 
-def all_textless(counts: Mapping[str, Any], corpus: str) -> str | None:
+def describe_textless(counts: Mapping[str, Any], corpus: str) -> str | None:
     """Return the error if all passages of `counts` lack a text; None otherwise."""
     if not counts.get(PASSAGES) or counts.get(TEXTLESS, 0) < counts[PASSAGES]:
         return None
@@ -201,7 +201,7 @@ def all_textless(counts: Mapping[str, Any], corpus: str) -> str | None:
 
 def warn_of_textless(counts: Mapping[str, Any], corpus: str) -> None:
     """Warn if some or all passages of `counts` lack a text."""
-    if problem := all_textless(counts, corpus):
+    if problem := describe_textless(counts, corpus):
         warn(problem)
     elif counts.get(TEXTLESS):
         warn(f"{corpus}: {counts[TEXTLESS]:,} of the {counts[PASSAGES]:,} passages looked up there have no text")
@@ -236,7 +236,9 @@ def origins_of(path: str) -> list[Origin]:
     if program == "mine-negatives" and manifest["settings"].get("corpus"):
         copied = []  # all ids were looked up in the corpus
     entries = {entry["path"]: entry for entry in manifest["inputs"]}
-    origins = [origin for each in copied if each in entries and unchanged(entries[each]) for origin in origins_of(each)]
+    origins = [
+        origin for each in copied if each in entries and is_unchanged(entries[each]) for origin in origins_of(each)
+    ]
     return origins or _corpus_of(manifest)
 
 
@@ -248,11 +250,11 @@ def _corpus_of(manifest: Mapping[str, Any]) -> list[Origin]:
     for entry in manifest["inputs"]:
         if entry["path"] == corpus and not Path(str(corpus)).is_dir():
             digest = entry.get("digest")
-            if not digest and unchanged(entry):  # texts were looked up, so the file was not read to its end
+            if not digest and is_unchanged(entry):  # texts were looked up, so the file was not read to its end
                 digest = digest_file(corpus)
             if digest:
                 return [Origin(entry["path"], digest)]
-    folders = (entry for entry in manifest["inputs"] if Path(entry["path"]).is_dir() and unchanged(entry))
+    folders = (entry for entry in manifest["inputs"] if Path(entry["path"]).is_dir() and is_unchanged(entry))
     return next((origins[:1] for entry in folders if (origins := origins_of(entry["path"]))), [])
 
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from drtk.data import formats
 from drtk.data.config import ConversionSettings
 from drtk.data.examples import FoundExample
-from drtk.data.jsonl import admitted, dump, read_passages, read_queries
+from drtk.data.jsonl import dump, iter_valid, read_passages, read_queries
 from drtk.data.writers import FORMATS, TABLES, Format
 from drtk.errors import MismatchError, UsageError
 from drtk.records import Query
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import Intake
-from drtk.runtime.manifest import inputs_named, is_done
+from drtk.runtime.manifest import find_inputs, is_done
 from drtk.runtime.progress import log
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def records(source: str, kind: str, intake: Intake, side_files: Sequence[str] = 
     found = {"qrels": formats.judgements, "run": formats.hits, "examples": formats.examples}[kind]
     if kind == "examples" and formats.is_triples(source, intake):
         found = formats.triples
-    return admitted(found(source, intake), source, intake)  # type: ignore[operator]
+    return iter_valid(found(source, intake), source, intake)  # type: ignore[operator]
 
 
 def _choice(settings: ConversionSettings) -> tuple[str, str]:
@@ -142,7 +142,7 @@ class _TextLookup:
             raise UsageError("this format holds texts of passages, the input only their ids: `corpus` FILE")
         from drtk.data.corpus_store import CorpusStore
 
-        self._intake.inputs += inputs_named({"corpus": self._settings.corpus})
+        self._intake.inputs += find_inputs({"corpus": self._settings.corpus})
         return CorpusStore.open(self._settings.corpus)
 
 
@@ -160,7 +160,7 @@ def _write(stream: Iterator[Any], form: Format[Any], job: FilterJob, complete: _
         found = [record for record in window if record is not _OPENING and record is not _CLOSING]
         if complete is not None:
             found = complete(found)
-            minted = sum(record.minted for record in found)
+            minted = sum(record.has_new_ids for record in found)
             if minted:
                 job.counts[_MINTED] = job.counts.get(_MINTED, 0) + minted
         if window[0] is _OPENING:

@@ -12,8 +12,8 @@ from drtk.data.rows import (
     Row,
     example_from,
     identifier,
+    make_id,
     metadata_of,
-    minted,
     query_from,
     strings_of,
     take,
@@ -31,14 +31,14 @@ _MARKS = ("positives", "positive_passages", "positive_document_ids", "positive_c
 class FoundExample:
     """An example, which may lack positives, and the texts that came with it, in the order of its ids.
 
-    minted: some passage had no id and got one made from its text, so ids alone do not lead to a corpus.
+    has_new_ids: some passage had no id and got one made from its text, so ids alone do not lead to a corpus.
     systems: what each system found, with scores where they are known, where the file lists several (sentence-transformers).
     """
 
     example: Example
     query: Query | None = None
     passages: tuple[Passage, ...] = ()
-    minted: bool = False
+    has_new_ids: bool = False
     systems: dict[str, dict[str, float | None]] | None = None
 
 
@@ -47,7 +47,7 @@ def is_example(row: Row) -> bool:
     return "_id" not in row and any(name in row for name in _MARKS)
 
 
-def found_example(row: Row) -> FoundExample:
+def parse_example_row(row: Row) -> FoundExample:
     """Return the example of a row in any known format. Raises ValueError with the problem."""
     row = row.copy()
     for mark, parse in _SHAPES:
@@ -60,7 +60,7 @@ def query_id_of(row: Row) -> str:
     """Return the query id of a row in any known format, if possible without parsing its passages."""
     named = [name for name in ("query_id", "qid") if name in row]
     if len(named) != 1:
-        return found_example(row).example.query_id
+        return parse_example_row(row).example.query_id
     return identifier(row[named[0]], named[0])
 
 
@@ -77,7 +77,8 @@ def _drtk_or_simlm(row: Row) -> FoundExample:
         sides[side] = tuple(identifier(id, f"{side}.doc_id") for id in given["doc_id"])
         if given.get("score"):
             scores[side] = _numbers(given["score"], f"{side}.score", len(sides[side]))
-    return FoundExample(_example(query, sides["positives"], sides["negatives"], row, scores=scores), query)
+    example = Example(query.id, sides["positives"], sides["negatives"], scores or None, None, row)
+    return FoundExample(example, query)
 
 
 def _tevatron(row: Row) -> FoundExample:
@@ -93,7 +94,7 @@ def _tevatron_ids(row: Row) -> FoundExample:
         tuple(identifier(id, name) for id in _list(row.pop(name, []), name))
         for name in ("positive_document_ids", "negative_document_ids")
     ]
-    return FoundExample(_example(query, sides[0], sides[1], row), query)
+    return FoundExample(Example(query.id, sides[0], sides[1], None, None, row), query)
 
 
 def _dpr(row: Row) -> FoundExample:
@@ -114,10 +115,10 @@ def _dpr_results(row: Row) -> FoundExample:
     positives = [text for text, is_right in zip(texts, right, strict=True) if is_right]
     negatives = [text for text, is_right in zip(texts, right, strict=True) if not is_right]
     found = _with_texts(query, positives, negatives, row)
-    return FoundExample(found.example, query, tuple(passage for passage, _ in texts), found.minted)
+    return FoundExample(found.example, query, tuple(passage for passage, _ in texts), found.has_new_ids)
 
 
-def result_hits(row: Row) -> tuple[Query, list[tuple[str, float]]]:
+def parse_result_hits(row: Row) -> tuple[Query, list[tuple[str, float]]]:
     """Return the query and the (passage id, score) pairs of a row of DPR's retrieval results."""
     row = row.copy()
     contexts = _list(take(row, "ctxs"), "ctxs")
@@ -141,7 +142,7 @@ def _flag(row: Row) -> FoundExample:
     sides = []
     for name, side in (("pos", "positives"), ("neg", "negatives")):
         texts = strings_of(row.pop(name, []), name)
-        sides.append([(Passage(minted("p", "", text), text), True) for text in texts])
+        sides.append([(Passage(make_id("p", "", text), text), True) for text in texts])
         if row.get(f"{name}_scores"):
             scores[side] = _numbers(row[f"{name}_scores"], f"{name}_scores", len(texts))
         row.pop(f"{name}_scores", None)
@@ -214,7 +215,7 @@ def _context(item: Any, field: str) -> tuple[Passage, bool]:
     for name in PASSAGE_IDS:
         if name in item and item[name] not in (None, ""):
             return Passage(identifier(item[name], f"{field}.{name}"), text, title, metadata_of(item.copy())), False
-    return Passage(minted("p", title, text), text, title), True
+    return Passage(make_id("p", title, text), text, title), True
 
 
 def _with_texts(
@@ -227,21 +228,9 @@ def _with_texts(
     sources: dict[str, list[str]] | None = None,
 ) -> FoundExample:
     ids = [tuple(passage.id for passage, _ in side) for side in (positives, negatives)]
-    example = _example(query, ids[0], ids[1], extra, scores=scores, sources=sources)
+    example = Example(query.id, ids[0], ids[1], scores or None, sources, extra)
     both = positives + negatives
     return FoundExample(example, query, tuple(passage for passage, _ in both), any(made for _, made in both))
-
-
-def _example(
-    query: Query,
-    positives: tuple[str, ...],
-    negatives: tuple[str, ...],
-    extra: Row,
-    *,
-    scores: dict[str, list[float]] | None = None,
-    sources: dict[str, list[str]] | None = None,
-) -> Example:
-    return Example(query.id, positives, negatives, scores or None, sources, extra)
 
 
 def _list(value: Any, field: str) -> list[Any]:

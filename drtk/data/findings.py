@@ -109,7 +109,7 @@ CHECKS: dict[str, tuple[bool, str]] = {
 _NOUNS = {"qrels": "judgements", "run": "hits"}
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Format a number with its noun: 1 error, 2 errors."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
@@ -189,7 +189,7 @@ class Findings:
                 yield f"  … and {self.counts[check] - len(shown):,} more"
         yield ""
         yield (
-            f"{counted(self.errors, 'error')}, {counted(self.warnings, 'warning')}"
+            f"{format_count(self.errors, 'error')}, {format_count(self.warnings, 'warning')}"
             if self.counts
             else "no problems found"
         )

@@ -11,9 +11,9 @@ from typing import Literal, TypeVar
 
 import orjson
 
-from drtk.data.examples import FoundExample, found_example, is_example, result_hits
+from drtk.data.examples import FoundExample, is_example, parse_example_row, parse_result_hits
 from drtk.data.json_arrays import array_rows, is_array
-from drtk.data.rows import Row, is_too_deep, json_fault, minted, parse_row, passage_from, query_from
+from drtk.data.rows import Row, is_too_deep, json_fault, make_id, parse_row, passage_from, query_from
 from drtk.data.sniff import is_candidate
 from drtk.data.tables import is_table, table_rows
 from drtk.data.tsv import Placed, passage_lines, query_lines
@@ -34,7 +34,7 @@ def queries(source: str, intake: Intake) -> Found[Query]:
     found: Found[Query] = _found(source, intake, query_lines, query_from, _queries_of)
     uses: dict[str, int] = {}
     for number, query in found:
-        if isinstance(query, Query) and query.id[:1] == "q" and query.id == minted("q", query.text):
+        if isinstance(query, Query) and query.id[:1] == "q" and query.id == make_id("q", query.text):
             uses[query.id] = uses.get(query.id, 0) + 1
             if uses[query.id] > 1:
                 yield (
@@ -71,16 +71,16 @@ def judgements(source: str, intake: Intake) -> Found[Qrel]:
 
 def hits(source: str, intake: Intake) -> Found[Hit]:
     """Yield the hits of a TREC run, MS MARCO's ranked pairs or top-1000 candidates (score 1/rank), or DPR's results."""
-    from drtk.data.trec import query_hits
+    from drtk.data.trec import iter_query_hits
 
     if _is_json(source, intake):
         yield from _result_hits(source, intake)
-    elif is_ranked_pairs(source, intake):
+    elif len(_first_line(source, intake).split()) == 3:
         yield from _ranked_pairs(source, intake)
     elif is_candidate(_first_line(source, intake)):
         yield from _candidates(source, intake)
     else:
-        for block in query_hits(source, intake=intake):
+        for block in iter_query_hits(source, intake=intake):
             rows = zip(block.lines, block.doc_ids, block.ranks, block.scores, block.tags, strict=True)
             for number, doc_id, rank, score, tag in rows:
                 yield number, Hit(block.query_id, doc_id, rank, score, tag)
@@ -94,11 +94,6 @@ def json_rows(source: str, intake: Intake) -> Iterator[Placed]:
     if layout == "array":
         return array_rows(intake.blocks(source))
     return _jsonl(intake.lines(source))
-
-
-def is_ranked_pairs(source: str, intake: Intake) -> bool:
-    """Return whether the first line of a run has three columns, as MS MARCO's."""
-    return len(_first_line(source, intake).split()) == 3
 
 
 def is_triples(source: str, intake: Intake) -> bool:
@@ -162,14 +157,14 @@ def _found(
         skipped.append((number, row))
         if not isinstance(row, ValueError):
             rows = chain(skipped, rows)
-            yield from of_examples(rows) if is_example(row) else parsed(rows, parse)
+            yield from of_examples(rows) if is_example(row) else parse_rows(rows, parse)
             return
         if len(skipped) > 100:
             break
-    yield from parsed(chain(skipped, rows), parse)
+    yield from parse_rows(chain(skipped, rows), parse)
 
 
-def parsed(rows: Iterator[Placed], parse: Callable[[Row], Record]) -> Found[Record]:
+def parse_rows(rows: Iterator[Placed], parse: Callable[[Row], Record]) -> Found[Record]:
     """Yield the records that `parse` returns for rows, or its ValueError."""
     for number, row in rows:
         if type(row) is dict:
@@ -252,7 +247,7 @@ def _examples_of(rows: Iterator[Placed]) -> Found[FoundExample]:
         try:
             if isinstance(row, ValueError):
                 raise row
-            found = found_example(row)
+            found = parse_example_row(row)
         except ValueError as error:
             yield number, error
             continue
@@ -277,7 +272,7 @@ def _result_hits(source: str, intake: Intake) -> Found[Hit]:
         try:
             if isinstance(row, ValueError):
                 raise row
-            query, found = result_hits(row)
+            query, found = parse_result_hits(row)
         except ValueError as error:
             yield number, error
             continue

@@ -9,15 +9,15 @@ from drtk.records import Passage
 from drtk.runtime.inputs import Intake
 
 
-def source_of(passage_id: str) -> str:
+def document_id(passage_id: str) -> str:
     """Return the document id of a chunk id: the part before the last '#', or the id itself."""
     return passage_id.rpartition("#")[0] or passage_id
 
 
-def document_of(passage: Passage) -> str:
+def document_id_of(passage: Passage) -> str:
     """Return the document id of a passage: its `metadata.source_id`, or else the one in its id."""
     named = (passage.metadata or {}).get("source_id")
-    return source_of(passage.id) if named is None else str(named)
+    return document_id(passage.id) if named is None else str(named)
 
 
 class CorpusIds:
@@ -31,8 +31,8 @@ class CorpusIds:
         self._documents: dict[str, str | None] = {}  # its only passage; None if it has several
         self._other: dict[str, str] = {}  # documents that are not in the passage id
         for passage in passages:
-            document = document_of(passage)
-            if document != source_of(passage.id):
+            document = document_id_of(passage)
+            if document != document_id(passage.id):
                 self._other[passage.id] = document
             self._documents[document] = None if document in self._documents else passage.id
             self.ids.append(passage.id)
@@ -50,7 +50,7 @@ class CorpusIds:
         return passage_id in self._known
 
     def __call__(self, passage_id: str) -> str:
-        return self._other.get(passage_id) or source_of(passage_id)
+        return self._other.get(passage_id) or document_id(passage_id)
 
     def has_document(self, document_id: str) -> bool:
         """Return whether any passage is part of the document."""

@@ -46,20 +46,20 @@ def read_records(
     Raises RecordError (file:line) for an invalid record, unless `intake` skips it.
     """
     intake = intake or Intake()
-    return admitted(formats.parsed(formats.json_rows(source, intake), parse), source, intake, id_of)
+    return iter_valid(formats.parse_rows(formats.json_rows(source, intake), parse), source, intake, id_of)
 
 
 def read_passages(source: str, *, intake: Intake | None = None, side_files: Sequence[str] = ()) -> Iterator[Passage]:
     """Yield the passages of a corpus in any format, joined by id with `side_files` (written with --bare)."""
     intake = intake or Intake()
-    passages = admitted(formats.passages(source, intake), source, intake, _ID)
+    passages = iter_valid(formats.passages(source, intake), source, intake, _ID)
     return join(passages, source, side_files, intake) if side_files else passages
 
 
 def read_queries(source: str, *, intake: Intake | None = None) -> Iterator[Query]:
     """Yield the queries of a file in any format."""
     intake = intake or Intake()
-    return admitted(formats.queries(source, intake), source, intake, _ID)
+    return iter_valid(formats.queries(source, intake), source, intake, _ID)
 
 
 def read_examples(source: str, *, intake: Intake | None = None) -> Iterator[Example]:
@@ -68,8 +68,8 @@ def read_examples(source: str, *, intake: Intake | None = None) -> Iterator[Exam
     Raises DrtkError for data with texts that have no ids, which `drtk convert` can convert.
     """
     intake = intake or Intake()
-    for found in admitted(formats.examples(source, intake), source, intake):
-        if found.minted:
+    for found in iter_valid(formats.examples(source, intake), source, intake):
+        if found.has_new_ids:
             raise DrtkError(
                 f"{name_of(source)}: holds texts, not ids; make a corpus and queries of them first: "
                 f"drtk convert {source} --as examples --corpus-out FILE --queries-out FILE -o FILE"
@@ -87,7 +87,7 @@ def read_expansions(source: str, *, intake: Intake | None = None) -> Iterator[Ex
     return read_records(source, expansion_from, intake=intake, id_of=_ID)
 
 
-def admitted(
+def iter_valid(
     found: Iterable[tuple[int, Record | ValueError]],
     source: str,
     intake: Intake,

@@ -116,7 +116,7 @@ def metadata_of(row: Row) -> Row | None:
     return value
 
 
-def minted(prefix: str, *texts: str) -> str:
+def make_id(prefix: str, *texts: str) -> str:
     """Return an id made from texts without one; the same texts always give the same id."""
     return prefix + hashlib.blake2b("\0".join(texts).encode(), digest_size=10).hexdigest()
 
@@ -177,7 +177,7 @@ def query_from(row: Row) -> Query:
     if isinstance(answers, dict):
         answers = _value_and_aliases(answers)
     return Query(
-        id or minted("q", text), text, None if answers is None else strings_of(answers, "answers"), metadata, row
+        id or make_id("q", text), text, None if answers is None else strings_of(answers, "answers"), metadata, row
     )
 
 

@@ -92,7 +92,7 @@ class QueryCounts:
     example: str = ""
 
 
-def judged_places(source: str, judgements: Judgements, intake: Intake, counts: QueryCounts) -> Iterator[Places]:
+def iter_judged_places(source: str, judgements: Judgements, intake: Intake, counts: QueryCounts) -> Iterator[Places]:
     """Yield the judged queries of a run in file order, with ranks as in `QueryHits.ranking`.
 
     A document with the id of the query counts as judged, so that it can be excluded.

@@ -25,7 +25,7 @@ class NamedRun:
     source: str
 
 
-def named_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
+def parse_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
     """Parse NAME=FILE or FILE; without a name, use that of the file, with its folder if it is ambiguous.
 
     name: the name of a single run
@@ -48,7 +48,7 @@ def named_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
     return _check_unique(found)
 
 
-def named_logs(arguments: Sequence[str]) -> list[NamedRun]:
+def parse_logs(arguments: Sequence[str]) -> list[NamedRun]:
     """Parse training logs, NAME=FILE or FILE; runs/mlm/log.jsonl is named mlm, or runs/mlm if that is ambiguous.
 
     Raises UsageError as `named_runs` does.
@@ -94,13 +94,13 @@ def _check_unique(found: list[NamedRun]) -> list[NamedRun]:
     return found
 
 
-def grouped_runs(arguments: Sequence[str]) -> dict[str, list[NamedRun]]:
+def group_runs(arguments: Sequence[str]) -> dict[str, list[NamedRun]]:
     """Return the runs by system: files with the same name (`dense=1.run dense=2.run`) are runs of one system.
 
     Raises UsageError for a repeated file, and for a name that is also that of a file without a name.
     """
     named = [tuple(argument.partition("=")[::2]) for argument in arguments if is_named(argument)]
-    own = {run.source: run.name for run in named_runs([argument for argument in arguments if not is_named(argument)])}
+    own = {run.source: run.name for run in parse_runs([argument for argument in arguments if not is_named(argument)])}
     for name, _ in named:
         if name in own.values():
             raise UsageError(f"'{name}' is the name of a system and of a file; name that too: NAME=FILE")
@@ -122,13 +122,13 @@ def is_named(argument: str) -> bool:
     return bool(equals and name and source) and not Path(argument).exists()
 
 
-def scored_depth(source: str) -> int | None:
+def read_scored_depth(source: str) -> int | None:
     """Return the last rank that `drtk rerank` scored, from the manifest of the run; None if unknown."""
     depth = (_manifest(source).get("counts") or {}).get(SCORED, {}).get("depth")
     return depth if isinstance(depth, int) else None
 
 
-def fused_runs(source: str) -> list[str]:
+def read_fused_runs(source: str) -> list[str]:
     """Return the inputs of a run made by `drtk fuse`, from its manifest; [] for any other run."""
     manifest = _manifest(source)
     return list(manifest["settings"].get("runs") or []) if manifest.get("program") == "fuse" else []
@@ -155,7 +155,7 @@ def _stem(source: str) -> str:
     return name
 
 
-def together(
+def iter_aligned(
     first: Iterator[tuple[str, Found]], others: Sequence[dict[str, Found]]
 ) -> Iterator[tuple[str, list[Found | None]]]:
     """Yield (query, its entry in each run), in the order of the first run; then for queries of the others only.

@@ -14,7 +14,7 @@ from drtk.errors import DrtkError, MissingDependency, UsageError, pip_install
 from drtk.runtime.atomic import commit, manifest_beside, sync, sync_tree, write_json
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import Intake
-from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, Manifest, completed, folder_entry, new_manifest
+from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, Manifest, complete_manifest, folder_entry, new_manifest
 from drtk.runtime.progress import log
 from drtk.runtime.streams import STANDARD, digest_file, is_stream
 
@@ -272,7 +272,7 @@ def _write(records: Iterable[Any], kind: str, schema: Any, path: Path) -> int:
 def _manifest(job: FilterJob, count: int, clock: Clock) -> Manifest:
     counts = {"in": count, "out": count} | ({"skipped": job.intake.bad} if job.intake.bad else {})
     manifest = new_manifest(job.kind, job.settings, program=job.command)
-    return completed(manifest, inputs=job.intake.inputs, counts=counts, seconds=clock.seconds)
+    return complete_manifest(manifest, inputs=job.intake.inputs, counts=counts, seconds=clock.seconds)
 
 
 def _log(job: FilterJob, kind: str, count: int, clock: Clock) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from drtk.data.sniff import kind_of
 from drtk.errors import RecordError
-from drtk.records import Hit, Qrel
+from drtk.records import Qrel
 from drtk.runtime.inputs import Intake
 from drtk.runtime.streams import name_of
 
@@ -77,7 +77,7 @@ class QueryHits:
         return [at for _, _, at in by_score]
 
 
-def query_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHits]:
+def iter_query_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHits]:
     """Yield the consecutive lines of each query of a run, in file order. Columns after the sixth are ignored.
 
     Raises RecordError (file:line) for an invalid line, a score that is not finite, or a document that is repeated for
@@ -97,17 +97,10 @@ def query_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHi
         yield _without_duplicates(current, source, intake)
 
 
-def read_run(source: str, *, intake: Intake | None = None) -> Iterator[Hit]:
-    """Yield the hits of a run in file order. Raises RecordError as `query_hits` does."""
-    for hits in query_hits(source, intake=intake):
-        for doc_id, rank, score, tag in zip(hits.doc_ids, hits.ranks, hits.scores, hits.tags, strict=True):
-            yield Hit(hits.query_id, doc_id, rank, score, tag)
-
-
-def grouped_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHits]:
+def iter_grouped_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHits]:
     """Yield the lines of each query, in file order. Raises RecordError if the lines of a query are not consecutive."""
     seen: set[str] = set()
-    for hits in query_hits(source, intake=intake):
+    for hits in iter_query_hits(source, intake=intake):
         if hits.query_id in seen:
             place = f"{name_of(source)}:{hits.lines[0]}"
             raise RecordError(place, f"query '{hits.query_id}' comes back; bring its lines together: sort -s -k1,1")
@@ -117,7 +110,7 @@ def grouped_hits(source: str, *, intake: Intake | None = None) -> Iterator[Query
 
 def run_rankings(source: str, *, intake: Intake | None = None, order: Order = "score") -> Iterator[tuple[str, Ranking]]:
     """Yield (query id, ranking) in file order. Raises RecordError as `grouped_hits` does."""
-    for hits in grouped_hits(source, intake=intake):
+    for hits in iter_grouped_hits(source, intake=intake):
         yield hits.query_id, hits.ranking(order)
 
 
@@ -126,7 +119,7 @@ def load_hits(source: str, *, intake: Intake | None = None, only: Container[str]
     intake = intake or Intake()
     found: dict[str, QueryHits] = {}
     scattered: set[str] = set()
-    for hits in query_hits(source, intake=intake):
+    for hits in iter_query_hits(source, intake=intake):
         if only is not None and hits.query_id not in only:
             continue
         if hits.query_id in found:

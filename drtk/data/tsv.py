@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-from drtk.data.rows import Row, minted
+from drtk.data.rows import Row, make_id
 
 Line = tuple[int, bytes]
 Placed = tuple[int, Row | ValueError]
@@ -89,7 +89,7 @@ def _question(columns: list[str]) -> Row:
         raise ValueError("the second column must be a list of answers, such as ['Paris']") from error
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise ValueError("the second column must be a list of strings")
-    return {"_id": minted("q", text), "text": text, "answers": answers}
+    return {"_id": make_id("q", text), "text": text, "answers": answers}
 
 
 def _unquoted(field: str) -> str:
@@ -164,14 +164,14 @@ def split_quoted(line: bytes, *, strict: bool = False) -> list[bytes] | None:
         rest = rest[tab + 1 :]
 
 
-def quoted(field: str) -> str:
+def quote(field: str) -> str:
     """Return a field as csv writes it, quoted if it has a tab, a quote or a line end."""
     if any(mark in field for mark in '\t"\n\r'):
         return '"' + field.replace('"', '""') + '"'
     return field
 
 
-def flat(text: str) -> str:
+def flatten(text: str) -> str:
     """Return a text with spaces for tabs, line ends and NULs."""
     return text.translate(_TO_SPACE)
 

@@ -36,7 +36,7 @@ def validate(source: str, settings: ValidationSettings) -> Findings:
     Raises UsageError for settings that do not fit, DrtkError if a file to compare with cannot be read.
     """
     intake = Inspection()
-    kind = settings.kind or recognised(source, intake)
+    kind = settings.kind or detect_kind(source, intake)
     if kind is None:
         raise UsageError(
             f"--as is needed: one of {', '.join(_CHECKERS)}; {name_of(source)}: its first records do not tell its kind"
@@ -289,7 +289,7 @@ _KINDS: dict[str | None, Literal["examples", "expansions", "predictions"]] = {
 Recognised = Literal["run", "qrels", "examples", "expansions", "predictions", "passages"]
 
 
-def recognised(source: str, intake: Intake) -> Recognised | None:
+def detect_kind(source: str, intake: Intake) -> Recognised | None:
     """Return the kind of a file; None if its first records do not tell.
 
     Runs and judgements are recognized by the columns of their first lines, passages by a title in one of the first ten.
@@ -320,7 +320,7 @@ def _first_of_stream(beginning: bytes) -> Iterator[Row]:
 
 def _expansions(source: str, intake: Inspection, findings: Findings, references: References) -> None:
     found: Iterator[tuple[int, Expansion]]
-    found = _count_valid(formats.parsed(formats.json_rows(source, intake), expansion_from), findings)
+    found = _count_valid(formats.parse_rows(formats.json_rows(source, intake), expansion_from), findings)
     ids, texts, lists = Grouping(), Grouping(), Grouping()
     seen: set[str] = set()
     for query_id, block in groupby(found, key=lambda item: item[1].query_id):
@@ -349,7 +349,7 @@ def _expansions(source: str, intake: Inspection, findings: Findings, references:
 
 def _predictions(source: str, intake: Inspection, findings: Findings, references: References) -> None:
     found: Iterator[tuple[int, Prediction]]
-    found = _count_valid(formats.parsed(formats.json_rows(source, intake), prediction_from), findings)
+    found = _count_valid(formats.parse_rows(formats.json_rows(source, intake), prediction_from), findings)
     places = Grouping()
     seen: set[str] = set()
     for line, each in found:

@@ -11,7 +11,7 @@ import orjson
 from drtk.data.examples import DPR_OTHER, FoundExample
 from drtk.data.jsonl import dump
 from drtk.data.rows import Row, passage_row, query_row
-from drtk.data.tsv import flat, quoted
+from drtk.data.tsv import flatten, quote
 from drtk.records import Hit, Passage, Qrel, Query
 from drtk.registry import Registry
 
@@ -109,7 +109,7 @@ def _line(row: Any) -> bytes:
 
 def _one_line(text: str, losses: Losses) -> str:
     """Return a text for a file without quoting."""
-    line = flat(text)
+    line = flatten(text)
     if line != text:
         note(losses, "texts with tabs or line ends made spaces")
     return line
@@ -128,7 +128,7 @@ def _msmarco(passage: Passage, losses: Losses) -> bytes:
 
 
 def _msmarco_docs(passage: Passage, losses: Losses) -> bytes:
-    url = flat(str((passage.metadata or {}).get("url", "")))
+    url = flatten(str((passage.metadata or {}).get("url", "")))
     _note_fields(passage, losses, but=("url",))
     return f"{passage.id}\t{url}\t{_one_line(passage.title, losses)}\t{_one_line(passage.text, losses)}\n".encode()
 
@@ -139,7 +139,7 @@ def _dpr(passage: Passage, losses: Losses) -> bytes:
     if "\0" in text or "\0" in title:
         note(losses, "texts with NUL characters made spaces")
         text, title = text.replace("\0", " "), title.replace("\0", " ")
-    return f"{passage.id}\t{quoted(text)}\t{quoted(title)}\n".encode()
+    return f"{passage.id}\t{quote(text)}\t{quote(title)}\n".encode()
 
 
 def _tevatron(passage: Passage, _: Losses) -> bytes:
@@ -163,7 +163,7 @@ def _query_tsv(query: Query, losses: Losses) -> bytes:
 
 def _dpr_qa(query: Query, losses: Losses) -> bytes:
     note(losses, "ids left out")
-    return f"{quoted(_one_line(query.text, losses))}\t{quoted(repr(list(query.answers or ())))}\n".encode()
+    return f"{quote(_one_line(query.text, losses))}\t{quote(repr(list(query.answers or ())))}\n".encode()
 
 
 def _nq_open(query: Query, losses: Losses) -> bytes:

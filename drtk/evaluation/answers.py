@@ -1,4 +1,4 @@
-"""Answer accuracy of runs, and exact match and F1 of predictions."""
+"""Evaluate by answers: top-k accuracy of runs, exact match and F1 of predictions, ROUGE of texts."""
 
 from __future__ import annotations
 
@@ -8,120 +8,118 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from drtk.data.checks import PASSAGES, TEXTLESS, all_textless, warn_of_textless
+from drtk.data.checks import PASSAGES, TEXTLESS, describe_textless, warn_of_textless
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_predictions, read_queries
 from drtk.data.runs import NamedRun
-from drtk.data.trec import Judgements, query_hits
+from drtk.data.trec import Judgements, iter_query_hits
 from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError, pip_install
 from drtk.evaluation.config import EvalSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, Value, View, tell_shallow
-from drtk.evaluation.judged_runs import retrieved_by, tell_missing
+from drtk.evaluation.evaluate import Evaluation, Evaluator, Value, View, warn_shallow
+from drtk.evaluation.judged_runs import log_missing, read_rankings
 from drtk.evaluation.measures import Measure, parse_measures
-from drtk.evaluation.tables import table_lines
+from drtk.evaluation.result_table import format_results
 from drtk.records import Prediction
 from drtk.runtime.inputs import Intake
 from drtk.runtime.progress import Progress, detail, warn
 from drtk.runtime.streams import name_of
-from drtk.runtime.workers import Workers, cores
+from drtk.runtime.workers import Workers, count_cores
 from drtk.text.answers import MATCHES, exact_match, token_f1
 
 ROUGE_MEASURES = ("rouge1", "rouge2", "rougeL")
+PREDICTION_MEASURES = ("EM", "F1")
+ANSWER_MEASURES = "Answer@1 Answer@5 Answer@20 Answer@100"
 _WORD = re.compile(r"[^\W_]+")
+_BATCH = 32  # questions a worker gets at once
+_MIN_PARALLEL = 20_000  # passages to read; below, starting processes takes longer than the work
+
+Answers = Mapping[str, tuple[str, ...]]  # by question
+Question = tuple[str, tuple[str, ...], list[str]]  # id, answers, ids of passages to read
 
 
-class _Words:
-    """Runs of letters and digits of every script in lower case: on ASCII the words of rouge-score, which drops all others."""
+class _AllScripts:
+    """Tokenize into runs of letters and digits in lower case; rouge-score's own tokenizer drops all but ASCII."""
 
     def tokenize(self, text: str) -> list[str]:
         return _WORD.findall(text.lower())
 
 
 def need_rouge() -> None:
-    """Raises MissingDependency where the library is not installed."""
+    """Raise MissingDependency if rouge-score is not installed."""
     try:
         import rouge_score.rouge_scorer  # noqa: F401
     except ImportError as error:
         raise MissingDependency("rouge-score", "ROUGE", pip_install("rouge-score")) from error
 
 
-def rouge(written: Sequence[str], wanted: Sequence[str]) -> dict[str, float]:
-    """F1 over words, over pairs of words, and of the longest common subsequence (Lin 2004), in [0, 1], averaged over the texts.
+def rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """Return mean F1 over words, word pairs and the longest common subsequence (Lin 2004), without stemming; 0 for no texts.
 
-    written, wanted: a text each, in the same order; without stemming. No texts: all are 0.
-    Raises MissingDependency where the library is not installed.
+    Raises MissingDependency if rouge-score is not installed.
     """
     need_rouge()
     from rouge_score.rouge_scorer import RougeScorer
 
-    scorer = RougeScorer(list(ROUGE_MEASURES), tokenizer=_Words())
-    found = [scorer.score(target, text) for text, target in zip(written, wanted, strict=True)]
-    return {name: sum(float(each[name].fmeasure) for each in found) / max(1, len(found)) for name in ROUGE_MEASURES}
+    scorer = RougeScorer(list(ROUGE_MEASURES), tokenizer=_AllScripts())
+    scores = [scorer.score(reference, text) for text, reference in zip(texts, references, strict=True)]
+    return {name: sum(float(each[name].fmeasure) for each in scores) / max(1, len(scores)) for name in ROUGE_MEASURES}
 
 
-ANSWER_MEASURES = ("EM", "F1")
-
-
-def prediction_lines(runs: Sequence[NamedRun], questions: str, settings: EvalSettings, intake: Intake) -> Iterator[str]:
-    """Lines of the table, a file of predictions a row. Raises UsageError for a measure that is neither EM nor F1."""
-    names = settings.measures.split() or list(ANSWER_MEASURES)
-    if unknown := [name for name in names if name not in ANSWER_MEASURES]:
-        raise UsageError(f"--measures: {unknown[0]} is not for predictions; choose from {', '.join(ANSWER_MEASURES)}")
-    measures = [Measure(name, "own", name) for name in dict.fromkeys(names)]
-    answers = answers_of(questions, "tokens", intake)
+def evaluate_predictions(
+    runs: Sequence[NamedRun], questions: str, settings: EvalSettings, intake: Intake
+) -> Iterator[str]:
+    """Return the lines of a table with a file of predictions per row. Raises UsageError for measures other than EM and F1."""
+    names = list(dict.fromkeys(settings.measures.split())) or list(PREDICTION_MEASURES)
+    if unknown := [name for name in names if name not in PREDICTION_MEASURES]:
+        raise UsageError(
+            f"`measures`: {unknown[0]} is not for predictions; choose from {', '.join(PREDICTION_MEASURES)}"
+        )
+    answers = read_answers(questions, "tokens", intake)
     results = []
     for run in runs:
-        chosen = best_predictions(run.source, intake)
-        known = {id: prediction for id, prediction in chosen.items() if id in answers}
-        if not chosen:
+        predictions = read_best_predictions(run.source, intake)
+        known = {id: prediction for id, prediction in predictions.items() if id in answers}
+        if not predictions:
             warn(f"{run.name}: there are no predictions")
         elif not known:
             raise MismatchError(
-                f"{name_of(run.source)}: no prediction is for a question with answers; it has '{next(iter(chosen))}', "
+                f"{name_of(run.source)}: no prediction is for a question with answers; it has '{next(iter(predictions))}', "
                 f"the questions have '{next(iter(answers))}'"
             )
-        if extra := len(chosen) - len(known):
+        if extra := len(predictions) - len(known):
             detail(f"{run.name}: {extra:,} predictions for questions without answers left out")
-        tell_missing(
-            run.name,
-            len(known),
-            len(answers),
-            retrieved_only=settings.retrieved_only,
-            right="answers",
-            where="among the predictions",
+        only = settings.retrieved_only
+        log_missing(
+            run.name, len(known), len(answers), retrieved_only=only, right="answers", where="among the predictions"
         )
-        results.append(_scored(run.name, known, answers, [m.name for m in measures], settings.retrieved_only))
-    return table_lines(results, measures, format=settings.format, per_query=settings.per_query, digits=settings.digits)
+        results.append(_score_predictions(run.name, known, answers, names, only))
+    return format_results(results, [Measure(name, "own", name) for name in names], settings)
 
 
-def best_predictions(source: str, intake: Intake) -> dict[str, str]:
-    """The predicted answer to each question: of several the one with the highest score, of equals the first.
+def read_best_predictions(source: str, intake: Intake) -> dict[str, str]:
+    """Return the prediction for each question with the highest score, the first of equal ones.
 
-    Raises RecordError (file:line) where a question has several and one of them has no score.
+    Raises RecordError (file:line) if a question has several and one of them has no score.
     """
-    chosen: dict[str, Prediction] = {}
+    best: dict[str, Prediction] = {}
     for prediction in read_predictions(source, intake=intake):
-        known = chosen.setdefault(prediction.query_id, prediction)
+        known = best.setdefault(prediction.query_id, prediction)
         if known is prediction:
             continue
         if known.score is None or prediction.score is None:
-            place = f"{name_of(source)}:{intake.line}"
             raise RecordError(
-                place, f"question '{prediction.query_id}' has several predictions, and not all have scores"
+                f"{name_of(source)}:{intake.line}",
+                f"question '{prediction.query_id}' has several predictions, and not all have scores",
             )
         if prediction.score > known.score:
-            chosen[prediction.query_id] = prediction
-    return {id: prediction.answer for id, prediction in chosen.items()}
+            best[prediction.query_id] = prediction
+    return {id: prediction.answer for id, prediction in best.items()}
 
 
-def _scored(
-    name: str,
-    predictions: Mapping[str, str],
-    answers: Mapping[str, tuple[str, ...]],
-    measures: Sequence[str],
-    retrieved_only: bool,
+def _score_predictions(
+    name: str, predictions: Mapping[str, str], answers: Answers, measures: Sequence[str], retrieved_only: bool
 ) -> Evaluation:
-    """Values per question and their means; a question without a prediction counts 0, or not at all."""
+    """Evaluate predictions; a question without one counts as 0, or is left out if `retrieved_only`."""
     compute = {"EM": lambda text, right: float(exact_match(text, right)), "F1": token_f1}
     per_query: dict[str, dict[str, Value]] = {}
     for id, right in answers.items():
@@ -136,15 +134,139 @@ def _scored(
     return Evaluation(name, per_query, overall)
 
 
-MEASURES = "Answer@1 Answer@5 Answer@20 Answer@100"
-_BATCH = 32  # questions a worker is given at once
-_WORTH_WORKERS = 20_000  # passages to look at; below, starting processes takes longer than the work
+def evaluate_by_answers(
+    runs: Sequence[NamedRun], questions: str, corpus: str, settings: EvalSettings, intake: Intake
+) -> Iterator[str]:
+    """Return the lines of a table with a run per row.
 
-Question = tuple[str, tuple[str, ...], list[str]]  # id, answers, ids of passages to look at
+    Raises UsageError for measures that need to know every relevant passage, MismatchError (file:line) for a passage that
+    the corpus does not have, DrtkError if no passage has a text.
+    """
+    if settings.by == "source" or settings.rel != 1:
+        raise UsageError("`by` source and `rel` go with `qrels`; with `answers` a passage is right or not")
+    measures = parse_answer_measures(settings.measures or ANSWER_MEASURES)
+    answers = read_answers(questions, settings.match, intake)
+    with closing(CorpusStore.open(corpus)) as store:  # built here once, not by every worker
+        size = len(store)
+    counts: Counter[str] = Counter()
+    results = []
+    for run in runs:
+        judgements: Judgements = {id: {} for id in answers}
+        rankings = read_rankings(run, judgements, _view(settings), intake, right="answers")
+        only = settings.retrieved_only
+        log_missing(run.name, len(rankings.ids), len(answers), retrieved_only=only, right="answers")
+        _judge_first_right(judgements, run, rankings.ids, answers, corpus, measures, settings, counts)
+        result = Evaluator(judgements, measures)(run.name, rankings.ids, retrieved_only=only)
+        result.deepest = rankings.deepest
+        results.append(result)
+    _check_texts(counts, corpus)
+    warn_shallow({result.name: result.deepest for result in results}, measures, right="answers", size=size)
+    return format_results(results, measures, settings)
 
 
-class Looked(NamedTuple):
-    """What became of a question: its first right passage, or one that the corpus lacks; and what was looked at till then."""
+def _view(settings: EvalSettings) -> View:
+    return View(order=settings.order, drop_same_id=bool(settings.drop_same_id), depth=settings.depth)
+
+
+def parse_answer_measures(text: str) -> list[Measure]:
+    """Parse measures that need only the first right passage. Raises UsageError for others."""
+    measures = parse_measures(text, answers=True)
+    for measure in measures:
+        is_first_only = measure.key == "Answer" or measure.key.startswith(("recip_rank", "success_"))
+        if not is_first_only or measure.judged_only or measure.rel != 1:
+            raise UsageError(
+                f"`measures`: {measure.name} needs judgements; answers tell the first right passage: Answer@k, Success@k, RR"
+            )
+    return measures
+
+
+def read_answers(source: str, match: str, intake: Intake) -> dict[str, tuple[str, ...]]:
+    """Return the answers of each question that has any; warn about invalid patterns and questions without answers.
+
+    Raises DrtkError if no question has an answer.
+    """
+    answers: dict[str, tuple[str, ...]] = {}
+    without = 0
+    for query in read_queries(source, intake=intake):
+        matching = MATCHES[match](query.answers or ())
+        invalid = getattr(matching, "invalid", ())
+        for pattern in invalid:
+            warn(f"{name_of(source)}:{intake.line}: '{pattern}' is no regular expression and matches nothing")
+        if query.answers and (matching or invalid):  # a question whose patterns are all invalid counts as wrong
+            answers[query.id] = query.answers
+        else:
+            without += 1
+    if not answers:
+        raise DrtkError(f"{name_of(source)}: no question has an answer")
+    if without:
+        warn(f"{name_of(source)}: {without:,} of {without + len(answers):,} questions have no answer and are left out")
+    return answers
+
+
+def judge_by_answers(
+    runs: Sequence[NamedRun],
+    answers: Answers,
+    corpus: str,
+    measures: Sequence[Measure],
+    settings: EvalSettings,
+    intake: Intake,
+) -> Judgements:
+    """Judge the first right passage of every run for each question, which suffices for `parse_answer_measures`.
+
+    The first right passage of another run contains an answer too, so it cannot be ranked above a run's own.
+    Raises as `evaluate_by_answers`.
+    """
+    CorpusStore.open(corpus).close()  # built here once, not by every worker
+    judgements: Judgements = {id: {} for id in answers}
+    counts: Counter[str] = Counter()
+    for run in runs:
+        rankings = read_rankings(run, judgements, _view(settings), intake, right="answers")
+        _judge_first_right(judgements, run, rankings.ids, answers, corpus, measures, settings, counts)
+    _check_texts(counts, corpus)
+    return judgements
+
+
+def _check_texts(counts: Counter[str], corpus: str) -> None:
+    """Raise DrtkError if no passage that was read had a text; warn if some had none."""
+    if problem := describe_textless(counts, corpus):
+        raise DrtkError(problem)
+    warn_of_textless(counts, corpus)
+
+
+def _judge_first_right(
+    judgements: Judgements,
+    run: NamedRun,
+    rankings: Mapping[str, list[str]],
+    answers: Answers,
+    corpus: str,
+    measures: Sequence[Measure],
+    settings: EvalSettings,
+    counts: Counter[str],
+) -> None:
+    """Judge the first right passage of each ranking as relevant, down to the largest cut-off of the measures."""
+    cutoffs = [measure.cutoff for measure in measures]
+    depth = None if None in cutoffs else max(cutoff for cutoff in cutoffs if cutoff is not None)
+    work: list[Question] = [(id, answers[id], ids[:depth]) for id, ids in rankings.items()]
+    size = sum(len(ids) for _, _, ids in work)
+    count = settings.workers or (count_cores() if size >= _MIN_PARALLEL else 1)
+    batches = [work[at : at + _BATCH] for at in range(0, len(work), _BATCH)]
+    with (
+        Workers(AnswerFinder, corpus, settings.match, settings.match_title, count=count) as workers,
+        Progress("eval", unit="questions", total=len(work)) as progress,
+    ):
+        for batch in workers.map(batches):
+            for match in batch:
+                if match.absent is not None:
+                    place = _find_line(run.source, match.query_id, match.absent)
+                    raise MismatchError(f"{place}: passage '{match.absent}' is not in the corpus {corpus}")
+                if match.right is not None:
+                    judgements[match.query_id][match.right] = 1
+                counts.update(match.counts)
+            progress.add(len(batch))
+
+
+class AnswerMatch(NamedTuple):
+    """The first right passage of a question, or one that the corpus lacks, and counts of the passages read."""
 
     query_id: str
     right: str | None
@@ -152,189 +274,37 @@ class Looked(NamedTuple):
     counts: dict[str, int]
 
 
-def answer_lines(
-    runs: Sequence[NamedRun], questions: str, corpus: str, settings: EvalSettings, intake: Intake
-) -> Iterator[str]:
-    """Lines of the table.
+class AnswerFinder:
+    """Find the first passage of each question that contains one of its answers.
 
-    Raises UsageError for measures that need to know every right passage, DrtkError where no passage has a text.
-    """
-    if settings.by == "source" or settings.rel != 1:
-        raise UsageError("--by source and --rel go with --qrels; with --answers a passage is right or not")
-    measures = answer_measures(settings.measures or MEASURES)
-    wanted = answers_of(questions, settings.match, intake)
-    with closing(CorpusStore.open(corpus)) as store:  # indexed once, here, and not by every worker
-        size = len(store)
-    looked: Counter[str] = Counter()
-    results = [evaluated_by_answers(run, wanted, corpus, measures, settings, intake, looked) for run in runs]
-    _check_texts(looked, corpus)
-    tell_shallow({result.name: result.deepest for result in results}, measures, right="answers", size=size)
-    return table_lines(results, measures, format=settings.format, per_query=settings.per_query, digits=settings.digits)
-
-
-def answer_measures(text: str) -> list[Measure]:
-    """The measures of a text, all of which look at the first right passage alone. Raises UsageError for others."""
-    measures = parse_measures(text, answers=True)
-    for measure in measures:
-        first_alone = measure.key in ("Answer", "RR", "recip_rank") or measure.key.startswith("success_")
-        if not first_alone or measure.judged_only or measure.rel != 1:
-            raise UsageError(
-                f"--measures: {measure.name} needs judgements; answers tell the first right passage: Answer@k, Success@k, RR"
-            )
-    return measures
-
-
-def answers_of(source: str, match: str, intake: Intake) -> dict[str, tuple[str, ...]]:
-    """The answers of each question that has any; how many have none, and patterns that are none, are warnings.
-
-    Raises DrtkError where no question has an answer.
-    """
-    found: dict[str, tuple[str, ...]] = {}
-    without = 0
-    for query in read_queries(source, intake=intake):
-        matching = MATCHES[match](query.answers or ())
-        invalid = getattr(matching, "invalid", ())
-        for pattern in invalid:
-            warn(f"{name_of(source)}:{intake.line}: '{pattern}' is no regular expression and matches nothing")
-        if query.answers and (matching or invalid):  # what no pattern can match is wrong, not left out
-            found[query.id] = query.answers
-        else:
-            without += 1
-    if not found:
-        raise DrtkError(f"{name_of(source)}: no question has an answer")
-    if without:
-        warn(f"{name_of(source)}: {without:,} of {without + len(found):,} questions have no answer and are left out")
-    return found
-
-
-def evaluated_by_answers(
-    run: NamedRun,
-    answers: Mapping[str, tuple[str, ...]],
-    corpus: str,
-    measures: Sequence[Measure],
-    settings: EvalSettings,
-    intake: Intake,
-    looked: Counter[str],
-) -> Evaluation:
-    """The values of one run; `looked` counts the passages that were looked at. Raises MismatchError (file:line) for a passage that the corpus does not have."""
-    view = View(order=settings.order, drop_same_id=bool(settings.drop_same_id), depth=settings.depth)
-    asked: Judgements = {id: {} for id in answers}
-    found = retrieved_by(run, asked, view, intake, right="answers")
-    tell_missing(run.name, len(found.rankings), len(asked), retrieved_only=settings.retrieved_only, right="answers")
-    _mark_right(asked, run, found.rankings, answers, corpus, measures, settings, looked)
-    result = Evaluator(asked, measures)(run.name, found.rankings, retrieved_only=settings.retrieved_only)
-    result.deepest = found.deepest
-    return result
-
-
-def judgements_by_answers(
-    runs: Sequence[NamedRun],
-    answers: Mapping[str, tuple[str, ...]],
-    corpus: str,
-    measures: Sequence[Measure],
-    settings: EvalSettings,
-    intake: Intake,
-) -> Judgements:
-    """For each question the first right passage of every run: what `answer_measures` need, whichever of the runs they score.
-
-    Another run's first right passage contains an answer too, so it cannot stand above a run's own.
-    Raises MismatchError (file:line) for a passage that the corpus does not have, DrtkError where no passage has a text.
-    """
-    CorpusStore.open(corpus).close()  # indexed once, here, and not by every worker
-    view = View(order=settings.order, drop_same_id=bool(settings.drop_same_id), depth=settings.depth)
-    judged: Judgements = {id: {} for id in answers}
-    looked: Counter[str] = Counter()
-    for run in runs:
-        found = retrieved_by(run, judged, view, intake, right="answers")
-        _mark_right(judged, run, found.rankings, answers, corpus, measures, settings, looked)
-    _check_texts(looked, corpus)
-    return judged
-
-
-def _check_texts(looked: Counter[str], corpus: str) -> None:
-    """Raise DrtkError where answers were looked for and no passage had a text; warn where some had none."""
-    if fault := all_textless(looked, corpus):
-        raise DrtkError(fault)
-    warn_of_textless(looked, corpus)
-
-
-def _mark_right(
-    judged: Judgements,
-    run: NamedRun,
-    rankings: Mapping[str, list[str]],
-    answers: Mapping[str, tuple[str, ...]],
-    corpus: str,
-    measures: Sequence[Measure],
-    settings: EvalSettings,
-    looked: Counter[str],
-) -> None:
-    """Judge the first right passage of each ranking, as far down as the measures look."""
-    depth = _deepest(measures)
-    work: list[Question] = [(id, answers[id], ids[:depth]) for id, ids in rankings.items()]
-    for each in _first_right(work, corpus, settings):
-        if each.absent is not None:
-            place = _place(run.source, each.query_id, each.absent)
-            raise MismatchError(f"{place}: passage '{each.absent}' is not in the corpus {corpus}")
-        if each.right is not None:
-            judged[each.query_id][each.right] = 1
-        looked.update(each.counts)
-
-
-def _deepest(measures: Sequence[Measure]) -> int | None:
-    """How many passages have to be looked at; None: all."""
-    depths = []
-    for measure in measures:
-        if measure.cutoff is None:
-            return None
-        depths.append(measure.cutoff)
-    return max(depths)
-
-
-def _first_right(work: Sequence[Question], corpus: str, settings: EvalSettings) -> Iterator[Looked]:
-    """What was found for each question, in order."""
-    size = sum(len(ids) for _, _, ids in work)
-    count = settings.workers or (cores() if size >= _WORTH_WORKERS else 1)
-    batches = [work[at : at + _BATCH] for at in range(0, len(work), _BATCH)]
-    with (
-        Workers(LookForAnswers, corpus, settings.match, settings.match_title, count=count) as workers,
-        Progress("eval", unit="questions", total=len(work)) as progress,
-    ):
-        for batch in workers.map(batches):
-            yield from batch
-            progress.add(len(batch))
-
-
-class LookForAnswers:
-    """The first passage of each question that contains one of its answers.
-
-    title: looked for in title and text together (GAR), otherwise in the text alone (DPR).
+    title: search title and text (GAR) instead of the text alone (DPR)
     """
 
-    def __init__(self, corpus: str, match: str, title: bool) -> None:  # positional: they travel to other processes
+    def __init__(self, corpus: str, match: str, title: bool) -> None:  # positional: they are sent to other processes
         self._store, self._match, self._title = CorpusStore.open(corpus), MATCHES[match], title
 
-    def __call__(self, questions: Sequence[Question]) -> list[Looked]:
-        return [self._look(*question) for question in questions]
+    def __call__(self, questions: Sequence[Question]) -> list[AnswerMatch]:
+        return [self._find(*question) for question in questions]
 
-    def _look(self, query_id: str, answers: tuple[str, ...], ids: Sequence[str]) -> Looked:
+    def _find(self, query_id: str, answers: tuple[str, ...], ids: Sequence[str]) -> AnswerMatch:
         contains = self._match(answers)
         counts = {PASSAGES: 0, TEXTLESS: 0}
         for id in ids:
             passage = self._store.get(id)
             if passage is None:
-                return Looked(query_id, None, id, counts)
+                return AnswerMatch(query_id, None, id, counts)
             text = f"{passage.title} {passage.text}" if self._title and passage.title else passage.text
             counts[PASSAGES] += 1
             counts[TEXTLESS] += not text.strip()
             if contains(text):
-                return Looked(query_id, id, None, counts)
-        return Looked(query_id, None, None, counts)
+                return AnswerMatch(query_id, id, None, counts)
+        return AnswerMatch(query_id, None, None, counts)
 
 
-def _place(source: str, query: str, passage: str) -> str:
-    """Where a run names a passage: file:line, where it can be read a second time."""
+def _find_line(source: str, query: str, passage: str) -> str:
+    """Return file:line of a passage in a run, or the file's name if it cannot be read a second time."""
     try:
-        for hits in query_hits(source):
+        for hits in iter_query_hits(source):
             if hits.query_id == query and passage in hits.doc_ids:
                 return f"{name_of(source)}:{hits.lines[hits.doc_ids.index(passage)]}"
     except (DrtkError, OSError):

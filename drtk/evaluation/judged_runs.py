@@ -1,19 +1,23 @@
-"""Run files against judgements: what the commands eval and report have in common."""
+"""Read judgements and run files, and evaluate runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from drtk.config import By
 from drtk.data.checks import JudgedHits
-from drtk.data.ids import CorpusIds
+from drtk.data.ids import CorpusIds, document_id
 from drtk.data.runs import NamedRun
-from drtk.data.trec import Judgements, load_hits, load_qrels
+from drtk.data.trec import Judgements, Order, load_hits, load_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError
-from drtk.evaluation.evaluate import Evaluation, Evaluator, View
+from drtk.evaluation.config import EvalSettings
+from drtk.evaluation.evaluate import Evaluation, Evaluator, View, warn_shallow
+from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.metrics import JudgedRanks
+from drtk.evaluation.result_table import format_results
 from drtk.runtime.inputs import Intake
 from drtk.runtime.progress import detail, log, warn
 from drtk.runtime.streams import STANDARD, name_of
@@ -21,156 +25,189 @@ from drtk.runtime.streams import STANDARD, name_of
 if TYPE_CHECKING:
     from drtk.data.run_blocks import Places
 
-Right = Literal["judgements", "answers"]  # what says which passages are right, and so how it is called
-LARGE = 1 << 20  # bytes of a file; below, loading numpy takes longer than reading every line
+MEASURES = "nDCG@10 RR@10 R@10 R@100 Success@10"
+Right = Literal["judgements", "answers"]  # what decides which passages are relevant, as named in messages
+LARGE = 1 << 20  # bytes of a file; smaller ones are read line by line, which is faster than loading numpy
 
 
-def judgements_from(
+def read_judgements(
     source: str, intake: Intake, *, known: CorpusIds | None = None, by_source: bool = False
 ) -> Judgements:
-    """The judgements of a file; a counted warning where they name documents the corpus `known` does not have.
+    """Read a file of judgements; warn if it names documents that the corpus `known` does not have.
 
-    Raises DrtkError where there are none.
+    Raises DrtkError for a file without judgements.
     """
     judgements = load_qrels(source, intake=intake)
     if not judgements:
         raise DrtkError(f"{name_of(source)}: holds no judgements")
     if known is not None:
-        present = known.has_document if by_source else known.__contains__
+        is_known = known.has_document if by_source else known.__contains__
         judged = {id for grades in judgements.values() for id in grades}
-        absent = sorted(id for id in judged if not present(id))
+        absent = sorted(id for id in judged if not is_known(id))
         if absent:
-            what = "documents" if by_source else "passages"
             warn(
-                f"{name_of(source)}: {len(absent):,} of {len(judged):,} judged {what} are not in the corpus, "
-                f"for example '{absent[0]}'"
+                f"{name_of(source)}: {len(absent):,} of {len(judged):,} judged {'documents' if by_source else 'passages'} "
+                f"are not in the corpus, for example '{absent[0]}'"
             )
     return judgements
 
 
-@dataclass(frozen=True)
-class Retrieved:
-    """Rankings of the judged queries of a run, the passage that came first for each, and the run's tag.
+def load_judgements(
+    qrels: str,
+    corpus: str | None,
+    intake: Intake,
+    *,
+    by: By = "passage",
+    order: Order = "score",
+    drop_same_id: bool = False,
+    depth: int | None = None,
+) -> tuple[Judgements, View, int | None]:
+    """Return judgements, the view of runs that these settings describe, and the number of passages of the corpus if given."""
+    known = None if corpus is None else CorpusIds.read(corpus, intake)
+    by_source = by == "source"
+    judgements = read_judgements(qrels, intake, known=known, by_source=by_source)
+    view = View(order=order, by=(known or document_id) if by_source else None, drop_same_id=drop_same_id, depth=depth)
+    return judgements, view, None if known is None else len(known)
 
-    deepest: documents of the longest ranking, as the run holds them
+
+@dataclass(frozen=True)
+class JudgedRankings:
+    """Rankings of a run's judged queries (document ids), the first passage of each, and the run's tag.
+
+    deepest: documents of the longest ranking before any cut
     """
 
-    rankings: dict[str, list[str]]
-    top: dict[str, str]
+    ids: dict[str, list[str]]
+    top_passages: dict[str, str]
     tag: str
     deepest: int
 
 
-def retrieved_by(
-    run: NamedRun, judgements: Judgements, view: View, intake: Intake, *, right: Right = "judgements"
-) -> Retrieved:
-    """What a run retrieved for the judged queries, seen through `view`; says which queries differ.
+class _JudgedQueries:
+    """Container of the judged queries that records all queries looked up."""
 
-    right: where the judgements come from. Raises MismatchError where a run has queries, but none of the judged ones.
-    """
-    queries = _Seen(judgements)
+    def __init__(self, judgements: Judgements) -> None:
+        self._judgements = judgements
+        self.looked_up: dict[str, None] = {}
+
+    def __contains__(self, query: object) -> bool:
+        self.looked_up[str(query)] = None
+        return query in self._judgements
+
+
+def read_rankings(
+    run: NamedRun, judgements: Judgements, view: View, intake: Intake, *, right: Right = "judgements"
+) -> JudgedRankings:
+    """Read a run's rankings of judged queries. Raises MismatchError for a run with queries of which none is judged."""
+    queries = _JudgedQueries(judgements)
     hits = load_hits(run.source, intake=intake, only=queries)
-    if not queries.seen:
+    if not queries.looked_up:
         warn(f"{run.name}: the run is empty")
     elif not hits:
-        example, wanted = next(iter(queries.seen)), next(iter(judgements))
         raise MismatchError(
-            f"{name_of(run.source)}: no query has {right}; it has '{example}', "
-            f"the {'questions' if right == 'answers' else right} have '{wanted}'"
+            f"{name_of(run.source)}: no query has {right}; it has '{next(iter(queries.looked_up))}', the "
+            f"{'questions' if right == 'answers' else right} have '{next(iter(judgements))}'"
         )
-    _tell_unjudged(run.name, len(queries.seen) - len(hits), right)
+    _log_unjudged(run.name, len(queries.looked_up) - len(hits), right)
     tag = next((found.tags[0] for found in hits.values()), "")
     if right == "judgements":
         judged = JudgedHits(run.name, judgements, of=view.by)
         if not any(judged.add(query, found.doc_ids) for query, found in hits.items()):
             judged.warn()
-    rankings, top, deepest = {}, {}, 0
+    ids, top_passages, deepest = {}, {}, 0
     for query in list(hits):
         found = hits.pop(query)
-        rankings[query] = view(found)
+        ids[query] = view(found)
         deepest = max(deepest, view.length(found))
-        if rankings[query]:
-            top[query] = view.top(found)
-    return Retrieved(rankings, top, tag, deepest)
+        if ids[query]:
+            top_passages[query] = view.top_passage(found)
+    return JudgedRankings(ids, top_passages, tag, deepest)
 
 
-class _Seen:
-    """Membership among the judged queries, remembering what was asked about."""
-
-    def __init__(self, judgements: Judgements) -> None:
-        self._judgements = judgements
-        self.seen: dict[str, None] = {}
-
-    def __contains__(self, query: object) -> bool:
-        self.seen[str(query)] = None
-        return query in self._judgements
-
-
-def evaluated(
+def evaluate_run(
     run: NamedRun, evaluator: Evaluator, view: View, intake: Intake, *, retrieved_only: bool = False
-) -> tuple[Evaluation, Retrieved]:
-    """The values of one run, and what it retrieved; says how many judged queries it lacks and what became of them."""
-    found = retrieved_by(run, evaluator.judgements, view, intake)
-    tell_missing(run.name, len(found.rankings), len(evaluator.judgements), retrieved_only=retrieved_only)
-    result = evaluator(run.name, found.rankings, retrieved_only=retrieved_only, tag=found.tag)
-    result.deepest = found.deepest
-    return result, found
+) -> tuple[Evaluation, JudgedRankings]:
+    """Evaluate a run; also return its rankings."""
+    rankings = read_rankings(run, evaluator.judgements, view, intake)
+    log_missing(run.name, len(rankings.ids), len(evaluator.judgements), retrieved_only=retrieved_only)
+    result = evaluator(run.name, rankings.ids, retrieved_only=retrieved_only, tag=rankings.tag)
+    result.deepest = rankings.deepest
+    return result, rankings
 
 
-def scored(
+def score_run(
     run: NamedRun, evaluator: Evaluator, view: View, intake: Intake, *, retrieved_only: bool = False
 ) -> Evaluation:
-    """The values of one run, as `evaluated` gives them; where ranks of judged documents suffice, without the rest in memory."""
-    large = run.source != STANDARD and Path(run.source).is_file() and Path(run.source).stat().st_size >= LARGE
-    if large and not evaluator.needs_rankings and view.by is None and view.order == "score" and not intake.skip_bad:
+    """Evaluate a run as `evaluate_run` does; read large files in blocks if ranks of judged documents suffice."""
+    is_large = run.source != STANDARD and Path(run.source).is_file() and Path(run.source).stat().st_size >= LARGE
+    if is_large and not evaluator.needs_rankings and view.by is None and view.order == "score" and not intake.skip_bad:
         from drtk.data.run_blocks import NotPlain
 
         try:
-            return _scored_by_blocks(run, evaluator, view, intake, retrieved_only)
+            return _score_in_blocks(run, evaluator, view, intake, retrieved_only)
         except (NotPlain, RecordError):
             detail(f"{run.name}: is read line by line")
-    return evaluated(run, evaluator, view, intake, retrieved_only=retrieved_only)[0]
+    return evaluate_run(run, evaluator, view, intake, retrieved_only=retrieved_only)[0]
 
 
-def _scored_by_blocks(
+def evaluate_runs(
+    runs: Sequence[NamedRun], qrels: str, corpus: str | None, settings: EvalSettings, intake: Intake
+) -> Iterator[str]:
+    """Return the lines of a table with a run per row."""
+    measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
+    judgements, view, size = load_judgements(
+        qrels,
+        corpus,
+        intake,
+        by=settings.by,
+        order=settings.order,
+        drop_same_id=bool(settings.drop_same_id),
+        depth=settings.depth,
+    )
+    evaluator = Evaluator(judgements, measures)
+    results = [score_run(run, evaluator, view, intake, retrieved_only=settings.retrieved_only) for run in runs]
+    warn_shallow({result.name: result.deepest for result in results}, measures, size=size)
+    return format_results(results, measures, settings)
+
+
+def _score_in_blocks(
     run: NamedRun, evaluator: Evaluator, view: View, intake: Intake, retrieved_only: bool
 ) -> Evaluation:
-    """Raises NotPlain where the run has to be read carefully, were it only to say what may be wrong with it."""
-    from drtk.data.run_blocks import NotPlain, QueryCounts, judged_places
+    """Raises NotPlain for a run that must be read line by line, if only to report what is wrong with it."""
+    from drtk.data.run_blocks import NotPlain, QueryCounts, iter_judged_places
 
-    seen, found, tag, deepest = QueryCounts(), {}, "", 0
-    for places in judged_places(run.source, evaluator.judgements, intake, seen):
-        found[places.query_id] = _looked_at(places, evaluator.judgements[places.query_id], view)
+    seen, judged, tag, deepest = QueryCounts(), {}, "", 0
+    for places in iter_judged_places(run.source, evaluator.judgements, intake, seen):
+        judged[places.query_id] = _judged_ranks(places, evaluator.judgements[places.query_id], view)
         tag, deepest = tag or places.tag, max(deepest, places.length)
-    if not any(item.ranks for item in found.values()):
+    if not any(ranks.ranks for ranks in judged.values()):
         raise NotPlain
-    _tell_unjudged(run.name, seen.unjudged)
-    tell_missing(run.name, len(found), len(evaluator.judgements), retrieved_only=retrieved_only)
-    result = evaluator.from_ranks(run.name, found, retrieved_only=retrieved_only, tag=tag)
+    _log_unjudged(run.name, seen.unjudged)
+    log_missing(run.name, len(judged), len(evaluator.judgements), retrieved_only=retrieved_only)
+    result = evaluator.from_ranks(run.name, judged, retrieved_only=retrieved_only, tag=tag)
     result.deepest = deepest
     return result
 
 
-def _looked_at(places: Places, judged: Mapping[str, int], view: View) -> JudgedRanks:
-    """Judged documents as a view has them: the query's own document left out where that is asked for, then the cut."""
-    pairs = zip(places.ranks, places.doc_ids, strict=True)
+def _judged_ranks(places: Places, judged: Mapping[str, int], view: View) -> JudgedRanks:
+    pairs = list(zip(places.ranks, places.doc_ids, strict=True))
     own = next((rank for rank, id in pairs if id == places.query_id), None)
-    known = [(rank, judged[id]) for rank, id in zip(places.ranks, places.doc_ids, strict=True) if id in judged]
-    found = JudgedRanks([rank for rank, _ in known], [grade for _, grade in known], places.length)
+    known = [(rank, judged[id]) for rank, id in pairs if id in judged]
+    ranks = JudgedRanks([rank for rank, _ in known], [grade for _, grade in known], places.length)
     if view.drop_same_id and own is not None:
-        found = found.without(own)
-    return found.cut(view.depth)
+        ranks = ranks.without(own)
+    return ranks.cut(view.depth)
 
 
-def _tell_unjudged(name: str, count: int, right: Right = "judgements") -> None:
+def _log_unjudged(name: str, count: int, right: Right = "judgements") -> None:
     if count:
         detail(f"{name}: {_queries(count)} of the run without {right} left out")
 
 
-def tell_missing(
+def log_missing(
     name: str, found: int, wanted: int, *, retrieved_only: bool, right: Right = "judgements", where: str = "in the run"
 ) -> None:
-    """Say how many of the queries that count a run (or what `where` names) lacks, and what becomes of them."""
+    """Log how many queries that count are not in a run (or in what `where` names), and whether they count as 0."""
     if missing := wanted - found:
         fate = "left out" if retrieved_only else "counted as 0"
         log(f"{name}: {_queries(missing)} of {wanted:,} with {right} not {where}, {fate}")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from drtk.data.beir import judgements_path, needed_part
+from drtk.data.beir import find_qrels, require_file
 from drtk.data.jsonl import read_passages, read_queries
 from drtk.data.trec import Judgements, load_qrels, load_run
 from drtk.errors import DrtkError, MismatchError
@@ -19,7 +19,7 @@ from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import pair_cosines, spearman
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import Intake
-from drtk.runtime.sharding import spread
+from drtk.runtime.sharding import sample_evenly
 
 DEPTH = 10
 Encode = Callable[
@@ -47,9 +47,9 @@ class RankingProbe:
         pool: int | None = None,
         lot: Callable[[str], float] | None = None,
     ) -> None:
-        judgements = load_qrels(str(judgements_path(folder, split)), intake=intake)
-        corpus = needed_part(folder, "corpus.jsonl")
-        found = [q for q in read_queries(needed_part(folder, "queries.jsonl"), intake=intake) if q.id in judgements]
+        judgements = load_qrels(str(find_qrels(folder, split)), intake=intake)
+        corpus = require_file(folder, "corpus.jsonl")
+        found = [q for q in read_queries(require_file(folder, "queries.jsonl"), intake=intake) if q.id in judgements]
         if queries is not None and lot is not None and queries < len(found):
             chosen = set(sorted((query.id for query in found), key=lambda each: (lot(each), each))[:queries])
             found = [query for query in found if query.id in chosen]
@@ -119,7 +119,7 @@ class RerankingProbe:
         found = [item for item in load_run(run, intake=intake).items() if item[0] in judgements]
         if not found:
             raise MismatchError(f"{run}: no query of it has a judgement")
-        chosen = list(spread(found, limit, of=len(found)))
+        chosen = list(sample_evenly(found, limit, of=len(found)))
         self.candidates = [(query, [id for id, _ in ranking[:depth]]) for query, ranking in chosen]
         kept = {query: judgements[query] for query, _ in chosen}
         self._evaluator = Evaluator(kept, parse_measures(" ".join(self.names)))

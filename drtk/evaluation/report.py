@@ -1,4 +1,4 @@
-"""Build a report on several systems."""
+"""Report on several systems: a table, significance, overlap of a fusion, training loss and example queries."""
 
 from __future__ import annotations
 
@@ -10,73 +10,99 @@ from pathlib import Path
 from typing import Any
 
 from drtk.data.corpus_store import CorpusStore
-from drtk.data.ids import CorpusIds, source_of
 from drtk.data.jsonl import read_queries
-from drtk.data.runs import NamedRun, fused_runs
+from drtk.data.runs import NamedRun, read_fused_runs
 from drtk.data.trec import Judgements
 from drtk.errors import UsageError
 from drtk.evaluation.compare import Contrast, compare_with_first
-from drtk.evaluation.compare_text import chance
+from drtk.evaluation.compare_report import format_p
 from drtk.evaluation.config import CompareSettings, ReportSettings
-from drtk.evaluation.curves import LossCurve, depths_for, read_loss, recall_curve
-from drtk.evaluation.evaluate import Evaluation, Evaluator, View, tell_shallow
-from drtk.evaluation.judged_runs import Retrieved, evaluated, judgements_from
+from drtk.evaluation.curves import Curve, choose_depths, describe_loss, read_curve, recall_curve
+from drtk.evaluation.evaluate import Evaluation, Evaluator, Rankings, warn_shallow
+from drtk.evaluation.judged_runs import JudgedRankings, evaluate_run, load_judgements
 from drtk.evaluation.measures import Measure, parse_measures
-from drtk.evaluation.tables import table_lines
+from drtk.evaluation.result_table import format_overall
 from drtk.runtime.inputs import Intake
 from drtk.runtime.progress import log
 from drtk.runtime.streams import is_stream
 from drtk.runtime.tables import escape_markdown, markdown_code
 
+PLOT = "report.png"
+Snippet = Callable[[str, str], str]  # (question, text) -> the part of the text that matches
+
 
 @dataclass(frozen=True)
 class Overlap:
-    """Where the relevant documents of all queries are, among the first `depth` of two runs and of their fusion.
+    """Relevant documents of all queries among the first `depth` of two runs and of their fusion.
 
-    found: how many both runs hold, only the first, only the second, neither. kept: how many of each are in the fusion.
-    shared: documents that both runs hold, relevant or not, as a share of the shorter list, averaged over queries.
+    relevant: how many both runs hold, only the first, only the second, neither. kept: how many of each are in the fusion.
+    shared: documents in both runs, relevant or not, divided by the length of the shorter list, averaged over queries
     """
 
     runs: tuple[str, str]
     fused: str
     depth: int
-    found: dict[str, int] = field(default_factory=dict)
-    kept: dict[str, int] = field(default_factory=dict)
-    shared: float = 0.0
+    relevant: dict[str, int]
+    kept: dict[str, int]
+    shared: float
 
-    def text(self) -> str:
-        """Why fusion helps as much as it does."""
-        a, b = self.runs
-        total = sum(self.found.values())
-        one = self.found["first"] + self.found["second"]
-        kept = self.kept["first"] + self.kept["second"]
-        lost = one - kept + self.found["both"] - self.kept["both"]
+    def describe(self) -> str:
+        """Return why fusion helps as much as it does."""
+        (a, b), relevant, kept = self.runs, self.relevant, self.kept
+        one, kept_one = relevant["first"] + relevant["second"], kept["first"] + kept["second"]
+        lost = one - kept_one + relevant["both"] - kept["both"]
         return (
-            f"Of {total:,} relevant documents, {self.found['both']:,} are among the first {self.depth} of both {a} and "
-            f"{b}, {self.found['first']:,} of {a} alone, {self.found['second']:,} of {b} alone, "
-            f"{self.found['neither']:,} of neither. {self.fused} keeps {kept:,} of the {one:,} that one run alone finds, "
-            f"and {self.kept['both']:,} of those that both find: {lost:,} fall below rank {self.depth}. "
+            f"Of {sum(relevant.values()):,} relevant documents, {relevant['both']:,} are among the first {self.depth} of "
+            f"both {a} and {b}, {relevant['first']:,} of {a} alone, {relevant['second']:,} of {b} alone, "
+            f"{relevant['neither']:,} of neither. {self.fused} keeps {kept_one:,} of the {one:,} that one run alone finds, "
+            f"and {kept['both']:,} of those that both find: {lost:,} fall below rank {self.depth}. "
             f"The two share {self.shared:.0%} of what they retrieve."
         )
 
 
-def describe_contrast(contrast: Contrast, values: tuple[float, float], *, significant: bool) -> str:
+def measure_overlap(
+    names: tuple[str, str],
+    fused: str,
+    rankings: Mapping[str, Rankings],
+    judgements: Judgements,
+    *,
+    depth: int = 100,
+    rel: int = 1,
+) -> Overlap:
+    """Count the relevant documents of the runs `names` and of their fusion; `rankings` by system, then by query."""
+    relevant = dict.fromkeys(("both", "first", "second", "neither"), 0)
+    kept = dict(relevant)
+    shares = []
+    for query, grades in judgements.items():
+        a, b, f = (set(rankings[name].get(query, ())[:depth]) for name in (*names, fused))
+        if a and b:
+            shares.append(len(a & b) / min(len(a), len(b)))
+        for id, grade in grades.items():
+            if grade >= rel:
+                where = ("both" if id in b else "first") if id in a else "second" if id in b else "neither"
+                relevant[where] += 1
+                kept[where] += id in f
+    return Overlap(names, fused, depth, relevant, kept, sum(shares) / len(shares) if shares else 0.0)
+
+
+def describe_contrast(contrast: Contrast, values: tuple[float, float], alpha: float) -> str:
     """Return a sentence that compares a run with the first one.
 
-    values: the averages of the run and of the first one
+    values: the means of the run and of the first one
     """
     better = "better" if contrast.difference > 0 else "worse"
-    verb = f"is significantly {better} than" if significant else "does not differ significantly from"
+    is_significant = contrast.is_significant(alpha)
+    verb = f"is significantly {better} than" if is_significant else "does not differ significantly from"
     queries = contrast.better + contrast.worse + contrast.equal
     return (
         f"{contrast.system} {verb} {contrast.baseline} on {contrast.measure}: {values[0]:.4f} against {values[1]:.4f} "
-        f"({contrast.difference:+z.4f}; p(t) {chance(contrast.t_p_corrected)}, "
-        f"p(rand) {chance(contrast.randomisation_p_corrected)}); better on {contrast.better:,} of {queries:,} queries, "
+        f"({contrast.difference:+z.4f}; p(t) {format_p(contrast.t_p_corrected)}, "
+        f"p(rand) {format_p(contrast.randomisation_p_corrected)}); better on {contrast.better:,} of {queries:,} queries, "
         f"worse on {contrast.worse:,}, equal on {contrast.equal:,}."
     )
 
 
-def significance_note(baseline: str, comparisons: int, alpha: float) -> str:
+def describe_tests(baseline: str, comparisons: int, alpha: float) -> str:
     """Return a sentence that names the tests of the p values."""
     family = f", with Holm's correction over the {comparisons} comparisons with {baseline}" if comparisons > 1 else ""
     return (
@@ -85,35 +111,8 @@ def significance_note(baseline: str, comparisons: int, alpha: float) -> str:
     )
 
 
-def overlap(
-    names: tuple[str, str],
-    fused: str,
-    rankings: Mapping[str, Mapping[str, Sequence[str]]],
-    judgements: Judgements,
-    *,
-    depth: int = 100,
-    rel: int = 1,
-) -> Overlap:
-    """Counts behind a fusion of the runs `names`; `rankings` by system, then by query."""
-    found = dict.fromkeys(("both", "first", "second", "neither"), 0)
-    kept = dict(found)
-    shares = []
-    for query, grades in judgements.items():
-        a, b, f = (set(rankings[name].get(query, ())[:depth]) for name in (*names, fused))
-        if a and b:
-            shares.append(len(a & b) / min(len(a), len(b)))
-        for id, grade in grades.items():
-            if grade >= rel:
-                where = {(True, True): "both", (True, False): "first", (False, True): "second"}.get(
-                    (id in a, id in b), "neither"
-                )
-                found[where] += 1
-                kept[where] += id in f
-    return Overlap(names, fused, depth, found, kept, sum(shares) / len(shares) if shares else 0.0)
-
-
-def leaders(results: Sequence[Evaluation], measures: Sequence[str]) -> list[str]:
-    """A sentence for each group of measures on which the same system is ahead."""
+def find_leaders(results: Sequence[Evaluation], measures: Sequence[str]) -> list[str]:
+    """Return a sentence for each group of measures on which the same system is best."""
     best: dict[str, list[str]] = {}
     for measure in measures:
         ranked = sorted(results, key=lambda result: float(result.overall[measure]), reverse=True)
@@ -124,7 +123,7 @@ def leaders(results: Sequence[Evaluation], measures: Sequence[str]) -> list[str]
 
 @dataclass(frozen=True)
 class TopHit:
-    """What a system puts first, and at which rank its first relevant document stands (None: not retrieved)."""
+    """A system's first hit for a query, and the rank of its first relevant document (None: not retrieved)."""
 
     system: str
     id: str | None
@@ -133,198 +132,161 @@ class TopHit:
     relevant: bool
     rank: int | None
 
+    def describe(self) -> str:
+        if self.relevant:
+            return "right"
+        return "the right one is not retrieved" if self.rank is None else f"the right one is at rank {self.rank}"
+
 
 @dataclass(frozen=True)
 class ExampleQuery:
-    """A query with the top hits of two systems."""
+    """A query with the top hits of two systems; why: which of them is better (first, second, alike)."""
 
     query_id: str
-    text: str
+    query: str
     why: str
     hits: tuple[TopHit, TopHit]
 
-    def row(self) -> dict[str, Any]:
-        """As it stands in report.json."""
-        return {"query_id": self.query_id, "query": self.text, "why": self.why, "hits": [asdict(h) for h in self.hits]}
+    def describe(self) -> str:
+        first, second = (hit.system for hit in self.hits)
+        return {"second": f"{second} is better", "first": f"{first} is better", "alike": "both alike"}[self.why]
 
 
-def first_relevant(ranking: Sequence[str], grades: Mapping[str, int], rel: int) -> int | None:
-    """The rank of the first relevant document, or None."""
+def first_relevant_rank(ranking: Sequence[str], grades: Mapping[str, int], rel: int) -> int | None:
+    """Return the rank of the first relevant document, or None."""
     return next((rank for rank, id in enumerate(ranking, start=1) if grades.get(id, rel - 1) >= rel), None)
 
 
 def choose_queries(
-    first: Mapping[str, Sequence[str]],
-    second: Mapping[str, Sequence[str]],
-    judgements: Judgements,
-    count: int,
-    *,
-    rel: int = 1,
+    first: Rankings, second: Rankings, judgements: Judgements, count: int, *, rel: int = 1
 ) -> list[tuple[str, str]]:
-    """(query, why) of `count` queries: in turn one where the second system is better, one where the first is, one alike.
+    """Return (query, why) of `count` queries: in turn one where the second system is better, the first is, both are alike.
 
-    Within a kind, the largest difference of reciprocal ranks comes first, then what a hash of the id decides: which
-    queries are shown depends on nothing else.
+    Within a kind, the largest difference of reciprocal ranks comes first; equal ones are ordered by a hash of the id, so
+    the choice does not depend on the order of the files.
     """
     kinds: dict[str, list[tuple[float, bytes, str]]] = {"second": [], "first": [], "alike": []}
     for query, grades in judgements.items():
-        places = [first_relevant(run.get(query, ()), grades, rel) for run in (first, second)]
-        a, b = (0.0 if place is None else 1 / place for place in places)
+        ranks = [first_relevant_rank(run.get(query, ()), grades, rel) for run in (first, second)]
+        a, b = (0.0 if rank is None else 1 / rank for rank in ranks)
         kind = "second" if b > a else "first" if a > b else "alike"
         kinds[kind].append((-abs(a - b), hashlib.blake2b(query.encode(), digest_size=8).digest(), query))
-    for found in kinds.values():
-        found.sort(reverse=True)
+    for queries in kinds.values():
+        queries.sort(reverse=True)
     chosen: list[tuple[str, str]] = []
     while len(chosen) < count and any(kinds.values()):
-        for kind, found in kinds.items():
-            if found and len(chosen) < count:
-                chosen.append((found.pop()[2], kind))
+        for kind, queries in kinds.items():
+            if queries and len(chosen) < count:
+                chosen.append((queries.pop()[2], kind))
     return chosen
-
-
-PICTURE = "report.png"
-_WHY = {"second": "{1} is better", "first": "{0} is better", "alike": "both alike"}
 
 
 @dataclass
 class Report:
-    """Everything a report says; `picture` is whether report.png lies beside it."""
+    """Content of a report. has_plot: whether report.png was written beside it."""
 
     title: str
     results: list[Evaluation]
     measures: list[Measure]
-    judged: int
+    num_relevant: int
     depths: Sequence[int]
     recall: Mapping[str, Sequence[float]]
     contrasts: list[Contrast]
     alpha: float
     overlap: Overlap | None = None
-    loss: LossCurve | None = None
+    loss: Curve | None = None
     examples: list[ExampleQuery] = field(default_factory=list)
-    picture: bool = False
+    has_plot: bool = False
 
     @property
     def names(self) -> list[str]:
         """Names of the measures."""
         return [measure.name for measure in self.measures]
 
-    def content(self) -> dict[str, Any]:
-        """What report.json holds."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of report.json."""
         loss = self.loss
         return {
             "title": self.title,
             "queries": self.results[0].queries,
-            "relevant": self.judged,
+            "relevant": self.num_relevant,
             "systems": {result.name: result.overall for result in self.results},
             "recall": {"k": list(self.depths)} | {name: list(values) for name, values in self.recall.items()},
             "verdict": {
-                "comparisons": [
-                    each.row() | {"significant": each.is_significant(self.alpha)} for each in self.contrasts
-                ],
-                "overlap": None
-                if self.overlap is None
-                else {
-                    "runs": list(self.overlap.runs),
-                    "fused": self.overlap.fused,
-                    "depth": self.overlap.depth,
-                    "relevant": self.overlap.found,
-                    "kept": self.overlap.kept,
-                    "shared": self.overlap.shared,
-                },
+                "comparisons": [contrast.to_json(self.alpha) for contrast in self.contrasts],
+                "overlap": None if self.overlap is None else asdict(self.overlap),
                 "text": self.findings(),
             },
             "loss": None
             if loss is None
-            else {"first": loss.first, "last": loss.last, "steps": loss.steps, "values": loss.losses},
-            "examples": [example.row() for example in self.examples],
+            else {"first": loss.first, "last": loss.last, "steps": loss.steps, "values": loss.values},
+            "examples": [asdict(example) for example in self.examples],
         }
 
     def findings(self) -> list[str]:
-        """What the numbers say, a sentence or two each."""
-        overall = {result.name: result.overall for result in self.results}
+        """Return what the numbers show, a sentence or two each."""
+        means = {result.name: float(result.overall[self.names[0]]) for result in self.results}
         main = [each for each in self.contrasts if each.measure == self.names[0]]
-        said = []
-        for each in main:
-            values = (float(overall[each.system][each.measure]), float(overall[each.baseline][each.measure]))
-            said.append(describe_contrast(each, values, significant=each.is_significant(self.alpha)))
+        sentences = [describe_contrast(each, (means[each.system], means[each.baseline]), self.alpha) for each in main]
         if main:
-            said.append(significance_note(main[0].baseline, len(main), self.alpha))
+            sentences.append(describe_tests(main[0].baseline, len(main), self.alpha))
         if len(self.results) > 1:
-            said += leaders(self.results, self.names)
+            sentences += find_leaders(self.results, self.names)
         if self.overlap is not None:
-            said.append(self.overlap.text())
+            sentences.append(self.overlap.describe())
         if self.loss is not None:
-            said.append(self.loss.text())
-        return said
+            sentences.append(describe_loss(self.loss))
+        return sentences
 
-    def markdown(self) -> Iterator[str]:
-        """Lines of report.md."""
+    def to_markdown(self) -> Iterator[str]:
+        """Yield the lines of report.md."""
         yield from (f"# {escape_markdown(self.title)}", "", self._scope(), "")
-        yield from table_lines(self.results, self.measures, format="markdown", per_query=False)
-        if self.picture:
-            yield from ("", f"![{', '.join(self.names)} by system, recall by depth, loss by step]({PICTURE})")
+        yield from format_overall(self.results, self.measures, "markdown")
+        if self.has_plot:
+            yield from ("", f"![{', '.join(self.names)} by system, recall by depth, loss by step]({PLOT})")
         yield from ("", "## Findings", "")
         yield from (f"- {escape_markdown(line)}" for line in self.findings())
         if self.examples:
             yield from ("", "## Examples", "")
         for example in self.examples:
-            why = escape_markdown(self._why(example))
-            yield f"**{escape_markdown(example.text)}** ({markdown_code(example.query_id)}; {why})"
+            why = escape_markdown(example.describe())
+            yield f"**{escape_markdown(example.query)}** ({markdown_code(example.query_id)}; {why})"
             yield ""
             for hit in example.hits:
                 head = markdown_code(hit.id) if hit.id else ""
                 if hit.title:
                     head = f"**{escape_markdown(hit.title)}** ({head})"
                 system, snippet = escape_markdown(hit.system), escape_markdown(hit.snippet)
-                yield f"- {system}, {_standing(hit)}: {head} {snippet}".rstrip()
+                yield f"- {system}, {hit.describe()}: {head} {snippet}".rstrip()
             yield ""
 
-    def text(self, width: int) -> Iterator[str]:
-        """Lines for a terminal of `width` columns."""
+    def to_text(self, width: int) -> Iterator[str]:
+        """Yield lines for a terminal of `width` columns."""
         yield from (self.title, self._scope(), "")
-        yield from table_lines(self.results, self.measures, format="table", per_query=False)
+        yield from format_overall(self.results, self.measures, "table")
         yield ""
         for line in self.findings():
             yield from textwrap.wrap(line, width, initial_indent="- ", subsequent_indent="  ")
         for number, example in enumerate(self.examples, start=1):
             yield ""
-            yield from textwrap.wrap(
-                f"{number}. {' '.join(example.text.split())} ({self._why(example)})", width, subsequent_indent="   "
-            )
+            head = f"{number}. {' '.join(example.query.split())} ({example.describe()})"
+            yield from textwrap.wrap(head, width, subsequent_indent="   ")
             label = max(len(hit.system) for hit in example.hits)
             for hit in example.hits:
                 head = f"   {hit.system.ljust(label)}  "
-                title = " ".join(hit.title.split()) or hit.id or "nothing found"
-                yield head + textwrap.shorten(
-                    f"{title} ({_standing(hit)})", max(40, width - len(head)), placeholder=" …"
-                )
+                title = f"{' '.join(hit.title.split()) or hit.id or 'nothing found'} ({hit.describe()})"
+                yield head + textwrap.shorten(title, max(40, width - len(head)), placeholder=" …")
+                indent = " " * len(head)
                 yield from textwrap.wrap(
-                    hit.snippet,
-                    width,
-                    initial_indent=" " * len(head),
-                    subsequent_indent=" " * len(head),
-                    max_lines=2,
-                    placeholder=" …",
+                    hit.snippet, width, initial_indent=indent, subsequent_indent=indent, max_lines=2, placeholder=" …"
                 )
 
     def _scope(self) -> str:
         systems = "1 system" if len(self.results) == 1 else f"{len(self.results)} systems"
-        return f"{systems}, {self.results[0].queries:,} queries, {self.judged:,} relevant documents."
-
-    def _why(self, example: ExampleQuery) -> str:
-        return _WHY[example.why].format(*(hit.system for hit in example.hits))
+        return f"{systems}, {self.results[0].queries:,} queries, {self.num_relevant:,} relevant documents."
 
 
-def _standing(hit: TopHit) -> str:
-    if hit.relevant:
-        return "right"
-    return "the right one is not retrieved" if hit.rank is None else f"the right one is at rank {hit.rank}"
-
-
-Snippet = Callable[[str, str], str]  # (question, text) -> the part of the text that matters
-
-
-def make_report(
+def build_report(
     runs: Sequence[NamedRun],
     qrels: str,
     settings: ReportSettings,
@@ -335,93 +297,87 @@ def make_report(
     snippet: Snippet,
     intake: Intake,
 ) -> Report:
-    """The report of `runs`. Raises UsageError for measures that have no average, and for a system that is not there."""
+    """Build the report of `runs`. Raises UsageError for measures without a mean, and for an unknown system."""
     measures = parse_measures(settings.measures, rel=settings.rel)
     for measure in measures:
         if measure.aggregate not in ("mean", "geometric"):
-            raise UsageError(f"--measures: {measure.name} is not something to compare systems by")
-    known = None if corpus is None else CorpusIds.read(corpus, intake)
-    by_source = settings.by == "source"
-    judgements = judgements_from(qrels, intake, known=known, by_source=by_source)
-    view = View(by=(known or source_of) if by_source else None, drop_same_id=settings.drop_same_id)
+            raise UsageError(f"`measures`: {measure.name} is not something to compare systems by")
+    judgements, view, size = load_judgements(qrels, corpus, intake, by=settings.by, drop_same_id=settings.drop_same_id)
     evaluator = Evaluator(judgements, measures)
     results: list[Evaluation] = []
-    found: dict[str, Retrieved] = {}
+    retrieved: dict[str, JudgedRankings] = {}
     for run in runs:
-        result, found[run.name] = evaluated(run, evaluator, view, intake)
+        result, retrieved[run.name] = evaluate_run(run, evaluator, view, intake)
         results.append(result)
-    held = {name: retrieved.deepest for name, retrieved in found.items()}
-    tell_shallow(held, measures, size=None if known is None else len(known))
-    rankings = {name: retrieved.rankings for name, retrieved in found.items()}
-    depths = depths_for(list(rankings.values()))
+    warn_shallow({result.name: result.deepest for result in results}, measures, size=size)
+    rankings = {name: each.ids for name, each in retrieved.items()}
+    depths = choose_depths(list(rankings.values()))
     tests = CompareSettings()
     report = Report(
         title=settings.title,
         results=results,
         measures=measures,
-        judged=sum(grade >= settings.rel for grades in judgements.values() for grade in grades.values()),
+        num_relevant=sum(grade >= settings.rel for grades in judgements.values() for grade in grades.values()),
         depths=depths,
         recall={name: recall_curve(of, judgements, depths, rel=settings.rel) for name, of in rankings.items()},
         contrasts=compare_with_first(results, measures, judgements, tests),
         alpha=tests.alpha,
-        overlap=_overlap(runs, rankings, judgements, settings.rel),
-        loss=None if loss_log is None else read_loss(loss_log, intake=intake),
+        overlap=_find_overlap(runs, rankings, judgements, settings.rel),
+        loss=None if loss_log is None else read_curve(loss_log, intake=intake),
     )
     if settings.examples and corpus is not None and queries is not None:
         texts = {query.id: query.text for query in read_queries(queries, intake=intake) if query.id in judgements}
-        systems = (results[0].name, _shown(results, settings.show, measures[0].name))
-        report.examples = _examples(systems, found, judgements, texts, corpus, snippet, settings)
+        second = _choose_system(results, settings.show, measures[0].name)
+        pair = retrieved[results[0].name], retrieved[second]
+        report.examples = _build_examples((results[0].name, second), pair, judgements, texts, corpus, snippet, settings)
     elif settings.examples:
-        log("report: no examples: they need --corpus and --queries")
+        log("report: no examples: they need `corpus` and `queries`")
     return report
 
 
-def _overlap(
-    runs: Sequence[NamedRun], rankings: Mapping[str, Mapping[str, Sequence[str]]], judgements: Judgements, rel: int
+def _find_overlap(
+    runs: Sequence[NamedRun], rankings: Mapping[str, Rankings], judgements: Judgements, rel: int
 ) -> Overlap | None:
-    """Return the overlap of relevant documents for the first run that fuses two of the others; None without one."""
+    """Measure the overlap for the first run that fuses two of the others; None without one."""
     names = {Path(run.source).resolve(): run.name for run in runs if not is_stream(run.source)}
     for run in runs:
-        parts = [names.get(Path(source).resolve()) for source in fused_runs(run.source)]
+        parts = [names.get(Path(source).resolve()) for source in read_fused_runs(run.source)]
         if len(parts) == 2 and parts[0] is not None and parts[1] is not None:
-            return overlap((parts[0], parts[1]), run.name, rankings, judgements, rel=rel)
+            return measure_overlap((parts[0], parts[1]), run.name, rankings, judgements, rel=rel)
     return None
 
 
-def _shown(results: Sequence[Evaluation], wanted: str, measure: str) -> str:
-    """The system that examples set against the first one."""
+def _choose_system(results: Sequence[Evaluation], wanted: str, measure: str) -> str:
+    """Return the system that examples compare with the first one."""
     names = [result.name for result in results]
-    if wanted:
-        if wanted not in names:
-            raise UsageError(f"--show: no system is called '{wanted}'; there are {', '.join(names)}")
-        return wanted
-    return max(results[1:] or results, key=lambda result: float(result.overall[measure])).name
+    if wanted and wanted not in names:
+        raise UsageError(f"`show`: no system is called '{wanted}'; there are {', '.join(names)}")
+    return wanted or max(results[1:] or results, key=lambda result: float(result.overall[measure])).name
 
 
-def _examples(
-    systems: tuple[str, str],
-    found: Mapping[str, Retrieved],
+def _build_examples(
+    names: tuple[str, str],
+    pair: tuple[JudgedRankings, JudgedRankings],
     judgements: Judgements,
     texts: Mapping[str, str],
     corpus: str,
     snippet: Snippet,
     settings: ReportSettings,
 ) -> list[ExampleQuery]:
-    first, second = (found[name].rankings for name in systems)
     readable = {query: grades for query, grades in judgements.items() if query in texts}
     if len(readable) < len(judgements):
         log(f"report: {len(judgements) - len(readable):,} judged queries have no text in the file of queries")
     store = CorpusStore.open(corpus)
 
-    def top_hit(system: str, query: str) -> TopHit:
-        ranking = found[system].rankings.get(query, [])
-        rank = first_relevant(ranking, judgements[query], settings.rel)
-        id = found[system].top.get(query)
+    def top_hit(name: str, rankings: JudgedRankings, query: str) -> TopHit:
+        rank = first_relevant_rank(rankings.ids.get(query, []), judgements[query], settings.rel)
+        id = rankings.top_passages.get(query)
         passage = None if id is None else store.get(id)
         text = "" if passage is None else snippet(texts[query], passage.text)
-        return TopHit(system, id, "" if passage is None else passage.title, text, rank == 1, rank)
+        return TopHit(name, id, "" if passage is None else passage.title, text, rank == 1, rank)
 
+    chosen = choose_queries(pair[0].ids, pair[1].ids, readable, settings.examples, rel=settings.rel)
     return [
-        ExampleQuery(query, texts[query], why, (top_hit(systems[0], query), top_hit(systems[1], query)))
-        for query, why in choose_queries(first, second, readable, settings.examples, rel=settings.rel)
+        ExampleQuery(query, texts[query], why, (top_hit(names[0], pair[0], query), top_hit(names[1], pair[1], query)))
+        for query, why in chosen
     ]

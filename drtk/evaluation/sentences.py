@@ -1,4 +1,4 @@
-"""Evaluate sentence vectors."""
+"""Evaluate sentence vectors: STS, alignment, uniformity, retrieval and transfer tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import orjson
 from drtk.errors import DrtkError
 from drtk.evaluation import transfer
 from drtk.evaluation.config import SentenceSettings
-from drtk.evaluation.sentence_data import GEOMETRY, STS, TRANSFER, Labelled, Pairs, Task, read_labelled, read_pairs
+from drtk.evaluation.sentence_data import STS, TRANSFER, Labelled, Pair, Pairs, Task, read_labelled, read_pairs
 from drtk.runtime.inputs import Intake
 from drtk.runtime.progress import Progress
 from drtk.runtime.tables import Cell, Row, format_table
@@ -21,29 +21,29 @@ _BLOCK = 1024  # sentences compared with all others at once
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """The vectors brought to length 1, float64; a vector of zeros stays one. (n, d) -> (n, d)"""
+    """Return the vectors at length 1 in float64; zeros stay zeros. (n, d) -> (n, d)"""
     wide = np.asarray(vectors, dtype=np.float64)
     _, exponents = np.frexp(np.abs(wide).max(axis=1, keepdims=True, initial=0))
-    wide = np.ldexp(wide, -exponents)  # by a power of two, so exactly: squares of tiny numbers would lose their digits
+    wide = np.ldexp(wide, -exponents)  # exact, so that squares of tiny numbers keep their digits
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
     return np.divide(wide, lengths, out=np.zeros_like(wide), where=lengths > 0)
 
 
 def pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The cosine of each pair. (n, d), (n, d) -> (n,)"""
+    """Return the cosine of each pair. (n, d), (n, d) -> (n,)"""
     return np.einsum("nd,nd->n", unit(first), unit(second))
 
 
 def spearman(predicted: Sequence[float] | np.ndarray, rated: Sequence[float] | np.ndarray) -> float:
-    """Spearman's rank correlation, equal values sharing the mean of their ranks.
+    """Return Spearman's rank correlation; equal values share the mean of their ranks.
 
-    Raises DrtkError where it is not defined: fewer than two pairs, or one side all the same.
+    Raises DrtkError if undefined: fewer than two pairs, or all values of one side equal.
     """
     return _correlation(predicted, rated, "spearmanr")
 
 
 def pearson(predicted: Sequence[float] | np.ndarray, rated: Sequence[float] | np.ndarray) -> float:
-    """Pearson's correlation. Raises DrtkError as `spearman` does."""
+    """Return Pearson's correlation. Raises DrtkError as `spearman` does."""
     return _correlation(predicted, rated, "pearsonr")
 
 
@@ -59,9 +59,9 @@ def _correlation(predicted: Sequence[float] | np.ndarray, rated: Sequence[float]
 
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:
-    """The mean squared distance of positive pairs on the unit sphere (Wang and Isola 2020, alpha 2): low is near.
+    """Return the mean squared distance of positive pairs on the unit sphere (Wang and Isola 2020, alpha 2): low is near.
 
-    (n, d), (n, d); raises DrtkError where there is no pair
+    (n, d), (n, d); raises DrtkError without a pair
     """
     if len(first) == 0:
         raise DrtkError("alignment needs positive pairs; there is none")
@@ -69,7 +69,7 @@ def alignment(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def uniformity(vectors: np.ndarray) -> float:
-    """log of the mean of exp(-2 squared distance) over pairs of different rows, each once (Wang and Isola 2020, t 2).
+    """Return the log of the mean of exp(-2 squared distance) over pairs of rows, each once (Wang and Isola 2020, t 2).
 
     Low is evenly spread. (n, d); raises DrtkError for fewer than two vectors
     """
@@ -88,9 +88,9 @@ def uniformity(vectors: np.ndarray) -> float:
 def partner_ranks(
     vectors: np.ndarray, texts: Sequence[int], queries: Sequence[int], partners: Sequence[int]
 ) -> np.ndarray:
-    """The rank of each query's partner among all sentences, by cosine; of sentences just as near, the partner comes first.
+    """Return the rank of each query's partner among all sentences by cosine; the partner comes first among equal ones.
 
-    The query itself is left out, and so is every other copy of its text, unless the partner is one.
+    The query and all other copies of its text are excluded, unless the partner is one.
     vectors: (sentences, d); texts: a number a sentence, the same for the same text
     queries, partners: (queries,), places of sentences; returns: (queries,), from 1
     """
@@ -108,22 +108,25 @@ def partner_ranks(
 
 Encode = Callable[[list[str]], np.ndarray]  # texts -> (n, d) float32
 RECALL_AT = (1, 5, 10)
-_OF_PAIRS = ("MRPC",)
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A task and what its files hold: rated pairs by subset, or labelled texts by split."""
+class TaskData:
+    """A task with the content of its files: rated pairs by subset, or labelled texts by split."""
 
     task: Task
     rated: dict[str, Pairs] = field(default_factory=dict)
     labelled: dict[str, list[Labelled]] = field(default_factory=dict)
 
+    @property
+    def pairs(self) -> list[Pair]:
+        """The rated pairs of all subsets."""
+        return [pair for subset in self.rated.values() for pair in subset.pairs]
+
     def texts(self) -> Iterator[str]:
-        """Every sentence of the task."""
-        for subset in self.rated.values():
-            for pair in subset.pairs:
-                yield from (pair.first, pair.second)
+        """Yield every sentence of the task."""
+        for pair in self.pairs:
+            yield from (pair.first, pair.second)
         for split in self.labelled.values():
             for item in split:
                 yield from item.texts
@@ -131,197 +134,193 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Result:
-    """A task's numbers: `values` go into a table by column, `details` into JSON besides."""
+    """A task's numbers: `values` are columns of a table, `details` are in JSON lines only."""
 
     task: str
     values: dict[str, float]
     details: dict[str, Any]
 
 
-def load_tasks(tasks: Iterable[Task], intake: Intake) -> list[Loaded]:
-    """The tasks with their data; a file that several of them use is read once."""
+def load_tasks(tasks: Iterable[Task], intake: Intake) -> list[TaskData]:
+    """Read the files of tasks; a file that several of them use is read once."""
     rated: dict[str, Pairs] = {}
-
-    def pairs(path: str) -> Pairs:
-        if path not in rated:
-            rated[path] = read_pairs(path, intake)
-        return rated[path]
-
-    found = []
+    loaded = []
     for task in tasks:
+        files = {name: str(path) for name, path in task.files.items()}
         if task.name in TRANSFER:
-            of_pairs = task.name in _OF_PAIRS
-            splits = {name: read_labelled(str(path), intake, pairs=of_pairs) for name, path in task.files.items()}
-            found.append(Loaded(task, labelled=splits))
+            splits = {name: read_labelled(path, intake, pairs=task.name == "MRPC") for name, path in files.items()}
+            loaded.append(TaskData(task, labelled=splits))
         else:
-            found.append(Loaded(task, rated={name: pairs(str(path)) for name, path in task.files.items()}))
-    return found
+            for path in files.values():
+                if path not in rated:
+                    rated[path] = read_pairs(path, intake)
+            loaded.append(TaskData(task, rated={name: rated[path] for name, path in files.items()}))
+    return loaded
 
 
 class SentenceVectors:
-    """Vectors by text; each distinct sentence is encoded once, whatever the number of tasks it is in."""
+    """Vectors by text; each distinct sentence is encoded once."""
 
     def __init__(self, encode: Encode, texts: Iterable[str]) -> None:
-        self._place = {text: at for at, text in enumerate(dict.fromkeys(texts))}
-        self._vectors = encode(list(self._place))  # (distinct, d)
+        self._rows = {text: at for at, text in enumerate(dict.fromkeys(texts))}
+        self._vectors = encode(list(self._rows))  # (distinct, d)
 
     def __call__(self, texts: Iterable[str]) -> np.ndarray:
-        """(n, d), in their order."""
-        return self._vectors[self.places(texts)]
+        """Return (n, d), in the order of the texts."""
+        return self._vectors[self.rows(texts)]
 
-    def places(self, texts: Iterable[str]) -> list[int]:
-        """A number a text, the same for the same text."""
-        return [self._place[text] for text in texts]
+    def rows(self, texts: Iterable[str]) -> list[int]:
+        """Return a number per text, the same for the same text."""
+        return [self._rows[text] for text in texts]
 
 
-def results(loaded: Sequence[Loaded], vectors: SentenceVectors, settings: SentenceSettings) -> list[Result]:
-    """What a system scores on each task. Faults name the task they arose in."""
-    found = []
-    for item in loaded:
-        name = item.task.name
+def evaluate_tasks(loaded: Sequence[TaskData], vectors: SentenceVectors, settings: SentenceSettings) -> list[Result]:
+    """Evaluate a system's vectors on each task. Raises DrtkError naming the task and its files."""
+    results = []
+    for data in loaded:
+        name = data.task.name
+        evaluate = _evaluate_transfer if name in TRANSFER else _GEOMETRIES.get(name, _evaluate_sts)
         try:
-            if name in TRANSFER:
-                found.append(_transferred(item, vectors, settings))
-            elif name in GEOMETRY:
-                found.append(_GEOMETRIES[name](item, vectors, settings))
-            else:
-                found.append(_rated(item, vectors, settings))
+            results.append(evaluate(data, vectors, settings))
         except DrtkError as error:
-            files = ", ".join(str(path) for path in item.task.files.values())
+            files = ", ".join(str(path) for path in data.task.files.values())
             raise DrtkError(f"{name} ({files}): {error}") from error
-    return found
+    return results
 
 
-def subset_cosines(item: Loaded, vectors: SentenceVectors) -> dict[str, np.ndarray]:
-    """The cosines of the rated pairs of each subset."""
-    return {
-        name: pair_cosines(vectors(pair.first for pair in part.pairs), vectors(pair.second for pair in part.pairs))
-        for name, part in item.rated.items()
-    }
+def subset_cosines(data: TaskData, vectors: SentenceVectors) -> dict[str, np.ndarray]:
+    """Return the cosines of the rated pairs of each subset."""
+    return {name: _cosines(subset.pairs, vectors) for name, subset in data.rated.items()}
 
 
-def _rated(item: Loaded, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
-    cosines = subset_cosines(item, vectors)
-    everything = np.concatenate(list(cosines.values()))
-    ratings = [score for part in item.rated.values() for score in part.scores]
-    together = spearman(everything, ratings)
+def _cosines(pairs: Sequence[Pair], vectors: SentenceVectors) -> np.ndarray:
+    return pair_cosines(vectors(pair.first for pair in pairs), vectors(pair.second for pair in pairs))
+
+
+def _evaluate_sts(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
+    cosines = subset_cosines(data, vectors)
+    all_cosines = np.concatenate(list(cosines.values()))
+    ratings = [pair.score for pair in data.pairs]
+    value = spearman(all_cosines, ratings)
     details: dict[str, Any] = {
-        "spearman": together,
-        "pearson": pearson(everything, ratings),
+        "spearman": value,
+        "pearson": pearson(all_cosines, ratings),
         "pairs": len(ratings),
-        "unrated": sum(part.unrated for part in item.rated.values()),
+        "unrated": sum(part.unrated for part in data.rated.values()),
     }
-    value = together
     if len(cosines) > 1:
-        subsets = {name: spearman(found, item.rated[name].scores) for name, found in cosines.items()}
+        subsets = {name: spearman(found, data.rated[name].scores) for name, found in cosines.items()}
         mean = float(np.mean(list(subsets.values())))
         details |= {"mean of subsets": mean, "subsets": subsets}
-        value = mean if settings.setting == "mean" else together
-    return Result(item.task.name, {item.task.name: value}, details)
+        value = mean if settings.setting == "mean" else value
+    return Result(data.task.name, {data.task.name: value}, details)
 
 
-def _alignment(item: Loaded, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
-    pairs = [pair for part in item.rated.values() for pair in part.pairs if pair.score > settings.positive]
+def _evaluate_alignment(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
+    pairs = [pair for pair in data.pairs if pair.score > settings.positive]
     value = alignment(vectors(pair.first for pair in pairs), vectors(pair.second for pair in pairs))
     return Result("alignment", {"alignment": value}, {"pairs": len(pairs), "rated above": settings.positive})
 
 
-def _uniformity(item: Loaded, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
-    texts = _both_columns(item)
+def _evaluate_uniformity(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
+    texts = _both_columns(data)
     return Result("uniformity", {"uniformity": uniformity(vectors(texts))}, {"sentences": len(texts)})
 
 
-def _retrieval(item: Loaded, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
-    texts = _both_columns(item)
-    pairs = [pair for part in item.rated.values() for pair in part.pairs]
-    half = len(pairs)
-    chosen = [at for at, pair in enumerate(pairs) if pair.score == settings.same]
+def _evaluate_retrieval(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
+    texts = _both_columns(data)
+    half = len(data.pairs)
+    chosen = [at for at, pair in enumerate(data.pairs) if pair.score == settings.same]
     if not chosen:
         raise DrtkError(f"retrieval needs pairs rated {settings.same:g}; there is none")
-    queries, partners = chosen + [at + half for at in chosen], [at + half for at in chosen] + chosen
-    ranks = partner_ranks(vectors(texts), vectors.places(texts), queries, partners)
+    partners = [at + half for at in chosen]
+    ranks = partner_ranks(vectors(texts), vectors.rows(texts), chosen + partners, partners + chosen)
 
     def recall(part: np.ndarray) -> dict[str, float]:
         return {f"R@{k}": float((part <= k).mean()) for k in RECALL_AT}
 
     details = {
         "sentences": len(texts),
-        "queries": len(queries),
+        "queries": len(ranks),
         "first to second": recall(ranks[: len(chosen)]),
         "second to first": recall(ranks[len(chosen) :]),
     }
     return Result("retrieval", recall(ranks), details)
 
 
-_GEOMETRIES = {"alignment": _alignment, "uniformity": _uniformity, "retrieval": _retrieval}
+_GEOMETRIES = {"alignment": _evaluate_alignment, "uniformity": _evaluate_uniformity, "retrieval": _evaluate_retrieval}
 
 
-def _both_columns(item: Loaded) -> list[str]:
-    """All first sentences, then all second ones."""
-    pairs = [pair for part in item.rated.values() for pair in part.pairs]
-    return [pair.first for pair in pairs] + [pair.second for pair in pairs]
+def _both_columns(data: TaskData) -> list[str]:
+    return [pair.first for pair in data.pairs] + [pair.second for pair in data.pairs]
 
 
-def _transferred(item: Loaded, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
-    name, splits = item.task.name, item.labelled
-    classes = transfer.numbered([[example.label for example in split] for split in splits.values()])
+def _evaluate_transfer(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
+    name, splits = data.task.name, data.labelled
+    classes = transfer.number_classes([[example.label for example in split] for split in splits.values()])
     parts = {
         split: transfer.Examples(_features(examples, vectors), numbers)
         for (split, examples), numbers in zip(splits.items(), classes, strict=True)
     }
     if "all" in parts:
         with Progress(f"eval-sentences: {name}", unit="folds", total=transfer.FOLDS) as progress:
-            outcome = transfer.nested(parts["all"], seed=settings.seed, told=progress.add)
+            outcome = transfer.cross_validate(parts["all"], seed=settings.seed, on_fold=progress.add)
     elif "dev" in parts:
-        outcome = transfer.chosen_by_split(parts["train"], parts["dev"], parts["test"], seed=settings.seed)
+        outcome = transfer.evaluate_with_dev(parts["train"], parts["dev"], parts["test"], seed=settings.seed)
     else:
-        outcome = transfer.chosen_by_folds(parts["train"], parts["test"], seed=settings.seed)
+        outcome = transfer.evaluate_with_folds(parts["train"], parts["test"], seed=settings.seed)
     details: dict[str, Any] = {"dev": outcome.dev, "examples": {split: len(part) for split, part in parts.items()}}
-    if name in _OF_PAIRS and outcome.f1 is not None:
+    if name == "MRPC" and outcome.f1 is not None:
         details["f1"] = outcome.f1
     return Result(name, {name: outcome.accuracy}, details)
 
 
 def _features(examples: Sequence[Labelled], vectors: SentenceVectors) -> np.ndarray:
     sides = [vectors(example.texts[at] for example in examples) for at in range(len(examples[0].texts))]
-    found = sides[0] if len(sides) == 1 else transfer.pair_features(*sides)
-    return np.ascontiguousarray(found, dtype=np.float32)
+    features = sides[0] if len(sides) == 1 else transfer.pair_features(*sides)
+    return np.ascontiguousarray(features, dtype=np.float32)
 
 
 LOW_IS_GOOD = ("alignment", "uniformity")
-_DEV = "transfer dev average"  # SentEval selects the penalty by them (Chuang's thesis, tables 2.3 to 2.6)
 
 
-def sentence_lines(found: Mapping[str, Sequence[Result]], format: str, *, digits: int) -> Iterator[str]:
-    """Lines, without their ends; JSON lines hold a system and task each."""
+def format_sentence_results(results: Mapping[str, Sequence[Result]], format: str, *, digits: int) -> Iterator[str]:
+    """Yield lines without line ends: a system per row, or a system and task per JSON line."""
     if format == "jsonl":
-        for system, results in found.items():
-            for result in results:
+        for system, own in results.items():
+            for result in own:
                 row = {"system": system, "task": result.task, "values": result.values} | result.details
                 yield orjson.dumps(row).decode()
-            for name, (_, value) in _averages(results).items():
+            for name, (_, value) in _averages(own).items():
                 yield orjson.dumps({"system": system, "task": name, "values": {name: value}}).decode()
         return
-    rows = {system: _with_averages(results) for system, results in found.items()}
+    rows: dict[str, dict[str, float]] = {}
+    for system, own in results.items():
+        averages = _averages(own)
+        row = rows[system] = {}
+        for name, value in ((name, value) for result in own for name, value in result.values.items()):
+            row[name] = value
+            row |= {average: mean for average, (last, mean) in averages.items() if last == name}
     header = list(next(iter(rows.values())))
-    best = {name: _best(name, [row[name] for row in rows.values()]) for name in header}
+    best = {name: (min if name in LOW_IS_GOOD else max)(row[name] for row in rows.values()) for name in header}
     several = len(rows) > 1
-    grid: list[Row] = [
+    cells: list[Row] = [
         [Cell(system), *(Cell(value, several and value == best[name]) for name, value in row.items())]
         for system, row in rows.items()
     ]
-    yield from format_table(["system", *header], grid, format, digits=digits)
-
-
-def _columns(results: Sequence[Result]) -> dict[str, float]:
-    return {name: value for result in results for name, value in result.values.items()}
+    yield from format_table(["system", *header], cells, format, digits=digits)
 
 
 def _averages(results: Sequence[Result]) -> dict[str, tuple[str, float]]:
     """Return {average: (task it is shown after, value)} for averages whose seven tasks were all evaluated."""
-    values = _columns(results)
+    values = {name: value for result in results for name, value in result.values.items()}
     dev = {result.task: float(result.details["dev"]) for result in results if "dev" in result.details}
-    kinds = (("STS average", STS, values), ("transfer average", TRANSFER, values), (_DEV, TRANSFER, dev))
+    # SentEval selects the penalty by dev accuracies (Chuang's thesis, tables 2.3 to 2.6).
+    kinds = (
+        ("STS average", STS, values),
+        ("transfer average", TRANSFER, values),
+        ("transfer dev average", TRANSFER, dev),
+    )
     return {
         name: (members[-1], sum(found[member] for member in members) / len(members))
         for name, members, found in kinds
@@ -329,28 +328,14 @@ def _averages(results: Sequence[Result]) -> dict[str, tuple[str, float]]:
     }
 
 
-def _with_averages(results: Sequence[Result]) -> dict[str, float]:
-    """The values, each average after the last of its members."""
-    found: dict[str, float] = {}
-    averages = _averages(results)
-    for name, value in _columns(results).items():
-        found[name] = value
-        found |= {average: mean for average, (last, mean) in averages.items() if last == name}
-    return found
-
-
-def _best(name: str, values: Sequence[float]) -> float:
-    return min(values) if name in LOW_IS_GOOD else max(values)
-
-
-def pair_lines(system: str, loaded: Sequence[Loaded], vectors: SentenceVectors) -> Iterator[bytes]:
-    """Every rated pair with its cosine, as a JSON line."""
-    for item in loaded:
-        for subset, cosines in subset_cosines(item, vectors).items():
-            for pair, cosine in zip(item.rated[subset].pairs, cosines.tolist(), strict=True):
+def format_pairs(system: str, loaded: Sequence[TaskData], vectors: SentenceVectors) -> Iterator[bytes]:
+    """Yield every rated pair with its cosine as a JSON line."""
+    for data in loaded:
+        for subset, cosines in subset_cosines(data, vectors).items():
+            for pair, cosine in zip(data.rated[subset].pairs, cosines.tolist(), strict=True):
                 row = {
                     "system": system,
-                    "task": item.task.name,
+                    "task": data.task.name,
                     "subset": subset,
                     "sentence1": pair.first,
                     "sentence2": pair.second,

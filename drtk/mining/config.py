@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from drtk.config import Idle, knob
+from drtk.config import NoEffect, option
 from drtk.indexing.config import BM25SearchSettings, DenseSearchSettings, SearchSettings
 from drtk.training.config import PairTitle
 
-_NO_SCORER = (Idle("goes with --scorer MODEL", {"scorer": ("",)}),)
-_BESIDE_NOTHING = (Idle("goes with --margin or --max-share", {"margin": ((),), "max_share": ((),)}),)
+_NO_SCORER = (NoEffect("goes with --scorer MODEL", {"scorer": ("",)}),)
+_BESIDE_NOTHING = (NoEffect("goes with --margin or --max-share", {"margin": ((),), "max_share": ((),)}),)
 
 
 @dataclass(frozen=True)
 class MinedIndexSettings(DenseSearchSettings, BM25SearchSettings):
     """Where candidates come straight from an index."""
 
-    batch: int = knob(1000, "Index: queries searched together.", at_least=1)
-    prompt: str | None = knob(None, "Index: text put before each query; by default the model's.")
-    max_length: int | None = knob(None, "Index: longest query, in tokens; by default the model's.", at_least=3)
-    threads: int = knob(0, "CPU threads to use; 0 takes every core.", at_least=0)
-    device: str = knob("auto", "Index and scorer: auto, cpu, cuda, cuda:1 …")
+    batch: int = option(1000, "Index: queries searched together.", at_least=1)
+    prompt: str | None = option(None, "Index: text put before each query; by default the model's.")
+    max_length: int | None = option(None, "Index: longest query, in tokens; by default the model's.", at_least=3)
+    threads: int = option(0, "CPU threads to use; 0 takes every core.", at_least=0)
+    device: str = option("auto", "Index and scorer: auto, cpu, cuda, cuda:1 …")
 
     def searching(self) -> SearchSettings:
         """The same as settings of a search."""
@@ -35,31 +35,35 @@ class MinedIndexSettings(DenseSearchSettings, BM25SearchSettings):
 class MinedFilterSettings:
     """What takes candidates out that may be positives nobody judged."""
 
-    from_rank: int = knob(1, "Leave out the ranks before this one in each source.", at_least=1)
-    max_score: tuple[str, ...] = knob((), "Drop what has more than this score: X, or of one source NAME=X; repeatable.")
-    min_score: tuple[str, ...] = knob((), "Drop what has less than this score: X, or of one source NAME=X; repeatable.")
-    margin: tuple[str, ...] = knob(
+    from_rank: int = option(1, "Leave out the ranks before this one in each source.", at_least=1)
+    max_score: tuple[str, ...] = option(
+        (), "Drop what has more than this score: X, or of one source NAME=X; repeatable."
+    )
+    min_score: tuple[str, ...] = option(
+        (), "Drop what has less than this score: X, or of one source NAME=X; repeatable."
+    )
+    margin: tuple[str, ...] = option(
         (), "Drop what does not score at least this much below the positive: X, or of one source NAME=X; repeatable."
     )
-    max_share: tuple[str, ...] = knob(
+    max_share: tuple[str, ...] = option(
         (), "Drop what has more than this share of the positive's score (0.95: 95%): X or NAME=X; repeatable."
     )
-    unretrieved: Literal["drop", "keep"] = knob(
+    unretrieved: Literal["drop", "keep"] = option(
         "drop",
         "margin, max-share: what to do where a source has not found the positive, and all it has stands above it.",
-        idle=_BESIDE_NOTHING,
+        no_effect=_BESIDE_NOTHING,
     )
-    ce_margin: float | None = knob(
+    ce_margin: float | None = option(
         None, "Drop what a cross-encoder does not score at least this much below the positive; sbert: 3."
     )
-    ce_max: float | None = knob(None, "Drop what a cross-encoder gives more than this score.")
-    max_overlap: float | None = knob(
+    ce_max: float | None = option(None, "Drop what a cross-encoder gives more than this score.")
+    max_overlap: float | None = option(
         None,
         "Drop what shares this part (0 to 1) or more of its runs of three words with a positive; 1: the same words alone.",
         at_least=0,
         at_most=1,
     )
-    max_cosine: float | None = knob(
+    max_cosine: float | None = option(
         None, "Drop what has this cosine or more with a positive, by --vectors.", at_least=-1, at_most=1
     )
 
@@ -68,52 +72,52 @@ class MinedFilterSettings:
 class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the last base first
     """drtk mine-negatives."""
 
-    policy: str = knob(
+    policy: str = option(
         "msmarco",
         "msmarco: keep 200 and fill up to 210 with random passages; tevatron: keep 128, fill nothing; nq: all of 100 without "
         "an answer, those with one are positives; sbert: 5 of each system, 3 below the positives by cross-encoder.",
     )
-    depth: int | None = knob(
+    depth: int | None = option(
         None, "Ranks of each source that are looked at; by default the policy's: 200, nq 100, sbert all.", at_least=1
     )
-    keep: int | None = knob(
+    keep: int | None = option(
         None, "Mined negatives kept for a query (sbert: of each source); by default the policy's.", at_least=0
     )
-    floor: int | None = knob(
+    floor: int | None = option(
         None, "Fewest negatives of a query; random passages of --corpus make up for those that lack.", at_least=0
     )
-    positives: Literal["passage", "source"] = knob(
+    positives: Literal["passage", "source"] = option(
         "passage", "What judgements name: passage, or source: a document, whose best-ranked passage is the positive."
     )
-    rel: int = knob(1, "The grade from which on a judged document is a positive.")
-    source_name: str = knob(
+    rel: int = option(1, "The grade from which on a judged document is a positive.")
+    source_name: str = option(
         "", "What the negatives of a single source are called in `sources`; by default the file's or folder's name."
     )
-    match: Literal["tokens", "regex"] = knob(
+    match: Literal["tokens", "regex"] = option(
         "tokens", "nq: how answers are looked for: tokens (DPR's matching), or regex (answers are patterns)."
     )
-    match_title: bool = knob(False, "nq: look for answers in titles too, not in texts alone.")
-    scorer: str = knob(
+    match_title: bool = option(False, "nq: look for answers in titles too, not in texts alone.")
+    scorer: str = option(
         "", "Folder or hub name of a cross-encoder that scores positives and candidates; scores are kept."
     )
-    scorer_title: PairTitle | None = knob(
+    scorer_title: PairTitle | None = option(
         None,
         "scorer: titles: colon (title: text), join (title text) or none. [default: as trained, or join]",
-        idle=_NO_SCORER,
+        no_effect=_NO_SCORER,
     )
-    scorer_logits: bool = knob(
+    scorer_logits: bool = option(
         False,
         "scorer: scores before the activation function (often a sigmoid) that its folder names.",
-        idle=_NO_SCORER,
+        no_effect=_NO_SCORER,
     )
-    scorer_batch_tokens: int | None = knob(
+    scorer_batch_tokens: int | None = option(
         None,
         "Tokens of pairs at once, padding included. [default: 2,048 on a CPU, 65,536 on a GPU]",
         at_least=1,
-        idle=_NO_SCORER,
+        no_effect=_NO_SCORER,
     )
-    scorer_dtype: Literal["auto", "float32", "float16", "bfloat16"] = knob(
+    scorer_dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto",
         "Numbers the scorer computes with: auto is float32 on a CPU, half precision on a GPU.",
-        idle=_NO_SCORER,
+        no_effect=_NO_SCORER,
     )

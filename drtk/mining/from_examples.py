@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 
-from drtk.data.examples import FoundExample, found_example, query_id_of
+from drtk.data.examples import FoundExample, parse_example_row, query_id_of
 from drtk.data.formats import json_rows
 from drtk.data.ids import CorpusIds
 from drtk.data.rows import Row
@@ -96,7 +96,7 @@ def example_items(
         try:
             if isinstance(row, ValueError):
                 raise row
-            found = found_example(row)
+            found = parse_example_row(row)
         except ValueError as error:
             intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
             return None
@@ -161,7 +161,7 @@ def _query_of(row: Row | ValueError) -> str | None:
 
 def _checked(name: str, found: FoundExample, checked: Checked, source: str, number: int) -> tuple[str, Remined] | None:
     """The query and the example of a line, without passages that are not there; None where the query is not."""
-    if found.minted:
+    if found.has_new_ids:
         raise DrtkError(
             f"{name_of(source)}: holds texts, not ids; make a corpus and queries of them first: "
             f"drtk convert {source} --as examples --corpus-out FILE --queries-out FILE -o FILE"

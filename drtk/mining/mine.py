@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from drtk.data.checks import JudgedHits, Origin, check_origin
-from drtk.data.ids import CorpusIds, source_of
+from drtk.data.ids import CorpusIds, document_id
 from drtk.data.jsonl import read_queries
 from drtk.data.trec import Judgements, read_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
@@ -259,7 +259,7 @@ class Mining:
     def _name_documents(self, asked: Asked) -> bool:
         """Whether a chunk of a judged document would become a negative of its own document's query."""
         grades = self.grades_of(asked.query_id)
-        return any(source_of(id) in grades and id not in grades for one in asked.found.values() for id in one.ids)
+        return any(document_id(id) in grades and id not in grades for one in asked.found.values() for id in one.ids)
 
     def grades_of(self, query_id: str) -> Mapping[str, int]:
         """A query's judgements; none where it has none."""
@@ -312,7 +312,7 @@ class Mining:
 
     def _judged_hits(self, name: str) -> JudgedHits:
         if name not in self._judged:
-            of = (self._corpus or source_of) if self._by_source else None
+            of = (self._corpus or document_id) if self._by_source else None
             assert self.judgements is not None
             self._judged[name] = JudgedHits(name, self.judgements, of=of, by_source="--positives source")
         return self._judged[name]

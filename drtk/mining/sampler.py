@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from drtk.data.ids import CorpusIds, source_of
+from drtk.data.ids import CorpusIds, document_id
 from drtk.mining.filters import Filter, Texts
 from drtk.mining.policies import Policy
 from drtk.mining.pool import Asked, Drop, Pool, Ranked, Sighting
@@ -69,7 +69,7 @@ class Miner:
 
     def _excluded(self, relevant: Iterable[str], positives: Iterable[str]) -> tuple[set[str], Callable[[str], str]]:
         """What no negative may be, and what a passage's id is looked up by: itself, or its document."""
-        of: Callable[[str], str] = (self.corpus or source_of) if self.by_source else _itself
+        of: Callable[[str], str] = (self.corpus or document_id) if self.by_source else _itself
         return {*relevant, *positives}, of
 
     def draw(self, pool: Pool) -> None:
@@ -126,7 +126,7 @@ class Miner:
 
     def _passages_of(self, documents: Sequence[str], rankings: Iterable[Ranked]) -> list[str]:
         """The best-ranked passage of each document, in the first source that has one; where none has, its only one."""
-        of = self.corpus or source_of
+        of = self.corpus or document_id
         best: dict[str, str] = {}
         wanted = set(documents)
         for ranking in rankings:

@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from drtk.data import sniff
 from drtk.data.ids import CorpusIds
-from drtk.data.runs import grouped_runs, is_named
+from drtk.data.runs import group_runs, is_named
 from drtk.data.sniff import kind_of
-from drtk.data.trec import QueryHits, grouped_hits
+from drtk.data.trec import QueryHits, iter_grouped_hits
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.mining.config import MineSettings
 from drtk.mining.pool import Asked, Ranked
@@ -62,7 +62,7 @@ def sources_of(arguments: Sequence[str], intake: Intake, *, name: str = "") -> S
         arguments = [f"{name}={arguments[0]}"]
         grouped = {name: [arguments[0].partition("=")[2]]}
     else:
-        grouped = {called: [run.source for run in runs] for called, runs in grouped_runs(arguments).items()}
+        grouped = {called: [run.source for run in runs] for called, runs in group_runs(arguments).items()}
     found = Sources(list(grouped), {}, {}, {})
     for called, paths in grouped.items():
         folders = [path for path in paths if path != STANDARD and Path(path).is_dir()]
@@ -201,7 +201,7 @@ def run_items(
     Raises RecordError for ids that are not there, when all of them were counted.
     """
     checked = Checked(source, known, lacks, intake)
-    for hits in grouped_hits(source, intake=intake):
+    for hits in iter_grouped_hits(source, intake=intake):
         has_query = checked.has_query(hits.query_id, hits.lines[0])
         lacking = checked.unknown(hits.doc_ids, hits.lines)
         if has_query and checked.is_good:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import knob
+from drtk.config import option
 from drtk.errors import UsageError
 
 Similarity = Literal["cosine", "dot"]
@@ -16,31 +16,31 @@ Title = Literal["join", "sep", "segment", "none"]
 class EncodeSettings:
     """drtk encode. What is None is taken from the model folder."""
 
-    pooling: str | None = knob(
+    pooling: str | None = option(
         None, "cls, mean, max, mean_sqrt_len_tokens, weightedmean or lasttoken; by default the model's own, or cls."
     )
-    normalize: bool | None = knob(None, "Give vectors of length 1; by default as the model folder says.")
-    similarity: Similarity | None = knob(None, "How vectors are compared; by default as the model folder says.")
-    max_length: int | None = knob(None, "Longest input, in tokens; by default the model's.", at_least=3)
-    prompt: str | None = knob(None, "Text put before each input; by default the model's for this role.")
-    title: Title | None = knob(
+    normalize: bool | None = option(None, "Give vectors of length 1; by default as the model folder says.")
+    similarity: Similarity | None = option(None, "How vectors are compared; by default as the model folder says.")
+    max_length: int | None = option(None, "Longest input, in tokens; by default the model's.", at_least=3)
+    prompt: str | None = option(None, "Text put before each input; by default the model's for this role.")
+    title: Title | None = option(
         None,
         "Passage titles: join (title, space, text), sep (a separator token between them), segment (a pair) or none; "
         "by default the model's, or join.",
     )
-    dimensions: int | None = knob(
+    dimensions: int | None = option(
         None,
         "Keep the first N numbers of each vector, for a model trained so (train-retriever --matryoshka).",
         at_least=1,
     )
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = knob(
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Numbers to compute with; auto is float32 on a CPU, half precision on a GPU."
     )
-    store: Literal["float32", "float16"] = knob("float32", "Numbers to store.")
-    batch_tokens: int | None = knob(
+    store: Literal["float32", "float16"] = option("float32", "Numbers to store.")
+    batch_tokens: int | None = option(
         None, "Tokens in one batch, padding included; by default 2048 on a CPU, 65536 on a GPU.", at_least=1
     )
-    shard_size: int = knob(
+    shard_size: int = option(
         16384, "Texts in a shard: what is sorted by length together, and lost by a crash.", at_least=1
     )
 
@@ -49,35 +49,35 @@ class EncodeSettings:
 class GenerationSettings:
     """drtk doc2query; the figures are those of query-as-context pre-training."""
 
-    n: int = knob(5, "Texts to write for each passage.", at_least=1, flag="--n")
-    decode: Literal["sample", "greedy", "beam", "greedy+sample"] = knob(
+    n: int = option(5, "Texts to write for each passage.", at_least=1, flag="--n")
+    decode: Literal["sample", "greedy", "beam", "greedy+sample"] = option(
         "sample",
         "How tokens are chosen: sample, greedy (one text), beam (the n best), or greedy+sample (one greedy text, then samples).",
     )
-    top_k: int = knob(25, "Draw among the so many most likely tokens; 0: among all.", at_least=0)
-    top_p: float = knob(
+    top_k: int = option(25, "Draw among the so many most likely tokens; 0: among all.", at_least=0)
+    top_p: float = option(
         0.95, "Of these, draw among the most likely that together have this probability.", at_least=1e-6, at_most=1
     )
-    temperature: float = knob(1.0, "Divides the logits: below 1 the likely become likelier.", at_least=1e-6)
-    beams: int = knob(4, "Beams of --decode beam; at least --n.", at_least=1)
-    max_new_tokens: int = knob(64, "Longest text to write, in tokens.", at_least=1)
-    title: Literal["join", "none"] | None = knob(
+    temperature: float = option(1.0, "Divides the logits: below 1 the likely become likelier.", at_least=1e-6)
+    beams: int = option(4, "Beams of --decode beam; at least --n.", at_least=1)
+    max_new_tokens: int = option(64, "Longest text to write, in tokens.", at_least=1)
+    title: Literal["join", "none"] | None = option(
         None, "A passage's title: join (before its text) or none; by default as the model was trained, or join."
     )
-    prefix: str | None = knob(
+    prefix: str | None = option(
         None,
         "Put before every passage; a space follows it (all-with_prefix-t5-base-v1: text2query:); "
         "by default as the model was trained, or nothing.",
     )
-    max_length: int | None = knob(
+    max_length: int | None = option(
         None,
         "Longest input in tokens; the passage is cut, never the prefix; by default as the model was trained, or 512.",
         at_least=2,
     )
-    batch_tokens: int | None = knob(
+    batch_tokens: int | None = option(
         None, "Tokens of input and output at once. [default: 16,384 on a CPU, 131,072 on a GPU]", at_least=1
     )
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = knob(
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Numbers the model computes with: auto is float32 on a CPU, bfloat16 on a GPU."
     )
 
@@ -100,20 +100,20 @@ class GenerationSettings:
 class ContinuationSettings(GenerationSettings):
     """drtk continue-text; MASTER's paper names no figures, these are those of methods, section 2.4."""
 
-    n: int = knob(1, "Continuations to write for each passage.", at_least=1, flag="--n")
-    top_k: int = knob(50, "Draw among the so many most likely tokens; 0: among all.", at_least=0)
-    max_new_tokens: int = knob(128, "Longest continuation, in tokens.", at_least=1)
+    n: int = option(1, "Continuations to write for each passage.", at_least=1, flag="--n")
+    top_k: int = option(50, "Draw among the so many most likely tokens; 0: among all.", at_least=0)
+    max_new_tokens: int = option(128, "Longest continuation, in tokens.", at_least=1)
 
 
 @dataclass(frozen=True)
 class ScoringSettings:
     """A cross-encoder over pairs of texts. What is None is taken from the model folder."""
 
-    max_length: int | None = knob(None, "Longest pair, in tokens; by default the model's.", at_least=4)
-    batch_tokens: int | None = knob(
+    max_length: int | None = option(None, "Longest pair, in tokens; by default the model's.", at_least=4)
+    batch_tokens: int | None = option(
         None, "Tokens in one batch, padding included; by default 2048 on a CPU, 65536 on a GPU.", at_least=1
     )
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = knob(
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Numbers to compute with; auto is float32 on a CPU, half precision on a GPU."
     )
 
@@ -122,19 +122,19 @@ class ScoringSettings:
 class ScratchSettings:
     """drtk init-model. The default size is that of MiniLM-L6."""
 
-    arch: Literal["bert", "t5", "gpt2"] = knob(
+    arch: Literal["bert", "t5", "gpt2"] = option(
         "bert",
         "What is made: bert (an encoder), t5 (encoder and decoder: writes), gpt2 (decoder: goes on with a text).",
     )
-    vocab_size: int = knob(30522, "Word pieces, at most; a small corpus gives fewer.", at_least=10)
-    lowercase: bool = knob(True, "Read upper and lower case alike, and letters without their accents.")
-    min_frequency: int = knob(2, "Word pieces seen less often are left out.", at_least=1)
-    layers: int = knob(6, "Layers.", at_least=1)
-    hidden: int = knob(384, "Width of the token vectors.", at_least=1)
-    heads: int = knob(12, "Attention heads; their number divides the width.", at_least=1)
-    intermediate: int | None = knob(None, "Width inside the layers; by default four times --hidden.", at_least=1)
-    max_length: int = knob(512, "Longest input, in tokens.", at_least=8)
-    pooling: str = knob("cls", "cls, mean, max, mean_sqrt_len_tokens, weightedmean or lasttoken.")
-    normalize: bool = knob(False, "Give vectors of length 1.")
-    similarity: Similarity = knob("cosine", "How vectors are compared.")
-    language: Literal["any", "chinese"] = knob("any", "chinese puts every Chinese character in a token of its own.")
+    vocab_size: int = option(30522, "Word pieces, at most; a small corpus gives fewer.", at_least=10)
+    lowercase: bool = option(True, "Read upper and lower case alike, and letters without their accents.")
+    min_frequency: int = option(2, "Word pieces seen less often are left out.", at_least=1)
+    layers: int = option(6, "Layers.", at_least=1)
+    hidden: int = option(384, "Width of the token vectors.", at_least=1)
+    heads: int = option(12, "Attention heads; their number divides the width.", at_least=1)
+    intermediate: int | None = option(None, "Width inside the layers; by default four times --hidden.", at_least=1)
+    max_length: int = option(512, "Longest input, in tokens.", at_least=8)
+    pooling: str = option("cls", "cls, mean, max, mean_sqrt_len_tokens, weightedmean or lasttoken.")
+    normalize: bool = option(False, "Give vectors of length 1.")
+    similarity: Similarity = option("cosine", "How vectors are compared.")
+    language: Literal["any", "chinese"] = option("any", "chinese puts every Chinese character in a token of its own.")

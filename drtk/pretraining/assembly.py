@@ -22,7 +22,7 @@ from drtk.pretraining.example_builder import fields_of
 from drtk.pretraining.network import Network
 from drtk.pretraining.objectives import LossParts
 from drtk.pretraining.token_generator import Generator
-from drtk.registry import placed
+from drtk.registry import load_attribute
 from drtk.runtime.progress import warn
 from drtk.text.words import stop_words
 
@@ -97,7 +97,7 @@ def build_network(
         }
         parts = LossParts(anatomy, head, readers)
         recoveries: dict[str, Any] = {
-            objective.name: placed(objective.computed_by)(objective, parts)
+            objective.name: load_attribute(objective.computed_by)(objective, parts)
             for objective in composition.objectives
             if not objective.compares
         }

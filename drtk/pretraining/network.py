@@ -12,7 +12,7 @@ from drtk.losses.language import token_losses_sum
 from drtk.pretraining.batch import Batch, SlotBatch
 from drtk.pretraining.composition import Composition, Contrast, Objective
 from drtk.pretraining.encoded_batch import EncodedBatch
-from drtk.registry import placed
+from drtk.registry import load_attribute
 
 GENERATOR_TERM = "generator"
 Sums = dict[str, Tensor]
@@ -161,7 +161,7 @@ def compute_batch_terms(composition: Composition, vectors: Sums, present: Sums) 
     vectors: by `vector_key`; present: (batch,) bool by slot
     """
     return {
-        objective.name: placed(objective.computed_by)(
+        objective.name: load_attribute(objective.computed_by)(
             objective, {name: vectors[vector_key(objective, name)] for name in objective.vectors_of}, present
         )
         for objective in composition.objectives

@@ -19,7 +19,7 @@ from drtk.pretraining.evaluation import BATCH_SIZE, evaluate_losses
 from drtk.pretraining.export import Exporter, SaveEncoders
 from drtk.pretraining.network import Network, NetworkOutput, Sums, compute_batch_terms, contrasts_without_negatives
 from drtk.runtime.atomic import write_bytes
-from drtk.runtime.progress import log, significant, warn
+from drtk.runtime.progress import log, round_significant, warn
 from drtk.training.arguments import training_arguments
 from drtk.training.best_checkpoint import Selection
 from drtk.training.distributed import gather, mean_of_processes, rank, share_batch_norm, summed, world_size
@@ -281,7 +281,7 @@ def pretrain(
             values["probe"] = probe(exporter.encoder())
             network.train()
         log("pretrain: " + ", ".join(f"{name} {value:z.4f}" for name, value in values.items()))
-        return {name: significant(value) for name, value in values.items()}
+        return {name: round_significant(value) for name, value in values.items()}
 
     evaluation: Any = None
     if probe is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from drtk.data.rows import expansion_from, minted, parse_row
+from drtk.data.rows import expansion_from, make_id, parse_row
 from drtk.errors import UsageError
 from drtk.indexing.base import Ranking
 from drtk.models.model_folder import locate
@@ -105,7 +105,7 @@ class Chain:
 
     def choose(self, question: str) -> list[Chosen]:
         """The query of each kind."""
-        asked = Question(minted("q", question), question)
+        asked = Question(make_id("q", question), question)
         query = Query(asked.id, question)
         chosen = []
         for kind, (expand, seen) in self._expanders.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import knob
+from drtk.config import option
 from drtk.errors import UsageError
 from drtk.models.config import GenerationSettings, ScoringSettings
 from drtk.records import kind_problem
@@ -20,60 +20,60 @@ _OF_PASSAGES = ("candidates", "depth", "feedback", "terms")
 class ExpansionSettings:
     """drtk expand-queries; 50 samples with top-k 50 and temperature 1 are those of methods, section 7.3."""
 
-    kind: str | None = knob(
+    kind: str | None = option(
         None,
         "What the expansions are: answer, sentence, title, or a word of your own. [default: what the generator was trained "
         "for; with --from-run sentence, title and terms]",
     )
-    n: int = knob(50, "Texts to write for each question; repeats are left out afterwards.", at_least=1, flag="--n")
-    decode: Literal["sample", "greedy", "beam", "greedy+sample"] | None = knob(
+    n: int = option(50, "Texts to write for each question; repeats are left out afterwards.", at_least=1, flag="--n")
+    decode: Literal["sample", "greedy", "beam", "greedy+sample"] | None = option(
         None,
         "How tokens are chosen: sample, greedy (one text), beam (the n best), or greedy+sample (one greedy text, then samples). "
         "[default: sample; with --prompt greedy+sample]",
     )
-    top_k: int = knob(50, "Draw among the so many most likely tokens; 0: among all.", at_least=0)
-    top_p: float = knob(
+    top_k: int = option(50, "Draw among the so many most likely tokens; 0: among all.", at_least=0)
+    top_p: float = option(
         1.0, "Of these, draw among the most likely that together have this probability.", at_least=1e-6, at_most=1
     )
-    temperature: float = knob(1.0, "Divides the logits: below 1 the likely become likelier.", at_least=1e-6)
-    beams: int = knob(10, "Beams of --decode beam; at least --n.", at_least=1)
-    max_new_tokens: int | None = knob(
+    temperature: float = option(1.0, "Divides the logits: below 1 the likely become likelier.", at_least=1e-6)
+    beams: int = option(10, "Beams of --decode beam; at least --n.", at_least=1)
+    max_new_tokens: int | None = option(
         None,
         "Longest text to write, in tokens. [default: as the generator was trained, or 64; with --prompt 100]",
         at_least=1,
     )
-    prompt: str | None = knob(
+    prompt: str | None = option(
         None,
         "For a model that was not trained for this (T0, GPT-2): what it reads, the question in the place of …, or else before it.",
     )
-    prefix: str | None = knob(
+    prefix: str | None = option(
         None, "Put before every question; a space follows it; by default as the model was trained, or nothing."
     )
-    max_length: int | None = knob(
+    max_length: int | None = option(
         None,
         "Longest input in tokens; the question is cut, never the prompt; by default as the model was trained, or 512.",
         at_least=2,
     )
-    batch_tokens: int | None = knob(
+    batch_tokens: int | None = option(
         None, "Tokens of input and output at once. [default: 16,384 on a CPU, 131,072 on a GPU]", at_least=1
     )
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = knob(
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Numbers the model computes with: auto is float32 on a CPU, bfloat16 on a GPU."
     )
-    holdout: bool = knob(
+    holdout: bool = option(
         False,
         "The model is a folder of train-generator --folds: each question goes to the generator that did not see it.",
     )
-    outside: Literal["refuse", "draw"] = knob(
+    outside: Literal["refuse", "draw"] = option(
         "refuse",
         "With --holdout, a question of no fold: refuse it, or draw one of the generators, none of which saw it.",
     )
-    candidates: int = knob(10, "With --from-run: candidates of each kind for each question.", at_least=1)
-    depth: int = knob(100, "With --from-run: hits of each question that are looked at.", at_least=1)
-    feedback: int = knob(
+    candidates: int = option(10, "With --from-run: candidates of each kind for each question.", at_least=1)
+    depth: int = option(100, "With --from-run: hits of each question that are looked at.", at_least=1)
+    feedback: int = option(
         10, "With --from-run: hits whose most shared words are the first candidate of terms.", at_least=1
     )
-    terms: int = knob(10, "With --from-run: words in a candidate of terms.", at_least=1)
+    terms: int = option(10, "With --from-run: words in a candidate of terms.", at_least=1)
 
     @property
     def decoding(self) -> Literal["sample", "greedy", "beam", "greedy+sample"]:
@@ -138,17 +138,17 @@ DEPTH = 100  # passages among which an answer is looked for; ranks beyond are of
 class LabelSettings:
     """drtk rerank-queries label (methods, section 7.4)."""
 
-    depth: int = knob(DEPTH, "Passages of each candidate that are looked through for an answer.", at_least=1)
-    max_rank: int = knob(101, "Rank of a candidate that finds no answer; above --depth.", at_least=2)
-    top1: bool = knob(True, "Keep title and text of each candidate's first passage, which --scorer rd reads.")
-    match: Literal["tokens", "regex"] = knob(
+    depth: int = option(DEPTH, "Passages of each candidate that are looked through for an answer.", at_least=1)
+    max_rank: int = option(101, "Rank of a candidate that finds no answer; above --depth.", at_least=2)
+    top1: bool = option(True, "Keep title and text of each candidate's first passage, which --scorer rd reads.")
+    match: Literal["tokens", "regex"] = option(
         "tokens", "How answers are looked for: tokens (DPR's matching), or regex (answers are patterns: CuratedTREC)."
     )
-    match_title: bool = knob(False, "Look for answers in titles too (GAR), not in texts alone (DPR).")
-    k1: float | None = knob(None, "BM25's k1. [default: as the index advises, or 0.9]", at_least=0)
-    b: float | None = knob(None, "BM25's b, 0 to 1. [default: as the index advises, or 0.4]", at_least=0, at_most=1)
-    threads: int = knob(0, "Lucene: searching threads; 0 takes every core.", at_least=0)
-    batch: int = knob(1000, "Candidates searched together, and between two places to go on from.", at_least=1)
+    match_title: bool = option(False, "Look for answers in titles too (GAR), not in texts alone (DPR).")
+    k1: float | None = option(None, "BM25's k1. [default: as the index advises, or 0.9]", at_least=0)
+    b: float | None = option(None, "BM25's b, 0 to 1. [default: as the index advises, or 0.4]", at_least=0, at_most=1)
+    threads: int = option(0, "Lucene: searching threads; 0 takes every core.", at_least=0)
+    batch: int = option(1000, "Candidates searched together, and between two places to go on from.", at_least=1)
 
     def check(self) -> None:
         """Raise UsageError where a candidate that finds nothing would rank among those that find something."""
@@ -160,57 +160,61 @@ class LabelSettings:
 class QueryRerankerSettings:
     """drtk rerank-queries train (methods, sections 7.5 to 7.7). The defaults are those of thesis table B.1 for NQ, RD."""
 
-    scorer: Literal["ri", "rd"] = knob(
+    scorer: Literal["ri", "rd"] = option(
         "ri", "What is read: ri, question and expansion; rd, the expanded query's first passage too."
     )
-    style: Literal["official", "thesis"] = knob(
+    style: Literal["official", "thesis"] = option(
         "official", "How the parts are set apart: official, [SEP] between all; thesis, 'question ? expansion' as one."
     )
-    max_length: int | None = knob(
+    max_length: int | None = option(
         None, "Longest input, in tokens; the last parts are cut first. [default: 64; rd 256]", at_least=8
     )
-    candidates: int = knob(50, "Candidates of each question that are trained on: its first different ones.", at_least=2)
-    max_rank: int = knob(101, "Rank of candidates that found no answer (the thesis tries 101 and 250).", at_least=2)
-    depth: int | None = knob(
+    candidates: int = option(
+        50, "Candidates of each question that are trained on: its first different ones.", at_least=2
+    )
+    max_rank: int = option(101, "Rank of candidates that found no answer (the thesis tries 101 and 250).", at_least=2)
+    depth: int | None = option(
         None,
         "How deep was looked for answers: greater ranks in the labels mean none found. [default: as the labels say, "
         "or 100]",
         at_least=1,
     )
-    pair_weight: Literal["offset", "sum"] = knob(
+    pair_weight: Literal["offset", "sum"] = option(
         "offset",
         "Weights of pairs: offset, alike for each distance in the order of ranks (as released); sum (as printed).",
     )
-    skip_ties: bool = knob(
+    skip_ties: bool = option(
         True, "Leave out pairs of equal rank, whose order is arbitrary (the released code has them)."
     )
-    alpha: float = knob(0.01, "Margin of a pair, for each rank between its candidates.", at_least=0)
-    batch: int = knob(4, "Questions in one step, each with all its candidates, over all devices together.", at_least=1)
-    micro_batch: int | None = knob(
+    alpha: float = option(0.01, "Margin of a pair, for each rank between its candidates.", at_least=0)
+    batch: int = option(
+        4, "Questions in one step, each with all its candidates, over all devices together.", at_least=1
+    )
+    micro_batch: int | None = option(
         None, "Questions that go through a device at once; less memory, the same step.", at_least=1
     )
-    epochs: float | None = knob(None, "Passes over the questions. [default: 2; rd 3]", at_least=0)
-    steps: int | None = knob(None, "Steps to train for, in place of --epochs.", at_least=1, instead_of="epochs")
-    schedule: Literal["inverse-sqrt", "linear"] = knob(
+    epochs: float | None = option(None, "Passes over the questions. [default: 2; rd 3]", at_least=0)
+    steps: int | None = option(None, "Steps to train for, in place of --epochs.", at_least=1, replaces="epochs")
+    schedule: Literal["inverse-sqrt", "linear"] = option(
         "inverse-sqrt",
         "The learning rate at step t: inverse-sqrt, max-lr * min(t^-.5, t * warmup^-1.5); linear, up to max-lr and down to 0.",
     )
-    max_lr: float = knob(
+    max_lr: float = option(
         2e-3, "inverse-sqrt: a factor, not a rate: the highest rate is max-lr / sqrt(warmup), 2e-5.", at_least=0
     )
-    warmup: float = knob(10_000.0, "Steps in which the learning rate rises; linear: below 1, a share.", at_least=0)
-    dev_questions: int | None = knob(
+    warmup: float = option(10_000.0, "Steps in which the learning rate rises; linear: below 1, a share.", at_least=0)
+    dev_questions: int | None = option(
         None, "--dev: so many of its questions are measured, evenly spread. [default: all]", at_least=1
     )
-    eval_every: int = knob(500, "--dev: steps between measurements.", at_least=1)
-    patience: int | None = knob(None, "--dev: end after so many measurements that are not the best.", at_least=1)
-    precision: Literal["auto", "float32", "float16", "bfloat16"] = knob(
+    eval_every: int = option(500, "--dev: steps between measurements.", at_least=1)
+    patience: int | None = option(None, "--dev: end after so many measurements that are not the best.", at_least=1)
+    precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Numbers of the forward pass; auto is bfloat16 on a GPU that has it, float32 elsewhere."
     )
-    gradient_checkpointing: bool = knob(False, "Compute activations twice and keep fewer of them in memory.")
-    log_every: int = knob(10, "Steps between entries of log.jsonl.", at_least=1)
-    save_every: int = knob(500, "Steps between checkpoints that --resume can go on from.", at_least=1)
-    trainer: tuple[str, ...] = knob(
+    gradient_checkpointing: bool = option(False, "Compute activations twice and keep fewer of them in memory.")
+    log_every: int = option(10, "Steps between entries of log.jsonl.", at_least=1)
+    save_every: int = option(500, "Steps between checkpoints that --resume can go on from.", at_least=1)
+    trainer: tuple[str, ...] = option(
         (), "KEY=VALUE for an argument of transformers' TrainingArguments without an option here; repeatable."
     )
 
@@ -231,17 +235,17 @@ class QueryRerankerSettings:
 class ChooseSettings(ScoringSettings):
     """drtk rerank-queries apply (methods, sections 7.8 and 7.9)."""
 
-    select: Literal["scorer", "oracle", "concat", "greedy", "first"] = knob(
+    select: Literal["scorer", "oracle", "concat", "greedy", "first"] = option(
         "scorer",
         "Which candidate: the scorer's, oracle (the best label), concat (all as one query), greedy (so generated), first.",
     )
-    max_candidates: int | None = knob(None, "Choose among the first N distinct candidates.", at_least=1)
-    top: int = knob(1, "Queries of each question and kind; more than one: KIND.1.jsonl … KIND.N.jsonl.", at_least=1)
-    max_clauses: int | None = knob(
+    max_candidates: int | None = option(None, "Choose among the first N distinct candidates.", at_least=1)
+    top: int = option(1, "Queries of each question and kind; more than one: KIND.1.jsonl … KIND.N.jsonl.", at_least=1)
+    max_clauses: int | None = option(
         None, "concat: cut queries to so many distinct words; a stock Lucene takes 1024, drtk any number.", at_least=1
     )
-    k1: float | None = knob(None, "--index: BM25's k1. [default: as the index advises, or 0.9]", at_least=0)
-    b: float | None = knob(
+    k1: float | None = option(None, "--index: BM25's k1. [default: as the index advises, or 0.9]", at_least=0)
+    b: float | None = option(
         None, "--index: BM25's b, 0 to 1. [default: as the index advises, or 0.4]", at_least=0, at_most=1
     )
 
@@ -259,15 +263,17 @@ class ChooseSettings(ScoringSettings):
 class ReadSettings:
     """drtk read (methods: section 7.11). The figures are those of the released large readers."""
 
-    depth: int = knob(100, "Passages of each question that are read, the first of its ranking.", at_least=1)
-    order: Literal["score", "rank"] = knob("rank", "What orders a ranking: rank, that column of the run, or score.")
-    max_length: int = knob(250, "Longest passage with its question and title, in tokens; the text is cut.", at_least=2)
-    max_new_tokens: int = knob(50, "Longest answer, in tokens.", at_least=1)
-    batch_tokens: int | None = knob(
+    depth: int = option(100, "Passages of each question that are read, the first of its ranking.", at_least=1)
+    order: Literal["score", "rank"] = option("rank", "What orders a ranking: rank, that column of the run, or score.")
+    max_length: int = option(
+        250, "Longest passage with its question and title, in tokens; the text is cut.", at_least=2
+    )
+    max_new_tokens: int = option(50, "Longest answer, in tokens.", at_least=1)
+    batch_tokens: int | None = option(
         None,
         "Tokens of passages that are answered from at once, at least one question's. [default: 32,768 on a CPU, 131,072 on a GPU]",
         at_least=1,
     )
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = knob(
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Numbers the model computes with: auto is float32 on a CPU, bfloat16 on a GPU."
     )

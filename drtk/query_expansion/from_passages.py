@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import count
 
-from drtk.data.checks import forgiven, known_hits, looked_up
+from drtk.data.checks import count_texts, iter_known_hits, skip_faulty
 from drtk.data.corpus_store import CorpusStore
 from drtk.query_expansion.candidates import Gathered
 from drtk.query_expansion.config import PASSAGE_KINDS, ExpansionSettings
@@ -36,7 +36,9 @@ def found_passages(
 
     Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `intake` forgives them.
     """
-    for hits in forgiven(known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake), run, intake):
+    for hits in skip_faulty(
+        iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake), run, intake
+    ):
         passages = [Passage(each.id, each.text, each.title) for each in corpus.many(hits.ranked_ids()[:depth])]
         yield Found(hits.query_id, queries[hits.query_id].text, passages)
 
@@ -60,7 +62,7 @@ class FromPassages(BatchFunction):
         done = gathered.done()
         if self._kinds == ("title",):
             return done
-        return Done(done.lines, done.counts | looked_up(passage for each in prepared for passage in each.passages))
+        return Done(done.lines, done.counts | count_texts(passage for each in prepared for passage in each.passages))
 
 
 def candidates(found: Found, kind: str, settings: ExpansionSettings) -> list[str]:

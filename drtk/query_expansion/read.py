@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drtk.data.checks import PASSAGES, TEXTLESS, Texts, forgiven, known_hits
+from drtk.data.checks import PASSAGES, TEXTLESS, Texts, iter_known_hits, skip_faulty
 from drtk.data.jsonl import dump
 from drtk.data.trec import Order, QueryHits
 from drtk.errors import DrtkError, MismatchError
@@ -131,8 +131,8 @@ def questions_read(
     forgives them.
     """
     told = False
-    known = known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake, order=order)
-    for hits in forgiven(known, run, intake):
+    known = iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake, order=order)
+    for hits in skip_faulty(known, run, intake):
         ids = hits.ranked_ids(order)[:depth]
         if not told and _disputed(hits, depth):
             told = True

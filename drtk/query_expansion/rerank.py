@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from drtk.data.checks import looked_up
+from drtk.data.checks import count_texts
 from drtk.data.jsonl import dump
 from drtk.errors import MismatchError
 from drtk.indexing.config import SearchSettings
@@ -183,7 +183,7 @@ class QueryReranker:
             passage = self._texts.passage(ranking[0][0]) if ranking else None
             found[query] = {"title": passage.title, "text": passage.text} if passage else {"title": "", "text": ""}
             passages += [passage] if passage else []
-        self.looked_up.update(looked_up(passages))
+        self.looked_up.update(count_texts(passages))
         return found
 
 
@@ -201,7 +201,7 @@ class _Window(NamedTuple):
     records: list[Candidates]
     groups: list[Group]
     tokens: dict[QueryScorer, Prepared] | None
-    looked_up: dict[str, int]
+    count_texts: dict[str, int]
 
 
 class ChooseQueries(BatchFunction):
@@ -236,7 +236,7 @@ class ChooseQueries(BatchFunction):
 
     def __call__(self, prepared: _Window) -> Done:
         """The lines of a window, and how many candidates there were and how many different ones."""
-        records, groups, tokens, looked_up = prepared
+        records, groups, tokens, count_texts = prepared
         given = sum(len(each.expansions) for each in records)
         counts = {"candidates": given, "distinct": 0, "chosen": 0, "cut": 0, "above Lucene's limit": 0}
         estimates: Sequence[np.ndarray | None] = [None] * len(records)
@@ -246,7 +246,7 @@ class ChooseQueries(BatchFunction):
         for each, group, estimate in zip(records, groups, estimates, strict=True):
             counts["distinct"] += len(group.expansions)
             lines.append(dump(self._line(each, group.expansions, estimate, counts)))
-        return Done(lines, counts | looked_up)
+        return Done(lines, counts | count_texts)
 
     def _line(
         self, group: Candidates, found: Sequence[Expansion], estimate: np.ndarray | None, counts: dict[str, int]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from drtk.data.checks import PASSAGES, TEXTLESS, all_textless, forgiven, known_hits, warn_of_textless
+from drtk.data.checks import PASSAGES, TEXTLESS, describe_textless, iter_known_hits, skip_faulty, warn_of_textless
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_queries
 from drtk.errors import DrtkError
@@ -135,7 +135,7 @@ def question_pairs(
         assert corpus is not None
         looked: Counter[str] = Counter()
         found = dict(_found_targets(known, pairs.read, run, corpus, settings, intake, looked))
-        if fault := all_textless(looked, corpus):
+        if fault := describe_textless(looked, corpus):
             raise DrtkError(fault)
         warn_of_textless(looked, corpus)
     for query in known:
@@ -159,9 +159,9 @@ def _found_targets(
 ) -> Iterator[tuple[str, str | None]]:
     answers: Mapping[str, Sequence[str]] = {query.id: query.answers or () for query in known}
     store = CorpusStore.open(corpus)
-    hits = known_hits(run, queries={query.id for query in read}, corpus=store, depth=settings.depth, intake=intake)
+    hits = iter_known_hits(run, queries={query.id for query in read}, corpus=store, depth=settings.depth, intake=intake)
     invalid = 0
-    for each in track(forgiven(hits, run, intake), "targets", total=len(read), unit="questions"):
+    for each in track(skip_faulty(hits, run, intake), "targets", total=len(read), unit="questions"):
         if each.query_id not in answers:
             continue
         contains = MATCHES[settings.match](answers[each.query_id])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import By, knob
+from drtk.config import By, option
 from drtk.errors import UsageError
 
 # Methods of one's own may look at all of them.
@@ -20,29 +20,29 @@ _NOT_LOOKED_AT = {
 class FuseSettings:
     """drtk fuse."""
 
-    method: str = knob(
+    method: str = option(
         "rrf",
         "rrf: sum of reciprocal ranks; weighted: weighted sum of scores; linear: of scores as they are (DPR); "
         "zscore: of scores in standard deviations; round-robin: rank by rank in turn.",
     )
-    weights: str = knob(
+    weights: str = option(
         "", "rrf, weighted, linear, zscore: weights of the runs in order, such as 1,1.1; by default all are 1."
     )
-    rrf_k: int = knob(60, "rrf: the constant added to every rank.", at_least=0)
-    normalize: Literal["none", "minmax", "zscore"] = knob(
+    rrf_k: int = option(60, "rrf: the constant added to every rank.", at_least=0)
+    normalize: Literal["none", "minmax", "zscore"] = option(
         "minmax", "weighted: what makes scores of different runs comparable, query by query; none leaves them."
     )
-    depth: int | None = knob(
+    depth: int | None = option(
         None,
         "Take only the first N of each ranking; the scale of a re-ranked run is that of what was scored.",
         at_least=1,
     )
-    top: int = knob(1000, "Documents written for each query.", at_least=1)
-    sweep: bool = knob(False, "Find the weights that are best on --qrels, and fuse with them.")
-    step: float = knob(0.1, "Distance of the weights tried by --sweep.", at_least=0.001, at_most=1)
-    measure: str = knob("nDCG@10", "What --sweep maximises: one measure, as drtk eval takes it.")
-    by: By = knob("passage", "What --sweep scores: passage, or source: a document by its best passage.")
-    tag: str = knob("drtk", "Last column of the run.", one_word=True)
+    top: int = option(1000, "Documents written for each query.", at_least=1)
+    sweep: bool = option(False, "Find the weights that are best on --qrels, and fuse with them.")
+    step: float = option(0.1, "Distance of the weights tried by --sweep.", at_least=0.001, at_most=1)
+    measure: str = option("nDCG@10", "What --sweep maximises: one measure, as drtk eval takes it.")
+    by: By = option("passage", "What --sweep scores: passage, or source: a document by its best passage.")
+    tag: str = option("drtk", "Last column of the run.", one_word=True)
 
     def check(self) -> None:
         """Raise UsageError for a choice other than its default that --method does not look at."""

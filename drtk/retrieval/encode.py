@@ -24,7 +24,7 @@ from drtk.models.model_folder import Role, locate, read_layout, tower
 from drtk.records import Passage, Query
 from drtk.runtime.progress import Progress
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows
-from drtk.runtime.sharding import WHOLE, Part, of_part
+from drtk.runtime.sharding import WHOLE, Part, select_part
 from drtk.runtime.workers import read_ahead
 from drtk.text.batching import Tokens, batches_by_length
 
@@ -202,7 +202,7 @@ def encode_records(
     again. Raises MismatchError where they were made from other records. empty_texts: counts the records of this part
     """
     size = embedder.settings.shard_size
-    stream: Iterator[Any] = of_part(records, part, window=size)
+    stream: Iterator[Any] = select_part(records, part, window=size)
     if empty_texts is not None:
         stream = empty_texts.count(stream)
     taken: deque[tuple[list[str], str]] = deque()  # ids and digests of the windows that are being worked on

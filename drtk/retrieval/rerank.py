@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from drtk.data.checks import TEXTLESS, Faulty, Texts, forgiven, known_hits, looked_up
+from drtk.data.checks import TEXTLESS, Faulty, Texts, count_texts, iter_known_hits, skip_faulty
 from drtk.data.embeddings import PairVectors, pair_id
 from drtk.data.jsonl import dump
-from drtk.data.trec import Ranking, grouped_hits, run_lines
+from drtk.data.trec import Ranking, iter_grouped_hits, run_lines
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.models.config import ScoringSettings
 from drtk.models.cross_encoder import Prepared, Scorer
@@ -62,7 +62,9 @@ def candidates(
 
     Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `intake` forgives them.
     """
-    for hits in forgiven(known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake), run, intake):
+    for hits in skip_faulty(
+        iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake), run, intake
+    ):
         ranking = hits.ranking()
         passages = corpus.many([id for id, _ in ranking[:depth]])
         texts = [text_of(each, title) for each in passages]
@@ -79,14 +81,14 @@ def asked(
     intake: Intake,
 ) -> Iterator[Asked]:
     """Examples with their texts. Raises RecordError (file:line, and how many more) for ids that queries or corpus lack."""
-    for example in forgiven(_known_examples(examples, source, queries, corpus, intake), source, intake):
+    for example in skip_faulty(_known_examples(examples, source, queries, corpus, intake), source, intake):
         passages = corpus.many([*example.positives, *example.negatives])
         texts = [text_of(each, title) for each in passages]
         yield Asked(example, queries[example.query_id], texts, _textless(passages))
 
 
 def _textless(passages: Iterable[Passage]) -> int:
-    return looked_up(passages).get(TEXTLESS, 0)
+    return count_texts(passages).get(TEXTLESS, 0)
 
 
 def _counted(records: Sequence[Candidates | Asked], pairs: int) -> dict[str, int]:
@@ -223,11 +225,11 @@ def list_candidates(run: str, *, vectors: PairVectors, depth: int, intake: Intak
 
     Raises RecordError (file:line, and how many more) for pairs without a vector, unless `intake` forgives them.
     """
-    return forgiven(_known(run, vectors, depth, intake), run, intake)
+    return skip_faulty(_known(run, vectors, depth, intake), run, intake)
 
 
 def _known(run: str, vectors: PairVectors, depth: int, intake: Intake) -> Iterator[Faulty[ListCandidates]]:
-    for hits in grouped_hits(run, intake=intake):
+    for hits in iter_grouped_hits(run, intake=intake):
         ranking = hits.ranking()
         rows = vectors.rows(hits.query_id, [id for id, _ in ranking[:depth]])
         absent = {ranking[at][0] for at in np.flatnonzero(rows < 0)}

@@ -20,7 +20,7 @@ from drtk.errors import DrtkError
 
 
 @contextmanager
-def interrupts_held() -> Iterator[None]:
+def hold_interrupts() -> Iterator[None]:
     """Within the block Ctrl-C does nothing; what came then takes effect at its end. Nothing in it may wait for anything.
 
     A mask of signals would not do: threads that do not have it take the signal, and the main one is interrupted all the same.
@@ -93,7 +93,7 @@ def commit(part: Path, final: Path, manifest: Mapping[str, Any] | None = None) -
     """
     if manifest is not None:
         write_json(manifest_beside(part), {**manifest, "bytes": part.stat().st_size})
-    with interrupts_held():
+    with hold_interrupts():
         _complete(part, final, with_manifest=manifest is not None)
     sync(final.parent)
 
@@ -145,7 +145,7 @@ def _commit_again(part: Path, final: Path, waiting: Path, may_replace: Callable[
         if size == os.fstat(file.fileno()).st_size:
             if finished == part and final.exists() and not may_replace():
                 return False
-            with interrupts_held():
+            with hold_interrupts():
                 _complete(part, final, with_manifest=True)
             return True
     waiting.unlink(missing_ok=True)  # stale: its part was removed or replaced by hand

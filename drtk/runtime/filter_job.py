@@ -17,25 +17,25 @@ from typing import Any, TypeVar
 import orjson
 
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.runtime.atomic import interrupts_held, recover, torn_files, write_json
+from drtk.runtime.atomic import hold_interrupts, recover, torn_files, write_json
 from drtk.runtime.inputs import Intake
 from drtk.runtime.integrity import check_object, read_json
 from drtk.runtime.manifest import (
     SOURCES,
     Clock,
     Manifest,
-    add_named_folders,
+    add_folders,
     are_entries,
-    completed,
-    folders_named,
-    from_stream,
-    inputs_named,
+    complete_manifest,
+    find_folders,
+    find_inputs,
+    is_from_stream,
+    is_unchanged,
     new_manifest,
-    plain,
-    unchanged,
+    to_json_values,
 )
 from drtk.runtime.progress import Progress, detail, log, warn
-from drtk.runtime.sharding import WHOLE, Part, of_part
+from drtk.runtime.sharding import WHOLE, Part, select_part
 from drtk.runtime.streams import STANDARD, Output, is_replaceable, is_writable, open_input, read_lines
 
 Record = TypeVar("Record")
@@ -124,7 +124,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _changed(entries: list[dict[str, Any]]) -> list[str]:
-    return [entry["path"] for entry in entries if not from_stream(entry) and not unchanged(entry)]
+    return [entry["path"] for entry in entries if not is_from_stream(entry) and not is_unchanged(entry)]
 
 
 @dataclass
@@ -192,7 +192,7 @@ class FilterJob:
             raise DrtkError(f"{self.output}: there is no folder {final.parent}")
         if not is_writable(final.parent):
             raise DrtkError(f"{self.output}: Permission denied")
-        self._folders = folders_named(self.settings)
+        self._folders = find_folders(self.settings)
         if self.resume or self.force:
             return
         journal = Journal.read(self.journal)
@@ -230,7 +230,7 @@ class FilterJob:
         resumable = is_replaceable(self.output)
         journal = self._open_journal() if resumable else Journal({})
         clock.before = journal.seconds
-        stream = of_part(records, self.part, window=self.window)
+        stream = select_part(records, self.part, window=self.window)
         digest = hashlib.blake2b(digest_size=16)
         for record in islice(stream, journal.records):
             digest.update(orjson.dumps(record))
@@ -320,10 +320,12 @@ class FilterJob:
 
     def _open_journal(self) -> Journal:
         """Return the journal to resume from, or a new one. Raises MismatchError if the interrupted run does not fit."""
-        settings = {name: value for name, value in plain(self.settings).items() if name not in (*SOURCES, "skip_bad")}
+        settings = {
+            name: value for name, value in to_json_values(self.settings).items() if name not in (*SOURCES, "skip_bad")
+        }
         fresh = Journal(settings, replaces=identity(Path(self.output)))
-        self._named = inputs_named(settings, self._folders)  # now: the command may write some of these files later
-        self._lookup_entries = inputs_named({"lookups": self.lookups}, self._named)
+        self._named = find_inputs(settings, self._folders)  # now: the command may write some of these files later
+        self._lookup_entries = find_inputs({"lookups": self.lookups}, self._named)
         journal = Journal.read(self.journal) if self.resume else None
         part = Path(self.output + ".part")
         if journal is None or not part.exists():
@@ -349,8 +351,8 @@ class FilterJob:
         return {"in": journal.records, "out": journal.lines, **self.counts, **skipped}
 
     def _complete_manifest(self, manifest: Manifest, journal: Journal, clock: Clock) -> Manifest:
-        inputs = add_named_folders(self.intake.inputs + self._lookup_entries, self._named)
-        return completed(manifest, inputs=inputs, counts=self._all_counts(journal), seconds=clock.seconds)
+        inputs = add_folders(self.intake.inputs + self._lookup_entries, self._named)
+        return complete_manifest(manifest, inputs=inputs, counts=self._all_counts(journal), seconds=clock.seconds)
 
     def _log_summary(self, journal: Journal, clock: Clock) -> None:
         number, of = self.part
@@ -395,7 +397,7 @@ class _JournalWriter(AbstractContextManager["_JournalWriter"]):
         journal.sources = [entry for entry in inputs if entry.get("digest") is None]
         journal.others = [entry for entry in inputs if entry.get("digest") is not None]
         journal.others += [entry for entry in self._job._named if entry["path"] not in opened]
-        with interrupts_held():  # a journal without its part, or the reverse, is useless
+        with hold_interrupts():  # a journal without its part, or the reverse, is useless
             write_json(self._job.journal, asdict(journal))
             self._output.keep_part = True
             self._pending, self._written = None, time.monotonic()

@@ -21,16 +21,16 @@ from drtk.runtime.manifest import (
     UNFINISHED_MANIFEST,
     Clock,
     Manifest,
-    add_named_folders,
-    completed,
-    folders_named,
-    from_stream,
-    inputs_named,
+    add_folders,
+    complete_manifest,
+    find_folders,
+    find_inputs,
+    is_from_stream,
     is_manifest,
+    is_unchanged,
     new_manifest,
     output_files,
-    plain,
-    unchanged,
+    to_json_values,
     write_manifest,
 )
 from drtk.runtime.progress import log
@@ -93,7 +93,7 @@ class FolderJob:
             raise DrtkError(f"{self.output}: is {kind} and cannot be replaced; choose a folder inside it")
         self.recover()
         self._check_final()
-        self._folders = folders_named(self.settings)  # before the command loads them
+        self._folders = find_folders(self.settings)  # before the command loads them
         interrupted = self._interrupted()
         if interrupted is None and not self._unfinished.exists() and self.path.exists():
             torn = f"{UNFINISHED_MANIFEST}."  # prefix of one that was not renamed before a kill
@@ -173,7 +173,7 @@ class FolderJob:
         found = read_json(self._final / FOLDER_MANIFEST, advice=_REMOVE)
         if not is_manifest(found):
             raise DrtkError(f"{self.output}: its {FOLDER_MANIFEST} was not written by drtk; choose another folder")
-        for entry in inputs_named(self.settings):
+        for entry in find_inputs(self.settings):
             if Path(entry["path"]).resolve().is_relative_to(self._final.resolve()):
                 raise UsageError(f"{self.output}: replacing it would destroy the input {entry['path']}")
         made = output_files(self._final)
@@ -194,7 +194,7 @@ class FolderJob:
             return False
         if not self.force:
             return True
-        return self._other_stream() is None and all(map(unchanged, read_json(self._unfinished)["inputs"]))
+        return self._other_stream() is None and all(map(is_unchanged, read_json(self._unfinished)["inputs"]))
 
     def _interrupted(self) -> Manifest | None:
         """Return the manifest of an interrupted run; None without one, or if its folder was being cleared to begin again."""
@@ -217,17 +217,17 @@ class FolderJob:
             check_object(found.get("stretch", {"began": 0.0, "before": 0.0}), place, began=number, before=number)
         except DrtkError:
             raise DrtkError(f"{place}: is damaged; `force` without `resume` begins again") from None
-        before, now = found["settings"], plain(self.settings)
+        before, now = found["settings"], to_json_values(self.settings)
         free = {*SOURCES, *self.may_differ}
         changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in free)
-        sources = {entry["path"] for entry in inputs_named({key: before.get(key) for key in SOURCES})}
+        sources = {entry["path"] for entry in find_inputs({key: before.get(key) for key in SOURCES})}
         return changed + [
-            entry["path"] for entry in found["inputs"] if entry["path"] not in sources and not unchanged(entry)
+            entry["path"] for entry in found["inputs"] if entry["path"] not in sources and not is_unchanged(entry)
         ]
 
     def _streams(self) -> dict[str, str]:
         """Return the digests of stdin and pipes that were read to their end."""
-        entries = (entry for entry in self.intake.inputs if from_stream(entry) and entry["digest"])
+        entries = (entry for entry in self.intake.inputs if is_from_stream(entry) and entry["digest"])
         return {entry["path"]: entry["digest"] for entry in entries}
 
     def _other_stream(self) -> str | None:
@@ -240,7 +240,7 @@ class FolderJob:
         found = read_json(self._unfinished)
         self._clock.before = self._seconds_of(found)
         self._manifest["started"] = found["started"]
-        before, now = found["settings"], plain(self.settings)
+        before, now = found["settings"], to_json_values(self.settings)
         other = {key: [before.get(key), now[key]] for key in self.may_differ if before.get(key) != now.get(key)}
         changes = found.get("changes", [])
         if other:
@@ -271,7 +271,7 @@ class FolderJob:
         """
         if not self._leads:
             return self.path
-        self._folders = self._folders or folders_named(self.settings)
+        self._folders = self._folders or find_folders(self.settings)
         try:
             self._hold()
             self._check_final()  # another run may have finished since `check`
@@ -286,7 +286,7 @@ class FolderJob:
                 self._continue_manifest()
                 return self.path
             self._began = True
-            begun = self._manifest | {"inputs": inputs_named(self.settings, self._folders), "streams": self._streams()}
+            begun = self._manifest | {"inputs": find_inputs(self.settings, self._folders), "streams": self._streams()}
             begun |= {"replaces": self._digest_of_final()} | self._stretch()
             if _is_nonempty(self.path):  # a half-cleared folder must count neither as finished nor as resumable
                 write_json(self._unfinished, begun | {"discards": True})
@@ -333,7 +333,7 @@ class FolderJob:
         if self._leads:
             manifest = new_manifest(kind, self.settings, program=self.command) | facts
             inputs, counts = self.intake.inputs, self.counts
-            found = completed(manifest, inputs=inputs, counts=counts, seconds=self._clock.seconds)
+            found = complete_manifest(manifest, inputs=inputs, counts=counts, seconds=self._clock.seconds)
             write_manifest(folder, found)
 
     def finish(self, **facts: Any) -> None:
@@ -343,8 +343,8 @@ class FolderJob:
         if self.intake.bad:
             self.counts["skipped"] = self.intake.bad
         manifest = self._manifest | facts
-        inputs = add_named_folders(self.intake.inputs, self._folders)
-        manifest = completed(manifest, inputs=inputs, counts=self.counts, seconds=self._clock.seconds)
+        inputs = add_folders(self.intake.inputs, self._folders)
+        manifest = complete_manifest(manifest, inputs=inputs, counts=self.counts, seconds=self._clock.seconds)
         sync_tree(self.path)
         write_manifest(self.path, manifest)
         self._began = False

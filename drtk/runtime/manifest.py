@@ -107,7 +107,7 @@ def new_manifest(kind: str, settings: Mapping[str, Any], *, program: str = "") -
     }
 
 
-def completed(
+def complete_manifest(
     manifest: Manifest, *, inputs: list[dict[str, Any]], counts: Mapping[str, Any], seconds: float
 ) -> Manifest:
     """Return a manifest with the entries that are known at the end."""
@@ -223,10 +223,10 @@ def is_done(output: str, settings: Mapping[str, Any], *, program: str = "") -> b
 
     An output made from stdin or a pipe never counts as done, because its input cannot be compared.
     """
-    return outdated(output, settings, program=program) == []
+    return find_changes(output, settings, program=program) == []
 
 
-def outdated(output: str, settings: Mapping[str, Any], *, program: str = "") -> list[str] | None:
+def find_changes(output: str, settings: Mapping[str, Any], *, program: str = "") -> list[str] | None:
     """Return the names of settings and files that differ from those an output was made with; None without an output."""
     path = manifest_path(output)
     if not path.exists() or not Path(output).exists():
@@ -239,13 +239,13 @@ def outdated(output: str, settings: Mapping[str, Any], *, program: str = "") -> 
         return [str(path)]
     if program and manifest.get("program") != program:
         return [f"drtk {program}"]
-    before, now = manifest["settings"], plain(settings)
+    before, now = manifest["settings"], to_json_values(settings)
     changed = sorted(key for key in before | now if (key in before, before.get(key)) != (key in now, now.get(key)))
     if "bytes" in manifest and Path(output).stat().st_size != manifest["bytes"]:
         changed.append(output)
     if Path(output).is_dir():
         changed += [str(Path(output, name)) for name, _ in find_damage(Path(output), manifest)]
-    return changed + [name_of(entry["path"]) for entry in manifest["inputs"] if not unchanged(entry)]
+    return changed + [name_of(entry["path"]) for entry in manifest["inputs"] if not is_unchanged(entry)]
 
 
 def is_manifest(content: Any) -> bool:
@@ -264,16 +264,16 @@ def are_entries(items: list[Any]) -> bool:
     return all(isinstance(item, dict) and isinstance(item.get("path"), str) for item in items)
 
 
-def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+def to_json_values(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as they are read back from JSON, for comparison."""
     values: dict[str, Any] = orjson.loads(orjson.dumps(dict(settings), option=orjson.OPT_SERIALIZE_NUMPY))
     return values
 
 
-def unchanged(entry: Mapping[str, Any]) -> bool:
+def is_unchanged(entry: Mapping[str, Any]) -> bool:
     """Return whether an input still matches its entry in a manifest, by size and time or else by content."""
     path = Path(entry["path"])
-    if from_stream(entry) or is_stream(entry["path"]) or not path.exists():
+    if is_from_stream(entry) or is_stream(entry["path"]) or not path.exists():
         return False
     if path.is_dir():
         if not isinstance(entry.get("files"), dict):  # written by an earlier version
@@ -291,12 +291,12 @@ def _is_same(path: Path, entry: Mapping[str, Any]) -> bool:
     return found.st_mtime_ns == entry.get("mtime_ns") or (known is not None and digest_file(path) == known)
 
 
-def from_stream(entry: Mapping[str, Any]) -> bool:
+def is_from_stream(entry: Mapping[str, Any]) -> bool:
     """Return whether an entry describes stdin or a pipe, which have no modification time."""
     return "bytes" in entry and "mtime_ns" not in entry
 
 
-def inputs_named(settings: Mapping[str, Any], known: Iterable[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+def find_inputs(settings: Mapping[str, Any], known: Iterable[dict[str, Any]] = ()) -> list[dict[str, Any]]:
     """Return entries, without digests of files, of all files and folders that values of `settings` name; no streams.
 
     A value is PATH or NAME=PATH. An entry in `known` is used unchanged: it describes the path at an earlier time.
@@ -322,10 +322,10 @@ def _paths_named(settings: Mapping[str, Any]) -> list[str]:
     return [value for value in named if _exists(value) and not is_stream(value)]
 
 
-def folders_named(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+def find_folders(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return entries of the folders that settings name, except those of the records themselves."""
     named = {name: value for name, value in settings.items() if name not in SOURCES}
-    return [entry for entry in inputs_named(named) if "files" in entry]
+    return [entry for entry in find_inputs(named) if "files" in entry]
 
 
 def _exists(name: str) -> bool:
@@ -395,7 +395,7 @@ def _recorded_digest(entry: Any, found: os.stat_result) -> str | None:
     return entry["digest"] if is_same else None
 
 
-def add_named_folders(inputs: list[dict[str, Any]], named: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def add_folders(inputs: list[dict[str, Any]], named: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return `inputs` with entries added for the finished folders in `named`."""
     known = {Path(entry["path"]) for entry in inputs}
     folders = [entry for entry in named if "files" in entry and Path(entry["path"]) not in known]

@@ -15,7 +15,7 @@ from drtk.runtime.sharding import rank
 DIGITS = 6  # of a measured number; float32 has seven
 
 
-def significant(value: Any, digits: int = DIGITS) -> Any:
+def round_significant(value: Any, digits: int = DIGITS) -> Any:
     """Round a float to `digits` significant digits, and -0.0 to 0.0; return any other value unchanged."""
     return float(f"{value:z.{digits}g}") if isinstance(value, float) else value
 

@@ -53,12 +53,12 @@ def parse_part(text: str) -> Part:
     raise UsageError(f"`shard`: '{text}' is not N/OF, such as 1/4")
 
 
-def spread(records: Iterable[Record], number: int, *, of: int) -> Iterator[Record]:
+def sample_evenly(records: Iterable[Record], number: int, *, of: int) -> Iterator[Record]:
     """Yield `number` of the `of` records, evenly spaced and in order; all of them if there are no more."""
     return (record for at, record in enumerate(records) if number >= of or (at + 1) * number // of > at * number // of)
 
 
-def of_part(records: Iterable[Record], part: Part, *, window: int) -> Iterator[Record]:
+def select_part(records: Iterable[Record], part: Part, *, window: int) -> Iterator[Record]:
     """Yield the records of one part: every `of`-th window of the stream.
 
     Windows are not divided, so results that depend on the other records of a batch (rounding) are those of a whole run.

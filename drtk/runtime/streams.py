@@ -17,14 +17,14 @@ from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, BinaryIO
 
 from drtk.errors import DrtkError, OutputClosed, RecordError, UsageError
-from drtk.runtime.atomic import commit, interrupts_held, lock, manifest_beside
+from drtk.runtime.atomic import commit, hold_interrupts, lock, manifest_beside
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 SUFFIXES = (".gz", ".zst")
 _BLOCK = 1 << 10  # compressed bytes per step; zstd unpacks them to 32 MiB at most
 
 
-def unpacked(stream: BinaryIO, head: bytes) -> BinaryIO:
+def decompress(stream: BinaryIO, head: bytes) -> BinaryIO:
     """Return a stream of the decompressed bytes of a stream that begins with `head`; the stream if not compressed.
 
     Reading raises EOFError if a frame ends early, and the library's own error if it is damaged.
@@ -72,7 +72,7 @@ class _ZstdReader(io.RawIOBase):
         return count
 
 
-def packer(target: str) -> Any:
+def open_compressor(target: str) -> Any:
     """Return a compressor for one frame, chosen by the suffix of `target`. Its output has no time stamp and no name."""
     if target.endswith(".gz"):
         return zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
@@ -154,7 +154,7 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
     except ValueError as error:  # a NUL in the name
         raise DrtkError(f"{source!r}: is not the name of a file") from error
     digesting = DigestingReader(raw, head)
-    return unpacked(io.BufferedReader(digesting, buffer_size=1 << 20), head), digesting
+    return decompress(io.BufferedReader(digesting, buffer_size=1 << 20), head), digesting
 
 
 @contextlib.contextmanager
@@ -307,7 +307,7 @@ class Output:
             self._file = open(self.target, "ab", buffering=1 << 16)  # noqa: SIM115 - closed by commit or abandon
             return
         self.part = Path(self.target).with_name(Path(self.target).name + self._suffix)
-        with interrupts_held():  # otherwise an interrupt could leave the new file behind
+        with hold_interrupts():  # otherwise an interrupt could leave the new file behind
             self._file = _locked(self.part)
         if os.fstat(self._file.fileno()).st_size < self._start:
             raise DrtkError(f"{self.part}: is shorter than its journal says; `force` begins again")
@@ -321,7 +321,7 @@ class Output:
         self._empty = False
         if self._compress:
             if self._frame is None:
-                self._frame = packer(self.target)
+                self._frame = open_compressor(self.target)
             data = self._frame.compress(data)
         try:
             self._file.write(data)

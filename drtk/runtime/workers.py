@@ -63,7 +63,7 @@ def read_ahead(items: Iterable[Item], *, items_ahead: int = 1) -> Generator[Item
         thread.join()
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

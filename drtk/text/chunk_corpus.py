@@ -14,7 +14,7 @@ from drtk.runtime.filter_job import Done, FilterJob
 from drtk.runtime.manifest import folder_entry
 from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
-from drtk.runtime.workers import Workers, cores
+from drtk.runtime.workers import Workers, count_cores
 from drtk.text.chunking import MAX_TOKENS, MAX_WORDS, Chunker, check, needs_sentences
 from drtk.text.config import ChunkSettings
 from drtk.text.sentences import PunktModel, installed_model, parse_model, save_model, train_model
@@ -91,7 +91,7 @@ def chunk_corpus(
     head, size = _head(stream, max(int(megabytes * 1e6), _WORTH_WORKERS))
     model = _sentence_model(settings, job, head) if needs_sentences(settings) else None
     cap, tokenizer = _cap(settings, job)
-    count = settings.workers or (cores() if size >= _WORTH_WORKERS else 1)
+    count = settings.workers or (count_cores() if size >= _WORTH_WORKERS else 1)
     job.counts["empty"] = 0  # also reported without documents
     run_filter(
         chain(head, stream),

@@ -21,7 +21,7 @@ from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.progress import log
 from drtk.runtime.streams import Output, digest_file
-from drtk.runtime.workers import Workers, cores
+from drtk.runtime.workers import Workers, count_cores
 from drtk.text.config import SampleSettings
 from drtk.text.rng import uniform
 from drtk.text.words import content_words, words
@@ -212,7 +212,7 @@ def make_sample(settings: SampleSettings, job: FolderJob) -> None:
 def sample_pairs(files: list[tuple[str, Path, str]], settings: SampleSettings) -> list[Pair]:
     """Pairs of the sources `(package, file, module)`, ordered by a hash of their names, at most `settings.limit`."""
     batches = [files[begin : begin + _FILES_AT_ONCE] for begin in range(0, len(files), _FILES_AT_ONCE)]
-    with Workers(_reader, count=min(settings.workers or cores(), len(batches))) as workers:
+    with Workers(_reader, count=min(settings.workers or count_cores(), len(batches))) as workers:
         found = [item for batch in workers.map(batches) for item in batch]
     chosen = _usable(found, settings.min_words)
     chosen.sort(key=lambda item: (uniform("sample", item[1].name), item[1].name))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drtk.data.arrays import RaggedWriter
-from drtk.data.ids import document_of
+from drtk.data.ids import document_id_of
 from drtk.data.rows import strings_of
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
@@ -79,7 +79,7 @@ def _fields(place: str, passage: Passage, wants: Collection[str]) -> Fields:
         None if title_weights is None else _weights(title_weights, "title_weights"),
         _name(metadata.get("weights_tokenizer")) if weighted else None,
         _sentences(metadata.get("sentences"), len(passage.text)) if "sentences" in wants else None,
-        document_of(passage) if "documents" in wants else "",
+        document_id_of(passage) if "documents" in wants else "",
         _position(metadata.get("position"), passage.id) if "documents" in wants else None,
     )
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from drtk.data.arrays import Ragged, mapped
+from drtk.data.arrays import Ragged, map_array
 from drtk.data.jsonl import join, read_passages
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
@@ -216,10 +216,10 @@ class TokenCorpus:
         }
         self._sentences = Ragged(folder, "sentences", "int32") if "sentences" in self.wants else None
         if "documents" in self.wants:
-            self._document = mapped(folder / "document.values", "int32")
-            self._position = mapped(folder / "position.values", "int32")
-            self._members = mapped(folder / "members.values", "int32")
-            self._spans = mapped(folder / "spans.values", "int64")
+            self._document = map_array(folder / "document.values", "int32")
+            self._position = map_array(folder / "position.values", "int32")
+            self._members = map_array(folder / "members.values", "int32")
+            self._spans = map_array(folder / "spans.values", "int64")
 
     @classmethod
     def open(

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drtk.data.checks import PASSAGES, TEXTLESS, all_textless, looked_up, warn_of_textless
+from drtk.data.checks import PASSAGES, TEXTLESS, count_texts, describe_textless, warn_of_textless
 from drtk.errors import DrtkError
 from drtk.records import Passage
-from drtk.runtime.sharding import spread
+from drtk.runtime.sharding import sample_evenly
 from drtk.text.batching import Tokenizing, Tokens
 from drtk.training.examples import PackedExamples
 from drtk.training.sampling import drawn_negatives, order_of_epoch, positive_of_epoch
@@ -211,11 +211,11 @@ def check_readable(ids: Sequence[str], corpus: Texts, *, called: str, read: Call
     """
     counts: Counter[str] = Counter()
     unread = 0
-    chosen = list(spread(ids, _MOST, of=len(ids)))
+    chosen = list(sample_evenly(ids, _MOST, of=len(ids)))
     for begin in range(0, len(chosen), _AT_ONCE):
         passages = corpus.many(chosen[begin : begin + _AT_ONCE])
-        counts.update(looked_up(passages))
+        counts.update(count_texts(passages))
         unread += sum(not read(passage).strip() for passage in passages)
-    if told := all_textless({PASSAGES: counts[PASSAGES], TEXTLESS: unread}, called):
+    if told := describe_textless({PASSAGES: counts[PASSAGES], TEXTLESS: unread}, called):
         raise DrtkError(told)
     warn_of_textless(counts, called)

@@ -19,7 +19,7 @@ from drtk.errors import DrtkError
 from drtk.models.checkpoint import writing_weights
 from drtk.models.loading import quiet_transformers
 from drtk.runtime.atomic import sync_tree, write_bytes
-from drtk.runtime.progress import Progress, detail, significant, warn
+from drtk.runtime.progress import Progress, detail, round_significant, warn
 from drtk.runtime.progress import log as say
 from drtk.training.arguments import beside_the_log
 from drtk.training.best_checkpoint import (
@@ -303,7 +303,7 @@ class DrtkTrainer(Trainer):
     def _write(self, entry: dict[str, Any]) -> None:
         if self.is_world_process_zero():
             epoch = round(entry["step"] / self._steps_per_epoch, 4)
-            figures = {name: significant(value) for name, value in entry.items()}
+            figures = {name: round_significant(value) for name, value in entry.items()}
             with open(self._log_path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(figures | {"epoch": epoch}) + "\n")
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.data.embeddings import PairVectors
-from drtk.data.trec import Judgements, grouped_hits
+from drtk.data.trec import Judgements, iter_grouped_hits
 from drtk.errors import DrtkError, RecordError
 from drtk.losses.ranking import listwise_labels
 from drtk.models.list_reranker import ListReranker, ListShape, new_list_reranker, save_list_reranker
@@ -55,7 +55,7 @@ def read_lists(run: str, *, vectors: PairVectors, judgements: Judgements, depth:
     In memory are 9 bytes a candidate. Raises RecordError (file:line) for a pair without a vector, unless `intake` forgives it.
     """
     lists = Lists([])
-    for hits in grouped_hits(run, intake=intake):
+    for hits in iter_grouped_hits(run, intake=intake):
         lists.queries += 1
         grades = judgements.get(hits.query_id)
         if grades is None:

@@ -16,7 +16,7 @@ import zstandard
 
 from drtk.cli.search import answer_questions
 from drtk.data import run_blocks
-from drtk.data.run_blocks import NotPlain, QueryCounts, judged_places
+from drtk.data.run_blocks import NotPlain, QueryCounts, iter_judged_places
 from drtk.runtime.inputs import Intake
 from drtk.runtime.streams import MAX_LINE_BYTES, set_max_line_bytes
 from drtk.text.word_pieces import WordPieceTokenizer
@@ -79,7 +79,7 @@ def test_the_block_reader_leaves_long_lines_to_the_line_reader(monkeypatch: pyte
     Path("run").write_bytes(b"\n" * 3000)
     monkeypatch.setattr(run_blocks, "_LARGEST_QUERY", 1000)
     with pytest.raises(NotPlain):
-        list(judged_places("run", {"q": {"d": 1}}, Intake(), QueryCounts()))
+        list(iter_judged_places("run", {"q": {"d": 1}}, Intake(), QueryCounts()))
 
 
 def test_a_decompression_bomb_ends_in_one_line_within_bounded_memory() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from drtk.pretraining import OBJECTIVES, TARGETS
 from drtk.pretraining.batch import Batch
 from drtk.pretraining.composition import Objective
-from drtk.registry import placed
+from drtk.registry import load_attribute
 from tests.pretraining import Stage, World, gradients
 
 WORDS = ("objective.difference.classes=1", "objective.difference.reduction=mean")
@@ -97,4 +97,4 @@ def test_where_nobody_is_there_the_loss_is_0_and_no_process_waits(by: str, name:
 def test_a_kind_of_objective_says_what_computes_it(name: str) -> None:
     kind = OBJECTIVES.load(name)
     assert issubclass(kind, Objective)
-    assert callable(placed(kind.computed_by))
+    assert callable(load_attribute(kind.computed_by))

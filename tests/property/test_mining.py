@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drtk.data.ids import CorpusIds, source_of
+from drtk.data.ids import CorpusIds, document_id
 from drtk.mining.audit import audit_row
 from drtk.mining.config import MineSettings
 from drtk.mining.filters import place_filters
@@ -83,7 +83,7 @@ def mined(queries, policy, options, most, by_source, promote, *, window: int) ->
     if by_source:
         grades = {
             id: {
-                source_of(one): max(grade for two, grade in some.items() if source_of(two) == source_of(one))
+                document_id(one): max(grade for two, grade in some.items() if document_id(two) == document_id(one))
                 for one in some
             }
             for id, some in grades.items()
@@ -108,7 +108,7 @@ def test_no_positive_is_a_negative_and_every_candidate_is_accounted_for(
         assert not set(negatives) & set(pool.positives)
         assert not set(negatives) & relevant
         if by_source:
-            assert not {source_of(id) for id in negatives} & {source_of(id) for id in relevant}
+            assert not {document_id(id) for id in negatives} & {document_id(id) for id in relevant}
         assert len(set(negatives)) == len(negatives)
         assert not set(negatives) & (pool.dropped.keys() | set(pool.promoted))
         assert not set(pool.promoted) & pool.dropped.keys()
@@ -125,7 +125,7 @@ def test_no_positive_is_a_negative_and_every_candidate_is_accounted_for(
             # What a query may be filled with: what is neither retrieved nor positive, and what the check lets pass.
             free = {id for id in IDS if id not in retrieved | relevant | set(pool.positives) and int(id[-1]) <= most}
             if by_source:
-                free = {id for id in free if source_of(id) not in {source_of(one) for one in relevant}}
+                free = {id for id in free if document_id(id) not in {document_id(one) for one in relevant}}
             wanted = min(len(free), max(0, policy.floor - len(mine)))
             assert random <= free
             assert len(random) <= wanted

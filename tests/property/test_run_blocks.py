@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drtk.data import run_blocks
-from drtk.data.run_blocks import NotPlain, QueryCounts, judged_places
+from drtk.data.run_blocks import NotPlain, QueryCounts, iter_judged_places
 from drtk.data.runs import NamedRun
 from drtk.data.trec import load_hits
 from drtk.errors import DrtkError, RecordError
 from drtk.evaluation import judged_runs as runs
 from drtk.evaluation.evaluate import Evaluator, View
 from drtk.evaluation.measures import parse_measures
-from drtk.evaluation.metrics import JudgedRanks, judged_measure
+from drtk.evaluation.metrics import JudgedRanks
 from drtk.runtime.inputs import Intake
 
 DOCS = [
@@ -68,7 +68,7 @@ def by_lines(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
 
 
 def by_blocks(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
-    places = judged_places(str(path), JUDGEMENTS, Intake(), QueryCounts())
+    places = iter_judged_places(str(path), JUDGEMENTS, Intake(), QueryCounts())
     return {p.query_id: (list(zip(p.ranks, p.doc_ids, strict=True)), p.length) for p in places}
 
 
@@ -113,7 +113,7 @@ def test_a_command_says_and_gives_the_same_either_way(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(runs, "LARGE", large)
             try:
-                found = runs.scored(NamedRun("x", str(path)), evaluator, view, Intake())
+                found = runs.score_run(NamedRun("x", str(path)), evaluator, view, Intake())
             except DrtkError as error:
                 return type(error), str(error)
             return found.per_query, found.overall
@@ -155,7 +155,9 @@ def test_values_are_those_of_pytrec_eval(
     keys += ["ndcg", "map", "recip_rank", "Rprec", "num_ret", "num_rel_ret"]
     ranks = [rank for rank, id in enumerate(docs, start=1) if id in known]
     found = JudgedRanks(ranks, [known[docs[rank - 1]] for rank in ranks], length)
-    ours = {key: judged_measure(key)(found, list(known.values()), rel) for key in keys}  # type: ignore[misc]
+    measures = {measure.key: measure for measure in parse_measures(" ".join(keys), rel=rel)}
+    computed = Evaluator({"q": known}, measures.values()).from_ranks("x", {"q": found}).per_query["q"]
+    ours = {key: computed[measure.name] for key, measure in measures.items()}
     run = {"q": {id: float(length - at) for at, id in enumerate(docs)}}
     engine = pytrec_eval.RelevanceEvaluator({"q": known}, set(keys), relevance_level=rel)
     theirs = engine.evaluate(run)["q"] if docs else dict.fromkeys(keys, 0.0)
@@ -168,4 +170,4 @@ def test_a_ranking_cut_or_without_one_document() -> None:
     assert found.cut(20) is found
     assert found.without(5) == JudgedRanks([2, 8], [1, 3], 11)
     assert found.without(1) == JudgedRanks([1, 4, 8], [1, 0, 3], 11)
-    assert JudgedRanks([2], [1], 3).dense() == [None, 1, None]
+    assert JudgedRanks([2], [1], 3).by_rank() == [None, 1, None]

@@ -12,26 +12,24 @@ from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgements, load_hits
 from drtk.errors import DrtkError, UsageError
 from drtk.evaluation.config import COMMON, RUNS, PlotSettings
-from drtk.evaluation.curves import depths_for, hit_curve, recall_curve
+from drtk.evaluation.curves import choose_depths, recall_curve
 from drtk.evaluation.evaluate import Evaluator
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.plots.base import (
     BAD,
-    COLOURS,
+    COLORS,
     GOOD,
     MARKERS,
-    MOST,
+    MAX_LINES,
     SIZE,
     Numbers,
-    Request,
-    judgements_of,
+    Plot,
+    PlotInputs,
     label_ends,
-    plain,
-    rankings_of,
-    rel_of,
-    shortened,
-    view_of,
+    shorten,
+    style_axis,
 )
+from drtk.evaluation.significance import ZERO
 
 TICKS = (1, 3, 10, 30, 100, 300, 1000)
 BEYOND = "; dotted: more than a run holds"
@@ -46,35 +44,34 @@ def draw_curve(axis: Any, depths: Sequence[int], values: Sequence[float], deepes
         axis.plot(depths[known - 1 :], values[known - 1 :], linestyle=":", **style)
 
 
-class RecallCurves:
+class RecallCurves(Plot):
     """drtk plot recall."""
 
     takes: ClassVar[frozenset[str]] = COMMON | RUNS | {"hit_rate"}
 
-    def numbers(self, request: Request) -> Numbers:
+    def numbers(self, inputs: PlotInputs) -> Numbers:
         """{"measure", "k": depths, "curves": {run: values}, "deepest": {run: documents of its longest ranking}, "queries"}"""
-        request.need_inputs(1, MOST)
-        judgements = judgements_of(request)
-        runs = {run.name: rankings_of(run, judgements, request) for run in request.inputs}
+        inputs.check_count(1, MAX_LINES)
+        judgements = inputs.judgements()
+        runs = {run.name: inputs.rankings(run, judgements) for run in inputs.inputs}
         if not any(runs.values()):
             raise DrtkError("nothing to draw: the runs are empty")
-        depths = [depth for depth in depths_for(list(runs.values())) if depth <= (request.settings.depth or depth)]
-        curve = hit_curve if request.settings.hit_rate else recall_curve
-        curves = {name: curve(found, judgements, depths, rel=rel_of(request)) for name, found in runs.items()}
-        measure = "Success" if request.settings.hit_rate else "R"
+        depths = [depth for depth in choose_depths(list(runs.values())) if depth <= (inputs.settings.depth or depth)]
+        hit_rate = bool(inputs.settings.hit_rate)
+        curves = {
+            name: recall_curve(rankings, judgements, depths, rel=inputs.rel, hit_rate=hit_rate)
+            for name, rankings in runs.items()
+        }
         deepest = {name: max(map(len, found.values()), default=0) for name, found in runs.items()}
+        measure = "Success" if hit_rate else "R"
         return {"measure": measure, "k": depths, "curves": curves, "deepest": deepest, "queries": len(judgements)}
-
-    def size(self, numbers: Numbers) -> tuple[float, float]:
-        """The usual one."""
-        return SIZE
 
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
         """Lines over a logarithmic depth, named at their ends."""
         axis = figure.subplots()
         hit = numbers["measure"] == "Success"
         for at, (name, values) in enumerate(numbers["curves"].items()):
-            look = {"color": COLOURS[at], "marker": MARKERS[at], "markersize": 5, "linewidth": 2.2}
+            look = {"color": COLORS[at], "marker": MARKERS[at], "markersize": 5, "linewidth": 2.2}
             draw_curve(axis, numbers["k"], values, numbers["deepest"][name], label=name, **look)
         axis.set_xscale("log")
         axis.set_xticks([k for k in TICKS if numbers["k"][0] <= k <= numbers["k"][-1]])
@@ -90,11 +87,11 @@ class RecallCurves:
         )
         axis.set_ylabel(what, fontsize=11.5)
         ends = [
-            (numbers["k"][-1], values[-1], shortened(name), COLOURS[at])
+            (numbers["k"][-1], values[-1], shorten(name), COLORS[at])
             for at, (name, values) in enumerate(numbers["curves"].items())
         ]
         label_ends(axis, ends)
-        plain(
+        style_axis(
             axis,
             settings.title or f"{'Hit rate' if hit else 'Recall'} at k, {numbers['queries']:,} queries",
             grid="both",
@@ -104,36 +101,35 @@ class RecallCurves:
 NAMED = 3  # queries named at either end
 ROWS = 3  # of words above the bars, and below
 LONGEST = 24  # letters of an id
-EXACTLY = 1e-12
 # inches: what stands around the axes to the side and in height, a row of words, a letter of an id, between two lines
 AROUND, ROW, LETTER, APART = (0.9, 0.8), 0.185, 0.078, 0.05
 
 
-class Differences:
+class Differences(Plot):
     """drtk plot differences."""
 
     takes: ClassVar[frozenset[str]] = COMMON | RUNS | {"measure"}
 
-    def numbers(self, request: Request) -> Numbers:
+    def numbers(self, inputs: PlotInputs) -> Numbers:
         """{"measure", "runs": [first, second], "mean", "better", "equal", "worse", "queries", "differences"}, largest gain first.
 
         A difference is the first run's value minus the second's.
         """
-        request.need_inputs(2, 2)
-        measures = parse_measures(request.settings.measure or "nDCG@10", rel=rel_of(request))
+        inputs.check_count(2, 2)
+        measures = parse_measures(inputs.settings.measure or "nDCG@10", rel=inputs.rel)
         if len(measures) != 1 or measures[0].aggregate not in ("mean", "sum"):
-            raise UsageError("--measure: one measure that every query has a number for")
-        judgements = judgements_of(request)
+            raise UsageError("`measure`: one measure that every query has a number for")
+        judgements = inputs.judgements()
         evaluator = Evaluator(judgements, measures)
-        first, second = (evaluator(run.name, rankings_of(run, judgements, request)).per_query for run in request.inputs)
+        first, second = (evaluator(run.name, inputs.rankings(run, judgements)).per_query for run in inputs.inputs)
         name = measures[0].name
         found = {query: float(first[query][name]) - float(second[query][name]) for query in judgements}
         ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))
         values = [value for _, value in ordered]
-        better, worse = sum(value > EXACTLY for value in values), sum(value < -EXACTLY for value in values)
+        better, worse = sum(value > ZERO for value in values), sum(value < -ZERO for value in values)
         return {
             "measure": name,
-            "runs": [run.name for run in request.inputs],
+            "runs": [run.name for run in inputs.inputs],
             "mean": sum(values) / len(values),
             "better": better,
             "equal": len(values) - better - worse,
@@ -142,16 +138,12 @@ class Differences:
             "differences": values,
         }
 
-    def size(self, numbers: Numbers) -> tuple[float, float]:
-        """The usual one."""
-        return SIZE
-
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
         """Bars, largest gain to the left; the mean as a line; the ends named. Words have bands of their own above and below."""
         from matplotlib.ticker import MaxNLocator
 
         axis = figure.subplots()
-        values, first, second = numbers["differences"], *map(shortened, numbers["runs"])
+        values, first, second = numbers["differences"], *map(shorten, numbers["runs"])
         count = len(values)
         gains = [max(value, 0.0) for value in values]
         losses = [min(value, 0.0) for value in values]
@@ -164,7 +156,7 @@ class Differences:
         )
         row = min(ROW / max(height, ROW), 0.3 / ROWS)
         most = max(map(abs, values))
-        most = most if most > EXACTLY else 1.0
+        most = most if most > ZERO else 1.0
         top = most / (1 - 2 * row * (ROWS + 0.5))
         axis.set_ylim(-top, top)
         axis.set_yticks(
@@ -188,7 +180,7 @@ class Differences:
         ):
             axis.text(0.99, 1 - row * (at + 0.5), said, ha="right", **look, **text)
         axis.text(0.01, row * 0.5, f"{second} better: {numbers['worse']:,}", color=BAD, fontweight="bold", **text)
-        plain(axis, settings.title or f"{first}{gap}against {second}, query by query")
+        style_axis(axis, settings.title or f"{first}{gap}against {second}, query by query")
         letters = int(width / count / LETTER) - 1
         if count <= 2 * NAMED or all(len(query) <= letters for query in numbers["queries"]):
             axis.set_xticks(range(count), [_short(id, max(letters, 5)) for id in numbers["queries"]], fontsize=9)
@@ -213,17 +205,17 @@ def _name_ends(axis: Any, numbers: Numbers, *, letters: int, row: float, apart: 
     values, queries, count = numbers["differences"], numbers["queries"], len(numbers["queries"])
     edge = axis.get_ylim()[1]
     for at in range(NAMED):
-        for bar, sign, colour, side in ((at, 1, GOOD, "left"), (count - 1 - at, -1, BAD, "right")):
-            if sign * values[bar] <= EXACTLY:
+        for bar, sign, color, side in ((at, 1, GOOD, "left"), (count - 1 - at, -1, BAD, "right")):
+            if sign * values[bar] <= ZERO:
                 continue
             place = sign * max(at, at * apart) + (0 if sign > 0 else count - 1), sign * (edge - row * (at + 0.5))
-            axis.plot((bar, place[0]), (values[bar], place[1]), color=colour, linewidth=0.9, solid_capstyle="butt")
+            axis.plot((bar, place[0]), (values[bar], place[1]), color=color, linewidth=0.9, solid_capstyle="butt")
             axis.annotate(
                 _short(queries[bar], min(letters, LONGEST)),
                 place,
                 xytext=(3 * sign, 0),
                 textcoords="offset points",
-                color=colour,
+                color=color,
                 ha=side,
                 va="center",
                 fontsize=9,
@@ -241,26 +233,26 @@ def _short(id: str, most: int) -> str:
 MOST_PANELS, BINS = 6, 40
 
 
-class ScoreDistributions:
+class ScoreDistributions(Plot):
     """drtk plot scores."""
 
     takes: ClassVar[frozenset[str]] = COMMON | RUNS
 
-    def numbers(self, request: Request) -> Numbers:
+    def numbers(self, inputs: PlotInputs) -> Numbers:
         """{"kinds": [good, other], "panels": {input: {"edges", "good", "other" (counts), "auc", "means"}}}"""
-        request.need_inputs(1, MOST_PANELS)
-        of_examples = [request.intake.peek(item.source).lstrip()[:1] == b"{" for item in request.inputs]
+        inputs.check_count(1, MOST_PANELS)
+        of_examples = [inputs.intake.peek(item.source).lstrip()[:1] == b"{" for item in inputs.inputs]
         if any(of_examples) and not all(of_examples):
             raise UsageError("runs and training examples do not go into one picture")
         if of_examples[0]:
-            if request.qrels is not None:
-                raise UsageError("--qrels does not go with training examples: they name their positives")
+            if inputs.qrels is not None:
+                raise UsageError("`qrels` does not go with training examples: they name their positives")
             kinds = ["positives", "negatives"]
-            panels = {item.name: _of_examples(item, request) for item in request.inputs}
+            panels = {item.name: _of_examples(item, inputs) for item in inputs.inputs}
         else:
             kinds = ["relevant", "not relevant, or not judged"]
-            judgements = judgements_of(request)
-            panels = {item.name: _of_run(item, judgements, request) for item in request.inputs}
+            judgements = inputs.judgements()
+            panels = {item.name: _of_run(item, judgements, inputs) for item in inputs.inputs}
         return {"kinds": kinds, "panels": {name: spread(*scores, name) for name, scores in panels.items()}}
 
     def size(self, numbers: Numbers) -> tuple[float, float]:
@@ -273,19 +265,19 @@ class ScoreDistributions:
         axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         good, other = numbers["kinds"]
         for axis, (name, panel) in zip(axes, panels.items(), strict=True):
-            for kind, label, colour in (("other", other, BAD), ("good", good, GOOD)):
+            for kind, label, color in (("other", other, BAD), ("good", good, GOOD)):
                 counts = np.array(panel[kind], dtype=float)
-                axis.stairs(counts / counts.sum(), panel["edges"], fill=True, alpha=0.45, color=colour)
+                axis.stairs(counts / counts.sum(), panel["edges"], fill=True, alpha=0.45, color=color)
                 axis.stairs(
                     counts / counts.sum(),
                     panel["edges"],
-                    color=colour,
+                    color=color,
                     linewidth=1.6,
                     label=f"{label} ({int(counts.sum()):,})",
                 )
             axis.set_ylabel("share", fontsize=11)
             axis.set_ylim(0, axis.get_ylim()[1] * 1.35)  # room for the legend
-            plain(axis, f"{shortened(name)}: {good} score higher with a chance of {panel['auc']:.3f} (AUC)")
+            style_axis(axis, f"{shorten(name)}: {good} score higher with a chance of {panel['auc']:.3f} (AUC)")
             axis.legend(frameon=False, fontsize=10.5, loc="upper right", ncols=2)
         axes[-1].set_xlabel("score", fontsize=11.5)
         if settings.title:
@@ -315,11 +307,11 @@ def spread(good: np.ndarray, other: np.ndarray, name: str) -> Numbers:
     }
 
 
-def _of_run(run: NamedRun, judgements: Judgements, request: Request) -> tuple[np.ndarray, np.ndarray]:
-    view, rel = view_of(request), rel_of(request)
+def _of_run(run: NamedRun, judgements: Judgements, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
+    view, rel = inputs.view, inputs.rel
     good: list[float] = []
     other: list[float] = []
-    for query, hits in load_hits(run.source, intake=request.intake, only=judgements).items():
+    for query, hits in load_hits(run.source, intake=inputs.intake, only=judgements).items():
         grades = judgements[query]
         best: dict[str, float] = {}
         for id, score in hits.ranking():
@@ -329,10 +321,10 @@ def _of_run(run: NamedRun, judgements: Judgements, request: Request) -> tuple[np
     return np.array(good), np.array(other)
 
 
-def _of_examples(item: NamedRun, request: Request) -> tuple[np.ndarray, np.ndarray]:
+def _of_examples(item: NamedRun, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
     good: list[float] = []
     other: list[float] = []
-    for example in read_examples(item.source, intake=request.intake):
+    for example in read_examples(item.source, intake=inputs.intake):
         scores = example.scores or {}
         good += scores.get("positives", [])
         other += scores.get("negatives", [])

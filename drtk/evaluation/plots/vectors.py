@@ -16,16 +16,15 @@ from drtk.data.runs import NamedRun
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.evaluation.config import COMMON, PlotSettings
 from drtk.evaluation.plots.base import (
-    COLOURS,
-    GREY,
+    COLORS,
+    GRAY,
     MARKERS,
     SIZE,
     Numbers,
-    Request,
-    judgements_of,
-    plain,
-    rel_of,
-    shortened,
+    Plot,
+    PlotInputs,
+    shorten,
+    style_axis,
 )
 from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import alignment, pair_cosines, spearman, uniformity, unit
@@ -34,7 +33,7 @@ from drtk.runtime.streams import is_stream, name_of
 Geometry = dict[str, dict[str, float]]
 
 
-def projected(vectors: np.ndarray) -> tuple[np.ndarray, list[float]]:
+def project(vectors: np.ndarray) -> tuple[np.ndarray, list[float]]:
     """The first two principal components of the vectors, and the share of variance of each. (n, d) -> (n, 2)
 
     Each axis points to where its largest entry is positive, so that the picture does not depend on the solver.
@@ -57,33 +56,33 @@ def draw_geometry(axis: Any, geometry: Geometry) -> None:
             values["uniformity"],
             values["alignment"],
             marker=MARKERS[at],
-            color=COLOURS[at],
+            color=COLORS[at],
             markersize=11,
             linestyle="",
         )
         axis.annotate(
-            shortened(name, 20), (values["uniformity"], values["alignment"]), xytext=(0, 11), ha="center",
-            textcoords="offset points", color=COLOURS[at], fontweight="bold", fontsize=11,
+            shorten(name, 20), (values["uniformity"], values["alignment"]), xytext=(0, 11), ha="center",
+            textcoords="offset points", color=COLORS[at], fontweight="bold", fontsize=11,
         )  # fmt: skip
     axis.margins(0.35)
     axis.set_xlabel("uniformity (low: evenly spread)", fontsize=11)
     axis.set_ylabel("alignment (low: pairs are near)", fontsize=11)
-    plain(axis, "Lower left is better", grid="both")
+    style_axis(axis, "Lower left is better", grid="both")
 
 
-def draw_plane(axis: Any, panel: Numbers, geometry: Geometry, *, colour: str) -> None:
+def draw_plane(axis: Any, panel: Numbers, geometry: Geometry, *, color: str) -> None:
     """Points by group, pairs joined, the share of variance at the axes."""
     from matplotlib.collections import LineCollection
 
     groups = {name: np.array(points) for name, points in panel["groups"].items()}
     everything = np.concatenate(list(groups.values()))
     lines = [[everything[a], everything[b]] for a, b in panel["links"]]
-    axis.add_collection(LineCollection(lines, colors=GREY, linewidths=0.7, alpha=0.6))
+    axis.add_collection(LineCollection(lines, colors=GRAY, linewidths=0.7, alpha=0.6))
     several = len(groups) > 1
     for at, (name, points) in enumerate(groups.items()):
-        shade = COLOURS[at] if several else colour
+        shade = COLORS[at] if several else color
         figures = geometry.get(name, {})
-        label = f"{shortened(name)}: uniformity {figures['uniformity']:z.2f}" if "uniformity" in figures else name
+        label = f"{shorten(name)}: uniformity {figures['uniformity']:z.2f}" if "uniformity" in figures else name
         axis.scatter(
             points[:, 0], points[:, 1], s=9 if len(points) > 300 else 18, color=shade, alpha=0.55, linewidths=0,
             label=label if several else None, marker=MARKERS[at],
@@ -92,7 +91,7 @@ def draw_plane(axis: Any, panel: Numbers, geometry: Geometry, *, colour: str) ->
     axis.set_xlabel(f"first axis: {first:.0%} of the variance", fontsize=11)
     axis.set_ylabel(f"second axis: {second:.0%}", fontsize=11)
     axis.set_aspect("equal", adjustable="datalim")
-    plain(axis, _plane_title(panel, geometry), grid="")
+    style_axis(axis, _plane_title(panel, geometry), grid="")
     if several:
         axis.legend(frameon=False, fontsize=10.5, markerscale=1.8, loc="best")
 
@@ -101,7 +100,7 @@ def _plane_title(panel: Numbers, geometry: Geometry) -> str:
     name = panel["name"]
     if name in geometry:
         figures = geometry[name]
-        return f"{shortened(name, 20)}\nalignment {figures['alignment']:z.2f}, uniformity {figures['uniformity']:z.2f}"
+        return f"{shorten(name, 20)}\nalignment {figures['alignment']:z.2f}, uniformity {figures['uniformity']:z.2f}"
     pairs = geometry.get("judged pairs")
     return (
         f"Judged pairs joined: alignment {pairs['alignment']:z.2f}"
@@ -113,19 +112,19 @@ def _plane_title(panel: Numbers, geometry: Geometry) -> str:
 MOST_SYSTEMS = 4
 
 
-class CosineByRating:
+class CosineByRating(Plot):
     """drtk plot cosine."""
 
     takes: ClassVar[frozenset[str]] = COMMON | {"pairs"}
 
-    def numbers(self, request: Request) -> Numbers:
+    def numbers(self, inputs: PlotInputs) -> Numbers:
         """{"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [those of each bin]}}}"""
         found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        for item in request.inputs:
-            if request.intake.peek(item.source)[:1] == b"{" if _is_file(item.source) else False:
-                found |= _from_file(item.source, request)
+        for item in inputs.inputs:
+            if inputs.intake.peek(item.source)[:1] == b"{" if _is_file(item.source) else False:
+                found |= _from_file(item.source, inputs)
             else:
-                found[item.name] = _from_model(item.source, request)
+                found[item.name] = _from_model(item.source, inputs)
         if not 1 <= len(found) <= MOST_SYSTEMS:
             raise UsageError(f"this picture is of 1 to {MOST_SYSTEMS} systems; there are {len(found)}")
         top = max(float(ratings.max()) for _, ratings in found.values())
@@ -143,10 +142,6 @@ class CosineByRating:
             }
         return {"bins": [[a, b] for a, b in pairwise(edges)], "systems": systems}
 
-    def size(self, numbers: Numbers) -> tuple[float, float]:
-        """The usual one."""
-        return SIZE
-
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
         """A violin for each system and bin, its median and middle half marked."""
         axis = figure.subplots()
@@ -157,14 +152,14 @@ class CosineByRating:
                 if not cosines:
                     continue
                 x = place + (at - (len(systems) - 1) / 2) * width
-                _violin(axis, np.array(cosines), x, width * 0.92, COLOURS[at])
+                _violin(axis, np.array(cosines), x, width * 0.92, COLORS[at])
             axis.plot(
                 [],
                 [],
-                color=COLOURS[at],
+                color=COLORS[at],
                 linewidth=8,
                 alpha=0.5,
-                label=f"{shortened(name)}: Spearman {system['spearman']:z.4f}",
+                label=f"{shorten(name)}: Spearman {system['spearman']:z.4f}",
             )
         last = len(bins) - 1
         axis.set_xticks(
@@ -175,36 +170,36 @@ class CosineByRating:
         axis.set_xlim(-0.6, last + 0.6)
         axis.legend(frameon=False, fontsize=11, loc="lower right")
         pairs = max(system["pairs"] for system in systems.values())
-        plain(axis, settings.title or f"Cosine by human rating, {pairs:,} pairs")
+        style_axis(axis, settings.title or f"Cosine by human rating, {pairs:,} pairs")
 
 
-def _violin(axis: Any, cosines: np.ndarray, x: float, width: float, colour: str) -> None:
+def _violin(axis: Any, cosines: np.ndarray, x: float, width: float, color: str) -> None:
     if len(cosines) > 2 and np.ptp(cosines) > 0:
         parts = axis.violinplot([cosines], [x], widths=width, showextrema=False)
         for body in parts["bodies"]:
-            body.set(facecolor=colour, alpha=0.4, edgecolor=colour, linewidth=1)
+            body.set(facecolor=color, alpha=0.4, edgecolor=color, linewidth=1)
     quarter, middle, upper = np.percentile(cosines, [25, 50, 75])
-    axis.plot([x, x], [quarter, upper], color=colour, linewidth=4, solid_capstyle="round")
-    axis.plot([x], [middle], marker="o", color="white", markeredgecolor=colour, markersize=5.5, markeredgewidth=1.5)
+    axis.plot([x, x], [quarter, upper], color=color, linewidth=4, solid_capstyle="round")
+    axis.plot([x], [middle], marker="o", color="white", markeredgecolor=color, markersize=5.5, markeredgewidth=1.5)
 
 
 def _is_file(source: str) -> bool:
     return is_stream(source) or Path(source).is_file()
 
 
-def _from_file(source: str, request: Request) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _from_file(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """The pairs that drtk eval-sentences --pairs-out wrote, by system."""
-    if request.pairs is not None:
-        raise UsageError("--pairs does not go with pairs that have their cosines already")
+    if inputs.pairs is not None:
+        raise UsageError("`pairs` does not go with pairs that have their cosines already")
     found: dict[str, tuple[list[float], list[float]]] = {}
-    for number, line in request.intake.lines(source):
+    for number, line in inputs.intake.lines(source):
         if not line.strip():
             continue
         try:
             row = parse_row(line)
             name, cosine, rating = str(row.get("system", source)), _number(row, "cosine"), _number(row, "score")
         except ValueError as error:
-            request.intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
+            inputs.intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
             continue
         cosines, ratings = found.setdefault(name, ([], []))
         cosines.append(cosine)
@@ -221,11 +216,11 @@ def _number(row: Row, field: str) -> float:
     return float(value)
 
 
-def _from_model(source: str, request: Request) -> tuple[np.ndarray, np.ndarray]:
-    if request.pairs is None:
-        raise UsageError("a model needs sentences: --pairs FILE")
-    pairs = read_pairs(request.pairs, request.intake)
-    encode = request.encoder(source)
+def _from_model(source: str, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
+    if inputs.pairs is None:
+        raise UsageError("a model needs sentences: `pairs`")
+    pairs = read_pairs(inputs.pairs, inputs.intake)
+    encode = inputs.load_encoder(source)
     texts = [pair.first for pair in pairs.pairs] + [pair.second for pair in pairs.pairs]
     vectors = encode(texts)
     return pair_cosines(vectors[: len(pairs.pairs)], vectors[len(pairs.pairs) :]), np.array(pairs.scores)
@@ -235,18 +230,18 @@ POINTS, POSITIVE, MOST_MODELS = 1500, 4.0, 4
 LINKS = 100  # pairs joined by a line
 
 
-class VectorSpace:
+class VectorSpace(Plot):
     """drtk plot space."""
 
     takes: ClassVar[frozenset[str]] = COMMON | {"pairs", "qrels", "rel", "positive", "points"}
 
-    def numbers(self, request: Request) -> Numbers:
+    def numbers(self, inputs: PlotInputs) -> Numbers:
         """{"panels": [{"name", "groups": {name: [[x, y], …]}, "links", "variance"}], "geometry": {name: {"alignment", "uniformity"}}}"""
-        request.need_inputs(1, MOST_MODELS)
-        folders = [_is_embeddings(item) for item in request.inputs]
+        inputs.check_count(1, MOST_MODELS)
+        folders = [_is_embeddings(item) for item in inputs.inputs]
         if any(folders) and not all(folders):
             raise UsageError("models and folders of embeddings do not go into one picture")
-        return _of_embeddings(request) if folders[0] else _of_models(request)
+        return _of_embeddings(inputs) if folders[0] else _of_models(inputs)
 
     def size(self, numbers: Numbers) -> tuple[float, float]:
         """Panels side by side: a plane each, and one for alignment and uniformity of several models."""
@@ -261,24 +256,24 @@ class VectorSpace:
         if compared:
             draw_geometry(axes.pop(0), geometry)
         for at, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
-            draw_plane(axis, panel, geometry, colour=COLOURS[at])
+            draw_plane(axis, panel, geometry, color=COLORS[at])
         if settings.title:
             figure.suptitle(settings.title, fontsize=14, fontweight="bold")
 
 
-def _of_models(request: Request) -> Numbers:
-    if request.pairs is None:
-        raise UsageError("models need sentences: --pairs FILE")
-    if request.qrels is not None:
-        raise UsageError("--qrels is for folders of embeddings; models take --pairs")
-    settings = request.settings
-    pairs = read_pairs(request.pairs, request.intake).pairs
+def _of_models(inputs: PlotInputs) -> Numbers:
+    if inputs.pairs is None:
+        raise UsageError("models need sentences: `pairs`")
+    if inputs.qrels is not None:
+        raise UsageError("`qrels` is for folders of embeddings; models take `pairs`")
+    settings = inputs.settings
+    pairs = read_pairs(inputs.pairs, inputs.intake).pairs
     positive = POSITIVE if settings.positive is None else settings.positive
     near = [at for at, pair in enumerate(pairs) if pair.score > positive]
     texts = [pair.first for pair in pairs] + [pair.second for pair in pairs]
     panels, geometry = [], {}
-    for item in request.inputs:
-        vectors = unit(request.encoder(item.source)(texts))
+    for item in inputs.inputs:
+        vectors = unit(inputs.load_encoder(item.source)(texts))
         second = [at + len(pairs) for at in near]
         geometry[item.name] = {
             "alignment": alignment(vectors[near], vectors[second]),
@@ -287,7 +282,7 @@ def _of_models(request: Request) -> Numbers:
         shown = set(_sample(list(map(str, range(len(pairs)))), max(1, (settings.points or POINTS) // 2)))
         rows = [at for at in range(len(texts)) if at % len(pairs) in shown]
         place = {row: at for at, row in enumerate(rows)}
-        plane, variance = projected(vectors[rows])
+        plane, variance = project(vectors[rows])
         links = [[place[at], place[at + len(pairs)]] for at in near if at in shown][:LINKS]
         panels.append(
             {"name": item.name, "groups": {"sentences": plane.tolist()}, "links": links, "variance": variance}
@@ -295,19 +290,19 @@ def _of_models(request: Request) -> Numbers:
     return {"panels": panels, "geometry": geometry, "pairs": len(near)}
 
 
-def _of_embeddings(request: Request) -> Numbers:
-    settings = request.settings
-    if request.pairs is not None:
-        raise UsageError("--pairs is for models; folders of embeddings take --qrels")
+def _of_embeddings(inputs: PlotInputs) -> Numbers:
+    settings = inputs.settings
+    if inputs.pairs is not None:
+        raise UsageError("`pairs` is for models; folders of embeddings take `qrels`")
     if settings.positive is not None:
-        raise UsageError("--positive is for --pairs; of judgements --rel says what is relevant")
-    groups = {item.name: _loaded(item, request) for item in request.inputs}
+        raise UsageError("`positive` is for `pairs`; of judgements `rel` says what is relevant")
+    groups = {item.name: _loaded(item, inputs) for item in inputs.inputs}
     sizes = {vectors.shape[1] for _, vectors in groups.values()}
     if len(sizes) > 1:
         raise MismatchError(f"vectors of differing length ({', '.join(map(str, sorted(sizes)))}) share no space")
     geometry: dict[str, dict[str, float]] = {}
-    wanted = [] if request.qrels is None else [
-        (query, id) for query, grades in judgements_of(request).items() for id, grade in grades.items() if grade >= rel_of(request)
+    wanted = [] if inputs.qrels is None else [
+        (query, id) for query, grades in inputs.judgements().items() for id, grade in grades.items() if grade >= inputs.rel
     ]  # fmt: skip
     place = {id: (name, at) for name, (ids, _) in groups.items() for at, id in enumerate(ids)}
     joined = [(place[query], place[id]) for query, id in wanted if query in place and id in place]
@@ -320,7 +315,7 @@ def _of_embeddings(request: Request) -> Numbers:
     if joined:
         first, second = (np.stack([groups[end[side][0]][1][end[side][1]] for end in joined]) for side in (0, 1))
         geometry["judged pairs"] = {"alignment": alignment(first, second)}
-    plane, variance = projected(np.concatenate([groups[name][1][kept[name]] for name in groups]))
+    plane, variance = project(np.concatenate([groups[name][1][kept[name]] for name in groups]))
     number: dict[tuple[str, int], int] = {}
     for name in groups:
         for at in kept[name]:
@@ -338,11 +333,11 @@ def _is_embeddings(item: NamedRun) -> bool:
     return any(Path(item.source).glob("*.npy")) and any(Path(item.source).glob("*.ids"))
 
 
-def _loaded(item: NamedRun, request: Request) -> tuple[list[str], np.ndarray]:
+def _loaded(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.ndarray]:
     from drtk.runtime.manifest import folder_entry
 
     shards = read_shards(item.source)
-    request.intake.inputs.append(folder_entry(item.source))
+    inputs.intake.inputs.append(folder_entry(item.source))
     for shard in shards:
         check_finite(shard, shard.vectors, range(shard.rows))
     ids = [id for shard in shards for id in shard.ids]

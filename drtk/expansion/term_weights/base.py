@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import orjson
 
-from drtk.config import default_of
+from drtk.config import get_default
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights import TERM_WEIGHTS
@@ -326,5 +326,5 @@ def check_options(given: Mapping[str, Any], training: Any, work: Work) -> None:
 def _chosen(settings: Any) -> Iterator[tuple[str, str]]:
     """Names and flags of the settings that are not at their default."""
     for item in fields(settings):
-        if getattr(settings, item.name) != default_of(item):
+        if getattr(settings, item.name) != get_default(item):
             yield item.name, item.metadata.get("flag") or "--" + item.name.replace("_", "-")

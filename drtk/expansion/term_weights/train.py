@@ -19,7 +19,7 @@ from drtk.losses.ranking import pair_loss, recall_loss
 from drtk.models.generator_input import text_of
 from drtk.models.term_weighter import Weigher, Weighing, save_weigher
 from drtk.records import Passage
-from drtk.runtime.sharding import spread
+from drtk.runtime.sharding import sample_evenly
 from drtk.text.expanded_text import added_texts
 from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, passage_places
 from drtk.text.words import function_words, question_words, stem_with
@@ -305,7 +305,7 @@ def largest_impact(
     device: str,
 ) -> float:
     """The largest impact of a word, function words apart, in at most 2,000 of the examples' passages, evenly spread."""
-    ids = [*spread(examples.passage_ids, _LOOKED_AT, of=len(examples.passage_ids))]
+    ids = [*sample_evenly(examples.passage_ids, _LOOKED_AT, of=len(examples.passage_ids))]
     run = Weighing(weigher, device=device, dtype="float32", max_length=length)
     left_out = function_words()
     largest = 0.0

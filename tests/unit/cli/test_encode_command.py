@@ -16,7 +16,7 @@ from drtk.cli.main import app
 from drtk.data.embeddings import ShardWriter, read_shards
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import outdated
+from drtk.runtime.manifest import find_changes
 from tests.running import killed_at
 from tests.tiny import tiny_model, write_collection
 
@@ -85,9 +85,9 @@ def test_a_run_is_not_resumed_after_files_of_the_model_changed(
             run(*given, "--resume")
         shutil.copy(place / "model" / name, model / name)  # the old content at another time
         run(*given, "--resume")
-        assert outdated(str(tmp_path / name), read_json(tmp_path / name / "meta.json")["settings"]) == []
+        assert find_changes(str(tmp_path / name), read_json(tmp_path / name / "meta.json")["settings"]) == []
         shutil.copy(other / name, model / name)
-        assert outdated(str(tmp_path / name), read_json(tmp_path / name / "meta.json")["settings"]) == [str(model)]
+        assert find_changes(str(tmp_path / name), read_json(tmp_path / name / "meta.json")["settings"]) == [str(model)]
 
 
 def write_one(writer: ShardWriter, *given: Any, **options: Any) -> None:

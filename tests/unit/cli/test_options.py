@@ -11,7 +11,7 @@ import typer
 
 from drtk.cli.decorators import folder_maker, plain_command, record_filter
 from drtk.cli.options import Folder, Output, Source, with_settings
-from drtk.config import knob
+from drtk.config import option
 from drtk.errors import DrtkError, UsageError
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
@@ -19,13 +19,13 @@ from drtk.runtime.folder_job import FolderJob
 
 @dataclass(frozen=True)
 class Knobs:
-    mode: Literal["slow", "fast"] = knob("slow", "How it goes.")
-    depth: int = knob(3, "How deep.", at_least=1, at_most=9)
-    rate: float = knob(0.5, "How often.")
-    loud: bool = knob(False, "Whether it is heard.")
-    calm: bool = knob(True, "Whether it is calm.")
-    sizes: tuple[int, ...] = knob((1, 2), "Which sizes.")
-    note: str | None = knob(None, "A remark.", flag="--memo")
+    mode: Literal["slow", "fast"] = option("slow", "How it goes.")
+    depth: int = option(3, "How deep.", at_least=1, at_most=9)
+    rate: float = option(0.5, "How often.")
+    loud: bool = option(False, "Whether it is heard.")
+    calm: bool = option(True, "Whether it is calm.")
+    sizes: tuple[int, ...] = option((1, 2), "Which sizes.")
+    note: str | None = option(None, "A remark.", flag="--memo")
 
 
 def app_of(function: Any) -> typer.Typer:

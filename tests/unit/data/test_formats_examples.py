@@ -97,7 +97,7 @@ CONTEXTS = {
 def test_an_example_is_read_from(tmp_path: Path, name: str, row: dict[str, Any], expected: Example) -> None:
     (one,) = found(tmp_path, row)
     assert one.example == expected
-    assert not one.minted
+    assert not one.has_new_ids
     if "sentence" not in name and name != "drtk":
         assert one.query is not None
         assert one.query.text == "who?"
@@ -110,7 +110,7 @@ def test_texts_without_ids_get_ids_that_depend_on_the_text_alone(tmp_path: Path)
         {"query": "who?", "pos": ["yes"], "neg": ["no", "maybe"], "pos_scores": [3], "neg_scores": [1, 2], "type": "n"},
         {"query": "what?", "pos": ["maybe"], "neg": ["no"]},
     )
-    assert first.minted
+    assert first.has_new_ids
     assert first.example.scores == {"positives": [3.0], "negatives": [1.0, 2.0]}
     assert first.example.extra == {"type": "n"}
     assert first.example.negatives == (second.example.negatives[0], second.example.positives[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drtk.data.runs import named_logs
+from drtk.data.runs import parse_logs
 from drtk.errors import UsageError
 
 
@@ -22,8 +22,8 @@ from drtk.errors import UsageError
     ],
 )
 def test_a_log_is_called_by_as_much_of_its_place_as_tells_it_from_others(given: list[str], called: list[str]) -> None:
-    assert [log.name for log in named_logs(given)] == called
-    assert [log.source for log in named_logs(given)] == [each.rpartition("=")[2] for each in given]
+    assert [log.name for log in parse_logs(given)] == called
+    assert [log.source for log in parse_logs(given)] == [each.rpartition("=")[2] for each in given]
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_a_log_is_called_by_as_much_of_its_place_as_tells_it_from_others(given: 
 )
 def test_logs_of_one_name_are_refused(given: list[str], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        named_logs(given)
+        parse_logs(given)

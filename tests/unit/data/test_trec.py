@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from drtk.data.trec import load_qrels, load_run, query_hits, read_run, run_lines, run_rankings
+from drtk.data.formats import hits
+from drtk.data.trec import iter_query_hits, load_qrels, load_run, run_lines, run_rankings
 from drtk.errors import RecordError
 from drtk.records import Hit
 from drtk.runtime.inputs import Intake
@@ -17,7 +18,7 @@ RUN = "q1 Q0 d1 1 9.5 t\nq1 Q0 d2 2 9.25 t\nq2 Q0 d1 1 -3 t\n"
 
 def test_hits_come_in_file_order_with_all_their_columns(tmp_path: Path) -> None:
     run = write(tmp_path / "a.run", RUN)
-    assert list(read_run(str(run))) == [
+    assert [hit for _, hit in hits(str(run), Intake())] == [
         Hit("q1", "d1", 1, 9.5, "t"),
         Hit("q1", "d2", 2, 9.25, "t"),
         Hit("q2", "d1", 1, -3.0, "t"),
@@ -90,7 +91,11 @@ def test_scores_that_single_precision_cannot_tell_apart_are_ties(tmp_path: Path)
 def test_scattered_lines_are_brought_together_except_where_one_query_at_a_time_is_read(tmp_path: Path) -> None:
     run = write(tmp_path / "a.run", "q1 Q0 d1 1 3 t\nq2 Q0 d1 1 3 t\nq1 Q0 d2 2 2 t\n")
     assert load_run(str(run)) == {"q1": [("d1", 3.0), ("d2", 2.0)], "q2": [("d1", 3.0)]}
-    assert [(hits.query_id, hits.lines) for hits in query_hits(str(run))] == [("q1", [1]), ("q2", [2]), ("q1", [3])]
+    assert [(hits.query_id, hits.lines) for hits in iter_query_hits(str(run))] == [
+        ("q1", [1]),
+        ("q2", [2]),
+        ("q1", [3]),
+    ]
     with pytest.raises(RecordError, match=r"a\.run:3: query 'q1' comes back"):
         list(run_rankings(str(run)))
 

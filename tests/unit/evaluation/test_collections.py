@@ -9,7 +9,7 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.evaluation.collections import Collection, Found, averaged
+from drtk.evaluation.collections import Collection, average_sets
 from drtk.evaluation.measures import parse_measures
 from tests.data import shared_data
 from tests.running import command, write
@@ -61,10 +61,10 @@ PUBLISHED = {  # nDCG@10 by set, and the average that is printed for them (metho
 def test_published_averages_follow_from_the_published_values(system: str) -> None:
     values, average = PUBLISHED[system]
     names = [f"set{number}" for number in range(len(values))] if len(values) == 18 else SETS
-    found = Found([Collection(name, Path()) for name in names])
+    collections = [Collection(name, Path()) for name in names]
     measures = parse_measures("nDCG@10")
-    made = averaged(
-        system, found, {name: {"nDCG@10": value} for name, value in zip(names, values, strict=True)}, measures
+    made = average_sets(
+        system, collections, {name: {"nDCG@10": value} for name, value in zip(names, values, strict=True)}, measures
     )
     assert made.overall["nDCG@10"] == pytest.approx(average, abs=2e-4)
 
@@ -103,6 +103,10 @@ def test_a_set_is_averaged_first_and_counts_once(beir: Path, capfd: pytest.Captu
         ["runs", "average", "0.6667"],
     ]
     assert "averages are over 3 sets (4 collections)" in said
+    printed = command(capfd, "eval", "-q", "runs", "--qrels", "beir", "--measures", "RR@10", "--format", "jsonl")
+    lines = [json.loads(line) for line in printed.splitlines()]
+    assert lines[0] == {"run": "runs", "collection": "arguana", "RR@10": 1.0}
+    assert lines[-1]["RR@10"] == pytest.approx(2 / 3)
 
 
 def test_a_querys_own_document_goes_before_the_cut_unless_told_otherwise(
@@ -130,13 +134,6 @@ def test_systems_stand_side_by_side_with_the_best_of_each_collection_marked(
         ["RR@10", "scifact", "0.5000", "1.0000*"],
         ["RR@10", "average", "0.6667", "0.8333*"],
     ]
-
-
-def test_json_lines_name_the_collection(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    printed = command(capfd, "eval", "-q", "runs", "--qrels", "beir", "--measures", "RR@10", "--format", "jsonl")
-    rows = [json.loads(line) for line in printed.splitlines()]
-    assert rows[0] == {"run": "runs", "collection": "arguana", "RR@10": 1.0}
-    assert rows[-1]["RR@10"] == pytest.approx(2 / 3)
 
 
 def test_averages_over_different_collections_are_not_compared(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -168,25 +165,17 @@ def test_one_collections_own_folder_stands_for_its_judgements(beir: Path, capfd:
     assert by_folder.split() == ["run", "RR@10", "a", "0.3333"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["runs", "--per-query"], "--per-query is for one collection"),
-        (["runs", "--format", "trec"], "--format trec is for one collection"),
+def test_wrong_usage_is_rejected(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for arguments, problem in (
+        (["runs", "--per-query"], "`per_query` is for one collection"),
+        (["runs", "--format", "trec"], "`format` trec is for one collection"),
         (["runs", "--measures", "num_ret"], "num_ret cannot be averaged"),
         (["runs/scifact.run"], "a system is a folder of runs"),
         (["-"], "a system is a folder of runs"),
         (["runs", "--corpus", "c.jsonl"], "--corpus is for one collection"),
-    ],
-)
-def test_what_a_folder_cannot_be_asked_is_said(
-    beir: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
-) -> None:
-    with pytest.raises(UsageError, match=said):
-        evaluated(capfd, *arguments)
-
-
-def test_a_folder_without_collections_is_named(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ):
+        with pytest.raises(UsageError, match=problem):
+            evaluated(capfd, *arguments)
     with pytest.raises(DrtkError, match=r"runs: is a folder that holds no collection: expected NAME/qrels/test\.tsv"):
         command(capfd, "eval", "runs", "--qrels", "runs")
 

@@ -11,9 +11,9 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.data.checks import JudgedHits
-from drtk.data.ids import source_of
+from drtk.data.ids import document_id
 from drtk.errors import DrtkError
-from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.filter_job import _JournalWriter
 from tests.running import write
 
 PROBLEM = (
@@ -90,7 +90,7 @@ def test_mining_from_judgements_of_other_ids_is_refused_after_a_kill_too(
 
     call = ["mine-negatives", "a.run", "--qrels", "qrels", "-o", "train.jsonl"]
     with monkeypatch.context() as patch:
-        patch.setattr(FilterJob, "_fault", killed)  # after the last window
+        patch.setattr(_JournalWriter, "discard", killed)  # after the last window
         with pytest.raises(KilledError):
             app(call, standalone_mode=False)
     told = "^a: no judged document was retrieved. Judged documents would become negatives"
@@ -126,5 +126,5 @@ def test_judgements_of_documents_are_detected() -> None:
     judged = JudgedHits("a", {"q": {"x": 1}})
     judged.add("q", ["x#0"])
     assert str(judged.problem()).endswith("; the judgements are of documents: --by source scores documents")
-    by_source = JudgedHits("a", {"q": {"x": 1}}, of=source_of)
+    by_source = JudgedHits("a", {"q": {"x": 1}}, of=document_id)
     assert by_source.add("q", ["x#0"])

@@ -57,14 +57,6 @@ def test_reciprocal_rank_recall_and_hit_rate(here: Path, capfd: pytest.CaptureFi
     assert only["MRR@10"] == pytest.approx(0.277778, abs=2e-6)  # the wrong one, unless it is asked for
 
 
-def graded(here: Path, order: str) -> list[str]:
-    """A run with grades 3 0 2 0 1 in that order, d6 (grade 2) missing; qrels of all six."""
-    grades = {"d1": 3, "d2": 0, "d3": 2, "d4": 0, "d5": 1, "d6": 2}
-    write(here / "qrels", "".join(f"q 0 {id} {grade}\n" for id, grade in grades.items()))
-    write(here / "a.run", "".join(f"q Q0 {id} {n} {9 - n} t\n" for n, id in enumerate(order.split(), start=1)))
-    return ["a.run", "--qrels", "qrels", "--measures", "nDCG@10 nDCG(dcg='exp-log2')@10 ndcg_cut_10"]
-
-
 def test_ndcg_with_linear_and_exponential_gains(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # DCG 3 + 2/2 + 1/log2(6) = 4.386853; ideal 3 + 2/log2(3) + 2/2 + 1/log2(5) + 1/log2(6) with judged 3 2 2 1 1 0
     grades = {"d1": 3, "d2": 0, "d3": 2, "d5": 1, "d6": 2, "d7": 1}
@@ -83,31 +75,6 @@ def test_ndcg_with_linear_and_exponential_gains(here: Path, capfd: pytest.Captur
     )
 
 
-def test_the_ideal_ranking_scores_one(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    found = values(capfd, *graded(here, "d1 d6 d3 d5 d2 d4"))
-    assert found["nDCG@10"] == pytest.approx(1.0, abs=1e-12)
-    assert found["nDCG(dcg='exp-log2')@10"] == pytest.approx(1.0, abs=1e-12)
-
-
-def test_ties_are_broken_by_descending_id_and_the_rank_column_is_ignored(
-    here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    # a and b have the same score: b comes first, whatever the ranks say; --order rank trusts them
-    write(here / "a.run", "q Q0 a 1 5 t\nq Q0 b 2 5 t\n")
-    write(here / "qrels", "q 0 a 1\n")
-    assert values(capfd, "a.run", "--qrels", "qrels", "--measures", "RR")["RR"] == 0.5
-    assert values(capfd, "a.run", "--qrels", "qrels", "--measures", "RR", "--order", "rank")["RR"] == 1.0
-
-
-def test_a_querys_own_document_goes_before_the_cut(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # cut to two: q itself, x; without q: x, right
-    write(here / "a.run", "q Q0 q 1 9 t\nq Q0 x 2 8 t\nq Q0 right 3 7 t\n")
-    write(here / "qrels", "q 0 right 1\n")
-    cut = ["a.run", "--qrels", "qrels", "--measures", "R@2", "--depth", "2"]
-    assert values(capfd, *cut)["R@2"] == 0
-    assert values(capfd, *cut, "--drop-same-id")["R@2"] == 1
-
-
 def test_trec_deep_learning_counts_grades_two_and_three(capfd: pytest.CaptureFixture[str]) -> None:
     # the figures of the data set's README: nDCG untouched by the level, AP and RR not
     folder = shared_data("trec_eval") / "dl20-passage"
@@ -117,17 +84,3 @@ def test_trec_deep_learning_counts_grades_two_and_three(capfd: pytest.CaptureFix
     assert [plain[name] for name in ("nDCG@10", "AP", "RR")] == pytest.approx([0.6714, 0.4362, 0.9435], abs=2e-4)
     found = [binary[name] for name in ("nDCG@10", "AP(rel=2)", "RR(rel=2)")]
     assert found == pytest.approx([0.6714, 0.4093, 0.8274], abs=2e-4)
-
-
-def test_macro_averages_over_collections(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # three collections with RR 1, .5 and .25: their mean, not that of the 1 + 1 + 2 queries
-    for name, ranks in (("one", [1]), ("two", [2]), ("three", [4, 4])):
-        (here / "beir" / name / "qrels").mkdir(parents=True)
-        (here / "runs").mkdir(exist_ok=True)
-        write(here / "beir" / name / "qrels" / "test.tsv", "".join(f"q{n}\tright\t1\n" for n in range(len(ranks))))
-        lines = []
-        for number, rank in enumerate(ranks):
-            docs = [*(f"d{n}" for n in range(rank - 1)), "right"]
-            lines += [f"q{number} Q0 {doc} {place} {9 - place} t\n" for place, doc in enumerate(docs, start=1)]
-        write(here / "runs" / f"{name}.run", "".join(lines))
-    assert values(capfd, "runs", "--qrels", "beir", "--measures", "RR")["RR"] == pytest.approx((1 + 0.5 + 0.25) / 3)

@@ -1,4 +1,4 @@
-"""Names of measures: both grammars, what they stand for, and what is refused."""
+"""Names of measures: both grammars, cut-offs, and names that are rejected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def names(text: str, rel: int = 1) -> list[str]:
     return [measure.name for measure in parse_measures(text, rel=rel)]
 
 
-def test_measures_keep_the_names_they_are_asked_for_by() -> None:
+def test_measures_keep_the_names_they_are_given() -> None:
     asked = "nDCG@10 MRR@10 R@100 Hit@5 P_30 AP(rel=2) nDCG(dcg='exp-log2')@10 Compat(p=0.8, normalize=True) map"
     assert " ".join(names(asked)) == asked
 
@@ -46,11 +46,20 @@ def test_counts_are_summed_and_gm_map_is_a_geometric_mean() -> None:
 def test_a_measure_of_ones_own_is_found_by_its_registered_name(monkeypatch: pytest.MonkeyPatch) -> None:
     from drtk.evaluation import METRICS
 
-    monkeypatch.setitem(METRICS._entries, "Retrieved", ("drtk.evaluation.metrics:unjudged", "a stand-in"))
+    monkeypatch.setitem(METRICS._entries, "Retrieved", ("drtk.evaluation.metrics:share_unjudged", "a stand-in"))
     (measure,) = parse_measures("Retrieved@7", rel=2)
     assert (measure.engine, measure.key, measure.rel, measure.params) == ("own", "Retrieved", 2, {"cutoff": 7})
     with pytest.raises(UsageError, match="at least 1"):
         parse_measures("Retrieved@x")
+
+
+def test_cutoffs_of_measures() -> None:
+    cutoffs = {
+        "nDCG@10": 10, "nDCG(dcg='exp-log2')@7": 7, "ndcg_cut_5": 5, "RR@3": 3, "RR": None, "P.15": 15, "R(rel=2)@50": 50,
+        "Success@5": 5, "AP@1000": 1000, "map": None, "unj_10": 10, "relative_P_5": 5, "ERR@20": 20, "Judged@10": 10,
+        "iprec_at_recall_0.10": None, "IPrec@0.1": None, "SetF": None, "num_q": None, "gm_map": None,
+    }  # fmt: skip
+    assert {name: parse_measures(name)[0].cutoff for name in cutoffs} == cutoffs
 
 
 @pytest.mark.parametrize(
@@ -70,6 +79,6 @@ def test_a_measure_of_ones_own_is_found_by_its_registered_name(monkeypatch: pyte
         ("alpha_nDCG@10", "provider of ir_measures that is not installed"),
     ],
 )
-def test_what_nobody_computes_is_refused(text: str, problem: str) -> None:
+def test_unknown_names_and_parameters_are_rejected(text: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         parse_measures(text)

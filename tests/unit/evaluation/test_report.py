@@ -11,16 +11,16 @@ import pytest
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.evaluation.compare import compare_with_first
 from drtk.evaluation.config import CompareSettings
-from drtk.evaluation.curves import LossCurve, depths_for, read_loss, recall_curve
+from drtk.evaluation.curves import Curve, choose_depths, describe_loss, read_curve, recall_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.report import (
     choose_queries,
     describe_contrast,
-    first_relevant,
-    leaders,
-    overlap,
-    significance_note,
+    describe_tests,
+    find_leaders,
+    first_relevant_rank,
+    measure_overlap,
 )
 from tests.running import command, write
 
@@ -36,7 +36,7 @@ def system(name: str, *places: int) -> Evaluation:
     return Evaluator(JUDGEMENTS, parse_measures("RR R@1"))(name, rankings)
 
 
-def test_every_run_is_compared_with_the_first_one_regardless_of_names() -> None:
+def test_every_run_is_compared_with_the_first() -> None:
     results = [system("one", 1, 2, 4, 0), system("dense", 2, 2, 2, 0), system("fused", 1, 1, 1, 1)]
     measures = parse_measures("RR R@1")
     found = compare_with_first(results, measures, JUDGEMENTS, CompareSettings())
@@ -50,7 +50,7 @@ def test_every_run_is_compared_with_the_first_one_regardless_of_names() -> None:
     assert (found[0].better, found[0].worse, found[0].equal) == (1, 1, 2)
     assert found[0].difference == pytest.approx(-1 / 16)
     assert found[0].randomisation_p == 1.0
-    sentence = describe_contrast(found[0], (0.375, 0.4375), significant=False)
+    sentence = describe_contrast(found[0], (0.375, 0.4375), 0.05)
     assert sentence.startswith(
         "dense does not differ significantly from one on RR: 0.3750 against 0.4375 (-0.0625; p(t) "
     )
@@ -72,15 +72,15 @@ def test_p_values_are_corrected_for_the_number_of_comparisons() -> None:
         assert [each.randomisation_p_corrected for each in found] == [expected] * len(others)
         assert [each.is_significant(0.05) for each in found] == [len(others) == 1] * len(others)
     assert "b is significantly better than a on R@1: 1.0000 against 0.0000" in describe_contrast(
-        found[0], (1.0, 0.0), significant=True
+        found[0], (1.0, 0.0), 0.07
     )
-    assert "Holm's correction over the 2 comparisons with a;" in significance_note("a", 2, 0.05)
-    assert "Holm" not in significance_note("a", 1, 0.05)
+    assert "Holm's correction over the 2 comparisons with a;" in describe_tests("a", 2, 0.05)
+    assert "Holm" not in describe_tests("a", 1, 0.05)
 
 
 def test_ties_have_no_leader() -> None:
-    assert leaders([system("a", 1, 0, 0, 0), system("b", 0, 1, 0, 0)], ["RR"]) == []
-    assert leaders([system("a", 1, 0, 0, 0), system("b", 1, 2, 0, 0)], ["RR", "R@1"]) == ["b is best on RR."]
+    assert find_leaders([system("a", 1, 0, 0, 0), system("b", 0, 1, 0, 0)], ["RR"]) == []
+    assert find_leaders([system("a", 1, 0, 0, 0), system("b", 1, 2, 0, 0)], ["RR", "R@1"]) == ["b is best on RR."]
 
 
 def test_overlap_counts_where_relevant_documents_are_and_what_fusion_keeps() -> None:
@@ -90,12 +90,13 @@ def test_overlap_counts_where_relevant_documents_are_and_what_fusion_keeps() -> 
         "b": {"q": ["both", "second"]},
         "f": {"q": ["both", "second", "first"]},
     }
-    found = overlap(("a", "b"), "f", rankings, judgements, depth=2)
-    assert found.found == {"both": 1, "first": 1, "second": 1, "neither": 1}
+    found = measure_overlap(("a", "b"), "f", rankings, judgements, depth=2)
+    assert found.relevant == {"both": 1, "first": 1, "second": 1, "neither": 1}
     assert found.kept == {"both": 1, "first": 0, "second": 1, "neither": 0}
     assert found.shared == 1 / 2
     assert (
-        "keeps 1 of the 2 that one run alone finds, and 1 of those that both find: 1 fall below rank 2" in found.text()
+        "keeps 1 of the 2 that one run alone finds, and 1 of those that both find: 1 fall below rank 2"
+        in found.describe()
     )
 
 
@@ -106,37 +107,40 @@ def test_recall_is_averaged_over_all_judged_queries() -> None:
     assert recall_curve({"q0": ["a", "c", "b"]}, judgements, [3], rel=2) == [1 / 2]
 
 
-def test_curves_go_as_deep_as_the_runs() -> None:
-    assert depths_for([{"q": ["d"]}])[-1] == 100
-    assert depths_for([{"q": [str(at) for at in range(350)]}])[-1] == 300
+def test_hit_rate_is_the_share_of_queries_with_a_hit() -> None:
+    judgements = {"q0": {"a": 1, "b": 2, "c": 0}, "q1": {"a": 1}}
+    assert recall_curve({"q0": ["c", "a", "b"]}, judgements, [1, 2, 3], hit_rate=True) == [0, 1 / 2, 1 / 2]
+
+
+def test_curves_are_as_deep_as_the_runs() -> None:
+    assert choose_depths([{"q": ["d"]}])[-1] == 100
+    assert choose_depths([{"q": [str(at) for at in range(350)]}])[-1] == 300
 
 
 def test_loss_is_read_from_a_log_and_its_ends_are_averaged(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 20.0 - step} for step in range(20)] + [{"step": 20, "seconds": 3}]
     log = write(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    curve = read_loss(str(log))
+    curve = read_curve(str(log))
     assert (curve.steps[-1], curve.first, curve.last) == (19, 18.0, 3.0)  # of five entries each
-    assert LossCurve([1], [3.0]).first == LossCurve([1], [3.0]).last == 3.0
+    assert Curve([1], [3.0]).first == Curve([1], [3.0]).last == 3.0
 
 
-def test_a_trend_is_told_only_where_there_are_entries_enough() -> None:
+def test_a_trend_needs_enough_entries() -> None:
     steps = list(range(1, 11))
-    assert LossCurve(steps, [2.0] * 5 + [1.0] * 5).text() == "The training loss fell from 2 to 1 in 10 steps."
-    assert "did not fall: from 1 to 2" in LossCurve(steps, [1.0] * 5 + [2.0] * 5).text()
-    assert "holds 3 losses of 12 steps: too few" in LossCurve([5, 10, 12], [0.4, 0.4, 0.7]).text()
+    assert describe_loss(Curve(steps, [2.0] * 5 + [1.0] * 5)) == "The training loss fell from 2 to 1 in 10 steps."
+    assert "did not fall: from 1 to 2" in describe_loss(Curve(steps, [1.0] * 5 + [2.0] * 5))
+    assert "holds 3 losses of 12 steps: too few" in describe_loss(Curve([5, 10, 12], [0.4, 0.4, 0.7]))
 
 
-@pytest.mark.parametrize(
-    ("text", "fault", "problem"),
-    [
+def test_a_log_without_loss_is_rejected(tmp_path: Path) -> None:
+    faults: list[tuple[str, type[DrtkError], str]] = [
         ('{"step": "one", "loss": 1}\n', RecordError, r"log\.jsonl:1: expected a whole 'step' and a number as 'loss'"),
         ("{}\n", DrtkError, "holds no loss"),
         ("nonsense\n", RecordError, r"log\.jsonl:1: expected a JSON object"),
-    ],
-)
-def test_a_log_without_loss_is_refused(tmp_path: Path, text: str, fault: type[DrtkError], problem: str) -> None:
-    with pytest.raises(fault, match=problem):
-        read_loss(str(write(tmp_path / "log.jsonl", text)))
+    ]
+    for text, fault, problem in faults:
+        with pytest.raises(fault, match=problem):
+            read_curve(str(write(tmp_path / "log.jsonl", text)))
 
 
 def test_example_queries_show_both_sides() -> None:
@@ -150,8 +154,8 @@ def test_example_queries_show_both_sides() -> None:
 
 
 def test_the_first_relevant_document_is_found_by_its_grade() -> None:
-    assert first_relevant(["a", "b"], {"a": 1, "b": 2}, 2) == 2
-    assert first_relevant(["a"], {"b": 1}, 1) is None
+    assert first_relevant_rank(["a", "b"], {"a": 1, "b": 2}, 2) == 2
+    assert first_relevant_rank(["a"], {"b": 1}, 1) is None
 
 
 @pytest.fixture
@@ -186,7 +190,7 @@ REPORT = ["report", "bm25=bm25.run", "trained=trained.run", "--qrels", "test.tsv
 TEXTS = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--log", "log.jsonl"]
 
 
-def test_json_markdown_and_terminal_say_the_same(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_json_markdown_and_terminal_agree(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     printed = command(capfd, *REPORT, *TEXTS)
     content = json.loads((world / "out" / "report.json").read_text())
     # bm25 has the right document at rank 3 for q3: RR (1 + 1 + 1 + 1/3)/4
@@ -219,7 +223,7 @@ def test_examples_show_texts_and_where_the_right_one_is(world: Path, capfd: pyte
     assert "words of document 3, part 1" in printed
 
 
-def test_the_picture_is_a_picture(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_plot_has_a_panel_for_the_loss_if_there_is_one(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     command(capfd, *REPORT, *TEXTS)
     picture = (world / "out" / "report.png").read_bytes()
@@ -245,12 +249,7 @@ def test_without_matplotlib_the_rest_of_the_report_is_made(
     assert (world / "out" / "meta.json").exists()
 
 
-def test_texts_are_not_needed(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    command(capfd, *REPORT)
-    assert json.loads((world / "out" / "report.json").read_text())["examples"] == []
-
-
-def test_a_fused_system_is_explained_by_what_its_parts_find(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_fusion_is_explained_by_the_overlap_of_its_runs(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command(capfd, "fuse", "-q", "bm25.run", "trained.run", "-o", "fused.run")
     printed = command(capfd, *REPORT[:3], "fused=fused.run", *REPORT[3:])
     verdict = json.loads((world / "out" / "report.json").read_text())["verdict"]
@@ -261,9 +260,10 @@ def test_a_fused_system_is_explained_by_what_its_parts_find(world: Path, capfd: 
     assert "Of 4 relevant documents, 4 are among the first 100 of both" in " ".join(printed.split())
 
 
-def test_what_cannot_be_shown_is_refused(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_rejected(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command(capfd, *REPORT)  # texts are not needed
+    assert json.loads((world / "out" / "report.json").read_text())["examples"] == []
     with pytest.raises(UsageError, match="no system is called 'x'; there are bm25, trained"):
-        command(capfd, *REPORT, *TEXTS, "--show", "x")
+        command(capfd, *REPORT, *TEXTS, "--show", "x", "--force")
     with pytest.raises(UsageError, match="num_ret is not something to compare systems by"):
-        command(capfd, *REPORT, "--measures", "num_ret")
-    assert not (world / "out").exists()
+        command(capfd, *REPORT, "--measures", "num_ret", "--force")

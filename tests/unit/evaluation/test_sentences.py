@@ -113,19 +113,19 @@ def test_what_can_be_told_apart_is_and_what_cannot_is_not(monkeypatch: pytest.Mo
     monkeypatch.setattr(transfer, "FOLDS", 3)
     monkeypatch.setattr(transfer, "BATCH", 4)  # steps enough for so few examples
     monkeypatch.setattr(transfer, "PENALTIES", (1e-5, 1e-2))
-    apart = transfer.nested(clouds(150, 12.0))
+    apart = transfer.cross_validate(clouds(150, 12.0))
     assert apart.accuracy > 0.95
-    alike = transfer.nested(clouds(150, 0.0))
+    alike = transfer.cross_validate(clouds(150, 0.0))
     assert 0.25 < alike.accuracy < 0.75
-    assert transfer.nested(clouds(150, 12.0)) == apart  # the same seed, the same outcome
+    assert transfer.cross_validate(clouds(150, 12.0)) == apart  # the same seed, the same outcome
 
 
 def test_the_other_two_ways_to_choose_the_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "FOLDS", 3)
     monkeypatch.setattr(transfer, "BATCH", 4)  # steps enough for so few examples
     train, test = clouds(90, 12.0), clouds(60, 12.0, seed=1)
-    assert transfer.chosen_by_folds(train, test).accuracy > 0.95
-    outcome = transfer.chosen_by_split(train, clouds(40, 12.0, seed=2), test)
+    assert transfer.evaluate_with_folds(train, test).accuracy > 0.95
+    outcome = transfer.evaluate_with_dev(train, clouds(40, 12.0, seed=2), test)
     assert outcome.accuracy > 0.95
     assert outcome.f1 is not None
     assert outcome.f1 > 0.95
@@ -142,7 +142,7 @@ def test_features_of_a_pair_are_difference_and_product() -> None:
 
 
 def test_labels_are_numbered_alike_in_all_splits() -> None:
-    assert [part.tolist() for part in transfer.numbered([["1", "0"], ["0", "1", "1"]])] == [[1, 0], [0, 1, 1]]
-    assert [part.tolist() for part in transfer.numbered([["10", "9"], ["9"]])] == [[1, 0], [0]]
+    assert [part.tolist() for part in transfer.number_classes([["1", "0"], ["0", "1", "1"]])] == [[1, 0], [0, 1, 1]]
+    assert [part.tolist() for part in transfer.number_classes([["10", "9"], ["9"]])] == [[1, 0], [0]]
     with pytest.raises(DrtkError, match="two classes"):
-        transfer.numbered([["a", "a"]])
+        transfer.number_classes([["a", "a"]])

@@ -12,7 +12,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.evaluation import transfer
-from drtk.evaluation.sentences import Result, sentence_lines
+from drtk.evaluation.sentences import Result, format_sentence_results
 from tests.data import shared_data
 from tests.running import command, write
 from tests.tiny import minilm
@@ -294,11 +294,11 @@ def test_the_average_of_transfer_dev_accuracies_is_of_all_seven_tasks(format: st
     # tested .9 each; chosen by .1, .2, … .7: 2.8 / 7 = .4
     names = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
     found = [Result(name, {name: 0.9}, {"dev": at / 10}) for at, name in enumerate(names, start=1)]
-    lines = list(sentence_lines({"s": found}, format, digits=4))
+    lines = list(format_sentence_results({"s": found}, format, digits=4))
     if format == "csv":
         assert lines[0] == "system,MR,CR,SUBJ,MPQA,SST2,TREC,MRPC,transfer average,transfer dev average"
         assert [float(value) for value in lines[1].split(",")[-2:]] == pytest.approx([0.9, 0.4])
     else:
         rows = {row["task"]: row["values"] for row in map(orjson.loads, lines)}
         assert rows["transfer dev average"]["transfer dev average"] == pytest.approx(0.4)
-    assert "transfer dev average" not in "".join(sentence_lines({"s": found[1:]}, format, digits=4))
+    assert "transfer dev average" not in "".join(format_sentence_results({"s": found[1:]}, format, digits=4))

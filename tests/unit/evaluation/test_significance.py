@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from drtk.evaluation.significance import cohens_d, holm, interval, paired_t, randomisation
+from drtk.evaluation.significance import cohens_d, correct_holm, mean_interval, paired_t, randomization_p
 
 A = np.array([0.5, 1, 0.333333, 0, 0.25])
 B = np.array([0.333333, 1, 0.25, 0.1, 0.125])
@@ -29,7 +29,7 @@ def test_the_t_test_of_five_queries() -> None:
 def test_a_system_against_itself_has_no_t_and_a_p_of_one() -> None:
     test = paired_t(A - A)
     assert (test.t, test.p) == (None, 1.0)
-    assert randomisation(A - A, permutations=1000, seed=1) == 1.0
+    assert randomization_p(A - A, permutations=1000, seed=1) == 1.0
     assert cohens_d(A - A) == 0.0
 
 
@@ -37,22 +37,22 @@ def test_one_query_tells_nothing() -> None:
     one = np.array([0.5])
     assert (paired_t(one).t, paired_t(one).p) == (None, 1.0)
     assert cohens_d(one) is None
-    assert interval(one, confidence=0.95) is None
-    assert randomisation(one, permutations=1000, seed=1) == 1.0  # both signs are as far from 0
+    assert mean_interval(one, confidence=0.95) is None
+    assert randomization_p(one, permutations=1000, seed=1) == 1.0  # both signs are as far from 0
 
 
 def test_the_same_difference_everywhere_has_an_infinite_t() -> None:
     same = np.array([0.1, 0.1, 0.1])
     assert (paired_t(same).t, paired_t(same).p, paired_t(-same).t) == (inf, 0.0, -inf)
     # 2 of the 8 assignments of signs are as far from 0: +++ and ---
-    assert randomisation(same, permutations=1000, seed=1) == 2 / 8
+    assert randomization_p(same, permutations=1000, seed=1) == 2 / 8
 
 
 def test_the_randomisation_test_counts_every_assignment_of_signs_where_they_are_few() -> None:
     # differences 3 2 1 of sum 6: only +++ and --- reach 6 (3+2-1 = 4): 2/8. Of 3 -2 1, sum 2: |sums| are 6 4 2 0 0 2 4 6: 6/8
-    assert randomisation(np.array([3.0, 2, 1]), permutations=100, seed=1) == 2 / 8
-    assert randomisation(np.array([3.0, -2, 1]), permutations=100, seed=1) == 6 / 8
-    assert randomisation(np.array([3.0, 0, -2, 0, 1]), permutations=100, seed=1) == 6 / 8  # zeros change nothing
+    assert randomization_p(np.array([3.0, 2, 1]), permutations=100, seed=1) == 2 / 8
+    assert randomization_p(np.array([3.0, -2, 1]), permutations=100, seed=1) == 6 / 8
+    assert randomization_p(np.array([3.0, 0, -2, 0, 1]), permutations=100, seed=1) == 6 / 8  # zeros change nothing
 
 
 @given(DIFFERENCES)
@@ -62,38 +62,38 @@ def test_both_tests_agree_with_scipys(differences: np.ndarray) -> None:
         ours = paired_t(differences)
         assert ours.t == pytest.approx(theirs.statistic)
         assert ours.p == pytest.approx(theirs.pvalue)
-        low, high = interval(differences, confidence=0.9) or (0, 0)
+        low, high = mean_interval(differences, confidence=0.9) or (0, 0)
         assert (low, high) == pytest.approx(tuple(theirs.confidence_interval(0.9)))
     exact = stats.permutation_test(
         (differences,), np.mean, permutation_type="samples", n_resamples=np.inf, alternative="two-sided"
     )
-    assert randomisation(differences, permutations=1000, seed=1) == pytest.approx(exact.pvalue)
+    assert randomization_p(differences, permutations=1000, seed=1) == pytest.approx(exact.pvalue)
 
 
 def test_drawn_signs_come_near_to_all_of_them() -> None:
     differences = np.random.default_rng(5).normal(0.2, 1, size=16)
-    exact = randomisation(differences, permutations=1 << 16, seed=1)  # 2^16 assignments
-    drawn = randomisation(differences, permutations=40_000, seed=1)
+    exact = randomization_p(differences, permutations=1 << 16, seed=1)  # 2^16 assignments
+    drawn = randomization_p(differences, permutations=40_000, seed=1)
     assert drawn == pytest.approx(exact, abs=4 * (exact * (1 - exact) / 40_000) ** 0.5)  # four standard errors
-    assert drawn != randomisation(differences, permutations=40_000, seed=2)
-    assert drawn == randomisation(differences, permutations=40_000, seed=1)
+    assert drawn != randomization_p(differences, permutations=40_000, seed=2)
+    assert drawn == randomization_p(differences, permutations=40_000, seed=1)
 
 
 def test_a_difference_beyond_all_draws_has_the_smallest_p_there_can_be() -> None:
-    assert randomisation(np.ones(100), permutations=999, seed=1) == 1 / 1000
+    assert randomization_p(np.ones(100), permutations=999, seed=1) == 1 / 1000
 
 
 def test_holm_multiplies_the_smallest_most_and_never_falls() -> None:
     # sorted .01 .02 .03: .01*3 = .03; .02*2 = .04; .03*1 = .03, raised to .04
-    assert holm([0.03, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
-    assert holm([0.6, 0.7]) == [1.0, 1.0]
-    assert holm([0.2]) == [0.2]
-    assert holm([]) == []
+    assert correct_holm([0.03, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
+    assert correct_holm([0.6, 0.7]) == [1.0, 1.0]
+    assert correct_holm([0.2]) == [0.2]
+    assert correct_holm([]) == []
 
 
 @given(st.lists(st.floats(0, 1), max_size=8))
 def test_correction_keeps_order_and_never_helps(chances: list[float]) -> None:
-    corrected = holm(chances)
+    corrected = correct_holm(chances)
     assert all(after >= before for before, after in zip(chances, corrected, strict=True))
     ranked = [corrected[at] for at in sorted(range(len(chances)), key=chances.__getitem__)]
     assert ranked == sorted(ranked)
@@ -107,7 +107,7 @@ def test_turning_a_comparison_round_turns_its_signs_and_nothing_else(differences
     assert (one.t is None) == (other.t is None)
     if one.t is not None and other.t is not None:
         assert one.t == pytest.approx(-other.t)
-    assert randomisation(differences, permutations=1000, seed=3) == randomisation(
+    assert randomization_p(differences, permutations=1000, seed=3) == randomization_p(
         -differences, permutations=1000, seed=3
     )
     effects = cohens_d(differences), cohens_d(-differences)

@@ -61,7 +61,8 @@ def evaluated(reference: Reference, folder: Path) -> Evaluation:
     hits = load_hits(str(folder / reference.run))
     tag = next(iter(hits.values())).tags[0]
     evaluator = Evaluator(judgements, parse_measures(reference.measures, rel=reference.rel))
-    rankings = View(depth=reference.depth).all(hits)
+    view = View(depth=reference.depth)
+    rankings = {query: view(found) for query, found in hits.items()}
     return evaluator("run", rankings, retrieved_only=not reference.complete, tag=tag)
 
 

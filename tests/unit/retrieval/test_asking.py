@@ -14,7 +14,7 @@ from drtk.retrieval.queries import QueryEncoder
 from drtk.retrieval.search import Collection
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import outdated
+from drtk.runtime.manifest import find_changes
 from tests.running import command
 from tests.tiny import tiny_model, write_collection
 from tests.vectors import rewrite_record
@@ -139,9 +139,9 @@ def test_a_run_is_out_of_date_after_its_encoder_was_replaced(place, tmp_path, ca
     command(capfd, "index", tmp_path / "v", "--type", "exact", "-o", tmp_path / "i")
     command(capfd, "search", tmp_path / "i", place / "queries.jsonl", "-o", tmp_path / "run")
     settings = read_json(tmp_path / "run.meta.json")["settings"]
-    assert outdated(str(tmp_path / "run"), settings) == []
+    assert find_changes(str(tmp_path / "run"), settings) == []
     shutil.copy(place / "other" / "model.safetensors", model)
-    assert outdated(str(tmp_path / "run"), settings) == [str(model)]
+    assert find_changes(str(tmp_path / "run"), settings) == [str(model)]
 
 
 def test_a_query_with_a_non_finite_vector_is_reported(index, monkeypatch, place, capfd):

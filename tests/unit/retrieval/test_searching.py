@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from drtk.data.ids import document_of, source_of
+from drtk.data.ids import document_id, document_id_of
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.building import index_class, open_embeddings
 from drtk.indexing.config import IndexSettings, SearchSettings
@@ -36,15 +36,15 @@ def opened(*folders, **settings):
 
 
 def test_the_source_of_a_chunk_is_what_stands_before_the_last_number_sign():
-    assert [source_of(id) for id in ("d#1", "a#b#10", "d", "#3")] == ["d", "a#b", "d", "#3"]
-    assert document_of(Passage("x7", "", metadata={"source_id": "book"})) == "book"
-    assert document_of(Passage("d#7", "", metadata={"year": 3})) == "d"
+    assert [document_id(id) for id in ("d#1", "a#b#10", "d", "#3")] == ["d", "a#b", "d", "#3"]
+    assert document_id_of(Passage("x7", "", metadata={"source_id": "book"})) == "book"
+    assert document_id_of(Passage("d#7", "", metadata={"year": 3})) == "d"
 
 
 def test_a_document_scores_as_its_best_passage(tmp_path):
     # Document a: passages of 3 and 9; b: 5; c: 5. So a 9, then c before b, for the id is larger.
     folder = dense(tmp_path / "i", [[3.0], [9.0], [5.0], [5.0]], ["a#0", "a#1", "b#0", "c#0"])
-    found = search(opened(folder), ["q"], np.float32([[1]]), Wanted(10, source_of))
+    found = search(opened(folder), ["q"], np.float32([[1]]), Wanted(10, document_id))
     assert found == [[("a", 9.0), ("c", 5.0), ("b", 5.0)]]
 
 
@@ -52,7 +52,7 @@ def test_a_search_goes_deeper_until_it_has_enough_documents(tmp_path):
     # The best 30 passages are all of document a; the next are b's and c's.
     ids = [f"a#{n}" for n in range(30)] + ["b#0", "c#0"]
     folder = dense(tmp_path / "i", [[100.0 - n] for n in range(30)] + [[2.0], [1.0]], ids)
-    found = search(opened(folder), ["q"], np.float32([[1]]), Wanted(2, source_of))
+    found = search(opened(folder), ["q"], np.float32([[1]]), Wanted(2, document_id))
     assert found == [[("a", 100.0), ("b", 2.0)]]
 
 
@@ -61,7 +61,7 @@ def test_documents_tied_at_the_cut_are_ordered_by_descending_id(tmp_path):
     ids = ["a#9", "b#8", "c#7", "d#6"]
     folder = dense(tmp_path / "i", np.ones((4, 1)), ids)
     backwards = {"a#9": "z1", "b#8": "z2", "c#7": "z3", "d#6": "a"}.__getitem__
-    assert search(opened(folder), ["q"], np.float32([[1]]), Wanted(2, source_of)) == [[("d", 1.0), ("c", 1.0)]]
+    assert search(opened(folder), ["q"], np.float32([[1]]), Wanted(2, document_id)) == [[("d", 1.0), ("c", 1.0)]]
     assert search(opened(folder), ["q"], np.float32([[1]]), Wanted(2, backwards)) == [[("z3", 1.0), ("z2", 1.0)]]
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from drtk.errors import DrtkError
 from drtk.runtime import atomic, filter_job, streams
-from drtk.runtime.atomic import interrupts_held
+from drtk.runtime.atomic import hold_interrupts
 from drtk.runtime.filter_job import Done, FilterJob
 from drtk.runtime.streams import Output
 
@@ -180,7 +180,7 @@ def test_an_interrupt_waits_for_the_end_of_the_block_and_is_told_there() -> None
     done = []
 
     def act() -> None:
-        with interrupts_held():
+        with hold_interrupts():
             signal.raise_signal(signal.SIGINT)
             done.append("all of it")
 

@@ -16,14 +16,14 @@ from drtk.runtime.inputs import Intake
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import (
     check_folder,
-    completed,
+    complete_manifest,
+    find_inputs,
     folder_entry,
-    inputs_named,
     is_done,
+    is_unchanged,
     manifest_path,
     new_manifest,
     read_manifest,
-    unchanged,
     write_manifest,
 )
 from drtk.runtime.streams import digest_file
@@ -39,7 +39,7 @@ def made(tmp_path: Path, *, settings: dict[str, Any] = SETTINGS, program: str = 
     intake = Intake()
     list(intake.lines(str(source)))
     manifest = new_manifest("corpus", settings, program=program)
-    manifest = completed(manifest, inputs=intake.inputs, counts={"in": 1}, seconds=0.5) | {"bytes": 4}
+    manifest = complete_manifest(manifest, inputs=intake.inputs, counts={"in": 1}, seconds=0.5) | {"bytes": 4}
     write_json(manifest_path(output), manifest)
     return source, output
 
@@ -113,21 +113,21 @@ def test_a_folder_is_unchanged_while_its_files_have_the_same_content(tmp_path: P
     if has_manifest:
         (folder / "meta.json").write_bytes(b"{}")
     entry = folder_entry(folder)
-    assert unchanged(entry)
+    assert is_unchanged(entry)
     os.utime(folder / WEIGHTS, ns=(1, 1))  # copied, perhaps: another time, the same bytes
-    assert unchanged(entry)
+    assert is_unchanged(entry)
     (folder / WEIGHTS).write_bytes(b"5678")  # replaced by hand, meta.json as it was
-    assert not unchanged(entry)
+    assert not is_unchanged(entry)
     assert folder_entry(folder)["digest"] != entry["digest"]
     (folder / WEIGHTS).write_bytes(b"1234")
-    assert unchanged(entry)
+    assert is_unchanged(entry)
     (folder / "added_tokens.json").write_bytes(b"")
-    assert not unchanged(entry)
+    assert not is_unchanged(entry)
     (folder / "added_tokens.json").unlink()
     (folder / ".hidden").write_bytes(b"")
-    assert unchanged(entry)
+    assert is_unchanged(entry)
     (folder / WEIGHTS).unlink()
-    assert not unchanged(entry)
+    assert not is_unchanged(entry)
 
 
 def test_recorded_digests_are_used_until_a_file_is_touched(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_files_that_do_not_belong_to_a_model_do_not_count(tmp_path: Path, has_re
     ):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(b"other")
-    assert unchanged(entry)
+    assert is_unchanged(entry)
     assert folder_entry(folder) == entry
 
 
@@ -180,7 +180,7 @@ def test_weights_and_tokenizer_files_of_a_model_count(tmp_path: Path, name: str)
     entry = folder_entry(folder)
     (folder / name).write_bytes(b"2")
     os.utime(folder / name, ns=(1, 1))
-    assert not unchanged(entry)
+    assert not is_unchanged(entry)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_inputs_named_by_settings_are_the_paths_that_exist(tmp_path: Path) -> No
         "depth": 3,
         "tag": "",
     }
-    found = inputs_named(settings)
+    found = find_inputs(settings)
     assert [entry["path"] for entry in found] == [str(tmp_path / "file"), str(tmp_path / "folder")]
     assert found[0]["bytes"] == 4
 

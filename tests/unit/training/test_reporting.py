@@ -14,7 +14,7 @@ from transformers.integrations import integration_utils
 import drtk.training.arguments as reporting
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MissingDependency, UsageError
-from drtk.runtime.progress import significant
+from drtk.runtime.progress import round_significant
 from tests.pretraining import World
 
 
@@ -82,9 +82,8 @@ def test_tensorboard_is_told_what_the_log_holds_measurements_too(world: World, t
         "decoder",
         "held_out_decoder",
         "gain_decoder",
-        "waiting",
     }
-    rounded = {(name, step, significant(value)) for name, step, value in told if name != "epoch"}
+    rounded = {(name, step, round_significant(value)) for name, step, value in told if name != "epoch"}
     assert rounded == in_the_log(tmp_path / "m")
 
 

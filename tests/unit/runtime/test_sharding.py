@@ -9,27 +9,27 @@ import pytest
 
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.sharding import of_part, parse_part, spread
+from drtk.runtime.sharding import parse_part, sample_evenly, select_part
 
 
 def test_a_part_takes_every_so_manieth_window() -> None:
     # windows of 3 of 0 … 10: 0-2 3-5 6-8 9-10; of two parts the first has the first and the third
-    assert list(of_part(range(11), (1, 2), window=3)) == [0, 1, 2, 6, 7, 8]
-    assert list(of_part(range(11), (2, 2), window=3)) == [3, 4, 5, 9, 10]
-    assert list(of_part(range(11), (1, 1), window=3)) == list(range(11))
-    assert list(of_part(range(3), (2, 2), window=3)) == []
+    assert list(select_part(range(11), (1, 2), window=3)) == [0, 1, 2, 6, 7, 8]
+    assert list(select_part(range(11), (2, 2), window=3)) == [3, 4, 5, 9, 10]
+    assert list(select_part(range(11), (1, 1), window=3)) == list(range(11))
+    assert list(select_part(range(3), (2, 2), window=3)) == []
 
 
 def test_so_many_of_all_are_spread_evenly() -> None:
     # 4 of 10: those at which 4(n + 1)/10 passes a whole number: 1.2, 2.0, 3.2, 4.0 at 2, 4, 7, 9
-    assert list(spread(range(10), 4, of=10)) == [2, 4, 7, 9]
-    assert list(spread(range(10), 10, of=10)) == list(spread(range(10), 99, of=10)) == list(range(10))
+    assert list(sample_evenly(range(10), 4, of=10)) == [2, 4, 7, 9]
+    assert list(sample_evenly(range(10), 10, of=10)) == list(sample_evenly(range(10), 99, of=10)) == list(range(10))
     for number in range(1, 31):
-        found = list(spread(range(30), number, of=30))
+        found = list(sample_evenly(range(30), number, of=30))
         gaps = {after - before for before, after in pairwise(found)}
         assert len(found) == number
         assert gaps <= {30 // number, 30 // number + 1}
-    assert list(spread([], 3, of=0)) == []
+    assert list(sample_evenly([], 3, of=0)) == []
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "x", "1", "1/", "-1/2", "1/0", "1/2/3"])

@@ -12,7 +12,7 @@ import zstandard
 
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.runtime.inputs import Intake
-from drtk.runtime.manifest import inputs_named, unchanged
+from drtk.runtime.manifest import find_inputs, is_unchanged
 from drtk.runtime.streams import digest_file
 from tests.running import piped
 
@@ -63,8 +63,8 @@ def test_a_pipe_is_noted_as_stdin_is_and_cannot_be_two_inputs() -> None:
         assert [line for _, line in intake.lines(pipe)] == [b"one", b"two"]
         digest = hashlib.blake2b(b"one\ntwo\n", digest_size=16).hexdigest()
         assert intake.inputs == [{"path": pipe, "bytes": 8, "digest": digest}]
-        assert not unchanged(intake.inputs[0])
-        assert inputs_named({"with": [pipe]}) == []
+        assert not is_unchanged(intake.inputs[0])
+        assert find_inputs({"with": [pipe]}) == []
         with pytest.raises(UsageError, match=f"{pipe} can be read only once"):
             next(intake.lines(pipe))
 

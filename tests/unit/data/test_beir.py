@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from drtk.data.beir import judgements_path, needed_part, part_of, split_to_choose_by
+from drtk.data.beir import choose_dev_split, find_file, find_qrels, require_file
 from drtk.errors import DrtkError
 from tests.unit.evaluation.test_probes import collection, write
 
@@ -19,37 +19,37 @@ def pack(path: Path) -> None:
 
 def test_a_compressed_file_is_the_files_name(tmp_path: Path) -> None:
     folder = collection(tmp_path / "c")
-    assert part_of(folder, "corpus.jsonl") == folder / "corpus.jsonl"
+    assert find_file(folder, "corpus.jsonl") == folder / "corpus.jsonl"
     pack(folder / "corpus.jsonl")
-    assert part_of(folder, "corpus.jsonl") == folder / "corpus.jsonl.gz"
-    assert part_of(folder, "passages.jsonl") is None
+    assert find_file(folder, "corpus.jsonl") == folder / "corpus.jsonl.gz"
+    assert find_file(folder, "passages.jsonl") is None
     with pytest.raises(DrtkError, match=r"c: has no passages\.jsonl$"):
-        needed_part(folder, "passages.jsonl")
+        require_file(folder, "passages.jsonl")
 
 
 def test_the_only_split_is_taken_and_this_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = collection(tmp_path / "c")
     pack(folder / "qrels" / "dev.tsv")
     caplog.set_level("INFO", logger="drtk")
-    assert judgements_path(folder, "test") == folder / "qrels" / "dev.tsv.gz"
+    assert find_qrels(folder, "test") == folder / "qrels" / "dev.tsv.gz"
     assert caplog.messages == [f"{folder}: has no split 'test'; taking its only one, 'dev'"]
     write(folder / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\n")
     with pytest.raises(DrtkError, match=r"test\.tsv: No such file; --split chooses from dev, train$"):
-        judgements_path(folder, "test")
+        find_qrels(folder, "test")
 
 
 def test_what_chooses_is_dev_or_else_train_and_never_test(tmp_path: Path) -> None:
     folder = collection(tmp_path / "c")
     for split in ("train", "test"):
         write(folder / "qrels" / f"{split}.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\n")
-    assert split_to_choose_by(folder) == "dev"
+    assert choose_dev_split(folder) == "dev"
     (folder / "qrels" / "dev.tsv").unlink()
-    assert split_to_choose_by(folder) == "train"
+    assert choose_dev_split(folder) == "train"
     (folder / "qrels" / "train.tsv").unlink()
     with pytest.raises(DrtkError) as caught:
-        split_to_choose_by(folder)
+        choose_dev_split(folder)
     assert str(caught.value) == (
         f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to choose an encoder by, only test"
     )
     with pytest.raises(DrtkError, match=r"no qrels/dev\.tsv or qrels/train\.tsv to choose an encoder by$"):
-        split_to_choose_by(tmp_path)
+        choose_dev_split(tmp_path)

@@ -1,0 +1,235 @@
+"""Print a comparison as text, Markdown, LaTeX, CSV, JSON lines or an HTML page."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from math import isinf
+
+import numpy as np
+import orjson
+from markupsafe import Markup
+
+from drtk.evaluation.compare import ChangedQuery, Comparison, RankedPassage, SystemAverage
+from drtk.evaluation.significance import ZERO
+from drtk.runtime import pages
+from drtk.runtime.progress import printable
+from drtk.runtime.tables import Cell, Row, escape_markdown, format_table, markdown_code
+
+WIDTH = 100
+_TEXT_COLUMNS = ("comparison", "system", "against")
+_MOVED_MOST = "Queries that moved most"
+
+
+def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -> Iterator[str]:
+    """Yield lines without line ends, in the format of the settings."""
+    format, digits = comparison.settings.format, comparison.settings.digits
+    if format == "html":
+        parts = _page_parts(comparison, changed, digits)
+        yield from pages.page(comparison.settings.title, parts, subtitle=_scope(comparison))
+    elif format == "jsonl":
+        yield from _json_lines(comparison, changed)
+    elif format == "csv":
+        yield from format_table(*_full_table(comparison), "csv")
+    elif format == "latex":
+        yield from (f"% {line}" for line in _notes(comparison))
+        for table in (_average_table(comparison), _contrast_table(comparison)):
+            yield ""
+            yield from format_table(*table, "latex", digits=digits)
+    else:
+        yield from map(printable, _text_lines(comparison, changed, markdown=format == "markdown"))
+
+
+def format_p(p: float) -> str:
+    """Return a p value with two or three significant digits."""
+    if p < 0.0001:
+        return "<.0001"
+    return f"{p:.4f}" if p < 0.1 else f"{p:.3f}"
+
+
+def _scope(comparison: Comparison) -> str:
+    count = len(comparison.queries)
+    return f"{len(comparison.systems)} systems, {'1 query' if count == 1 else f'{count:,} queries'}."
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    """Return what marks and columns mean."""
+    settings = comparison.settings
+    family = len(comparison.pairs)
+    corrected = (
+        f"Holm's correction over the {family} comparisons of a measure" if family > 1 else "one comparison a measure"
+    )
+    if settings.correction == "none":
+        corrected = "not corrected"
+    effect = "d: the same in standard deviations of the differences (Cohen's d for pairs)"
+    notes = [
+        f"† differs significantly: both tests have a p below {settings.alpha:g} ({corrected}).",
+        f"difference: mean over queries, with its {settings.confidence:.0%} interval; {effect}.",
+        f"p(t): paired two-sided t-test; p(rand): two-sided randomisation test, {settings.permutations:,} sign assignments.",
+    ]
+    if any(len(system.runs) > 1 for system in comparison.systems.values()):
+        notes.append(
+            "± is the standard deviation over the runs of a system; tests are of its values averaged over them."
+        )
+    if len(comparison.queries) == 1:
+        notes.append("One query tells nothing about others: no test can be made.")
+    return notes
+
+
+def _average_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
+    """Return a row per system: the mean of each measure, the best marked, a dagger if it differs from the baseline."""
+    settings = comparison.settings
+    marked = {
+        (c.system, c.measure) for c in comparison.contrasts if not settings.all_pairs and comparison.is_significant(c)
+    }
+    averages = comparison.averages()
+    best = [max(average.mean for average in column) for column in zip(*averages, strict=True)]
+
+    def cell(average: SystemAverage, highest: float) -> Cell:
+        spread = "" if average.sd is None else f" ± {average.sd:.{settings.digits}f} ({average.runs})"
+        mark = "†" if (average.system, average.measure) in marked else ""
+        return Cell(average.mean, average.mean == highest, spread + mark)
+
+    rows = [[Cell(row[0].system), *(cell(*pair) for pair in zip(row, best, strict=True))] for row in averages]
+    return ["system", *(measure.name for measure in comparison.measures)], rows
+
+
+def _full_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
+    """Return a row per contrast with all its numbers."""
+    corrected = comparison.settings.correction != "none" and len(comparison.pairs) > 1
+    tests = ["p(t)", "corrected", "p(rand)", "corrected"] if corrected else ["p(t)", "p(rand)"]
+    header = ["measure", "system", "against", "difference", "low", "high", "d", "t", *tests, "better", "equal", "worse"]
+    rows: list[Row] = []
+    for c in comparison.contrasts:
+        p = [c.t_p, c.t_p_corrected, c.randomisation_p, c.randomisation_p_corrected][:: 1 if corrected else 2]
+        named = [c.measure, c.system, c.baseline, c.difference, *(c.interval or (None, None)), c.effect, c.t]
+        rows.append([Cell(value) for value in [*named, *p, c.better, c.equal, c.worse]])
+    return header, rows
+
+
+def _contrast_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
+    """Return a row per contrast for reading: signed differences, the interval in one column, short p values."""
+    digits = comparison.settings.digits
+    several = len(comparison.pairs) > 1
+    corrected = comparison.settings.correction != "none" and several
+    header = ["measure", *(["comparison"] if several else []), "difference", "interval", "d", "t", "p(t)", "p(rand)"]
+    rows: list[Row] = []
+    for c in comparison.contrasts:
+        interval = "-" if c.interval is None else " … ".join(f"{end:+z.{digits}f}" for end in c.interval)
+        p = (c.t_p_corrected, c.randomisation_p_corrected) if corrected else (c.t_p, c.randomisation_p)
+        t = "-" if c.t is None else ("∞" if c.t > 0 else "-∞") if isinf(c.t) else f"{c.t:z.2f}"
+        effect = "-" if c.effect is None else f"{c.effect:+z.2f}"
+        names = [c.measure, *([f"{c.system} - {c.baseline}"] if several else [])]
+        difference = Cell(f"{c.difference:+z.{digits}f}", note="†" if comparison.is_significant(c) else "")
+        texts = [interval, effect, t, *map(format_p, p)]
+        rows.append([*map(Cell, names), difference, *map(Cell, texts), Cell(c.better), Cell(c.equal), Cell(c.worse)])
+    return [*header, "better", "equal", "worse"], rows
+
+
+def _text_lines(comparison: Comparison, changed: Sequence[ChangedQuery], *, markdown: bool) -> Iterator[str]:
+    format, digits = "markdown" if markdown else "table", comparison.settings.digits
+    pair = "" if len(comparison.pairs) > 1 else " minus ".join(reversed(comparison.pairs[0]))
+    yield f"# {escape_markdown(comparison.settings.title)}" if markdown else comparison.settings.title
+    yield from [""] * markdown
+    yield _scope(comparison)
+    yield ""
+    yield from format_table(*_average_table(comparison), format, digits=digits)
+    yield ""
+    yield from [f"## {escape_markdown(pair) or 'Differences'}", ""] if markdown else [f"{pair}:"] if pair else []
+    yield from format_table(*_contrast_table(comparison), format, digits=digits)
+    yield ""
+    for note in _notes(comparison):
+        yield from [note, ""] if markdown else textwrap.wrap(note, WIDTH, subsequent_indent="  ")
+    last = None
+    for query in changed:
+        if last != (query.baseline, query.system):
+            last = query.baseline, query.system
+            title = f"{_MOVED_MOST}, {query.system} against {query.baseline}"
+            yield from [f"## {escape_markdown(title)}", ""] if markdown else ["", f"{title}:"]
+        yield from [] if markdown else [""]
+        yield from _query_in_markdown(query, digits) if markdown else _query_in_text(query, digits)
+
+
+def _headline(query: ChangedQuery, digits: int) -> str:
+    before, after = f"{query.before:.{digits}f} ({query.baseline})", f"{query.after:.{digits}f} ({query.system})"
+    return f"{query.measure} {before} → {after}, {query.after - query.before:+z.{digits}f}"
+
+
+def _passages(query: ChangedQuery) -> Iterator[tuple[str, RankedPassage]]:
+    """Yield relevant passages whose rank differs, then irrelevant first ones, each with what it is."""
+    for passage in query.relevant:
+        before, after = (
+            "not retrieved" if rank is None else f"rank {rank}" for rank in (passage.before, passage.after)
+        )
+        yield f"relevant, {before} → {after}", passage
+    first, second = query.firsts
+    in_both = first is not None and first == second
+    names = ["both"] if in_both else [query.baseline, query.system]
+    for name, top in zip(names, query.firsts, strict=False):
+        if top is not None:
+            yield f"first in {name}, {'not judged' if top.grade is None else f'grade {top.grade}'}", top
+
+
+def _query_in_text(query: ChangedQuery, digits: int) -> Iterator[str]:
+    title = f"{query.query_id}  {' '.join(query.text.split())}".rstrip()
+    yield from textwrap.wrap(title, WIDTH, subsequent_indent="  ")
+    yield f"  {_headline(query, digits)}"
+    for what, passage in _passages(query):
+        name = passage.id if not passage.title else f"{passage.id}  {' '.join(passage.title.split())}"
+        yield "  " + textwrap.shorten(f"- {what}: {name}", WIDTH - 2, placeholder=" …")
+        if passage.snippet:
+            indent = " " * 4
+            yield from textwrap.wrap(
+                passage.snippet, WIDTH, initial_indent=indent, subsequent_indent=indent, max_lines=2, placeholder=" …"
+            )
+
+
+def _query_in_markdown(query: ChangedQuery, digits: int) -> Iterator[str]:
+    name = escape_markdown(query.text or query.query_id)
+    yield f"**{name}** ({markdown_code(query.query_id)}): {escape_markdown(_headline(query, digits))}"
+    yield ""
+    for what, passage in _passages(query):
+        title, snippet = escape_markdown(passage.title or passage.id), escape_markdown(passage.snippet)
+        yield f"- {escape_markdown(what)}: **{title}** ({markdown_code(passage.id)}) {snippet}".rstrip()
+    yield ""
+
+
+def _page_parts(comparison: Comparison, changed: Sequence[ChangedQuery], digits: int) -> Iterator[Markup]:
+    yield pages.table(*_average_table(comparison), digits=digits, left=_TEXT_COLUMNS)
+    yield pages.heading("Differences")
+    if len(comparison.pairs) == 1:
+        yield pages.paragraph(" minus ".join(reversed(comparison.pairs[0])))
+    yield pages.table(*_contrast_table(comparison), digits=digits, left=_TEXT_COLUMNS)
+    yield from (pages.paragraph(note, kind="dim") for note in _notes(comparison))
+    measure = comparison.measures[0].name
+    for baseline, system in comparison.pairs:
+        yield pages.heading(f"{system} minus {baseline}, query by query")
+        differences = np.sort(comparison.differences(baseline, system, measure))[::-1].tolist()
+        yield pages.difference_bars(differences, name=measure, unit="query", digits=digits, zero=ZERO)
+        queries = [query for query in changed if (query.baseline, query.system) == (baseline, system)]
+        if queries:
+            yield pages.heading(_MOVED_MOST)
+        yield from (_query_in_page(query, digits) for query in queries)
+    yield pages.heading("All figures")
+    yield pages.table(*_full_table(comparison), digits=digits, left=_TEXT_COLUMNS, small=True)
+
+
+def _query_in_page(query: ChangedQuery, digits: int) -> Markup:
+    kind = "gain" if query.after > query.before else "loss"
+    summary = Markup('{} <code>{}</code><br><span class="{}">{}</span>').format(
+        query.text or query.query_id, query.query_id, kind, _headline(query, digits)
+    )
+    items = [pages.passage_item(what, each.id, each.title, each.snippet) for what, each in _passages(query)]
+    return pages.details(summary, items)
+
+
+def _json_lines(comparison: Comparison, changed: Sequence[ChangedQuery]) -> Iterator[str]:
+    settings = comparison.settings
+    rows: list[dict[str, object]] = [
+        {"kind": "comparison", "queries": len(comparison.queries), "settings": asdict(settings)}
+    ]
+    rows += [{"kind": "system"} | asdict(average) for row in comparison.averages() for average in row]
+    rows += [{"kind": "contrast"} | contrast.to_json(settings.alpha) for contrast in comparison.contrasts]
+    rows += [{"kind": "move"} | asdict(query) for query in changed]
+    yield from (orjson.dumps(row).decode() for row in rows)

@@ -1,0 +1,292 @@
+"""drtk eval: tables, warnings about queries and ids that do not match, and files that are rejected."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.evaluation import judged_runs
+from tests.running import command, write
+
+RUN = """\
+q1 Q0 d3 1 3 a
+q1 Q0 d1 2 2 a
+q1 Q0 d7 3 1 a
+q2 Q0 d9 1 3 a
+q2 Q0 d8 2 2 a
+q2 Q0 d2 3 1 a
+q3 Q0 d4 1 3 a
+q3 Q0 d5 2 2 a
+q3 Q0 d6 3 1 a
+"""
+QRELS = "query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td7\t1\nq2\td2\t1\nq3\td0\t1\nq4\td1\t1\n"
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write(tmp_path / "a.run", RUN)
+    write(tmp_path / "b.run", RUN.replace("d3", "d1 ").replace("q1 Q0 d1 2", "q1 Q0 d3 2"))
+    write(tmp_path / "test.tsv", QRELS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_known_answer_comes_out_of_the_command(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # RR@10 (1/2 + 1/3)/4, R@3 .5, R@2 .125, hit@2 .25: q4 is not in the run and counts
+    arguments = ["a.run", "--qrels", "test.tsv", "--measures", "RR@10 R@3 R@2 Hit@2"]
+    assert command(capfd, "eval", "-q", *arguments, "--digits", "6").splitlines() == [
+        "run     RR@10       R@3       R@2     Hit@2",
+        "a    0.208333  0.500000  0.125000  0.250000",
+    ]
+    assert command(capfd, "eval", "-q", *arguments, "--retrieved-only").split()[-4] == "0.2778"
+
+
+def test_other_formats_hold_the_same_values(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def lines(format: str) -> list[str]:
+        arguments = ["a.run", "b.run", "--qrels", "test.tsv", "--measures", "RR@10 P_5", "--format", format]
+        return command(capfd, "eval", "-q", *arguments).splitlines()
+
+    assert lines("markdown") == [
+        "| run | RR@10 | P_5 |",
+        "| :--- | ---: | ---: |",
+        "| a | 0.2083 | **0.1500** |",
+        "| b | **0.3333** | **0.1500** |",
+    ]
+    assert lines("latex")[2:6] == [
+        "run & RR@10 & P\\_5 \\\\",
+        "\\hline",
+        "a & 0.2083 & \\textbf{0.1500} \\\\",
+        "b & \\textbf{0.3333} & \\textbf{0.1500} \\\\",
+    ]
+    rows = list(csv.DictReader(io.StringIO("\n".join(lines("csv")))))
+    assert [float(row["RR@10"]) for row in rows] == pytest.approx([(1 / 2 + 1 / 3) / 4, (1 + 1 / 3) / 4], abs=1e-15)
+    objects = [json.loads(line) for line in lines("jsonl")]
+    assert objects[0] == {
+        "run": "a",
+        "queries": 4,
+        "RR@10": pytest.approx((1 / 2 + 1 / 3) / 4),
+        "P_5": pytest.approx(0.15),
+    }
+
+
+def test_per_query_values_are_followed_by_their_mean(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    printed = command(capfd, "eval", "-q", "a.run", "--qrels", "test.tsv", "--measures", "RR@10", "--per-query")
+    assert [line.split() for line in printed.splitlines()] == [
+        ["run", "query", "RR@10"],
+        ["a", "q1", "0.5000"],
+        ["a", "q2", "0.3333"],
+        ["a", "q3", "0.0000"],
+        ["a", "q4", "0.0000"],
+        ["a", "all", "0.2083"],
+    ]
+
+
+def test_many_measures_stand_below_each_other(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    printed = command(capfd, "eval", "-q", "a.run", "b.run", "--qrels", "test.tsv", "--measures", "official")
+    lines = printed.splitlines()
+    assert lines[0].split() == ["measure", "a", "b"]
+    assert [line.split() for line in lines if line.startswith(("num_q", "recip_rank"))] == [
+        ["num_q", "4", "4"],
+        ["recip_rank", "0.2083", "0.3333*"],
+    ]
+
+
+def test_a_named_output_has_a_manifest_that_lists_its_inputs(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["eval", "a.run", "--qrels", "test.tsv", "-o", "table.txt", "--measures", "RR@10"]
+    command(capfd, *arguments)
+    assert (world / "table.txt").read_text() == "run   RR@10\na    0.2083\n"
+    manifest = json.loads((world / "table.txt.meta.json").read_text())
+    assert {entry["path"] for entry in manifest["inputs"]} == {"a.run", "test.tsv"}
+    with pytest.raises(DrtkError, match="exists already"):
+        command(capfd, *arguments)
+
+
+def test_judged_ids_the_corpus_lacks_are_counted(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(world / "corpus.jsonl", "".join(json.dumps({"_id": f"d{n}", "text": "t"}) + "\n" for n in (1, 2, 7)))
+    app(["eval", "-q", "a.run", "--qrels", "test.tsv", "--corpus", "corpus.jsonl"], standalone_mode=False)
+    assert "test.tsv: 1 of 4 judged passages are not in the corpus, for example 'd0'" in capfd.readouterr().err
+
+
+def test_documents_are_scored_by_their_best_passage(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # passages x#0, d#1, x#1, d#0: documents x, d; the judged d is second
+    write(world / "chunks.run", "q Q0 x#0 1 4 a\nq Q0 d#1 2 3 a\nq Q0 x#1 3 2 a\nq Q0 d#0 4 1 a\n")
+    write(world / "docs.tsv", "q\td\t1\n")
+    arguments = ["eval", "-q", "chunks.run", "--qrels", "docs.tsv", "--measures", "RR num_ret"]
+    assert command(capfd, *arguments, "--by", "source").split()[-2:] == ["0.5000", "2"]
+    app(arguments, standalone_mode=False)
+    assert "--by source scores documents" in capfd.readouterr().err
+
+
+def test_the_corpus_says_which_document_a_passage_is_of(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(world / "own.run", "q Q0 p1 1 4 a\nq Q0 p2 2 3 a\nq Q0 p3 3 2 a\n")
+    write(world / "docs.tsv", "q\td\t1\n")
+    rows = [
+        {"_id": id, "text": "t", "metadata": {"source_id": of}} for id, of in (("p1", "x"), ("p2", "x"), ("p3", "d"))
+    ]
+    write(world / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["eval", "-q", "own.run", "--qrels", "docs.tsv", "--measures", "RR", "--by", "source"]
+    assert command(capfd, *arguments, "--corpus", "corpus.jsonl").split()[-1] == "0.5000"
+
+
+def test_runs_need_names_of_their_own(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="two runs are called 'x'"):
+        command(capfd, "eval", "x=a.run", "x=b.run", "--qrels", "test.tsv")
+    (world / "sub").mkdir()
+    write(world / "sub" / "a.run", RUN)
+    printed = command(capfd, "eval", "-q", "a.run", "sub/a.run", "--qrels", "test.tsv", "--measures", "RR")
+    assert [line.split()[0] for line in printed.splitlines()] == ["run", "a", "sub/a"]
+
+
+def test_a_run_on_stdin_needs_neither_name_nor_heavy_libraries(world: Path) -> None:
+    script = (
+        "import sys; sys.argv = ['drtk', 'eval', '-q', '--qrels', 'test.tsv', '--measures', 'RR@10']\n"
+        "from drtk.cli.main import app\n"
+        "app(standalone_mode=False)\n"
+        "assert not {'torch', 'transformers', 'pandas', 'nltk', 'matplotlib'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], input=RUN, capture_output=True, text=True, check=True)
+    assert done.stdout == "run     RR@10\nstdin  0.2083\n"
+
+
+def rr(capfd: pytest.CaptureFixture[str], *options: str, run: str, qrels: str) -> tuple[float, str]:
+    """Return RR and stderr."""
+    write(Path("x.run"), run)
+    write(Path("x.qrels"), qrels)
+    capfd.readouterr()
+    app(
+        ["eval", "x.run", "--qrels", "x.qrels", "--measures", "RR", "--format", "jsonl", *options],
+        standalone_mode=False,
+    )
+    printed = capfd.readouterr()
+    return float(json.loads(printed.out)["RR"]), printed.err
+
+
+def test_which_queries_and_documents_count(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run, qrels = "q1 Q0 a 1 3 t\nq1 Q0 b 2 2 t\nq2 Q0 a 1 3 t\n", "q1 0 b 1\nq2 0 a 1\n"
+    more = qrels + "q3 0 a 1\n"  # judged, not in the run: (1/2 + 1 + 0)/3
+    value, said = rr(capfd, run=run, qrels=more)
+    assert value == 0.5
+    assert "x: 1 query of 3 with judgements not in the run, counted as 0" in said
+    assert rr(capfd, "--retrieved-only", run=run, qrels=more)[0] == 0.75
+    value, said = rr(capfd, "-v", run=run + "q9 Q0 a 1 1 t\n", qrels=qrels)
+    assert value == 0.75
+    assert "x: 1 query of the run without judgements left out" in said
+    value, said = rr(capfd, run="", qrels=qrels)
+    assert (value, "x: the run is empty" in said) == (0.0, True)
+    # all grades 0, negative, or of other documents: nothing can be found
+    for judged in ("q1 0 b 0\nq2 0 a 0\n", "q1 0 b -1\nq2 0 a -1\n", "q1 0 z 1\nq2 0 z 1\n"):
+        assert rr(capfd, run=run, qrels=judged)[0] == 0.0
+
+
+def test_ties_ranks_and_own_documents(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # q1: a and b with 2 both, b first; trusting ranks, a is first
+    tie = "q1 Q0 a 1 2 t\nq1 Q0 b 2 2 t\n"
+    assert rr(capfd, run=tie, qrels="q1 0 b 1\n")[0] == 1.0
+    assert rr(capfd, "--order", "rank", run=tie, qrels="q1 0 b 1\n")[0] == 0.5
+    own = {"run": "q Q0 q 1 4 a\nq Q0 d 2 3 a\n", "qrels": "q\td\t1\n"}
+    assert rr(capfd, "--depth", "1", **own)[0] == 0.0
+    assert rr(capfd, "--depth", "1", "--drop-same-id", **own)[0] == 1.0
+
+
+def test_files_that_cannot_be_read_are_named(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    faults: list[tuple[str, str, type[DrtkError], str]] = [
+        (
+            "x Q0 d1 1 1 a\n",
+            QRELS,
+            MismatchError,
+            r"^x\.run: no query has judgements; it has 'x', the judgements have 'q1'$",
+        ),
+        (RUN, "", DrtkError, r"^x\.qrels: holds no judgements$"),
+        (RUN, "query-id\tcorpus-id\tscore\nq1\td1\n", RecordError, r"^x\.qrels:2: expected 3 columns"),
+        (RUN, "q1 0 d1 1\nq1 0 b one\n", RecordError, r"^x\.qrels:2: grade 'one' is not a whole number"),
+        (RUN, "q1 0 d1 1\nq1 0 d1 1\n", RecordError, r"^x\.qrels:2: document 'd1' is judged a second time"),
+        (RUN + "q3 Q0 d7 4 nan a\n", QRELS, RecordError, r"^x\.run:10: score 'nan' is not finite"),
+        (
+            RUN + "q3 Q0 d4 4 1 a\n",
+            QRELS,
+            RecordError,
+            r"^x\.run:10: document 'd4' is given to query 'q3' a second time",
+        ),
+    ]
+    for run, qrels, fault, problem in faults:
+        with pytest.raises(fault, match=problem):
+            rr(capfd, run=run, qrels=qrels)
+    assert rr(capfd, "--skip-bad", "1", run=RUN + "q3 Q0 d4 4 1 a\n", qrels=QRELS)[0] == pytest.approx(
+        (1 / 2 + 1 / 3) / 4
+    )
+
+
+def run_of(depth: int, *queries: str) -> str:
+    """A run of `depth` documents for each query: passages d0#0, d0#1, d1#0, …"""
+    return "".join(f"{query} Q0 d{n // 2}#{n % 2} {n + 1} {depth - n} t\n" for query in queries for n in range(depth))
+
+
+@pytest.fixture
+def shallow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "qrels", "q1 0 d1#0 1\nq2 0 d2#0 1\n")
+    write(tmp_path / "documents", "q1 0 d1 1\nq2 0 d2 1\n")
+    write(tmp_path / "short.run", run_of(20, "q1", "q2"))
+    write(tmp_path / "alike.run", run_of(20, "q1") + run_of(7, "q2") + run_of(200, "q3"))  # q3 is not judged
+    write(tmp_path / "shorter.run", run_of(6, "q1", "q2"))
+    write(tmp_path / "deep.run", run_of(100, "q1") + run_of(3, "q2"))
+    rows = [{"_id": f"d{n // 2}#{n % 2}", "title": "", "text": "Paris"} for n in range(21)]
+    write(tmp_path / "c.jsonl", "".join(json.dumps(row) + "\n" for row in rows[:20]))
+    write(tmp_path / "more.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write(tmp_path / "q.jsonl", "".join(f'{{"_id":"q{n}","text":"?","answers":["Paris"]}}\n' for n in (1, 2)))
+    return tmp_path
+
+
+def depth_lines(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    """Return the lines on stderr about how many documents runs hold."""
+    capfd.readouterr()
+    app([*arguments], standalone_mode=False)
+    return [line for line in capfd.readouterr().err.splitlines() if " at most " in line]
+
+
+def test_runs_shallower_than_a_cutoff_are_reported_once_per_depth(
+    shallow: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    alike = "drtk: short, alike: hold at most 20 documents for a query with judgements; R@100 looks at 100"
+    found = depth_lines(capfd, "eval", "short.run", "alike.run", "deep.run", "shorter.run", "--qrels", "qrels")
+    assert found == [
+        alike,
+        "drtk: shorter: holds at most 6 documents for a query with judgements; 5 measures look further, R@100 at 100",
+    ]
+    (line,) = depth_lines(capfd, "eval", "shorter.run", "--qrels", "qrels", "--measures", "nDCG@10 P_20 RR")
+    assert line.endswith("; nDCG@10 looks at 10, P_20 at 20")
+    assert depth_lines(capfd, "compare", "short.run", "alike.run", "deep.run", "--qrels", "qrels") == [alike]
+    assert depth_lines(capfd, "report", "short.run", "alike.run", "--qrels", "qrels", "-o", "out") == [alike]
+    # 20 passages are 10 documents
+    options = ["--qrels", "documents", "--by", "source", "--measures", "R@10 R@11", "--depth", "5"]
+    (line,) = depth_lines(capfd, "eval", "short.run", *options)
+    assert line.endswith("at most 10 documents for a query with judgements; R@11 looks at 11")
+    answers = ["short.run", "--answers", "q.jsonl", "--corpus", "more.jsonl"]
+    (line,) = depth_lines(capfd, "eval", *answers)
+    assert line == "drtk: short: holds at most 20 documents for a query with answers; Answer@100 looks at 100"
+
+
+def test_depth_is_not_reported_if_no_run_could_be_deeper(shallow: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    whole = ["--measures", "nDCG RR AP R@20 nDCG@20 Success@5 rbp num_q num_ret iprec_at_recall_0.50 SetF"]
+    assert depth_lines(capfd, "eval", "short.run", "--qrels", "qrels", *whole) == []
+    assert depth_lines(capfd, "eval", "short.run", "--qrels", "qrels", "-q") == []
+    for call in (["eval", "short.run"], ["compare", "short.run", "alike.run"], ["report", "short.run", "-o", "r"]):
+        assert depth_lines(capfd, *call, "--qrels", "qrels", "--corpus", "c.jsonl") == []  # a collection of 20 passages
+    assert depth_lines(capfd, "eval", "short.run", "--answers", "q.jsonl", "--corpus", "c.jsonl") == []
+
+
+def test_large_runs_are_read_in_blocks(
+    shallow: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judged_runs, "LARGE", 1)
+    monkeypatch.setattr(judged_runs, "evaluate_run", None)  # not read line by line
+    (line,) = depth_lines(capfd, "eval", "alike.run", "deep.run", "--qrels", "qrels")
+    assert line == "drtk: alike: holds at most 20 documents for a query with judgements; R@100 looks at 100"
