@@ -17,6 +17,10 @@ test *args:
 slow *args:
     bin/test -m slow {{args}}
 
+# apply each fault of tests/mutations.toml to a copy of the checkout; the default tests must notice it
+mutants *args:
+    python tests/mutants.py {{args}}
+
 # format, and mend what the linter can
 fmt:
     ruff format .

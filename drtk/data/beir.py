@@ -17,7 +17,7 @@ def find_file(folder: Path, name: str) -> Path | None:
 
 
 def require_file(folder: Path, name: str) -> str:
-    """Return the path of a file, as `part_of` does. Raises DrtkError if there is none."""
+    """Return the path of a file, as `find_file` does. Raises DrtkError if there is none."""
     path = find_file(folder, name)
     if path is None:
         raise DrtkError(f"{folder}: has no {name}")

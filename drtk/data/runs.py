@@ -51,7 +51,7 @@ def parse_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
 def parse_logs(arguments: Sequence[str]) -> list[NamedRun]:
     """Parse training logs, NAME=FILE or FILE; runs/mlm/log.jsonl is named mlm, or runs/mlm if that is ambiguous.
 
-    Raises UsageError as `named_runs` does.
+    Raises UsageError as `parse_runs` does.
     """
     plain = [argument for argument in arguments if not is_named(argument)]
     own = dict(zip(plain, _shortest_unique([_parts_of(argument) for argument in plain]), strict=True))

@@ -109,7 +109,7 @@ def iter_grouped_hits(source: str, *, intake: Intake | None = None) -> Iterator[
 
 
 def run_rankings(source: str, *, intake: Intake | None = None, order: Order = "score") -> Iterator[tuple[str, Ranking]]:
-    """Yield (query id, ranking) in file order. Raises RecordError as `grouped_hits` does."""
+    """Yield (query id, ranking) in file order. Raises RecordError as `iter_grouped_hits` does."""
     for hits in iter_grouped_hits(source, intake=intake):
         yield hits.query_id, hits.ranking(order)
 

@@ -16,7 +16,7 @@ from drtk.data.trec import Judgements, iter_query_hits
 from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError, pip_install
 from drtk.evaluation.config import EvalSettings
 from drtk.evaluation.evaluate import Evaluation, Evaluator, Value, View, warn_shallow
-from drtk.evaluation.judged_runs import log_missing, read_rankings
+from drtk.evaluation.judged_runs import JudgedRankings, log_missing, read_rankings
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.result_table import format_results
 from drtk.records import Prediction
@@ -152,20 +152,15 @@ def evaluate_by_answers(
     results = []
     for run in runs:
         judgements: Judgements = {id: {} for id in answers}
-        rankings = read_rankings(run, judgements, _view(settings), intake, right="answers")
+        rankings = _judge_run(run, judgements, answers, corpus, measures, settings, intake, counts)
         only = settings.retrieved_only
         log_missing(run.name, len(rankings.ids), len(answers), retrieved_only=only, right="answers")
-        _judge_first_right(judgements, run, rankings.ids, answers, corpus, measures, settings, counts)
         result = Evaluator(judgements, measures)(run.name, rankings.ids, retrieved_only=only)
         result.deepest = rankings.deepest
         results.append(result)
     _check_texts(counts, corpus)
     warn_shallow({result.name: result.deepest for result in results}, measures, right="answers", size=size)
     return format_results(results, measures, settings)
-
-
-def _view(settings: EvalSettings) -> View:
-    return View(order=settings.order, drop_same_id=bool(settings.drop_same_id), depth=settings.depth)
 
 
 def parse_answer_measures(text: str) -> list[Measure]:
@@ -220,8 +215,7 @@ def judge_by_answers(
     judgements: Judgements = {id: {} for id in answers}
     counts: Counter[str] = Counter()
     for run in runs:
-        rankings = read_rankings(run, judgements, _view(settings), intake, right="answers")
-        _judge_first_right(judgements, run, rankings.ids, answers, corpus, measures, settings, counts)
+        _judge_run(run, judgements, answers, corpus, measures, settings, intake, counts)
     _check_texts(counts, corpus)
     return judgements
 
@@ -233,20 +227,22 @@ def _check_texts(counts: Counter[str], corpus: str) -> None:
     warn_of_textless(counts, corpus)
 
 
-def _judge_first_right(
-    judgements: Judgements,
+def _judge_run(
     run: NamedRun,
-    rankings: Mapping[str, list[str]],
+    judgements: Judgements,
     answers: Answers,
     corpus: str,
     measures: Sequence[Measure],
     settings: EvalSettings,
+    intake: Intake,
     counts: Counter[str],
-) -> None:
-    """Judge the first right passage of each ranking as relevant, down to the largest cut-off of the measures."""
+) -> JudgedRankings:
+    """Read a run and judge the first right passage of each ranking as relevant, down to the largest cut-off."""
+    view = View(order=settings.order, drop_same_id=bool(settings.drop_same_id), depth=settings.depth)
+    rankings = read_rankings(run, judgements, view, intake, right="answers")
     cutoffs = [measure.cutoff for measure in measures]
     depth = None if None in cutoffs else max(cutoff for cutoff in cutoffs if cutoff is not None)
-    work: list[Question] = [(id, answers[id], ids[:depth]) for id, ids in rankings.items()]
+    work: list[Question] = [(id, answers[id], ids[:depth]) for id, ids in rankings.ids.items()]
     size = sum(len(ids) for _, _, ids in work)
     count = settings.workers or (count_cores() if size >= _MIN_PARALLEL else 1)
     batches = [work[at : at + _BATCH] for at in range(0, len(work), _BATCH)]
@@ -263,6 +259,7 @@ def _judge_first_right(
                     judgements[match.query_id][match.right] = 1
                 counts.update(match.counts)
             progress.add(len(batch))
+    return rankings
 
 
 class AnswerMatch(NamedTuple):

@@ -1,4 +1,4 @@
-"""A figure of an encoder in the midst of training: ranking of a small collection, or correlation with human ratings."""
+"""Evaluate an encoder or reranker during training: ranking of a small collection, or correlation with human ratings."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Encode = Callable[
 
 
 class RankingProbe:
-    """nDCG@10 of the inner products over a collection in BEIR's layout; as large a one as can be encoded now and then.
+    """nDCG@10 by inner products over a collection in BEIR's layout.
 
-    queries, pool: at most so many judged queries, and of the passages all that are relevant to them and others up to so many
-    lot: a number for an id; those with the smallest are taken. Raises MismatchError where no judged query is among the
-    queries, DrtkError for files that are missing.
+    queries: largest number of judged queries. pool: largest number of passages, all relevant ones included.
+    lot: random number of an id; those with the smallest are sampled.
+    Raises MismatchError if no judged query is among the queries, DrtkError for missing files.
     """
 
     name = f"nDCG@{DEPTH}"
@@ -67,15 +67,15 @@ class RankingProbe:
 
     @property
     def queries(self) -> list[Query]:
-        """What is asked."""
+        """The queries that are ranked for."""
         return self._queries
 
     def __call__(self, encode: Encode) -> float:
-        """The mean over the judged queries."""
+        """Return mean nDCG@10."""
         return self._ranked(encode(self._passages, "passage"), encode(self._queries, "query"))
 
     def figures(self, encode: Encode, *, batch: int) -> dict[str, float]:
-        """{"nDCG@10", "accuracy"}: the latter is the share of queries whose positive beats those of `batch` queries together."""
+        """Return nDCG@10 and accuracy: the share of queries whose positive beats those of the other queries of a batch."""
         passages, queries = encode(self._passages, "passage"), encode(self._queries, "query")
         rows = {passage.id: row for row, passage in enumerate(self._passages)}
         asked = [
@@ -88,8 +88,8 @@ class RankingProbe:
             ours, theirs = (np.array(part) for part in zip(*asked[start : start + batch], strict=True))
             scores = queries[ours] @ passages[theirs].T  # (b, b)
             own = scores.diagonal()
-            # A tie is no win, as vectors that are all alike tell nothing apart; but one passage may be the positive of two
-            # queries, and is not its own rival then.
+            # A tie is no win, so that equal vectors have accuracy 0. A passage that is the positive of two queries does not
+            # compete with itself.
             wins = (scores < own[:, None]) | (theirs[:, None] == theirs)
             right += int((wins.all(axis=1) & np.isfinite(own)).sum())
         return {self.name: self._ranked(passages, queries), "accuracy": right / len(asked) if asked else 0.0}
@@ -106,11 +106,11 @@ class RankingProbe:
 
 
 class RerankingProbe:
-    """RR@10 and nDCG@10 of a run whose first documents are put into another order by scores.
+    """RR@10 and nDCG@10 of a run whose first documents are reranked by scores.
 
-    candidates: of each measured query its id and those of its first documents, in the order of the run
-    Measured are `limit` queries, evenly spread over those of the run that have judgements; all where there are no more.
-    Raises MismatchError where there is none.
+    candidates: id of each evaluated query with the ids of its first documents, in the order of the run
+    limit: number of evaluated queries, spread evenly over the judged queries of the run
+    Raises MismatchError if no query is judged.
     """
 
     names = ("RR@10", "nDCG@10")
@@ -125,7 +125,7 @@ class RerankingProbe:
         self._evaluator = Evaluator(kept, parse_measures(" ".join(self.names)))
 
     def __call__(self, scores: np.ndarray) -> dict[str, float]:
-        """The means over the queries; scores: of all candidates, one query after the other, (candidates,)."""
+        """Return the means over queries. scores: of all candidates, query by query, (candidates,)"""
         rankings, at = {}, 0
         for query, ids in self.candidates:
             own = scores[at : at + len(ids)].tolist()
@@ -136,7 +136,7 @@ class RerankingProbe:
 
 
 class RatingProbe:
-    """Spearman's correlation of cosines with the ratings of sentence pairs (STS-B's dev set, say)."""
+    """Spearman's correlation of cosines with the ratings of sentence pairs, such as STS-B's dev set."""
 
     name = "Spearman"
 
@@ -146,7 +146,7 @@ class RatingProbe:
             raise DrtkError(f"{source}: fewer than two rated pairs")
 
     def __call__(self, encode: Encode) -> float:
-        """The correlation."""
+        """Return the correlation."""
         first = encode([pair.first for pair in self._pairs], "passage")
         second = encode([pair.second for pair in self._pairs], "passage")
         try:
@@ -156,9 +156,9 @@ class RatingProbe:
 
 
 def sampled(passages: Iterable[Passage], wanted: set[str], *, count: int, lot: Callable[[str], float]) -> list[Passage]:
-    """All passages that are wanted, and of the others those with the smallest lots, up to `count` of all; in their order.
+    """Return all wanted passages and a sample of the others, `count` in all, in their order.
 
-    Memory is that of the result.
+    Only the result is held in memory.
     """
     kept: list[tuple[int, Passage]] = []
     others: list[tuple[float, str, int, Passage]] = []  # the largest lot first
@@ -177,6 +177,6 @@ def sampled(passages: Iterable[Passage], wanted: set[str], *, count: int, lot: C
 
 
 def _best(judged: dict[str, int]) -> str:
-    """The id with the highest grade, of several the first; "" where none is relevant."""
+    """Return the first id with the highest grade; "" if none is relevant."""
     grade = max(judged.values(), default=0)
     return next((id for id, value in judged.items() if value == grade), "") if grade > 0 else ""

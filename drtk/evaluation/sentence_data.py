@@ -27,7 +27,7 @@ _OTHER_NAMES = {"stsbenchmark": "stsb", "sickrelatedness": "sickr", "sick": "sic
 
 
 class Pair(NamedTuple):
-    """Two sentences and how alike people find them."""
+    """Two sentences and their human rating."""
 
     first: str
     second: str
@@ -36,7 +36,7 @@ class Pair(NamedTuple):
 
 @dataclass
 class Pairs:
-    """The rated pairs of a file, and how many had no rating."""
+    """The rated pairs of a file, and the number of pairs without a rating."""
 
     name: str
     pairs: list[Pair]
@@ -44,21 +44,21 @@ class Pairs:
 
     @property
     def scores(self) -> list[float]:
-        """Ratings, in order."""
+        """The ratings in order."""
         return [pair.score for pair in self.pairs]
 
 
 class Labelled(NamedTuple):
-    """A text, or two of them, and its class."""
+    """A text, or two of them, and their class."""
 
     texts: tuple[str, ...]
     label: str
 
 
 def read_pairs(source: str, intake: Intake) -> Pairs:
-    """Pairs of a table whose header names `sentence1`, `sentence2` and `score`; an empty score is a pair nobody rated.
+    """Read a table whose header names sentence1, sentence2 and score; pairs with an empty score are counted, not kept.
 
-    Raises RecordError (file:line) for a row of another width, or a score that is no number.
+    Raises RecordError (file:line) for a row of another width, or a score that is not a number.
     """
     found = Pairs(Path(source).name.split(".")[0], [])
     for number, row in _rows(source, ("sentence1", "sentence2", "score"), intake):
@@ -80,9 +80,9 @@ def read_pairs(source: str, intake: Intake) -> Pairs:
 
 
 def read_labelled(source: str, intake: Intake, *, pairs: bool = False) -> list[Labelled]:
-    """Texts with labels, of a table whose header names `text` and `label`, or `sentence1`, `sentence2` and `label`.
+    """Read a table whose header names text and label, or with `pairs` sentence1, sentence2 and label.
 
-    Raises RecordError (file:line) for a row of another width or without a label, DrtkError where there is none.
+    Raises RecordError (file:line) for a row of another width or without a label, DrtkError for a table without rows.
     """
     columns = ("sentence1", "sentence2", "label") if pairs else ("text", "label")
     found = []
@@ -97,7 +97,7 @@ def read_labelled(source: str, intake: Intake, *, pairs: bool = False) -> list[L
 
 
 def _rows(source: str, columns: Sequence[str], intake: Intake) -> Iterator[tuple[int, list[str]]]:
-    """(line number, values of `columns`) of a table with tabs and a header, without quoting; other columns are passed over."""
+    """Yield (line number, values of `columns`) of a tab-separated table with a header and without quoting."""
     places: list[int] = []
     width = 0
     for number, line in intake.lines(source):
@@ -124,17 +124,17 @@ def _rows(source: str, columns: Sequence[str], intake: Intake) -> Iterator[tuple
 
 @dataclass(frozen=True)
 class Task:
-    """A task and its files: subsets of an STS year, one of a split, or all splits of a transfer task."""
+    """A task and its files: the subsets of an STS year, one split, or all splits of a transfer task."""
 
     name: str
     files: dict[str, Path]
 
 
 def find_tasks(folder: Path, wanted: Sequence[str], *, split: str) -> list[Task]:
-    """The tasks of a folder in the order of TASKS: those `wanted`, or all that are there.
+    """Return the tasks of a folder in the order of TASKS: those `wanted`, or all.
 
-    Folders are DIR/TASK, upper and lower case and punctuation alike (`stsb` is STS-B).
-    Raises UsageError for a name that is no task, DrtkError for a task that is not there, or a folder without any.
+    Folders are DIR/TASK; case and punctuation are ignored (stsb is STS-B).
+    Raises UsageError for an unknown task, DrtkError for a task that is missing, or a folder without tasks.
     """
     if not folder.is_dir():
         raise DrtkError(
@@ -144,7 +144,7 @@ def find_tasks(folder: Path, wanted: Sequence[str], *, split: str) -> list[Task]
     chosen = []
     for name in wanted:
         if _plain(name) not in known:
-            raise UsageError(f"--tasks: '{name}' is not a task; choose from {', '.join(TASKS)}")
+            raise UsageError(f"`tasks`: '{name}' is not a task; choose from {', '.join(TASKS)}")
         chosen.append(known[_plain(name)])
     there: dict[str, Path] = {}
     for path in sorted(item for item in folder.iterdir() if item.is_dir()):
@@ -188,9 +188,9 @@ def _one_of(tables: dict[str, Path], name: str, place: Path) -> Path:
 
 
 def vectors_from(source: str, intake: Intake) -> Callable[[list[str]], np.ndarray]:
-    """What looks sentences up in a file of `{"text", "vector"}`; it raises DrtkError for one that is not there.
+    """Return a function that looks sentences up in a file of {"text", "vector"}; it raises DrtkError for a missing one.
 
-    Raises RecordError (file:line) for a row without a vector of numbers, or of another length than the first one's.
+    Raises RecordError (file:line) for a row without a vector of numbers, or of another length than the first.
     """
     found: dict[str, np.ndarray] = {}
     dimension = 0

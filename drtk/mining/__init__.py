@@ -1,4 +1,4 @@
-"""Mining policies by name; each loads when used."""
+"""Hard-negative mining: `mine` runs a job, `miner` is the loop, `filters` reject candidates, `policies` sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How negatives are mined."""
+"""Options of mine-negatives."""
 
 from __future__ import annotations
 
@@ -9,13 +9,34 @@ from drtk.config import NoEffect, option
 from drtk.indexing.config import BM25SearchSettings, DenseSearchSettings, SearchSettings
 from drtk.training.config import PairTitle
 
-_NO_SCORER = (NoEffect("goes with --scorer MODEL", {"scorer": ("",)}),)
-_BESIDE_NOTHING = (NoEffect("goes with --margin or --max-share", {"margin": ((),), "max_share": ((),)}),)
+ENCODER_OPTIONS = ("prompt", "max_length")
+SCORE_LIMITS = ("max_score", "min_score", "margin", "max_share")
+_NEEDS_SCORER = (NoEffect("goes with --scorer MODEL", {"scorer": ("",)}),)
+_NEEDS_LIMIT = (NoEffect("goes with --margin or --max-share", {"margin": ((),), "max_share": ((),)}),)
+
+
+@dataclass(frozen=True)
+class MiningInputs:
+    """The files and folders of a run.
+
+    sources: TREC runs, index folders and training examples, `NAME=PATH` or `PATH`. query_vectors: embeddings folder that
+    dense indexes are searched with. vectors: embeddings folder of the passages. model: place of an index's encoder.
+    another_corpus: allow sources made from another corpus with the same ids.
+    """
+
+    sources: tuple[str, ...]
+    qrels: str | None = None
+    corpus: str | None = None
+    queries: str | None = None
+    query_vectors: str | None = None
+    vectors: str | None = None
+    model: str | None = None
+    another_corpus: bool = False
 
 
 @dataclass(frozen=True)
 class MinedIndexSettings(DenseSearchSettings, BM25SearchSettings):
-    """Where candidates come straight from an index."""
+    """Options of the search, if an index is a source."""
 
     batch: int = option(1000, "Index: queries searched together.", at_least=1)
     prompt: str | None = option(None, "Index: text put before each query; by default the model's.")
@@ -23,17 +44,20 @@ class MinedIndexSettings(DenseSearchSettings, BM25SearchSettings):
     threads: int = option(0, "CPU threads to use; 0 takes every core.", at_least=0)
     device: str = option("auto", "Index and scorer: auto, cpu, cuda, cuda:1 …")
 
-    def searching(self) -> SearchSettings:
-        """The same as settings of a search."""
-        mine = {item.name for item in fields(self)}
+    def search_settings(self) -> SearchSettings:
+        """Return these options as those of a search."""
+        own = {item.name for item in fields(MinedIndexSettings)}
         return SearchSettings(
-            **{item.name: getattr(self, item.name) for item in fields(SearchSettings) if item.name in mine}
+            **{name: getattr(self, name) for name in (one.name for one in fields(SearchSettings)) if name in own}
         )
+
+
+INDEX_OPTIONS = [item.name for item in fields(MinedIndexSettings) if item.name not in ("threads", "device")]
 
 
 @dataclass(frozen=True)
 class MinedFilterSettings:
-    """What takes candidates out that may be positives nobody judged."""
+    """Options of the filters, which reject candidates that may be unjudged positives."""
 
     from_rank: int = option(1, "Leave out the ranks before this one in each source.", at_least=1)
     max_score: tuple[str, ...] = option(
@@ -51,7 +75,7 @@ class MinedFilterSettings:
     unretrieved: Literal["drop", "keep"] = option(
         "drop",
         "margin, max-share: what to do where a source has not found the positive, and all it has stands above it.",
-        no_effect=_BESIDE_NOTHING,
+        no_effect=_NEEDS_LIMIT,
     )
     ce_margin: float | None = option(
         None, "Drop what a cross-encoder does not score at least this much below the positive; sbert: 3."
@@ -70,7 +94,7 @@ class MinedFilterSettings:
 
 @dataclass(frozen=True)
 class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the last base first
-    """drtk mine-negatives."""
+    """All options of mine-negatives."""
 
     policy: str = option(
         "msmarco",
@@ -103,21 +127,21 @@ class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the l
     scorer_title: PairTitle | None = option(
         None,
         "scorer: titles: colon (title: text), join (title text) or none. [default: as trained, or join]",
-        no_effect=_NO_SCORER,
+        no_effect=_NEEDS_SCORER,
     )
     scorer_logits: bool = option(
         False,
         "scorer: scores before the activation function (often a sigmoid) that its folder names.",
-        no_effect=_NO_SCORER,
+        no_effect=_NEEDS_SCORER,
     )
     scorer_batch_tokens: int | None = option(
         None,
         "Tokens of pairs at once, padding included. [default: 2,048 on a CPU, 65,536 on a GPU]",
         at_least=1,
-        no_effect=_NO_SCORER,
+        no_effect=_NEEDS_SCORER,
     )
     scorer_dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto",
         "Numbers the scorer computes with: auto is float32 on a CPU, half precision on a GPU.",
-        no_effect=_NO_SCORER,
+        no_effect=_NEEDS_SCORER,
     )

@@ -1,11 +1,15 @@
-"""Filters of candidates: rank, score, answers, text, vectors, cross-encoder."""
+"""Filters of candidates that may be unjudged positives.
+
+Score filters compare the rank or the score of a candidate in its own source, and reject with `Pool.reject`. Content filters
+measure the passage itself (answers, shared words, vectors, a cross-encoder); random passages pass through them too.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, Protocol
+from functools import lru_cache, partial
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -15,411 +19,363 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import unit_length
+from drtk.mining.candidates import Candidate, Pool, Rejection
 from drtk.mining.config import MineSettings
-from drtk.mining.pool import Drop, Pool, Sighting
 from drtk.records import Passage
 from drtk.runtime.cache import hash_of
 from drtk.runtime.manifest import read_manifest
 from drtk.text.answers import MATCHES
 
-Filter = Callable[[Sequence[Pool]], None]
-UNRETRIEVED = "unretrieved"  # what --margin and --max-share drop where there is no positive to go by
-PERCENT = 2.0  # a share above it is meant in per cent
-PLACE_FILTERS = ("rank", "max-score", "min-score", "margin", "max-share", UNRETRIEVED)
+ScoreFilter = Callable[[Pool], None]
+UNRETRIEVED = (
+    "unretrieved"  # the name under which `margin` and `max_share` reject if there is no positive to compare with
+)
+MAX_SHARE = 2.0  # a larger share is probably a percentage
 
 
-def place_filters(settings: MineSettings, sources: Sequence[str] | None) -> list[Filter]:
-    """The filters by rank and score that `settings` ask for, in the order in which they are applied.
+def build_score_filters(settings: MineSettings, sources: Sequence[str] | None) -> list[ScoreFilter]:
+    """Return the filters by rank and score that `settings` select, in the order in which they are applied.
 
-    sources: names that limits may use, none of them where there are examples alone; None: anything may be one
-    Raises UsageError for a limit that cannot be read. The filter by rank raises it for lists that are in no order, where no
-    source has ranks.
+    sources: the runs and indexes, whose names limits may use; None: any name.
+    Raises UsageError for a limit that is no number or names another source.
     """
-    found: list[Filter] = []
+    filters: list[ScoreFilter] = []
     if settings.from_rank > 1:
-        found.append(_ranks(settings.from_rank, examples_alone=sources is not None and not sources))
-    if settings.max_score:
-        found.append(_scores("max-score", limits_of(settings.max_score, "--max-score", sources)))
-    if settings.min_score:
-        found.append(_scores("min-score", limits_of(settings.min_score, "--min-score", sources)))
+        filters.append(partial(reject_by_rank, first=settings.from_rank, only_examples=sources == []))
+    for name, given in (("max-score", settings.max_score), ("min-score", settings.min_score)):
+        if given:
+            filters.append(partial(reject_by_score, name=name, limits=parse_limits(given, name, sources)))
     for name, given in (("margin", settings.margin), ("max-share", settings.max_share)):
         if given:
-            wanted = limits_of(given, f"--{name}", sources)
-            if name == "max-share" and min(wanted.values()) < 0:
-                raise UsageError("--max-share: must be at least 0")
-            if name == "max-share" and max(wanted.values()) > PERCENT:
-                raise UsageError(f"--max-share {max(wanted.values()):g}: a share of 1 is all of it; 95% is 0.95")
-            found.append(_beside_the_positive(name, wanted, keep=settings.unretrieved == "keep"))
-    return found
+            limits, keep = parse_limits(given, name, sources), settings.unretrieved == "keep"
+            if name == "max-share" and not all(0 <= share <= MAX_SHARE for share in limits.values()):
+                raise UsageError(f"`max_share` is a share of the positive's score, 0 to {MAX_SHARE:g} (95% is 0.95)")
+            filters.append(partial(reject_near_positive, name=name, limits=limits, keep_unretrieved=keep))
+    return filters
 
 
-def place_flags(settings: MineSettings) -> list[str]:
-    """The flags of those filters, as they were given."""
-    given = {
-        "--from-rank": settings.from_rank > 1,
-        "--max-score": settings.max_score,
-        "--min-score": settings.min_score,
-        "--margin": settings.margin,
-        "--max-share": settings.max_share,
-    }
-    return [flag for flag, is_given in given.items() if is_given]
-
-
-def limits_of(given: Sequence[str], flag: str, sources: Sequence[str] | None) -> dict[str, float]:
-    """Limits by source from `X` (for all, under "") and `NAME=X`."""
+def parse_limits(given: Sequence[str], name: str, sources: Sequence[str] | None) -> dict[str, float]:
+    """Return limits by source from `X` (for all, under "") and `NAME=X`. Raises UsageError as `build_score_filters` does."""
     limits: dict[str, float] = {}
+    option = f"`{name.replace('-', '_')}`"
     for text in given:
-        name, _, number = text.rpartition("=")
+        source, _, number = text.rpartition("=")
         try:
-            limits[name] = float(number)
+            limits[source] = float(number)
         except ValueError:
-            raise UsageError(f"{flag}: '{text}' is neither a number nor NAME=NUMBER") from None
-        if limits[name] != limits[name]:
-            raise UsageError(f"{flag}: is not a number")
-        if name and sources is not None and name not in sources:
-            raise UsageError(f"{flag}: there is no source '{name}' among {', '.join(sources)}")
+            raise UsageError(f"{option}: '{text}' is neither a number nor NAME=NUMBER") from None
+        if np.isnan(limits[source]):
+            raise UsageError(f"{option}: is not a number")
+        if source and sources is not None and source not in sources:
+            raise UsageError(f"{option}: there is no source '{source}' among {', '.join(sources)}")
     return limits
 
 
-def margin_limit(reference: float, margin: float) -> float:
-    """The highest score of a negative: the positive's less the margin."""
+def reject_by_rank(pool: Pool, first: int, *, only_examples: bool = False) -> None:
+    """Reject ranks before `first`. Raises UsageError for shuffled lists if no source has ranks."""
+    if only_examples and not all(map(pool.has_rank, pool.all_candidates())):
+        raise UsageError(
+            f"`from_rank` needs ranks; the negatives of query '{pool.query_id}' are in no order: name the run they are from"
+        )
+    early = [one for one in pool.all_candidates() if one.rank < first and pool.has_rank(one)]
+    pool.reject(Rejection(one, "rank", one.rank, first) for one in early)
+
+
+def reject_by_score(pool: Pool, name: str, limits: Mapping[str, float]) -> None:
+    """Reject scores above (max-score) or below (min-score) the limit of their source.
+
+    A high score in one source rejects the passage from all. A low one removes it from this source only.
+    """
+    is_min = name == "min-score"
+    beyond: list[Rejection] = []
+    for one in pool.all_candidates():
+        limit = limits.get(one.source, limits.get(""))
+        if limit is not None and one.score is not None and (one.score < limit if is_min else one.score > limit):
+            beyond.append(Rejection(one, name, one.score, limit))
+    if is_min:
+        low = {rejection.candidate for rejection in beyond}
+        for source, found in pool.candidates.items():
+            pool.candidates[source] = [one for one in found if one not in low]
+        left = {one.id for one in pool.all_candidates()}
+        beyond = [rejection for rejection in beyond if rejection.candidate.id not in left]
+    pool.reject(beyond)
+
+
+def reject_near_positive(pool: Pool, name: str, limits: Mapping[str, float], *, keep_unretrieved: bool = False) -> None:
+    """Reject scores above the positive's less a margin, or above a share of it (name "max-share").
+
+    A source that did not retrieve the positive ranks all its hits above it, so all of them are rejected.
+    """
+    compute = compute_margin_limit if name == "margin" else compute_share_limit
+    rejections: list[Rejection] = []
+    for source, found in pool.candidates.items():
+        distance = limits.get(source, limits.get(""))
+        if distance is None:
+            continue
+        reference = pool.reference_score(source)
+        if reference is not None:
+            limit = compute(reference, distance)
+            rejections += [
+                Rejection(one, name, one.score, limit) for one in found if one.score is not None and one.score > limit
+            ]
+        elif not keep_unretrieved:
+            rejections += [Rejection(one, UNRETRIEVED, one.score, None) for one in found if one.score is not None]
+    pool.reject(rejections)
+
+
+def compute_margin_limit(reference: float, margin: float) -> float:
+    """Return the highest score of a negative: the positive's score less the margin."""
     return reference - margin
 
 
-def share_limit(reference: float, share: float) -> float:
-    """The highest score of a negative: a share of the positive's, below it by as much where that is negative."""
+def compute_share_limit(reference: float, share: float) -> float:
+    """Return the highest score of a negative: a share of the positive's score; below it by as much if that is negative."""
     return reference - (1 - share) * abs(reference)
 
 
-def _ranks(first: int, *, examples_alone: bool) -> Filter:
-    def drop(pools: Sequence[Pool]) -> None:
-        for pool in pools:
-            if examples_alone and not all(map(pool.has_rank, _all(pool))):
-                raise UsageError(
-                    f"--from-rank goes by ranks, which examples lack: the negatives of query '{pool.query_id}' are in no "
-                    "order; name the run they were drawn from"
-                )
-            early = (one for one in _all(pool) if one.rank < first and pool.has_rank(one))
-            pool.drop(_first_of(Drop(one, "rank", one.rank, first) for one in early))
+class ContentFilter:
+    """Measure passages, and reject those that reach `max_value` (None: reject none).
 
-    return drop
+    A subclass sets `name`, and stores in `measure` the values of passages with `Pool.set_value`.
+    """
 
+    name: str
 
-def _scores(name: str, limits: Mapping[str, float]) -> Filter:
-    """Above a limit in one source is out for all; below a limit is out only where no source has better to say."""
-    low = name == "min-score"
+    def __init__(self, max_value: float | None = None) -> None:
+        self.max_value = max_value
 
-    def drop(pools: Sequence[Pool]) -> None:
-        for pool in pools:
-            beyond = []
-            for one in _all(pool):
-                limit = limits.get(one.source, limits.get(""))
-                if limit is not None and one.score is not None and (one.score < limit if low else one.score > limit):
-                    beyond.append(Drop(one, name, one.score, limit))
-            if low:
-                places = {(drop.sighting.id, drop.sighting.source) for drop in beyond}
-                for source, found in pool.candidates.items():
-                    pool.candidates[source] = [one for one in found if (one.id, source) not in places]
-                left = {one.id for one in _all(pool)}
-                beyond = [drop for drop in beyond if drop.sighting.id not in left]
-            pool.drop(_first_of(beyond))
+    def measure(self, pools: Sequence[Pool], ids: Sequence[Sequence[str]]) -> None:
+        """Store the values of passages; `ids` are those of each pool."""
+        raise NotImplementedError
 
-    return drop
+    def limit(self, pool: Pool) -> float | None:
+        """Return the limit for this query; None: nothing is rejected."""
+        return self.max_value
+
+    def is_beyond(self, value: float, limit: float) -> bool:
+        """Return whether a passage with this value is rejected."""
+        return value >= limit
+
+    def find_rejected(self, pool: Pool, candidates: Sequence[Candidate]) -> list[Rejection]:
+        """Return rejections of the candidates, which were measured before, that are beyond the limit."""
+        limit = self.limit(pool) if candidates else None
+        if limit is None:
+            return []
+        values = ((one, pool.values[one.id][self.name]) for one in candidates)
+        return [Rejection(one, self.name, value, limit) for one, value in values if self.is_beyond(value, limit)]
 
 
-def _beside_the_positive(name: str, wanted: Mapping[str, float], *, keep: bool) -> Filter:
-    limit_of = margin_limit if name == "margin" else share_limit
-
-    def drop(pools: Sequence[Pool]) -> None:
-        for pool in pools:
-            drops: list[Drop] = []
-            for source, found in pool.candidates.items():
-                asked = wanted.get(source, wanted.get(""))
-                if asked is None:
-                    continue
-                reference = pool.reference_score(source)
-                if reference is not None:
-                    limit = limit_of(reference, asked)
-                    drops += [
-                        Drop(one, name, one.score, limit)
-                        for one in found
-                        if one.score is not None and one.score > limit
-                    ]
-                elif not keep:
-                    # The positive is below all that was retrieved, so all that was retrieved is above the limit.
-                    drops += [Drop(one, UNRETRIEVED, one.score, None) for one in found if one.score is not None]
-            pool.drop(_first_of(drops))
-
-    return drop
-
-
-def _all(pool: Pool) -> Iterable[Sighting]:
-    return (one for found in pool.candidates.values() for one in found)
-
-
-def _first_of(drops: Iterable[Drop]) -> dict[str, Drop]:
-    found: dict[str, Drop] = {}
-    for drop in drops:
-        found.setdefault(drop.sighting.id, drop)
-    return found
-
-
-_WORD = re.compile(r"\w+")
-RUN = 3  # words of a shingle
-LOOKED_INTO = "looked into for answers"  # counts: passages, and those without a text
-
-
-class Texts:
-    """Passages by id, those of one window of queries kept. Raises MismatchError for an id the corpus lacks."""
+class PassageTexts:
+    """Passages by id; those of one window of queries stay in memory. Raises MismatchError for an unknown id."""
 
     def __init__(self, corpus: str) -> None:
         self._store = CorpusStore.open(corpus)
-        self._held: dict[str, Passage] = {}
+        self._loaded: dict[str, Passage] = {}
 
     def __getitem__(self, id: str) -> Passage:
-        return self._held[id]
+        return self._loaded[id]
 
-    def hold(self, ids: Iterable[str]) -> None:
-        """Have these passages at hand."""
-        wanted = [id for id in dict.fromkeys(ids) if id not in self._held]
-        self._held |= zip(wanted, self._store.many(wanted), strict=True)
+    def load(self, ids: Iterable[str]) -> None:
+        """Read these passages."""
+        new = [id for id in dict.fromkeys(ids) if id not in self._loaded]
+        self._loaded |= zip(new, self._store.many(new), strict=True)
 
-    def forget(self) -> None:
-        """Let the window's passages go."""
-        self._held.clear()
-
-
-def shingles(text: str) -> frozenset[int]:
-    """Hashes of the runs of three words of a text, lower case, without what is no word; of a shorter text one run."""
-    words = _WORD.findall(text.lower())
-    if not words:
-        return frozenset()
-    runs = (words[at : at + RUN] for at in range(max(1, len(words) - RUN + 1)))
-    return frozenset(crc32(" ".join(run).encode()) for run in runs)
+    def clear(self) -> None:
+        """Forget the passages of this window."""
+        self._loaded.clear()
 
 
-def overlap(one: frozenset[int], other: frozenset[int]) -> float:
-    """Shared runs of all runs of two texts (Broder's resemblance), 0 to 1; two texts without a word are the same."""
-    together = len(one | other)
-    return len(one & other) / together if together else 1.0
+LOOKED_UP = "looked into for answers"  # key in the counts: how many passages, and how many of them without text
 
 
-class AnswerCheck:
-    """1 where a passage contains an answer of the query (methods: section 8.5), else 0.
+class AnswerFilter(ContentFilter):
+    """1 if a passage contains an answer of the query (methods: section 8.5), else 0; nothing for queries without answers.
 
-    Queries without answers are passed over. counts: told how many passages were looked into, and how many had no text
+    counts: receives the number of passages, and of those without text.
     """
 
     name = "answer"
 
-    def __init__(self, texts: Texts, match: str, *, title: bool, counts: dict[str, Any]) -> None:
-        self._texts, self._match, self._title = texts, MATCHES[match], title
-        self._counts = counts
+    def __init__(self, texts: PassageTexts, match: str, *, title: bool, counts: dict[str, Any]) -> None:
+        super().__init__(1.0)
+        self._texts, self._match, self._title, self._counts = texts, MATCHES[match], title, counts
 
-    def measure(self, pools: Sequence[Pool], wanted: Sequence[Sequence[str]]) -> None:
-        """Mark the wanted passages of each query."""
-        self._texts.hold(id for ids in wanted for id in ids)
-        counts = self._counts.setdefault(LOOKED_INTO, {PASSAGES: 0, TEXTLESS: 0})
-        for pool, ids in zip(pools, wanted, strict=True):
-            query = pool.asked.query
-            contains = self._match((query.answers if query else None) or ())
-            if contains:
-                for id in ids:
-                    body = self._body(id)
-                    pool.mark(id, self.name, float(contains(body)))
-                    counts[TEXTLESS] += not body.strip()
-                counts[PASSAGES] += len(ids)
-
-    def _body(self, id: str) -> str:
-        passage = self._texts[id]
-        return f"{passage.title} {passage.text}" if self._title and passage.title else passage.text
-
-    def limit(self, _: Pool) -> float:
-        """What holds an answer is no negative."""
-        return 1.0
-
-    def is_beyond(self, value: float, limit: float) -> bool:
-        """Whether a passage is to go."""
-        return value >= limit
+    def measure(self, pools: Sequence[Pool], ids: Sequence[Sequence[str]]) -> None:
+        self._texts.load(id for some in ids for id in some)
+        counts = self._counts.setdefault(LOOKED_UP, {PASSAGES: 0, TEXTLESS: 0})
+        for pool, some in zip(pools, ids, strict=True):
+            query = pool.query.query
+            contains_answer = self._match((query.answers if query else None) or ())
+            if contains_answer:
+                for id in some:
+                    passage = self._texts[id]
+                    text = f"{passage.title} {passage.text}" if self._title and passage.title else passage.text
+                    pool.set_value(id, self.name, float(contains_answer(text)))
+                    counts[TEXTLESS] += not text.strip()
+                counts[PASSAGES] += len(some)
 
 
-class OverlapCheck:
-    """The largest overlap of a passage with a positive of its query, in runs of three words of the text."""
+SHINGLE = 3  # words
+_WORD = re.compile(r"\w+")
+
+
+def shingles(text: str) -> frozenset[int]:
+    """Return the hashes of all sequences of three words, lowercase, without punctuation; a shorter text is one sequence."""
+    words = _WORD.findall(text.lower())
+    if not words:
+        return frozenset()
+    sequences = (words[at : at + SHINGLE] for at in range(max(1, len(words) - SHINGLE + 1)))
+    return frozenset(crc32(" ".join(sequence).encode()) for sequence in sequences)
+
+
+def compute_overlap(one: frozenset[int], other: frozenset[int]) -> float:
+    """Return Broder's resemblance: shared shingles / all shingles, 0 to 1; 1 for two texts without words."""
+    union = len(one | other)
+    return len(one & other) / union if union else 1.0
+
+
+class OverlapFilter(ContentFilter):
+    """The largest overlap of a passage's text with a positive, in shingles of three words."""
 
     name = "overlap"
 
-    def __init__(self, texts: Texts, limit: float | None = None) -> None:
-        self._texts, self._limit = texts, limit
-        self._shingles = lru_cache(maxsize=20_000)(lambda passage_id: shingles(texts[passage_id].text))
+    def __init__(self, texts: PassageTexts, max_value: float | None = None) -> None:
+        super().__init__(max_value)
+        self._texts = texts
+        self._shingles = lru_cache(maxsize=20_000)(lambda passage: shingles(texts[passage].text))
 
-    def measure(self, pools: Sequence[Pool], wanted: Sequence[Sequence[str]]) -> None:
-        """Mark the wanted passages of each query."""
-        self._texts.hold(id for pool, ids in zip(pools, wanted, strict=True) for id in (*pool.positives, *ids))
-        for pool, ids in zip(pools, wanted, strict=True):
-            of_positives = [self._shingles(id) for id in pool.positives]
-            for id in ids:
+    def measure(self, pools: Sequence[Pool], ids: Sequence[Sequence[str]]) -> None:
+        self._texts.load(id for pool, some in zip(pools, ids, strict=True) for id in (*pool.positives, *some))
+        for pool, some in zip(pools, ids, strict=True):
+            positives = [self._shingles(id) for id in pool.positives]
+            for id in some:
                 mine = self._shingles(id)
-                pool.mark(id, self.name, max((overlap(mine, theirs) for theirs in of_positives), default=0.0))
-
-    def limit(self, _: Pool) -> float | None:
-        """What shares this much goes."""
-        return self._limit
-
-    def is_beyond(self, value: float, limit: float) -> bool:
-        """Whether a passage is to go."""
-        return value >= limit
+                pool.set_value(id, self.name, max((compute_overlap(mine, one) for one in positives), default=0.0))
 
 
 class VectorsById:
-    """The vectors of an embeddings folder of passages, by id; vectors stay on disk, 16 bytes an id in memory.
+    """The vectors of an embeddings folder of passages, by id. They stay on disk; memory is 16 bytes an id.
 
-    Ids are told apart by 64 bits of hash. Raises MismatchError for a folder of queries.
+    Ids are looked up by 64-bit hash. Raises MismatchError for a folder of queries.
     """
 
     def __init__(self, folder: str) -> None:
         if read_manifest(folder, kind=KIND).get("role", "passage") != "passage":
-            raise MismatchError(f"{folder}: holds vectors of queries; those of passages are compared")
+            raise MismatchError(f"{folder}: has vectors of queries; expected those of passages")
         self.folder = folder
         self._shards = [shard for shard in read_shards(folder) if shard.rows]
         self._starts = np.cumsum([0, *(shard.rows for shard in self._shards)])
         keys = np.empty(int(self._starts[-1]), dtype=np.uint64)
         for start, shard in zip(self._starts.tolist(), self._shards, strict=False):
-            once = Shard(shard.folder, shard.number, shard.rows, shard.dimension)  # its list of ids goes again
-            keys[start : start + shard.rows] = np.fromiter(map(hash_of, once.ids), dtype=np.uint64, count=shard.rows)
+            ids = Shard(
+                shard.folder, shard.number, shard.rows, shard.dimension
+            ).ids  # a copy: `shard` would keep its ids
+            keys[start : start + shard.rows] = np.fromiter(map(hash_of, ids), dtype=np.uint64, count=shard.rows)
         self._rows: np.ndarray = np.argsort(keys, kind="stable")  # (passages,)
         self._keys: np.ndarray = keys[self._rows]  # (passages,), ascending
 
     def take(self, ids: Sequence[str]) -> np.ndarray:
-        """(ids, dimension) float32, each of length 1. Raises MismatchError for ids without a vector."""
+        """Return unit vectors (ids, dimension), float32. Raises MismatchError for ids without a vector."""
         wanted = np.fromiter(map(hash_of, ids), dtype=np.uint64, count=len(ids))
         places = np.minimum(self._keys.searchsorted(wanted), max(len(self._keys) - 1, 0))
         known = self._keys[places] == wanted if len(self._keys) else np.zeros(len(ids), dtype=bool)
         if not known.all():
-            lacking = [id for id, is_known in zip(ids, known.tolist(), strict=True) if not is_known]
-            more = f" and {len(lacking) - 1:,} more" if len(lacking) > 1 else ""
-            raise MismatchError(f"{self.folder}: has no vector of '{lacking[0]}'{more}")
+            missing = [id for id, is_known in zip(ids, known.tolist(), strict=True) if not is_known]
+            more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+            raise MismatchError(f"{self.folder}: has no vector of '{missing[0]}'{more}")
         rows = self._rows[places]
-        found = np.empty((len(ids), self._shards[0].dimension if self._shards else 0), dtype=np.float32)
+        vectors = np.empty((len(ids), self._shards[0].dimension if self._shards else 0), dtype=np.float32)
         for number in np.unique(np.searchsorted(self._starts, rows, side="right") - 1).tolist():
             mine = np.flatnonzero((rows >= self._starts[number]) & (rows < self._starts[number + 1]))
-            mine = mine[np.argsort(rows[mine], kind="stable")]  # in the order in which they lie on disk
+            mine = mine[np.argsort(rows[mine], kind="stable")]  # in the order on disk
             shard, rows_in = self._shards[number], rows[mine] - self._starts[number]
-            found[mine] = shard.vectors[rows_in]
-            check_finite(shard, found[mine], rows_in)
-        return unit_length(found)
+            vectors[mine] = shard.vectors[rows_in]
+            check_finite(shard, vectors[mine], rows_in)
+        return unit_length(vectors)
 
 
-class CosineCheck:
-    """The largest cosine of a passage's vector with that of a positive of its query."""
+class CosineFilter(ContentFilter):
+    """The largest cosine of a passage's vector with that of a positive."""
 
     name = "cosine"
 
-    def __init__(self, vectors: VectorsById, limit: float | None = None) -> None:
-        self._vectors, self._limit = vectors, limit
+    def __init__(self, vectors: VectorsById, max_value: float | None = None) -> None:
+        super().__init__(max_value)
+        self._vectors = vectors
 
-    def measure(self, pools: Sequence[Pool], wanted: Sequence[Sequence[str]]) -> None:
-        """Mark the wanted passages of each query."""
-        ids = list(
-            dict.fromkeys(id for pool, some in zip(pools, wanted, strict=True) for id in (*some, *pool.positives))
-        )
-        vectors = self._vectors.take(ids)
-        row = {id: at for at, id in enumerate(ids)}
-        for pool, some in zip(pools, wanted, strict=True):
+    def measure(self, pools: Sequence[Pool], ids: Sequence[Sequence[str]]) -> None:
+        pairs = list(zip(pools, ids, strict=True))
+        row = {
+            id: at for at, id in enumerate(dict.fromkeys(id for pool, some in pairs for id in (*some, *pool.positives)))
+        }
+        vectors = self._vectors.take(list(row))
+        for pool, some in pairs:
             if some and pool.positives:
-                mine = vectors[[row[id] for id in some]]  # (wanted, dimension)
-                theirs = vectors[[row[id] for id in pool.positives]]  # (positives, dimension)
-                for id, value in zip(some, (mine @ theirs.T).max(axis=1).tolist(), strict=True):
-                    pool.mark(id, self.name, value)
-
-    def limit(self, _: Pool) -> float | None:
-        """What is this near goes."""
-        return self._limit
-
-    def is_beyond(self, value: float, limit: float) -> bool:
-        """Whether a passage is to go."""
-        return value >= limit
+                mine = vectors[[row[id] for id in some]]  # (passages, dimension)
+                positives = vectors[[row[id] for id in pool.positives]]  # (positives, dimension)
+                for id, value in zip(some, (mine @ positives.T).max(axis=1).tolist(), strict=True):
+                    pool.set_value(id, self.name, value)
 
 
-Pair = tuple[str, str]
+class CrossEncoderFilter(ContentFilter):
+    """How well a passage answers its query, as a cross-encoder scores it.
 
-
-class Scores(Protocol):
-    """What the check needs of a cross-encoder; models.crossencoder.Scorer is one. bounds: of all scores it can give."""
-
-    model: str
-
-    @property
-    def bounds(self) -> tuple[float, float]: ...
-
-    def __call__(self, pairs: Sequence[Pair]) -> np.ndarray: ...
-
-
-class CrossEncoderCheck:
-    """How well a passage answers its query, in a cross-encoder's scores.
-
-    scorer: without one, the scores are those of the examples. margin: negatives lie this much below the lowest reference.
-    most: no negative has more. title: how a passage's is put before its text, as models.reading.text_of knows it.
-    Raises MismatchError for a margin that no two scores of the scorer can have, DrtkError where examples lack a score that
-    is needed.
+    scorer: a `models.cross_encoder.Scorer`; None: the scores that examples bring along. margin: negatives score at least
+    this much below the lowest reference. max_value: no negative scores more. title: as `models.generator_input.text_of`.
+    Raises MismatchError for a margin that no two scores of the scorer can have, DrtkError for a missing score.
     """
 
     name = "ce"
 
     def __init__(
         self,
-        scorer: Scores | None,
-        texts: Texts | None,
+        scorer: Any,
+        texts: PassageTexts | None,
         *,
         margin: float | None = None,
-        most: float | None = None,
+        max_value: float | None = None,
         title: str = "join",
     ) -> None:
-        self._scorer, self._texts = scorer, texts
-        self._margin, self._most, self._title = margin, most, title
+        super().__init__(max_value)
+        self._scorer, self._texts, self._margin, self._title = scorer, texts, margin, title
         if scorer is not None and margin is not None:
-            _check_margin(scorer, margin)
+            low, high = scorer.bounds
+            if margin >= high - low:
+                raise MismatchError(
+                    f"{scorer.model}: its scores are between {low:g} and {high:g}, so no negative is {margin:g} below a "
+                    "positive; lower `ce_margin`, or compare logits: `scorer_logits`"
+                )
 
-    def measure(self, pools: Sequence[Pool], wanted: Sequence[Sequence[str]]) -> None:
-        """Mark the wanted passages and the positives of each query."""
-        lacking = [
+    def measure(self, pools: Sequence[Pool], ids: Sequence[Sequence[str]]) -> None:
+        missing = [
             (pool, id)
-            for pool, ids in zip(pools, wanted, strict=True)
-            for id in dict.fromkeys((*pool.positives, *ids))
-            if self.name not in pool.marks.get(id, {})
+            for pool, some in zip(pools, ids, strict=True)
+            for id in dict.fromkeys((*pool.positives, *some))
+            if self.name not in pool.values.get(id, {})
         ]
         if self._scorer is None or self._texts is None:
-            for pool, id in lacking:
+            for pool, id in missing:
                 raise DrtkError(
-                    f"query '{pool.query_id}': passage '{id}' has no score of a cross-encoder; --scorer MODEL makes them"
+                    f"query '{pool.query_id}': passage '{id}' has no cross-encoder score; `scorer` MODEL computes it"
                 )
             return
         from drtk.models.generator_input import text_of  # with torch, which mining without a model does not load
 
-        self._texts.hold(id for _, id in lacking)
+        self._texts.load(id for _, id in missing)
         pairs = [
-            (pool.asked.query.text if pool.asked.query else "", text_of(self._texts[id], self._title))
-            for pool, id in lacking
+            (pool.query.query.text if pool.query.query else "", text_of(self._texts[id], self._title))
+            for pool, id in missing
         ]
         scores = self._scorer(pairs) if pairs else np.empty(0, dtype=np.float32)
-        for (pool, id), score in zip(lacking, scores, strict=True):
-            pool.mark(id, self.name, float(str(score)))  # the digits that tell numbers of float32 apart
+        for (pool, id), score in zip(missing, scores, strict=True):
+            pool.set_value(id, self.name, float(str(score)))  # the shortest digits that identify a float32
 
     def limit(self, pool: Pool) -> float | None:
-        """The highest score of a negative of this query."""
-        limits = [] if self._most is None else [self._most]
+        limits = [] if self.max_value is None else [self.max_value]
         if self._margin is not None:
-            limits.append(min(pool.marks[id][self.name] for id in pool.references) - self._margin)
+            limits.append(min(pool.values[id][self.name] for id in pool.references) - self._margin)
         return min(limits, default=None)
 
     def is_beyond(self, value: float, limit: float) -> bool:
-        """Whether a passage is to go. One that lies at the limit stays, as in BEIR's example."""
+        """Return whether the value is above the limit: a score at the limit stays, as in BEIR's example."""
         return value > limit
-
-
-def _check_margin(scorer: Scores, margin: float) -> None:
-    low, high = scorer.bounds
-    if margin >= high - low:
-        raise MismatchError(
-            f"{scorer.model}: gives scores between {low:g} and {high:g}, so that nothing can lie {margin:g} below a "
-            "positive; name a smaller --ce-margin, or have its logits compared: --scorer-logits"
-        )

@@ -1,4 +1,4 @@
-"""The report of a mining run: figures and text."""
+"""The report of a mining run: how many negatives, how hard, how suspicious; as text, or as a page with examples to judge."""
 
 from __future__ import annotations
 
@@ -7,161 +7,28 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappush, heappushpop
-from typing import Any
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drtk.mining.audit import SUSPICIONS, Row
+from drtk.data.corpus_store import CorpusStore
+from drtk.data.jsonl import read_queries
+from drtk.mining.audit import SUSPICIONS, AuditRow
+from drtk.records import Query
+from drtk.runtime.progress import log
+from drtk.runtime.streams import STANDARD, Output, is_stream
+from drtk.runtime.tables import Cell, format_table
 
-RANKS = (1, 11, 21, 51, 101, 201, 1001)  # lower ends of the groups that ranks are counted in
-STEPS = 4000  # bins of a measure's histogram
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
-
-@dataclass
-class Spread:
-    """Numbers in little memory: their count and sum, and as many of them, drawn by hash, as quantiles need.
-
-    Beyond STEPS numbers, quantiles are those of a sample.
-    """
-
-    count: int = 0
-    total: float = 0.0
-    least: float = float("inf")
-    most: float = float("-inf")
-    _sample: list[tuple[int, float]] = field(default_factory=list)
-
-    def add(self, value: float, key: str) -> None:
-        """One more number; `key` decides whether it is of the sample."""
-        self.count += 1
-        self.total += value
-        self.least, self.most = min(self.least, value), max(self.most, value)
-        item = (-_hash(key), value)  # the heap's first is the largest hash
-        if len(self._sample) < STEPS:
-            heappush(self._sample, item)
-        elif item > self._sample[0]:
-            heappushpop(self._sample, item)
-
-    @property
-    def mean(self) -> float:
-        return self.total / self.count
-
-    def quantiles(self, *shares: float) -> list[float]:
-        """The values below which these shares of the numbers lie."""
-        found: list[float] = np.quantile([value for _, value in self._sample], shares).tolist()
-        return found
-
-    def histogram(self, bins: int) -> tuple[list[float], list[float]]:
-        """(shares of the numbers, edges) of up to `bins` equal bins over the sample; of whole numbers, each has as many."""
-        values = np.array([value for _, value in self._sample])
-        edges: Any = bins
-        if len(values) and (values == values.round()).all():
-            step = max(1, -(-int(values.max() - values.min() + 1) // bins))
-            edges = np.arange(values.min(), values.max() + step + 1, step) - 0.5
-        counts, edges = np.histogram(values, bins=edges)
-        return (counts / max(1, counts.sum())).tolist(), edges.tolist()
-
-
-@dataclass
-class Figures:
-    """What the rows of an audit add up to.
-
-    measures: of the kept negatives by name: gap, ce, ce_gap, overlap, cosine. shown: rows for a person to judge, the most
-    suspicious and as many drawn by hash.
-    """
-
-    queries: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
-    positives: int = 0
-    promoted: int = 0
-    retrieved: Counter[str] = field(default_factory=Counter)  # queries with a positive found, by source
-    sources: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[str] = field(default_factory=Counter)
-    losing: Counter[str] = field(default_factory=Counter)  # queries that lost a candidate, by filter
-    not_drawn: int = 0
-    random_refused: int = 0  # passages drawn at random that a filter would not have
-    negatives: Spread = field(default_factory=Spread)  # of a query
-    ranks: Counter[int] = field(default_factory=Counter)  # by the lower ends of RANKS
-    rank: Spread = field(default_factory=Spread)
-    measures: dict[str, Spread] = field(default_factory=dict)
-    suspicious: Counter[str] = field(default_factory=Counter)
-    suspects: int = 0  # negatives with a suspicion of any kind
-    checked: Counter[str] = field(default_factory=Counter)  # negatives for which a suspicion could be tested
-    shown: list[Row] = field(default_factory=list)
-
-    @property
-    def examples(self) -> int:
-        """Queries that made an example."""
-        return self.negatives.count
-
-    @property
-    def kept(self) -> int:
-        """Negatives of all examples."""
-        return int(self.negatives.total)
-
-
-_TESTED = {"above": "gap", "ce": "ce_gap", "answer": "answer", "overlap": "overlap", "cosine": "cosine"}
-_MEASURES = ("gap", "ce", "ce_gap", "overlap", "cosine")
-
-
-def figures_of(rows: Iterable[Row], *, show: int = 20) -> Figures:
-    """The figures of an audit, and up to `show` rows to look at."""
-    found = Figures()
-    worst: list[tuple[float, int, str, Row]] = []
-    drawn: list[tuple[float, int, str, Row]] = []
-    for number, row in enumerate(rows):
-        _add(found, row)
-        query_id = row["query_id"]
-        if row.get("kept"):
-            for held, order in ((worst, _weight(row)), (drawn, -_hash(query_id))):
-                item = (order, -number, query_id, row)
-                if len(held) < show:
-                    heappush(held, item)
-                elif item[:3] > held[0][:3]:
-                    heappushpop(held, item)
-    best = [row for order, _, _, row in sorted(worst, key=lambda item: item[:2], reverse=True) if order][: show // 2]
-    taken = {row["query_id"] for row in best}
-    others = [row for _, _, _, row in sorted(drawn, key=lambda item: item[:2], reverse=True)]
-    found.shown = best + [row for row in others if row["query_id"] not in taken][: show - len(best)]
-    return found
-
-
-def _add(found: Figures, row: Row) -> None:
-    query_id = row["query_id"]
-    found.queries += 1
-    found.promoted += sum("promoted" in one for one in row["positives"])
-    found.dropped.update(one["by"] for one in row["dropped"])
-    found.losing.update({one["by"] for one in row["dropped"]})
-    if "left_out" in row:
-        found.left_out[row["left_out"]] += 1
-        return
-    found.positives += len(row["positives"])
-    found.retrieved.update({source for one in row["positives"] for source in one["found"]})
-    found.not_drawn += row["not_drawn"]
-    found.random_refused += len(row.get("random_refused", ()))
-    found.negatives.add(len(row["kept"]), query_id)
-    for one in row["kept"]:
-        key = f"{query_id}\0{one['id']}"
-        found.sources[one["source"]] += 1
-        if "rank" in one:
-            found.rank.add(one["rank"], key)
-            found.ranks[max(lower for lower in RANKS if lower <= one["rank"])] += 1
-        for name in _MEASURES:
-            if name in one:
-                found.measures.setdefault(name, Spread()).add(one[name], key)
-        found.suspicious.update(one.get("suspicious", ()))
-        found.suspects += "suspicious" in one
-        found.checked.update(name for name, value in _TESTED.items() if value in one)
-
-
-def _weight(row: Row) -> float:
-    """How suspicious a query's negatives are: the higher they rank, the more they weigh."""
-    return sum(1 / one.get("rank", 1000) for one in row["kept"] if "suspicious" in one)
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
+RANKS = (1, 11, 21, 51, 101, 201, 1001)  # lower ends of the groups of ranks
+SAMPLE = 4000  # values from which quantiles and histograms are computed
+BINS = 40
+NUM_SHOWN = 20  # queries on the page
+HARDEST, LOST = 6, 4  # negatives and rejected candidates shown of a query
+SNIPPET_WORDS = 40
 MEASURES = {
     "gap": "score of the positive less the negative's, in one source",
     "ce": "score by cross-encoder",
@@ -180,114 +47,325 @@ FILTERS = {
     "cosine": "near a positive (--max-cosine)",
     "ce": "too good for the cross-encoder (--ce-margin, --ce-max)",
 }
+_SHOWN = ("score", "gap", "ce", "overlap", "cosine")
+_TESTED = {"above": "gap", "ce": "ce_gap", "answer": "answer", "overlap": "overlap", "cosine": "cosine"}
 
 
-@dataclass(frozen=True)
-class Table:
-    """A heading, names of columns, and rows whose first cell is text."""
+@dataclass
+class Distribution:
+    """Count, sum, minimum and maximum of a stream of numbers, and a sample of SAMPLE of them, chosen by hash."""
 
-    title: str
-    header: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
+    count: int = 0
+    total: float = 0.0
+    least: float = inf
+    most: float = -inf
+    _sample: list[tuple[int, float]] = field(default_factory=list)
+
+    def add(self, value: float, key: str) -> None:
+        """Add a number; `key` decides whether it is in the sample."""
+        self.count += 1
+        self.total += value
+        self.least, self.most = min(self.least, value), max(self.most, value)
+        item = (-_hash(key), value)  # the heap's first has the largest hash
+        if len(self._sample) < SAMPLE:
+            heappush(self._sample, item)
+        elif item > self._sample[0]:
+            heappushpop(self._sample, item)
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+    def quantiles(self, *shares: float) -> list[float]:
+        """Return the quantiles of the sample."""
+        quantiles: list[float] = np.quantile([value for _, value in self._sample], shares).tolist()
+        return quantiles
+
+    def histogram(self, bins: int) -> tuple[list[float], list[float]]:
+        """Return (shares, edges) of at most `bins` equal bins over the sample; of whole numbers each holds as many."""
+        values = np.array([value for _, value in self._sample])
+        edges: Any = bins
+        if len(values) and (values == values.round()).all():
+            step = max(1, -(-int(values.max() - values.min() + 1) // bins))
+            edges = np.arange(values.min(), values.max() + step + 1, step) - 0.5
+        counts, edges = np.histogram(values, bins=edges)
+        return (counts / max(1, counts.sum())).tolist(), edges.tolist()
 
 
-def tables(figures: Figures) -> list[Table]:
-    """What there is to say, only of what happened."""
-    found = [_overview(figures)]
-    if figures.kept:
-        found += [_origins(figures), _ranks(figures), _measures(figures)]
-    found += [_dropped(figures), _suspicious(figures)]
-    return [table for table in found if table.rows]
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def text_lines(figures: Figures) -> Iterator[str]:
-    """Lines for a terminal."""
-    for number, table in enumerate(tables(figures)):
-        if number:
-            yield ""
-        yield table.title
-        rows = [table.header, *table.rows]
-        widths = [max(len(row[at]) for row in rows) for at in range(len(table.header))]
-        for row in rows if any(table.header) else table.rows:
-            cells = [
-                row[0].ljust(widths[0]),
-                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-            ]
-            yield "  " + "  ".join(cells).rstrip()
+@dataclass
+class Summary:
+    """What the rows of an audit add up to.
+
+    retrieved: queries with a positive retrieved, by source. losing: queries that lost a candidate, by filter. values: of the
+    negatives, by name. suspects: negatives with any suspicion. tested: negatives for which a suspicion could be tested.
+    shown: rows to judge: the most suspicious ones, and others sampled by hash.
+    """
+
+    queries: int = 0
+    positives: int = 0
+    promoted: int = 0
+    not_sampled: int = 0
+    random_rejected: int = 0
+    suspects: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    retrieved: Counter[str] = field(default_factory=Counter)
+    sources: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    losing: Counter[str] = field(default_factory=Counter)
+    ranks: Counter[int] = field(default_factory=Counter)
+    suspicious: Counter[str] = field(default_factory=Counter)
+    tested: Counter[str] = field(default_factory=Counter)
+    negatives: Distribution = field(default_factory=Distribution)  # per query
+    rank: Distribution = field(default_factory=Distribution)
+    values: dict[str, Distribution] = field(default_factory=dict)
+    shown: list[AuditRow] = field(default_factory=list)
+
+    @property
+    def num_negatives(self) -> int:
+        return int(self.negatives.total)
+
+    def add(self, row: AuditRow) -> None:
+        """Add a row of the audit."""
+        query_id = row["query_id"]
+        self.queries += 1
+        self.promoted += sum("promoted" in one for one in row["positives"])
+        self.dropped.update(one["by"] for one in row["dropped"])
+        self.losing.update({one["by"] for one in row["dropped"]})
+        if "left_out" in row:
+            self.skipped[row["left_out"]] += 1
+            return
+        self.positives += len(row["positives"])
+        self.retrieved.update({source for one in row["positives"] for source in one["found"]})
+        self.not_sampled += row["not_drawn"]
+        self.random_rejected += len(row.get("random_refused", ()))
+        self.negatives.add(len(row["kept"]), query_id)
+        for one in row["kept"]:
+            key = f"{query_id}\0{one['id']}"
+            self.sources[one["source"]] += 1
+            if "rank" in one:
+                self.rank.add(one["rank"], key)
+                self.ranks[max(lower for lower in RANKS if lower <= one["rank"])] += 1
+            for name in MEASURES:
+                if name in one:
+                    self.values.setdefault(name, Distribution()).add(one[name], key)
+            self.suspicious.update(one.get("suspicious", ()))
+            self.suspects += "suspicious" in one
+            self.tested.update(name for name, value in _TESTED.items() if value in one)
 
 
-def _overview(figures: Figures) -> Table:
-    rows = [("queries", f"{figures.queries:,}"), ("examples", f"{figures.examples:,}")]
-    rows += [(f"left out: {what.replace('_', ' ')}", f"{count:,}") for what, count in figures.left_out.most_common()]
-    if figures.examples:
-        negatives = figures.negatives
-        rows += [
-            ("positives", f"{figures.positives:,}"),
-            ("negatives", f"{figures.kept:,}"),
-            ("negatives of a query, fewest", f"{negatives.least:,.0f}"),
-            ("negatives of a query, mean", f"{negatives.mean:,.1f}"),
-            ("negatives of a query, most", f"{negatives.most:,.0f}"),
-            ("candidates that were not drawn", f"{figures.not_drawn:,}"),
+def summarize(rows: Iterable[AuditRow], *, show: int = NUM_SHOWN) -> Summary:
+    """Return the summary of an audit, with up to `show` rows to judge: half of them the most suspicious."""
+    summary = Summary()
+    worst: list[tuple[float, int, AuditRow]] = []
+    sampled: list[tuple[float, int, AuditRow]] = []
+    for number, row in enumerate(rows):
+        summary.add(row)
+        if row.get("kept"):
+            suspicion = sum(1 / one.get("rank", 1000) for one in row["kept"] if "suspicious" in one)
+            for heap, order in ((worst, suspicion), (sampled, -_hash(row["query_id"]))):
+                (heappush if len(heap) < show else heappushpop)(heap, (order, -number, row))
+    best = [row for suspicion, _, row in sorted(worst, key=_order, reverse=True) if suspicion][: show // 2]
+    others = [row for _, _, row in sorted(sampled, key=_order, reverse=True) if row not in best]
+    summary.shown = best + others[: show - len(best)]
+    return summary
+
+
+def _order(item: tuple[float, int, AuditRow]) -> tuple[float, int]:
+    return item[:2]
+
+
+Section = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, header (its names may be empty), rows
+
+
+def build_sections(summary: Summary) -> list[Section]:
+    """Return the tables of the report, without those that would be empty."""
+    num_examples, num_negatives = summary.negatives.count, summary.num_negatives
+    overview = [("queries", f"{summary.queries:,}"), ("examples", f"{num_examples:,}")]
+    overview += [(f"left out: {why.replace('_', ' ')}", f"{count:,}") for why, count in summary.skipped.most_common()]
+    if num_examples:
+        overview += [
+            ("positives", f"{summary.positives:,}"),
+            ("negatives", f"{num_negatives:,}"),
+            ("negatives of a query, fewest", f"{summary.negatives.least:,.0f}"),
+            ("negatives of a query, mean", f"{summary.negatives.mean:,.1f}"),
+            ("negatives of a query, most", f"{summary.negatives.most:,.0f}"),
+            ("candidates that were not drawn", f"{summary.not_sampled:,}"),
         ]
-    if figures.random_refused:
-        rows.append(("random passages that a filter refused", f"{figures.random_refused:,}"))
-    if figures.promoted:
-        rows.append(("candidates that became positives", f"{figures.promoted:,}"))
-    return Table("Mined", ("", ""), rows)
-
-
-def _origins(figures: Figures) -> Table:
-    rows = []
-    for source, count in figures.sources.most_common():
-        found = figures.retrieved.get(source)
-        finds = "" if found is None else _share(found, figures.examples)
-        rows.append((source, f"{count:,}", _share(count, figures.kept), finds))
-    return Table("Where they are from", ("source", "negatives", "share", "queries whose positive it found"), rows)
-
-
-def _ranks(figures: Figures) -> Table:
-    total = sum(figures.ranks.values())
-    rows = []
-    for lower, upper in zip(RANKS, [*RANKS[1:], None], strict=True):
-        count = figures.ranks[lower]
-        if count:
-            name = f"{lower} to {upper - 1}" if upper else f"{lower} and deeper"
-            rows.append((name, f"{count:,}", _share(count, total)))
-    return Table("How hard: their ranks", ("rank", "negatives", "share"), rows)
-
-
-def _measures(figures: Figures) -> Table:
-    rows = [
+    if summary.random_rejected:
+        overview.append(("random passages that a filter refused", f"{summary.random_rejected:,}"))
+    if summary.promoted:
+        overview.append(("candidates that became positives", f"{summary.promoted:,}"))
+    origins = [
+        (source, f"{count:,}", _share(count, num_negatives),
+         _share(summary.retrieved[source], num_examples) if source in summary.retrieved else "")
+        for source, count in summary.sources.most_common()
+    ]  # fmt: skip
+    ranks = [
+        (f"{lower} to {upper - 1}" if upper else f"{lower} and deeper", f"{summary.ranks[lower]:,}",
+         _share(summary.ranks[lower], summary.ranks.total()))
+        for lower, upper in zip(RANKS, [*RANKS[1:], 0], strict=True) if summary.ranks[lower]
+    ]  # fmt: skip
+    values = [
+        (MEASURES[name], f"{one.count:,}", *(f"{value:z.4g}" for value in one.quantiles(0.05, 0.25, 0.5, 0.75, 0.95)))
+        for name, one in summary.values.items()
+    ]
+    dropped = [
+        (FILTERS.get(name, name), f"{count:,}", f"{summary.losing[name]:,}")
+        for name, count in summary.dropped.most_common()
+    ]
+    suspicious = [
+        (text, f"{summary.suspicious[name]:,}", _share(summary.suspicious[name], summary.tested[name]))
+        for name, text in SUSPICIONS.items()
+        if summary.tested[name]
+    ]
+    if suspicious:
+        suspicious.append(("any of these", f"{summary.suspects:,}", _share(summary.suspects, num_negatives)))
+    sections: list[Section] = [
+        ("Mined", ("", ""), overview),
+        ("Where they are from", ("source", "negatives", "share", "queries whose positive it found"), origins),
+        ("How hard: their ranks", ("rank", "negatives", "share"), ranks),
+        ("How hard: beside the positive", ("", "known", "5%", "25%", "half", "75%", "95%"), values),
+        ("Dropped", ("why", "candidates", "queries"), dropped),
         (
-            MEASURES[name],
-            f"{spread.count:,}",
-            *(f"{value:z.4g}" for value in spread.quantiles(0.05, 0.25, 0.5, 0.75, 0.95)),
-        )
-        for name, spread in figures.measures.items()
+            "Suspicious: may be positives that nobody judged",
+            ("a negative that", "negatives", "of those tested"),
+            suspicious,
+        ),
     ]
-    return Table("How hard: beside the positive", ("", "known", "5%", "25%", "half", "75%", "95%"), rows)
-
-
-def _dropped(figures: Figures) -> Table:
-    rows = [
-        (FILTERS.get(name, name), f"{count:,}", f"{figures.losing[name]:,}")
-        for name, count in figures.dropped.most_common()
-    ]
-    return Table("Dropped", ("why", "candidates", "queries"), rows)
-
-
-def _suspicious(figures: Figures) -> Table:
-    rows = [
-        (said, f"{figures.suspicious[name]:,}", _share(figures.suspicious[name], figures.checked[name]))
-        for name, said in SUSPICIONS.items()
-        if figures.checked[name]
-    ]
-    if rows:
-        rows.append(("any of these", f"{figures.suspects:,}", _share(figures.suspects, figures.kept)))
-    return Table(
-        "Suspicious: may be positives that nobody judged", ("a negative that", "negatives", "of those tested"), rows
-    )
+    return [section for section in sections if section[2]]
 
 
 def _share(count: int, total: int) -> str:
     return f"{count / total:.1%}" if total else ""
+
+
+def text_lines(summary: Summary) -> Iterator[str]:
+    """Iterate over the lines of the report as text."""
+    for number, (title, header, rows) in enumerate(build_sections(summary)):
+        if number:
+            yield ""
+        yield title
+        lines = format_table(list(header), [[Cell(text) for text in row] for row in rows], "table", right=True)
+        if not any(header):
+            next(lines)
+        yield from (f"  {line}" for line in lines)
+
+
+def write_report(target: str, rows: Iterable[AuditRow], *, corpus: str | None, queries: str | None) -> None:
+    """Write the report of an audit: a page if `target` ends in .html, else text; "-" is stdout.
+
+    corpus, queries: files with the texts that the page shows.
+    """
+    summary = summarize(rows)
+    is_page = target.endswith((".html", ".htm"))
+    with Output(target) as output:
+        for line in page_lines(summary, corpus, queries) if is_page else text_lines(summary):
+            output.write(f"{line}\n".encode())
+    if target != STANDARD:
+        log("\n".join([f"report: {target}", *text_lines(summary)]))
+
+
+def page_lines(summary: Summary, corpus: str | None = None, queries: str | None = None) -> Iterator[str]:
+    """Iterate over the lines of the report as an HTML page, with texts from `corpus` and `queries`."""
+    from drtk.runtime import pages
+
+    def parts() -> Iterator[Markup]:
+        for title, header, rows in build_sections(summary):
+            yield pages.heading(title)
+            yield pages.table(header if any(header) else (), [[Cell(text) for text in row] for row in rows])
+        drawn = {"rank in its source": summary.rank} | {MEASURES[name]: one for name, one in summary.values.items()}
+        yield pages.pictures(
+            pages.histogram(
+                *one.histogram(BINS),
+                label=f"share of {one.count:,} negatives",
+                caption=f"{name}; {one.least:z.4g} to {one.most:z.4g}, mean {one.mean:z.4g}",
+            )
+            for name, one in drawn.items()
+            if one.count > 1
+        )
+        if summary.shown:
+            yield pages.heading("Judge for yourself")
+            yield pages.paragraph(
+                "The queries with the most suspicious negatives, then queries sampled at random. Is a negative an answer?",
+                kind="dim",
+            )
+        yield from _query_details(summary.shown, corpus, queries)
+
+    suspects = f", {summary.suspects:,} of them suspicious" if summary.tested else ""
+    mined = f"{summary.negatives.count:,} examples of {summary.queries:,} queries, {summary.num_negatives:,} negatives"
+    return pages.page("Mined negatives", parts(), subtitle=mined + suspects)
+
+
+def _query_details(rows: Sequence[AuditRow], corpus: str | None, queries: str | None) -> Iterator[Markup]:
+    """Iterate over queries with their positives, their hardest negatives, and some rejected candidates."""
+    from markupsafe import Markup
+
+    from drtk.retrieval.snippets import matched_stems, snippet
+    from drtk.runtime import pages
+
+    wanted = {row["query_id"] for row in rows}
+    texts: dict[str, Query] = {}
+    if queries is not None and not is_stream(queries):
+        texts = {query.id: query for query in read_queries(queries) if query.id in wanted}
+    store = None if corpus is None or is_stream(corpus) else CorpusStore.open(corpus)
+    for row in rows:
+        query = texts.get(row["query_id"], Query(row["query_id"], ""))
+        stems = matched_stems(" ".join((query.text, *(query.answers or ()))))
+        items: list[Markup] = []
+
+        def add(
+            one: AuditRow, what: str, note: str = "", kind: str = "dim", *, stems: Any = stems, items: Any = items
+        ) -> None:
+            passage = None if store is None else store.get(one["id"])
+            title, words = "", ""
+            if passage is not None:
+                title, words = (
+                    passage.title,
+                    snippet(passage.text, stems, words=SNIPPET_WORDS, mark="{}".join(pages.MARK).format),
+                )
+            what += "".join(f", {name} {one[name]:z.4g}" for name in _SHOWN if name in one)
+            items.append(
+                pages.passage_item(
+                    Markup('{} <span class="{}">{}</span>').format(what, kind, note), one["id"], title, words
+                )
+            )
+
+        for one in row["positives"][:HARDEST]:
+            where = ", ".join(f"rank {rank:,} of {source}" for source, (rank, _) in one["found"].items())
+            what = "became a positive: holds an answer" if "promoted" in one else "positive"
+            add(one, f"{what}, {where or 'not found by any source'}")
+        for one in sorted(row["kept"], key=_hardness)[:HARDEST]:
+            add(
+                one,
+                f"negative, {_place(one)}",
+                "; ".join(SUSPICIONS[name] for name in one.get("suspicious", ())),
+                "bad",
+            )
+        for one in row["dropped"][:LOST]:
+            limit = f", limit {one['limit']:.4g}" if "limit" in one else ""
+            add(one, _place(one), f"dropped: {FILTERS.get(one['by'], one['by'])}{limit}")
+        if len(row["dropped"]) > LOST:
+            items.append(Markup('<li class="dim">{:,} more were dropped</li>').format(len(row["dropped"]) - LOST))
+        suspects = sum("suspicious" in one for one in row["kept"])
+        told = Markup(' <span class="bad">{:,} suspicious</span>').format(suspects) if suspects else ""
+        yield pages.details(
+            Markup('{} <code>{}</code><br><span class="dim">{:,} negatives</span>{}').format(
+                query.text or query.id, query.id, len(row["kept"]), told
+            ),
+            items,
+        )
+
+
+def _hardness(one: AuditRow) -> tuple[bool, int, float, int]:
+    """Order suspicious negatives first, then those whose score is nearest the positive's."""
+    num_suspicions = len(one.get("suspicious", ()))
+    gap = one.get("ce_gap", one.get("gap"))
+    return not num_suspicions, -num_suspicions, inf if gap is None else gap, int(one.get("rank", 1 << 30))
+
+
+def _place(one: AuditRow) -> str:
+    return f"rank {one['rank']:,} of {one['source']}" if "rank" in one else str(one["source"])

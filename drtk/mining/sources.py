@@ -1,292 +1,427 @@
-"""Sources of candidates: runs, indexes and training examples."""
+"""Sources of candidates: runs, indexes and training examples, read side by side query by query."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import repeat
 from math import isfinite
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from drtk.data import sniff
-from drtk.data.ids import CorpusIds
-from drtk.data.runs import group_runs, is_named
-from drtk.data.sniff import kind_of
-from drtk.data.trec import QueryHits, iter_grouped_hits
+from drtk.data.checks import Faulty, skip_faulty
+from drtk.data.examples import FoundExample, parse_example_row, query_id_of
+from drtk.data.formats import json_rows
+from drtk.data.ids import CorpusIds, document_id
+from drtk.data.jsonl import read_queries
+from drtk.data.rows import Row
+from drtk.data.runs import group_runs, parse_runs
+from drtk.data.trec import Judgements, iter_grouped_hits, read_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.mining.config import MineSettings
-from drtk.mining.pool import Asked, Ranked
+from drtk.mining.candidates import Hits, MiningQuery, merge_queries
+from drtk.mining.config import MineSettings, MiningInputs
+from drtk.records import Query
 from drtk.retrieval.queries import QueryEncoder, StoredQueries, StoredQuery, TextQueries
-from drtk.retrieval.search import Collection, Wanted
+from drtk.retrieval.search import INDEX_KIND, Collection, Wanted
 from drtk.runtime.inputs import Intake
 from drtk.runtime.manifest import folder_entry, read_manifest
+from drtk.runtime.progress import warn
 from drtk.runtime.streams import STANDARD, name_of
 
-Item = TypeVar("Item")
-INDEX = "index"  # the kind in its manifest
-_INSTEAD = {  # kind of a file -> where it belongs
-    sniff.JUDGEMENTS: "; judgements: --qrels FILE",
-    sniff.RANKED: "; judgements: --qrels FILE; ranked pairs: convert them with drtk convert FILE --as run; triples: convert them "
-    "with drtk convert FILE --as examples",
-    sniff.CANDIDATES: "; candidates: convert them with drtk convert FILE --as run | sort -s -k1,1",
-    sniff.QUERIES: "; queries: --queries FILE",
-    sniff.PASSAGES: "; passages: --corpus FILE",
-    sniff.EITHER: "; queries: --queries FILE, passages: --corpus FILE",
+_HINTS = {  # what a file seems to be -> how to pass it
+    sniff.JUDGEMENTS: "; judgements: `qrels`",
+    sniff.RANKED: "; judgements: `qrels`; ranked pairs: drtk convert FILE --as run; triples: drtk convert FILE --as examples",
+    sniff.CANDIDATES: "; candidates: drtk convert FILE --as run | sort -s -k1,1",
+    sniff.QUERIES: "; queries: `queries`",
+    sniff.PASSAGES: "; passages: `corpus`",
+    sniff.EITHER: "; queries: `queries`, passages: `corpus`",
 }
 
 
 @dataclass(frozen=True)
 class Sources:
-    """The arguments of mine-negatives, by what they are: name and file, or name and folders. names: in their order."""
+    """The sources by kind: name and file, or name and index folders. names: all of them, in the given order."""
 
     names: list[str]
-    runs: dict[str, str]
-    examples: dict[str, str]
-    indexes: dict[str, list[str]]
+    runs: dict[str, str] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)
+    indexes: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def paths(self) -> list[str]:
-        """All files and folders, in their order."""
+        """All files and folders, in the given order."""
         of = {name: [path] for name, path in (self.runs | self.examples).items()} | self.indexes
         return [path for name in self.names for path in of[name]]
 
 
-def sources_of(arguments: Sequence[str], intake: Intake, *, name: str = "") -> Sources:
-    """Sort arguments, `NAME=PATH` or `PATH`; index folders of one name are parts of one collection.
+def sort_sources(arguments: Sequence[str], intake: Intake, *, name: str = "") -> Sources:
+    """Sort arguments, `NAME=PATH` or `PATH`, by kind; index folders of one name are searched as one collection.
 
-    name: what a single source is called. Raises UsageError for names that clash, MismatchError for a folder of another kind.
+    name: name of a single source. Raises UsageError for ambiguous names, MismatchError for a file or folder of another kind.
     """
-    if name and len(arguments) > 1:
-        raise UsageError("one name for several runs; name each of them: NAME=FILE")
-    if name and not is_named(arguments[0]):
-        arguments = [f"{name}={arguments[0]}"]
-        grouped = {name: [arguments[0].partition("=")[2]]}
-    else:
-        grouped = {called: [run.source for run in runs] for called, runs in group_runs(arguments).items()}
-    found = Sources(list(grouped), {}, {}, {})
-    for called, paths in grouped.items():
+    grouped = {run.name: [run] for run in parse_runs(arguments, name=name)} if name else group_runs(arguments)
+    sources = Sources(list(grouped))
+    for called, runs in grouped.items():
+        paths = [run.source for run in runs]
         folders = [path for path in paths if path != STANDARD and Path(path).is_dir()]
         for folder in folders:
-            read_manifest(folder, kind=INDEX)
+            read_manifest(folder, kind=INDEX_KIND)
             intake.inputs.append(folder_entry(folder))
-        if folders and len(folders) == len(paths):
-            found.indexes[called] = folders
+        if folders == paths:
+            sources.indexes[called] = folders
         elif len(paths) > 1:
             raise UsageError(f"two runs are called '{called}'; name them: NAME=FILE")
-        elif _holds_json(paths[0], intake):
-            found.examples[called] = paths[0]
         else:
-            found.runs[called] = paths[0]
-    return found
+            head = intake.peek(paths[0])
+            kind = sniff.kind_of(head)
+            if kind not in (None, sniff.RUN, sniff.EXAMPLES):
+                raise MismatchError(
+                    f"{name_of(paths[0])}: seems to hold {kind}; expected a TREC run (drtk search), an index folder or "
+                    f"training examples{_HINTS.get(kind, '')}"
+                )
+            is_json = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+            (sources.examples if is_json else sources.runs)[called] = paths[0]
+    return sources
 
 
-def _holds_json(source: str, intake: Intake) -> bool:
-    """Whether a file holds examples, and not a run. Raises MismatchError where it seems to hold neither."""
-    head = intake.peek(source)
-    kind = kind_of(head)
-    if kind not in (None, sniff.RUN, sniff.EXAMPLES):
-        raise MismatchError(
-            f"{name_of(source)}: seems to hold {kind}; what is mined is a TREC run (drtk search), an index folder or "
-            f"training examples{_INSTEAD.get(kind, '')}"
-        )
-    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, intake: Intake) -> Judgements:
+    """Return grades by query and document, or passage.
+
+    Raises RecordError for a pair judged twice and an id that is not in the corpus, DrtkError for an empty file.
+    """
+    judgements: Judgements = {}
+    what = "document" if by_source else "passage"
+
+    def iter_checked() -> Iterator[Faulty[None]]:
+        for number, qrel in read_qrels(qrels, intake=intake):
+            place = f"{name_of(qrels)}:{number}"
+            grades = judgements.setdefault(qrel.query_id, {})
+            if qrel.doc_id in grades:
+                problem = f"document '{qrel.doc_id}' is judged a second time for query '{qrel.query_id}'"
+                intake.forgive(RecordError(place, problem))
+            elif corpus and not (corpus.has_document(qrel.doc_id) if by_source else qrel.doc_id in corpus):
+                problem = f"{what} '{qrel.doc_id}' is not in the corpus"
+                if corpus.has_document(qrel.doc_id):
+                    problem = f"'{qrel.doc_id}' is a document of the corpus, not a passage; use `positives` source"
+                yield None, [RecordError(place, problem)]
+            else:
+                grades[qrel.doc_id] = qrel.grade
+
+    for _ in skip_faulty(iter_checked(), qrels, intake):
+        pass
+    if not judgements:
+        raise DrtkError(f"{name_of(qrels)}: holds no judgements")
+    return judgements
 
 
-class Aligned(Generic[Item]):
-    """Items by query in file order, taken in another file's order: only what was read too early is held.
+class Aligned:
+    """Items by query in file order, taken in the order of another file: holds only what was read too early.
 
     only: the queries worth holding.
     """
 
-    def __init__(self, items: Iterable[tuple[str, Item]], *, only: Container[str] | None = None) -> None:
+    def __init__(self, items: Iterable[MiningQuery], *, only: Container[str] | None = None) -> None:
         self._items, self._only = iter(items), only
-        self._held: dict[str, Item] = {}
+        self.held: dict[str, deque[MiningQuery]] = {}
 
-    def take(self, query_id: str) -> Item | None:
-        """What there is for a query, which is then gone; None where there is nothing."""
-        if query_id in self._held:
-            return self._held.pop(query_id)
-        for found, item in self._items:
-            if found == query_id:
+    def take(self, query_id: str) -> MiningQuery | None:
+        """Return the next item of a query; None if there is no more."""
+        if query_id in self.held:
+            items = self.held[query_id]
+            if len(items) == 1:
+                del self.held[query_id]
+            return items.popleft()
+        for item in self._items:
+            if item.query_id == query_id:
                 return item
-            if self._only is None or found in self._only:
-                self._held[found] = item
+            self._hold(item)
         return None
 
-    def rest(self) -> Iterator[str]:
-        """The queries that nobody took yet; they stay to be taken."""
-        for found, item in self._items:
-            if self._only is None or found in self._only:
-                self._held[found] = item
-        yield from list(self._held)
+    def remaining(self) -> list[str]:
+        """Return the queries that were not taken yet."""
+        for item in self._items:
+            self._hold(item)
+        return list(self.held)
+
+    def _hold(self, item: MiningQuery) -> None:
+        if self._only is None or item.query_id in self._only:
+            self.held.setdefault(item.query_id, deque()).append(item)
 
 
 @dataclass
-class Unknown:
-    """Ids of one file that another lacks: the first is the complaint, all are counted."""
+class QueryStream:
+    """The training queries, each with its hits in every run and its lines in every file of examples.
 
-    intake: Intake
-    what: str = "passage"
-    where: str = "the corpus"
-    first: RecordError | None = None
-    count: int = 0
-    ids: set[str] = field(default_factory=set)
+    The first source sets the order, or the queries that the indexes are searched with; others are held in memory only as
+    far as their order differs. Iterating again reads the files again.
 
-    def note(self, place: str, id: str) -> None:
-        """One more, at `file:line`; forgiven while --skip-bad allows it."""
-        if self.first is None:
-            try:
-                self.intake.forgive(RecordError(place, f"{self.what} '{id}' is not in {self.where}"))
-            except RecordError as error:
-                self.first = error
-            else:
-                return
-        self.count += 1
-        self.ids.add(id)
-
-    def check(self) -> None:
-        """Raise the complaint, with how many there are. Call where the file was read to its end."""
-        if self.first is None:
-            return
-        ids = f"{len(self.ids):,} such id{'s' if len(self.ids) > 1 else ''}"
-        more = (
-            f"; {ids} at {self.count:,} places of this file; --skip-bad N leaves out so many" if self.count > 1 else ""
-        )
-        raise RecordError(self.first.place, self.first.problem + more)
-
-
-class Checked:
-    """What a source names, held against the corpus and the queries; complaints come when the source was read to its end."""
-
-    def __init__(self, source: str, known: CorpusIds | None, lacks: Callable[[str], bool], intake: Intake) -> None:
-        self._name, self._known, self._lacks = name_of(source), known, lacks
-        self._passages = Unknown(intake)
-        self._queries = Unknown(intake, "query", "the queries")
-
-    @property
-    def is_good(self) -> bool:
-        """Whether nothing was found yet that is not forgiven."""
-        return self._passages.first is None and self._queries.first is None
-
-    def has_query(self, query_id: str, line: int) -> bool:
-        """Whether a query is there as far as it needs to be."""
-        if self._lacks(query_id):
-            self._queries.note(f"{self._name}:{line}", query_id)
-            return False
-        return True
-
-    def unknown(self, ids: Iterable[str], lines: Iterable[int]) -> set[str]:
-        """Those of `ids`, at `lines`, that the corpus lacks."""
-        if self._known is None:
-            return set()
-        lacking = set()
-        for id, line in zip(ids, lines, strict=False):
-            if id not in self._known:
-                self._passages.note(f"{self._name}:{line}", id)
-                lacking.add(id)
-        return lacking
-
-    def check(self) -> None:
-        """Raise what is not forgiven."""
-        self._queries.check()
-        self._passages.check()
-
-
-def run_items(
-    source: str, known: CorpusIds | None, intake: Intake, *, lacks: Callable[[str], bool] = lambda query_id: False
-) -> Iterator[tuple[str, Ranked]]:
-    """(query, its passages) of a TREC run.
-
-    known: the passages there are. lacks: whether a query needs a text and has none.
-    Raises RecordError for ids that are not there, when all of them were counted.
+    judgements: None if examples or answers say what is positive. allow_unjudged: answers can make positives.
+    queries: the file that indexes are searched with. texts: queries by id, if texts are needed otherwise.
+    Raises RecordError (file:line) for an id that is not in the corpus or the queries, MismatchError if no query is judged.
     """
-    checked = Checked(source, known, lacks, intake)
-    for hits in iter_grouped_hits(source, intake=intake):
-        has_query = checked.has_query(hits.query_id, hits.lines[0])
-        lacking = checked.unknown(hits.doc_ids, hits.lines)
-        if has_query and checked.is_good:
-            yield hits.query_id, _ranked(hits, lacking)
-    checked.check()
+
+    sources: Sources
+    intake: Intake
+    counts: dict[str, Any] = field(default_factory=dict)
+    corpus: CorpusIds | None = None
+    judgements: Judgements | None = None
+    allow_unjudged: bool = False
+    by_source: bool = False
+    indexes: IndexSearch | None = None
+    queries: str | None = None
+    texts: dict[str, Query] | None = None
+
+    def may_have_positives(self, query_id: str) -> bool:
+        """Return whether the query is judged, or may get positives from examples or answers."""
+        return self.allow_unjudged or bool(self.sources.examples) or self.is_judged(query_id)
+
+    def is_judged(self, query_id: str) -> bool:
+        """Return whether there are judgements of the query; True if no judgements are used."""
+        return self.judgements is None or query_id in self.judgements
+
+    def __iter__(self) -> Iterator[MiningQuery]:
+        seen: set[str] = set()
+        num_unjudged, example, warned = 0, "", self.by_source
+        for query in self._merged():
+            id = query.query_id
+            if not (self.allow_unjudged or query.positives or self.is_judged(id)):
+                num_unjudged += 1
+                example = example or id
+                continue
+            seen.add(id)
+            if not warned and self._names_documents(query):
+                warn(f"query '{id}': judgements name documents, not passages: `positives` source")
+                warned = True
+            yield query
+        if num_unjudged and not seen and self.judgements is not None:
+            raise MismatchError(
+                f"{name_of(self.sources.paths[0])}: no query of the runs has judgements "
+                f"(runs: '{example}', judgements: '{next(iter(self.judgements))}'); pass the judgements of these queries"
+            )
+        # Set once, at the end: a resumed run reads all queries again.
+        num_missing = len(self.judgements.keys() - seen) if self.judgements is not None else 0
+        self.counts |= {
+            name: number
+            for name, number in (("without_judgements", num_unjudged), ("not_retrieved", num_missing))
+            if number
+        }
+
+    def _names_documents(self, query: MiningQuery) -> bool:
+        """Return whether a chunk of a judged document would become a negative."""
+        grades = (self.judgements or {}).get(query.query_id, {})
+        chunks = [id for hits in query.hits.values() for id in hits.ids if "#" in id]
+        return any(document_id(id) in grades and id not in grades for id in chunks)
+
+    def _merged(self) -> Iterator[MiningQuery]:
+        runs = {name: (path, self._iter_run(name, path)) for name, path in self.sources.runs.items()}
+        examples = {name: (path, self._iter_examples(name, path)) for name, path in self.sources.examples.items()}
+        files = [(runs | examples)[name] for name in self.sources.names if name not in self.sources.indexes]
+        streams = [skip_faulty(items, path, self.intake) for path, items in files]
+        only = None if self.allow_unjudged or self.sources.examples else self.judgements
+        first = streams.pop(0) if self.indexes is None else self._searched()
+        others = [Aligned(stream, only=only) for stream in streams]
+
+        def merge(parts: Sequence[MiningQuery | None]) -> MiningQuery:
+            merged = merge_queries([part for part in parts if part is not None])
+            if merged.query is None and self.texts is not None:
+                return replace(merged, query=self.texts.get(merged.query_id))
+            return merged
+
+        for one in first:
+            yield merge([one, *(other.take(one.query_id) for other in others)])
+        remaining = dict.fromkeys(id for other in others for id in other.remaining())
+        if self.indexes is None:
+            for id in remaining:
+                yield merge([other.take(id) for other in others])
+        elif remaining:
+            self.counts["not_in_queries"] = len(remaining)
+
+    def _searched(self) -> Iterator[MiningQuery]:
+        """Iterate over the queries that indexes are searched with, as vectors or texts."""
+        assert self.indexes is not None
+        if self.indexes.stored is None:
+            assert self.queries is not None
+            for query in read_queries(self.queries, intake=self.intake):
+                yield MiningQuery(query.id, query=query)
+            return
+        for one in self.indexes.stored:
+            if self._lacks_text(one.id):
+                raise MismatchError(f"{self.queries}: has no query '{one.id}', which is in the embeddings folder")
+            yield MiningQuery(one.id, row=(one.shard, one.row))
+
+    def _lacks_text(self, query_id: str) -> bool:
+        return self.texts is not None and query_id not in self.texts and self.may_have_positives(query_id)
+
+    def _find_unknown(
+        self, source: str, query_id: str, line: int, ids: Iterable[str], lines: Iterable[int]
+    ) -> tuple[bool, set[str], list[RecordError]]:
+        """Return whether the query is missing, the passages that are not in the corpus, and an error for each."""
+        errors = []
+        is_missing = self._lacks_text(query_id)
+        if is_missing:
+            errors.append(RecordError(f"{name_of(source)}:{line}", f"query '{query_id}' is not in the queries"))
+        unknown: set[str] = set()
+        if self.corpus is not None:
+            for id, place in zip(ids, lines, strict=False):
+                if id not in self.corpus:
+                    unknown.add(id)
+                    errors.append(RecordError(f"{name_of(source)}:{place}", f"passage '{id}' is not in the corpus"))
+        return is_missing, unknown, errors
+
+    def _iter_run(self, name: str, source: str) -> Iterator[Faulty[MiningQuery]]:
+        for hits in iter_grouped_hits(source, intake=self.intake):
+            is_missing, unknown, errors = self._find_unknown(
+                source, hits.query_id, hits.lines[0], hits.doc_ids, hits.lines
+            )
+            ranking = [hit for hit in hits.ranking() if hit[0] not in unknown]
+            found = Hits([id for id, _ in ranking], [score for _, score in ranking])
+            yield None if is_missing else MiningQuery(hits.query_id, {name: found}), errors
+
+    def _iter_examples(self, name: str, source: str) -> Iterator[Faulty[MiningQuery]]:
+        """Iterate over examples, all lines of a query merged at the first of them.
+
+        The file is read first for queries with several lines, and then by two readers: the second one gives the later
+        lines, so only lines in another order are in memory. A stream is copied to disk.
+        """
+        self.intake.keep(source)
+        again = Intake(stand_ins=self.intake.stand_ins)  # the file is one input, though it is read three times
+        errors: list[RecordError] = []  # of the lines read since the last query
+
+        def read(number: int, row: Row | ValueError) -> MiningQuery | None:
+            try:
+                if isinstance(row, ValueError):
+                    raise row
+                found = parse_example_row(row)
+            except ValueError as error:
+                self.intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
+                return None
+            if found.has_new_ids:
+                raise DrtkError(
+                    f"{name_of(source)}: holds texts, not ids; make a corpus and queries of them first: "
+                    f"drtk convert {source} --as examples --corpus-out FILE --queries-out FILE -o FILE"
+                )
+            query = _convert_example(name, found)
+            ids = dict.fromkeys((*query.positives, *(id for hits in query.hits.values() for id in hits.ids)))
+            is_missing, unknown, new = self._find_unknown(source, query.query_id, number, ids, repeat(number))
+            errors.extend(new)
+            return None if is_missing else _remove_passages(query, unknown) if unknown else query
+
+        num_later = Counter(id for id, _, _ in _iter_lines(source, again, later=True))
+        later = Aligned(
+            read(number, row) or MiningQuery(str(id)) for id, number, row in _iter_lines(source, again, later=True)
+        )
+        for id, number, row in _iter_lines(source, self.intake, later=False):
+            lines = [read(number, row), *(later.take(str(id)) for _ in range(num_later[id]))]
+            good = [line for line in lines if line is not None and (line.positives or line.hits)]
+            yield merge_queries(good) if good else None, errors.copy()
+            errors.clear()
 
 
-def _ranked(hits: QueryHits, lacking: set[str]) -> Ranked:
-    ranking = [hit for hit in hits.ranking() if hit[0] not in lacking]
-    return Ranked([id for id, _ in ranking], [score for _, score in ranking])
+def _iter_lines(source: str, intake: Intake, *, later: bool) -> Iterator[tuple[str | None, int, Row | ValueError]]:
+    """Iterate over (query id, line number, row): the first line of each query, or all others; the id is None if unreadable."""
+    seen: set[str] = set()
+    for number, row in json_rows(source, intake):
+        id = None
+        if not isinstance(row, ValueError):
+            with suppress(ValueError):
+                id = query_id_of(row)
+        if (id in seen) == later:
+            yield id, number, row
+        if id is not None:
+            seen.add(id)
 
 
-def check_indexes(indexes: dict[str, list[str]], queries: str | None, query_vectors: str | None) -> None:
-    """Raises UsageError where there is an index and nothing to ask it, or queries as vectors and no index."""
-    if indexes and not queries and not query_vectors:
-        name = next(iter(indexes))
-        raise UsageError(f"{indexes[name][0]}: an index is asked with --queries FILE or --query-vectors DIR")
-    if query_vectors and not indexes:
-        raise UsageError("--query-vectors asks an index; there is none among the sources")
+def _convert_example(name: str, found: FoundExample) -> MiningQuery:
+    """Return an example as a query with hits: by system, or by the sources of its negatives (`name` if it has none)."""
+    example = found.example
+    scores = example.scores or {}
+    ce_scores = dict(zip(example.negatives, scores.get("negatives", ()), strict=False))
+    ce_scores |= zip(example.positives, scores.get("positives", ()), strict=False)  # also a negative: this score counts
+    ids_by_system: dict[str, list[str]] = {}
+    if found.systems is not None:
+        for system, items in found.systems.items():
+            ids_by_system[system or name] = list(items)
+            for id, score in items.items():
+                if score is not None:
+                    ce_scores.setdefault(id, score)
+    else:
+        systems = (example.sources or {}).get("negatives") or [name] * len(example.negatives)
+        for id, system in zip(example.negatives, systems, strict=False):
+            ids_by_system.setdefault(system, []).append(id)
+    is_ranked = found.systems is not None  # sentence-transformers' lists are ranked, others shuffled
+    hits = {system: Hits(ids, is_ranked=is_ranked) for system, ids in ids_by_system.items()}
+    return MiningQuery(example.query_id, hits, None, example.positives, ce_scores, example.extra)
 
 
-class Indexes:
-    """Opened index folders by name; called with queries, it gives what each index finds for them.
+def _remove_passages(query: MiningQuery, ids: set[str]) -> MiningQuery:
+    hits = {name: replace(one, ids=[id for id in one.ids if id not in ids]) for name, one in query.hits.items()}
+    return replace(query, hits=hits, positives=tuple(id for id in query.positives if id not in ids))
 
-    depth: passages searched for; None: all. query_vectors: an embeddings folder that indexes of vectors are asked with; others are asked with texts.
-    Raises MismatchError where an index gives a passage that is not in the corpus, DrtkError for a score that is not finite.
+
+class IndexSearch:
+    """Search opened indexes for windows of queries.
+
+    depth: hits of a query; None: all.
+    Raises UsageError if an index needs texts and there are no queries, MismatchError for a hit that is not in the corpus,
+    DrtkError for a score that is not finite.
     """
 
     def __init__(
         self,
         folders: Mapping[str, Sequence[str]],
         settings: MineSettings,
+        inputs: MiningInputs,
         *,
         depth: int | None,
-        query_vectors: str | None = None,
-        model: str | None = None,
         corpus: CorpusIds | None = None,
     ) -> None:
-        searching = settings.searching()
-        self._corpus = corpus
-        self._asks: dict[str, Any] = {}
-        self._depth = depth
-        self.encodes = False  # whether some index is asked with texts that are made vectors
+        self._corpus, self._depth = corpus, depth
+        self._searchers: dict[str, TextQueries | StoredQueries] = {}
+        self.encodes_texts = False
+        self.stored: StoredQueries | None = None  # the queries of the embeddings folder, if one is used
         for name, paths in folders.items():
-            collection = Collection(paths, searching)
-            if collection.reads == "vectors" and query_vectors is not None:
-                self._asks[name] = StoredQueries(collection, query_vectors)
+            collection = Collection(paths, settings.search_settings())
+            is_dense = collection.reads == "vectors"
+            if is_dense and inputs.query_vectors is not None:
+                self._searchers[name] = self.stored = StoredQueries(collection, inputs.query_vectors)
+                continue
+            if inputs.queries is None:
+                raise UsageError(f"{paths[0]}: `queries` is required (or `query_vectors`, for a dense index)")
+            self.encodes_texts |= is_dense
+            encoder = QueryEncoder(collection, settings.search_settings(), inputs.model) if is_dense else None
+            self._searchers[name] = TextQueries(collection, encoder)
+        self.needs_text = any(isinstance(one, TextQueries) for one in self._searchers.values())
+
+    def search(self, window: Sequence[MiningQuery], names: Sequence[str]) -> list[MiningQuery]:
+        """Return the queries with the hits of each index, sources in the order of `names`."""
+        hits: list[dict[str, Hits]] = [{} for _ in window]
+        for name, searcher in self._searchers.items() if window else ():
+            wanted = Wanted(self._depth or len(searcher.collection))
+            if isinstance(searcher, StoredQueries):
+                rankings = searcher([StoredQuery(one.query_id, *(one.row or (0, 0))) for one in window], wanted)
             else:
-                encode = QueryEncoder(collection, searching, model) if collection.reads == "vectors" else None
-                self.encodes |= encode is not None
-                self._asks[name] = TextQueries(collection, encode)
+                rankings = searcher([one.query for one in window if one.query is not None], wanted)
+            for found, (query_id, ranking) in zip(hits, rankings, strict=True):
+                found[name] = self._check(query_id, ranking, searcher.collection.folders[0])
+        queries = []
+        for query, found in zip(window, hits, strict=True):
+            merged = found | query.hits
+            in_order = {name: merged[name] for name in names if name in merged}
+            queries.append(replace(query, hits=in_order | merged))
+        return queries
 
-    @property
-    def needs_text(self) -> bool:
-        """Whether some index is asked with texts."""
-        return any(isinstance(ask, TextQueries) for ask in self._asks.values())
-
-    @property
-    def stored(self) -> StoredQueries | None:
-        """The queries of the embeddings folder, where one is used."""
-        return next((ask for ask in self._asks.values() if isinstance(ask, StoredQueries)), None)
-
-    def __call__(self, window: Sequence[Asked]) -> Iterator[dict[str, Ranked]]:
-        """For each query, what each index finds."""
-        found: list[dict[str, Ranked]] = [{} for _ in window]
-        for name, ask in self._asks.items():
-            asked: Sequence[Any]
-            if isinstance(ask, StoredQueries):
-                asked = [StoredQuery(one.query_id, *(one.row or (0, 0))) for one in window]
-            else:
-                asked = [one.query for one in window]
-            wanted = Wanted(self._depth or len(ask.collection))
-            for place, (query_id, ranking) in zip(found, ask(asked, wanted) if window else (), strict=True):
-                place[name] = self._checked(query_id, ranking, ask.collection.folders[0])
-        yield from found
-
-    def _checked(self, query_id: str, ranking: Sequence[tuple[str, float]], folder: str) -> Ranked:
+    def _check(self, query_id: str, ranking: Sequence[tuple[str, float]], folder: str) -> Hits:
         ids, scores = [id for id, _ in ranking], [score for _, score in ranking]
         if not isfinite(sum(scores)):
-            raise DrtkError(f"{folder}: gives query '{query_id}' a score that is not finite")
+            raise DrtkError(f"{folder}: query '{query_id}' has a score that is not finite")
         if self._corpus is not None:
-            lacking = [id for id in ids if id not in self._corpus]
-            if lacking:
-                more = f", and {len(lacking) - 1:,} more of its {len(ids):,} hits" if len(lacking) > 1 else ""
+            unknown = [id for id in ids if id not in self._corpus]
+            if unknown:
+                more = f", and {len(unknown) - 1:,} more of its {len(ids):,} hits" if len(unknown) > 1 else ""
                 raise MismatchError(
-                    f"{folder}: passage '{lacking[0]}', found for query '{query_id}', is not in the corpus{more}"
+                    f"{folder}: passage '{unknown[0]}', retrieved for query '{query_id}', is not in the corpus{more}"
                 )
-        return Ranked(ids, scores)
+        return Hits(ids, scores)

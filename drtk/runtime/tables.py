@@ -31,11 +31,14 @@ class Cell:
 Row = list[Cell]
 
 
-def format_table(header: list[str], rows: Sequence[Row], format: str, *, digits: int = 4) -> Iterator[str]:
+def format_table(
+    header: list[str], rows: Sequence[Row], format: str, *, digits: int = 4, right: bool = False
+) -> Iterator[str]:
     """Yield the lines of a table without line ends.
 
     format: table (aligned text), markdown, latex or csv. CSV has values in full and no notes.
     digits: decimals of floats in the other formats
+    right: align text to the right as well, except in the first column
     """
     if format == "csv":
         buffer = io.StringIO()
@@ -46,7 +49,8 @@ def format_table(header: list[str], rows: Sequence[Row], format: str, *, digits:
         return
     texts = [[Cell(printable(format_value(cell.value, digits)), cell.best, cell.note) for cell in row] for row in rows]
     columns = {"table": _aligned, "markdown": _markdown, "latex": _latex}[format]
-    yield from columns([*map(printable, header)], texts, text_columns(rows))
+    is_text = [text and not (right and at) for at, text in enumerate(text_columns(rows))]
+    yield from columns([*map(printable, header)], texts, is_text)
 
 
 def format_value(value: str | float | None, digits: int) -> str:

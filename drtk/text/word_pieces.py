@@ -277,7 +277,7 @@ class RecordedTokenizers:
         self._known: dict[str, WordPieceTokenizer] = {}
 
     def __call__(self, recorded: str) -> WordPieceTokenizer:
-        """The tokenizer to read weights with that were made with `recorded`.
+        """The tokenizer to read weights with that were made with `record_arguments`.
 
         Raises DrtkError where that cannot be loaded and none is named in its place, MismatchError where it can and the
         named one makes other pieces.

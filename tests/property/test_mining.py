@@ -7,33 +7,29 @@ from hypothesis import strategies as st
 
 from drtk.data.ids import CorpusIds, document_id
 from drtk.mining.audit import audit_row
+from drtk.mining.candidates import Hits, MiningQuery, Pool
 from drtk.mining.config import MineSettings
-from drtk.mining.filters import place_filters
+from drtk.mining.filters import ContentFilter, build_score_filters
+from drtk.mining.miner import RANDOM, Miner
 from drtk.mining.policies import MSMARCO, SBERT, TEVATRON
-from drtk.mining.pool import Asked, Pool, Ranked
-from drtk.mining.report import figures_of
-from drtk.mining.sampler import RANDOM, Miner, Stages
-from drtk.records import Passage
+from drtk.mining.report import summarize
+from drtk.mining.sources import QueryStream, Sources
+from drtk.records import Passage, Query
+from drtk.runtime.inputs import Intake
 
 IDS = [f"d{document}#{chunk}" for document in range(10) for chunk in range(3)]
 CORPUS = CorpusIds(Passage(id, "") for id in IDS)
 
 
-class Parity:
-    """A check that measures the number of a chunk and takes those beyond a limit out."""
+class Parity(ContentFilter):
+    """Measure the number of a chunk, and reject those beyond a limit."""
 
     name = "parity"
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-
-    def measure(self, pools, wanted):
-        for pool, ids in zip(pools, wanted, strict=True):
-            for id in ids:
-                pool.mark(id, self.name, float(id[-1]))
-
-    def limit(self, pool):
-        return self.most
+    def measure(self, pools, ids):
+        for pool, some in zip(pools, ids, strict=True):
+            for id in some:
+                pool.set_value(id, self.name, float(id[-1]))
 
     def is_beyond(self, value, limit):
         return value > limit
@@ -46,7 +42,7 @@ def rankings(draw):
     for name in draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True)):
         ids = draw(st.lists(st.sampled_from(IDS), max_size=30, unique=True))
         scores = sorted(draw(st.lists(st.integers(0, 9), min_size=len(ids), max_size=len(ids))), reverse=True)
-        found[name] = Ranked(ids, [float(score) for score in scores])
+        found[name] = Hits(ids, [float(score) for score in scores])
     return found
 
 
@@ -75,10 +71,6 @@ POLICIES = st.builds(
 
 def mined(queries, policy, options, most, by_source, promote, *, window: int) -> list[Pool]:
     """The pools of the queries, `window` of them at a time."""
-    miner = Miner(policy, 7, by_source=by_source, corpus=CORPUS)
-    filters = place_filters(MineSettings(**options), None)
-    check = Parity(most)
-    stages = Stages(miner, filters, check if promote else None, () if promote else (check,))
     grades = {f"q{at}": judged for at, (_, judged) in enumerate(queries)}
     if by_source:
         grades = {
@@ -88,10 +80,14 @@ def mined(queries, policy, options, most, by_source, promote, *, window: int) ->
             }
             for id, some in grades.items()
         }
-    pools = [miner.pool(Asked(f"q{at}", found), grades[f"q{at}"]) for at, (found, _) in enumerate(queries)]
-    for start in range(0, len(pools), window):
-        stages(pools[start : start + window], grades.__getitem__)
-    return pools
+    stream = QueryStream(Sources([]), Intake(), {}, CORPUS, grades, by_source=by_source)
+    miner = Miner(stream, policy, 7, score_filters=build_score_filters(MineSettings(**options), None))
+    if promote:
+        miner.answers = Parity(most)
+    else:
+        miner.content_filters = [Parity(most)]
+    mining = [MiningQuery(f"q{at}", found, Query(f"q{at}", "", ["any"])) for at, (found, _) in enumerate(queries)]
+    return [pool for start in range(0, len(mining), window) for pool in miner.mine(mining[start : start + window])]
 
 
 @settings(max_examples=120, deadline=None)
@@ -103,23 +99,23 @@ def test_no_positive_is_a_negative_and_every_candidate_is_accounted_for(
     rows = []
     for pool, (_, judged) in zip(pools, queries, strict=True):
         rows.append(row := audit_row(pool))
-        negatives = [one.id for one in pool.kept]
+        negatives = [one.id for one in pool.negatives]
         relevant = {id for id, grade in judged.items() if grade >= 1}
         assert not set(negatives) & set(pool.positives)
         assert not set(negatives) & relevant
         if by_source:
             assert not {document_id(id) for id in negatives} & {document_id(id) for id in relevant}
         assert len(set(negatives)) == len(negatives)
-        assert not set(negatives) & (pool.dropped.keys() | set(pool.promoted))
-        assert not set(pool.promoted) & pool.dropped.keys()
+        assert not set(negatives) & (pool.rejected.keys() | set(pool.promoted))
+        assert not set(pool.promoted) & pool.rejected.keys()
         assert all(int(id[-1]) <= most for id in negatives)  # the random ones too
-        if not pool.left_out:
-            mine = [one for one in pool.kept if one.source != RANDOM]
-            assert pool.seen == len(mine) + len(pool.dropped) + len(pool.promoted) + row["not_drawn"]
+        if not pool.skipped:
+            mine = [one for one in pool.negatives if one.source != RANDOM]
+            assert pool.num_candidates == len(mine) + len(pool.rejected) + len(pool.promoted) + row["not_drawn"]
             assert row["not_drawn"] >= 0
-            assert len(pool.kept) <= max(len(mine), policy.floor)
-            retrieved = {id for one in pool.asked.found.values() for id in one.ids[: policy.depth]}
-            random = {one.id for one in pool.kept if one.source == RANDOM}
+            assert len(pool.negatives) <= max(len(mine), policy.floor)
+            retrieved = {id for one in pool.query.hits.values() for id in one.ids[: policy.depth]}
+            random = {one.id for one in pool.negatives if one.source == RANDOM}
             assert not random & retrieved
             assert all("rank" not in one and "gap" not in one for one in row["kept"] if one["id"] in random)
             # What a query may be filled with: what is neither retrieved nor positive, and what the check lets pass.
@@ -130,11 +126,11 @@ def test_no_positive_is_a_negative_and_every_candidate_is_accounted_for(
             assert random <= free
             assert len(random) <= wanted
             assert len(random) == wanted or most < 2  # where some are refused, the rounds may end before all were found
-    figures = figures_of(rows)
-    assert figures.sources[RANDOM] == sum(one.rank == 0 for pool in pools if not pool.left_out for one in pool.kept)
-    assert figures.kept == sum(len(pool.kept) for pool in pools if not pool.left_out)
-    assert sum(figures.dropped.values()) == sum(len(pool.dropped) for pool in pools)
-    assert figures.queries == figures.examples + sum(figures.left_out.values())
+    summary = summarize(rows)
+    assert summary.sources[RANDOM] == sum(one.rank == 0 for pool in pools if not pool.skipped for one in pool.negatives)
+    assert summary.num_negatives == sum(len(pool.negatives) for pool in pools if not pool.skipped)
+    assert sum(summary.dropped.values()) == sum(len(pool.rejected) for pool in pools)
+    assert summary.queries == summary.negatives.count + sum(summary.skipped.values())
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,4 +1,4 @@
-"""Pictures by name: each says what it takes, computes the numbers it shows, and draws them."""
+"""Plots by name."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ PLOTS = Registry(
             "drtk.evaluation.plots.training:TrainingCurves",
             "loss or a measure by training step, a line a log",
         ),
-        "differences": (
-            "drtk.evaluation.plots.runs:Differences",
-            "what a run gains over another, a bar a query",
-        ),
+        "differences": ("drtk.evaluation.plots.runs:Differences", "what a run gains over another, a bar a query"),
         "scores": ("drtk.evaluation.plots.runs:ScoreDistributions", "scores of relevant and other documents"),
         "space": (
             "drtk.evaluation.plots.vectors:VectorSpace",

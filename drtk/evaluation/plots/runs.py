@@ -36,7 +36,7 @@ BEYOND = "; dotted: more than a run holds"
 
 
 def draw_curve(axis: Any, depths: Sequence[int], values: Sequence[float], deepest: int, **look: Any) -> None:
-    """A line by depth, dotted beyond the longest ranking: what a longer one would have found there, nobody knows."""
+    """Draw a line by depth, dotted beyond the longest ranking, where recall is unknown."""
     known = max(1, sum(depth <= deepest for depth in depths))
     (line,) = axis.plot(depths[:known], values[:known], **look)
     if known < len(depths):
@@ -50,7 +50,7 @@ class RecallCurves(Plot):
     takes: ClassVar[frozenset[str]] = COMMON | RUNS | {"hit_rate"}
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
-        """{"measure", "k": depths, "curves": {run: values}, "deepest": {run: documents of its longest ranking}, "queries"}"""
+        """Return {"measure", "k": depths, "curves": {run: values}, "deepest": {run: length of its longest ranking}, "queries"}."""
         inputs.check_count(1, MAX_LINES)
         judgements = inputs.judgements()
         runs = {run.name: inputs.rankings(run, judgements) for run in inputs.inputs}
@@ -67,7 +67,7 @@ class RecallCurves(Plot):
         return {"measure": measure, "k": depths, "curves": curves, "deepest": deepest, "queries": len(judgements)}
 
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
-        """Lines over a logarithmic depth, named at their ends."""
+        """Draw lines over a logarithmic depth, named at their ends."""
         axis = figure.subplots()
         hit = numbers["measure"] == "Success"
         for at, (name, values) in enumerate(numbers["curves"].items()):
@@ -98,10 +98,10 @@ class RecallCurves(Plot):
         )
 
 
-NAMED = 3  # queries named at either end
-ROWS = 3  # of words above the bars, and below
-LONGEST = 24  # letters of an id
-# inches: what stands around the axes to the side and in height, a row of words, a letter of an id, between two lines
+NAMED = 3  # queries named at each end
+ROWS = 3  # rows of text above and below the bars
+MAX_ID = 24  # characters
+# inches: margins around the axes, height of a text row, width of a character, distance of two lines
 AROUND, ROW, LETTER, APART = (0.9, 0.8), 0.185, 0.078, 0.05
 
 
@@ -111,7 +111,7 @@ class Differences(Plot):
     takes: ClassVar[frozenset[str]] = COMMON | RUNS | {"measure"}
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
-        """{"measure", "runs": [first, second], "mean", "better", "equal", "worse", "queries", "differences"}, largest gain first.
+        """Return {"measure", "runs", "mean", "better", "equal", "worse", "queries", "differences"}, largest gain first.
 
         A difference is the first run's value minus the second's.
         """
@@ -139,7 +139,7 @@ class Differences(Plot):
         }
 
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
-        """Bars, largest gain to the left; the mean as a line; the ends named. Words have bands of their own above and below."""
+        """Draw bars from the largest gain to the largest loss, the mean as a line, and the ids at both ends above and below."""
         from matplotlib.ticker import MaxNLocator
 
         axis = figure.subplots()
@@ -192,15 +192,15 @@ class Differences(Plot):
 
 
 def _ticks(inches: float) -> int:
-    """How many steps between ticks there is room for."""
+    """Return the number of ticks that fit."""
     return min(8, max(2, int(inches / 0.3)))
 
 
 def _name_ends(axis: Any, numbers: Numbers, *, letters: int, row: float, apart: float) -> None:
-    """Ids of the largest gains above the bars, of the largest losses below them, each in a row of its own with a line to its bar.
+    """Write ids of the largest gains above the bars and of the largest losses below, each in its row with a line to its bar.
 
-    The outermost bar has the outermost row, so that no line goes through an id. row: height of a row; apart: between two
-    lines, where bars are narrower.
+    The outermost bar has the outermost row, so that no line crosses an id. row: height of a row; apart: least distance of
+    two lines.
     """
     values, queries, count = numbers["differences"], numbers["queries"], len(numbers["queries"])
     edge = axis.get_ylim()[1]
@@ -211,7 +211,7 @@ def _name_ends(axis: Any, numbers: Numbers, *, letters: int, row: float, apart: 
             place = sign * max(at, at * apart) + (0 if sign > 0 else count - 1), sign * (edge - row * (at + 0.5))
             axis.plot((bar, place[0]), (values[bar], place[1]), color=color, linewidth=0.9, solid_capstyle="butt")
             axis.annotate(
-                _short(queries[bar], min(letters, LONGEST)),
+                _short(queries[bar], min(letters, MAX_ID)),
                 place,
                 xytext=(3 * sign, 0),
                 textcoords="offset points",
@@ -223,7 +223,7 @@ def _name_ends(axis: Any, numbers: Numbers, *, letters: int, row: float, apart: 
 
 
 def _short(id: str, most: int) -> str:
-    """An id that fits; its end stays, which is what often tells it from others."""
+    """Return an id of at most `most` characters, cut in the middle."""
     if len(id) <= most:
         return id
     end = most // 2
@@ -239,7 +239,7 @@ class ScoreDistributions(Plot):
     takes: ClassVar[frozenset[str]] = COMMON | RUNS
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
-        """{"kinds": [good, other], "panels": {input: {"edges", "good", "other" (counts), "auc", "means"}}}"""
+        """Return {"kinds": [good, other], "panels": {input: {"edges", "good", "other" (counts), "auc", "means"}}}."""
         inputs.check_count(1, MOST_PANELS)
         of_examples = [inputs.intake.peek(item.source).lstrip()[:1] == b"{" for item in inputs.inputs]
         if any(of_examples) and not all(of_examples):
@@ -256,11 +256,10 @@ class ScoreDistributions(Plot):
         return {"kinds": kinds, "panels": {name: spread(*scores, name) for name, scores in panels.items()}}
 
     def size(self, numbers: Numbers) -> tuple[float, float]:
-        """A panel below the other."""
         return SIZE[0], 1.0 + 2.6 * len(numbers["panels"])
 
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
-        """Shares of either kind by score, one over the other."""
+        """Draw overlaid histograms of the scores of both kinds, a panel per input."""
         panels = numbers["panels"]
         axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         good, other = numbers["kinds"]
@@ -285,9 +284,9 @@ class ScoreDistributions(Plot):
 
 
 def spread(good: np.ndarray, other: np.ndarray, name: str) -> Numbers:
-    """Counts in bins over the common range, and how often a good score is the higher one (ties half).
+    """Return counts in bins over the common range, and how often a good score is the higher one (AUC; ties count half).
 
-    good, other: (n,), (m,); raises DrtkError where one is empty
+    good, other: (n,), (m,). Raises DrtkError if one is empty.
     """
     from scipy.stats import rankdata
 

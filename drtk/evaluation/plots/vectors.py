@@ -15,17 +15,7 @@ from drtk.data.rows import Row, parse_row
 from drtk.data.runs import NamedRun
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.evaluation.config import COMMON, PlotSettings
-from drtk.evaluation.plots.base import (
-    COLORS,
-    GRAY,
-    MARKERS,
-    SIZE,
-    Numbers,
-    Plot,
-    PlotInputs,
-    shorten,
-    style_axis,
-)
+from drtk.evaluation.plots.base import COLORS, GRAY, MARKERS, SIZE, Numbers, Plot, PlotInputs, shorten, style_axis
 from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import alignment, pair_cosines, spearman, uniformity, unit
 from drtk.runtime.streams import is_stream, name_of
@@ -34,9 +24,9 @@ Geometry = dict[str, dict[str, float]]
 
 
 def project(vectors: np.ndarray) -> tuple[np.ndarray, list[float]]:
-    """The first two principal components of the vectors, and the share of variance of each. (n, d) -> (n, 2)
+    """Project vectors on their first two principal components; also return their shares of variance. (n, d) -> (n, 2)
 
-    Each axis points to where its largest entry is positive, so that the picture does not depend on the solver.
+    The largest entry of each axis is positive, so that the signs do not depend on the solver.
     """
     centred = vectors - vectors.mean(axis=0)
     _, strengths, axes = np.linalg.svd(centred, full_matrices=False)
@@ -50,15 +40,10 @@ def project(vectors: np.ndarray) -> tuple[np.ndarray, list[float]]:
 
 
 def draw_geometry(axis: Any, geometry: Geometry) -> None:
-    """A point a model: uniformity to the right, alignment upwards."""
+    """Draw a point per model: uniformity on the x axis, alignment on the y axis."""
     for at, (name, values) in enumerate(geometry.items()):
         axis.plot(
-            values["uniformity"],
-            values["alignment"],
-            marker=MARKERS[at],
-            color=COLORS[at],
-            markersize=11,
-            linestyle="",
+            values["uniformity"], values["alignment"], marker=MARKERS[at], color=COLORS[at], markersize=11, linestyle=""
         )
         axis.annotate(
             shorten(name, 20), (values["uniformity"], values["alignment"]), xytext=(0, 11), ha="center",
@@ -71,7 +56,7 @@ def draw_geometry(axis: Any, geometry: Geometry) -> None:
 
 
 def draw_plane(axis: Any, panel: Numbers, geometry: Geometry, *, color: str) -> None:
-    """Points by group, pairs joined, the share of variance at the axes."""
+    """Draw points by group, lines between pairs, and shares of variance at the axes."""
     from matplotlib.collections import LineCollection
 
     groups = {name: np.array(points) for name, points in panel["groups"].items()}
@@ -118,7 +103,7 @@ class CosineByRating(Plot):
     takes: ClassVar[frozenset[str]] = COMMON | {"pairs"}
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
-        """{"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [those of each bin]}}}"""
+        """Return {"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [[…] per bin]}}}."""
         found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for item in inputs.inputs:
             if inputs.intake.peek(item.source)[:1] == b"{" if _is_file(item.source) else False:
@@ -143,7 +128,7 @@ class CosineByRating(Plot):
         return {"bins": [[a, b] for a, b in pairwise(edges)], "systems": systems}
 
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
-        """A violin for each system and bin, its median and middle half marked."""
+        """Draw a violin for each system and bin, with its median and quartiles."""
         axis = figure.subplots()
         systems, bins = numbers["systems"], numbers["bins"]
         width = 0.82 / len(systems)
@@ -188,7 +173,7 @@ def _is_file(source: str) -> bool:
 
 
 def _from_file(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The pairs that drtk eval-sentences --pairs-out wrote, by system."""
+    """Read the pairs written by drtk eval-sentences --pairs-out, by system."""
     if inputs.pairs is not None:
         raise UsageError("`pairs` does not go with pairs that have their cosines already")
     found: dict[str, tuple[list[float], list[float]]] = {}
@@ -236,7 +221,7 @@ class VectorSpace(Plot):
     takes: ClassVar[frozenset[str]] = COMMON | {"pairs", "qrels", "rel", "positive", "points"}
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
-        """{"panels": [{"name", "groups": {name: [[x, y], …]}, "links", "variance"}], "geometry": {name: {"alignment", "uniformity"}}}"""
+        """Return {"panels": [{"name", "groups": {name: [[x, y], …]}, "links", "variance"}], "geometry": {name: {…}}}."""
         inputs.check_count(1, MOST_MODELS)
         folders = [_is_embeddings(item) for item in inputs.inputs]
         if any(folders) and not all(folders):
@@ -244,12 +229,11 @@ class VectorSpace(Plot):
         return _of_embeddings(inputs) if folders[0] else _of_models(inputs)
 
     def size(self, numbers: Numbers) -> tuple[float, float]:
-        """Panels side by side: a plane each, and one for alignment and uniformity of several models."""
         panels = len(numbers["panels"]) + (len(numbers["geometry"]) > 1 and len(numbers["panels"]) > 1)
         return (SIZE[0], 5.6) if panels == 1 else (4.1 * panels, 4.6)
 
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
-        """Where several models are compared, their figures first; then a plane each."""
+        """Draw a plane per model, and before them a panel of alignment and uniformity if there are several."""
         panels, geometry = numbers["panels"], numbers["geometry"]
         compared = len(panels) > 1
         axes = list(figure.subplots(1, len(panels) + compared, squeeze=False)[0])
@@ -296,7 +280,7 @@ def _of_embeddings(inputs: PlotInputs) -> Numbers:
         raise UsageError("`pairs` is for models; folders of embeddings take `qrels`")
     if settings.positive is not None:
         raise UsageError("`positive` is for `pairs`; of judgements `rel` says what is relevant")
-    groups = {item.name: _loaded(item, inputs) for item in inputs.inputs}
+    groups = {item.name: _load_vectors(item, inputs) for item in inputs.inputs}
     sizes = {vectors.shape[1] for _, vectors in groups.values()}
     if len(sizes) > 1:
         raise MismatchError(f"vectors of differing length ({', '.join(map(str, sorted(sizes)))}) share no space")
@@ -309,7 +293,7 @@ def _of_embeddings(inputs: PlotInputs) -> Numbers:
     if wanted and not joined:
         raise MismatchError(f"no judged pair is among the vectors; the judgements begin with '{wanted[0][0]}'")
     limit = settings.points or POINTS
-    kept = {name: _kept(ids, name, joined, limit) for name, (ids, _) in groups.items()}
+    kept = {name: _choose_rows(ids, name, joined, limit) for name, (ids, _) in groups.items()}
     for name, (_, vectors) in groups.items():
         geometry[name] = {"uniformity": uniformity(vectors[kept[name]])}
     if joined:
@@ -333,7 +317,7 @@ def _is_embeddings(item: NamedRun) -> bool:
     return any(Path(item.source).glob("*.npy")) and any(Path(item.source).glob("*.ids"))
 
 
-def _loaded(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.ndarray]:
+def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.ndarray]:
     from drtk.runtime.manifest import folder_entry
 
     shards = read_shards(item.source)
@@ -347,13 +331,13 @@ def _loaded(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.ndarray]:
 
 
 def _sample(ids: Sequence[str], count: int) -> list[int]:
-    """`count` places, chosen by a hash of the id: the same ones whatever else is drawn."""
+    """Return `count` indices chosen by a hash of the id, in ascending order."""
     ranked = sorted(range(len(ids)), key=lambda at: hashlib.blake2b(ids[at].encode(), digest_size=8).digest())
     return sorted(ranked[:count])
 
 
-def _kept(ids: Sequence[str], name: str, joined: Sequence[Any], count: int) -> list[int]:
-    """The vectors of a group that are drawn: those of the first judged pairs, then what a hash of the id chooses."""
+def _choose_rows(ids: Sequence[str], name: str, joined: Sequence[Any], count: int) -> list[int]:
+    """Return the indices of a group's vectors to draw: those of the first judged pairs, then a sample."""
     linked = [end[1] for pair in joined[:LINKS] for end in pair if end[0] == name]
     kept = list(dict.fromkeys(linked))[:count]
     taken = set(kept)

@@ -135,15 +135,16 @@ def test_of_several_predictions_the_one_with_the_highest_score_counts(
         command(capfd, "eval", "p.jsonl", "--exact-match", "--answers", "q.jsonl")
 
 
+@pytest.mark.slow
 def test_the_paragraph_of_a_squad_question_contains_its_answer(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # every answer of SQuAD stands literally in its paragraph; a run of just these paragraphs is right almost everywhere:
     # where an answer begins or ends within a word, tokens do not match
     folder = shared_data("squad")
-    judged = (folder / "qrels" / "dev.tsv").read_text().splitlines()[1:401]
+    judged = (folder / "qrels" / "dev.tsv").read_text().splitlines()[1:201]
     write(here / "a.run", "".join(f"{q} Q0 {d} 1 1 t\n" for q, d, _ in (line.split("\t") for line in judged)))
     arguments = ["--answers", str(folder / "queries.jsonl.gz"), "--corpus", str(folder / "corpus.jsonl.gz")]
     found = values(capfd, "a.run", *arguments, "--measures", "Answer@1", "--retrieved-only")
-    assert found["queries"] == 400
+    assert found["queries"] == 200
     assert 0.98 < found["Answer@1"] <= 1
 
 

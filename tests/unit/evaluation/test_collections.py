@@ -11,7 +11,6 @@ from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.collections import Collection, average_sets
 from drtk.evaluation.measures import parse_measures
-from tests.data import shared_data
 from tests.running import command, write
 
 QRELS = "query-id\tcorpus-id\tscore\nq\tright\t1\n"
@@ -25,42 +24,18 @@ def ranked(rank: int) -> str:
     return "".join(f"q Q0 {doc} {place} {10 - place} t\n" for place, doc in enumerate(docs, start=1))
 
 
-SETS = [
-    "trec-covid",
-    "nfcorpus",
-    "nq",
-    "hotpotqa",
-    "fiqa",
-    "arguana",
-    "touche",
-    "cqadupstack",
-    "quora",
-    "dbpedia",
-    "scidocs",
-    "fever",
-    "climate-fever",
-    "scifact",
-]
-PUBLISHED = {  # nDCG@10 by set, and the average that is printed for them (methods: sections 5.5, 6.10, 8.7)
-    "coCondenser": (
-        [0.703, 0.330, 0.548, 0.583, 0.322, 0.447, 0.204, 0.341, 0.864, 0.386, 0.145, 0.664, 0.199, 0.648],
-        0.4560,
-    ),
-    "CoT-MAE": (
-        [0.665, 0.340, 0.546, 0.572, 0.326, 0.416, 0.212, 0.337, 0.859, 0.406, 0.151, 0.688, 0.220, 0.642],
-        0.4557,
-    ),
-    "MASTER, 18 sets": (
-        [0.620, 0.354, 0.330, 0.516, 0.589, 0.328, 0.252, 0.409, 0.405, 0.395, 0.320, 0.327, 0.791, 0.399, 0.141, 0.692, 0.215, 0.637],
-        0.4289,
-    ),
-}  # fmt: skip
+PUBLISHED = {  # nDCG@10 by set in thousandths, and the printed average (methods: sections 5.5, 6.10, 8.7)
+    "coCondenser": ("703 330 548 583 322 447 204 341 864 386 145 664 199 648", 0.4560),
+    "CoT-MAE": ("665 340 546 572 326 416 212 337 859 406 151 688 220 642", 0.4557),
+    "MASTER, 18 sets": ("620 354 330 516 589 328 252 409 405 395 320 327 791 399 141 692 215 637", 0.4289),
+}
 
 
 @pytest.mark.parametrize("system", PUBLISHED)
 def test_published_averages_follow_from_the_published_values(system: str) -> None:
-    values, average = PUBLISHED[system]
-    names = [f"set{number}" for number in range(len(values))] if len(values) == 18 else SETS
+    text, average = PUBLISHED[system]
+    values = [int(value) / 1000 for value in text.split()]
+    names = [f"set{number}" for number in range(len(values))]
     collections = [Collection(name, Path()) for name in names]
     measures = parse_measures("nDCG@10")
     made = average_sets(
@@ -178,22 +153,3 @@ def test_wrong_usage_is_rejected(beir: Path, capfd: pytest.CaptureFixture[str]) 
             evaluated(capfd, *arguments)
     with pytest.raises(DrtkError, match=r"runs: is a folder that holds no collection: expected NAME/qrels/test\.tsv"):
         command(capfd, "eval", "runs", "--qrels", "runs")
-
-
-def test_real_collections_in_beirs_layout(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # a run that ranks one judged document first for every query of CACM and Cranfield, where all these are relevant:
-    # RR is 1 over the judged queries of CACM (52), and so is the average
-    data = shared_data("cacm").parent
-    for name in ("cacm", "cranfield"):
-        (tmp_path / "beir" / name).mkdir(parents=True)
-        (tmp_path / "beir" / name / "qrels").symlink_to(data / name / "qrels")
-        (tmp_path / "runs").mkdir(exist_ok=True)
-        first: dict[str, str] = {}
-        for line in (data / name / "qrels" / "test.tsv").read_text().splitlines()[1:]:
-            query, document, grade = line.split("\t")
-            if int(grade) > 0:
-                first.setdefault(query, document)
-        write(tmp_path / "runs" / f"{name}.run", "".join(f"{q} Q0 {d} 1 1 t\n" for q, d in first.items()))
-    arguments = ["eval", "-q", f"x={tmp_path / 'runs'}", "--qrels", tmp_path / "beir", "--measures", "RR@10"]
-    rows = [line.split() for line in command(capfd, *arguments).splitlines()[1:]]
-    assert rows == [["x", "cacm", "1.0000"], ["x", "cranfield", "1.0000"], ["x", "average", "1.0000"]]

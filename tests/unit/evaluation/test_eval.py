@@ -41,10 +41,10 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_known_answer_comes_out_of_the_command(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # RR@10 (1/2 + 1/3)/4, R@3 .5, R@2 .125, hit@2 .25: q4 is not in the run and counts
-    arguments = ["a.run", "--qrels", "test.tsv", "--measures", "RR@10 R@3 R@2 Hit@2"]
+    arguments = ["a.run", "--qrels", "test.tsv", "--measures", "MRR@10 recall_3 R@2 success_2"]
     assert command(capfd, "eval", "-q", *arguments, "--digits", "6").splitlines() == [
-        "run     RR@10       R@3       R@2     Hit@2",
-        "a    0.208333  0.500000  0.125000  0.250000",
+        "run    MRR@10  recall_3       R@2  success_2",
+        "a    0.208333  0.500000  0.125000   0.250000",
     ]
     assert command(capfd, "eval", "-q", *arguments, "--retrieved-only").split()[-4] == "0.2778"
 

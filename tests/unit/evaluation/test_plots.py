@@ -248,8 +248,6 @@ def test_models_are_drawn_from_sentences(here: Path, capfd: pytest.CaptureFixtur
     assert 0 < sum(panel["variance"]) <= 1 + 1e-9
     drawn = numbers(capfd, "cosine", f"m={model}", "--pairs", "pairs.tsv")["systems"]["m"]
     assert sum(map(len, drawn["cosines"])) == 12
-    fewer = numbers(capfd, "space", f"m={model}", "--pairs", "pairs.tsv", "--points", "8")
-    assert len(fewer["panels"][0]["groups"]["sentences"]) == 8
 
 
 def embeddings(folder: Path, ids: list[str], vectors: list[list[float]]) -> None:
@@ -279,6 +277,8 @@ def test_embeddings_are_drawn_with_their_judgements(here: Path, capfd: pytest.Ca
     (panel,) = found["panels"]
     assert [len(panel["groups"][name]) for name in ("queries", "passages")] == [2, 3]
     assert panel["links"] == [[0, 2], [1, 2], [1, 3]]
+    fewer = numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "qrels", "--points", "2")
+    assert [len(points) for points in fewer["panels"][0]["groups"].values()] == [2, 2]
     write(here / "other", "q9 0 r 1\n")
     with pytest.raises(MismatchError, match="no judged pair is among the vectors"):
         numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "other")

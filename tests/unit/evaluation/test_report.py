@@ -19,7 +19,6 @@ from drtk.evaluation.report import (
     describe_contrast,
     describe_tests,
     find_leaders,
-    first_relevant_rank,
     measure_overlap,
 )
 from tests.running import command, write
@@ -74,22 +73,15 @@ def test_p_values_are_corrected_for_the_number_of_comparisons() -> None:
     assert "b is significantly better than a on R@1: 1.0000 against 0.0000" in describe_contrast(
         found[0], (1.0, 0.0), 0.07
     )
+    assert find_leaders([system("a", 1, 0, 0, 0), system("b", 0, 1, 0, 0)], ["RR"]) == []  # ties have no leader
+    assert find_leaders([system("a", 1, 0, 0, 0), system("b", 1, 2, 0, 0)], ["RR", "R@1"]) == ["b is best on RR."]
     assert "Holm's correction over the 2 comparisons with a;" in describe_tests("a", 2, 0.05)
     assert "Holm" not in describe_tests("a", 1, 0.05)
 
 
-def test_ties_have_no_leader() -> None:
-    assert find_leaders([system("a", 1, 0, 0, 0), system("b", 0, 1, 0, 0)], ["RR"]) == []
-    assert find_leaders([system("a", 1, 0, 0, 0), system("b", 1, 2, 0, 0)], ["RR", "R@1"]) == ["b is best on RR."]
-
-
 def test_overlap_counts_where_relevant_documents_are_and_what_fusion_keeps() -> None:
     judgements = {"q": {"both": 1, "first": 1, "second": 1, "neither": 1, "none": 0}}
-    rankings = {
-        "a": {"q": ["both", "first"]},
-        "b": {"q": ["both", "second"]},
-        "f": {"q": ["both", "second", "first"]},
-    }
+    rankings = {"a": {"q": ["both", "first"]}, "b": {"q": ["both", "second"]}, "f": {"q": ["both", "second", "first"]}}
     found = measure_overlap(("a", "b"), "f", rankings, judgements, depth=2)
     assert found.relevant == {"both": 1, "first": 1, "second": 1, "neither": 1}
     assert found.kept == {"both": 1, "first": 0, "second": 1, "neither": 0}
@@ -105,14 +97,7 @@ def test_recall_is_averaged_over_all_judged_queries() -> None:
     judgements = {"q0": {"a": 1, "b": 2, "c": 0}, "q1": {"a": 1}}
     assert recall_curve({"q0": ["a", "c", "b"]}, judgements, [1, 2, 3]) == [1 / 4, 1 / 4, 1 / 2]
     assert recall_curve({"q0": ["a", "c", "b"]}, judgements, [3], rel=2) == [1 / 2]
-
-
-def test_hit_rate_is_the_share_of_queries_with_a_hit() -> None:
-    judgements = {"q0": {"a": 1, "b": 2, "c": 0}, "q1": {"a": 1}}
     assert recall_curve({"q0": ["c", "a", "b"]}, judgements, [1, 2, 3], hit_rate=True) == [0, 1 / 2, 1 / 2]
-
-
-def test_curves_are_as_deep_as_the_runs() -> None:
     assert choose_depths([{"q": ["d"]}])[-1] == 100
     assert choose_depths([{"q": [str(at) for at in range(350)]}])[-1] == 300
 
@@ -151,11 +136,6 @@ def test_example_queries_show_both_sides() -> None:
     assert chosen == [("q2", "second"), ("q0", "first"), ("q3", "alike"), ("q1", "second")]
     assert choose_queries(first, second, JUDGEMENTS, 2) == chosen[:2]
     assert len(choose_queries(first, second, JUDGEMENTS, 10)) == 4
-
-
-def test_the_first_relevant_document_is_found_by_its_grade() -> None:
-    assert first_relevant_rank(["a", "b"], {"a": 1, "b": 2}, 2) == 2
-    assert first_relevant_rank(["a"], {"b": 1}, 1) is None
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
-from drtk.cli.main import app
-from drtk.errors import DrtkError, RecordError, UsageError
+from drtk.errors import DrtkError, RecordError
 from drtk.evaluation import transfer
+from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import Result, format_sentence_results
+from drtk.runtime.inputs import Intake
 from tests.data import shared_data
 from tests.running import command, write
 from tests.tiny import minilm
@@ -61,7 +62,11 @@ def test_all_and_mean_over_subsets_through_the_command(here: Path, capfd: pytest
     assert found["values"]["STS12"] == pytest.approx(0.347863, abs=2e-6)
     assert found["mean of subsets"] == pytest.approx(1)
     assert found["subsets"] == {"A": pytest.approx(1), "B": pytest.approx(1)}
-    assert found["pairs"] == 6
+    assert (found["pairs"], found["unrated"]) == (6, 0)
+    table = here / "data" / "STS12" / "A.tsv"
+    write(table, table.read_text() + "a 0 first\ta 1 first\t\n")  # a pair nobody rated
+    found = rows(capfd, "v.jsonl", "--data", "data")["STS12"]
+    assert (found["pairs"], found["unrated"]) == (6, 1)
     assert rows(capfd, "v.jsonl", "--data", "data", "--setting", "mean")["STS12"]["values"]["STS12"] == pytest.approx(1)
     table = command(capfd, "eval-sentences", "-q", "mine=v.jsonl", "--data", "data").splitlines()
     assert table == ["system   STS12", "mine    0.3479"]
@@ -86,21 +91,6 @@ def test_alignment_and_uniformity_through_the_command(here: Path, capfd: pytest.
     # from "one" the partner "two" (.8) is first; from "two", "one" (.8) comes before "three" (.6)
     assert found["retrieval"]["values"] == {"R@1": 1.0, "R@5": 1.0, "R@10": 1.0}
     assert found["retrieval"]["queries"] == 2
-
-
-def test_uniformity_of_the_known_answer(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # three distinct sentences cannot be both columns of a table without one of them twice; over four with (1, 0) as
-    # "one" and "one again", 6 pairs: .4 .4 2 2 .8 and 0; the known answer's three pairs are pinned in test_sentences
-    folder = here / "data" / "stsb"
-    folder.mkdir(parents=True)
-    write(folder / "test.tsv", "sentence1\tsentence2\tscore\none\ttwo\t5\none again\tthree\t1\n")
-    texts = {"one": [1, 0], "two": [0.8, 0.6], "three": [0, 1], "one again": [1, 0]}
-    write_vectors(here / "v.jsonl", [{"text": text, "vector": vector} for text, vector in texts.items()])
-    from math import exp, log
-
-    expected = log((2 * exp(-0.8) + 2 * exp(-4) + exp(-1.6) + 1) / 6)
-    found = rows(capfd, "v.jsonl", "--data", "data", "--tasks", "uniformity")
-    assert found["uniformity"]["values"]["uniformity"] == pytest.approx(expected)
 
 
 def test_averages_are_of_all_seven_or_not_at_all(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -168,15 +158,6 @@ def test_transfer_tasks_through_the_command(
     assert found["SST2"]["examples"] == {"train": 40, "dev": 40, "test": 40}
 
 
-def test_pairs_nobody_rated_are_left_out_and_counted(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    vectors = planted(here, "data/STS13/x.tsv", [(0.9, 5), (0.5, 3)], "s")
-    write_vectors(here / "v.jsonl", vectors)
-    table = here / "data" / "STS13" / "x.tsv"
-    write(table, table.read_text() + "s 0 first\ts 1 first\t\n")
-    found = rows(capfd, "v.jsonl", "--data", "data")["STS13"]
-    assert (found["pairs"], found["unrated"]) == (2, 1)
-
-
 def test_rated_pairs_can_be_written_with_their_cosines(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_vectors(here / "v.jsonl", planted(here, "data/STS-B/test.tsv", [(0.9, 5), (0.5, 3)], "s"))
     arguments = ["eval-sentences", "-q", "v.jsonl", "--data", "data", "--tasks", "STS-B", "--pairs-out", "p.jsonl"]
@@ -188,105 +169,6 @@ def test_rated_pairs_can_be_written_with_their_cosines(here: Path, capfd: pytest
     }  # fmt: skip
     with pytest.raises(DrtkError, match=r"p\.jsonl: exists already"):
         command(capfd, *arguments)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("sentence1\tsentence2\tscore\na\tb\thigh\n", r"test\.tsv:2: score 'high' is not a number"),
-        ("sentence1\tsentence2\tscore\na\tb\tnan\n", r"test\.tsv:2: score 'nan' is not a number"),
-        ("sentence1\tsentence2\tscore\na\tb\n", r"test\.tsv:2: expected 3 columns, found 2"),
-        ("sentence1\tsentence2\na\tb\n", r"test\.tsv:1: the header lacks 'score'"),
-        ("sentence1\tsentence2\tscore\na\tb\0\t1\n", r"test\.tsv:2: contains a NUL byte"),
-    ],
-)
-def test_a_row_that_cannot_be_read_is_named(
-    here: Path, capfd: pytest.CaptureFixture[str], content: str, said: str
-) -> None:
-    (here / "data" / "STS-B").mkdir(parents=True)
-    write(here / "data" / "STS-B" / "test.tsv", content)
-    write_vectors(here / "v.jsonl", [{"text": "a", "vector": [1, 0]}])
-    with pytest.raises(RecordError, match=said):
-        command(capfd, "eval-sentences", "v.jsonl", "--data", "data")
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("sentence1\tsentence2\tscore\na\tb\t\n", "holds no rated pair"),
-        ("sentence1\tsentence2\tscore\na\tb\t1\n", "a correlation needs two pairs; there are 1"),
-        ("sentence1\tsentence2\tscore\na\tb\t1\nb\tc\t1\n", "all ratings are the same"),
-        ("sentence1\tsentence2\tscore\na\tb\t1\na\tz\t2\n", "has no vector for the sentence 'z'"),
-        ("", "holds no rated pair"),
-    ],
-)
-def test_data_that_gives_no_number_is_a_fault(
-    here: Path, capfd: pytest.CaptureFixture[str], content: str, said: str
-) -> None:
-    (here / "data" / "STS-B").mkdir(parents=True)
-    write(here / "data" / "STS-B" / "test.tsv", content)
-    write_vectors(
-        here / "v.jsonl", [{"text": t, "vector": v} for t, v in (("a", [1, 0]), ("b", [0, 1]), ("c", [1, 1]))]
-    )
-    with pytest.raises(DrtkError, match=said):
-        command(capfd, "eval-sentences", "v.jsonl", "--data", "data", "--tasks", "STS-B")
-
-
-def test_vectors_of_differing_length_are_named(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    planted(here, "data/STS-B/test.tsv", [(0.9, 5), (0.5, 3)], "s")
-    write(here / "v.jsonl", '{"text": "a", "vector": [1, 0]}\n{"text": "b", "vector": [1]}\n')
-    with pytest.raises(RecordError, match=r"v\.jsonl:2: a vector of 1 numbers; those before have 2"):
-        command(capfd, "eval-sentences", "v.jsonl", "--data", "data")
-    write(here / "v.jsonl", '{"text": "a"}\n')
-    with pytest.raises(RecordError, match=r"v\.jsonl:1: 'vector' is missing"):
-        command(capfd, "eval-sentences", "v.jsonl", "--data", "data")
-
-
-def test_tasks_that_are_not_there_are_named(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_vectors(here / "v.jsonl", planted(here, "data/STS-B/test.tsv", [(0.9, 5), (0.5, 3)], "s"))
-    with pytest.raises(DrtkError, match="has no folder for MR"):
-        command(capfd, "eval-sentences", "v.jsonl", "--data", "data", "--tasks", "mr")
-    with pytest.raises(UsageError, match="'STS99' is not a task; choose from STS12"):
-        command(capfd, "eval-sentences", "v.jsonl", "--data", "data", "--tasks", "STS99")
-    with pytest.raises(DrtkError, match=r"dev\.tsv: No such file; there are test"):
-        command(capfd, "eval-sentences", "v.jsonl", "--data", "data", "--split", "dev")
-    with pytest.raises(DrtkError, match="holds no task"):
-        command(capfd, "eval-sentences", "v.jsonl", "--data", "data/STS-B")
-    with pytest.raises(DrtkError, match="nowhere: No such file"):
-        command(capfd, "eval-sentences", "v.jsonl", "--data", "nowhere")
-
-
-def test_stsb_through_minilm_is_what_sentence_transformers_finds(
-    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    data, model = shared_data("stsb"), minilm()
-    pytest.importorskip("sentence_transformers")
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
-
-    (here / "data").mkdir()
-    (here / "data" / "STS-B").symlink_to(data)
-    found = rows(capfd, model, "--data", "data")
-    table = [line.split("\t") for line in (data / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]]
-    evaluator = EmbeddingSimilarityEvaluator(
-        [row[0] for row in table], [row[1] for row in table], [float(row[2]) for row in table]
-    )
-    theirs = evaluator(SentenceTransformer(model, device="cpu"))
-    assert found["STS-B"]["spearman"] == pytest.approx(theirs["spearman_cosine"], abs=1e-4)
-    assert found["STS-B"]["pearson"] == pytest.approx(theirs["pearson_cosine"], abs=1e-4)
-    assert found["STS-B"]["pairs"] == 1379
-    # the counts of the method page: 2,758 sentences, 97 pairs rated 5 asked in both directions
-    assert found["uniformity"]["sentences"] == found["retrieval"]["sentences"] == 2758
-    assert found["retrieval"]["queries"] == 194
-    for value in found["retrieval"]["values"].values():
-        assert value * 194 == pytest.approx(round(value * 194))
-
-
-def test_what_is_evaluated_is_said(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_vectors(here / "v.jsonl", planted(here, "data/STS-B/test.tsv", [(0.9, 5), (0.5, 3)], "s"))
-    app(["eval-sentences", "v.jsonl", "--data", "data"], standalone_mode=False)
-    assert "eval-sentences: STS-B, alignment, uniformity, retrieval" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("format", ["jsonl", "csv"])
@@ -302,3 +184,67 @@ def test_the_average_of_transfer_dev_accuracies_is_of_all_seven_tasks(format: st
         rows = {row["task"]: row["values"] for row in map(orjson.loads, lines)}
         assert rows["transfer dev average"]["transfer dev average"] == pytest.approx(0.4)
     assert "transfer dev average" not in "".join(format_sentence_results({"s": found[1:]}, format, digits=4))
+
+
+def test_stsb_through_minilm_is_what_sentence_transformers_finds(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, model = shared_data("stsb"), minilm()
+    # the counts of the method page: 1,379 pairs of 2,758 sentences, 97 pairs rated 5
+    pairs = read_pairs(str(data / "test.tsv"), Intake()).pairs
+    assert (len(pairs), sum(pair.score == 5 for pair in pairs)) == (1379, 97)
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+
+    (here / "data" / "STS-B").mkdir(parents=True)
+    lines = (data / "test.tsv").read_text(encoding="utf-8").splitlines(keepends=True)[:121]
+    write(here / "data" / "STS-B" / "test.tsv", "".join(lines))
+    found = rows(capfd, model, "--data", "data")
+    first, second, ratings = zip(*pairs[:120], strict=True)
+    theirs = EmbeddingSimilarityEvaluator(first, second, ratings)(SentenceTransformer(model, device="cpu"))
+    assert found["STS-B"]["spearman"] == pytest.approx(theirs["spearman_cosine"], abs=1e-4)
+    assert found["STS-B"]["pearson"] == pytest.approx(theirs["pearson_cosine"], abs=1e-4)
+    assert found["uniformity"]["sentences"] == found["retrieval"]["sentences"] == 240
+
+
+def test_files_and_tasks_that_cannot_be_used_are_named(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "data" / "STS-B").mkdir(parents=True)
+    texts = [{"text": t, "vector": v} for t, v in (("a", [1, 0]), ("b", [0, 1]), ("c", [1, 1]))]
+    head = "sentence1\tsentence2\tscore\n"
+    tables: list[tuple[str, type[DrtkError], str]] = [
+        (head + "a\tb\thigh\n", RecordError, r"test\.tsv:2: score 'high' is not a number"),
+        (head + "a\tb\tnan\n", RecordError, r"test\.tsv:2: score 'nan' is not a number"),
+        (head + "a\tb\n", RecordError, r"test\.tsv:2: expected 3 columns, found 2"),
+        (head + "a\tb\0\t1\n", RecordError, r"test\.tsv:2: contains a NUL byte"),
+        ("sentence1\tsentence2\na\tb\n", RecordError, r"test\.tsv:1: the header lacks 'score'"),
+        (head + "a\tb\t\n", DrtkError, "holds no rated pair"),
+        (head + "a\tb\t1\n", DrtkError, "a correlation needs two pairs; there are 1"),
+        (head + "a\tb\t1\nb\tc\t1\n", DrtkError, "all ratings are the same"),
+        (head + "a\tb\t1\na\tz\t2\n", DrtkError, "has no vector for the sentence 'z'"),
+    ]
+    write_vectors(here / "v.jsonl", texts)
+    call = ["eval-sentences", "v.jsonl", "--data", "data"]
+    for content, fault, problem in tables:
+        write(here / "data" / "STS-B" / "test.tsv", content)
+        with pytest.raises(fault, match=problem):
+            command(capfd, *call, "--tasks", "STS-B")
+    for options, problem in (
+        (["--tasks", "mr"], "has no folder for MR"),
+        (["--tasks", "STS99"], "'STS99' is not a task; choose from STS12"),
+        (["--split", "dev"], r"dev\.tsv: No such file; there are test"),
+        (["--data", "data/STS-B"], "holds no task"),
+        (["--data", "nowhere"], "nowhere: No such file"),
+    ):
+        with pytest.raises(DrtkError, match=problem):
+            command(capfd, *call, *options)
+    for vectors, problem in (
+        (
+            '{"text": "a", "vector": [1, 0]}\n{"text": "b", "vector": [1]}\n',
+            r"v\.jsonl:2: a vector of 1 numbers; those before have 2",
+        ),
+        ('{"text": "a"}\n', r"v\.jsonl:1: 'vector' is missing"),
+    ):
+        write(here / "v.jsonl", vectors)
+        with pytest.raises(RecordError, match=problem):
+            command(capfd, *call)

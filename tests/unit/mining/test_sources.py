@@ -1,17 +1,21 @@
-"""Where candidates come from: runs read side by side, indexes asked directly, examples mined anew, and ids that lack."""
+"""Sources: runs read side by side, indexes searched directly, examples mined again, and unknown ids."""
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from drtk.cli.main import app
-from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.mining.sources import Aligned
-from tests.running import command, write
+from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.mining.candidates import MiningQuery
+from drtk.mining.sources import Aligned, QueryStream, sort_sources
+from drtk.runtime.inputs import Intake
+from tests.running import command, piped, write
 from tests.tiny import tiny_model, write_collection
 
 QRELS = "".join(f"q{q}\td{q}\t1\n" for q in range(40))
@@ -53,18 +57,58 @@ def mined(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_an_index_gives_what_its_run_gives(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    for index, options in (("bm25", []), ("exact", []), ("exact", ["--query-vectors", "asked"]), ("flat", [])):
-        run = "bm25.run" if index == "bm25" else "exact.run"
-        asked = mined(capfd, f"x={index}", "--queries", "queries.jsonl", *options)
-        if index == "flat":  # sums in another order: the last hits may differ
-            assert asked.count("\n") == 40
-        else:
-            assert asked == mined(capfd, f"x={run}")
+    texts, vectors = ["--queries", "queries.jsonl"], ["--query-vectors", "asked"]
+    assert mined(capfd, "x=bm25", *texts) == mined(capfd, "x=bm25.run")
+    exact = mined(capfd, "x=exact.run")
+    assert mined(capfd, "x=exact", *texts) == exact
+    assert mined(capfd, "x=exact", *vectors, "--batch", "7") == exact
+    assert mined(capfd, "x=flat", *vectors).count("\n") == 40  # sums in another order: the last hits may differ
+    both = mined(capfd, "bm25", "exact", *texts, *vectors)
+    assert both == mined(capfd, "bm25", "exact", *texts, "--batch", "7")
 
 
-def test_batches_change_nothing(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    whole = mined(capfd, "bm25", "exact", "--queries", "queries.jsonl")
-    assert mined(capfd, "bm25", "exact", "--queries", "queries.jsonl", "--batch", "7") == whole
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("bm25", "bm25: `queries` is required"),
+        ("bm25 exact --query-vectors asked", "bm25: `queries` is required"),
+        ("vectors", "vectors: is of kind 'embeddings'; expected 'index'"),
+        (
+            "exact --query-vectors asked --model model",
+            "`model` goes with a dense index that is searched with `queries`",
+        ),
+        ("bm25 --queries queries.jsonl --max-length 9", "`max_length` goes with a dense index"),
+        ("examples.jsonl --margin 1", "`margin` compares scores of a retriever, which examples lack"),
+        ("examples.jsonl --from-rank 2", "`from_rank` needs ranks; the negatives of query 'q1' are in no order"),
+        ("examples.jsonl exact.run --margin examples=1", "`margin`: there is no source 'examples' among exact"),
+        ("queries.jsonl", "queries.jsonl: seems to hold queries or passages; expected a TREC run .*`queries`"),
+        ("corpus.jsonl", "corpus.jsonl: seems to hold passages; .*passages: `corpus`"),
+        ("qrels.tsv", "qrels.tsv: seems to hold judgements, or .*judgements: `qrels`"),
+        ("texts.jsonl", "texts.jsonl: holds texts, not ids; make a corpus and queries of them first"),
+        ("nan.run", r"nan\.run:2: score 'nan' is not finite"),
+    ],
+)
+def test_rejected_sources(world: Path, capfd: pytest.CaptureFixture[str], arguments: str, problem: str) -> None:
+    write(world / "examples.jsonl", json.dumps(EXAMPLE) + "\n")
+    write(world / "texts.jsonl", '{"query": "what", "pos": ["text"], "neg": ["other"]}\n')
+    write(world / "nan.run", "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 nan t\n")
+    with pytest.raises(DrtkError, match=problem):
+        mined(capfd, *arguments.split())
+
+
+def test_only_judged_queries_are_searched_and_others_counted(
+    world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write(tmp_path / "few.tsv", "q3\td3\t1\nq99\td1\t1\n")
+    lines = (world / "queries.jsonl").read_text().splitlines(keepends=True)
+    some, out = write(tmp_path / "some.jsonl", "".join(lines[:30])), tmp_path / "out.jsonl"
+    command(capfd, "mine-negatives", "bm25", "--queries", some, "--qrels", tmp_path / "few.tsv", "-o", out)
+    assert [json.loads(line)["query_id"] for line in out.read_text().splitlines()] == ["q3"]
+    counts = json.loads(Path(f"{out}.meta.json").read_text())["counts"]
+    assert (counts["without_judgements"], counts["not_retrieved"]) == (29, 1)
+    command(capfd, "mine-negatives", "bm25", "exact.run", *COMMON, "--queries", some, "-o", out, "--force")
+    counts = json.loads(Path(f"{out}.meta.json").read_text())["counts"]
+    assert (counts["in"], counts["not_in_queries"]) == (30, 10)
 
 
 def test_an_index_and_a_run_are_mixed_in_the_order_they_are_named(
@@ -77,67 +121,6 @@ def test_an_index_and_a_run_are_mixed_in_the_order_they_are_named(
     assert sources == {"b", "e"}
 
 
-def test_an_index_of_words_and_one_of_vectors_are_asked_with_texts_and_vectors(
-    world: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    both = ["--queries", "queries.jsonl", "--query-vectors", "asked"]
-    assert mined(capfd, "bm25", "exact", *both) == mined(capfd, "bm25", "exact", "--queries", "queries.jsonl")
-    with pytest.raises(UsageError, match="one of words is asked with --queries FILE"):
-        mined(capfd, "bm25", "exact", "--query-vectors", "asked")
-    with pytest.raises(UsageError, match="bm25: an index is asked with --queries FILE or --query-vectors DIR"):
-        mined(capfd, "bm25")
-    with pytest.raises(UsageError, match="--query-vectors asks an index; there is none"):
-        mined(capfd, "bm25.run", "--query-vectors", "asked")
-    with pytest.raises(MismatchError, match="vectors: is of kind 'embeddings'; expected 'index'"):
-        mined(capfd, "vectors")
-
-
-def test_options_of_an_encoder_are_refused_where_no_text_is_encoded(
-    world: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    told = "only with an index of vectors that is asked with --queries, not --query-vectors"
-    for sources in (["exact", "--query-vectors", "asked"], ["bm25", "--queries", "queries.jsonl"]):
-        for option in (["--model", "model"], ["--prompt", "ask: "], ["--max-length", "9"]):
-            with pytest.raises(UsageError, match=f"^{option[0]}: {told}$"):
-                mined(capfd, *sources, *option)
-    prompted = mined(capfd, "exact", "--queries", "queries.jsonl", "--prompt", "ask: ", "--model", "model")
-    assert prompted.count("\n") == 40
-
-
-def test_only_judged_queries_are_asked(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    write(tmp_path / "few.tsv", "q3\td3\t1\nq99\td1\t1\n")
-    out = tmp_path / "out.jsonl"
-    call = ["mine-negatives", "bm25", "--queries", "queries.jsonl", "--qrels", tmp_path / "few.tsv"]
-    command(capfd, *call, "-o", out)
-    assert [json.loads(line)["query_id"] for line in out.read_text().splitlines()] == ["q3"]
-    counts = json.loads(Path(f"{out}.meta.json").read_text())["counts"]
-    assert (counts["without_judgements"], counts["not_retrieved"]) == (39, 1)
-
-
-def test_queries_of_a_run_that_the_queries_lack_are_counted(
-    world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    lines = (world / "queries.jsonl").read_text().splitlines(keepends=True)
-    write(tmp_path / "some.jsonl", "".join(lines[:30]))
-    out = tmp_path / "out.jsonl"
-    command(capfd, "mine-negatives", "exact", "bm25.run", *COMMON, "--queries", tmp_path / "some.jsonl", "-o", out)
-    counts = json.loads(Path(f"{out}.meta.json").read_text())["counts"]
-    assert (counts["in"], counts["not_in_queries"]) == (30, 10)
-
-
-def test_runs_are_read_side_by_side_and_only_what_comes_too_early_is_held() -> None:
-    items = Aligned(iter([("a", 1), ("b", 2), ("c", 3), ("d", 4), ("e", 5)]), only={"a", "b", "c", "e"})
-    assert items.take("a") == 1
-    assert items._held == {}
-    assert items.take("c") == 3
-    assert items._held == {"b": 2}
-    assert (items.take("b"), items.take("b")) == (2, None)
-    assert list(items.rest()) == ["e"]
-    other = Aligned(iter([("a", 1), ("d", 4), ("e", 5)]), only={"a", "e"})
-    assert list(other.rest()) == ["a", "e"]
-    assert (other.take("e"), other.take("a")) == (5, 1)
-
-
 def test_the_order_of_a_second_run_does_not_matter(
     world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -147,23 +130,26 @@ def test_the_order_of_a_second_run_does_not_matter(
     assert mined(capfd, "bm25.run", str(tmp_path / "exact.run")) == mined(capfd, "bm25.run", "exact.run")
 
 
+def test_items_are_taken_in_another_order_and_only_early_ones_are_held() -> None:
+    def items() -> Iterator[MiningQuery]:
+        yield from (MiningQuery(id, positives=(f"{id}{at}",)) for at, id in enumerate("abcdea"))
+
+    aligned = Aligned(items(), only={"a", "b", "c", "e"})
+    taken = [aligned.take(id) for id in "acbbf"]
+    assert [one and one.positives for one in taken] == [("a0",), ("c2",), ("b1",), None, None]
+    assert sorted(aligned.held) == ["a", "e"]
+    assert sorted(aligned.remaining()) == ["a", "e"]
+    assert sorted(Aligned(items(), only={"a"}).remaining()) == ["a"]
+
+
 def test_all_unknown_ids_of_a_file_are_counted(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    run = tmp_path / "x.run"
     text = (world / "exact.run").read_text().replace(" d7 ", " zz ").replace(" d9 ", " yy ")
-    write(run, text)
-    lines = [number for number, line in enumerate(text.splitlines(), 1) if " zz " in line or " yy " in line]
-    told = (
-        rf"x\.run:{lines[0]}: passage '(zz|yy)' is not in the corpus; 2 such ids at {len(lines)} places of this file; "
-        r"--skip-bad N leaves out so many$"
-    )
-    with pytest.raises(RecordError, match=told):
+    run, lines = write(tmp_path / "x.run", text), text.splitlines()
+    places = [number for number, line in enumerate(lines, 1) if " zz " in line or " yy " in line]
+    problem = rf"x\.run:{places[0]}: passage '(zz|yy)' is not in the corpus \({len(places) - 1} more ids are unknown\)$"
+    with pytest.raises(RecordError, match=problem):
         mined(capfd, str(run), "--corpus", "corpus.jsonl")
-    assert mined(capfd, str(run), "--corpus", "corpus.jsonl", "--skip-bad", str(len(lines))).count("\n") == 40
-    write(tmp_path / "bad.tsv", "q1\td1\t1\nq2\tzz\t1\nq3\tzz\t1\n")
-    with pytest.raises(
-        RecordError, match=r"bad\.tsv:2: passage 'zz' is not in the corpus; 1 such id at 2 places of this"
-    ):
-        command(capfd, "mine-negatives", "bm25.run", "--qrels", tmp_path / "bad.tsv", "--corpus", "corpus.jsonl")
+    assert mined(capfd, str(run), "--corpus", "corpus.jsonl", "--skip-bad", str(len(places))).count("\n") == 40
 
 
 def test_an_index_of_another_corpus_is_noticed(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -175,7 +161,7 @@ def test_an_index_of_another_corpus_is_noticed(world: Path, capfd: pytest.Captur
         MismatchError, match=r"exact: was made from another corpus \(corpus\.jsonl, digest [0-9a-f]{8}\)"
     ):
         command(capfd, *call)
-    with pytest.raises(MismatchError, match="exact: passage 'd39', found for query 'q1', is not in the corpus"):
+    with pytest.raises(MismatchError, match="exact: passage 'd39', retrieved for query 'q1', is not in the corpus"):
         command(capfd, *call, "--another-corpus", "--depth", "40")
     assert command(capfd, *call[:3], *call[3:-1], "corpus.jsonl").count("\n") == 1
     with pytest.raises(MismatchError, match=r"exact\.run: was made from another corpus"):  # run, index, vectors, corpus
@@ -217,16 +203,6 @@ def test_an_index_gives_what_its_run_gives_where_judgements_name_documents(
         assert len(second["negatives"]) == 9
 
 
-def test_documents_without_a_positive_are_named_where_no_query_makes_an_example(
-    chunks: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(chunks)
-    write(tmp_path / "a.run", "q1 Q0 o1#0 1 1 t\n")
-    call = ["mine-negatives", tmp_path / "a.run", *BY_SOURCE, "-o", tmp_path / "out.jsonl"]
-    with pytest.raises(DrtkError, match=r"^no query makes an example: 1 without positives \(1 positives not found\)$"):
-        command(capfd, *call)
-
-
 EXAMPLE = {
     "query_id": "q1",
     "positives": ["d1"],
@@ -236,56 +212,16 @@ EXAMPLE = {
 }
 
 
-def test_examples_are_mined_anew_with_their_sources_and_fields(
-    world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    write(tmp_path / "old.jsonl", json.dumps(EXAMPLE | {"scores": {"positives": [2], "negatives": [1.5, 0.5]}}) + "\n")
-    call = ["mine-negatives", "-q", str(tmp_path / "old.jsonl"), "--policy", "tevatron"]
-    row = json.loads(command(capfd, *call))
-    assert dict(zip(row["negatives"], row["sources"]["negatives"], strict=True)) == {"d2": "a", "d3": "b"}
-    assert row["x"] == 1
-    assert dict(zip(row["negatives"], row["scores"]["negatives"], strict=True)) == {"d2": 1.5, "d3": 0.5}
-    row = json.loads(command(capfd, *call, "--ce-margin", "1"))
-    assert (row["negatives"], row["scores"]) == (["d3"], {"positives": [2.0], "negatives": [0.5]})
-
-
-def test_judgements_take_further_positives_out_of_examples(
-    world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    old = write(tmp_path / "old.jsonl", json.dumps(EXAMPLE) + "\n")
-    judged = write(tmp_path / "qrels", "q1 0 d3 1\n")
-    row = json.loads(command(capfd, "mine-negatives", "-q", old, "--qrels", judged, "--policy", "tevatron"))
-    assert (row["positives"], row["negatives"]) == (["d3", "d1"], ["d2"])
-
-
 def test_examples_and_a_run_are_mixed(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     old = write(tmp_path / "old.jsonl", json.dumps(EXAMPLE) + "\n")
     run = write(tmp_path / "new.run", "q1 Q0 d2 1 2 t\nq1 Q0 d5 2 1 t\nq1 Q0 d1 3 0 t\n")
     row = json.loads(command(capfd, "mine-negatives", "-q", old, f"new={run}", "--policy", "tevatron"))
     assert row["positives"] == ["d1"]
     assert dict(zip(row["negatives"], row["sources"]["negatives"], strict=True)) == {"d2": "a", "d3": "b", "d5": "new"}
-
-
-def test_filters_by_rank_and_score_are_not_for_examples(
-    world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    old = write(tmp_path / "old.jsonl", json.dumps(EXAMPLE) + "\n")
-    call = ["mine-negatives", str(old), "--policy", "tevatron"]
-    for flag in ("--max-score", "--min-score", "--margin", "--max-share"):
-        with pytest.raises(
-            UsageError, match=f"^{flag} goes by scores of a retriever, which examples lack: name its run"
-        ):
-            command(capfd, *call, flag, "1")
-    with pytest.raises(
-        UsageError, match=r"^--from-rank goes by ranks, which examples lack: the negatives of query 'q1'"
-    ):
-        command(capfd, *call, "--from-rank", "2")
-    # sentence-transformers' lists are in the order in which their systems ranked them: rank 1 of both goes
-    hard = write(
-        tmp_path / "hard.jsonl", '{"qid": "q1", "pos": ["d1"], "neg": {"a": ["d2", "d3"], "b": ["d4", "d5"]}}\n'
-    )
-    found = command(capfd, "mine-negatives", "-q", hard, "--policy", "tevatron", "--from-rank", "2")
-    assert sorted(json.loads(found)["negatives"]) == ["d3", "d5"]
+    assert row["x"] == 1
+    judged = write(tmp_path / "qrels", "q1 0 d3 1\n")
+    row = json.loads(command(capfd, "mine-negatives", "-q", old, "--qrels", judged, "--policy", "tevatron"))
+    assert (row["positives"], row["negatives"]) == (["d3", "d1"], ["d2"])
 
 
 def test_beside_a_run_they_go_by_the_run_and_that_is_said(
@@ -298,99 +234,145 @@ def test_beside_a_run_they_go_by_the_run_and_that_is_said(
     app([*call, "--audit", str(tmp_path / "audit.jsonl")], standalone_mode=False)
     out, told = capfd.readouterr()
     assert sorted(json.loads(out)["negatives"]) == ["d2", "d3", "d7"]
-    assert told.count("--from-rank, --margin go by what runs and indexes say, not examples") == 1
+    assert told.count("--from-rank, --margin apply to runs and indexes, not to examples") == 1
     kept = json.loads((tmp_path / "audit.jsonl").read_text())["kept"]
     assert {one["id"]: one.get("rank") for one in kept} == {"d2": None, "d3": None, "d7": 4}
-    with pytest.raises(UsageError, match="--margin: there is no source 'a' among new"):
-        command(capfd, *call, "--margin", "a=1")
 
 
-def test_faults_of_examples_have_their_place(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    old = write(tmp_path / "old.jsonl", "\n" + json.dumps(EXAMPLE | {"negatives": ["d2", "zz"]}) + "\n")
-    with pytest.raises(RecordError, match=r"old\.jsonl:2: passage 'zz' is not in the corpus$"):
-        command(capfd, "mine-negatives", old, "--corpus", "corpus.jsonl")
-    write(old, json.dumps(EXAMPLE) + "\n" + json.dumps(EXAMPLE | {"query_id": "qq"}) + "\n")
-    call = ["--policy", "nq", "--queries", "queries.jsonl", "--corpus", "corpus.jsonl"]
-    with pytest.raises(RecordError, match=r"old\.jsonl:2: query 'qq' is not in the queries$"):
-        command(capfd, "mine-negatives", old, *call)
-    write(old, '{"query": "what", "pos": ["text"], "neg": ["other"]}\n')
-    with pytest.raises(DrtkError, match="holds texts, not ids; make a corpus and queries of them first: drtk convert"):
-        command(capfd, "mine-negatives", old)
-    write(old, '{"query_id": "q1"}\n')
-    with pytest.raises(RecordError, match=r"old\.jsonl:1: no training example"):
-        command(capfd, "mine-negatives", old)
-    write(old, json.dumps(EXAMPLE | {"positives": []}) + "\n")
-    with pytest.raises(RecordError, match=r"old\.jsonl:1: 'positives' is empty"):
-        command(capfd, "mine-negatives", old)
-    write(old, '{"query_id": "q1", "query": "what", "positive_document_ids": [], "negative_document_ids": ["d2"]}\n')
-    with pytest.raises(DrtkError, match=r"^no query makes an example: 1 without positives$"):
-        command(capfd, "mine-negatives", old, "-o", tmp_path / "out.jsonl")
+def test_lists_of_sentence_transformers_have_ranks(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    row = {"qid": "q1", "pos": ["d1"], "neg": {"a": ["d2", "d3"], "b": ["d4", "d5"]}}
+    hard = write(tmp_path / "hard.jsonl", json.dumps(row) + "\n")
+    mined = command(capfd, "mine-negatives", "-q", hard, "--policy", "tevatron", "--from-rank", "2")
+    assert sorted(json.loads(mined)["negatives"]) == ["d3", "d5"]
 
 
-def test_scores_that_are_no_numbers_are_refused(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    run = write(tmp_path / "x.run", "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 nan t\n")
-    with pytest.raises(RecordError, match=r"x\.run:2: score 'nan' is not finite"):
-        mined(capfd, str(run))
-    write(tmp_path / "old.jsonl", '{"qid": 1, "pos": [{"pid": 1, "ce-score": NaN}], "neg": {}}\n')
-    with pytest.raises(RecordError, match=r"old\.jsonl:1: not JSON"):
-        command(capfd, "mine-negatives", tmp_path / "old.jsonl", "--policy", "sbert")
+# Examples with several lines per query.
+
+TEVATRON = ["--policy", "tevatron"]
 
 
-def test_a_run_that_was_begun_with_another_index_is_not_gone_on_with(
-    world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def line(query: str, positives: str, negatives: str, **more: Any) -> str:
+    row = {"query_id": query, "positives": positives.split(), "negatives": negatives.split(), **more}
+    return json.dumps(row) + "\n"
+
+
+# Two files one after the other, as UNION=yes makes them: the second positive of q1 is a negative of its first line.
+FIRST = line("q1", "doc#0", "x#3") + line("q2", "y#0", "y#2 y#3")
+UNION = FIRST + line("q1", "x#1", "x#4") + line("q2", "y#0", "y#2 y#4")
+
+
+def rows_of(printed: str) -> dict[str, dict[str, Any]]:
+    rows = [json.loads(row) for row in printed.splitlines()]
+    assert len({row["query_id"] for row in rows}) == len(rows)  # one line a query
+    return {row["query_id"]: row for row in rows}
+
+
+def sides(row: dict[str, Any]) -> tuple[list[str], list[str]]:
+    return row["positives"], sorted(row["negatives"])
+
+
+@pytest.fixture
+def union(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "union.jsonl", UNION)
+    # Every passage has the word of both queries: each query finds all eight.
+    ids = ["doc#0", "x#1", "x#3", "x#4", "y#0", "y#2", "y#3", "y#4"]
+    write(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "apple"}) + "\n" for id in ids))
+    write(tmp_path / "queries.jsonl", "".join(json.dumps({"_id": q, "text": "apple"}) + "\n" for q in ("q1", "q2")))
+    return tmp_path
+
+
+def test_all_lines_of_a_query_make_one_example_and_no_positive_of_any_is_a_negative(
+    union: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from drtk.mining.mine import Mining
-
-    class KilledError(BaseException):
-        pass
-
-    mine = Mining.examples
-    windows: list[int] = []
-
-    def twice(self: Mining, window: Any, **options: Any) -> Any:
-        windows.append(len(window))
-        if len(windows) == 3:
-            raise KilledError
-        return mine(self, window, **options)
-
-    call = ["--queries", "queries.jsonl", *COMMON, "--batch", "10", "-o", str(tmp_path / "out.jsonl")]
-    with monkeypatch.context() as patch:
-        patch.setattr(Mining, "examples", twice)
-        with pytest.raises(KilledError):
-            command(capfd, "mine-negatives", "x=exact", *call)
-    with pytest.raises(MismatchError, match=r"was begun with other settings or files \(candidates\)"):
-        command(capfd, "mine-negatives", "x=bm25", *call, "--resume")
-    command(capfd, "mine-negatives", "x=exact", *call, "--resume")
-    assert (tmp_path / "out.jsonl").read_text() == mined(capfd, "x=exact", "--queries", "queries.jsonl")
+    found = rows_of(command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON))
+    assert list(found) == ["q1", "q2"]  # where the first line of each stands
+    assert sides(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
+    assert sides(found["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
 
 
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        ('{"_id": "q1", "text": "why?"}\n{"_id": "q2", "text": "how?"}\n', "queries or passages;.*--queries FILE"),
-        (
-            '{"_id": "q1", "text": "why?", "answers": ["so"]}\n{"_id": "q2", "text": "how?"}\n',
-            "queries;.*--queries FILE",
-        ),
-        ('{"_id": "d1", "title": "t", "text": "x"}\n', "passages;.*passages: --corpus FILE"),
-        ('{"query_id": "q1", "answer": "so"}\n', "predicted answers;"),
-        ('{"_id": "e1", "query_id": "q1", "kind": "title", "text": "x"}\n', "expansions of questions;"),
-        ("query-id\tcorpus-id\tscore\nq1\td1\t1\n", "judgements;.*judgements: --qrels FILE"),
-        ("q1 0 d1 1\nq1 0 d2 0\n", "judgements;.*judgements: --qrels FILE"),
-        ("q1\td1\t1\nq1\td2\t2\n", "ranked pairs or triples;.*drtk convert FILE --as run"),
-        ("7\t70\t15\n7\t70\t16\n", "ranked pairs or triples;.*drtk convert FILE --as examples"),
-        ("7\t15\twhy?\tSo.\n7\t16\twhy?\tNot so.\n", "top-1000 candidates;.*drtk convert FILE --as run"),
-        ("q1\twhy is it so?\nq2\thow?\n", "queries or passages;"),
-    ],
-)
-def test_a_file_that_is_nothing_to_mine_is_called_what_it_seems_to_be(
-    world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path, content: str, told: str
+def test_they_do_so_beside_a_run_wherever_it_is_named(union: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(union / "c.run", "q1 Q0 x#1 1 3 t\nq1 Q0 x#5 2 2 t\nq1 Q0 doc#0 3 1 t\n")
+    for sources in (["union.jsonl", "c.run"], ["c.run", "union.jsonl"]):
+        found = rows_of(command(capfd, "mine-negatives", "-q", *sources, *TEVATRON))
+        assert sides(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4", "x#5"])
+        assert sides(found["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
+
+
+def test_they_do_so_beside_an_index_and_no_query_is_said_to_lack(
+    union: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(MismatchError, match=f"given: seems to hold .*{told}") as fault:
-        mined(capfd, str(write(tmp_path / "given", content)))
-    assert "what is mined is a TREC run (drtk search), an index folder or training examples" in str(fault.value)
+    command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "index", "-q")
+    call = ["mine-negatives", "index", "union.jsonl", "--queries", "queries.jsonl", *TEVATRON, "-o", "out.jsonl"]
+    app(call, standalone_mode=False)
+    assert "not_in_queries" not in capfd.readouterr().err
+    assert "not_in_queries" not in json.loads((union / "out.jsonl.meta.json").read_text())["counts"]
+    found = rows_of((union / "out.jsonl").read_text())
+    assert sides(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4", "y#0", "y#2", "y#3", "y#4"])
+    assert sides(found["q2"]) == (["y#0"], ["doc#0", "x#1", "x#3", "x#4", "y#2", "y#3", "y#4"])
 
 
-def test_a_run_given_as_judgements_is_called_a_run(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RecordError, match=r"bm25\.run:1: expected 4 columns .* a file of hits of a TREC run"):
-        command(capfd, "mine-negatives", "bm25.run", "--qrels", "bm25.run")
+def test_a_stream_is_read_as_a_file_is(union: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    whole = command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--source-name", "u")
+    for content in (UNION.encode(), gzip.compress(UNION.encode())):
+        with piped(content) as source:
+            assert command(capfd, "mine-negatives", "-q", source, *TEVATRON, "--source-name", "u") == whole
+    write(union / "array.json", json.dumps([json.loads(row) for row in UNION.splitlines()]))
+    assert command(capfd, "mine-negatives", "-q", "array.json", *TEVATRON, "--source-name", "u") == whole
+
+
+def test_sources_scores_and_fields_of_all_lines_are_kept(union: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    scores = [{"positives": [9.0], "negatives": [1.0, 5.0]}, {"positives": [8.0], "negatives": [3.0, 2.0]}]
+    first = line("q", "p", "a r", sources={"negatives": ["bm25", "random"]}, scores=scores[0], x=1)
+    second = line("q", "r", "b s", sources={"negatives": ["dense", "random"]}, scores=scores[1], z=2)
+    write(union / "one.jsonl", first)
+    write(union / "other.jsonl", second)
+    write(union / "both.jsonl", first + second)
+    for sources in (["both.jsonl"], ["one.jsonl", "other.jsonl"]):
+        row = rows_of(command(capfd, "mine-negatives", "-q", *sources, *TEVATRON))["q"]
+        assert (row["x"], row["z"]) == (1, 2)
+        assert row["positives"] == ["p", "r"]
+        assert row["scores"]["positives"] == [9.0, 8.0]  # not the 5 that r had as a negative
+        negatives = zip(row["negatives"], row["sources"]["negatives"], row["scores"]["negatives"], strict=True)
+        assert sorted(negatives) == [("a", "bm25", 1.0), ("b", "dense", 3.0), ("s", "random", 2.0)]
+
+
+def test_a_file_that_is_read_three_times_is_one_input(union: Path) -> None:
+    intake = Intake()
+    stream = QueryStream(sort_sources(["union.jsonl"], intake), intake)
+    assert [query.query_id for query in stream] == ["q1", "q2"]
+    (entry,) = intake.inputs
+    assert entry["bytes"] == len(UNION)
+    assert entry["digest"]
+
+
+def test_faults_of_further_lines_have_their_place_and_can_be_forgiven(
+    union: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(union / "union.jsonl", FIRST + "\n" + line("q1", "", "x#4") + line("q1", "x#1", "x#4"))
+    with pytest.raises(RecordError, match=r"^union\.jsonl:4: 'positives' is empty$"):
+        command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON)
+    found = rows_of(command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--skip-bad", "1"))
+    assert sides(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
+    write(union / "union.jsonl", line("q1", "", "x#3") + UNION)  # the first line is bad: the others are used
+    found = rows_of(command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--skip-bad", "1"))
+    assert sides(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
+    write(union / "union.jsonl", UNION + line("q2", "y#0", "zz"))
+    with pytest.raises(RecordError, match=r"^union\.jsonl:5: passage 'zz' is not in the corpus$"):
+        command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--corpus", "corpus.jsonl")
+    write(union / "union.jsonl", UNION + line("qq", "y#0", "x#1"))
+    texts = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl"]
+    with pytest.raises(RecordError, match=r"^union\.jsonl:5: query 'qq' is not in the queries$"):
+        command(capfd, "mine-negatives", "-q", "union.jsonl", "--policy", "nq", *texts)
+
+
+def test_a_positives_score_is_its_own_where_a_system_has_it_with_another(
+    union: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # the limit is 8 - 3 = 5, though bm25's list gives the positive 1: 4.5 stays and 5.5 goes
+    negatives = [{"pid": id, "ce-score": score} for id, score in (("p", 1.0), ("a", 4.5), ("b", 5.5))]
+    row = {"qid": "q", "pos": [{"pid": "p", "ce-score": 8.0}], "neg": {"bm25": negatives}}
+    write(union / "hard.jsonl", json.dumps(row) + "\n")
+    found = rows_of(command(capfd, "mine-negatives", "-q", "hard.jsonl", "--policy", "sbert"))["q"]
+    assert sides(found) == (["p"], ["a"])
+    assert found["scores"] == {"positives": [8.0], "negatives": [4.5]}

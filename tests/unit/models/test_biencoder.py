@@ -46,6 +46,17 @@ def test_one_encoder_is_one_set_of_weights(tmp_path: Path):
     assert sum(weights.numel() for weights in untied.parameters()) == 2 * count
 
 
+def test_the_query_encoder_encodes_queries_and_the_passage_encoder_passages(tmp_path: Path):
+    towers = load_towers(str(tiny_model(tmp_path / "m")), wishes={}, untied=True)
+    with torch.no_grad():
+        next(towers["query"].encoder.parameters()).neg_()
+        queries, found = BiEncoder(towers["passage"].encoder, towers["query"].encoder).eval()(**inputs(towers))
+        both = BiEncoder(towers["passage"].encoder).eval()(**inputs(towers))  # query and passage have the same text
+    torch.testing.assert_close(both[0], both[1])
+    torch.testing.assert_close(found, both[1])
+    assert not torch.allclose(queries, both[0], atol=1e-2)
+
+
 def test_the_pooler_is_kept_and_not_trained(tmp_path: Path):
     towers = load_towers(str(tiny_model(tmp_path / "m")), wishes={}, untied=False)
     frozen = [name for name, weights in towers["passage"].encoder.named_parameters() if not weights.requires_grad]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from math import log
 from typing import Any, Literal
 
 import pytest
@@ -132,14 +133,14 @@ def test_of_edits_drawn_by_the_example_each_has_its_own_labels() -> None:
 
 
 def test_the_copy_gate_adds_its_share_where_the_token_at_hand_is_right() -> None:
-    # Gate at c = 1/2, original at .2: right at hand: -log(.5 + .5 x .2) = .510826; replaced: -log(.5 x .2) = 2.302585.
+    # Gate at c = 1/4, original at .2: right at hand: -log(.25 + .75 x .2) = .916291; replaced: -log(.75 x .2) = 1.897120.
     target: Any = Corrected(Said(3), 3)
     with torch.no_grad():
         target.gate.weight.zero_()
-        target.gate.bias.zero_()
+        target.gate.bias.fill_(-log(3))  # its sigmoid is 1/4
     text = slot([1, 0, 0, 1])
     found = target.losses(states(0.2, 0.2, 0.2, 0.2), text, torch.tensor([[1, 0, 2, 1]]))
-    assert found.item() == pytest.approx(0.510826 + 2.302585, abs=1e-5)
+    assert found.item() == pytest.approx(0.916291 + 1.897120, abs=1e-5)
 
 
 def test_an_example_without_the_text_has_no_position() -> None:

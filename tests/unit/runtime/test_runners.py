@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.runtime.filter_job import Done, FilterJob
-from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
+from drtk.runtime.run_ray import _in_order
+from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter, run_local
 
 
 class Squares(BatchFunction):
@@ -79,6 +83,25 @@ def test_reading_ahead_does_not_change_what_a_journal_says(tmp_path: Path) -> No
     job = FilterJob("squares", "numbers", str(tmp_path / "x"), {}, resume=True)
     run_filter(iter(range(12)), job, Squares, None, "", None, running=RunnerSettings(), window=4)
     assert (tmp_path / "x").read_text() == expected(12)
+
+
+def test_a_batch_function_is_closed_after_the_last_window_and_after_an_error() -> None:
+    closed: list[str] = []
+
+    class Closing(Squares):
+        def close(self) -> None:
+            closed.append(self._marker.name)
+
+    assert [*run_local(iter([[2], [3]]), partial(Closing, None, "whole", None), RunnerSettings())]
+    with pytest.raises(RecordError):
+        [*run_local(iter([[2], [3]]), partial(Closing, None, "faulty", 3), RunnerSettings())]
+    assert closed == ["whole", "faulty"]
+
+
+def test_windows_that_ray_returns_early_wait_for_their_turn() -> None:
+    ray = SimpleNamespace(exceptions=SimpleNamespace(RayError=RuntimeError))
+    rows = ({"number": number, "made": pickle.dumps(f"window {number}")} for number in (6, 5, 7))
+    assert [*_in_order(rows, 5, 3, ray)] == ["window 5", "window 6", "window 7"]
 
 
 def test_an_unknown_runner_is_named(tmp_path: Path) -> None:

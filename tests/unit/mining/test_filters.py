@@ -1,0 +1,213 @@
+"""Filters: what each rejects, by which limit, and what rejecting in one source means for the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.mining.candidates import Hits, MiningQuery, Pool
+from drtk.mining.config import MineSettings
+from drtk.mining.filters import (
+    UNRETRIEVED,
+    CosineFilter,
+    CrossEncoderFilter,
+    PassageTexts,
+    VectorsById,
+    build_score_filters,
+    compute_margin_limit,
+    compute_overlap,
+    compute_share_limit,
+    parse_limits,
+    shingles,
+)
+from drtk.mining.miner import Miner
+from drtk.mining.policies import Policy
+from drtk.mining.sources import QueryStream, Sources
+from drtk.records import Query
+from drtk.runtime.inputs import Intake
+from tests.running import write
+from tests.vectors import embeddings
+
+Scored = Sequence[tuple[str, float]]
+
+
+def build_pool(hits: Mapping[str, Hits], *positives: str) -> Pool:
+    queries = QueryStream(Sources([]), Intake(), judgements={"q": dict.fromkeys(positives, 1)})
+    return Miner(queries, Policy(keep=None), 1).build_pool(MiningQuery("q", dict(hits), Query("q", "what")))
+
+
+def filtered(rankings: Mapping[str, Scored], *positives: str, **options: Any) -> tuple[dict[str, list[str]], Pool]:
+    """Return the candidates that each source has left, and the pool."""
+    hits = {name: Hits([id for id, _ in found], [score for _, score in found]) for name, found in rankings.items()}
+    pool = build_pool(hits, *positives)
+    for reject in build_score_filters(MineSettings(**options), list(rankings)):
+        reject(pool)
+    return {source: [one.id for one in left] for source, left in pool.candidates.items()}, pool
+
+
+RUN = {"bm25": [("a", 9.0), ("p", 8.0), ("b", 7.5), ("c", 6.0), ("d", 1.0)]}
+
+
+def test_the_first_ranks_can_be_left_out_and_positives_count_as_ranks() -> None:
+    left, pool = filtered(RUN, "p", from_rank=4)  # ranks: a 1, p 2, b 3, c 4, d 5
+    assert left == {"bm25": ["c", "d"]}
+    assert [(rejection.candidate.rank, rejection.filter, rejection.limit) for rejection in pool.rejected.values()] == [
+        (1, "rank", 4),
+        (3, "rank", 4),
+    ]
+
+
+def test_a_margin_is_taken_from_the_positives_score() -> None:
+    # 8 - 1 = 7: a (9) and b (7.5) are nearer than 1 below the positive, c (6) is not
+    left, pool = filtered(RUN, "p", margin=("1",))
+    assert left == {"bm25": ["c", "d"]}
+    assert {id: (rejection.value, rejection.limit) for id, rejection in pool.rejected.items()} == {
+        "a": (9.0, 7.0),
+        "b": (7.5, 7.0),
+    }
+
+
+def test_what_lies_at_the_limit_stays() -> None:
+    assert filtered(RUN, "p", margin=("0.5",))[0] == {"bm25": ["b", "c", "d"]}  # 8 - .5 = 7.5, the score of b
+    assert filtered(RUN, "p", max_score=("7.5",))[0] == {"bm25": ["b", "c", "d"]}
+    assert filtered(RUN, "p", min_score=("6",))[0] == {"bm25": ["a", "b", "c"]}
+
+
+def test_of_several_positives_the_lowest_counts() -> None:
+    # p 8 and c 6: 6 - .5 = 5.5, and b (7.5) lies above
+    assert filtered(RUN, "p", "c", margin=("0.5",))[0] == {"bm25": ["d"]}
+
+
+def test_a_share_of_the_positives_score() -> None:
+    # .95 of 8 is 7.6: a goes, b (7.5) stays
+    assert filtered(RUN, "p", max_share=("0.95",))[0] == {"bm25": ["b", "c", "d"]}
+
+
+def test_limits_of_scores_below_zero_lie_below_them() -> None:
+    assert compute_share_limit(8.0, 0.95) == pytest.approx(7.6)
+    assert compute_share_limit(-2.0, 0.95) == pytest.approx(-2.1)  # -2 - .05 * 2, where .95 * -2 = -1.9 would lie above
+    assert compute_margin_limit(-2.0, 0.5) == -2.5
+
+
+def test_where_the_positive_was_not_found_everything_stands_above_it() -> None:
+    left, pool = filtered(RUN, "elsewhere", margin=("1",))
+    assert left == {"bm25": []}
+    assert {rejection.filter for rejection in pool.rejected.values()} == {UNRETRIEVED}
+    assert filtered(RUN, "elsewhere", margin=("1",), unretrieved="keep")[0] == {"bm25": ["a", "p", "b", "c", "d"]}
+
+
+BOTH = {"bm25": [("a", 9.0), ("b", 7.0), ("p", 6.0)], "dense": [("p", 0.9), ("b", 0.8), ("a", 0.2), ("c", 0.1)]}
+
+
+def test_each_source_is_measured_on_its_own_scale_and_its_doubt_holds_for_all() -> None:
+    # dense: .9 - .05 = .85 drops nothing; bm25: 6 - .05 = 5.95 drops a and b, which dense would keep
+    assert filtered(BOTH, "p", margin=("0.05",))[0] == {"bm25": [], "dense": ["c"]}
+    assert filtered(BOTH, "p", margin=("dense=0.05",))[0] == {"bm25": ["a", "b"], "dense": ["b", "a", "c"]}
+    assert filtered(BOTH, "p", margin=("bm25=-2", "dense=0.2"))[0] == {"bm25": [], "dense": ["c"]}  # 6 + 2 < 9; .7 < .8
+
+
+def test_a_low_score_drops_only_what_no_other_source_puts_higher() -> None:
+    left, pool = filtered(BOTH, "p", min_score=("dense=0.5",))
+    assert left == {"bm25": ["a", "b"], "dense": ["b"]}  # a stays by bm25; c has dense alone
+    assert {id: rejection.filter for id, rejection in pool.rejected.items()} == {"c": "min-score"}
+
+
+def test_limits_by_source() -> None:
+    assert parse_limits(("3", "bm25=2"), "margin", ["bm25"]) == {"": 3.0, "bm25": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"margin": ("x",)}, "`margin`: 'x' is neither a number nor NAME=NUMBER"),
+        ({"min_score": ("x=1",)}, "`min_score`: there is no source 'x' among bm25"),
+        ({"max_score": ("nan",)}, "`max_score`: is not a number"),
+        ({"max_share": ("95",)}, "`max_share` is a share of"),
+        ({"max_share": ("-0.1",)}, "`max_share` is a share of"),
+    ],
+)
+def test_rejected_limits(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        build_score_filters(MineSettings(**options), ["bm25"])
+
+
+def test_overlap_counts_shared_runs_of_three_words() -> None:
+    # "a b c d" has abc and bcd, "b c d e" has bcd and cde: one of three
+    assert compute_overlap(shingles("a b c d"), shingles("B, c. D e!")) == pytest.approx(1 / 3)
+    assert compute_overlap(shingles("The same  words"), shingles("the SAME words.")) == 1.0
+    assert compute_overlap(shingles("short"), shingles("short")) == 1.0
+    assert compute_overlap(shingles("one two"), shingles("one three")) == 0.0
+    assert compute_overlap(shingles(""), shingles("!")) == 1.0
+
+
+def test_the_nearest_positive_counts_and_vectors_need_not_be_of_length_one(tmp_path: Path) -> None:
+    # cosines of a: 4/5 with p (the same as (.8, .6)), 0 with r (0, -.5)...: (4, 3) . (0, -1) / 5 = -.6
+    vectors = [[2, 0], [0, -0.5], [4, 3], [0, -7]]
+    folder = embeddings(tmp_path / "v", vectors, ["p", "r", "a", "b"], shard_size=3)
+    check = CosineFilter(VectorsById(folder), 0.9)
+    pool = build_pool({"run": Hits(["a", "b"])}, "p", "r")
+    check.measure([pool], [["a", "b"]])
+    assert pool.values == {"a": {"cosine": pytest.approx(0.8)}, "b": {"cosine": pytest.approx(1.0)}}
+    assert [check.is_beyond(pool.values[id]["cosine"], 0.9) for id in "ab"] == [False, True]
+
+
+def test_non_finite_vectors_are_reported(tmp_path: Path) -> None:
+    found = VectorsById(embeddings(tmp_path / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], shard_size=2))
+    np.save(tmp_path / "v" / "00000.npy", np.float32([[1, 0], [np.nan, 1]]))
+    assert found.take(["c"]).shape == (1, 2)
+    with pytest.raises(DrtkError, match=r"v/00000\.npy: row 1: the vector of 'b' has NaN or infinite numbers"):
+        found.take(["c", "b", "a"])
+
+
+def test_vectors_that_lack_are_counted(tmp_path: Path) -> None:
+    found = VectorsById(embeddings(tmp_path / "v", [[1, 0], [0, 1]], ["a", "b"]))
+    assert found.take(["b", "a", "b"]).tolist() == [[0, 1], [1, 0], [0, 1]]
+    with pytest.raises(MismatchError, match="v: has no vector of 'x' and 1 more"):
+        found.take(["a", "x", "y"])
+    with pytest.raises(MismatchError, match="has vectors of queries"):
+        VectorsById(embeddings(tmp_path / "q", [[1, 0]], ["a"], role="query"))
+
+
+class Judge:
+    """Scores a pair by a table of texts, and remembers what it was asked."""
+
+    model = "judge"
+
+    def __init__(self, scores: dict[str, float], *, low: float = -inf, high: float = inf) -> None:
+        self.scores, self.asked = scores, list[tuple[str, str]]()
+        self.bounds = low, high
+
+    def __call__(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        self.asked += pairs
+        return np.array([self.scores[text] for _, text in pairs], dtype=np.float32)
+
+
+def texts_of(tmp_path: Path, **texts: str) -> PassageTexts:
+    rows = [{"_id": id, "title": "T" if id == "a" else "", "text": text} for id, text in texts.items()]
+    return PassageTexts(str(write(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))))
+
+
+def test_a_cross_encoder_reads_title_and_text_and_the_lowest_positive_sets_the_limit(tmp_path: Path) -> None:
+    judge = Judge({"T ta": 4.5, "tb": 4.25, "tp": 8.0, "tr": 7.5})
+    check = CrossEncoderFilter(judge, texts_of(tmp_path, a="ta", b="tb", p="tp", r="tr"), margin=3.25)
+    pool = build_pool({"run": Hits(["a", "b"])}, "p", "r")
+    check.measure([pool], [["a", "b"]])
+    assert check.limit(pool) == 4.25  # 7.5 - 3.25
+    assert [check.is_beyond(pool.values[id]["ce"], 4.25) for id in "ab"] == [True, False]
+    check.measure([pool], [["a", "b"]])
+    assert len(judge.asked) == 4  # what was scored once is not scored again
+
+
+def test_a_margin_that_no_two_scores_can_have_is_rejected() -> None:
+    for low, high, margin in ((0, 1, 3), (-1, 1, 2)):
+        with pytest.raises(MismatchError, match=f"judge: its scores are between {low} and {high}, so no negative is"):
+            CrossEncoderFilter(Judge({}, low=low, high=high), None, margin=margin)
+    assert CrossEncoderFilter(Judge({}, low=-1, high=1), None, margin=1.5)
+    assert CrossEncoderFilter(Judge({}), None, margin=3)

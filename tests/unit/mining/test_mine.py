@@ -1,0 +1,487 @@
+"""Mining: what becomes a positive, what a negative, and what the command counts and rejects."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drtk.cli.main import app
+from drtk.data.ids import CorpusIds
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.mining.candidates import Hits, MiningQuery
+from drtk.mining.miner import RANDOM, Miner
+from drtk.mining.policies import MSMARCO, TEVATRON, Policy
+from drtk.mining.sources import QueryStream, Sources
+from drtk.records import Example, Passage
+from drtk.runtime.inputs import Intake
+from tests.running import command, write
+from tests.tiny import collection, tiny_crossencoder, write_collection
+from tests.vectors import embeddings
+
+
+def rows_of(text: str) -> dict[str, dict[str, Any]]:
+    rows = [json.loads(line) for line in text.splitlines()]
+    return {row["query_id"]: row for row in rows}
+
+
+def counts_of(output: Path) -> dict[str, Any]:
+    return json.loads(Path(f"{output}.meta.json").read_text())["counts"]
+
+
+EVERYTHING = Policy(keep=1000)
+
+
+def mine(
+    hits: dict[str, list[str]] | list[str],
+    grades: dict[str, int],
+    policy: Policy = EVERYTHING,
+    *,
+    depth: int | None = 200,
+    corpus: list[str] | None = None,
+    by_source: bool = False,
+    query: str = "q",
+    seed: int = 1,
+) -> tuple[Example | None, Miner]:
+    """Return the example of a query with these hits and judgements, and the miner."""
+    ids = None if corpus is None else CorpusIds(Passage(id, "text") for id in corpus)
+    queries = QueryStream(Sources([]), Intake(), {}, ids, {query: grades}, by_source=by_source)
+    miner = Miner(queries, replace(policy, depth=depth), seed)
+    by_name = hits if isinstance(hits, dict) else {"run": hits}
+    (pool,) = miner.mine([MiningQuery(query, {name: Hits(found) for name, found in by_name.items()})])
+    return pool.example, miner
+
+
+def mined(*args: Any, **options: Any) -> Example:
+    example, _ = mine(*args, **options)
+    assert example is not None
+    return example
+
+
+def test_every_labelled_positive_is_kept_out_of_the_negatives() -> None:
+    example = mined(["d1", "d2", "d3", "d4"], {"d2": 1, "d4": 2, "d3": 0, "d9": 1})
+    assert example.positives == ("d4", "d2", "d9")  # the higher grade first, then the order of the judgements
+    assert set(example.negatives) == {"d1", "d3"}
+    assert example.sources == {"negatives": ["run", "run"]}
+    assert mined(["d1", "p", "d2", "d3"], {"p": 1}, depth=2).negatives == ("d1",)
+
+
+def test_draws_depend_on_seed_and_query_alone() -> None:
+    ranking, policy = [f"d{at}" for at in range(50)], Policy(10)
+    first = mined(ranking, {"p": 1}, policy)
+    assert mined(ranking, {"p": 1}, policy) == first
+    assert mined(ranking, {"p": 1}, policy, seed=2).negatives != first.negatives
+    assert mined(ranking, {"p": 1}, policy, query="other").negatives != first.negatives
+
+
+@pytest.mark.parametrize(
+    ("policy", "retrieved", "from_run", "random"),
+    [(MSMARCO, 300, 200, 10), (MSMARCO, 50, 50, 160), (TEVATRON, 300, 128, 0), (TEVATRON, 50, 50, 0)],
+)
+def test_policies_keep_and_fill_as_published(policy: Policy, retrieved: int, from_run: int, random: int) -> None:
+    corpus = [*(f"d{at}" for at in range(2000)), "p"]
+    example = mined([f"d{at}" for at in range(retrieved)], {"p": 1}, policy, depth=300, corpus=corpus)
+    assert example.sources is not None
+    sources = example.sources["negatives"]
+    assert (sources.count("run"), sources.count(RANDOM)) == (from_run, random)
+    assert len(set(example.negatives)) == len(example.negatives)
+    assert "p" not in example.negatives
+
+
+@pytest.mark.parametrize("size", [24, 2000])
+def test_a_candidate_that_was_not_drawn_does_not_come_back_as_a_random_one(size: int) -> None:
+    # 12 retrieved within the depth, 4 drawn; at most so many random ones as the corpus has besides the 12 and the positive
+    ranking, corpus = [f"d{at}" for at in range(20)], ["p", *(f"d{at}" for at in range(size))]
+    example = mined(ranking, {"p": 1}, Policy(4, 40), depth=12, corpus=corpus)
+    assert example.sources is not None
+    by_source = zip(example.negatives, example.sources["negatives"], strict=True)
+    random = {id for id, source in by_source if source == RANDOM}
+    assert len(random) == min(size - 12, 40 - 4)
+    assert not random & set(ranking[:12])
+
+
+def test_judgements_of_documents() -> None:
+    example = mined(["b#0", "a#7", "a#2", "c#1"], {"a": 1, "c": 1}, depth=2, by_source=True)
+    assert example.positives == ("a#7", "c#1")  # positives are found at any depth
+    assert example.negatives == ("b#0",)  # a#2 is of a positive document, c#1 too
+    found, miner = mine(["c#0"], {"a": 1, "b": 1}, corpus=["a#0", "a#1", "b#0", "c#0"], by_source=True)
+    assert found is not None
+    assert found.positives == ("b#0",)  # not retrieved, but the only passage of its document
+    assert miner.counts["positives_not_found"] == 1
+    corpus = [*(f"a#{at}" for at in range(50)), *(f"b#{at}" for at in range(50))]
+    example = mined(["a#3", "b#1"], {"a": 1}, Policy(0, 60), corpus=corpus, by_source=True)
+    assert set(example.negatives) == {f"b#{at}" for at in range(50)} - {"b#1"}  # b#1 was retrieved, and not drawn
+
+
+def test_queries_that_make_no_example_are_counted() -> None:
+    for grade, reason in ((0, "without_positives"), (1, "without_negatives")):
+        example, miner = mine(["d1"], {"d1": grade})
+        assert example is None
+        assert miner.counts[reason] == 1
+
+
+def test_several_runs_are_mixed_and_each_negative_says_which_it_is_from() -> None:
+    example = mined({"bm25": ["d1", "d2"], "dense": ["d2", "d3"]}, {"p": 1})
+    assert example.sources is not None
+    sources = dict(zip(example.negatives, example.sources["negatives"], strict=True))
+    assert sources == {"d1": "bm25", "d2": "bm25", "d3": "dense"}
+
+
+# Through the command: forty passages; every query finds ten, itself at rank 3. d7 is a copy of d3 but for case and commas.
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    folder = tmp_path_factory.mktemp("made")
+    write_collection(folder, 40)
+    passages = collection(40)[0]
+    passages[7]["text"] = passages[3]["text"].upper().replace(" ", ", ")
+    write(folder / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in passages))
+    order = {q: [(q + 1) % 40, (q + 2) % 40, q, *((q + step) % 40 for step in range(3, 10))] for q in range(40)}
+    lines = [
+        f"q{q} Q0 d{d} {rank} {20 - rank} t\n" for q, found in order.items() for rank, d in enumerate(found, start=1)
+    ]
+    write(folder / "bm25.run", "".join(lines))
+    write(folder / "qrels.tsv", "".join(f"q{q}\td{q}\t1\n" for q in range(40)))
+    tiny_crossencoder(folder / "ce")
+    angles = np.arange(40) * 0.1  # cos(.1) = .995, cos(.2) = .980, cos(.3) = .955, cos(.4) = .921
+    embeddings(folder / "vectors", np.stack([np.cos(angles), np.sin(angles)], axis=1), [f"d{at}" for at in range(40)])
+    return SimpleNamespace(folder=folder, passages=passages, order=order)
+
+
+@pytest.fixture
+def world(made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    monkeypatch.chdir(made.folder)
+    return made
+
+
+CALL = ["mine-negatives", "bm25.run", "--qrels", "qrels.tsv", "--policy", "tevatron"]
+TEXTS = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl"]
+
+
+def candidates_of(query: int) -> list[tuple[int, int]]:
+    """(passage, score) of the nine candidates of a query: 19, 18 and 16 to 10; its positive has 17."""
+    steps = {1: 19, 2: 18} | {step: 19 - step for step in range(3, 10)}
+    return [((query + step) % 40, score) for step, score in steps.items()]
+
+
+def count_equal_texts(world: SimpleNamespace) -> int:
+    words = [re.findall(r"\w+", passage["text"].lower()) for passage in world.passages]
+    return sum(words[query] == words[passage] for query in range(40) for passage, _ in candidates_of(query))
+
+
+def count_near_by_cross_encoder(world: SimpleNamespace) -> int:
+    """Count the candidates that the model in "ce" does not score at least .01 below their query's positive."""
+    from drtk.models.cross_encoder import Scorer
+
+    score = Scorer(str(world.folder / "ce"), device="cpu")
+    texts = [f"{passage['title']} {passage['text']}" for passage in world.passages]
+    near = 0
+    for query, row in enumerate(collection(40)[1]):
+        right, *others = score([(row["text"], texts[at]) for at in (query, *(at for at, _ in candidates_of(query)))])
+        near += sum(other > right - 0.01 for other in others)
+    return near
+
+
+DROPPED: dict[str, tuple[str, dict[str, int | Callable[[SimpleNamespace], int]]]] = {
+    "rank": ("--from-rank 4", {"rank": 2 * 40}),  # 1 and 2; 3 is the positive's
+    "max-score": ("--max-score 15.5", {"max-score": 3 * 40}),  # 19, 18, 16
+    "min-score": ("--min-score 11.5", {"min-score": 2 * 40}),  # 11, 10
+    "max-share": ("--max-share 0.75", {"max-share": 6 * 40}),  # above 12.75: 19, 18, 16, 15, 14, 13
+    # above 15: 19, 18, 16; of q0, whose positive is not among the ten it finds, all ten
+    "margin": ("--margin 2 --qrels other.tsv", {"unretrieved": 10, "margin": 3 * 39}),
+    "overlap": ("--max-overlap 1 --corpus corpus.jsonl", {"overlap": count_equal_texts}),
+    # within .3 of the positive's angle: three of each, but for the last of the row, which have 2, 1 and none behind them
+    "cosine": ("--vectors vectors --max-cosine 0.95", {"cosine": 3 * 37 + 2 + 1}),
+    "ce": (f"{' '.join(TEXTS)} --scorer ce --ce-margin 0.01", {"ce": count_near_by_cross_encoder}),
+}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_every_filter_says_how_many_it_dropped_in_manifest_summary_and_audit(
+    world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    options, counted = DROPPED[name]
+    expected = {by: count(world) if callable(count) else count for by, count in counted.items()}
+    assert all(expected.values())
+    write(world.folder / "other.tsv", (world.folder / "qrels.tsv").read_text().replace("q0\td0\t", "q0\td20\t"))
+    capfd.readouterr()
+    out, audit_file = tmp_path / "out.jsonl", tmp_path / "audit.jsonl"
+    app([*CALL, *options.split(), "--audit", str(audit_file), "-o", str(out)], standalone_mode=False)
+    summary = ", ".join(f"{count:,} by {by}" for by, count in expected.items())
+    assert f"dropped: {summary}\n" in capfd.readouterr().err
+    counts = counts_of(out)
+    assert counts["dropped"] == expected
+    assert counts["passages"]["dropped"] == sum(expected.values())
+    audit, examples = rows_of(audit_file.read_text()), rows_of(out.read_text())
+    assert Counter(one["by"] for row in audit.values() for one in row["dropped"]) == expected
+    for query, row in examples.items():
+        assert not {one["id"] for one in audit[query]["dropped"]} & set(row["negatives"])
+    num_kept = sum(len(row["negatives"]) for row in examples.values())
+    assert num_kept + sum(expected.values()) == counts["passages"]["candidates"]
+    if name == "overlap":
+        (drop,) = audit["q3"]["dropped"]
+        assert (drop["id"], drop["by"], drop["value"], drop["limit"]) == ("d7", "overlap", 1.0, 1.0)
+
+
+def test_random_passages_that_a_filter_rejects_and_queries_below_the_floor_are_counted(
+    world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out, audit = tmp_path / "out.jsonl", tmp_path / "audit.jsonl"
+    more = ["--corpus", "corpus.jsonl", "--vectors", "vectors", "--max-cosine", "0.95", "--floor", "38"]
+    command(capfd, *CALL, *more, "--audit", audit, "--report", tmp_path / "report.txt", "-o", out)
+    row = rows_of(audit.read_text())["q5"]
+    assert sorted(one["id"] for one in row["dropped"]) == ["d6", "d7", "d8"]  # which the run has
+    rejected = {one["id"]: (one["source"], one["by"], one["limit"]) for one in row["random_refused"]}
+    assert rejected == dict.fromkeys(["d2", "d3", "d4"], ("random", "cosine", 0.95))  # which it has not
+    # Before q's passage lie three, but for q0, q1 and q2: 37 * 3 + 2 + 1. At most 40 - 1 - 3 = 36 are left of the 38 wanted.
+    counts = counts_of(out)
+    assert (counts["passages"]["random_refused"], counts["below_floor"]) == (114, 40)
+    assert "random passages that a filter refused" in (tmp_path / "report.txt").read_text()
+
+
+@pytest.mark.parametrize("more", [[], ["--logits"]])
+def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
+    world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path, more: list[str]
+) -> None:
+    model = tiny_crossencoder(tmp_path / "ours")  # as train-reranker leaves it: "title: text"
+    manifest = {"command": "drtk train-reranker", "settings": {}, "inputs": [], "pairing": {"title": "colon"}}
+    write(model / "meta.json", json.dumps(manifest))
+    few = write(tmp_path / "few.tsv", "q5\td5\t1\nq6\td6\t1\n")
+    out = tmp_path / "mined.jsonl"
+    call = ["mine-negatives", "bm25.run", "--qrels", few, "--policy", "tevatron", *TEXTS, "--scorer", model]
+    mine = [*call, *(f"--scorer{flag.removeprefix('-')}" for flag in more)]
+    command(capfd, *mine, "-o", out)
+    command(capfd, "score", out, *TEXTS, "--model", model, *more, "-o", tmp_path / "scored.jsonl")
+    examples, scored = rows_of(out.read_text()), rows_of((tmp_path / "scored.jsonl").read_text())
+    assert examples.keys() == scored.keys() == {"q5", "q6"}
+    for query_id, row in scored.items():
+        for side in ("positives", "negatives"):
+            assert examples[query_id]["scores"][side] == pytest.approx(row["scores"][side], abs=5e-5)
+    if more:
+        scores = examples["q5"]["scores"]
+        margin = scores["positives"][0] - sorted(scores["negatives"])[4]
+        limited = rows_of(command(capfd, *mine, "-q", "--ce-margin", str(margin)))["q5"]["scores"]
+        assert 4 <= len(limited["negatives"]) <= 5
+        assert max(limited["negatives"]) <= limited["positives"][0] - margin
+        return
+    with pytest.raises(MismatchError, match="ours: was trained with --title colon; join contradicts it"):
+        command(capfd, *mine, "--scorer-title", "join")
+    # another model in the folder's place: what the old one scored is not up to date
+    for renewed in (False, True):
+        if renewed:
+            write(model / "meta.json", json.dumps(manifest | {"seed": 2}))
+        capfd.readouterr()
+        app([*map(str, mine), "-o", str(out), "--skip-done", "--force"], standalone_mode=False)
+        assert ("is up to date" in capfd.readouterr().err) is not renewed
+
+
+def test_the_activation_says_what_scores_can_be(tmp_path: Path) -> None:
+    from drtk.models.cross_encoder import Scorer
+
+    for name, bounds in (("Identity", (-inf, inf)), ("Tanh", (-1, 1)), ("Sigmoid", (0, 1))):
+        options = {"sbert_ce_default_activation_function": f"torch.nn.modules.{name}"}
+        model = str(tiny_crossencoder(tmp_path / name, **options))
+        assert Scorer(model, device="cpu").bounds == bounds
+    assert Scorer(model, device="cpu", logits=True).bounds == (-inf, inf)
+
+
+REJECTED = {  # options added to a call with a run and judgements, and the error
+    "--floor 5": "`floor` adds random passages: `corpus` is required",
+    "--max-overlap 0.9": "`max_overlap` compares texts: `corpus` is required",
+    "--max-cosine 0.9": "`max_cosine` compares vectors: `vectors`",
+    "--scorer x": "`scorer` reads texts: `queries` and `corpus` are required",
+    "--policy nq": "`policy` nq matches answers: `queries` and `corpus` are required",
+    "--policy sbert": "`ce_margin`, `ce_max` and `policy` sbert compare cross-encoder scores",
+    "--ce-max 1": "`ce_margin`, `ce_max` and `policy` sbert compare cross-encoder scores",
+    "--source-name x y.run": "one name for several runs",
+    "--scorer-logits": "--scorer-logits goes with --scorer MODEL",
+    "--unretrieved keep --max-score 3": "--unretrieved goes with --margin or --max-share",
+    "--match regex --report r.txt": "`match` has no effect unless answers are matched",
+    "--match-title": "`match_title` has no effect unless answers are matched",
+    "--query-vectors vectors": "`query_vectors` goes with an index among the sources",
+    "--model nosuch": "`model` goes with an index among the sources",
+    "--prompt x": "`prompt` goes with an index among the sources",
+    "--k1 1.2": "`k1` goes with an index among the sources",
+}
+
+
+@pytest.mark.parametrize("options", REJECTED)
+def test_rejected_options(world: SimpleNamespace, capfd: pytest.CaptureFixture[str], options: str) -> None:
+    with pytest.raises(UsageError, match=f"^{REJECTED[options]}"):
+        command(capfd, *CALL, *options.split())
+
+
+def test_an_option_that_has_an_effect_is_accepted(
+    world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for options in ("--no-scorer-logits --unretrieved drop --margin 1", "--match regex --report r.txt"):
+        parts = [str(tmp_path / part) if part.endswith(".txt") else part for part in options.split()]
+        assert command(capfd, *CALL, *TEXTS, "-q", *parts, "-o", tmp_path / "out.jsonl", "--force") == ""
+
+
+def test_judgements_are_checked(world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    call = ["mine-negatives", "bm25.run", "--corpus", "corpus.jsonl", "--qrels", tmp_path / "qrels"]
+    with pytest.raises(UsageError, match="`qrels` is required"):
+        command(capfd, *call[:2])
+    for content, fault, problem in (
+        ("", DrtkError, "qrels: holds no judgements"),
+        ("x\td1\t1\n", MismatchError, r"no query of the runs has judgements \(runs: 'q0', judgements: 'x'\)"),
+        ("q0\td1\t1\nq0\td1\t2\n", RecordError, "qrels:2: document 'd1' is judged a second time for query 'q0'"),
+        ("q1\td1\t1\nq2\tzz\t1\nq3\tzz\t1\n", RecordError, r"qrels:2: passage 'zz' is not in the corpus \(1 more"),
+    ):
+        write(tmp_path / "qrels", content)
+        with pytest.raises(fault, match=problem):
+            command(capfd, *call)
+    write(tmp_path / "qrels", "q1\tzz\t1\n")
+    with pytest.raises(RecordError, match="qrels:1: document 'zz' is not in the corpus"):
+        command(capfd, *call, "--positives", "source")
+    with pytest.raises(RecordError, match=r"bm25\.run:1: expected 4 columns .* a file of hits of a TREC run"):
+        command(capfd, *call[:2], "--qrels", "bm25.run")
+
+
+def test_judgements_of_documents_are_noticed(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": f"d{n}#0", "text": "t"}) + "\n" for n in range(3)))
+    write(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d2#0 2 1 t\n")
+    write(tmp_path / "qrels.tsv", "q1\td1\t1\n")
+    call = ["mine-negatives", "-q", "a.run", "--qrels", "qrels.tsv"]
+    with pytest.raises(RecordError, match=r"qrels\.tsv:1: 'd1' is a document .*; use `positives` source$"):
+        command(capfd, *call, "--corpus", "corpus.jsonl")
+    with pytest.raises(DrtkError, match="the judgements are of documents: `positives` source"):
+        command(capfd, *call)
+    write(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d1 2 1 t\n")  # one judged document is there
+    app(call, standalone_mode=False)
+    assert "judgements name documents, not passages: --positives source" in capfd.readouterr().err
+
+
+def test_documents_without_a_positive_are_named_if_no_query_makes_an_example(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run, qrels = write(tmp_path / "a.run", "q1 Q0 o1#0 1 1 t\n"), write(tmp_path / "qrels", "q1\tdoc\t1\n")
+    call = ["mine-negatives", run, "--qrels", qrels, "--positives", "source", "-o", tmp_path / "out.jsonl"]
+    with pytest.raises(DrtkError, match=r"^no query makes an example: 1 without positives \(1 positives not found\)$"):
+        command(capfd, *call)
+
+
+def test_counts_of_queries_and_random_passages(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ids = [*(f"book#{at}" for at in range(2000)), *(f"other#{at}" for at in range(20))]
+    write(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "t"}) + "\n" for id in ids))
+    write(tmp_path / "a.run", "q1 Q0 book#7 1 2 t\nq1 Q0 other#3 2 1 t\nq2 Q0 book#1 1 1 t\n")
+    write(tmp_path / "qrels.tsv", "q1\tbook\t1\nq9\tbook\t1\n")
+    call = [
+        "a.run",
+        "--qrels",
+        "qrels.tsv",
+        "--corpus",
+        "corpus.jsonl",
+        "--positives",
+        "source",
+        "--source-name",
+        "s",
+        "-o",
+        "out.jsonl",
+    ]
+    app(["mine-negatives", *call], standalone_mode=False)
+    assert "drtk: random: 19 of the 20 negatives, to fill lists up to --floor 210\n" in capfd.readouterr().err
+    row = json.loads((tmp_path / "out.jsonl").read_text())
+    assert row["positives"] == ["book#7"]
+    assert set(row["negatives"]) == {f"other#{at}" for at in range(20)}  # msmarco wants 210
+    assert set(row["sources"]["negatives"]) == {"s", "random"}
+    counts = counts_of(tmp_path / "out.jsonl")
+    assert [counts[name] for name in ("below_floor", "without_judgements", "not_retrieved")] == [1, 1, 1]
+    write(tmp_path / "empty.run", "")
+    assert command(capfd, "mine-negatives", "empty.run", "--qrels", "qrels.tsv") == ""
+
+
+# Answers, as SimLM mines NQ.
+
+
+@pytest.fixture
+def nq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """q1: gold d0; d1 and d4 contain the answer as well. q2: nothing does. q3: everything does. q4: no answers."""
+    texts = ["Paris is in France", "he went to Paris", "Berlin", "the parish", "PARIS!", "Rome"]
+    rows = [{"_id": f"d{at}", "title": "Paris", "text": text} for at, text in enumerate(texts)]
+    write(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    answers = {"q1": ["Paris"], "q2": ["Oslo"], "q3": ["in", "he", "Berlin", "the", "Paris", "Rome"], "q4": []}
+    queries = [{"_id": id, "text": "where", "answers": found} for id, found in answers.items()]
+    write(tmp_path / "queries.jsonl", "".join(json.dumps(row) + "\n" for row in queries))
+    lines = [f"q{q} Q0 d{d} {rank} {9 - rank} t\n" for q in range(1, 5) for rank, d in enumerate([3, 4, 2, 1, 0, 5], 1)]
+    write(tmp_path / "bm25.run", "".join(lines))
+    write(tmp_path / "gold.tsv", "q1\td0\t1\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+NQ_CALL = ["mine-negatives", "bm25.run", "--policy", "nq", *TEXTS]
+
+
+def test_answers_make_positives_the_gold_passage_first_and_the_rest_negatives(
+    nq: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command(capfd, *NQ_CALL, "--qrels", "gold.tsv", "-o", "nq.jsonl")
+    (row,) = map(json.loads, (nq / "nq.jsonl").read_text().splitlines())
+    assert row["query_id"] == "q1"
+    assert row["positives"] == ["d0", "d4", "d1"]  # gold, then by rank; the titles contain the answer and do not count
+    assert sorted(row["negatives"]) == ["d2", "d3", "d5"]  # "parish" is no match for "Paris"
+    counts = counts_of(nq / "nq.jsonl")
+    reasons = ("without_positives", "without_negatives", "without_answers")  # q2, q3, q4
+    assert [counts[name] for name in reasons] == [1, 1, 1]
+    assert counts["passages"]["became_positives"] == 2 + 6  # of q1, and all of q3
+    assert json.loads(command(capfd, *NQ_CALL, "-q"))["positives"] == ["d4", "d1", "d0"]  # without judgements
+    first = json.loads(command(capfd, *NQ_CALL, "-q", "--depth", "2", "--floor", "10").splitlines()[0])
+    assert first["positives"] == ["d4"]
+    assert sorted(first["negatives"]) == ["d2", "d3", "d5"]  # random passages contain no answer either: not d0 and d1
+
+
+def test_a_corpus_without_texts_is_reported(nq: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = [json.loads(line) for line in (nq / "corpus.jsonl").read_text().splitlines()]
+    write(nq / "corpus.jsonl", "".join(json.dumps(row | {"text": " "}) + "\n" for row in rows))
+    # of q1, q2 and q3, as q4 has no answers to look for; d0 is no candidate of q1 if it is judged
+    for more, number in (([], 18), (["--qrels", "gold.tsv"], 17)):
+        with pytest.raises(DrtkError, match=rf"corpus.jsonl: none of the {number} passages looked up there has a text"):
+            command(capfd, *NQ_CALL, *more)
+
+
+# The hard negatives of sentence-transformers.
+
+HARD = {
+    "qid": 7,
+    "pos": [{"pid": 1, "ce-score": 9.0}, {"pid": 2, "ce-score": 8.0}],
+    "neg": {
+        "bm25": [{"pid": 10 + at, "ce-score": score} for at, score in enumerate([5.1, 5.0, 4, 3, 2, 1, 0])],
+        "dense": [{"pid": id, "ce-score": score} for id, score in [(10, 5.1), (12, 4), (16, 0), (30, -1), (1, 9.0)]],
+    },
+}
+
+
+def test_the_file_of_sentence_transformers_gives_five_of_each_system_three_below_the_positives(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # the lowest positive has 8: up to 8 - 3 = 5. bm25: 10 (5.1) goes, 11 (5.0) to 15 are five; dense: 12 is taken, 16 and 30
+    hard = write(tmp_path / "hard.jsonl", json.dumps(HARD) + "\n")
+    call = ["mine-negatives", "-q", hard, "--policy", "sbert"]
+    row = json.loads(command(capfd, *call))
+    assert row["positives"] == ["1", "2"]
+    assert row["negatives"] == ["11", "12", "13", "14", "15", "16", "30"]
+    assert row["sources"]["negatives"] == ["bm25"] * 5 + ["dense"] * 2
+    assert row["scores"] == {"positives": [9.0, 8.0], "negatives": [5.0, 4.0, 3.0, 2.0, 1.0, 0.0, -1.0]}
+    row = json.loads(command(capfd, *call, "--ce-margin", "2.5", "--keep", "1"))
+    assert row["negatives"] == ["10", "12"]  # 8 - 2.5 = 5.5 lets 10 in; dense gives the first that bm25 did not
+    write(hard, json.dumps({"qid": 7, "pos": [1], "neg": {"bm25": [2, 3]}}) + "\n")
+    with pytest.raises(DrtkError, match="query '7': passage '1' has no cross-encoder score"):
+        command(capfd, *call)
