@@ -85,7 +85,7 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
 
     set_verbosity(quiet=True, verbose=False)
     settings = _settings(options)
-    packed, texts, store = _data(options)
+    data = _data(options)
     clock = Clock(options.steps, tensors=options.tensors)
     usual = RetrieverTrainer.training_step
 
@@ -98,7 +98,7 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     RetrieverTrainer.training_step = timed  # type: ignore[method-assign]
     towers = start_towers(options.model, settings)
     with tempfile.TemporaryDirectory() as folder:
-        train_retriever(packed, Path(folder), towers=towers, queries=texts, corpus=store, settings=settings)
+        train_retriever(data, Path(folder), towers=towers, config=settings)
     return clock.result(options.batch)
 
 
@@ -114,15 +114,15 @@ def theirs(options: argparse.Namespace) -> dict[str, float]:
     from torch.utils.data import BatchSampler, SequentialSampler
     from transformers.utils import logging
 
-    from drtk.training.example_order import Draws
+    from drtk.training.dataset import SampledExamples
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    packed, texts, store = _data(options)
-    draws = Draws(
-        packed,
-        queries=texts,
-        corpus=store,
+    data = _data(options)
+    draws = SampledExamples(
+        data.examples,
+        queries=data.queries,
+        corpus=data.corpus,
         batch=options.batch,
         steps=options.steps,
         negatives=options.negatives,
@@ -226,7 +226,7 @@ class Clock:
 
 def _settings(options: argparse.Namespace) -> Any:
     from drtk.config import merge
-    from drtk.training.config import RetrieverSettings
+    from drtk.training.config import RetrieverConfig
 
     chosen = {
         "loss": "infonce",
@@ -243,17 +243,15 @@ def _settings(options: argparse.Namespace) -> Any:
         "log_every": 1000,
         "save_every": 100_000,
     }
-    return merge(RetrieverSettings, {}, chosen)
+    return merge(RetrieverConfig, {}, chosen)
 
 
-def _data(options: argparse.Namespace) -> tuple[Any, dict[str, str], Any]:
-    from drtk.data.corpus_store import CorpusStore
-    from drtk.data.jsonl import read_examples, read_queries
-    from drtk.training.examples import PackedExamples
+def _data(options: argparse.Namespace) -> Any:
+    from drtk.runtime.inputs import Intake
+    from drtk.training.examples import load_examples
 
-    packed = PackedExamples(read_examples(options.examples))
-    texts = {query.id: query.text for query in read_queries(options.queries)}
-    return packed, texts, CorpusStore.open(options.corpus)
+    files = {"queries": options.queries, "corpus": options.corpus}
+    return load_examples(options.examples, **files, intake=Intake(), negatives=options.negatives)
 
 
 def _wait() -> None:

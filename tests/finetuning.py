@@ -14,32 +14,32 @@ from torch import Tensor, nn
 from drtk.config import load_preset, merge
 from drtk.models.biencoder import BiEncoder
 from drtk.models.checkpoint import TextEncoder
-from drtk.pretraining.auxiliary import Corrupting, WithAuxiliary, diffcse_network
+from drtk.pretraining.auxiliary import DiffCSE
 from drtk.records import Example, Passage
 from drtk.training.arguments import training_arguments
-from drtk.training.config import RetrieverSettings
-from drtk.training.example_order import Draws, collate
+from drtk.training.config import RetrieverConfig
+from drtk.training.dataset import SampledExamples, collate
 from drtk.training.examples import PackedExamples
 from drtk.training.grad_cache import RetrieverTrainer
 from drtk.training.retriever import start_towers
-from drtk.training.retriever_loss import Goal
+from drtk.training.retriever_loss import RetrieverLoss
 from tests.tiny import collection
 
 Q = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
 P = torch.tensor([[0.8, 0.6], [0.6, -0.8], [0.28, 0.96], [-0.6, 0.8]])  # d1+, n1, d2+, n2 (methods, section 6.3)
 
 
-def settings_of(preset: str | None = None, **changes: Any) -> RetrieverSettings:
+def settings_of(preset: str | None = None, **changes: Any) -> RetrieverConfig:
     """The settings of a shipped preset, or the defaults, changed."""
-    return merge(RetrieverSettings, load_preset(preset).settings if preset else {}, changes)
+    return merge(RetrieverConfig, load_preset(preset).settings if preset else {}, changes)
 
 
-def terms_of(settings: RetrieverSettings, queries: Tensor, passages: Tensor, **facts: Tensor) -> dict[str, float]:
-    """Every term of the goal of some settings on planted vectors, and "loss", their weighted sum."""
-    goal = Goal.of(settings, similarity=str(settings.similarity))
-    terms = goal.terms(queries, passages, {"passage_numbers": torch.arange(len(passages))} | facts)
+def terms_of(settings: RetrieverConfig, queries: Tensor, passages: Tensor, **facts: Tensor) -> dict[str, float]:
+    """Every term of the loss of some settings on planted vectors, and "loss", their weighted sum."""
+    loss = RetrieverLoss.of(settings, similarity=str(settings.similarity))
+    terms = loss.terms(queries, passages, {"passage_numbers": torch.arange(len(passages))} | facts)
     found = {name: float(value) for name, value in terms.items()}
-    return found | {"loss": sum((goal.weights or {}).get(name, 1.0) * value for name, value in found.items())}
+    return found | {"loss": sum(loss.weights.get(name, 1.0) * value for name, value in found.items())}
 
 
 class Corpus:
@@ -75,26 +75,25 @@ class Stage:
 
     model: nn.Module
     towers: dict[str, TextEncoder]
-    settings: RetrieverSettings
-    draws: Draws
-    aux: Corrupting | None
+    settings: RetrieverConfig
+    draws: SampledExamples
+    aux: DiffCSE | None
 
     @classmethod
-    def of(cls, folder: Path, settings: RetrieverSettings, *, count: int = 12, dropout: bool = False) -> Stage:
+    def of(cls, folder: Path, settings: RetrieverConfig, *, count: int = 12, dropout: bool = False) -> Stage:
         """That of a model folder on the first examples of the collection."""
         towers = start_towers(str(folder), settings)
         passage, query = towers["passage"], towers.get("query")
         model: nn.Module = BiEncoder(passage.encoder, query.encoder if query else None, group_overhead=4)
         aux = None
         if settings.aux == "diffcse":
-            network = diffcse_network(towers, settings, seed=3)
-            aux = Corrupting.of(network.composition, passage.tokenizer)
-            model = WithAuxiliary(model, network)
+            aux = DiffCSE(towers, settings, seed=3)
+            model = aux.wrap(model, torch.device("cpu"))
         for part in model.modules():
             if isinstance(part, nn.Dropout) and not dropout:
                 part.p = 0.0
-        goal = Goal.of(settings, similarity=str(passage.recipe.similarity))
-        draws = Draws(
+        loss = RetrieverLoss.of(settings, similarity=str(passage.recipe.similarity))
+        draws = SampledExamples(
             PackedExamples(examples(count), scored=True),
             queries={row["_id"]: row["text"] for row in collection(count)[1]},
             corpus=Corpus(count),
@@ -104,8 +103,8 @@ class Stage:
             seed=7,
             draw=settings.draw,
             positive=settings.positive,
-            answers=goal.masked == "answers",
-            scores=goal.distilling is not None,
+            with_positives=loss.masked == "positives",
+            with_scores=loss.distillation is not None,
         )
         return cls(model, towers, settings, draws, aux)
 
@@ -117,7 +116,7 @@ class Stage:
             [self.draws[number] for number in numbers],
             query=query.tokenizing("query"),
             passage=passage.tokenizing("passage"),
-            aux=self.aux,
+            corrupt=self.aux and self.aux.corrupt,
         )
 
     def trainer(self, folder: Path, *, cache_chunk: int | None = None, **more: Any) -> RetrieverTrainer:
@@ -137,13 +136,11 @@ class Stage:
             save_every=1000,
             others=(),
         )
-        goal = Goal.of(settings, similarity=str(self.towers["passage"].recipe.similarity))
-        weights = dict(goal.weights or {})
-        if isinstance(self.model, WithAuxiliary):
-            weights |= self.model.network.weights
+        loss = RetrieverLoss.of(settings, similarity=str(self.towers["passage"].recipe.similarity))
+        weights = {**loss.weights, **(self.aux.weights if self.aux else {})}
         trainer = RetrieverTrainer(
-            goal=goal,
-            cache_chunk=cache_chunk,
+            loss=loss,
+            micro_batch=cache_chunk,
             weights=weights,
             log=folder / "log.jsonl",
             steps_per_epoch=1,

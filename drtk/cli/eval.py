@@ -81,7 +81,7 @@ def eval_(
 
         lines = evaluate_by_answers(named, answers, corpus, settings, job.intake)
     elif qrels is None:
-        raise UsageError("--qrels FILE or --answers FILE is required: what is relevant?")
+        raise UsageError("--qrels FILE or --answers FILE is required")
     elif Path(qrels).is_dir() and not Path(qrels, "qrels").is_dir():
         if corpus is not None:
             raise UsageError("--corpus is for one collection; --qrels names a folder of them")

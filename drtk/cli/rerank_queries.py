@@ -11,7 +11,7 @@ import typer
 from drtk.cli.decorators import OF_TRAINING, folder_maker, record_filter
 from drtk.cli.options import Device, Folder, Output, Queries, Seed, with_settings
 from drtk.errors import DrtkError, UsageError
-from drtk.query_expansion.config import ChooseSettings, LabelSettings, QueryRerankerSettings
+from drtk.query_expansion.config import ChooseSettings, LabelSettings, QueryRerankerConfig
 from drtk.records import Expansion, Query
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
@@ -73,7 +73,7 @@ def rerank_queries__label(
 Kind = str | None
 
 
-@with_settings(QueryRerankerSettings, preset=True)
+@with_settings(QueryRerankerConfig, preset=True)
 @folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "max_lr", "micro_batch"))
 def rerank_queries__train(
     labelled: Annotated[
@@ -109,7 +109,7 @@ def rerank_queries__train(
     seed: Seed = 42,
     device: Device = "auto",
     *,
-    settings: QueryRerankerSettings,
+    settings: QueryRerankerConfig,
     job: FolderJob,
 ) -> None:
     """Train a model to put expansions of a question into the order of what they retrieve.
@@ -154,7 +154,7 @@ def rerank_queries__train(
     }
     for file in dict.fromkeys(devs.values()):
         asked = set().union(*(measured[kind].asked for kind in devs if devs[kind] == file))
-        warn_of_overlap(len(asked & groups.asked), len(asked), "questions", dev=file, source=name_of(labelled))
+        warn_of_overlap(asked, groups.asked, "questions", file=file, source=name_of(labelled))
     plan(len(groups), settings)
     reading = QueryReading(settings.scorer, settings.style, settings.max_length or READ[settings.scorer])
     start = start_query_reranker(model, reading, max_length=settings.max_length, seed=seed)
@@ -207,7 +207,7 @@ def _read(
     source: str,
     queries: str,
     kind: Kind,
-    settings: QueryRerankerSettings,
+    settings: QueryRerankerConfig,
     job: FolderJob,
     told: set[str],
     *,

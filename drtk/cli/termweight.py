@@ -9,7 +9,7 @@ import typer
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, Seed, Source, with_settings
-from drtk.expansion.config import WeightingSettings, WeightTrainingSettings
+from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
 from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
@@ -20,7 +20,7 @@ from drtk.runtime.streams import STANDARD
 
 @with_settings(WeightingSettings)
 @with_settings(RunnerSettings, name="running")
-@with_settings(WeightTrainingSettings, name="training")
+@with_settings(WeightTrainingConfig, name="training")
 @record_filter("corpus", passages=True, bare=True, parts=True, trains="train")
 def termweight(
     method: Annotated[str, typer.Option("--method", metavar="METHOD", help=f"One of {', '.join(TERM_WEIGHTS)}.")],
@@ -61,7 +61,7 @@ def termweight(
     *,
     settings: WeightingSettings,
     running: RunnerSettings,
-    training: WeightTrainingSettings,
+    training: WeightTrainingConfig,
     job: FilterJob | FolderJob,
 ) -> None:
     """Add a weight to each word piece of a passage.
@@ -117,13 +117,12 @@ def _train(
     model: str,
     method: str,
     settings: WeightingSettings,
-    training: WeightTrainingSettings,
+    training: WeightTrainingConfig,
     seed: int,
     device: str,
     job: FolderJob,
 ) -> None:
     from dataclasses import replace
-    from functools import partial
     from pathlib import Path
 
     from drtk.expansion.term_weights.base import check_settings
@@ -135,42 +134,26 @@ def _train(
     check_settings(method, settings, "train")
     check_beforehand(training.trainer, device, examples, queries, kept=[corpus])
     locate(model)
-    from drtk.data.corpus_store import CorpusStore
-    from drtk.data.jsonl import read_examples, read_queries
-    from drtk.expansion.term_weights.train import check_added_texts, plan, text_read, train_weigher
+    from drtk.expansion.term_weights.train import check_added_texts, plan, train_weigher
     from drtk.models.term_weighter import start_weigher
     from drtk.runtime.manifest import find_inputs
-    from drtk.runtime.streams import name_of
-    from drtk.training.example_order import check_readable
-    from drtk.training.examples import PackedExamples
+    from drtk.training.examples import load_examples
 
     settings = replace(settings, title=settings.title or "join")
-    packed = PackedExamples(read_examples(examples, intake=job.intake), line=lambda: job.intake.line)
-    plan(packed, method, training, source=name_of(examples))
-    wanted = set(packed.query_ids)
-    texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}
-    store = CorpusStore.open(corpus)
-    packed.check(examples, queries=texts, corpus=store, negatives=1 if method == "deepimpact" else 0)
-    if method == "deepimpact":
-        check_added_texts(packed.passage_ids, store, settings.expand)
-    check_readable(
-        packed.passage_ids if method == "deepimpact" else packed.positive_ids(),
-        store,
-        called=corpus,
-        read=partial(text_read, title=str(settings.title), expand=settings.expand),
+    data = load_examples(
+        examples,
+        queries=queries,
+        corpus=corpus,
+        intake=job.intake,
+        negatives=1 if method == "deepimpact" else 0,
     )
+    plan(data.examples, method, training, source=data.source)
+    if method == "deepimpact":
+        check_added_texts(data.examples.passage_ids, data.corpus, settings.expand)
     weigher = start_weigher(Path(locate(model)), method, seed=seed)
     counts, facts = train_weigher(
-        packed,
-        job.begin(),
-        weigher=weigher,
-        queries=texts,
-        corpus=store,
-        settings=settings,
-        training=training,
-        seed=seed,
-        device=device,
+        data, job.begin(), weigher=weigher, settings=settings, training=training, seed=seed, device=device
     )
     job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
-    job.counts |= {"examples": len(packed), **counts}
+    job.counts |= {"examples": len(data.examples), **counts}
     job.finish(encoding=weigher.encoder.recipe.to_dict(), term_weights=facts)

@@ -11,63 +11,69 @@ from drtk.cli.decorators import OF_TRAINING, folder_maker
 from drtk.cli.options import Device, Folder, Seed, with_settings
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime.folder_job import FolderJob
-from drtk.training.config import GeneratorSettings
+from drtk.training.config import GeneratorConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from drtk.query_expansion.train_generator import QuestionPairs
     from drtk.training.generator import Start
+    from drtk.training.text_pairs import Pairs
 
 EXPANDS = "expands"  # entry of meta.json: the kind of expansion a generator writes
 
 
-def check_files(settings: GeneratorSettings, given: Mapping[str, str | None]) -> None:
-    """Raises UsageError for files that the task does not read, or that are missing."""
+def check_files(settings: GeneratorConfig, given: Mapping[str, str | None]) -> None:
+    """Raise UsageError for files that the task does not read, or that are missing."""
     task = settings.task
-    if given["queries"] is not None:
-        raise UsageError(f"--queries: with --task {task}, INPUT holds the questions")
-    if task == "gar-answer":
-        for name in ("corpus", "run", "dev_run"):
-            if given[name] is not None:
-                raise UsageError(f"--{name.replace('_', '-')}: only with --task gar-sentence or gar-title")
+    needs_run = task in ("gar-sentence", "gar-title")
+    for name in () if needs_run else ("run", "dev_run"):
+        if given[name] is not None:
+            raise UsageError(f"`{name}`: only with `task` gar-sentence or gar-title")
+    if task == "doc2query":
+        if (given["corpus"] is None) != (given["queries"] is None):
+            raise UsageError(
+                "`corpus` and `queries` go together; without both, INPUT holds passages with their queries"
+            )
         return
-    for name in ("run", "corpus"):
+    if given["queries"] is not None:
+        raise UsageError(f"`queries`: with `task` {task}, INPUT holds the questions")
+    if not needs_run and given["corpus"] is not None:
+        raise UsageError("`corpus`: only with `task` gar-sentence or gar-title")
+    for name in ("run", "corpus") if needs_run else ():
         if given[name] is None:
-            raise UsageError(f"--{name}: --task {task} looks for answers in the passages of a BM25 run; name the file")
-    if (given["dev"] is None) != (given["dev_run"] is None):
-        raise UsageError("--dev and --dev-run go together: questions to measure with, and their hits")
+            raise UsageError(
+                f"`{name}`: is required by `task` {task}, which searches the passages of a run for answers"
+            )
+    if needs_run and (given["dev"] is None) != (given["dev_run"] is None):
+        raise UsageError("`dev` and `dev_run` go together: questions to evaluate with, and their hits")
 
 
-def train_on_questions(
+def _train_on_questions(
     source: str,
     *,
     model: str,
     given: Mapping[str, str | None],
     seed: int,
     device: str,
-    settings: GeneratorSettings,
+    settings: GeneratorConfig,
     job: FolderJob,
 ) -> None:
-    """Train the generator, or with --folds the generators, into the job's folder.
+    """Train the generator, or with folds the generators, into the job's folder.
 
     given: corpus, queries, dev, run, dev_run: files by the names of their options
     """
-    from drtk.evaluation.answers import need_rouge, rouge
+    from drtk.evaluation.answers import rouge
     from drtk.models.model_folder import locate
     from drtk.query_expansion.train_generator import question_pairs, to_train_and_measure
     from drtk.records import Passage
     from drtk.runtime.manifest import find_inputs
-    from drtk.training.folds import drawn_folds
+    from drtk.training.folds import assign_folds, question_digest
     from drtk.training.generator import start_from
-    from drtk.training.text_pairs import questions_in_both, warn_of_overlap
+    from drtk.training.text_pairs import warn_of_overlap
 
-    dev = given["dev"]
-    measured = dev is not None or settings.dev_share is not None
-    if measured and settings.best_by != "loss":
-        need_rouge()
+    dev, corpus = given["dev"], given["corpus"]
     start = start_from(model, settings)
-    reading, corpus = start.reading, given["corpus"]
 
     def read(file: str, run: str | None) -> QuestionPairs:
         return question_pairs(
@@ -75,43 +81,49 @@ def train_on_questions(
             run=run,
             corpus=corpus,
             settings=settings,
-            asked=lambda question: reading.text(Passage("", " ".join(question.split()))),
+            asked=lambda question: start.reading.text(Passage("", " ".join(question.split()))),
             intake=job.intake,
         )
 
     pairs = read(source, given["run"])
     held = None if dev is None else read(dev, given["dev_run"])
-    if measured and not to_train_and_measure(pairs, held, settings)[1]:
-        raise DrtkError(f"{dev or source}: no questions to measure with" + (" at this --dev-share" if not dev else ""))
+    if settings.dev_share is not None and not to_train_and_measure(pairs, held, settings)[1]:
+        raise DrtkError(f"{source}: no questions to evaluate with at this `dev_share`")
     if dev is not None and held is not None:
-        both = questions_in_both(pairs.questions, held.questions)
-        warn_of_overlap(both, len(held), "questions", dev=dev, source=source)
+        trained = {question_digest(query.text) for query in pairs.questions}
+        digests = [question_digest(query.text) for query in held.questions]
+        warn_of_overlap(digests, trained, "questions", file=dev, source=source)
     job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     job.counts |= {"questions": len(pairs.read), **pairs.dropped, "pairs": len(pairs)}
-    folds = None if settings.folds is None else drawn_folds(pairs.read, settings.folds, seed=seed)
-    score = rouge if measured and settings.best_by != "loss" else None
-    training = {"settings": settings, "score": score, "seed": seed, "device": device}
+    folds = None if settings.folds is None else assign_folds(pairs.read, settings.folds, seed=seed)
+    training = {"score": rouge, "seed": seed, "device": device}
     if folds is None:
-        _train_one(pairs, held, start, training, job)
+        _train_one(pairs, held, start, settings, training, job)
     else:
-        _train_folds(pairs, held, model, folds, training, job)
+        _train_folds(pairs, held, model, folds, settings, training, job)
 
 
 def _train_one(
-    pairs: QuestionPairs, dev: QuestionPairs | None, start: Start, training: dict[str, Any], job: FolderJob
+    pairs: QuestionPairs,
+    dev: QuestionPairs | None,
+    start: Start,
+    settings: GeneratorConfig,
+    training: dict[str, Any],
+    job: FolderJob,
 ) -> None:
     from drtk.query_expansion.train_generator import to_train_and_measure
-    from drtk.training.generator import plan, train_generator
+    from drtk.training.arguments import plan_schedule
+    from drtk.training.generator import train_generator
 
-    trained, measured = to_train_and_measure(pairs, dev, training["settings"])
-    plan(len(trained), training["settings"])
+    trained, measured = to_train_and_measure(pairs, dev, settings)
+    plan_schedule(len(trained), settings, what="pairs")
     resuming = job.resuming
     folder = job.begin()
     _record(pairs, None, folder, resuming)
-    facts = train_generator(trained, folder, start=start, dev=measured, **training)
+    facts = train_generator(trained, folder, start=start, config=settings, dev=measured, **training)
     best = facts.pop("best", None)
     job.counts |= {"trained with": len(trained), "dev pairs": len(measured), **facts}
-    job.finish(**_facts(start, training["settings"]), best=best)
+    job.finish(**_describe(start, settings), best=best)
 
 
 def _train_folds(
@@ -119,6 +131,7 @@ def _train_folds(
     dev: QuestionPairs | None,
     model: str,
     folds: dict[str, int],
+    settings: GeneratorConfig,
     training: dict[str, Any],
     job: FolderJob,
 ) -> None:
@@ -127,36 +140,35 @@ def _train_folds(
     from drtk.training.distributed import rank, wait_for_all
     from drtk.training.folds import KIND, fold_folder, write_record
 
-    settings = training["settings"]
     check_folds(pairs, folds, dev, settings)
     resuming = job.resuming
     folder = job.begin()
     _record(pairs, folds, folder, resuming)
-    numbers = range(settings.folds)
+    numbers = range(settings.folds or 0)
     done = [fold for fold in numbers if resuming and (fold_folder(folder, fold) / FOLDER_MANIFEST).exists()]
     clock = Clock()
 
     def finish(target: Path, begun: Start, facts: Mapping[str, Any]) -> None:
         if rank() == 0:
-            # The folder is a generator in its own right: wherever it goes, it says what it was made from.
+            # The folder is a generator of its own, which may be moved: it records its questions.
             write_record(target, (query for query in pairs.read if folds[query.id] != facts["fold"]))
-            manifest = new_manifest("model", job.settings, program=job.command) | _facts(begun, settings)
+            manifest = new_manifest("model", job.settings, program=job.command) | _describe(begun, settings)
             counts = {name: value for name, value in facts.items() if name not in ("best", "fold")}
             manifest |= {"best": facts.get("best"), "fold": facts["fold"]}
-            found = complete_manifest(manifest, inputs=job.intake.inputs, counts=counts, seconds=clock.seconds)
-            write_manifest(target, found)
+            write_manifest(
+                target, complete_manifest(manifest, inputs=job.intake.inputs, counts=counts, seconds=clock.seconds)
+            )
         wait_for_all()
 
-    train_folds(pairs, folder, model=model, folds=folds, dev=dev, done=done, finish=finish, **training)
+    train_folds(
+        pairs, folder, model=model, folds=folds, settings=settings, dev=dev, done=done, finish=finish, **training
+    )
     job.counts["generators"] = settings.folds
     job.finish(kind=KIND, folds=settings.folds, **{EXPANDS: settings.kind})
 
 
 def _record(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, resuming: bool) -> None:
-    """Write down which questions there are, before anything is trained; what is resumed must have been begun with them.
-
-    Raises MismatchError where it was not.
-    """
+    """Write the record of the questions before training. Raises MismatchError if a resumed run was begun with others."""
     from drtk.training.distributed import rank
     from drtk.training.folds import QUESTIONS, record_lines, write_record
 
@@ -170,18 +182,59 @@ def _record(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, re
     write_record(folder, pairs.read, folds)
 
 
-def _facts(start: Start, settings: GeneratorSettings) -> dict[str, Any]:
+def _describe(start: Start, settings: GeneratorConfig) -> dict[str, Any]:
     from drtk.models.generator_input import RECIPE
 
-    return {
-        RECIPE: start.reading.to_dict(),
-        "architecture": start.architecture,
-        EXPANDS: settings.kind,
-        "target_length": settings.target_length,
-    }
+    about: dict[str, Any] = {RECIPE: start.reading.to_dict(), "architecture": start.architecture}
+    return about | ({} if settings.kind is None else {EXPANDS: settings.kind, "target_length": settings.target_length})
 
 
-@with_settings(GeneratorSettings, preset=True)
+def _train_on_pairs(
+    source: str,
+    *,
+    model: str,
+    given: Mapping[str, str | None],
+    seed: int,
+    device: str,
+    settings: GeneratorConfig,
+    job: FolderJob,
+) -> None:
+    """Train doc2query on passages and queries."""
+    from drtk.evaluation.answers import rouge
+    from drtk.models.model_folder import locate
+    from drtk.runtime.manifest import find_inputs
+    from drtk.training.arguments import plan_schedule
+    from drtk.training.generator import start_from, train_generator
+    from drtk.training.text_pairs import pair_digests, read_pairs, sample_pairs, split_held_out, warn_of_overlap
+
+    dev = given["dev"]
+    start = start_from(model, settings)
+    files = [source] if dev is None else [source, dev]
+    read = read_pairs(
+        files, corpus=given["corpus"], queries=given["queries"], source=start.reading.text, intake=job.intake
+    )
+    pairs: Pairs = read[0]
+    held: Pairs | None = None if dev is None else read[-1]
+    if settings.dev_share is not None:
+        pairs, held = split_held_out(pairs, settings.dev_share)
+    if settings.dev_share is not None and not held:
+        raise DrtkError(f"{source}: no pairs to evaluate with at this `dev_share`")
+    if dev is not None:
+        digests = pair_digests(read[-1])
+        trained = set(pair_digests(pairs, keys={key for key, _ in digests}))
+        warn_of_overlap(digests, trained, "pairs", file=dev, source=source)
+    plan_schedule(len(pairs), settings, what="pairs", source=source)
+    evaluated = sample_pairs(held, settings.dev_limit) if held else []
+    facts = train_generator(
+        pairs, job.begin(), start=start, config=settings, dev=evaluated, score=rouge, seed=seed, device=device
+    )
+    best = facts.pop("best", None)
+    job.intake.inputs += find_inputs({"corpus": given["corpus"], "model": str(locate(model))})
+    job.counts |= {"pairs": len(pairs), "dev pairs": len(evaluated), **facts}
+    job.finish(**_describe(start, settings), best=best)
+
+
+@with_settings(GeneratorConfig, preset=True)
 @folder_maker("model", resume=True, may_differ=OF_TRAINING)
 def train_generator(
     source: Annotated[
@@ -212,7 +265,7 @@ def train_generator(
     seed: Seed = 42,
     device: Device = "auto",
     *,
-    settings: GeneratorSettings,
+    settings: GeneratorConfig,
     job: FolderJob,
 ) -> None:
     """Train a model that writes queries for passages, or expansions for questions.
@@ -220,62 +273,21 @@ def train_generator(
     Makes a model folder that doc2query, or expand-queries, and transformers load; log.jsonl in it is the loss, and ROUGE on what
     was held out. With --folds, a folder of such folders.
     """
-    settings.check()
     if dev is not None and settings.dev_share is not None:
-        raise UsageError("--dev and --dev-share: choose one")
+        raise UsageError("`dev` and `dev_share`: choose one")
     measured = dev is not None or settings.dev_share is not None
     if settings.patience is not None and not measured:
-        raise UsageError("--patience needs something to measure with: --dev or --dev-share")
+        raise UsageError("`patience` needs `dev` or `dev_share`")
+    given = {"corpus": corpus, "queries": queries, "dev": dev, "run": run, "dev_run": dev_run}
+    check_files(settings, given)
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_beforehand
 
-    files = (source, queries, dev, run, dev_run)
-    if settings.kind is not None:
-        given = {"corpus": corpus, "queries": queries, "dev": dev, "run": run, "dev_run": dev_run}
-        check_files(settings, given)
-        check_beforehand(settings.trainer, device, *files, kept=[corpus])
-        locate(model)
-        train_on_questions(source, model=model, given=given, seed=seed, device=device, settings=settings, job=job)
-        return
-    if run is not None or dev_run is not None:
-        raise UsageError(f"{'--run' if run else '--dev-run'}: only with --task gar-sentence or gar-title")
-    if (corpus is None) != (queries is None):
-        raise UsageError("--corpus and --queries go together; without both, INPUT holds passages with their queries")
-    check_beforehand(settings.trainer, device, *files, kept=[corpus])
+    check_beforehand(settings.trainer, device, source, queries, dev, run, dev_run, kept=[corpus])
     locate(model)
-    from drtk.evaluation.answers import need_rouge, rouge
-    from drtk.models.generator_input import RECIPE
-    from drtk.runtime.manifest import find_inputs
-    from drtk.training.generator import plan, start_from, train_generator
-    from drtk.training.text_pairs import held_out, pairs_in_both, read_pairs, sampled, warn_of_overlap
+    from drtk.evaluation.answers import need_rouge
 
     if measured and settings.best_by != "loss":
         need_rouge()
-    start = start_from(model, settings)
-    found = read_pairs(
-        [source] if dev is None else [source, dev],
-        corpus=corpus,
-        queries=queries,
-        source=start.reading.text,
-        intake=job.intake,
-    )
-    pairs, held = held_out(found[0], settings.dev_share) if settings.dev_share is not None else (found[0], found[-1])
-    if measured and not len(held):
-        raise DrtkError(f"{dev or source}: no pairs to measure with" + (" at this --dev-share" if dev is None else ""))
-    if dev is not None:
-        warn_of_overlap(pairs_in_both(pairs, held), len(held), "pairs", dev=dev, source=source)
-    plan(len(pairs), settings)
-    facts = train_generator(
-        pairs,
-        job.begin(),
-        start=start,
-        settings=settings,
-        dev=sampled(held, settings.dev_limit) if measured else (),
-        score=rouge,
-        seed=seed,
-        device=device,
-    )
-    best = facts.pop("best", None)
-    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
-    job.counts |= {"pairs": len(pairs), "dev pairs": min(len(held), settings.dev_limit) if measured else 0, **facts}
-    job.finish(**{RECIPE: start.reading.to_dict(), "architecture": start.architecture, "best": best})
+    train = _train_on_pairs if settings.kind is None else _train_on_questions
+    train(source, model=model, given=given, seed=seed, device=device, settings=settings, job=job)

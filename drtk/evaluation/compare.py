@@ -200,7 +200,7 @@ def compare_runs(
             depth=settings.depth,
         )
     else:
-        raise UsageError("`qrels` or `answers` is required: what is relevant?")
+        raise UsageError("`qrels` or `answers` is required")
     if unfit := [measure.name for measure in measures if measure.aggregate != "mean"]:
         raise UsageError(f"`measures`: {unfit[0]} is no average over queries, so there is nothing to test")
     evaluator = Evaluator(judgements, measures)

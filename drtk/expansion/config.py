@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 from drtk.config import option
-from drtk.training.config import PairTitle
+from drtk.training.config import PairTitle, TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -92,23 +92,29 @@ class WeightingSettings:
     )
 
 
-@dataclass(frozen=True)
-class WeightTrainingSettings:
-    """drtk termweight --train (methods: sections 3.4 and 3.5). What is None depends on the method."""
+# Batch and learning rate of the papers.
+BATCH = {"deepct": 16, "deepimpact": 32}
+LR = {"deepct": 2e-5, "deepimpact": 3e-6}
 
-    batch: int | None = option(
+
+@dataclass(frozen=True)
+class WeightTrainingConfig(TrainingConfig):
+    """drtk termweight --train (methods: sections 3.4 and 3.5). None depends on the method."""
+
+    batch: int | None = option(  # type: ignore[assignment]
         None, "train: passages (deepct) or examples in one step. [default: deepct 16, deepimpact 32]", at_least=1
     )
-    epochs: float = option(3.0, "train: passes over the training data.", at_least=1e-6)
-    steps: int | None = option(None, "train: steps, in place of --epochs.", at_least=1, replaces="epochs")
-    lr: float | None = option(None, "train: highest learning rate. [default: deepct 2e-5, deepimpact 3e-6]", at_least=0)
-    warmup: float = option(0.1, "train: steps in which the learning rate rises; below 1, a share of all.", at_least=0)
-    weight_decay: float = option(0.01, "train: weight decay, biases and norms left out.", at_least=0)
-    precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "train: numbers of the forward pass; auto is bfloat16 on a GPU that has it, float32 elsewhere."
+    lr: float | None = option(  # type: ignore[assignment]
+        None, "train: highest learning rate. [default: deepct 2e-5, deepimpact 3e-6]", at_least=0
     )
-    log_every: int = option(10, "train: steps between entries of log.jsonl.", at_least=1)
-    save_every: int = option(500, "train: steps between checkpoints that --resume can go on from.", at_least=1)
-    trainer: tuple[str, ...] = option(
-        (), "train: KEY=VALUE for an argument of transformers' TrainingArguments without an option here; repeatable."
-    )
+    eval_every: ClassVar[int] = 0  # type: ignore[misc]
+    patience: ClassVar[None] = None  # type: ignore[misc]
+    gradient_checkpointing: ClassVar[bool] = False  # type: ignore[misc]
+
+    def resolve(self, method: str) -> WeightTrainingConfig:
+        """Return the configuration with the batch and learning rate of a method."""
+        return replace(
+            self,
+            batch=self.batch or BATCH[method],
+            lr=LR[method] if self.lr is None else self.lr,
+        )

@@ -24,14 +24,14 @@ from drtk.pretraining.objectives import LossParts, RecoverLoss
 from drtk.pretraining.parse import parse_composition
 from drtk.pretraining.token_generator import Generator
 from drtk.text.rng import generator
-from drtk.training.config import RetrieverSettings
+from drtk.training.config import RetrieverConfig
 from drtk.training.distributed import summed, world_size
 
 ROLES = ("query", "passage")
 PREFIX = "aux_"
 
 
-def diffcse_plan(settings: RetrieverSettings) -> Composition:
+def diffcse_plan(settings: RetrieverConfig) -> Composition:
     """Return the composition: a term for queries and one for passages, given the vectors that they are ranked by."""
     slots: dict[str, Any] = {}
     terms = []
@@ -55,7 +55,7 @@ def diffcse_plan(settings: RetrieverSettings) -> Composition:
     return parse_composition(content, "`aux` diffcse")
 
 
-def diffcse_network(towers: Mapping[str, TextEncoder], settings: RetrieverSettings, *, seed: int) -> Network:
+def diffcse_network(towers: Mapping[str, TextEncoder], settings: RetrieverConfig, *, seed: int) -> Network:
     """Build discriminator, head and frozen generator; the encoders stay outside of it.
 
     Raises MismatchError for towers or a generator that it cannot use.
@@ -118,6 +118,22 @@ class Corrupting:
         return {"given": given, "content": content, "hidden": hidden, "noise": noise}
 
 
+class DiffCSE:
+    """DiffCSE as the auxiliary task of retriever training (drtk.training.retriever.AuxiliaryTask)."""
+
+    def __init__(self, towers: Mapping[str, TextEncoder], config: RetrieverConfig, *, seed: int) -> None:
+        """Raises what `diffcse_network` raises."""
+        self.network = diffcse_network(towers, config, seed=seed)
+        self.weights = self.network.weights
+        self.corrupt = Corrupting.of(self.network.composition, towers["passage"].tokenizer)
+
+    def wrap(self, pair: BiEncoder, device: torch.device) -> WithAuxiliary:
+        """Return the model to train, with the generator on the device."""
+        assert self.network.generator is not None
+        self.network.generator.to(device)
+        return WithAuxiliary(pair, self.network)
+
+
 class WithAuxiliary(nn.Module):
     """Two towers and the network of the auxiliary loss, which uses the towers' vectors and runs no encoder of its own."""
 
@@ -134,6 +150,10 @@ class WithAuxiliary(nn.Module):
             slot = slot_of(inputs, role)
             terms |= self.term(role, slot, vectors, self.count(role, slot))
         return queries, passages, terms
+
+    def slot(self, inputs: Mapping[str, Tensor], role: str, rows: Any = slice(None)) -> SlotBatch:
+        """Return the texts of a role, or some of them, as the discriminator's slot."""
+        return slot_of(inputs, role, rows)
 
     def count(self, role: str, slot: SlotBatch) -> Tensor:
         """Count the labeled positions of a role over all processes, ()."""

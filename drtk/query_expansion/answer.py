@@ -18,7 +18,7 @@ from drtk.records import Expansion, Query
 from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.fusion import fuse, round_robin
 from drtk.text.expanded_text import expanded_query, plain_query
-from drtk.training.folds import Seen
+from drtk.training.folds import TrainedQuestions
 
 ORDER = ("sentence", "answer", "title")  # of the lists that are fused (methods, section 7.8); other kinds follow
 Search = Callable[[Sequence[str], int], Sequence[Ranking]]  # texts, how many passages for each
@@ -44,7 +44,7 @@ class Writer(NamedTuple):
     """A generator, and what it was made from, where its folder says so."""
 
     expand: Expand
-    seen: Seen | None = None
+    seen: TrainedQuestions | None = None
 
 
 def expanders_of(

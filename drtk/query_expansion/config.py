@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from drtk.config import option
 from drtk.errors import UsageError
 from drtk.models.config import GenerationSettings, ScoringSettings
 from drtk.records import kind_problem
+from drtk.training.config import TrainingConfig
 
 PASSAGE_KINDS = ("sentence", "title", "terms")  # candidates that need no generator
 _PROMPTED_TOKENS = 100  # methods, section 7.3
@@ -157,44 +158,48 @@ class LabelSettings:
 
 
 @dataclass(frozen=True)
-class QueryRerankerSettings:
+class QueryRerankerConfig(TrainingConfig):
     """drtk rerank-queries train (methods, sections 7.5 to 7.7). The defaults are those of thesis table B.1 for NQ, RD."""
 
+    batch: int = option(
+        4, "Questions in one step, each with all its candidates, over all devices together.", at_least=1
+    )
+    epochs: float | None = option(  # type: ignore[assignment]
+        None, "Passes over the questions. [default: 2; rd 3]", at_least=0
+    )
+    warmup: float = option(10_000.0, "Steps in which the learning rate rises; linear: below 1, a share.", at_least=0)
+    eval_every: int = option(500, "--dev: steps between evaluations.", at_least=1)
+    patience: int | None = option(None, "--dev: stop after so many evaluations without improvement.", at_least=1)
+    lr: ClassVar[float] = 0.0  # type: ignore[misc]  # see `max_lr`
+    weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]
     scorer: Literal["ri", "rd"] = option(
-        "ri", "What is read: ri, question and expansion; rd, the expanded query's first passage too."
+        "ri", "Input: ri, question and expansion; rd, the expanded query's first passage too."
     )
     style: Literal["official", "thesis"] = option(
-        "official", "How the parts are set apart: official, [SEP] between all; thesis, 'question ? expansion' as one."
+        "official", "How the parts are separated: official, [SEP] between all; thesis, 'question ? expansion' as one."
     )
     max_length: int | None = option(
         None, "Longest input, in tokens; the last parts are cut first. [default: 64; rd 256]", at_least=8
     )
-    candidates: int = option(
-        50, "Candidates of each question that are trained on: its first different ones.", at_least=2
-    )
+    candidates: int = option(50, "Candidates per question to train on: its first different ones.", at_least=2)
     max_rank: int = option(101, "Rank of candidates that found no answer (the thesis tries 101 and 250).", at_least=2)
     depth: int | None = option(
         None,
-        "How deep was looked for answers: greater ranks in the labels mean none found. [default: as the labels say, "
+        "Depth of the search for answers: greater ranks in the labels mean none found. [default: as the labels say, "
         "or 100]",
         at_least=1,
     )
     pair_weight: Literal["offset", "sum"] = option(
         "offset",
-        "Weights of pairs: offset, alike for each distance in the order of ranks (as released); sum (as printed).",
+        "Weights of pairs: offset, equal for each distance in the order of ranks (as released); sum (as printed).",
     )
     skip_ties: bool = option(
         True, "Leave out pairs of equal rank, whose order is arbitrary (the released code has them)."
     )
     alpha: float = option(0.01, "Margin of a pair, for each rank between its candidates.", at_least=0)
-    batch: int = option(
-        4, "Questions in one step, each with all its candidates, over all devices together.", at_least=1
-    )
     micro_batch: int | None = option(
-        None, "Questions that go through a device at once; less memory, the same step.", at_least=1
+        None, "Questions in memory at once on a device; the step stays the same.", at_least=1
     )
-    epochs: float | None = option(None, "Passes over the questions. [default: 2; rd 3]", at_least=0)
-    steps: int | None = option(None, "Steps to train for, in place of --epochs.", at_least=1, replaces="epochs")
     schedule: Literal["inverse-sqrt", "linear"] = option(
         "inverse-sqrt",
         "The learning rate at step t: inverse-sqrt, max-lr * min(t^-.5, t * warmup^-1.5); linear, up to max-lr and down to 0.",
@@ -202,33 +207,21 @@ class QueryRerankerSettings:
     max_lr: float = option(
         2e-3, "inverse-sqrt: a factor, not a rate: the highest rate is max-lr / sqrt(warmup), 2e-5.", at_least=0
     )
-    warmup: float = option(10_000.0, "Steps in which the learning rate rises; linear: below 1, a share.", at_least=0)
     dev_questions: int | None = option(
-        None, "--dev: so many of its questions are measured, evenly spread. [default: all]", at_least=1
-    )
-    eval_every: int = option(500, "--dev: steps between measurements.", at_least=1)
-    patience: int | None = option(None, "--dev: end after so many measurements that are not the best.", at_least=1)
-    precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Numbers of the forward pass; auto is bfloat16 on a GPU that has it, float32 elsewhere."
-    )
-    gradient_checkpointing: bool = option(False, "Compute activations twice and keep fewer of them in memory.")
-    log_every: int = option(10, "Steps between entries of log.jsonl.", at_least=1)
-    save_every: int = option(500, "Steps between checkpoints that --resume can go on from.", at_least=1)
-    trainer: tuple[str, ...] = option(
-        (), "KEY=VALUE for an argument of transformers' TrainingArguments without an option here; repeatable."
+        None, "--dev: questions to evaluate with, evenly spread. [default: all]", at_least=1
     )
 
     def check(self) -> None:
-        """Raise UsageError for settings that contradict each other."""
+        """Raise UsageError for values that contradict each other."""
         if self.depth is not None:
             self.check_depth(self.depth)
         if self.schedule == "inverse-sqrt" and self.warmup < 1:
-            raise UsageError(f"--warmup {self.warmup:g}: --schedule inverse-sqrt wants a number of steps")
+            raise UsageError(f"`warmup` {self.warmup:g}: `schedule` inverse-sqrt needs a number of steps")
 
     def check_depth(self, depth: int) -> None:
-        """Raise UsageError where candidates that found nothing among so many would rank among those that found something."""
+        """Raise UsageError if candidates that found nothing would rank among those that found something."""
         if self.max_rank <= depth:
-            raise UsageError(f"--max-rank {self.max_rank}: must be above the depth of the labels, {depth}")
+            raise UsageError(f"`max_rank` {self.max_rank}: must be above the depth of the labels, {depth}")
 
 
 @dataclass(frozen=True)

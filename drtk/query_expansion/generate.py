@@ -19,7 +19,7 @@ from drtk.runtime.runners import BatchFunction
 from drtk.runtime.streams import name_of
 from drtk.text.batching import Tokens
 from drtk.text.expanded_text import plain_query
-from drtk.training.folds import KIND, Seen, fold_folder
+from drtk.training.folds import KIND, TrainedQuestions, fold_folder
 
 SEEN = "trained on"  # counts questions that their generator was made from, where that is known
 PLACE = "…"  # where a prompt wants the question
@@ -47,7 +47,7 @@ class Generators(NamedTuple):
     models: list[str]
     kind: str | None
     length: int | None
-    seen: Seen | None
+    seen: TrainedQuestions | None
 
 
 def generators_of(model: str, folder: Path, *, holdout: bool, way_out: str = "--holdout chooses, ") -> Generators:
@@ -68,14 +68,14 @@ def generators_of(model: str, folder: Path, *, holdout: bool, way_out: str = "--
         )
     models = [model] if count is None else [str(fold_folder(folder, fold)) for fold in range(count)]
     own = manifest if count is None else read_manifest_if_any(Path(models[0]))
-    seen = Seen.of_folder(folder, count=count)
+    seen = TrainedQuestions.of_folder(folder, count=count)
     if count is not None and seen is None:
         raise MismatchError(f"{model}: its record of questions is gone, so nothing says which generator saw which")
     return Generators(models, own.get("expands"), own.get("target_length"), seen)
 
 
 def questions_to_expand(
-    queries: Iterable[Query], source: str, *, seen: Seen | None, draw: bool, intake: Intake
+    queries: Iterable[Query], source: str, *, seen: TrainedQuestions | None, draw: bool, intake: Intake
 ) -> Iterator[Question]:
     """The questions, each with its generator where `seen` is of several; those without a text are a fault.
 

@@ -19,10 +19,11 @@ from drtk.runtime.progress import log, track, warn
 from drtk.runtime.streams import name_of
 from drtk.text.answers import MATCHES, Contains
 from drtk.text.sentences import plain_sentences
-from drtk.training.config import GeneratorSettings
+from drtk.training.arguments import plan_schedule
+from drtk.training.config import GeneratorConfig
 from drtk.training.folds import fold_folder
-from drtk.training.generator import Score, Start, plan, start_from, train_generator
-from drtk.training.text_pairs import Chosen, Pair, Pairs, held_out, sampled
+from drtk.training.generator import Score, Start, start_from, train_generator
+from drtk.training.text_pairs import Pair, Pairs, Subset, sample_pairs, split_held_out
 
 
 def initial_capitals(answer: str) -> str:
@@ -115,7 +116,7 @@ class QuestionPairs:
 
 
 def question_pairs(
-    source: str, *, run: str | None, corpus: str | None, settings: GeneratorSettings, asked: Asked, intake: Intake
+    source: str, *, run: str | None, corpus: str | None, settings: GeneratorConfig, asked: Asked, intake: Intake
 ) -> QuestionPairs:
     """The questions of a file that have a target, in its order.
 
@@ -153,7 +154,7 @@ def _found_targets(
     read: Sequence[Query],
     run: str,
     corpus: str,
-    settings: GeneratorSettings,
+    settings: GeneratorConfig,
     intake: Intake,
     looked: Counter[str],
 ) -> Iterator[tuple[str, str | None]]:
@@ -173,7 +174,7 @@ def _found_targets(
         warn(f"{invalid:,} answers are no regular expressions and match nothing")
 
 
-def _counted(passages: Iterator[Passage], looked: Counter[str], settings: GeneratorSettings) -> Iterator[Passage]:
+def _counted(passages: Iterator[Passage], looked: Counter[str], settings: GeneratorConfig) -> Iterator[Passage]:
     """The passages, counted as they are looked into, and those without a text (or title, where an answer may stand there)."""
     with_titles = settings.task == "gar-title" and settings.match_title
     for passage in passages:
@@ -182,7 +183,7 @@ def _counted(passages: Iterator[Passage], looked: Counter[str], settings: Genera
         yield passage
 
 
-def _target(passages: Iterator[Passage], contains: Callable[[str], bool], settings: GeneratorSettings) -> str | None:
+def _target(passages: Iterator[Passage], contains: Callable[[str], bool], settings: GeneratorConfig) -> str | None:
     if settings.task == "gar-sentence":
         return sentence_target(passages, contains)
     return title_target(
@@ -197,24 +198,24 @@ def _target(passages: Iterator[Passage], contains: Callable[[str], bool], settin
 Finish = Callable[[Path, Start, Mapping[str, Any]], None]  # folder of a generator, what it is, facts of its training
 
 
-def pairs_without(pairs: Pairs, folds: Mapping[str, int], fold: int) -> Chosen:
+def pairs_without(pairs: Pairs, folds: Mapping[str, int], fold: int) -> Subset:
     """The pairs that the generator of a fold is trained with: those of all other folds."""
-    return Chosen(pairs, (number for number in range(len(pairs)) if folds[pairs.key(number)] != fold))
+    return Subset(pairs, (number for number in range(len(pairs)) if folds[pairs.key(number)] != fold))
 
 
-def to_train_and_measure(pairs: Pairs, dev: Pairs | None, settings: GeneratorSettings) -> tuple[Pairs, list[Pair]]:
+def to_train_and_measure(pairs: Pairs, dev: Pairs | None, settings: GeneratorConfig) -> tuple[Pairs, list[Pair]]:
     """(pairs to train with, pairs to measure with): a share of the former is held out for the latter where there is no `dev`."""
     if settings.dev_share is None:
-        return pairs, [] if dev is None else sampled(dev, settings.dev_limit)
-    trained, held = held_out(pairs, settings.dev_share)
-    return trained, sampled(held, settings.dev_limit)
+        return pairs, [] if dev is None else sample_pairs(dev, settings.dev_limit)
+    trained, held = split_held_out(pairs, settings.dev_share)
+    return trained, sample_pairs(held, settings.dev_limit)
 
 
-def check_folds(pairs: Pairs, folds: Mapping[str, int], dev: Pairs | None, settings: GeneratorSettings) -> None:
+def check_folds(pairs: Pairs, folds: Mapping[str, int], dev: Pairs | None, settings: GeneratorConfig) -> None:
     """Raises DrtkError where the pairs of some generator fill no batch, or leave none to measure with."""
     for fold in range(settings.folds or 0):
         trained, measured = to_train_and_measure(pairs_without(pairs, folds, fold), dev, settings)
-        plan(len(trained), settings)
+        plan_schedule(len(trained), settings, what="pairs")
         if settings.dev_share is not None and not measured:
             raise DrtkError(
                 f"without fold {fold}, --dev-share {settings.dev_share} leaves no questions to measure with"
@@ -227,7 +228,7 @@ def train_folds(
     *,
     model: str,
     folds: Mapping[str, int],
-    settings: GeneratorSettings,
+    settings: GeneratorConfig,
     dev: Pairs | None = None,
     score: Score | None = None,
     seed: int = 42,
@@ -250,7 +251,7 @@ def train_folds(
         target = fold_folder(folder, fold)
         target.mkdir(exist_ok=True)
         found = train_generator(
-            mine, target, start=start, settings=settings, dev=measured, score=score, seed=seed, device=device
+            mine, target, start=start, config=settings, dev=measured, score=score, seed=seed, device=device
         )
         found |= {"pairs": len(mine), "dev pairs": len(measured), "fold": fold}
         finish(target, start, found)

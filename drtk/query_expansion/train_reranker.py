@@ -6,6 +6,7 @@ import os
 import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,22 +16,21 @@ import orjson
 import torch
 from torch import Tensor, nn
 
-from drtk.errors import DrtkError
 from drtk.losses.ranking import pairwise_margin
 from drtk.models.cross_encoder import CrossEncoder, PairScorer, save_crossencoder
 from drtk.models.query_reranker_input import Candidate, CandidateTokenizing, QueryReading
 from drtk.query_expansion.candidates import Candidates, distinct
-from drtk.query_expansion.config import EPOCHS, QueryRerankerSettings
+from drtk.query_expansion.config import EPOCHS, QueryRerankerConfig
 from drtk.records import Expansion
 from drtk.runtime.progress import log, warn
-from drtk.text.batching import Tokens, batches_by_length
-from drtk.training.arguments import Plan, planned, training_arguments
+from drtk.training.arguments import Schedule, arguments_of, plan_schedule
 from drtk.training.best_checkpoint import Selection, Selections, folder_of
-from drtk.training.distributed import collected, rank, world_size
-from drtk.training.fit import DrtkTrainer, Objective, ShowProgress, allow_checkpointing, relief
-from drtk.training.folds import digest_of
-from drtk.training.reranker import GPU_TOKENS, GROUP_TOKENS, LOG
-from drtk.training.sampling import order_of_epoch
+from drtk.training.dataset import pad_tokens
+from drtk.training.distributed import rank, world_size
+from drtk.training.fit import Objective, allow_checkpointing, fit
+from drtk.training.folds import question_digest
+from drtk.training.reranker import GROUP_TOKENS, score_tokens
+from drtk.training.sampling import EpochDataset
 
 
 class Labelled(NamedTuple):
@@ -74,7 +74,7 @@ class LabelledCandidates:
         written = 0
         for group in groups:
             questions.add(group.query.id)
-            self.asked.add(digest_of(group.query.text))
+            self.asked.add(question_digest(group.query.text))
             different = distinct(group.expansions)
             self.repeated += len(group.expansions) - len(different)
             kept = different[:most]
@@ -118,27 +118,6 @@ class LabelledCandidates:
         return np.array(self._ranks[self._starts[number] : self._starts[number + 1]], dtype=np.int64)
 
 
-class Steps(torch.utils.data.Dataset[Labelled]):
-    """The groups of every step, in the order in which they are seen: item k is of step k // batch.
-
-    Each epoch takes the groups in an order of its own and leaves out those that fill no batch.
-    """
-
-    def __init__(self, groups: LabelledCandidates, *, batch: int, steps: int, seed: int) -> None:
-        self._groups, self._length, self._seed = groups, steps * batch, seed
-        self._epoch_length = len(groups) // batch * batch
-        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, dtype=np.int64))
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: int) -> Labelled:
-        epoch, place = divmod(index, self._epoch_length)
-        if self._order[0] != epoch:
-            self._order = (epoch, order_of_epoch(len(self._groups), epoch=epoch, seed=self._seed))
-        return self._groups[int(self._order[1][place])]
-
-
 MEASURE = "mean rank"  # of the candidate that is chosen; lower is better
 HIGH = 5e-4  # a learning rate that no pre-trained encoder survives
 
@@ -151,13 +130,10 @@ def inverse_sqrt(step: int, *, warmup: float) -> float:
     return float(min(step**-0.5, step * warmup**-1.5))
 
 
-def plan(groups: int, settings: QueryRerankerSettings) -> Plan:
-    """The plan for so many questions. Raises DrtkError where they fill no batch, or a batch cannot be shared out."""
-    epochs = EPOCHS[settings.scorer] if settings.epochs is None else settings.epochs
-    found = planned(groups, batch=settings.batch, epochs=epochs, steps=settings.steps, what="lists of candidates")
-    if found.batch % (settings.micro_batch or found.batch):
-        raise DrtkError(f"--micro-batch {settings.micro_batch}: does not divide the {found.batch} of a device")
-    return found
+def plan(groups: int, config: QueryRerankerConfig) -> Schedule:
+    """Return the schedule for so many lists of candidates. Raises what `plan_schedule` raises."""
+    epochs = EPOCHS[config.scorer] if config.epochs is None else config.epochs
+    return plan_schedule(groups, replace(config, epochs=epochs), what="lists of candidates")
 
 
 def collate(groups: Sequence[Labelled], *, tokenizing: CandidateTokenizing) -> dict[str, Tensor]:
@@ -170,12 +146,7 @@ def collate(groups: Sequence[Labelled], *, tokenizing: CandidateTokenizing) -> d
     present = torch.arange(int(counts.max())) < counts.unsqueeze(1)  # (questions, n)
     ranks = torch.zeros(present.shape, dtype=torch.long)
     ranks[present] = torch.from_numpy(np.concatenate([group.ranks for group in groups]))
-    return _padded(tokens, np.arange(len(tokens)), tokenizing) | {"ranks": ranks, "present": present}
-
-
-def _padded(tokens: Tokens, rows: np.ndarray, tokenizing: CandidateTokenizing) -> dict[str, Tensor]:
-    found = tokens.padded(rows, pad=tokenizing.pad, left=tokenizing.left)
-    return {name: torch.from_numpy(array) for name, array in found.items()}
+    return pad_tokens(tokens, tokenizing) | {"ranks": ranks, "present": present}
 
 
 def margin_terms(model: nn.Module, inputs: Mapping[str, Tensor], **how: Any) -> dict[str, Tensor]:
@@ -187,7 +158,7 @@ def margin_terms(model: nn.Module, inputs: Mapping[str, Tensor], **how: Any) -> 
     return {"margin": pairwise_margin(table, ranks, present, **how)}
 
 
-def query_objective(settings: QueryRerankerSettings) -> Objective:
+def query_objective(settings: QueryRerankerConfig) -> Objective:
     """What training with these settings minimises: (model, inputs of a step) -> named terms."""
     return partial(margin_terms, alpha=settings.alpha, weight=settings.pair_weight, skip_ties=settings.skip_ties)
 
@@ -202,15 +173,11 @@ class MeasuredRank:
         numbers: Sequence[int],
         *,
         tokenizing: CandidateTokenizing,
-        budget: int,
         kind: str = "",
     ) -> None:
-        """numbers: the groups that are measured; budget: tokens of candidates at once, padding included
-
-        kind: of the candidates, where several measure
-        """
+        """numbers: the groups to evaluate with; kind: of the candidates, if there are several evaluations"""
         self.name = measure_of(kind)
-        self._model, self._tokenizing, self._budget = model, tokenizing, budget
+        self._model, self._tokenizing = model, tokenizing
         self._ranks = [groups.ranks(number) for number in numbers]
         texts = (candidate for number in numbers for candidate in groups[number].candidates)
         self._tokens = tokenizing(each for place, each in enumerate(texts) if place % world_size() == rank())
@@ -220,22 +187,11 @@ class MeasuredRank:
                 f"--dev: {len(numbers):,} lists of candidates; {self.name} {first:.2f} of the first candidates, {best:.2f} of the best"
             )
 
-    @torch.no_grad()
     def __call__(self) -> dict[str, float]:
-        """{"mean rank"}, with the kind in its name where there is one; the model is left as it was."""
-        device = next(self._model.parameters()).device
-        scores = np.empty(len(self._tokens), dtype=np.float32)
-        training = self._model.training
-        self._model.eval()
-        try:
-            for rows in batches_by_length(self._tokens.lengths, budget=self._budget):
-                inputs = _padded(self._tokens, rows, self._tokenizing)
-                scores[rows] = self._model(**{name: each.to(device) for name, each in inputs.items()}).cpu().numpy()
-        finally:
-            self._model.train(training)
-        found = np.array(collected(scores.tolist()), dtype=np.float32)
+        """Return {"mean rank"}, with the kind in its name if there is one; the mode of the model is restored."""
+        scores = score_tokens(self._model, self._tokens, self._tokenizing)
         ends = np.cumsum([len(ranks) for ranks in self._ranks])[:-1]
-        chosen = [ranks[each.argmin()] for ranks, each in zip(self._ranks, np.split(found, ends), strict=True)]
+        chosen = [ranks[each.argmin()] for ranks, each in zip(self._ranks, np.split(scores, ends), strict=True)]
         return {self.name: float(np.mean(chosen))}
 
 
@@ -250,7 +206,7 @@ def train_query_reranker(
     *,
     start: CrossEncoder,
     reading: QueryReading,
-    settings: QueryRerankerSettings,
+    settings: QueryRerankerConfig,
     dev: LabelledCandidates | Mapping[str, LabelledCandidates] | None = None,
     seed: int = 42,
     device: str = "auto",
@@ -262,82 +218,67 @@ def train_query_reranker(
     dev: candidates to measure with now and then; the weights whose choices have the lowest mean rank are the result. By kind:
          the weights that are best for each kind become a model of their own, in the folder of its name below `folder`, and
          "best" is by kind
-    Raises DrtkError where the loss ceases to be a number, or memory is too small.
+    Raises what `plan` and `drtk.training.fit.fit` raise.
     """
     schedule = plan(len(groups), settings)
-    checkpoints = folder / "checkpoints"
     factor = factor_of(settings)
-    micro = settings.micro_batch or schedule.batch
-    arguments = training_arguments(
-        checkpoints,
-        steps=schedule.steps,
-        batch=schedule.batch,
-        lr=settings.max_lr,
-        warmup=0 if factor else settings.warmup,
-        weight_decay=0.0,
+    arguments = arguments_of(
+        settings,
+        schedule,
+        folder,
         seed=seed,
         device=device,
-        precision=settings.precision,
-        log_every=settings.log_every,
-        save_every=settings.save_every,
-        others=["max_grad_norm=0.0", *settings.trainer],  # 0: gradients are not clipped
-        parts=schedule.batch // micro,
+        lr=settings.max_lr,
+        warmup=0 if factor else None,
+        defaults=["max_grad_norm=0.0"],  # 0: gradients are not clipped
     )
     if rank() == 0:
-        _tell_rates(settings, schedule.steps)
+        _log_rates(settings, schedule.steps)
     if settings.gradient_checkpointing:
         allow_checkpointing(start.model)
-    on_cpu = arguments.device.type == "cpu"
-    model = PairScorer(start.model, group_tokens=GROUP_TOKENS if on_cpu else None)
+    model = PairScorer(start.model, group_tokens=GROUP_TOKENS if arguments.device.type == "cpu" else None)
     tokenizing = CandidateTokenizing(start.tokenizer, reading)
 
-    def selected(candidates: LabelledCandidates, place: Path, kind: str = "") -> Selection:
-        measure = MeasuredRank(
-            model.to(arguments.device),
-            candidates,
-            _spread(len(candidates), settings.dev_questions),
-            tokenizing=tokenizing,
-            budget=GROUP_TOKENS if on_cpu else GPU_TOKENS,
-            kind=kind,
-        )
+    def select(candidates: LabelledCandidates, place: Path, kind: str = "") -> Selection:
+        numbers = _spread(len(candidates), settings.dev_questions)
+        measure = MeasuredRank(model.to(arguments.device), candidates, numbers, tokenizing=tokenizing, kind=kind)
         often, patience = settings.eval_every, settings.patience
         return Selection(model, measure, place, by=measure.name, every=often, patience=patience, lower=True)
 
+    checkpoints = folder / "checkpoints"
     selection: Selection | Selections | None = None
     if isinstance(dev, Mapping):
-        selection = Selections({kind: selected(each, folder_of(checkpoints, kind), kind) for kind, each in dev.items()})
+        selection = Selections({kind: select(each, folder_of(checkpoints, kind), kind) for kind, each in dev.items()})
     elif dev is not None:
-        selection = selected(dev, checkpoints)
-    trainer = DrtkTrainer(
-        objective=query_objective(settings),
-        log=folder / LOG,
-        steps_per_epoch=schedule.steps_per_epoch,
-        probe=selection,
-        factor=factor,
-        model=model,
-        args=arguments,
-        train_dataset=Steps(groups, batch=settings.batch, steps=schedule.steps, seed=seed),
-        data_collator=partial(collate, tokenizing=tokenizing),
-        callbacks=[ShowProgress("rerank-queries train", schedule.steps)],
-    )
-    trainer.relief = relief(
-        anew="fewer --candidates or a shorter --max-length", micro=micro, checkpointing=settings.gradient_checkpointing
-    )
+        selection = select(dev, checkpoints)
 
     def save(kind: str = "") -> None:
         start.model.cpu().eval()
         (folder / kind).mkdir(exist_ok=True)
         save_crossencoder(start, folder / kind)
 
-    return trainer.finish(save)
+    return fit(
+        model,
+        EpochDataset(groups, batch=settings.batch, steps=schedule.steps, seed=seed),
+        partial(collate, tokenizing=tokenizing),
+        objective=query_objective(settings),
+        arguments=arguments,
+        schedule=schedule,
+        folder=folder,
+        name="rerank-queries train",
+        save=save,
+        probe=selection,
+        micro_batch=settings.micro_batch or schedule.batch,
+        factor=factor,
+    )
 
 
-def factor_of(settings: QueryRerankerSettings) -> Callable[[int], float] | None:
+def factor_of(settings: QueryRerankerConfig) -> Callable[[int], float] | None:
     """What `max_lr` is multiplied by in each step, counted from 1; None where transformers knows the schedule."""
     return partial(inverse_sqrt, warmup=settings.warmup) if settings.schedule == "inverse-sqrt" else None
 
 
-def _tell_rates(settings: QueryRerankerSettings, steps: int) -> None:
+def _log_rates(settings: QueryRerankerConfig, steps: int) -> None:
     """Say how high the learning rate gets, which --max-lr alone does not tell."""
     factor = factor_of(settings)
     peak = settings.max_lr

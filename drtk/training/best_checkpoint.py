@@ -1,4 +1,4 @@
-"""Keep checkpoints and the best weights during training."""
+"""Write and find checkpoints, and keep the best weights during training."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from drtk.runtime.progress import warn
 from drtk.training.distributed import rank, wait_for_all
 
 WEIGHTS, COMPLETE = "model.safetensors", "complete"
-KEPT = 2  # checkpoints: the newest may be half written by a crash, or ruined, which only the step after it shows
 
 
 def save_weights(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Write a model's state as safetensors: a tensor that has several names (tied embeddings) once, under the first."""
+    """Write a model's state as safetensors; a tensor with several names (tied embeddings) once, under the first."""
     distinct: dict[tuple[int, torch.Size, torch.device], str] = {}
     for name, value in weights.items():
         distinct.setdefault((value.data_ptr() if value.numel() else id(value), value.shape, value.device), name)
@@ -36,41 +35,41 @@ def save_weights(weights: Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Put the state that `save_weights` wrote back into the model. Raises DrtkError where it is another model's."""
-    found, state = load_file(path), model.state_dict()
-    places = {state[name].data_ptr() for name in found if name in state}
-    strange = [name for name in found if name not in state]
-    strange += [name for name, value in state.items() if name not in found and value.data_ptr() not in places]
-    if strange:
-        raise DrtkError(f"{path}: holds the weights of another model: '{strange[0]}' is in one of them alone")
-    model.load_state_dict(found, strict=False)
+    """Load the state that `save_weights` wrote. Raises DrtkError if it is that of another model."""
+    weights, state = load_file(path), model.state_dict()
+    places = {state[name].data_ptr() for name in weights if name in state}
+    differing = [name for name in weights if name not in state]
+    differing += [name for name, value in state.items() if name not in weights and value.data_ptr() not in places]
+    if differing:
+        raise DrtkError(f"{path}: holds the weights of another model: '{differing[0]}' is in one of them only")
+    model.load_state_dict(weights, strict=False)
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that was written to its end, None where there is none. Half written ones are taken away."""
+    """Return the newest complete checkpoint, None if there is none. Deletes incomplete ones."""
     wait_for_all()  # rank zero may have emptied the folder
-    whole = whole_checkpoints(folder)
+    complete = complete_checkpoints(folder)
     wait_for_all()
     if rank() == 0:
         for path in folder.glob("checkpoint-*"):
-            if path not in whole:
+            if path not in complete:
                 shutil.rmtree(path)
-    return whole[0] if whole else None
+    return complete[0] if complete else None
 
 
-def whole_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints that were written to their end, the newest first."""
-    found = sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True)
-    return [path for path in found if (path / COMPLETE).exists()]
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints that were written completely, the newest first."""
+    checkpoints = sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True)
+    return [path for path in checkpoints if (path / COMPLETE).exists()]
 
 
 def step_of(checkpoint: Path | None) -> int:
-    """The step after which a checkpoint was made; 0 for none."""
+    """Return the number of steps before a checkpoint; 0 for None."""
     return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 
 
 def cut_log(log: Path, *, step: int) -> None:
-    """Take the entries after `step` out of a log, and a line torn by a crash: resumed training writes them again."""
+    """Remove the entries after `step` and incomplete lines from a log; resumed training writes them again."""
     kept = []
     for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
         try:
@@ -87,7 +86,7 @@ _WEIGHTS, _STATE = "best.safetensors", "best.json"
 
 @dataclass
 class Best:
-    """A measurement: its step and value; `since`, how many came after it without being better."""
+    """The best evaluation: its step and value; `since` counts the evaluations after it."""
 
     step: int
     value: float
@@ -95,16 +94,15 @@ class Best:
 
 
 class Selection:
-    """Measures now and then, and keeps the weights of the best measurement (drtk.training.fit.Probe).
+    """Evaluate periodically and keep the weights of the best evaluation, the first of equals (drtk.training.fit.Probe).
 
-    Of equal ones the first is the best. What is kept travels with each checkpoint, so that resumed training knows what
-    had been measured up to there, and nothing of what came later.
+    Each checkpoint contains the best weights up to its step, so that resumed training forgets later evaluations.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        look: Callable[[], dict[str, float]],
+        evaluate: Callable[[], dict[str, float]],
         folder: Path,
         *,
         by: str,
@@ -112,75 +110,70 @@ class Selection:
         patience: int | None = None,
         lower: bool | None = None,
     ) -> None:
-        """look: the numbers of a measurement; by: the one that decides; lower: whether less is better; None: if it is a loss
-        folder: takes the weights"""
+        """evaluate: returns figures by name, `by` among them; lower: whether less is better, None: if `by` is a loss
+        folder: for the weights; patience: evaluations without improvement before training stops
+        """
         self.every = every
         self._lower = by.endswith("loss") if lower is None else lower
         self.best: Best | None = None
         self.by = by
-        self._model, self._look, self._folder, self._patience = model, look, folder, patience
+        self._model, self._evaluate, self._folder, self._patience = model, evaluate, folder, patience
 
     @property
     def enough(self) -> bool:
-        """Whether `patience` is at an end."""
+        """Whether training should stop."""
         return self._patience is not None and self.best is not None and self.best.since >= self._patience
 
     def measure(self, step: int) -> dict[str, float]:
-        """The numbers of a measurement; the weights are kept if it is the best so far."""
-        found = self._look()
-        value = found[self.by]
-        best = self.best
+        """Evaluate, keep the weights if they are the best so far, and return the figures."""
+        figures = self._evaluate()
+        value, best = figures[self.by], self.best
         if best is None or (value < best.value if self._lower else value > best.value):
             self.best = Best(step, value)
-            self._keep()
+            self._keep_weights()
             say(f"step {step:,}: {self.by} {value:z.4f}, the best so far")
         else:
             best.since += 1
             how = "as good" if value == best.value else "better"
             say(f"step {step:,}: {self.by} {value:z.4f}; that of step {best.step:,} was {how}")
-        return found
+        return figures
 
-    def _keep(self) -> None:
+    def _keep_weights(self) -> None:
         if rank() == 0:
             self._folder.mkdir(parents=True, exist_ok=True)
-            part = self._folder / f"{_WEIGHTS}.part"  # a checkpoint may hold the present file: it must not change
+            part = self._folder / f"{_WEIGHTS}.part"  # not in place: a checkpoint may be a link to the present file
             save_weights(self._model.state_dict(), part)
             sync(part)
             os.replace(part, self._folder / _WEIGHTS)
 
     def save(self, checkpoint: Path) -> None:
-        """Put what is known into a checkpoint; the weights as a second name of the same file where that can be."""
+        """Add the state and the best weights to a checkpoint, as a hard link if possible."""
         if self.best is not None:
-            _share(self._folder / _WEIGHTS, checkpoint / _WEIGHTS)
+            _link(self._folder / _WEIGHTS, checkpoint / _WEIGHTS)
             write_json(checkpoint / _STATE, vars(self.best))
 
     def restore(self, checkpoint: Path | None) -> None:
-        """Know what the checkpoint knew; nothing without one."""
-        known = checkpoint is not None and (checkpoint / _STATE).exists()
-        self.best = _read_best(checkpoint / _STATE) if checkpoint is not None and known else None
+        """Restore the state and weights of a checkpoint; None: none."""
+        saved = checkpoint if checkpoint is not None and (checkpoint / _STATE).exists() else None
+        self.best = None if saved is None else _read_best(saved / _STATE)
         if rank() == 0:
             (self._folder / _WEIGHTS).unlink(missing_ok=True)
-            if checkpoint is not None and known:
+            if saved is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                _share(checkpoint / _WEIGHTS, self._folder / _WEIGHTS)
+                _link(saved / _WEIGHTS, self._folder / _WEIGHTS)
         wait_for_all()
 
-    def put_back(self, model: nn.Module) -> Best:
-        """Give the model the best weights. Raises ValueError where nothing was measured."""
-        if self.best is None:
-            raise ValueError("nothing was measured")
+    def conclude(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
+        """Load the best weights into the model, `save` it, and return the step and value of the best evaluation."""
+        assert self.best is not None, "nothing was evaluated"
         load_weights(model, self._folder / _WEIGHTS)
         if self.best.step == 0:
             warn(
-                f"no {self.by} was better than the {self.best.value:z.4f} before the first step: the weights are those it began with"
+                f"no {self.by} was better than the {self.best.value:z.4f} before the first step: the weights are those of the "
+                "start model"
             )
-        return self.best
-
-    def conclude(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
-        """Give the model the best weights, let `save` write it, and return their step and measure."""
-        best = self.put_back(model)
         save()
-        return {"step": best.step, self.by: best.value}
+        return {"step": self.best.step, self.by: self.best.value}
 
 
 def _read_best(path: Path) -> Best:
@@ -193,58 +186,51 @@ def _read_best(path: Path) -> Best:
     return Best(**known)
 
 
-def _share(path: Path, other: Path) -> None:
-    """`other` holds what `path` holds."""
-    other.unlink(missing_ok=True)  # a checkpoint may be written a second time
+def _link(path: Path, other: Path) -> None:
+    other.unlink(missing_ok=True)  # a checkpoint may be written twice
     try:
         os.link(path, other)
-    except OSError:  # a file system without links
+    except OSError:  # a file system without hard links
         shutil.copyfile(path, other)
 
 
 def folder_of(folder: Path, name: str) -> Path:
-    """Where, in the folder of checkpoints or in a checkpoint, the selection of this name keeps its weights."""
+    """Return the folder, below that of the checkpoints or a checkpoint, in which a selection keeps its weights."""
     return folder / f"best-{name}"
 
 
 class Selections:
-    """Measures with each of several selections at the same steps; every one keeps its own best weights (drtk.training.fit.Probe).
-
-    What all of them know travels with each checkpoint, as that of one does. Patience is at an end when that of all is.
-    """
+    """Evaluate with several selections at the same steps; each keeps its own best weights (drtk.training.fit.Probe)."""
 
     def __init__(self, each: Mapping[str, Selection]) -> None:
-        """each: by name; their measures have different names, and `folder_of` is where they keep weights"""
+        """each: by name; their measures have different names, and `folder_of` gives their folders"""
         self._each = dict(each)
         self.every = min(one.every for one in self._each.values())
 
     @property
     def enough(self) -> bool:
-        """Whether the patience of all is at an end."""
+        """Whether training should stop: the patience of all selections is exhausted."""
         return all(one.enough for one in self._each.values())
 
     def measure(self, step: int) -> dict[str, float]:
-        """The numbers of all measurements; the weights are kept for those whose best it is."""
-        found: dict[str, float] = {}
+        """Return the figures of all evaluations."""
+        figures: dict[str, float] = {}
         for one in self._each.values():
-            found |= one.measure(step)
-        return found
+            figures |= one.measure(step)
+        return figures
 
     def save(self, checkpoint: Path) -> None:
-        """Put what is known into a checkpoint."""
+        """Add the state and weights of all selections to a checkpoint."""
         for name, one in self._each.items():
             folder = folder_of(checkpoint, name)
             folder.mkdir(exist_ok=True)
             one.save(folder)
 
     def restore(self, checkpoint: Path | None) -> None:
-        """Know what the checkpoint knew; nothing without one."""
+        """Restore the state and weights of a checkpoint; None: none."""
         for name, one in self._each.items():
             one.restore(None if checkpoint is None else folder_of(checkpoint, name))
 
     def conclude(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
-        """Give the model the best weights of each, one after the other, to be saved by `save(name)`; their steps and measures by name."""
-        found = {}
-        for name, one in self._each.items():
-            found[name] = one.conclude(model, lambda name=name: save(name))  # type: ignore[misc]
-        return found
+        """For each name load its best weights and `save(name)`; return steps and values by name."""
+        return {name: one.conclude(model, lambda name=name: save(name)) for name, one in self._each.items()}  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Several processes as one: a gather that gradients pass through, and who may write."""
+"""Training in several processes: gathers with gradients, sums and means, batch norm over all rows."""
 
 from __future__ import annotations
 
@@ -12,26 +12,34 @@ from drtk.runtime.sharding import rank as rank
 from drtk.runtime.sharding import world_size as world_size
 
 
+def is_distributed() -> bool:
+    """Return whether several processes train together."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
 def wait_for_all() -> None:
-    """Return once every process has come here; at once where there is one."""
+    """Block until every process has called this."""
     if dist.is_available() and dist.is_initialized():
         dist.barrier()
 
 
-class _Gather(torch.autograd.Function):
-    """All processes' rows; backward gives the slice of this process, times the number of processes.
+def _all_gather(rows: Tensor) -> Tensor:
+    gathered = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, rows.contiguous())
+    return torch.cat(gathered)
 
-    That is the exact gradient under two conditions which contrastive losses here fulfil: every process computes the same
-    loss from the gathered rows, and gradients of parameters are *averaged* over processes (DDP) afterwards.
+
+class _Gather(torch.autograd.Function):
+    """Rows of all processes; backward returns the slice of this process, times the number of processes.
+
+    This is the exact gradient if every process computes the same loss from the gathered rows and gradients of parameters
+    are *averaged* over processes (DDP) afterwards, as with the contrastive losses.
     """
 
     @staticmethod
     def forward(context: Any, rows: Tensor) -> Tensor:
-        size = dist.get_world_size()
-        context.size, context.rank, context.rows = size, dist.get_rank(), len(rows)
-        gathered = [torch.empty_like(rows) for _ in range(size)]
-        dist.all_gather(gathered, rows.contiguous())
-        return torch.cat(gathered)
+        context.size, context.rank, context.rows = dist.get_world_size(), dist.get_rank(), len(rows)
+        return _all_gather(rows)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Tensor:
@@ -39,15 +47,13 @@ class _Gather(torch.autograd.Function):
         return gradients[0][start : start + context.rows] * context.size
 
 
-class _GatherForAll(torch.autograd.Function):
-    """All processes' rows, of which each process uses some: backward adds up what all of them found for the own rows."""
+class _GatherPartial(torch.autograd.Function):
+    """Rows of all processes, if each process uses some of them: backward sums the gradients of all for its own rows."""
 
     @staticmethod
     def forward(context: Any, rows: Tensor) -> Tensor:
         context.start, context.rows = dist.get_rank() * len(rows), len(rows)
-        gathered = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
-        dist.all_gather(gathered, rows.contiguous())
-        return torch.cat(gathered)
+        return _all_gather(rows)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Tensor:
@@ -57,68 +63,68 @@ class _GatherForAll(torch.autograd.Function):
 
 
 class SharedBatchNorm(torch.nn.BatchNorm1d):
-    """Batch norm by the statistics of all processes' rows (methods, section 0.4, rule 4), on any device."""
+    """Batch norm with the statistics of all processes' rows (methods, section 0.4, rule 4), on any device."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """(n, features) of this process to the same; n must agree everywhere."""
-        if not self.training or _alone():
+        """(n, features) of this process to the same; n must be equal in all processes."""
+        if not self.training or not is_distributed():
             return super().forward(input)
         start = dist.get_rank() * len(input)
-        return super().forward(_GatherForAll.apply(input))[start : start + len(input)]
+        return super().forward(_GatherPartial.apply(input))[start : start + len(input)]
 
 
 def share_batch_norm(network: torch.nn.Module) -> None:
-    """Let every batch norm below `network` be one of all processes; parameters and buffers stay the same tensors."""
+    """Turn every batch norm below `network` into a SharedBatchNorm; parameters and buffers stay the same tensors."""
     for module in network.modules():
         if type(module) is torch.nn.BatchNorm1d:
             module.__class__ = SharedBatchNorm
 
 
 def gather(rows: Tensor) -> Tensor:
-    """The rows of all processes in the order of their ranks, (processes * n, …) from (n, …); n must agree everywhere.
+    """Return the rows of all processes by rank, (processes * n, …) from (n, …); n must be equal in all processes.
 
-    Gradients flow back to this process's rows (methods, section 0.4, rule 4). Without several processes, `rows` itself.
+    Gradients flow back to this process's rows (methods, section 0.4, rule 4). With one process, returns `rows` itself.
     """
-    if _alone():
+    if not is_distributed():
         return rows
     gathered: Tensor = _Gather.apply(rows)
     return gathered
 
 
-def _alone() -> bool:
-    return not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
-
-
-def summed(value: Tensor) -> Tensor:
-    """The sum of a number over all processes; no gradient passes through it."""
-    if _alone():
+def all_reduce_sum(value: Tensor) -> Tensor:
+    """Return the sum of a tensor over all processes, without gradient."""
+    if not is_distributed():
         return value
     total = value.detach().clone()
     dist.all_reduce(total)
     return total
 
 
-def least(value: int, device: torch.device) -> int:
-    """The smallest of a number over all processes; `device`: where they exchange it."""
-    if _alone():
+def all_reduce_min(value: int, device: torch.device) -> int:
+    """Return the minimum of a number over all processes, exchanged on `device`."""
+    if not is_distributed():
         return value
-    found = torch.tensor(value, device=device)
-    dist.all_reduce(found, op=dist.ReduceOp.MIN)
-    return int(found)
+    minimum = torch.tensor(value, device=device)
+    dist.all_reduce(minimum, op=dist.ReduceOp.MIN)
+    return int(minimum)
 
 
-def mean_of_processes(value: Tensor) -> Tensor:
-    """The mean of a number over all processes; no gradient passes through it."""
-    return summed(value) / world_size()
+def all_reduce_mean(value: Tensor) -> Tensor:
+    """Return the mean of a tensor over all processes, without gradient."""
+    return all_reduce_sum(value) / world_size()
 
 
-def collected(items: list[Any]) -> list[Any]:
-    """The items of all processes, those of process r of n at places r, r + n, r + 2n, …: what `items[rank::size]` took apart."""
-    if _alone():
+def gather_items(items: list[Any]) -> list[Any]:
+    """Return the items of all processes in order, each of which has `items[rank::size]` of them."""
+    if not is_distributed():
         return items
     parts: list[list[Any]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(parts, items)
-    whole: list[Any] = [None] * sum(map(len, parts))
+    merged: list[Any] = [None] * sum(map(len, parts))
     for number, part in enumerate(parts):
-        whole[number :: len(parts)] = part
-    return whole
+        merged[number :: len(parts)] = part
+    return merged
+
+
+# Earlier names, until drtk.pretraining uses the ones above.
+summed, least, mean_of_processes = all_reduce_sum, all_reduce_min, all_reduce_mean

@@ -1,28 +1,33 @@
-"""Training examples in little memory: ids kept once, references as 32-bit numbers."""
+"""Training examples in little memory: ids stored once, references as 32-bit numbers."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from math import isfinite, nan
 from typing import Protocol
 
+from drtk.data.corpus_store import CorpusStore
+from drtk.data.jsonl import read_examples, read_queries
 from drtk.errors import DrtkError, MismatchError
 from drtk.records import Example
+from drtk.runtime.inputs import Intake
 from drtk.runtime.progress import warn
+from drtk.runtime.streams import name_of
 from drtk.text.rng import uniform
 
 
 class Passages(Protocol):
-    """What examples need of a corpus; io.store.CorpusStore is one."""
+    """A corpus by id; drtk.data.corpus_store.CorpusStore is one."""
 
     def missing(self, ids: Iterable[str]) -> Iterable[str]: ...
 
 
 class PackedExamples:
-    """Examples by number: query id, and numbers of positives and negatives, whose ids `id_of` gives.
+    """Examples by number: query id, and numbers of positives and negatives, whose ids are `passage_ids`.
 
-    500,000 examples with 200 negatives take 400 MB and the ids themselves, where tuples of strings would take 10 GB.
+    500,000 examples with 200 negatives take 400 MB and the ids themselves; tuples of strings would take 10 GB.
     """
 
     def __init__(
@@ -33,11 +38,11 @@ class PackedExamples:
         scored: bool = False,
         first_positive: bool = False,
     ) -> None:
-        """line: tells the line of the example that was taken last; without it examples are counted instead
+        """line: returns the line of the last example taken; None: examples are counted
         scored: keep a teacher's scores, another 4 bytes a reference
-        first_positive: keep the first positive of each alone
+        first_positive: keep only the first positive of each
 
-        A positive that stands among its example's own negatives is taken out of them, and counted in `contradictions`.
+        A positive among its example's own negatives is removed from them, and counted in `contradictions`.
         """
         self.contradictions = 0
         self._scores = array("f") if scored else None
@@ -76,31 +81,26 @@ class PackedExamples:
     def negatives(self, example: int) -> array[int]:
         return self._references[self._splits[example] : self._starts[example + 1]]
 
-    def positive_ids(self) -> list[str]:
-        """Ids of all positives, each once."""
-        numbers = dict.fromkeys(number for example in range(len(self)) for number in self.positives(example))
-        return [self.passage_ids[number] for number in numbers]
-
     def positive_scores(self, example: int) -> array[float]:
-        """A teacher's scores of the positives. Raises ValueError where none were kept."""
+        """Return a teacher's scores of the positives. Raises ValueError if none were kept."""
         if self._scores is None:
             raise ValueError("no scores were kept")
         return self._scores[self._starts[example] : self._splits[example]]
 
     def negative_scores(self, example: int) -> array[float]:
-        """A teacher's scores of the negatives. Raises ValueError where none were kept."""
+        """Return a teacher's scores of the negatives. Raises ValueError if none were kept."""
         if self._scores is None:
             raise ValueError("no scores were kept")
         return self._scores[self._splits[example] : self._starts[example + 1]]
 
-    def thinned(self, share: float, *, seed: int) -> None:
-        """Keep the examples of that share of the queries: a lot that falls on a query whatever the share, so shares nest."""
-        lots = {id: uniform(seed, "fraction", id) for id in self.query_ids}
-        kept = set(sorted(lots, key=lambda each: (lots[each], each))[: max(1, round(share * len(lots)))])
+    def subsample(self, share: float, *, seed: int) -> None:
+        """Keep the examples of a random share of the queries; a smaller share is part of a larger one."""
+        draws = {id: uniform(seed, "fraction", id) for id in self.query_ids}
+        kept = set(sorted(draws, key=lambda each: (draws[each], each))[: max(1, round(share * len(draws)))])
         self._keep([number for number, id in enumerate(self.query_ids) if id in kept])
 
     def _keep(self, chosen: Sequence[int]) -> None:
-        """Leave out all examples but the chosen, and passages that no other names."""
+        """Remove all examples but the chosen, and passages that no other has."""
         numbers: dict[int, int] = {}
         references, starts, splits, scores = array("i"), array("q", [0]), array("q"), array("f")
         for example in chosen:
@@ -116,21 +116,18 @@ class PackedExamples:
         self._references, self._starts, self._splits, self._numbers = references, starts, splits, {}
         self._scores = scores if self._scores is not None else None
 
-    def answers(self) -> dict[str, array[int]]:
-        """Numbers of all passages labelled as positives of a query, by the query's id, over all its examples."""
-        found: dict[str, array[int]] = {}
+    def positives_by_query(self) -> dict[str, array[int]]:
+        """Return the numbers of all positives of a query over all its examples, by the query's id."""
+        numbers: dict[str, array[int]] = {}
         for number, id in enumerate(self.query_ids):
-            found.setdefault(id, array("i")).extend(self.positives(number))
-        return found
+            numbers.setdefault(id, array("i")).extend(self.positives(number))
+        return numbers
 
-    def short_of(self, count: int) -> int:
-        """How many examples have fewer negatives than `count`."""
-        return sum(0 < len(self.negatives(number)) < count for number in range(len(self)))
-
-    def warn_of_short(self, command: str, count: int) -> None:
-        """Warn where examples have fewer negatives than `count`: a step fills up with the same ones."""
-        if short := self.short_of(count):
-            warn(f"{command}: {short:,} examples have fewer than {count} negatives; theirs repeat")
+    def warn_of_few_negatives(self, count: int) -> None:
+        """Warn if examples have fewer negatives than `count`: a step repeats them."""
+        few = sum(0 < len(self.negatives(number)) < count for number in range(len(self)))
+        if few:
+            warn(f"{few:,} examples have fewer than {count} negatives; theirs repeat")
 
     def check(
         self,
@@ -139,35 +136,30 @@ class PackedExamples:
         queries: Mapping[str, str],
         corpus: Passages,
         negatives: int,
-        instead: str = "--negatives 0 trains with those of the batch alone",
         forgive: Callable[[DrtkError], None] | None = None,
     ) -> None:
-        """Look for what no training can use: ids that queries or corpus lack, no negatives where some are wanted and, where
-        scores are kept, one that is missing or no number.
+        """Check that queries and corpus have all ids, that examples have negatives if `negatives`, and scores if kept.
 
-        instead: what does without negatives
-        forgive: is told each fault, and raises where it is one too many; its example is left out. Without: the first is raised
-        Raises MismatchError for an id, which says how many there are, DrtkError for the rest; both begin with file:line.
+        forgive: called for each faulty example, which is removed; raises at one too many. None: the first fault is raised
+        Raises MismatchError for an unknown id, with the number of others, DrtkError otherwise; both begin with file:line.
         """
         if self.contradictions:
-            warn(
-                f"{source}: {self.contradictions:,} times a positive is among its own negatives; it is left out of them"
-            )
-        absent, asked = set(corpus.missing(self.passage_ids)), set(self.query_ids)
-        unknown = sum(each not in queries for each in asked)
+            warn(f"{source}: removed {self.contradictions:,} positives from their own negatives")
+        absent, query_ids = set(corpus.missing(self.passage_ids)), set(self.query_ids)
+        unknown = sum(each not in queries for each in query_ids)
         good = []
         for number, query_id in enumerate(self.query_ids):
             place = f"{source}:{self._lines[number]}"
             fault: DrtkError | None = None
             if query_id not in queries:
-                fault = MismatchError(f"{place}: the queries have no '{query_id}'{_among(unknown, asked)}")
+                fault = MismatchError(f"{place}: the queries have no '{query_id}'{_count_missing(unknown, query_ids)}")
             elif negatives and not len(self.negatives(number)):
-                fault = DrtkError(f"{place}: '{query_id}' has no negatives; {instead}")
-            elif absent and (named := self._absent(number, absent)) is not None:
-                told = _among(len(absent), self.passage_ids)
-                fault = MismatchError(f"{place}: the corpus has no '{named}'{told}")
+                fault = DrtkError(f"{place}: '{query_id}' has no negatives")
+            elif absent and (id := self._first_absent(number, absent)) is not None:
+                missing = _count_missing(len(absent), self.passage_ids)
+                fault = MismatchError(f"{place}: the corpus has no '{id}'{missing}")
             elif self._scores is not None:
-                fault = self._faulty_score(number, f"{place}: '{query_id}'")
+                fault = self._find_bad_score(number, f"{place}: '{query_id}'")
             if fault is None:
                 good.append(number)
             elif forgive is None:
@@ -176,27 +168,64 @@ class PackedExamples:
                 forgive(fault)
         if len(good) < len(self):
             self._keep(good)
-        self._numbers = {}  # was needed for packing alone
+        self._numbers = {}  # only needed for packing
 
-    def _absent(self, number: int, absent: set[str]) -> str | None:
-        """The first id of an example that is among the absent."""
+    def _first_absent(self, number: int, absent: set[str]) -> str | None:
         references = self._references[self._starts[number] : self._starts[number + 1]]
         return next((id for id in map(self.passage_ids.__getitem__, references) if id in absent), None)
 
-    def _faulty_score(self, number: int, place: str) -> DrtkError | None:
-        """What is wrong with a score of an example, if anything is."""
+    def _find_bad_score(self, number: int, place: str) -> DrtkError | None:
         assert self._scores is not None
         start, stop = self._starts[number], self._starts[number + 1]
-        given = self._scores[start:stop]
-        if all(map(isfinite, given)):
+        scores = self._scores[start:stop]
+        if all(map(isfinite, scores)):
             return None
-        at = next(at for at, score in enumerate(given) if not isfinite(score))
+        at = next(at for at, score in enumerate(scores) if not isfinite(score))
         id = self.passage_ids[self._references[start + at]]
-        if given[at] != given[at]:  # what is missing was packed so; a file of records holds no such number
+        if scores[at] != scores[at]:  # a missing score was packed as NaN; a file of records contains none
             return DrtkError(f"{place} has no score for '{id}'; drtk score EXAMPLES adds a teacher's")
-        return DrtkError(f"{place}: the score of '{id}' is {given[at]}, which is no number to learn from")
+        return DrtkError(f"{place}: the score of '{id}' is {scores[at]}, not a finite number")
 
 
-def _among(absent: int, ids: Sized) -> str:
-    """How many are not there beside the one that is told."""
-    return f"; {absent:,} of the {len(ids):,} that the examples name are not there" if absent > 1 else ""
+def _count_missing(absent: int, ids: Sized) -> str:
+    return f"; {absent:,} of the {len(ids):,} ids in the examples are missing" if absent > 1 else ""
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Examples with the texts of their queries, by id, and the corpus of their passages."""
+
+    source: str
+    examples: PackedExamples
+    queries: dict[str, str]
+    corpus: CorpusStore
+
+
+def load_examples(
+    source: str,
+    *,
+    queries: str,
+    corpus: str,
+    intake: Intake,
+    negatives: int,
+    scored: bool = False,
+    first_positive: bool = False,
+    share: float = 1.0,
+    seed: int = 42,
+) -> TrainingData:
+    """Read training examples, the queries they name and their corpus, and check them (`PackedExamples.check`).
+
+    negatives: 0 if examples without negatives are fine; scored, first_positive: as in PackedExamples
+    share: of the queries to keep, chosen by `seed`
+    Raises RecordError for a bad line, MismatchError for an unknown id, unless `intake` forgives it.
+    """
+    examples = PackedExamples(
+        read_examples(source, intake=intake), line=lambda: intake.line, scored=scored, first_positive=first_positive
+    )
+    if share < 1:
+        examples.subsample(share, seed=seed)
+    wanted = set(examples.query_ids)
+    texts = {query.id: query.text for query in read_queries(queries, intake=intake) if query.id in wanted}
+    store = CorpusStore.open(corpus)
+    examples.check(name_of(source), queries=texts, corpus=store, negatives=negatives, forgive=intake.forgive)
+    return TrainingData(name_of(source), examples, texts, store)

@@ -1,10 +1,11 @@
-"""The training loop: the one subclass of transformers.Trainer and its callbacks."""
+"""The training loop: `fit`, and the one subclass of transformers.Trainer with its callbacks."""
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import SequentialSampler
-from transformers import PrinterCallback, Trainer, TrainerCallback
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from drtk.errors import DrtkError
 from drtk.models.checkpoint import writing_weights
@@ -21,27 +22,113 @@ from drtk.models.loading import quiet_transformers
 from drtk.runtime.atomic import sync_tree, write_bytes
 from drtk.runtime.progress import Progress, detail, round_significant, warn
 from drtk.runtime.progress import log as say
-from drtk.training.arguments import beside_the_log
+from drtk.training.arguments import Schedule, keep_tensorboard
 from drtk.training.best_checkpoint import (
     COMPLETE,
     WEIGHTS,
     Selection,
     Selections,
+    complete_checkpoints,
     cut_log,
     last_checkpoint,
     load_weights,
     save_weights,
     step_of,
-    whole_checkpoints,
 )
-from drtk.training.distributed import mean_of_processes, rank, wait_for_all
+from drtk.training.distributed import all_reduce_mean, rank, wait_for_all, world_size
 from drtk.training.sampling import seed_of_step
 
-FIRST_SIGN = 10.0  # seconds until training off a terminal first says how far it is
+LOG = "log.jsonl"
+FIRST_PROGRESS = 10.0  # seconds until the first line of progress, if stderr is no terminal
+EXPLODED = 10.0  # a loss of this many times the first (or 1, if that was less) is beyond recovery
+
+Objective = Callable[[nn.Module, dict[str, Any]], dict[str, Tensor]]
+
+
+class Probe(Protocol):
+    """An evaluation during training, whose state is part of each checkpoint."""
+
+    @property
+    def every(self) -> int:
+        """Steps between two evaluations; there is one after the last step too."""
+
+    @property
+    def enough(self) -> bool:
+        """Whether training should stop."""
+
+    def measure(self, step: int) -> dict[str, float]:
+        """Return figures for the log. All processes call it and get the same figures."""
+
+    def save(self, checkpoint: Path) -> None:
+        """Add the state to the folder of a checkpoint."""
+
+    def restore(self, checkpoint: Path | None) -> None:
+        """Restore the state of a checkpoint; None: start anew."""
+
+
+def fit(
+    model: nn.Module,
+    dataset: Any,
+    collate: Callable[[Sequence[Any]], dict[str, Tensor]],
+    *,
+    objective: Objective | None,
+    arguments: TrainingArguments,
+    schedule: Schedule,
+    folder: Path,
+    name: str,
+    save: Callable[..., None],
+    probe: Selection | Selections | None = None,
+    probe_start: bool = False,
+    micro_batch: int | None = None,
+    trainer_class: Callable[..., DrtkTrainer] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Train a model, `save` it with its last or best weights (rank zero), and return "steps", "epochs" and "best".
+
+    Continues from the last complete checkpoint in `folder`. Steps depend on (seed, step) only, so that a resumed training
+    equals an uninterrupted one. With one process, running out of memory halves the micro-batch, if there is one.
+
+    dataset: the items of all steps in order; collate: items of a step to its inputs
+    objective: (model, inputs) to scalar terms, whose sum is minimized; None if `trainer_class` computes them
+    folder: for log.jsonl and the checkpoints, which are deleted at the end
+    probe: evaluates during training and selects the weights; probe_start: evaluate before the first step too
+    micro_batch: items in memory at once, a divisor of the batch of a device; for losses that are means over items
+    more: further arguments of the trainer class
+    Raises DrtkError if the loss or a weight is NaN or infinite, or memory does not suffice.
+    """
+    more |= {} if objective is None else {"objective": objective}
+    while True:
+        trainer = (trainer_class or DrtkTrainer)(
+            log=folder / LOG,
+            steps_per_epoch=schedule.steps_per_epoch,
+            probe=probe,
+            micro_batch=micro_batch,
+            model=model,
+            args=arguments,
+            train_dataset=dataset,
+            data_collator=collate,
+            callbacks=[ShowProgress(name, schedule.steps)],
+            **more,
+        )
+        if probe is not None and probe_start:
+            trainer.add_callback(MeasureTheStart(trainer))
+        try:
+            return trainer.finish(save)
+        except OutOfMemoryError as error:
+            smaller = trainer.halve_micro_batch()
+            if smaller is None or world_size() > 1 or not trainer.save_for_retry():
+                raise
+            warn(f"{str(error).partition(';')[0]}; continuing with `{trainer.micro_batch_field}` {smaller}")
+        micro_batch = smaller
+        model.zero_grad(set_to_none=True)
+        del trainer
+        gc.collect()  # the optimizer's state and the graph of the failed step
+        if arguments.device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 class ShowProgress(TrainerCallback):
-    """A bar on a terminal, elsewhere a plain line after 10 s and every 30 s, each with the last loss; all losses with -v."""
+    """A bar on a terminal, elsewhere a line after 10 s and every 30 s, each with the last loss; all losses with -v."""
 
     def __init__(self, what: str, steps: int) -> None:
         self._what, self._steps = what, steps
@@ -50,7 +137,7 @@ class ShowProgress(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.is_world_process_zero:
             self._progress = Progress(
-                self._what, total=self._steps, unit="steps", initial=state.global_step, first=FIRST_SIGN
+                self._what, total=self._steps, unit="steps", initial=state.global_step, first=FIRST_PROGRESS
             )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -68,8 +155,8 @@ class ShowProgress(TrainerCallback):
             self._progress.close()
 
 
-class MeasureNowAndThen(TrainerCallback):
-    """Asks for a measurement every so many steps, and after the last one."""
+class MeasurePeriodically(TrainerCallback):
+    """Evaluate every so many steps, and after the last one."""
 
     def __init__(self, every: int) -> None:
         self._every = every
@@ -79,11 +166,11 @@ class MeasureNowAndThen(TrainerCallback):
         control.should_evaluate = step % self._every == 0 or step == state.max_steps
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_evaluate = False  # the Trainer looks a second time after the last step
+        control.should_evaluate = False  # the Trainer asks a second time after the last step
 
 
 class MeasureTheStart(TrainerCallback):
-    """Measures before the first step, so that a log tells what training changed."""
+    """Evaluate before the first step, so that the log shows what training changed."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -93,32 +180,33 @@ class MeasureTheStart(TrainerCallback):
             self._trainer.evaluate()
 
 
+class NonFiniteLossError(DrtkError):
+    """A NaN or infinite loss: the weights it was computed with are useless."""
+
+
+class OutOfMemoryError(DrtkError):
+    """A step did not fit into memory."""
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether torch ran out of memory, on a GPU or, judging by the message, on a CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
 @contextmanager
 def within_memory(device: torch.device | str, advice: str) -> Iterator[None]:
-    """Tell in one line that memory was too small, and what may help."""
+    """Raise DrtkError with advice if memory does not suffice."""
     try:
         yield
-    except RuntimeError as error:  # of which torch's own kind is one
-        if short_of_memory(error):
+    except RuntimeError as error:
+        if is_out_of_memory(error):
             raise DrtkError(f"{device}: out of memory; {advice} may help") from error
         raise
 
 
-def relief(*, anew: str, micro: int = 1, chunk: str = "", checkpointing: bool = True) -> str:
-    """What makes a step smaller: first what an interrupted run can go on with, then what it must begin anew with.
-
-    micro: how much a device has at once, as --micro-batch counts it; chunk: what --cache-chunk can still do
-    checkpointing: it is used already, or cannot be
-    """
-    ways = [f"a smaller --micro-batch (it is {micro})"] if micro > 1 else []
-    ways += [chunk] if chunk else []
-    ways += [] if checkpointing else ["--gradient-checkpointing"]
-    return ", ".join(ways) + (" or, begun anew, " if ways else "beginning anew with ") + anew
-
-
 def allow_checkpointing(backbone: Any) -> None:
-    """Let a backbone trade time for memory: activations are computed again in the backward pass."""
-    backbone.config.use_cache = False  # for generation; transformers would turn it off itself, and say so
+    """Turn gradient checkpointing on: activations are recomputed in the backward pass."""
+    backbone.config.use_cache = False  # for generation; transformers would turn it off itself, with a warning
     enable = getattr(backbone, "activation_checkpointing_enable", None)
     try:
         if enable is not None:
@@ -126,74 +214,28 @@ def allow_checkpointing(backbone: Any) -> None:
         else:
             backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     except ValueError as error:
-        raise DrtkError(f"--gradient-checkpointing: {str(error).splitlines()[0]}") from error
+        raise DrtkError(f"`gradient_checkpointing`: {str(error).splitlines()[0]}") from error
 
 
-EXPLODED = (
-    10.0  # times the loss of the first step (or 1, where that was less): no schedule worth going on with does that
-)
-
-
-class Ruined(DrtkError):
-    """A loss that is no number: the weights it was computed with are of no use."""
-
-
-def finite(model: nn.Module) -> bool:
-    """Whether every weight, and every running statistic, is a number."""
+def is_finite(model: nn.Module) -> bool:
+    """Return whether every weight and every running statistic is finite."""
     state = model.state_dict().values()
     return all(bool(torch.isfinite(value).all()) for value in state if value.is_floating_point())
 
 
-def exploded(loss: float, first: float | None) -> bool:
-    """Whether a loss is far above that of the first step; never where the latter is not known."""
-    return first is not None and not loss <= EXPLODED * max(first, 1.0)
-
-
-def short_of_memory(error: RuntimeError) -> bool:
-    """Whether a fault of torch is a lack of memory, on a GPU or, by its wording, on a CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def first_loss(complete: Path) -> float | None:
-    """The loss of the first step, as the file that marks a whole checkpoint tells it; None where it tells nothing."""
-    text = complete.read_text(encoding="utf-8").strip()
-    return float(text) if text else None
-
-
-Objective = Callable[[nn.Module, dict[str, Any]], dict[str, Tensor]]
-
-
-class Probe(Protocol):
-    """What measures the model now and then while it is trained, and remembers enough of it to go on after a crash."""
-
-    @property
-    def every(self) -> int:
-        """Steps between two measurements; there is one after the last step too."""
-
-    @property
-    def enough(self) -> bool:
-        """Whether training shall end."""
-
-    def measure(self, step: int) -> dict[str, float]:
-        """Numbers for the log. All processes call it, and get the same ones."""
-
-    def save(self, checkpoint: Path) -> None:
-        """Put what is remembered into the folder of a checkpoint."""
-
-    def restore(self, checkpoint: Path | None) -> None:
-        """Remember what the checkpoint holds; None: begin anew."""
-
-
 class DrtkTrainer(Trainer):
-    """A Trainer whose steps depend on (seed, step) alone, so that resumed training equals uninterrupted training.
+    """A Trainer whose steps depend on (seed, step) only, so that resumed training equals uninterrupted training.
 
-    The data set holds the examples of all steps in order: it knows epochs and shuffling, the Trainer does not.
-    objective: (model, inputs) -> named scalar terms, whose sum is minimised; all of them are logged
-    weights: what a term counts in the sum, 1 where nothing is said
-    log: file that gets a line per `logging_steps`; steps_per_epoch: for the "epoch" written there
-    probe: measures the model meanwhile, and may end training
-    factor: the learning rate of step t (counted from 1) over that of the arguments; None: as the arguments say
+    The data set holds the examples of all steps in order: epochs and shuffling are its affair.
+    objective: (model, inputs) to named scalar terms, whose sum is minimized; all of them are logged
+    weights: of terms in the sum, 1 for those not listed
+    log: file that gets a line per `logging_steps`; steps_per_epoch: for the "epoch" in it
+    probe: evaluates during training, and may end it
+    factor: learning rate of step t (counted from 1), divided by that of the arguments; None: as the arguments say
+    micro_batch: items in memory at once; None: the batch of the device, and never fewer
     """
+
+    micro_batch_field = "micro_batch"
 
     def __init__(
         self,
@@ -204,38 +246,47 @@ class DrtkTrainer(Trainer):
         probe: Probe | None = None,
         weights: Mapping[str, float] | None = None,
         factor: Callable[[int], float] | None = None,
+        micro_batch: int | None = None,
         **given: Any,
     ) -> None:
+        if micro_batch is not None:
+            arguments = given["args"]
+            share = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
+            arguments.per_device_train_batch_size = micro_batch
+            arguments.gradient_accumulation_steps = share // micro_batch
         super().__init__(**given)
         self._factor = factor
         self._weights = weights or {}
         self.remove_callback(PrinterCallback)
-        self.callback_handler.callbacks = [beside_the_log(each, log) for each in self.callback_handler.callbacks]
+        kept = log.parent / "tensorboard"
+        self.callback_handler.callbacks = [keep_tensorboard(each, kept) for each in self.callback_handler.callbacks]
         self.probe = probe
         if probe is not None:
-            self.add_callback(MeasureNowAndThen(probe.every))
-        self.objective, self._log_path, self._steps_per_epoch = objective, log, steps_per_epoch
+            self.add_callback(MeasurePeriodically(probe.every))
+        self.objective, self.micro_batch = objective, micro_batch
+        self._log_path, self._steps_per_epoch = log, steps_per_epoch
         self._terms: dict[str, Tensor] = {}
         self._steps_of_terms = 0
         self._first_loss: float | None = None
         self._last_loss = 0.0
-        self.relief = relief(anew="a smaller --batch or more devices")  # what a command adds to it is its own affair
-        self._drawn_for = -1  # the step whose random draws have begun
+        self.relief = "`gradient_checkpointing` or a smaller `batch`"
+        self._seeded_step = -1  # the step whose seed is set
         self.model_accepts_loss_kwargs = False
 
-    def go_on(self) -> int:
-        """Train to the end, from the last whole checkpoint where there is one; returns the number of the last step.
+    def run(self) -> int:
+        """Train from the last complete checkpoint to the end; return the number of the last step.
 
-        Raises DrtkError where memory is too small, or the loss or a weight ceases to be a number; it tells which checkpoint
-        is left. That of the step before such a loss is not: it would give the same loss at once.
+        Raises DrtkError if memory does not suffice, or the loss or a weight is NaN or infinite. The checkpoint of the step
+        before such a loss is deleted, since it leads to the same loss at once.
         """
         start = last_checkpoint(Path(self.args.output_dir))
         step = step_of(start)
-        self._first_loss = None if start is None else first_loss(start / COMPLETE)
+        if start is not None and (first := (start / COMPLETE).read_text(encoding="utf-8").strip()):
+            self._first_loss = float(first)
         if self.is_world_process_zero():
-            cut_log(self._log_path, step=step if start is not None else -1)  # a first measurement is of step 0
+            cut_log(self._log_path, step=step if start is not None else -1)  # a first evaluation is of step 0
             if start is not None:
-                say(f"going on after step {step:,} of {self.args.max_steps:,}")
+                say(f"resuming after step {step:,} of {self.args.max_steps:,}")
         if self.probe is not None:
             self.probe.restore(start)
             if self.probe.enough:
@@ -243,27 +294,29 @@ class DrtkTrainer(Trainer):
         wait_for_all()
         try:
             steps = int(self.train(resume_from_checkpoint=str(start) if start else None).global_step)
-            if not finite(self.model):
-                raise Ruined(f"a weight is no number after step {steps}; a lower --lr or --precision float32 may help")
+            if not is_finite(self.model):
+                raise NonFiniteLossError(
+                    f"a weight is NaN or infinite after step {steps}; a lower `lr` or `precision` float32 may help"
+                )
             return steps
-        except Ruined as error:
-            raise DrtkError(f"{error}; {self._way_back(ruined=True)}") from error
+        except NonFiniteLossError as error:
+            raise DrtkError(f"{error}; {self._what_remains(nan=True)}") from error
         except RuntimeError as error:
-            if not short_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
-            raise DrtkError(
-                f"{self.args.device}: out of memory at step {self.state.global_step + 1}; {self.relief} may help; "
-                f"{self._way_back(ruined=False)}"
+            field = "" if self.micro_batch in (None, 1) else f"a smaller `{self.micro_batch_field}`, "
+            raise OutOfMemoryError(
+                f"{self.args.device}: out of memory at step {self.state.global_step + 1}; {field}{self.relief} may help; "
+                f"{self._what_remains(nan=False)}"
             ) from error
 
     def finish(self, save: Callable[..., None]) -> dict[str, Any]:
-        """Train to the end, let rank zero `save` the model with its best weights, and take the checkpoints away.
+        """Train to the end, let rank zero `save` the model with its best weights, and delete the checkpoints.
 
-        save: called once; with each name, where there are Selections
-        Returns "steps", "epochs" and, where a Selection chose the weights, "best": its step and measure, or those of each
-        name. Raises as `go_on` does.
+        save: called once; with each name for Selections
+        Returns "steps", "epochs" and, if a Selection chose the weights, "best": its step and value, or those by name.
         """
-        steps = self.go_on()
+        steps = self.run()
         facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / self._steps_per_epoch, 4)}
         if self.is_world_process_zero():
             if isinstance(self.probe, Selection | Selections):
@@ -274,31 +327,42 @@ class DrtkTrainer(Trainer):
         wait_for_all()
         return facts
 
-    def _way_back(self, *, ruined: bool) -> str:
-        """What --resume would do now; ruined: a checkpoint of the weights as they are is taken away first."""
+    def halve_micro_batch(self) -> int | None:
+        """Return the largest divisor of the micro-batch that is smaller, None if there is none."""
+        if self.micro_batch is None:
+            return None
+        return next((size for size in range(self.micro_batch // 2, 0, -1) if self.micro_batch % size == 0), None)
+
+    def save_for_retry(self) -> bool:
+        """Write a checkpoint of the steps before one that did not fit into memory; return whether there is one."""
+        step, folder = self.state.global_step, Path(self.args.output_dir)
+        if step and not (folder / f"checkpoint-{step}" / COMPLETE).exists():
+            self._save_checkpoint(self.model, None)
+        return not step or bool(complete_checkpoints(folder))
+
+    def _what_remains(self, *, nan: bool) -> str:
+        """Return from where a resumed run continues. nan: delete a checkpoint of the present weights first"""
         folder = Path(self.args.output_dir)
         newest = folder / f"checkpoint-{self.state.global_step}"
-        why = ""
-        if ruined and (newest / COMPLETE).exists():
+        if nan and (newest / COMPLETE).exists():
             (newest / COMPLETE).unlink()
             shutil.rmtree(newest, ignore_errors=True)
-            why = f" (that of step {step_of(newest):,} is taken away: it gives this loss at once)"
-        left = whole_checkpoints(folder)
-        if not left:
-            return f"--resume begins anew, for there is no checkpoint{why}"
-        return f"--resume goes on from the checkpoint of step {step_of(left[0]):,}{why}"
+        left = complete_checkpoints(folder)
+        return (
+            f"`resume` continues after step {step_of(left[0]):,}" if left else "there is no checkpoint to resume from"
+        )
 
     def evaluate(self, *given: Any, **named: Any) -> dict[str, float]:
-        """The probe's numbers, which also go to the log file; ends training where the probe has seen enough."""
+        """Return the probe's figures, and log them; ends training if the probe has enough."""
         if self.probe is None:
             return {}
         step = self.state.global_step
         with self.accelerator.autocast():
-            found = self.probe.measure(step)
-        self._write({"step": step} | found)
-        self.callback_handler.on_log(self.args, self.state, self.control, dict(found))
+            figures = self.probe.measure(step)
+        self._write({"step": step} | figures)
+        self.callback_handler.on_log(self.args, self.state, self.control, dict(figures))
         self.control.should_training_stop |= self.probe.enough
-        return found
+        return figures
 
     def _write(self, entry: dict[str, Any]) -> None:
         if self.is_world_process_zero():
@@ -311,7 +375,7 @@ class DrtkTrainer(Trainer):
         return SequentialSampler(given[0] if given else self.train_dataset)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The learning rate of every step, by `factor` where there is one."""
+        """Create the learning-rate schedule, by `factor` if there is one."""
         factor = self._factor
         if factor is None:
             return super().create_scheduler(num_training_steps, optimizer)
@@ -320,35 +384,35 @@ class DrtkTrainer(Trainer):
         return self.lr_scheduler
 
     def training_step(self, *given: Any, **named: Any) -> Tensor:
-        """One step, or a part of it, its random draws (dropout) taken from seed, step and rank."""
-        if self._drawn_for != self.state.global_step:
-            self._drawn_for = self.state.global_step
+        """Run one step or micro-batch, with random numbers (dropout) from seed, step and rank."""
+        if self._seeded_step != self.state.global_step:
+            self._seeded_step = self.state.global_step
             torch.manual_seed(seed_of_step(self.args.seed, self.state.global_step, rank()))
         return super().training_step(*given, **named)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *given: Any, **named: Any) -> Any:
-        """The weighted sum of the objective's terms, ()."""
-        return self.noted(self.objective(model, inputs))
+        """Return the weighted sum of the objective's terms, ()."""
+        return self.add_terms(self.objective(model, inputs))
 
-    def weighed(self, terms: Mapping[str, Tensor]) -> Tensor:
-        """The weighted sum of terms, ()."""
+    def weighted_sum(self, terms: Mapping[str, Tensor]) -> Tensor:
+        """Return the weighted sum of terms, ()."""
         return torch.stack([self._weights.get(name, 1.0) * value for name, value in terms.items()]).sum()
 
-    def noted(self, terms: Mapping[str, Tensor]) -> Tensor:
-        """`weighed`, and the terms kept for the log. Raises DrtkError where the sum is no number."""
+    def add_terms(self, terms: Mapping[str, Tensor]) -> Tensor:
+        """Keep terms for the log and return their weighted sum, (). Raises NonFiniteLossError."""
         if len(terms) > 1:
             self._steps_of_terms += 1
             for name, value in terms.items():
                 self._terms[name] = self._terms.get(name, torch.zeros_like(value)) + value.detach()
-        total = self.weighed(terms)
+        total = self.weighted_sum(terms)
         if not torch.isfinite(total):
-            raise Ruined(
-                f"the loss is {total.item()} at step {self.state.global_step + 1}; a lower --lr or --precision float32 may help"
+            raise NonFiniteLossError(
+                f"the loss is {total.item()} at step {self.state.global_step + 1}; a lower `lr` or `precision` float32 may help"
             )
         return total
 
     def log(self, logs: dict[str, float], *given: Any, **named: Any) -> None:
-        """Add a line to the log file; the Trainer's closing summary is not one of them."""
+        """Add a line to the log file, except for the Trainer's closing summary."""
         step = self.state.global_step
         if "loss" in logs:
             self._last_loss = logs["loss"]
@@ -369,20 +433,20 @@ class DrtkTrainer(Trainer):
         load_weights(model or self.model, Path(resume_from_checkpoint) / WEIGHTS)
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Nothing: draws are functions of the step."""
+        """Save nothing: random numbers are functions of the step."""
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Nothing: draws are functions of the step."""
+        """Load nothing: random numbers are functions of the step."""
 
     def _init_training_state(self, max_steps: int, *given: Any, **named: Any) -> Any:
-        """As it was saved, but for how often is logged and saved: that may be another now, and is no cause for a remark."""
+        """Restore the state, except for the intervals of logging and saving, which may differ now."""
         with quiet_transformers():
-            found = super()._init_training_state(max_steps, *given, **named)
+            state = super()._init_training_state(max_steps, *given, **named)
         self.state.compute_steps(self.args, max_steps)
-        return found
+        return state
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """As they were saved, but for the highest learning rate: that of this run holds from here on."""
+        """Restore optimizer and schedule, except for the highest learning rate: from here on that of this run holds."""
         scheduler: Any = self.lr_scheduler
         wanted = [*getattr(scheduler, "base_lrs", ())]
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -396,31 +460,37 @@ class DrtkTrainer(Trainer):
 
     def _maybe_log_save_evaluate(self, tr_loss: Tensor, *given: Any, **named: Any) -> None:
         if self.state.global_step == 1 and self._first_loss is None:
-            self._first_loss = mean_of_processes(tr_loss.detach()).item()
+            self._first_loss = all_reduce_mean(tr_loss.detach()).item()
         super()._maybe_log_save_evaluate(tr_loss, *given, **named)
 
-    def _sound(self) -> bool:
-        """Whether the weights are worth going on from, which is said where they are not."""
-        step = self.state.global_step
-        if not finite(self.model):
-            warn(f"step {step:,}: a weight is no number; no checkpoint is kept of it")
-            return False
-        if exploded(self._last_loss, self._first_loss):
-            warn(
-                f"step {step:,}: the loss, {self._last_loss:.4g}, is far above the {self._first_loss:.4g} of the first "
-                "step; no checkpoint is kept of it, and a lower --lr may help"
-            )
-            return False
-        return True
-
     def _save_checkpoint(self, *given: Any, **named: Any) -> None:
-        if not self._sound():
+        """Write a checkpoint, unless weights are not finite or the loss has exploded: resuming from it would be useless."""
+        step, first = self.state.global_step, self._first_loss
+        if not is_finite(self.model):
+            warn(f"step {step:,}: a weight is NaN or infinite; no checkpoint is written")
+            return
+        if first is not None and not self._last_loss <= EXPLODED * max(first, 1.0):
+            warn(
+                f"step {step:,}: the loss, {self._last_loss:.4g}, is far above the {first:.4g} of the first step; no checkpoint "
+                "is written, and a lower `lr` may help"
+            )
             return
         with writing_weights(Path(self.args.output_dir)), quiet_transformers():
             super()._save_checkpoint(*given, **named)
         if self.args.should_save:
-            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            folder = Path(self.args.output_dir) / f"checkpoint-{step}"
             if self.probe is not None:
                 self.probe.save(folder)
             sync_tree(folder)
-            write_bytes(folder / COMPLETE, b"" if self._first_loss is None else repr(self._first_loss).encode())
+            write_bytes(folder / COMPLETE, b"" if first is None else repr(first).encode())
+
+
+# Earlier names, until drtk.pretraining uses the ones above.
+Ruined, short_of_memory = NonFiniteLossError, is_out_of_memory
+
+
+def relief(*, anew: str, micro: int = 1, checkpointing: bool = True) -> str:
+    """Return what makes a step smaller, for drtk.pretraining."""
+    ways = [f"a smaller --micro-batch (it is {micro})"] if micro > 1 else []
+    ways += [] if checkpointing else ["--gradient-checkpointing"]
+    return ", ".join(ways) + (" or, begun anew, " if ways else "beginning anew with ") + anew

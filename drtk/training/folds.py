@@ -1,6 +1,6 @@
-"""Which generator has seen which question: folds drawn by the question alone, and the record that goes with a model.
+"""Folds of questions, and the record of the questions a generator was trained with.
 
-A question is expanded by a generator that was not trained with it (methods, section 7.3); one that was has its answer by heart.
+A question must be expanded by a generator that was not trained with it (methods, section 7.3): that one has memorized the answer.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from drtk.runtime.inputs import Intake
 from drtk.text.rng import between
 
 QUESTIONS = "questions.jsonl"  # of a folder: {"_id", "question": digest of its text, "fold"?}
-KIND = "generators"  # of a folder of one generator a fold
+KIND = "generators"  # kind of a folder with one generator per fold
 
 
 def fold_folder(folder: Path, fold: int) -> Path:
-    """Where the generator that did not see a fold lies."""
+    """Return the folder of the generator that was not trained with a fold."""
     return folder / f"fold-{fold}"
 
 
-def digest_of(question: str) -> str:
-    """What tells two questions apart, whatever their ids: 16 hex digits; case, white space and the last question mark do not."""
+def question_digest(question: str) -> str:
+    """Return a digest of a question, 16 hex digits, that ignores case, white space and the last question mark."""
     plain = " ".join(question.split()).casefold().removesuffix("?").rstrip()
     return blake2b(plain.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
-def drawn_folds(questions: Iterable[Query], count: int, *, seed: int) -> dict[str, int]:
-    """The fold of each question by its id, drawn from seed and id: neither order nor other questions matter.
+def assign_folds(questions: Iterable[Query], count: int, *, seed: int) -> dict[str, int]:
+    """Return a random fold for each question by its id; it depends on seed and id only.
 
-    But for one thing: a question that is asked under several ids is in the fold of the smallest of them.
+    A question with several ids is in the fold of the smallest of them.
     """
     names: dict[str, str] = {}
-    listed = [(query.id, digest_of(query.text)) for query in questions]
-    for id, digest in listed:
+    digests = [(query.id, question_digest(query.text)) for query in questions]
+    for id, digest in digests:
         names[digest] = min(id, names.get(digest, id))
-    return {id: between(0, count - 1, seed, "fold", names[digest]) for id, digest in listed}
+    return {id: between(0, count - 1, seed, "fold", names[digest]) for id, digest in digests}
 
 
-class Seen:
-    """The questions that the generator, or the generators, of a folder were made from."""
+class TrainedQuestions:
+    """The questions that the generator, or the generators, of a folder were trained with."""
 
     def __init__(
         self, place: str, questions: dict[str, str], folds: dict[str, int | None], *, count: int | None
@@ -56,10 +56,10 @@ class Seen:
         self._questions, self._folds = questions, folds
 
     @classmethod
-    def of_folder(cls, folder: Path, *, count: int | None) -> Seen | None:
-        """What the record of a folder says; None where there is none.
+    def of_folder(cls, folder: Path, *, count: int | None) -> TrainedQuestions | None:
+        """Read the record of a folder; None if there is none.
 
-        Raises RecordError (file:line) for a record that cannot be read, DrtkError for a fold that is none.
+        Raises RecordError (file:line) for an unreadable record, DrtkError for a fold that does not exist.
         """
         path = folder / QUESTIONS
         if not path.exists():
@@ -67,7 +67,7 @@ class Seen:
         questions: dict[str, str] = {}
         folds: dict[str, int | None] = {}
         intake = Intake()
-        for id, digest, fold in read_records(str(path), _entry, intake=intake):
+        for id, digest, fold in read_records(str(path), _parse_entry, intake=intake):
             if (fold is None) != (count is None) or (fold is not None and count is not None and fold >= count):
                 raise DrtkError(f"{path}:{intake.line}: there is no fold {fold}")
             if folds.setdefault(digest, fold) != fold:
@@ -76,43 +76,41 @@ class Seen:
         return cls(str(folder), questions, folds, count=count)
 
     def __contains__(self, query: Query) -> bool:
-        return digest_of(query.text) in self._folds
+        return question_digest(query.text) in self._folds
 
     def fold(self, query: Query, *, draw: bool) -> int:
-        """The generator that did not see a question: that of its fold, whatever its id is now.
+        """Return the generator that was not trained with a question: that of its fold, whatever its id.
 
-        draw: a question of no fold gets one by its id. Raises MismatchError for such a question otherwise, and for an id that
-        stood for another question.
+        draw: assign a random one to a question of no fold, by its id. Otherwise raises MismatchError for such a question.
+        Raises MismatchError for an id that belonged to another question.
         """
         assert self.count is not None
-        digest = digest_of(query.text)
+        digest = question_digest(query.text)
         if self._questions.get(query.id, digest) != digest:
-            raise MismatchError(
-                f"'{query.id}' is another question here than the one that {self.place} was trained with"
-            )
+            raise MismatchError(f"'{query.id}' is another question than the one {self.place} was trained with")
         fold = self._folds.get(digest)
         if fold is not None:
             return fold
         if not draw:
             raise MismatchError(
-                f"'{query.id}' belongs to no fold of {self.place}; --outside draw gives it to one of the generators"
+                f"'{query.id}' is in no fold of {self.place}; --outside draw assigns a random generator"
             )
         return between(0, self.count - 1, "outside", query.id)
 
 
 def record_lines(questions: Iterable[Query], folds: dict[str, int] | None = None) -> Iterator[bytes]:
-    """The record of a folder, a line a question."""
+    """Yield the record of a folder, a line per question."""
     for query in questions:
-        row: dict[str, Any] = {"_id": query.id, "question": digest_of(query.text)}
+        row: dict[str, Any] = {"_id": query.id, "question": question_digest(query.text)}
         yield dump(row if folds is None else row | {"fold": folds[query.id]})
 
 
 def write_record(folder: Path, questions: Iterable[Query], folds: dict[str, int] | None = None) -> None:
-    """Write the record of a folder in one step."""
+    """Write the record of a folder atomically."""
     write_bytes(folder / QUESTIONS, b"".join(record_lines(questions, folds)))
 
 
-def _entry(row: Row) -> tuple[str, str, int | None]:
+def _parse_entry(row: Row) -> tuple[str, str, int | None]:
     fold = row.get("fold")
     if fold is not None and (type(fold) is not int or fold < 0):
         raise ValueError("'fold' must be a whole number from 0")

@@ -1,9 +1,10 @@
-"""Training of a list re-ranker (HLATR) from a run, vectors of its pairs, and judgements (methods, section 6.9)."""
+"""Train a list re-ranker (HLATR) from a run, vectors of its pairs, and judgments (methods, section 6.9)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,123 +19,107 @@ from drtk.losses.ranking import listwise_labels
 from drtk.models.list_reranker import ListReranker, ListShape, new_list_reranker, save_list_reranker
 from drtk.runtime.inputs import Intake
 from drtk.runtime.streams import name_of
-from drtk.training.arguments import Plan, arguments_of, planned
+from drtk.training.arguments import Schedule, arguments_of, plan_schedule
 from drtk.training.best_checkpoint import Selection
-from drtk.training.config import RerankerSettings
-from drtk.training.fit import DrtkTrainer, MeasureTheStart, ShowProgress, relief
-from drtk.training.reranker import LOG, Probe
-from drtk.training.sampling import order_of_epoch
+from drtk.training.config import RerankerConfig
+from drtk.training.fit import fit
+from drtk.training.reranker import Candidates
+from drtk.training.sampling import EpochDataset
 
 
 @dataclass(frozen=True)
 class CandidateList:
-    """The vectors' rows of a query's candidates, in the order of retrieval, and which of them are right; (n,) each."""
+    """The rows of a query's candidates in the vectors, in retrieval order, and which are relevant; (n,) each."""
 
     rows: np.ndarray
     labels: np.ndarray
 
 
 @dataclass
-class Lists:
-    """What a run gives to learn from.
+class ListData:
+    """The lists of a run to train on, and the ids of their queries.
 
-    asked: ids of the queries that are learned from
-    without: queries none of whose candidates is right, which teach nothing; unjudged: those without a judgement; queries: all
+    without: queries without a relevant candidate; unjudged: without a judgment; queries: all
     """
 
-    found: list[CandidateList]
+    source: str
+    lists: list[CandidateList] = field(default_factory=list)
+    query_ids: set[str] = field(default_factory=set)
     without: int = 0
     unjudged: int = 0
     queries: int = 0
-    asked: set[str] = field(default_factory=set)
 
 
-def read_lists(run: str, *, vectors: PairVectors, judgements: Judgements, depth: int, intake: Intake) -> Lists:
-    """The judged queries of a run with their first `depth` documents; a grade above 0 is right.
+def read_lists(run: str, *, vectors: PairVectors, judgements: Judgements, depth: int, intake: Intake) -> ListData:
+    """Read the judged queries of a run with their first `depth` documents; a grade above 0 is relevant.
 
-    In memory are 9 bytes a candidate. Raises RecordError (file:line) for a pair without a vector, unless `intake` forgives it.
+    Memory: 9 bytes a candidate. Raises RecordError (file:line) for a pair without a vector, unless `intake` forgives it.
     """
-    lists = Lists([])
+    data = ListData(name_of(run))
     for hits in iter_grouped_hits(run, intake=intake):
-        lists.queries += 1
+        data.queries += 1
         grades = judgements.get(hits.query_id)
         if grades is None:
-            lists.unjudged += 1
+            data.unjudged += 1
             continue
         ids = hits.ranked_ids()[:depth]
         labels = np.array([grades.get(id, 0) > 0 for id in ids])
         if not labels.any():
-            lists.without += 1
+            data.without += 1
             continue
         rows = vectors.rows(hits.query_id, ids)
         for at in np.flatnonzero(rows < 0):
             line = hits.lines[hits.doc_ids.index(ids[at])]
             problem = (
                 f"{vectors.folder} has no vector of '{ids[at]}' for '{hits.query_id}'; it holds those of {vectors.run}, and "
-                "--depth reads less of each query"
+                "`depth` reads fewer per query"
             )
-            intake.forgive(RecordError(f"{name_of(run)}:{line}", problem))
+            intake.forgive(RecordError(f"{data.source}:{line}", problem))
         there = rows >= 0
         if labels[there].any():
-            lists.found.append(CandidateList(rows[there], labels[there]))
-            lists.asked.add(hits.query_id)
-    return lists
+            data.lists.append(CandidateList(rows[there], labels[there]))
+            data.query_ids.add(hits.query_id)
+    return data
 
 
-class ListsOfSteps(torch.utils.data.Dataset[CandidateList]):
-    """The lists of every step, in the order in which they are seen; each epoch has an order of its own."""
-
-    def __init__(self, lists: Sequence[CandidateList], *, batch: int, steps: int, seed: int) -> None:
-        self._lists, self._length, self._seed = lists, batch * steps, seed
-        self._epoch_length = len(lists) // batch * batch
-        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, dtype=np.int64))
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: int) -> CandidateList:
-        epoch, place = divmod(index, self._epoch_length)
-        if self._order[0] != epoch:
-            self._order = (epoch, order_of_epoch(len(self._lists), epoch=epoch, seed=self._seed))
-        return self._lists[int(self._order[1][place])]
+def plan(data: ListData, config: RerankerConfig) -> Schedule:
+    """Return the schedule for the lists of a run. Raises DrtkError if there are none, and what `plan_schedule` raises."""
+    if data.queries and data.unjudged == data.queries:
+        raise DrtkError(f"{data.source}: none of its {data.queries:,} queries is judged")
+    what = f"lists with a positive among the first {config.depth} documents"
+    return plan_schedule(len(data.lists), config, what=what, source=data.source)
 
 
-class Collate:
-    """Lists to `vectors` (queries, n, width), `ranks`, `present` and `labels` (queries, n), padded to the longest."""
-
-    def __init__(self, vectors: PairVectors) -> None:
-        self._vectors = vectors
-
-    def __call__(self, lists: Sequence[CandidateList]) -> dict[str, Tensor]:
-        longest = max(len(each.rows) for each in lists)
-        vectors = np.zeros((len(lists), longest, self._vectors.dimension), dtype=np.float32)
-        present = np.zeros((len(lists), longest), dtype=bool)
-        labels = np.zeros((len(lists), longest), dtype=np.float32)
-        for place, each in enumerate(lists):
-            size = len(each.rows)
-            vectors[place, :size] = self._vectors.vectors(each.rows)
-            present[place, :size] = True
-            labels[place, :size] = each.labels
-        ranks = np.broadcast_to(np.arange(longest), present.shape).copy()
-        arrays = {"vectors": vectors, "ranks": ranks, "present": present, "labels": labels}
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+def collate(lists: Sequence[CandidateList], vectors: PairVectors) -> dict[str, Tensor]:
+    """Return `vectors` (queries, n, width), and `ranks`, `present` and `labels` (queries, n), padded to the longest."""
+    longest = max(len(each.rows) for each in lists)
+    rows = np.zeros((len(lists), longest, vectors.dimension), dtype=np.float32)
+    present = np.zeros((len(lists), longest), dtype=bool)
+    labels = np.zeros((len(lists), longest), dtype=np.float32)
+    for place, each in enumerate(lists):
+        size = len(each.rows)
+        rows[place, :size] = vectors.vectors(each.rows)
+        present[place, :size] = True
+        labels[place, :size] = each.labels
+    ranks = np.broadcast_to(np.arange(longest), present.shape).copy()
+    arrays = {"vectors": rows, "ranks": ranks, "present": present, "labels": labels}
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def list_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """{"cross_entropy": ()} of a batch of lists."""
-    given = dict(inputs)
-    labels = given.pop("labels")
-    return {"cross_entropy": listwise_labels(model(**given), labels, given["present"])}
+    """Return {"cross_entropy": ()} of a batch of lists."""
+    lists = {name: each for name, each in inputs.items() if name != "labels"}
+    return {"cross_entropy": listwise_labels(model(**lists), inputs["labels"], inputs["present"])}
 
 
-class MeasuringLists:
-    """A list re-ranker in training, measured with the candidates of a probe."""
+class ListEvaluation:
+    """Evaluates a list re-ranker in training on candidates."""
 
-    def __init__(self, model: ListReranker, probe: Probe, vectors: PairVectors) -> None:
-        """Raises DrtkError where a candidate has no vector."""
-        self._model, self._probe, self._collate = model, probe, Collate(vectors)
+    def __init__(self, model: ListReranker, candidates: Candidates, vectors: PairVectors) -> None:
+        """Raises DrtkError if a candidate has no vector."""
+        self._model, self._candidates, self._vectors = model, candidates, vectors
         self._lists = []
-        for query, ids in probe.candidates:
+        for query, ids in candidates.candidates:
             rows = vectors.rows(query, ids)
             if (rows < 0).any():
                 absent = ids[int(np.flatnonzero(rows < 0)[0])]
@@ -144,86 +129,65 @@ class MeasuringLists:
 
     @torch.no_grad()
     def __call__(self) -> dict[str, float]:
-        """The numbers now; the model is left as it was."""
+        """Return the figures now; the mode of the model is restored."""
         training, device = self._model.training, next(self._model.parameters()).device
         self._model.eval()
         scores = []
         for each in self._lists:
-            given = {name: value.to(device) for name, value in self._collate([each]).items() if name != "labels"}
-            scores.append(self._model(**given)[0].cpu().numpy())
+            inputs = collate([each], self._vectors)
+            del inputs["labels"]
+            scores.append(self._model(**{name: value.to(device) for name, value in inputs.items()})[0].cpu().numpy())
         self._model.train(training)
-        return self._probe(np.concatenate(scores))
-
-
-def plan(lists: Lists, settings: RerankerSettings, *, source: str = "lists") -> Plan:
-    """The plan for these lists of the run `source`.
-
-    Raises DrtkError, which says why, where there are none, where they fill no batch, or devices cannot share one.
-    """
-    if not lists.queries:
-        raise DrtkError(f"{source}: holds no query")
-    if lists.unjudged == lists.queries:
-        raise DrtkError(f"{source}: none of its {lists.queries:,} queries is judged")
-    return planned(
-        len(lists.found),
-        batch=settings.batch,
-        epochs=settings.epochs,
-        steps=settings.steps,
-        what=f"lists with a positive among the first {settings.depth} documents",
-        source=source,
-    )
+        return self._candidates(np.concatenate(scores))
 
 
 def train_list_reranker(
-    lists: Lists,
+    data: ListData,
     folder: Path,
     *,
     vectors: PairVectors,
-    settings: RerankerSettings,
-    probe: Probe | None = None,
+    config: RerankerConfig,
+    candidates: Candidates | None = None,
     dev_vectors: PairVectors | None = None,
     seed: int = 42,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, where it is measured, "best".
+    """Train as `drtk.training.reranker.train_reranker` does, with the same results and errors.
 
-    Goes on, ends and raises as `drtk.training.reranker.train_reranker` does. dev_vectors: of the probe's pairs
+    candidates: to evaluate with; dev_vectors: of their pairs, by default `vectors`
     """
-    schedule = plan(lists, settings)
-    checkpoints = folder / "checkpoints"
-    arguments = arguments_of(settings, checkpoints, plan=schedule, seed=seed, device=device)
+    schedule = plan(data, config)
+    arguments = arguments_of(config, schedule, folder, seed=seed, device=device)
     shape = ListShape(
         width=vectors.dimension,
-        depth=settings.depth,
-        hidden=settings.hidden,
-        layers=settings.layers,
-        heads=settings.heads,
-        feedforward=settings.feedforward,
-        dropout=settings.dropout,
+        depth=config.depth,
+        hidden=config.hidden,
+        layers=config.layers,
+        heads=config.heads,
+        feedforward=config.feedforward,
+        dropout=config.dropout,
     )
     model = new_list_reranker(shape, seed=seed).to(arguments.device)
     selection = None
-    if probe is not None:
-        look = MeasuringLists(model, probe, dev_vectors or vectors)
+    if candidates is not None:
         selection = Selection(
-            model, look, checkpoints, by=settings.select, every=settings.eval_every, patience=settings.patience
+            model,
+            ListEvaluation(model, candidates, dev_vectors or vectors),
+            folder / "checkpoints",
+            by=config.select,
+            every=config.eval_every,
+            patience=config.patience,
         )
-    trainer = DrtkTrainer(
+    return fit(
+        model,
+        EpochDataset(data.lists, batch=config.batch, steps=schedule.steps, seed=seed),
+        partial(collate, vectors=vectors),
         objective=list_terms,
-        log=folder / LOG,
-        steps_per_epoch=schedule.steps_per_epoch,
+        arguments=arguments,
+        schedule=schedule,
+        folder=folder,
+        name="train-reranker",
+        save=lambda: save_list_reranker(model.cpu().eval(), folder),
         probe=selection,
-        model=model,
-        args=arguments,
-        train_dataset=ListsOfSteps(lists.found, batch=settings.batch, steps=schedule.steps, seed=seed),
-        data_collator=Collate(vectors),
-        callbacks=[ShowProgress("train-reranker", schedule.steps)],
+        probe_start=True,
     )
-    if selection is not None:
-        trainer.add_callback(MeasureTheStart(trainer))
-    trainer.relief = relief(anew="a smaller --batch or --depth")
-
-    def save() -> None:
-        save_list_reranker(model.cpu().eval(), folder)
-
-    return trainer.finish(save)

@@ -1,31 +1,32 @@
-"""Which examples, positives and negatives a step sees: functions of (seed, epoch, example) and of nothing else."""
+"""Which examples, positives and negatives a step sees: functions of (seed, epoch, example) only."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from drtk.text.rng import generator
 
 Item = TypeVar("Item")
+Item_co = TypeVar("Item_co", covariant=True)
 
 
 def negatives_of_epoch(negatives: Sequence[Item], count: int, *, epoch: int, seed: int) -> list[Item]:
-    """The window of `count` negatives for an epoch: it slides over the list by its own width and wraps around.
+    """Return the window of `count` negatives for an epoch; it slides over the list by its own width and wraps around.
 
     offset = (epoch + seed) * count mod len (methods, section 6.5). Raises ValueError for an empty list.
     """
     if count == 0:
         return []
     if not negatives:
-        raise ValueError("there are no negatives to draw from")
+        raise ValueError("there are no negatives to sample from")
     offset = (epoch + seed) * count % len(negatives)
     return [negatives[(offset + step) % len(negatives)] for step in range(count)]
 
 
-def drawn_negatives(
+def sample_negatives(
     negatives: Sequence[Item],
     count: int,
     *,
@@ -34,17 +35,17 @@ def drawn_negatives(
     seed: int,
     key: str,
 ) -> list[Item]:
-    """`count` negatives for an epoch (methods, section 6.5); `key` tells the example apart, for what is drawn.
+    """Return `count` negatives for an epoch (methods, section 6.5). key: identifies the example for random numbers
 
-    window: `negatives_of_epoch`, whose window goes round a list that is too short (SimLM)
-    replacement: the same, but a list that is too short is drawn from with replacement (Tevatron)
-    shuffle: the first of the list in an order of the epoch's own, which goes on from the start where it is too short (DPR)
+    window: `negatives_of_epoch`, whose window wraps around a list that is too short (SimLM)
+    replacement: the same, but a list that is too short is sampled with replacement (Tevatron)
+    shuffle: the first of the list, shuffled anew in each epoch; a list that is too short repeats (DPR)
     Raises ValueError for an empty list.
     """
     if how == "window" or count == 0 or (how == "replacement" and len(negatives) >= count):
         return negatives_of_epoch(negatives, count, epoch=epoch, seed=seed)
     if not negatives:
-        raise ValueError("there are no negatives to draw from")
+        raise ValueError("there are no negatives to sample from")
     rng = generator(seed, epoch, key, "negatives")
     if how == "replacement":
         return [negatives[int(place)] for place in rng.integers(len(negatives), size=count)]
@@ -53,15 +54,49 @@ def drawn_negatives(
 
 
 def positive_of_epoch(positives: Sequence[Item], *, epoch: int, seed: int) -> Item:
-    """The positive for an epoch: they take turns."""
+    """Return the positive for an epoch; they take turns."""
     return positives[(epoch + seed) % len(positives)]
 
 
 def order_of_epoch(examples: int, *, epoch: int, seed: int) -> np.ndarray:
-    """A permutation of the examples, (examples,), that depends on (seed, epoch) alone."""
+    """Return a permutation of the examples, (examples,), that depends on (seed, epoch) only."""
     return np.random.default_rng((seed, epoch)).permutation(examples)
 
 
 def seed_of_step(seed: int, step: int, rank: int) -> int:
-    """A seed for the draws of one step in one process (dropout), unlike those of other steps: a 63-bit number."""
+    """Return a 63-bit seed for the random numbers (dropout) of one step in one process."""
     return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+class Indexed(Protocol[Item_co]):
+    """Items by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Item_co: ...
+
+
+class EpochDataset(Generic[Item]):
+    """The items of all steps in the order of training: item k belongs to step k // batch.
+
+    Each epoch shuffles the items anew and leaves out those that do not fill a batch.
+    """
+
+    def __init__(self, items: Indexed[Item], *, batch: int, steps: int, seed: int) -> None:
+        self.items, self.seed = items, seed
+        self._count, self._length = len(items), steps * batch
+        self._per_epoch = self._count // batch * batch
+        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Item:
+        epoch, place = divmod(index, self._per_epoch)
+        if self._order[0] != epoch:
+            self._order = (epoch, order_of_epoch(self._count, epoch=epoch, seed=self.seed))
+        return self.load(int(self._order[1][place]), epoch)
+
+    def load(self, number: int, epoch: int) -> Item:
+        """Return an item as this epoch sees it."""
+        return self.items[number]

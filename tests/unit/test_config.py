@@ -146,7 +146,7 @@ def settings_classes() -> list[type]:
 
 def test_steps_replace_epochs_in_every_command() -> None:
     both = [kind for kind in settings_classes() if {"steps", "epochs"} <= {item.name for item in fields(kind)}]
-    assert {"RetrieverSettings", "RerankerSettings", "PretrainSettings"} <= {kind.__name__ for kind in both}
+    assert {"RetrieverConfig", "RerankerConfig", "PretrainSettings"} <= {kind.__name__ for kind in both}
     for kind in both:
         with pytest.raises(UsageError, match="--steps and --epochs: choose one"):
             merge(kind, {}, {"steps": 3, "epochs": 2.0})

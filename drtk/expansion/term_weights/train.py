@@ -10,47 +10,32 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.expansion.config import WeightingSettings, WeightTrainingSettings
+from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
 from drtk.losses.ranking import pair_loss, recall_loss
-from drtk.models.generator_input import text_of
 from drtk.models.term_weighter import Weigher, Weighing, save_weigher
 from drtk.records import Passage
 from drtk.runtime.sharding import sample_evenly
 from drtk.text.expanded_text import added_texts
 from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, passage_places
 from drtk.text.words import function_words, question_words, stem_with
-from drtk.training.arguments import Plan, planned, training_arguments
-from drtk.training.example_order import Drawn, Draws, Texts
-from drtk.training.examples import PackedExamples
-from drtk.training.fit import DrtkTrainer, ShowProgress
-from drtk.training.sampling import order_of_epoch
+from drtk.training.arguments import Schedule, arguments_of, plan_schedule
+from drtk.training.dataset import SampledExample, SampledExamples, Texts
+from drtk.training.examples import PackedExamples, TrainingData
+from drtk.training.fit import fit
+from drtk.training.sampling import EpochDataset
+
+# Longest input of the papers, and the largest norm of a gradient.
+MAX_LENGTH = {"deepct": 128, "deepimpact": 300}
+MAX_GRADIENT = {"deepct": 1.0, "deepimpact": 2.0}
 
 
-@dataclass(frozen=True)
-class Defaults:
-    """What a method's paper says, where the user does not; clip: largest norm of a gradient."""
-
-    batch: int
-    lr: float
-    max_length: int
-    clip: float
-
-
-METHODS = {
-    "deepct": Defaults(batch=16, lr=2e-5, max_length=128, clip=1.0),
-    "deepimpact": Defaults(batch=32, lr=3e-6, max_length=300, clip=2.0),
-}
-
-
-def check_method(method: str) -> Defaults:
-    """The defaults of a method that learns. Raises UsageError for one that does not."""
-    if method not in METHODS:
-        raise UsageError(f"--train: --method {method} learns nothing; {' and '.join(METHODS)} do")
-    return METHODS[method]
+def check_method(method: str) -> None:
+    """Raise UsageError for a method that is not trained."""
+    if method not in MAX_LENGTH:
+        raise UsageError(f"`train`: `method` {method} is not trained; {' and '.join(MAX_LENGTH)} are")
 
 
 _LOOKED_UP = 1000  # passages at once
@@ -64,32 +49,22 @@ class Asked:
     queries: list[str]
 
 
-class AskedPassages(Dataset[Asked]):
-    """The passages of every step, each with all the questions that have it among their positives.
+class AskedPassages:
+    """The positives of all examples by number, each with all the questions it answers."""
 
-    Each epoch takes them in an order of its own and leaves out those that fill no batch.
-    """
-
-    def __init__(
-        self, examples: PackedExamples, *, queries: dict[str, str], corpus: Texts, batch: int, steps: int, seed: int
-    ) -> None:
-        self._texts, self._corpus, self._length, self._seed = queries, corpus, steps * batch, seed
+    def __init__(self, examples: PackedExamples, *, queries: dict[str, str], corpus: Texts) -> None:
+        self._texts, self._corpus = queries, corpus
         self._queries: dict[str, list[str]] = {}
         for at, query_id in enumerate(examples.query_ids):
             for number in examples.positives(at):
                 self._queries.setdefault(examples.passage_ids[number], []).append(query_id)
         self._ids = list(self._queries)
-        self.epoch_length = len(self._ids) // batch * batch
-        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, dtype=np.int64))
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._ids)
 
-    def __getitem__(self, index: int) -> Asked:
-        epoch, place = divmod(index, self.epoch_length)
-        if self._order[0] != epoch:
-            self._order = (epoch, order_of_epoch(len(self._ids), epoch=epoch, seed=self._seed))
-        id = self._ids[int(self._order[1][place])]
+    def __getitem__(self, number: int) -> Asked:
+        id = self._ids[number]
         (passage,) = self._corpus.many([id])
         return Asked(passage, [self._texts[query] for query in dict.fromkeys(self._queries[id])])
 
@@ -141,7 +116,7 @@ class Pairing:
         self._weigher, self._tokenizer, self._room, self._title = weigher, tokenizer, room, title
         self._expand = expand
 
-    def __call__(self, drawn: Sequence[Drawn]) -> dict[str, Tensor]:
+    def __call__(self, drawn: Sequence[SampledExample]) -> dict[str, Tensor]:
         """The inputs of a step; a positive's row is followed by its negative's."""
         places = [
             each
@@ -171,11 +146,6 @@ def check_added_texts(ids: Sequence[str], corpus: CorpusStore, fields: Sequence[
                 raise RecordError(corpus.place(passage.id), f"passage '{passage.id}': {error}") from error
 
 
-def text_read(passage: Passage, *, title: str, expand: Sequence[str]) -> str:
-    """All that is read of a passage: title ("none" leaves it out), text and added texts, as `word_places.passage_places` has them."""
-    return " ".join([text_of(passage, title), *(text for name in expand for text in added_texts(passage, name))])
-
-
 def _inputs(weigher: Weigher, places: Sequence[WordPlaces], room: int) -> dict[str, np.ndarray]:
     tokens = weigher.tokens([each.ids for each in places], room=room)
     return tokens.padded(np.arange(len(places)), pad=weigher.pad)
@@ -185,17 +155,18 @@ def _tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-LOG = "log.jsonl"
 _LOOKED_AT = 2000  # training passages among which the largest impact is sought
 
 
-def plan(examples: PackedExamples, method: str, training: WeightTrainingSettings, *, source: str = "examples") -> Plan:
-    """How long training on the examples of the file `source` lasts. Raises DrtkError where the data fill no batch."""
-    batch = training.batch or METHODS[method].batch
-    count, what = len(examples), "examples"
-    if method == "deepct":
-        count, what = len({number for at in range(count) for number in examples.positives(at)}), "passages"
-    return planned(count, batch=batch, epochs=training.epochs, steps=training.steps, what=what, source=source)
+def plan(
+    examples: PackedExamples, method: str, training: WeightTrainingConfig, *, source: str = "examples"
+) -> Schedule:
+    """Return the schedule for the examples of the file `source`. Raises what `plan_schedule` raises."""
+    config = training.resolve(method)
+    if method == "deepimpact":
+        return plan_schedule(len(examples), config, source=source)
+    passages = {number for at in range(len(examples)) for number in examples.positives(at)}
+    return plan_schedule(len(passages), config, what="passages", source=source)
 
 
 def recall_objective(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -214,84 +185,62 @@ def pair_objective(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Ten
 
 
 def train_weigher(
-    examples: PackedExamples,
+    data: TrainingData,
     folder: Path,
     *,
     weigher: Weigher,
-    queries: dict[str, str],
-    corpus: Texts,
     settings: WeightingSettings,
-    training: WeightTrainingSettings,
+    training: WeightTrainingConfig,
     seed: int = 42,
     device: str = "auto",
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Train, write the model into `folder` (rank zero); counts of the run, and what meta.json shall say of the model.
+    """Train, write the model into `folder` (rank zero); return counts of the run, and entries for the model's meta.json.
 
-    folder: where checkpoints (taken away at the end), log.jsonl and the model go; where it holds a whole checkpoint,
-            training goes on from there
-    Raises MismatchError for a length that the model cannot read, DrtkError where the loss ceases to be a number.
+    folder: for checkpoints (deleted at the end), log.jsonl and the model; training continues from a checkpoint in it
+    Raises MismatchError for a length that the model cannot read, and what `drtk.training.fit.fit` raises.
     """
     method = weigher.method
-    defaults = METHODS[method]
-    schedule = plan(examples, method, training)
-    batch = training.batch or defaults.batch
-    length = settings.max_length or min(defaults.max_length, weigher.longest)
-    checkpoints = folder / "checkpoints"
-    clip = (
-        []
-        if any(item.startswith("max_grad_norm=") for item in training.trainer)
-        else [f"max_grad_norm={defaults.clip}"]
-    )
-    arguments = training_arguments(
-        checkpoints,
-        steps=schedule.steps,
-        batch=schedule.batch,
-        lr=defaults.lr if training.lr is None else training.lr,
-        warmup=training.warmup,
-        weight_decay=training.weight_decay,
-        seed=seed,
-        device=device,
-        precision=training.precision,
-        log_every=training.log_every,
-        save_every=training.save_every,
-        others=[*clip, *training.trainer],
-    )
+    schedule = plan(data.examples, method, training, source=data.source)
+    config = training.resolve(method)
+    length = settings.max_length or min(MAX_LENGTH[method], weigher.longest)
+    title = settings.title or "join"
+    clip = [f"max_grad_norm={MAX_GRADIENT[method]}"]
+    arguments = arguments_of(config, schedule, folder, seed=seed, device=device, defaults=clip)
     tokenizer = WordPieceTokenizer(str(weigher.folder))
     room = weigher.room(length)
     collate: Callable[[Sequence[Any]], dict[str, Tensor]]
+    steps: dict[str, Any] = {"batch": config.batch, "steps": schedule.steps, "seed": seed}
+    dataset: EpochDataset[Any]
     if method == "deepct":
-        data: Dataset[Any] = AskedPassages(
-            examples, queries=queries, corpus=corpus, batch=batch, steps=schedule.steps, seed=seed
-        )
-        collate = Recalling(weigher, tokenizer, room=room, title=settings.title or "join")
+        dataset = EpochDataset(AskedPassages(data.examples, queries=data.queries, corpus=data.corpus), **steps)
+        collate = Recalling(weigher, tokenizer, room=room, title=title)
     else:
-        data = Draws(
-            examples, queries=queries, corpus=corpus, batch=batch, steps=schedule.steps, negatives=1, seed=seed
-        )
-        collate = Pairing(weigher, tokenizer, room=room, title=settings.title or "join", expand=settings.expand)
-    trainer = DrtkTrainer(
-        objective=recall_objective if method == "deepct" else pair_objective,
-        log=folder / LOG,
-        steps_per_epoch=schedule.steps_per_epoch,
-        model=weigher.module.train(),
-        args=arguments,
-        train_dataset=data,
-        data_collator=collate,
-        callbacks=[ShowProgress("termweight", schedule.steps)],
-    )
-    facts: dict[str, Any] = {"method": method, "title": settings.title or "join", "trained_length": length}
+        dataset = SampledExamples(data.examples, queries=data.queries, corpus=data.corpus, negatives=1, **steps)
+        collate = Pairing(weigher, tokenizer, room=room, title=title, expand=settings.expand)
+    facts: dict[str, Any] = {"method": method, "title": title, "trained_length": length}
     if method == "deepimpact":
         facts |= {"expand": list(settings.expand)}
 
     def save() -> None:
         if method == "deepimpact":
             facts["largest"] = largest_impact(
-                weigher, tokenizer, examples, corpus, settings=settings, length=length, device=device
+                weigher, tokenizer, data.examples, data.corpus, settings=settings, length=length, device=device
             )
         weigher.module.cpu().float().eval()
         save_weigher(weigher, folder)
 
-    return trainer.finish(save), facts
+    counts = fit(
+        weigher.module.train(),
+        dataset,
+        collate,
+        objective=recall_objective if method == "deepct" else pair_objective,
+        arguments=arguments,
+        schedule=schedule,
+        folder=folder,
+        name="termweight",
+        save=save,
+    )
+    return counts, facts
 
 
 def largest_impact(
@@ -316,5 +265,5 @@ def largest_impact(
             heads = [head for word, head in each.first().items() if word not in left_out]
             largest = max([largest, *map(float, values[heads])])
     if largest <= 0:
-        raise DrtkError("every impact is 0 after training: another --seed or a lower --lr may help")
+        raise DrtkError("every impact is 0 after training: another `seed` or a lower `lr` may help")
     return largest

@@ -149,7 +149,7 @@ def test_characters_that_stdout_cannot_encode_are_escaped(tmp_path: Path) -> Non
             ),
         ),
         ("chunk --max-words -1", "chunk: --max-words: must be at least 1, is -1; see drtk chunk --help"),
-        ("eval a.run", "eval: what is right? --qrels FILE or --answers FILE; see drtk eval --help"),
+        ("eval a.run", "eval: --qrels FILE or --answers FILE is required; see drtk eval --help"),
     ],
 )
 def test_wrong_usage_is_2_and_one_line_whoever_notices_it(arguments: str, told: str) -> None:

@@ -22,7 +22,7 @@ from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import UNFINISHED_MANIFEST
 from drtk.runtime.progress import name_options
-from drtk.training.best_checkpoint import whole_checkpoints
+from drtk.training.best_checkpoint import complete_checkpoints
 from tests.families import saved_masked_lm
 from tests.pretraining import World
 from tests.running import command
@@ -98,7 +98,7 @@ def fail(
 
 
 def checkpoints(folder: Path) -> list[str]:
-    return [path.name for path in whole_checkpoints(Path(f"{folder}.part") / "checkpoints")]
+    return [path.name for path in complete_checkpoints(Path(f"{folder}.part") / "checkpoints")]
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_measuring_with_questions_that_are_trained_on_is_told(
     devs = [each for kind in ("answer", "title") for each in ("--dev", f"{kind}={dev}")]
     capfd.readouterr()
     run(place, tmp_path / "m", *more, *devs, source=first)
-    told = f"drtk: {dev}: 2 of its 4 questions are in {first} too: the weights that are kept are then those that know"
+    told = f"drtk: {dev}: 2 of its 4 questions are in {first} too, so the best weights overfit them"
     assert capfd.readouterr().err.count(told) == 1
     rest = write_rows(tmp_path / "rest", [row for row in rows if int(row["query_id"][1:]) < 20])
     run(place, tmp_path / "n", *more, "--dev", str(dev), source=rest)
@@ -304,8 +304,8 @@ def test_candidates_that_cannot_be_learned_from_are_named(place: Path, tmp_path:
     ("more", "told"),
     [
         (["--depth", "99"], "--depth 99: .*labelled.jsonl was labelled with --depth 100"),
-        (["--max-rank", "50"], "--max-rank 50: must be above the depth of the labels, 100"),
-        (["--warmup", "0.1"], "--warmup 0.1: --schedule inverse-sqrt wants a number of steps"),
+        (["--max-rank", "50"], "`max_rank` 50: must be above the depth of the labels, 100"),
+        (["--warmup", "0.1"], "`warmup` 0.1: `schedule` inverse-sqrt needs a number of steps"),
         (["--dev-kind", "answer"], "--dev-kind: goes with --dev"),
         (["--patience", "1"], "--patience: goes with --dev"),
         (["--dev", "a=x", "--dev", "a=y"], "--dev: two are for kind a; KIND=FILE names one each"),
@@ -314,7 +314,7 @@ def test_candidates_that_cannot_be_learned_from_are_named(place: Path, tmp_path:
         (["--dev", "..=x"], r"--dev \.\.=x: '\.\.' cannot be the name of a folder for its model"),
         (["--dev", "a=x", "--dev-kind", "a"], "--dev-kind: --dev KIND=FILE names the kind already"),
         (["--preset", "simlm-r1"], "preset 'simlm-r1' is for drtk train-retriever"),
-        (["--micro-batch", "3"], "--micro-batch 3: does not divide the 4 of a device"),
+        (["--micro-batch", "3"], "`micro_batch` 3: does not divide the 4 of a device"),
         (["--kind", "poem"], "labelled.jsonl: holds no candidates of kind 'poem'; there is nothing to learn"),
     ],
 )
@@ -354,7 +354,7 @@ def test_how_deep_was_looked_is_taken_from_the_labels(place: Path, tmp_path: Pat
     assert measured(tmp_path / "m") > 2  # what it would be at most, if rank 2 were one
     # deeper than the default: --max-rank must be above what the labels say
     deep = relabelled(place, tmp_path / "deep.jsonl", 200, 250)
-    with pytest.raises(UsageError, match="--max-rank 101: must be above the depth of the labels, 200"):
+    with pytest.raises(UsageError, match="`max_rank` 101: must be above the depth of the labels, 200"):
         train(place, tmp_path / "n", *ended, source=deep)
     train(place, tmp_path / "n", *ended, "--max-rank", "250", source=deep)
     assert read_json(tmp_path / "n" / "meta.json")["depth"] == 200
@@ -407,7 +407,7 @@ def test_joined_labels_keep_the_depth_of_each_kind(
     assert measured(tmp_path / "m") > 2  # what it would be at most, if rank 2 were one
     with pytest.raises(UsageError, match=r"--depth 1: .*joined was labelled with --depth 100"):
         train(place, tmp_path / "n", *ended, "--depth", "1", source=joined)
-    with pytest.raises(UsageError, match="--max-rank 90: must be above the depth of the labels, 100"):
+    with pytest.raises(UsageError, match="`max_rank` 90: must be above the depth of the labels, 100"):
         train(place, tmp_path / "n", *ended, "--max-rank", "90", source=joined)
     train(place, tmp_path / "n", *ended, "--kind", "answer", "--max-rank", "90", source=joined)  # titles are not read
 

@@ -1,4 +1,4 @@
-"""Memory that is too small, in training and in scoring: the advice is one the command takes, and --resume where it can."""
+"""Memory that does not suffice in scoring: the advice is one the command takes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,9 @@ from transformers import BertForSequenceClassification
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError
-from drtk.runtime.integrity import read_json
-from drtk.training.fit import DrtkTrainer
-from tests.expansions import labelled, write_world
-from tests.tiny import tiny_crossencoder, tiny_model, write_collection
+from tests.tiny import tiny_crossencoder, write_collection
 
 TEXTS = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--model", "model", "--device", "cpu"]
-SCHEDULE = ["--steps", "4", "--save-every", "2", "--log-every", "1", "--warmup", "0"]
-PAIRS = ["train-reranker", "examples.jsonl", *TEXTS, *SCHEDULE, "--batch", "8", "--max-length", "32"]
-LISTS = ["train-reranker", "run", "--kind", "hlatr", "--vectors", "v", "--qrels", "qrels.tsv", "--device", "cpu"]
 
 
 @pytest.fixture(scope="module")
@@ -48,78 +42,6 @@ def run(*arguments: str) -> None:
 
 def full(*given: Any, **named: Any) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has a total capacity")
-
-
-def full_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on training fails at this step as on a GPU that is full."""
-    method = DrtkTrainer.training_step
-
-    def failing(self: Any, *given: Any, **named: Any) -> Any:
-        return full() if self.state.global_step + 1 == step else method(self, *given, **named)
-
-    monkeypatch.setattr(DrtkTrainer, "training_step", failing)
-
-
-def test_a_re_ranker_goes_on_with_the_smaller_micro_batch_that_is_advised(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    call = [*PAIRS, "--negatives", "3", "-o", "m"]
-    told = (
-        r"cpu: out of memory at step 3; a smaller --micro-batch \(it is 8\), --gradient-checkpointing or, begun anew, fewer "
-        r"--negatives or a shorter --max-length may help; --resume goes on from the checkpoint of step 2$"
-    )
-    with monkeypatch.context() as patch:
-        full_at(3, patch)
-        with pytest.raises(DrtkError, match=told):
-            run(*call)
-    run(*call, "--resume", "--micro-batch", "2", "--gradient-checkpointing")
-    changed = read_json(here / "m" / "meta.json")["changes"][0]["settings"]
-    assert changed == {"micro_batch": [None, 2], "gradient_checkpointing": [False, True]}
-
-
-@pytest.mark.parametrize(
-    ("more", "advised"),
-    [
-        (
-            ["--negatives", "3", "--micro-batch", "4"],
-            r"a smaller --micro-batch \(it is 4\), --gradient-checkpointing or, begun ",
-        ),
-        (
-            ["--negatives", "3", "--micro-batch", "1", "--gradient-checkpointing"],
-            "beginning anew with fewer --negatives or a shorter --max-length may help",
-        ),
-        (["--loss", "bce"], "--gradient-checkpointing or, begun anew, a shorter --max-length may help"),
-    ],
-)
-def test_what_is_in_use_already_is_not_advised(
-    here: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], advised: str
-) -> None:
-    full_at(1, monkeypatch)
-    with pytest.raises(DrtkError, match=f"at step 1; .*{advised}"):
-        run(*PAIRS, *more, "-o", "m")
-
-
-def test_a_list_re_ranker_is_advised_what_it_has(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run("rerank", "run", *TEXTS, "--depth", "5", "--vectors", "v", "-o", "out")
-    full_at(3, monkeypatch)
-    told = "at step 3; beginning anew with a smaller --batch or --depth may help; --resume goes on .* step 2$"
-    with pytest.raises(DrtkError, match=told):
-        run(*LISTS, *SCHEDULE, "--depth", "5", "--batch", "8", "--layers", "1", "-o", "h")
-
-
-def test_a_query_re_ranker_is_advised_fewer_questions_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = write_world(tmp_path)
-    labelled(world)
-    tiny_model(world / "model")
-    call = ["rerank-queries", "train", str(world / "labelled.jsonl"), "--queries", str(world / "queries.jsonl")]
-    call += ["--model", str(world / "model"), "--max-length", "24", "--device", "cpu", "--batch", "4", *SCHEDULE[:6]]
-    full_at(3, monkeypatch)
-    told = (
-        r"at step 3; a smaller --micro-batch \(it is 4\), --gradient-checkpointing or, begun anew, fewer --candidates or a "
-        "shorter --max-length may help; --resume goes on from the checkpoint of step 2$"
-    )
-    with pytest.raises(DrtkError, match=told):
-        run(*call, "-o", str(tmp_path / "m"))
 
 
 SCORED = "--scorer model --ce-max 0.9 --corpus corpus.jsonl --queries queries.jsonl --floor 0 --device cpu"

@@ -79,7 +79,7 @@ class Batch:
         return known_positives(self.numbers, self.answers, own=own)
 
     def facts(self) -> dict[str, Tensor]:
-        return {"passage_numbers": self.numbers, "answers": self.answers, "teacher": self.teacher}
+        return {"passage_numbers": self.numbers, "positives": self.answers, "teacher": self.teacher}
 
 
 @pytest.mark.parametrize("masking", ["none", "duplicates", "answers"])

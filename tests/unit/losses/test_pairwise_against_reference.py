@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from drtk.config import load_preset, merge
 from drtk.losses.ranking import binary, pairwise_margin
-from drtk.query_expansion.config import QueryRerankerSettings
+from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.train_reranker import query_objective
 from tests.reference import queries as slow
 
@@ -99,7 +99,7 @@ class Planted(nn.Module):
 @pytest.mark.parametrize("options", OPTIONS)
 def test_presets_and_their_options_minimise_what_the_reference_says(preset: str, options: dict[str, Any]) -> None:
     changes = {"pair_weight": options["weight"], "skip_ties": options["skip_ties"], "alpha": options["alpha"]}
-    objective = query_objective(merge(QueryRerankerSettings, load_preset(preset).settings, changes))
+    objective = query_objective(merge(QueryRerankerConfig, load_preset(preset).settings, changes))
     for seed in range(8):
         found = questions(seed)
         _, ranks, there = padded(found)

@@ -14,10 +14,9 @@ from torch import Tensor
 from drtk.cli.main import app
 from drtk.config import load_preset, merge
 from drtk.query_expansion.candidates import Candidates
-from drtk.query_expansion.config import QueryRerankerSettings
+from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.train_reranker import (
     LabelledCandidates,
-    Steps,
     collate,
     factor_of,
     inverse_sqrt,
@@ -26,12 +25,13 @@ from drtk.query_expansion.train_reranker import (
 )
 from drtk.records import Expansion, Query
 from drtk.training.fit import ShowProgress
+from drtk.training.sampling import EpochDataset
 from tests.expansions import labelled, write_world
 from tests.tiny import tiny_model
 
 
-def settings_of(preset: str, **changes: object) -> QueryRerankerSettings:
-    return merge(QueryRerankerSettings, load_preset(preset).settings, changes)
+def settings_of(preset: str, **changes: object) -> QueryRerankerConfig:
+    return merge(QueryRerankerConfig, load_preset(preset).settings, changes)
 
 
 @pytest.mark.parametrize(
@@ -161,12 +161,12 @@ def test_a_batch_puts_the_ranks_of_each_question_into_a_row() -> None:
 
 def test_an_epoch_sees_each_question_once_in_an_order_of_its_own() -> None:
     groups = LabelledCandidates([group(n, [1, 2]) for n in range(9)], depth=100, max_rank=101)
-    steps = Steps(groups, batch=4, steps=4, seed=3)
+    steps = EpochDataset(groups, batch=4, steps=4, seed=3)
     seen = [steps[at].candidates[0].question for at in range(len(steps))]
     assert len(seen) == 16
     assert len(set(seen[:8])) == len(set(seen[8:])) == 8
     assert seen[:8] != seen[8:]
-    again = Steps(groups, batch=4, steps=4, seed=3)
+    again = EpochDataset(groups, batch=4, steps=4, seed=3)
     assert [again[at].candidates[0].question for at in (15, 0, 9)] == [seen[15], seen[0], seen[9]]
     assert np.array_equal(steps[0].ranks, [1, 2])
 
@@ -182,10 +182,10 @@ def test_large_gradients_are_not_clipped(
             slopes = [weight.grad for weight in given["model"].parameters() if weight.grad is not None]
             norms.append(float(torch.stack([slope.norm() for slope in slopes]).norm()))
 
-    def magnified(settings: QueryRerankerSettings) -> Any:
+    def magnified(settings: QueryRerankerConfig) -> Any:
         return lambda model, inputs: {"margin": 1e4 * query_objective(settings)(model, inputs)["margin"]}
 
-    monkeypatch.setattr("drtk.query_expansion.train_reranker.ShowProgress", Watching)
+    monkeypatch.setattr("drtk.training.fit.ShowProgress", Watching)
     monkeypatch.setattr("drtk.query_expansion.train_reranker.query_objective", magnified)
     write_world(tmp_path, 8)
     call = ["rerank-queries", "train", labelled(tmp_path), "--queries", tmp_path / "queries.jsonl", "-q", *options]

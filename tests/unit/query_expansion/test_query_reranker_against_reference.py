@@ -108,5 +108,5 @@ def test_a_checkpoint_is_measured_as_the_reference_says(tokenizer: object, seed:
         scores = [float(reading([Candidate(question, each)]).ids.sum() % 5) for each in texts]
         wanted.append((scores, [rank if rank <= 100 else 250 for rank in ranks]))
     found = LabelledCandidates(groups, depth=100, max_rank=250, ties=True)
-    measured = MeasuredRank(Summing(), found, range(len(groups)), tokenizing=reading, budget=draw.choice([24, 200]))
+    measured = MeasuredRank(Summing(), found, range(len(groups)), tokenizing=reading)
     assert measured() == {"mean rank": pytest.approx(slow.mean_chosen_rank(wanted))}

@@ -13,7 +13,7 @@ from drtk.config import load_preset, merge
 from drtk.query_expansion.train_generator import question_pairs
 from drtk.runtime.inputs import Intake
 from drtk.text.sentences import plain_sentences
-from drtk.training.config import GeneratorSettings
+from drtk.training.config import GeneratorConfig
 from tests.expansions import write_rows
 from tests.reference import queries as slow
 from tests.reference.queries import Found
@@ -57,7 +57,7 @@ def test_questions_get_the_targets_of_the_reference(tmp_path: Path, seed: int) -
     run = write(tmp_path / "run", "".join(lines))
     presets = ["gar-answer", "gar-answer-triviaqa", "gar-sentence", "gar-title", "gar-title-triviaqa"]
     for preset in presets:
-        plain = merge(GeneratorSettings, load_preset(preset).settings, {})
+        plain = merge(GeneratorConfig, load_preset(preset).settings, {})
         for settings in (plain, replace(plain, depth=2), replace(plain, title_mode="first")):
             pairs = question_pairs(
                 str(asked), run=str(run), corpus=str(corpus), settings=settings, asked=str, intake=Intake()
@@ -78,4 +78,4 @@ def test_questions_get_the_targets_of_the_reference(tmp_path: Path, seed: int) -
                     wanted[question["text"]] = target
             assert {pairs[at].source: pairs[at].target for at in range(len(pairs))} == wanted, settings
             assert len(pairs) == len(wanted)
-    assert merge(GeneratorSettings, load_preset("gar-title").settings, {}).title_mode == "all"
+    assert merge(GeneratorConfig, load_preset("gar-title").settings, {}).title_mode == "all"

@@ -39,9 +39,9 @@ def test_packing_loses_nothing():
     [
         ("q1 q3", "abcde", 0, r"ex\.jsonl:2: the queries have no 'q2'$"),
         ("q1 q2 q3", "abce", 0, r"ex\.jsonl:2: the corpus has no 'd'$"),
-        ("q1", "abcde", 0, r"ex\.jsonl:2: the queries have no 'q2'; 2 of the 3 that the examples name are not there$"),
-        ("q1 q2 q3", "abc", 0, r"ex\.jsonl:2: the corpus has no 'd'; 2 of the 5 that the examples name are not there$"),
-        ("q1 q2 q3", "abcde", 1, r"ex\.jsonl:3: 'q3' has no negatives; --negatives 0"),
+        ("q1", "abcde", 0, r"ex\.jsonl:2: the queries have no 'q2'; 2 of the 3 ids in the examples are missing$"),
+        ("q1 q2 q3", "abc", 0, r"ex\.jsonl:2: the corpus has no 'd'; 2 of the 5 ids in the examples are missing$"),
+        ("q1 q2 q3", "abcde", 1, r"ex\.jsonl:3: 'q3' has no negatives$"),
     ],
 )
 def test_what_is_absent_is_named(queries: str, ids: str, negatives: int, told: str):
@@ -93,7 +93,7 @@ def test_a_share_of_the_queries_is_part_of_a_larger_share():
     kept = []
     for share in (0.05, 0.2, 0.5, 1.0):
         packed = PackedExamples(lines, scored=True)
-        packed.thinned(share, seed=3)
+        packed.subsample(share, seed=3)
         kept.append(set(packed.query_ids))
         assert len(packed) == 2 * round(share * 20)  # two lines a query
         for number in range(len(packed)):
@@ -106,16 +106,20 @@ def test_a_share_of_the_queries_is_part_of_a_larger_share():
         assert len(packed.passage_ids) == 2 * len(packed) + 1  # nothing is looked up for those left out
     assert kept[0] < kept[1] < kept[2] < kept[3]
     other = PackedExamples(lines)
-    other.thinned(0.2, seed=4)
+    other.subsample(0.2, seed=4)
     assert set(other.query_ids) != kept[1]
     tiny = PackedExamples(lines)
-    tiny.thinned(0.001, seed=4)
+    tiny.subsample(0.001, seed=4)
     assert len(set(tiny.query_ids)) == 1
 
 
-def test_lists_that_are_too_short_are_counted():
-    packed = PackedExamples(EXAMPLES)
-    assert [packed.short_of(count) for count in (0, 1, 2, 4)] == [0, 0, 1, 2]  # lists of 1, 3 and none
+def test_examples_with_few_negatives_are_counted(caplog: pytest.LogCaptureFixture):
+    for count in (0, 1, 2, 4):
+        PackedExamples(EXAMPLES).warn_of_few_negatives(count)
+    assert [message.partition(";")[0] for message in caplog.messages] == [  # lists of 1, 3 and none
+        "1 examples have fewer than 2 negatives",
+        "2 examples have fewer than 4 negatives",
+    ]
 
 
 def test_a_positive_among_its_own_negatives_is_taken_out_of_them(caplog: pytest.LogCaptureFixture):
@@ -128,7 +132,7 @@ def test_a_positive_among_its_own_negatives_is_taken_out_of_them(caplog: pytest.
     assert [names(packed, packed.negatives(number)) for number in range(2)] == ["cd", "a"]
     assert [list(packed.negative_scores(number)) for number in range(2)] == [[1.0, 3.0], [0.25]]
     packed.check("ex.jsonl", queries={"q1": "", "q2": ""}, corpus=Corpus("abcd"), negatives=1)
-    assert "ex.jsonl: 2 times a positive is among its own negatives; it is left out of them" in caplog.text
+    assert "ex.jsonl: removed 2 positives from their own negatives" in caplog.text
     first = PackedExamples(lines, scored=True, first_positive=True)  # b is right all the same
     assert (names(first, first.positives(0)), names(first, first.negatives(0))) == ("a", "cd")
     assert list(first.positive_scores(0)) == [9.0]
@@ -136,8 +140,8 @@ def test_a_positive_among_its_own_negatives_is_taken_out_of_them(caplog: pytest.
 
 def test_an_example_without_another_negative_than_its_positive_has_none():
     packed = PackedExamples([Example("q1", ("a",), ("a",))])
-    with pytest.raises(DrtkError, match=r"ex\.jsonl:1: 'q1' has no negatives; try others$"):
-        packed.check("ex.jsonl", queries={"q1": ""}, corpus=Corpus("a"), negatives=1, instead="try others")
+    with pytest.raises(DrtkError, match=r"ex\.jsonl:1: 'q1' has no negatives$"):
+        packed.check("ex.jsonl", queries={"q1": ""}, corpus=Corpus("a"), negatives=1)
 
 
 def test_faults_that_are_forgiven_leave_their_examples_out():

@@ -10,24 +10,24 @@ import pytest
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.records import Query
-from drtk.training.folds import QUESTIONS, Seen, digest_of, drawn_folds, write_record
+from drtk.training.folds import QUESTIONS, TrainedQuestions, assign_folds, question_digest, write_record
 
 QUESTIONS_READ = [Query(f"q{number}", f"who is number {number}?") for number in range(200)]
 
 
-def record(folder: Path, questions: list[Query], folds: dict[str, int] | None) -> Seen:
+def record(folder: Path, questions: list[Query], folds: dict[str, int] | None) -> TrainedQuestions:
     write_record(folder, questions, folds)
-    found = Seen.of_folder(folder, count=None if folds is None else 4)
+    found = TrainedQuestions.of_folder(folder, count=None if folds is None else 4)
     assert found is not None
     return found
 
 
 def test_a_fold_depends_on_seed_and_question_alone() -> None:
-    folds = drawn_folds(QUESTIONS_READ, 4, seed=42)
-    assert folds == drawn_folds(QUESTIONS_READ[::-1], 4, seed=42)
-    some = drawn_folds(QUESTIONS_READ[50:60], 4, seed=42)
+    folds = assign_folds(QUESTIONS_READ, 4, seed=42)
+    assert folds == assign_folds(QUESTIONS_READ[::-1], 4, seed=42)
+    some = assign_folds(QUESTIONS_READ[50:60], 4, seed=42)
     assert some == {id: folds[id] for id in some}
-    assert folds != drawn_folds(QUESTIONS_READ, 4, seed=43)
+    assert folds != assign_folds(QUESTIONS_READ, 4, seed=43)
     sizes = Counter(folds.values())
     assert set(sizes) == {0, 1, 2, 3}
     assert min(sizes.values()) > 30  # of 50 each; the standard deviation is 6.1
@@ -35,18 +35,22 @@ def test_a_fold_depends_on_seed_and_question_alone() -> None:
 
 def test_a_question_asked_under_two_ids_is_in_one_fold() -> None:
     again = [Query(f"a{query.id}", query.text.upper().removesuffix("?") + " ") for query in QUESTIONS_READ]
-    folds = drawn_folds([*QUESTIONS_READ, *again], 4, seed=42)
+    folds = assign_folds([*QUESTIONS_READ, *again], 4, seed=42)
     assert all(folds[query.id] == folds[f"a{query.id}"] for query in QUESTIONS_READ)
-    assert folds == drawn_folds([*again, *QUESTIONS_READ], 4, seed=42)
+    assert folds == assign_folds([*again, *QUESTIONS_READ], 4, seed=42)
 
 
 def test_digests_leave_out_case_white_space_and_the_last_question_mark() -> None:
-    assert digest_of("Who wrote  Hamlet?") == digest_of(" who wrote hamlet ?") == digest_of("who wrote hamlet")
-    assert digest_of("who wrote hamlet") != digest_of("who wrote macbeth")
+    assert (
+        question_digest("Who wrote  Hamlet?")
+        == question_digest(" who wrote hamlet ?")
+        == question_digest("who wrote hamlet")
+    )
+    assert question_digest("who wrote hamlet") != question_digest("who wrote macbeth")
 
 
 def test_a_question_goes_to_the_generator_of_its_fold_whatever_its_id(tmp_path: Path) -> None:
-    folds = drawn_folds(QUESTIONS_READ, 4, seed=42)
+    folds = assign_folds(QUESTIONS_READ, 4, seed=42)
     seen = record(tmp_path, QUESTIONS_READ, folds)
     for query in QUESTIONS_READ:
         assert seen.fold(query, draw=False) == folds[query.id]
@@ -54,9 +58,9 @@ def test_a_question_goes_to_the_generator_of_its_fold_whatever_its_id(tmp_path: 
 
 
 def test_a_question_of_no_fold_is_refused_or_drawn(tmp_path: Path) -> None:
-    seen = record(tmp_path, QUESTIONS_READ, drawn_folds(QUESTIONS_READ, 4, seed=42))
+    seen = record(tmp_path, QUESTIONS_READ, assign_folds(QUESTIONS_READ, 4, seed=42))
     outside = [Query(f"x{number}", f"new {number}") for number in range(40)]
-    with pytest.raises(MismatchError, match=rf"'x0' belongs to no fold of {tmp_path}; --outside draw gives it to one"):
+    with pytest.raises(MismatchError, match=rf"'x0' is in no fold of {tmp_path}; --outside draw"):
         seen.fold(outside[0], draw=False)
     drawn = {query.id: seen.fold(query, draw=True) for query in outside}
     assert drawn == {query.id: seen.fold(query, draw=True) for query in outside[::-1]}
@@ -64,8 +68,8 @@ def test_a_question_of_no_fold_is_refused_or_drawn(tmp_path: Path) -> None:
 
 
 def test_an_id_that_stands_for_another_question_now_is_refused(tmp_path: Path) -> None:
-    seen = record(tmp_path, QUESTIONS_READ, drawn_folds(QUESTIONS_READ, 4, seed=42))
-    with pytest.raises(MismatchError, match=r"'q7' is another question here than the one that .* was trained with"):
+    seen = record(tmp_path, QUESTIONS_READ, assign_folds(QUESTIONS_READ, 4, seed=42))
+    with pytest.raises(MismatchError, match=r"'q7' is another question than the one .* was trained with"):
         seen.fold(Query("q7", "who else?"), draw=True)
 
 
@@ -73,7 +77,7 @@ def test_one_generator_knows_what_it_was_trained_with(tmp_path: Path) -> None:
     seen = record(tmp_path, QUESTIONS_READ[:5], None)
     assert Query("other", "Who is number 3") in seen
     assert Query("q3", "who is number 5?") not in seen
-    assert Seen.of_folder(tmp_path / "nothing", count=None) is None
+    assert TrainedQuestions.of_folder(tmp_path / "nothing", count=None) is None
 
 
 @pytest.mark.parametrize(
@@ -81,7 +85,10 @@ def test_one_generator_knows_what_it_was_trained_with(tmp_path: Path) -> None:
     [
         ({"_id": "q9", "question": "ab", "fold": 4}, "questions.jsonl:2: there is no fold 4"),
         ({"_id": "q9", "question": "ab"}, "questions.jsonl:2: there is no fold None"),
-        ({"_id": "q9", "question": digest_of("a"), "fold": 1}, "questions.jsonl:2: the same question is in two folds"),
+        (
+            {"_id": "q9", "question": question_digest("a"), "fold": 1},
+            "questions.jsonl:2: the same question is in two folds",
+        ),
         ({"_id": "q9", "question": "ab", "fold": -1}, "questions.jsonl:2: 'fold' must be a whole number from 0"),
     ],
 )
@@ -90,4 +97,4 @@ def test_a_record_that_cannot_be_is_told_with_its_line(tmp_path: Path, row: dict
     with open(tmp_path / QUESTIONS, "a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
     with pytest.raises(DrtkError, match=told):
-        Seen.of_folder(tmp_path, count=4)
+        TrainedQuestions.of_folder(tmp_path, count=4)

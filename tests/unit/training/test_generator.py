@@ -15,11 +15,10 @@ from drtk.losses.language import IGNORED, summed_cross_entropy
 from drtk.models.generator_input import Reading, reading_of
 from drtk.models.seq2seq import load_writer
 from drtk.records import Example, Passage
-from drtk.training.best_checkpoint import Selection, load_weights, save_weights
-from drtk.training.config import GeneratorSettings
 from drtk.training.examples import PackedExamples
-from drtk.training.generator import WritingTest, collate, plan, teacher_forced
-from drtk.training.text_pairs import ExamplePairs, Pair, PairsOfSteps, WrittenPairs, held_out, sampled
+from drtk.training.generator import GenerationEvaluation, collate, teacher_forcing_terms
+from drtk.training.sampling import EpochDataset
+from drtk.training.text_pairs import EnrichedPairs, ExamplePairs, Pair, sample_pairs, split_held_out
 from tests.tiny import tiny_writer
 
 TEXTS = [Pair("rivers riverer rivered", "rivers"), Pair("engines", "engineer engined engineish"), Pair("sailors", "")]
@@ -70,7 +69,7 @@ def test_the_loss_is_that_of_a_loop_over_tokens_and_padding_does_not_count(folde
     lengths = [len(writer.tokenizer(pair.target)["input_ids"]) for pair in TEXTS]
     assert (batch["labels"] != IGNORED).sum(dim=1).tolist() == lengths  # the end token is a target, padding is none
     assert len(set(lengths)) == 3
-    (loss,) = teacher_forced(writer.model, batch, smoothing=smoothing).values()
+    (loss,) = teacher_forcing_terms(writer.model, batch, smoothing=smoothing).values()
     # transformers' own shift of labels into decoder inputs; logits for the loop above
     theirs = writer.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=batch["labels"])
     total, tokens = by_hand(theirs.logits, batch["labels"], smoothing)
@@ -80,7 +79,7 @@ def test_the_loss_is_that_of_a_loop_over_tokens_and_padding_does_not_count(folde
         assert loss.item() == pytest.approx(theirs.loss.item(), rel=1e-5)
     # the same pairs one by one, without any padding: the mean over tokens, not over pairs
     alone = [
-        teacher_forced(writer.model, collate([pair], writer=writer, room=20, target_room=8), smoothing=smoothing)
+        teacher_forcing_terms(writer.model, collate([pair], writer=writer, room=20, target_room=8), smoothing=smoothing)
         for pair in TEXTS
     ]
     losses = [each["cross_entropy"].item() for each in alone]
@@ -109,11 +108,11 @@ def test_what_is_measured_is_the_loss_over_all_tokens_and_the_texts_written(fold
         return collate(pairs, writer=writer, room=20, target_room=8)
 
     pairs = [*TEXTS, Pair(TEXTS[0].source, "rivered")]  # a source with two targets is written for once
-    found = WritingTest(writer, pairs, collate=collating, score=score, rows=2, longest=4)()
+    found = GenerationEvaluation(writer, pairs, collate=collating, score=score, rows=2, longest=4)()
     assert writer.model.training
     writer.model.eval()
     batch = collating(pairs)
-    whole = teacher_forced(writer.model, batch, smoothing=0.0)["cross_entropy"].item()
+    whole = teacher_forcing_terms(writer.model, batch, smoothing=0.0)["cross_entropy"].item()
     assert found == {"dev_loss": pytest.approx(whole, rel=1e-5), "rougeL": 0.25}
     ((written, wanted),) = seen
     assert wanted == [pair.target for pair in pairs]
@@ -146,126 +145,55 @@ def test_passages_bring_their_queries():
     first = Passage("d1", "one", "Wing", extra={"queries": ["a", "", "b"]})
     third = Passage("d3", "three", extra={"queries": ["c"]})
     passages = [first, Passage("d2", "two"), third]
-    pairs = WrittenPairs(passages, corpus=Corpus(*passages), source=Reading(title="none").text)
+    pairs = EnrichedPairs(passages, corpus=Corpus(*passages), source=Reading(title="none").text)
     assert [pairs[number] for number in range(len(pairs))] == [Pair("one", "a"), Pair("one", "b"), Pair("three", "c")]
     with pytest.raises(ValueError, match="'queries' must be a list of strings"):
-        WrittenPairs([Passage("d4", "", extra={"queries": [1]})], corpus=Corpus(), source=Reading().text)
+        EnrichedPairs([Passage("d4", "", extra={"queries": [1]})], corpus=Corpus(), source=Reading().text)
 
 
-def many_pairs(count: int, each: int = 2) -> WrittenPairs:
+def many_pairs(count: int, each: int = 2) -> EnrichedPairs:
     passages = [
         Passage(f"d{number}", "x", extra={"queries": [f"{number}.{slot}" for slot in range(each)]})
         for number in range(count)
     ]
-    return WrittenPairs(passages, corpus=Corpus(*passages), source=Reading().text)
+    return EnrichedPairs(passages, corpus=Corpus(*passages), source=Reading().text)
 
 
 def test_passages_are_held_out_whole_by_their_id_alone():
     pairs = many_pairs(1000)
-    train, dev = held_out(pairs, 0.1)
+    train, dev = split_held_out(pairs, 0.1)
     sides = [{side.key(number) for number in range(len(side))} for side in (train, dev)]
     assert not sides[0] & sides[1]
     assert len(train) + len(dev) == 2000
     assert 70 <= len(sides[1]) <= 130  # 1000 * .1 = 100, standard deviation sqrt(1000 * .1 * .9) = 9.5
     assert {key for key in sides[1] if int(key[1:]) < 300} == {
-        side.key(number) for side in [held_out(many_pairs(300), 0.1)[1]] for number in range(len(side))
+        side.key(number) for side in [split_held_out(many_pairs(300), 0.1)[1]] for number in range(len(side))
     }
-    more = {side.key(number) for side in [held_out(pairs, 0.3)[1]] for number in range(len(side))}
+    more = {side.key(number) for side in [split_held_out(pairs, 0.3)[1]] for number in range(len(side))}
     assert sides[1] < more
 
 
 def test_a_sample_to_measure_with_is_the_same_each_time_and_in_order():
     pairs = many_pairs(100)
-    some = sampled(pairs, 20)
+    some = sample_pairs(pairs, 20)
     assert len(some) == 20
-    assert some == sampled(pairs, 20)
+    assert some == sample_pairs(pairs, 20)
     places = [[int(part) for part in pair.target.split(".")] for pair in some]
     assert places == sorted(places)
     assert places[-1][0] > 50
-    assert {pair.target for pair in some} < {pair.target for pair in sampled(pairs, 40)}
-    assert len(sampled(pairs, 1000)) == 200
+    assert {pair.target for pair in some} < {pair.target for pair in sample_pairs(pairs, 40)}
+    assert len(sample_pairs(pairs, 1000)) == 200
 
 
 def test_each_epoch_sees_every_pair_that_fits_in_an_order_of_its_own():
     pairs = many_pairs(5, each=2)
-    steps = PairsOfSteps(pairs, batch=4, steps=5, seed=1)  # 10 // 4 = 2 steps an epoch: 5 steps are 2.5 epochs
+    steps = EpochDataset(pairs, batch=4, steps=5, seed=1)  # 10 // 4 = 2 steps an epoch: 5 steps are 2.5 epochs
     seen = [steps[number].target for number in range(len(steps))]
     assert len(seen) == 20
     epochs = [seen[:8], seen[8:16]]
     assert all(len(set(epoch)) == 8 for epoch in epochs)
     assert epochs[0] != epochs[1]
-    assert seen[16:] == [PairsOfSteps(pairs, batch=4, steps=5, seed=1)[number].target for number in range(16, 20)]
-
-
-def test_too_few_pairs_for_a_batch():
-    with pytest.raises(DrtkError, match="5 pairs do not fill one batch of 6; --batch 5 or less would do"):
-        plan(5, GeneratorSettings(batch=6))
-    assert plan(70, GeneratorSettings(batch=16, epochs=2.5)).steps == 10  # 70 // 16 = 4, 2.5 * 4
-
-
-class Scripted:
-    """A selection whose measurements are given, over a model with a single weight."""
-
-    def __init__(self, folder: Path, values: list[float], *, by: str = "rougeL", patience: int | None = None) -> None:
-        self.model = torch.nn.Linear(1, 1, bias=False)
-        self.values = iter(values)
-        self.selection = Selection(
-            self.model, lambda: {by: next(self.values)}, folder, by=by, every=10, patience=patience
-        )
-
-    def at(self, step: int) -> bool:
-        """Measure when the weight is the number of the step; whether that is enough."""
-        torch.nn.init.constant_(self.model.weight, float(step))
-        self.selection.measure(step)
-        return self.selection.enough
-
-
-@pytest.mark.parametrize(("by", "step"), [("rougeL", 20), ("dev_loss", 30)])
-def test_the_best_weights_are_put_back_the_first_of_equals(tmp_path: Path, by: str, step: int):
-    script = Scripted(tmp_path, [0.2, 0.6, 0.1, 0.6], by=by)
-    for number in (10, 20, 30, 40):
-        script.at(number)
-    best = script.selection.put_back(script.model)
-    assert (best.step, script.model.weight.item()) == (step, step)
-
-
-def test_patience_counts_measurements_without_a_better_one(tmp_path: Path):
-    script = Scripted(tmp_path, [0.2, 0.1, 0.3, 0.3, 0.2], patience=2)
-    assert [script.at(step) for step in (10, 20, 30, 40, 50)] == [False, False, False, False, True]
-
-
-def test_resumed_selection_knows_what_its_checkpoint_knew_and_nothing_later(tmp_path: Path):
-    first = Scripted(tmp_path, [0.5, 0.4, 0.9], patience=2)
-    (tmp_path / "checkpoint-20").mkdir()
-    first.at(10)
-    first.at(20)
-    first.selection.save(tmp_path / "checkpoint-20")
-    first.selection.save(tmp_path / "checkpoint-20")  # the Trainer may save a step twice
-    first.at(30)  # the best of all, but lost: training goes on after step 20
-    second = Scripted(tmp_path, [0.45], patience=2)
-    second.selection.restore(tmp_path / "checkpoint-20")
-    assert second.at(30)  # .4 and .45 are two without a better one than .5
-    assert second.selection.put_back(second.model).step == 10
-    assert second.model.weight.item() == 10
-    third = Scripted(tmp_path, [0.1])
-    third.selection.restore(None)
-    third.at(10)
-    assert third.selection.put_back(third.model).value == 0.1
-
-
-def test_tied_weights_are_written_once_and_come_back(folder: Path, tmp_path: Path):
-    model, other = load_writer(folder).model, load_writer(folder).model
-    path = tmp_path / "w.safetensors"
-    save_weights(model.state_dict(), path)
-    shared = sum(value.numel() * value.element_size() for value in model.parameters())  # parameters() has each once
-    assert shared < path.stat().st_size < shared + 20_000  # the header
-    with torch.no_grad():
-        for value in other.parameters():
-            value.zero_()
-    load_weights(other, path)
-    assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items())
-    with pytest.raises(DrtkError, match="holds the weights of another model"):
-        load_weights(torch.nn.Linear(2, 2), path)
+    assert seen[16:] == [EpochDataset(pairs, batch=4, steps=5, seed=1)[number].target for number in range(16, 20)]
 
 
 def test_a_model_says_how_it_was_trained_to_read(tmp_path: Path):

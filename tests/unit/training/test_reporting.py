@@ -13,7 +13,7 @@ from transformers.integrations import integration_utils
 
 import drtk.training.arguments as reporting
 from drtk.cli.main import app
-from drtk.errors import DrtkError, MissingDependency, UsageError
+from drtk.errors import DrtkError, MissingDependency
 from drtk.runtime.progress import round_significant
 from tests.pretraining import World
 
@@ -111,15 +111,6 @@ def test_resumed_training_takes_back_what_was_told_of_later_steps(
     pretrain(world, tmp_path / "m", "--steps", "6", "--checkpoint-every", "2", "--resume")
     assert [writer.purge_step for writer in writers] == [None, 5]  # it goes on after the checkpoint of step 4
     assert {step for _, step, _ in writers[1].told} == {6}
-
-
-def test_whom_nobody_knows_and_who_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(UsageError, match=r"--report-to: 'tensorbord' is not one of .*tensorboard"):
-        reporting.check_reporting(["tensorbord"])
-    monkeypatch.setattr(reporting, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependency, match="--report-to wandb needs wandb, which is not installed"):
-        reporting.check_reporting(["wandb"])
-    reporting.check_reporting(["none"])
 
 
 def test_nothing_is_begun_where_who_is_to_be_told_is_missing(

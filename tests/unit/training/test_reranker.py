@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from drtk.config import load_preset, merge
 from drtk.errors import DrtkError, UsageError
 from drtk.records import Example, Passage
-from drtk.training.config import RerankerSettings
-from drtk.training.example_order import JudgedPairs, pair_count
+from drtk.training.config import RerankerConfig
+from drtk.training.dataset import JudgedPairs
 from drtk.training.examples import PackedExamples
 from drtk.training.reranker import binary_terms, listwise_terms, plan, reranker_objective
+from drtk.training.sampling import EpochDataset
 
 FIRST, SECOND = [2.0, 1.0, 0.5, -1.0], [1.5, 1.2, 0.5, -0.5]
 HOPELESS = -1e4  # a logit with no share of any softmax
@@ -48,8 +49,8 @@ def batch(passages: int) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
-def preset(name: str) -> RerankerSettings:
-    return merge(RerankerSettings, load_preset(name).settings, {})
+def preset(name: str) -> RerankerConfig:
+    return merge(RerankerConfig, load_preset(name).settings, {})
 
 
 @pytest.mark.parametrize(
@@ -149,50 +150,47 @@ class Echo:
 def test_an_epoch_takes_every_pair_once_with_its_label() -> None:
     # 5 examples of 2 positives and 0 + 1 + 2 + 3 + 4 negatives: 20 pairs, 5 steps of 4
     packed = examples()
-    assert pair_count(packed) == 20
-    queries = {f"q{at}": f"query {at}" for at in range(5)}
-    draws = JudgedPairs(packed, queries=queries, corpus=Echo(), batch=4, steps=10, seed=1)
+    pairs = JudgedPairs(packed, queries={f"q{at}": f"query {at}" for at in range(5)}, corpus=Echo())
+    assert len(pairs) == 20
+    draws = EpochDataset(pairs, batch=4, steps=10, seed=1)
     assert len(draws) == 40
     epochs = [[draws[at] for at in range(start, start + 20)] for start in (0, 20)]
     expected = {(f"query {at}", f"{kind}{at}", True) for at in range(5) for kind in "dp"}
     expected |= {(f"query {at}", f"n{at}-{place}", False) for at in range(5) for place in range(at)}
     for epoch in epochs:
-        assert {(item.query, item.passage.id, item.right) for item in epoch} == expected
+        assert {(item.query, item.passage.id, item.relevant) for item in epoch} == expected
     assert [item.passage.id for item in epochs[0]] != [item.passage.id for item in epochs[1]]
-    assert draws[7] == JudgedPairs(packed, queries=queries, corpus=Echo(), batch=4, steps=2, seed=1)[7]
+    assert draws[7] == EpochDataset(pairs, batch=4, steps=2, seed=1)[7]
 
 
 def test_plans_count_queries_or_pairs() -> None:
-    assert plan(examples(), RerankerSettings(batch=2, epochs=2)).steps == 4  # 5 queries: 2 steps an epoch
-    assert plan(examples(), RerankerSettings(loss="bce", batch=4, epochs=2)).steps == 10  # 20 pairs: 5
-    with pytest.raises(DrtkError, match="5 examples do not fill one batch of 64; --batch 5 or less would do"):
-        plan(examples(), RerankerSettings())
+    assert plan(examples(), RerankerConfig(batch=2, epochs=2)).steps == 4  # 5 queries: 2 steps an epoch
+    assert plan(examples(), RerankerConfig(loss="bce", batch=4, epochs=2)).steps == 10  # 20 pairs: 5
+    with pytest.raises(DrtkError, match="5 examples do not fill one batch of 64; use `batch` 5 or less"):
+        plan(examples(), RerankerConfig())
     with pytest.raises(DrtkError, match="20 pairs do not fill one batch"):
-        plan(examples(), RerankerSettings(loss="bce"))
-    with pytest.raises(DrtkError, match="--micro-batch 3: does not divide the 4 of a device"):
-        plan(examples(), RerankerSettings(batch=4, micro_batch=3))
+        plan(examples(), RerankerConfig(loss="bce"))
+    with pytest.raises(DrtkError, match="`micro_batch` 3: does not divide the 4 of a device"):
+        plan(examples(), RerankerConfig(batch=4, micro_batch=3))
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"loss": "bce", "r_drop": True}, "--r-drop: is for --loss listwise"),
-        ({"loss": "bce", "backward": 4}, "--backward: is for --loss listwise"),
-        ({"loss": "bce", "negatives": 4}, "--negatives: is for --loss listwise"),
-        ({"kind": "hlatr", "heads": 3}, "--heads 3 does not divide --hidden 128"),
-        ({"negatives": 7, "backward": 16}, "--backward 16: a query has 8 passages in a step"),
+        ({"kind": "hlatr", "heads": 3}, "`heads` 3 does not divide `hidden` 128"),
+        ({"negatives": 7, "backward": 16}, "`backward` 16: a query has 8 passages in a step"),
     ],
 )
 def test_wishes_that_contradict_each_other_are_refused(given: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        RerankerSettings(**given).check()
+        RerankerConfig(**given).check()
 
 
 def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
     from drtk.data.embeddings import PairVectors
     from drtk.errors import RecordError
     from drtk.runtime.inputs import Intake
-    from drtk.training.list_reranker import Collate, read_lists
+    from drtk.training.list_reranker import collate, read_lists
     from tests.unit.data.test_pair_vectors import pair_folder
 
     folder = pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["c"], "q3": ["a"]})
@@ -203,9 +201,9 @@ def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"run:5: .*v has no vector of 'd' for 'q2'"):
         read_lists(str(run), vectors=vectors, judgements=judged, depth=5, intake=Intake())
     lists = read_lists(str(run), vectors=vectors, judgements=judged, depth=1, intake=Intake())
-    assert (len(lists.found), lists.without) == (1, 2)  # at depth 1 only q2 has its positive
+    assert (len(lists.lists), lists.without) == (1, 2)  # at depth 1 only q2 has its positive
     lists = read_lists(str(run), vectors=vectors, judgements=judged, depth=5, intake=Intake(skip_bad=1))
-    made = Collate(vectors)(lists.found)
+    made = collate(lists.lists, vectors)
     assert made["present"].tolist() == [[True, True], [True, False]]
     assert made["labels"].tolist() == [[0, 1], [1, 0]]
     assert made["vectors"][:, 0, 0].tolist() == [1.0, 2.0]  # the rows of b and c
@@ -219,19 +217,19 @@ def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path)
     from tests.unit.data.test_pair_vectors import pair_folder
 
     vectors = PairVectors(str(pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["c"]})))
-    run, settings = tmp_path / "run", merge(RerankerSettings, load_preset("hlatr").settings, {"depth": 2})
+    run, settings = tmp_path / "run", merge(RerankerConfig, load_preset("hlatr").settings, {"depth": 2})
 
     def told(lines: str, judged: dict[str, dict[str, int]]) -> str:
         run.write_text(lines)
         lists = list_reranker.read_lists(str(run), vectors=vectors, judgements=judged, depth=2, intake=Intake())
         with pytest.raises(DrtkError) as fault:
-            list_reranker.plan(lists, settings, source="first.run")
+            list_reranker.plan(lists, settings)
         return str(fault.value)
 
     two = "q1 Q0 a 1 2.0 t\nq2 Q0 c 1 3.0 t\n"
-    assert told("", {"q1": {"a": 1}}) == "first.run: holds no query"
-    assert told(two, {"q9": {"a": 1}}) == "first.run: none of its 2 queries is judged"
-    none = "first.run: no lists with a positive among the first 2 documents to learn from"
+    none = f"{run}: no lists with a positive among the first 2 documents to learn from"
+    assert told("", {"q1": {"a": 1}}) == none
+    assert told(two, {"q9": {"a": 1}}) == f"{run}: none of its 2 queries is judged"
     assert told(two, {"q1": {"b": 1}, "q2": {"c": 0}}) == none
-    few = "1 lists with a positive among the first 2 documents do not fill one batch of 256; --batch 1 or less would do"
+    few = "1 lists with a positive among the first 2 documents do not fill one batch of 256; use `batch` 1 or less"
     assert told(two, {"q1": {"a": 1}}) == few

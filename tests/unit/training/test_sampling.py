@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drtk.training.sampling import drawn_negatives, negatives_of_epoch, order_of_epoch, positive_of_epoch, seed_of_step
+from drtk.training.sampling import negatives_of_epoch, order_of_epoch, positive_of_epoch, sample_negatives, seed_of_step
 
 SEVEN = list("abcdefg")
 
@@ -35,23 +35,23 @@ def test_no_negatives_are_none_or_a_fault():
 
 def test_short_lists_are_drawn_from_with_replacement_where_tevatron_does():
     given = {"how": "replacement", "seed": 0, "key": "q1"}
-    assert drawn_negatives(SEVEN, 3, epoch=1, **given) == ["d", "e", "f"]  # long enough: the window
-    found = [drawn_negatives(["a", "b"], 6, epoch=epoch, **given) for epoch in range(20)]
+    assert sample_negatives(SEVEN, 3, epoch=1, **given) == ["d", "e", "f"]  # long enough: the window
+    found = [sample_negatives(["a", "b"], 6, epoch=epoch, **given) for epoch in range(20)]
     assert all(len(each) == 6 and set(each) <= {"a", "b"} for each in found)
     assert len({tuple(each) for each in found}) > 10  # of 64; a window would have two
-    assert found[3] == drawn_negatives(["a", "b"], 6, epoch=3, **given)
-    assert found[3] != drawn_negatives(["a", "b"], 6, epoch=3, **given | {"key": "q2"})
+    assert found[3] == sample_negatives(["a", "b"], 6, epoch=3, **given)
+    assert found[3] != sample_negatives(["a", "b"], 6, epoch=3, **given | {"key": "q2"})
 
 
 def test_a_shuffled_list_gives_each_item_once_in_an_order_of_the_epochs_own():
     given = {"how": "shuffle", "seed": 0, "key": "q1"}
-    assert sorted(drawn_negatives(SEVEN, 7, epoch=4, **given)) == SEVEN
-    firsts = [drawn_negatives(SEVEN, 1, epoch=epoch, **given)[0] for epoch in range(60)]
+    assert sorted(sample_negatives(SEVEN, 7, epoch=4, **given)) == SEVEN
+    firsts = [sample_negatives(SEVEN, 1, epoch=epoch, **given)[0] for epoch in range(60)]
     assert set(firsts) == set(SEVEN)
-    long = drawn_negatives(SEVEN, 9, epoch=0, **given)
+    long = sample_negatives(SEVEN, 9, epoch=0, **given)
     assert long[7:] == long[:2]
     with pytest.raises(ValueError, match="no negatives"):
-        drawn_negatives([], 1, epoch=0, **given)
+        sample_negatives([], 1, epoch=0, **given)
 
 
 @given(length=st.integers(1, 40), count=st.integers(1, 10), seed=st.integers(0, 1000))

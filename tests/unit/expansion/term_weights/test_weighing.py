@@ -19,8 +19,9 @@ from drtk.models.term_weighter import Weigher, start_weigher
 from drtk.records import Example, Passage
 from drtk.text.word_pieces import WordPieceTokenizer
 from drtk.text.words import stem_with
-from drtk.training.example_order import Drawn
+from drtk.training.dataset import SampledExample
 from drtk.training.examples import PackedExamples
+from drtk.training.sampling import EpochDataset
 from tests.tiny import tiny_model
 
 
@@ -70,7 +71,8 @@ def test_a_passage_comes_with_all_its_queries_once_an_epoch(model: Path) -> None
     examples = [Example("q1", ("p1",), ()), Example("q2", ("p2", "p1"), ()), Example("q3", ("p3",), ())]
     corpus = Corpus(*(Passage(f"p{n}", f"text {n}") for n in (1, 2, 3)))
     texts = {f"q{n}": f"query {n}" for n in (1, 2, 3)}
-    data = AskedPassages(PackedExamples(examples), queries=texts, corpus=corpus, batch=3, steps=2, seed=5)
+    passages = AskedPassages(PackedExamples(examples), queries=texts, corpus=corpus)
+    data = EpochDataset(passages, batch=3, steps=2, seed=5)
     epochs = [[data[3 * epoch + at] for at in range(3)] for epoch in (0, 1)]
     for epoch in epochs:
         asked = {item.passage.id: item.queries for item in epoch}
@@ -82,7 +84,7 @@ def test_a_passage_comes_with_all_its_queries_once_an_epoch(model: Path) -> None
 def test_questions_are_asked_of_the_first_occurrence_in_both_passages(weigher: Weigher, model: Path) -> None:
     tokenizer = WordPieceTokenizer(str(model))
     passages = [Passage("p", "engines rivers rivers"), Passage("n", "rivers", extra={"queries": ["violins"]})]
-    drawn = [Drawn("the Rivers of violins, rivers", [0, 1], passages)]
+    drawn = [SampledExample("the Rivers of violins, rivers", [0, 1], passages)]
     batch = Pairing(weigher, tokenizer, room=60, title="join", expand=("queries",))(drawn)
     first_row = [0.0] * batch["asked"].shape[1]
     first_row[1 + len(tokenizer(["engines"])[0].ids)] = 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from drtk.models.biencoder import load_towers
-from drtk.training.example_order import Draws, collate
+from drtk.training.dataset import SampledExamples, collate
 from drtk.training.examples import PackedExamples
 from tests.finetuning import Corpus, examples
 from tests.tiny import collection, tiny_model
@@ -16,11 +16,11 @@ from tests.tiny import collection, tiny_model
 COUNT = 12
 
 
-def draws(**changes: Any) -> Draws:
+def draws(**changes: Any) -> SampledExamples:
     packed = PackedExamples(examples(COUNT), scored=True)
     queries = {row["_id"]: row["text"] for row in collection(COUNT)[1]}
-    given = {"batch": 4, "steps": 30, "negatives": 2, "seed": 5, "scores": True, "answers": True}
-    return Draws(packed, queries=queries, corpus=Corpus(COUNT), **given | changes)
+    given = {"batch": 4, "steps": 30, "negatives": 2, "seed": 5, "with_scores": True, "with_positives": True}
+    return SampledExamples(packed, queries=queries, corpus=Corpus(COUNT), **given | changes)
 
 
 def test_scores_belong_to_the_passages_drawn():
@@ -55,11 +55,11 @@ def test_tensors_are_as_long_as_they_need_be(tmp_path: Path):
     batch = collate(
         [found[number] for number in chosen], query=tower.tokenizing("query"), passage=tower.tokenizing("passage")
     )
-    assert batch["answers"].shape == (2, 2)  # q1 has two answers
-    assert int(batch["answers"][1, 1]) == -1  # q2 one
-    assert int(batch["answers"][1, 0]) == int(batch["passage_numbers"][3])  # its positive
+    assert batch["positives"].shape == (2, 2)  # q1 has two answers
+    assert int(batch["positives"][1, 1]) == -1  # q2 one
+    assert int(batch["positives"][1, 0]) == int(batch["passage_numbers"][3])  # its positive
     assert batch["teacher"].shape == (2, 3)
-    plain = draws(scores=False, answers=False)
+    plain = draws(with_scores=False, with_positives=False)
     batch = collate([plain[0]], query=tower.tokenizing("query"), passage=tower.tokenizing("passage"))
     assert not {"answers", "teacher"} & set(batch)
 
@@ -67,4 +67,4 @@ def test_tensors_are_as_long_as_they_need_be(tmp_path: Path):
 def test_answers_are_those_of_all_lines_of_a_query():
     lines = [*examples(COUNT), examples(COUNT)[3].__class__("q3", ("d9",), ("d1", "d2"))]
     packed = PackedExamples(lines)
-    assert [packed.passage_ids[number] for number in packed.answers()["q3"]] == ["d3", "d9"]
+    assert [packed.passage_ids[number] for number in packed.positives_by_query()["q3"]] == ["d3", "d9"]

@@ -9,7 +9,7 @@ import torch
 
 from drtk.config import load_preset, preset_names
 from drtk.errors import UsageError
-from drtk.training.retriever_loss import Goal, temperature_at
+from drtk.training.retriever_loss import RetrieverLoss, temperature_at
 from tests.finetuning import P, Q, settings_of, terms_of
 
 PRESETS = [name for name in preset_names() if load_preset(name).command == "train-retriever"]
@@ -112,9 +112,11 @@ def test_inner_products_are_divided_by_nothing_and_cosines_by_a_fiftieth_unless_
     found = torch.tensor([[1.5, 0.5], [1.0, -1.0], [0.2, 2.0], [-0.5, 1.0]])
     assert terms_of(settings_of(similarity="dot"), queries, found)["loss"] == close(0.436970)
     assert terms_of(settings_of(similarity="cosine"), Q, P)["loss"] == pytest.approx(0.000190410, abs=5e-7)
-    assert Goal.of(settings_of(), similarity="dot").temperature == 1.0  # as the start model says
-    assert Goal.of(settings_of(similarity="dot", temperature=0.02), similarity="dot").temperature == 0.02
-    assert Goal.of(settings_of("simlm-r1", similarity="dot"), similarity="dot").temperature == 0.02  # the preset's own
+    assert RetrieverLoss.of(settings_of(), similarity="dot").temperature == 1.0  # as the start model says
+    assert RetrieverLoss.of(settings_of(similarity="dot", temperature=0.02), similarity="dot").temperature == 0.02
+    assert (
+        RetrieverLoss.of(settings_of("simlm-r1", similarity="dot"), similarity="dot").temperature == 0.02
+    )  # the preset's own
 
 
 def test_margin_mse_stands_alone_unless_alpha_is_given():
@@ -130,7 +132,7 @@ def test_answers_are_masked_wider_than_duplicates():
     answers = torch.tensor([[0, 2], [2, -1]])
     first = math.log(sum(map(math.exp, (1.6, 1.2, -1.2)))) - 1.6
     given = {"loss": "infonce", "temperature": 0.5}
-    found = terms_of(settings_of("simlm-r1", **given, mask_false_negatives=True), Q, P, answers=answers)
+    found = terms_of(settings_of("simlm-r1", **given, mask_false_negatives=True), Q, P, positives=answers)
     assert found["loss"] == close((first + 0.807592) / 2)
     assert terms_of(settings_of("simlm-r1", **given, mask_duplicate_positives=True), Q, P)["loss"] == close(0.771081)
 
@@ -157,14 +159,14 @@ def test_matryoshka_goes_by_the_vectors_as_they_will_be_used():
     queries = torch.tensor([[0.6, 0.0, 0.8], [0.0, 0.8, 0.6]])
     passages = torch.tensor([[0.6, 0.64, 0.48], [0.48, 0.6, 0.64]])
     settings = settings_of("dpr-nq", matryoshka=(2,), normalize=True)
-    goal = Goal.of(settings, similarity="dot", normalize=True)
+    goal = RetrieverLoss.of(settings, similarity="dot", normalize=True)
     found = goal.terms(queries, passages, {"passage_numbers": torch.arange(2)})
     # cut: .36 .288 and .512 .48; cut, then made of length 1 as encode --dimensions does: .6839 .6247 and .7295 .7809
     lengths = math.hypot(0.6, 0.64), math.hypot(0.48, 0.6)
     first = math.log(1 + math.exp(0.48 / lengths[1] - 0.6 / lengths[0]))
     second = math.log(1 + math.exp(0.64 / lengths[0] - 0.6 / lengths[1]))
     assert found["contrastive_2"] == close((first + second) / 2)
-    bare = Goal.of(settings, similarity="dot").terms(queries, passages, {"passage_numbers": torch.arange(2)})
+    bare = RetrieverLoss.of(settings, similarity="dot").terms(queries, passages, {"passage_numbers": torch.arange(2)})
     cut = math.log(1 + math.exp(0.288 - 0.36)), math.log(1 + math.exp(0.512 - 0.48))
     assert bare["contrastive_2"] == close(sum(cut) / 2)
     assert bare["contrastive"] == found["contrastive"]
@@ -185,10 +187,10 @@ def test_the_temperature_warms_up_from_one():
             {"loss": "hinge"},
             "unknown retriever loss 'hinge'; choose from infonce, simlm-paper, simlm-full, kl, margin-mse",
         ),
-        ({"loss": "kl", "contrastive": "margin-mse"}, "--contrastive margin-mse: learns from a teacher"),
-        ({"alpha": 0.3}, "--alpha weighs the contrastive loss beside kl or margin-mse"),
+        ({"loss": "kl", "contrastive": "margin-mse"}, "`contrastive` margin-mse: learns from a teacher"),
+        ({"loss": "kl", "negatives": 0}, "`loss` kl needs `negatives` above 0"),
     ],
 )
 def test_what_cannot_be_a_goal_is_told(changes: dict, told: str):
     with pytest.raises(UsageError, match=told):
-        Goal.of(settings_of(**changes), similarity="cosine")
+        RetrieverLoss.of(settings_of(**changes), similarity="cosine")

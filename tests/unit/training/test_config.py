@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from drtk.config import load_preset, merge, preset_names
-from drtk.training.config import RerankerSettings, RetrieverSettings
+from drtk.training.config import RerankerConfig, RetrieverConfig
 
 # lr, batch, epochs (a fraction) or steps, warm-up, negatives, query length, passage length, loss, similarity, temperature, title
 INFONCE, SIMLM = ("infonce", "dot", 1.0), ("simlm-full", "cosine", 0.02)
@@ -122,7 +122,7 @@ def test_retrievers_are_trained_as_their_sources_say(name: str) -> None:
     told = {"lr": lr, "batch": batch, "warmup": warmup, "negatives": negatives, "query_length": query}
     told |= {"passage_length": passage, "loss": loss, "similarity": similarity, "temperature": temperature}
     told |= {"title": title, "weight_decay": 0.0 if name in NO_DECAY else 0.01}
-    compared(RetrieverSettings, name, told, length, BESIDES.get(name, {}))
+    compared(RetrieverConfig, name, told, length, BESIDES.get(name, {}))
 
 
 @pytest.mark.parametrize("name", presets_of("train-reranker"))
@@ -130,10 +130,10 @@ def test_re_rankers_are_trained_as_their_sources_say(name: str) -> None:
     lr, batch, length, warmup, decay, negatives, longest, loss, title = RERANKERS[name]
     told = {"lr": lr, "batch": batch, "warmup": warmup, "weight_decay": decay, "negatives": negatives}
     told |= {"max_length": longest, "loss": loss, "title": title}
-    compared(RerankerSettings, name, told, length, RERANKERS_BESIDES.get(name, {}))
+    compared(RerankerConfig, name, told, length, RERANKERS_BESIDES.get(name, {}))
 
 
 def test_defaults_are_table_12s() -> None:
-    usual, pairs = RetrieverSettings(), RerankerSettings()
+    usual, pairs = RetrieverConfig(), RerankerConfig()
     assert (usual.lr, usual.batch, usual.epochs, usual.negatives, usual.weight_decay) == (2e-5, 64, 3.0, 15, 0.01)
     assert (pairs.lr, pairs.batch, pairs.epochs, pairs.weight_decay, pairs.depth) == (3e-5, 64, 3.0, 0.01, 100)

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from drtk.errors import DrtkError
-from drtk.training import grad_cache as caching
+from drtk.training import grad_cache
 from tests.finetuning import Stage, settings_of
 from tests.pretraining import widely
 from tests.tiny import tiny_model
 
 SIZE = {"batch": 8, "negatives": 2, "query_length": 16, "passage_length": 24}
-GOALS: dict[str, dict[str, Any]] = {
+LOSSES: dict[str, dict[str, Any]] = {
     # at .02 the scores of an untrained encoder's vectors, nearly alike, leave gradients of three digits in single precision
     "simlm": {"preset": "simlm-r1", "temperature": 0.2, "mask_false_negatives": True},
     "distill": {
@@ -44,7 +44,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def stage_of(place: Path, name: str, **changes: Any) -> Stage:
-    given = dict(GOALS[name])
+    given = dict(LOSSES[name])
     preset = given.pop("preset")
     if "aux" in given:
         given["aux_generator"] = str(place / "generator")
@@ -52,7 +52,7 @@ def stage_of(place: Path, name: str, **changes: Any) -> Stage:
     return Stage.of(place / "model", settings_of(preset, **SIZE | given | changes), dropout=dropout)
 
 
-@pytest.mark.parametrize("name", GOALS)
+@pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("chunk", [3, 100])
 def test_gradients_are_those_of_the_whole_batch(place: Path, tmp_path: Path, name: str, chunk: int):
     stage = stage_of(place, name)
@@ -70,13 +70,13 @@ def test_gradients_are_those_of_the_whole_batch(place: Path, tmp_path: Path, nam
 def test_both_passes_see_the_same_dropout_and_steps_see_others(place: Path, tmp_path: Path, monkeypatch: Any):
     stage = stage_of(place, "simlm", dropout=True)
     seen: list[Tensor] = []
-    usual = caching.encoded
+    usual = grad_cache.encode_chunk
 
     def watched(*given: Any) -> Tensor:
         seen.append(usual(*given))
         return seen[-1]
 
-    monkeypatch.setattr(caching, "encoded", watched)
+    monkeypatch.setattr(grad_cache, "encode_chunk", watched)
     trainer = stage.trainer(tmp_path, cache_chunk=4)
     stage.step(trainer, stage.inputs(range(8)))
     chunks = len(seen) // 2
@@ -152,5 +152,5 @@ def test_a_loss_that_is_no_number_ends_the_step(place: Path, tmp_path: Path, chu
     stage = stage_of(place, "simlm")
     with torch.no_grad():
         next(stage.model.parameters())[:] = float("nan")
-    with pytest.raises(DrtkError, match="the loss is nan at step 1; a lower --lr"):
+    with pytest.raises(DrtkError, match="the loss is nan at step 1; a lower `lr`"):
         stage.step(stage.trainer(tmp_path, cache_chunk=chunk), stage.inputs(range(8)))

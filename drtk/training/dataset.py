@@ -1,0 +1,167 @@
+"""The items of every training step of retriever and re-rankers, and their collation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drtk.records import Passage
+from drtk.text.batching import Tokenizing, Tokens
+from drtk.training.examples import PackedExamples
+from drtk.training.sampling import EpochDataset, positive_of_epoch, sample_negatives
+
+Key = tuple[Any, ...]
+
+
+class Texts(Protocol):
+    """Passages by id; drtk.data.corpus_store.CorpusStore is one."""
+
+    def many(self, ids: Sequence[str]) -> list[Passage]: ...
+
+
+@dataclass(frozen=True)
+class SampledExample:
+    """An example as one step sees it: the query, and numbers and texts of a positive and its negatives.
+
+    positives: numbers of all passages labeled as positives, if needed; scores: a teacher's, in the order of `numbers`, if
+    needed; key: identifies example and epoch
+    """
+
+    query: str
+    numbers: list[int]
+    passages: list[Passage]
+    positives: Sequence[int] = ()
+    scores: Sequence[float] = ()
+    key: Key = ()
+
+
+class SampledExamples(EpochDataset[Any]):
+    """The examples of all steps, each with the positive and the negatives of its epoch.
+
+    draw: how negatives are sampled (drtk.training.sampling.sample_negatives); positive: they take turns, or the first
+    with_positives: add the numbers of all positives of a query; with_scores: add a teacher's scores
+    """
+
+    def __init__(
+        self,
+        examples: PackedExamples,
+        *,
+        queries: Mapping[str, str],
+        corpus: Texts,
+        batch: int,
+        steps: int,
+        negatives: int,
+        seed: int,
+        draw: Literal["window", "replacement", "shuffle"] = "window",
+        positive: Literal["rotate", "first"] = "rotate",
+        with_positives: bool = False,
+        with_scores: bool = False,
+    ) -> None:
+        super().__init__(examples.query_ids, batch=batch, steps=steps, seed=seed)
+        self._examples, self._queries, self._corpus, self._negatives = examples, queries, corpus, negatives
+        self._draw, self._positive, self._with_scores = draw, positive, with_scores
+        self._positives = examples.positives_by_query() if with_positives else None
+
+    def load(self, number: int, epoch: int) -> SampledExample:
+        """Return an example as this epoch sees it."""
+        examples, query_id = self._examples, self._examples.query_ids[number]
+        positives, negatives = examples.positives(number), examples.negatives(number)
+        turns = range(len(positives))
+        right = 0 if self._positive == "first" else positive_of_epoch(turns, epoch=epoch, seed=self.seed)
+        wrong = sample_negatives(
+            range(len(negatives)),
+            self._negatives,
+            how=self._draw,
+            epoch=epoch,
+            seed=self.seed,
+            key=f"{query_id}\0{number}",
+        )
+        numbers = [positives[right], *(negatives[place] for place in wrong)]
+        scores: list[float] = []
+        if self._with_scores:
+            negative_scores = examples.negative_scores(number)
+            scores = [examples.positive_scores(number)[right], *(negative_scores[place] for place in wrong)]
+        return SampledExample(
+            self._queries[query_id],
+            numbers,
+            self._corpus.many([examples.passage_ids[each] for each in numbers]),
+            positives=() if self._positives is None else self._positives[query_id],
+            scores=scores,
+            key=(self.seed, epoch, query_id, number),
+        )
+
+
+def pad_tokens(tokens: Tokens, tokenizing: Any, rows: np.ndarray | None = None) -> dict[str, Tensor]:
+    """Return the model's inputs for tokenized texts, (texts, tokens) each; rows: some of the texts."""
+    rows = np.arange(len(tokens)) if rows is None else rows
+    padded = tokens.padded(rows, pad=tokenizing.pad, left=tokenizing.left)
+    return {name: torch.from_numpy(array) for name, array in padded.items()}
+
+
+def collate(
+    items: Sequence[SampledExample], *, query: Tokenizing, passage: Tokenizing, corrupt: Any = None
+) -> dict[str, Tensor]:
+    """Return the inputs of a step: those of BiEncoder and `passage_numbers` (queries * n,).
+
+    If the examples have them, `positives`: (queries, most positives), -1 for padding; `teacher`: (queries, n) scores
+    corrupt: adds inputs of an auxiliary task, given role, padded tokens and a key per text
+    """
+    texts: dict[str, tuple[Tokenizing, list[Any]]] = {
+        "query": (query, [item.query for item in items]),
+        "passage": (passage, [text for item in items for text in item.passages]),
+    }
+    batch = {"passage_numbers": torch.tensor([number for item in items for number in item.numbers])}
+    if any(len(item.positives) for item in items):
+        most = max(len(item.positives) for item in items)
+        batch["positives"] = torch.tensor([[*item.positives, *[-1] * (most - len(item.positives))] for item in items])
+    if any(len(item.scores) for item in items):
+        batch["teacher"] = torch.tensor([list(item.scores) for item in items], dtype=torch.float32)
+    for role, (tokenizing, role_texts) in texts.items():
+        padded = pad_tokens(tokenizing(role_texts), tokenizing)
+        batch |= {f"{role}_{name}": tensor for name, tensor in padded.items()}
+        if corrupt is not None:
+            places = range(1) if role == "query" else range(len(items[0].numbers))
+            keys = [(*item.key, place) for item in items for place in places]
+            arrays = corrupt(role, {name: tensor.numpy() for name, tensor in padded.items()}, keys)
+            batch |= {f"aux_{role}_{name}": torch.from_numpy(array) for name, array in arrays.items()}
+    return batch
+
+
+@dataclass(frozen=True)
+class JudgedPair:
+    """A query with a passage, and whether it is a positive."""
+
+    query: str
+    passage: Passage
+    relevant: bool
+
+
+class JudgedPairs:
+    """Each positive and each negative of each example with the query, by number."""
+
+    def __init__(self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: Texts) -> None:
+        self._examples, self._queries, self._corpus = examples, queries, corpus
+        self._ends = np.fromiter(accumulate(pairs_per_example(examples)), dtype=np.int64, count=len(examples))
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, number: int) -> JudgedPair:
+        example = int(self._ends.searchsorted(number, side="right"))
+        place = number - int(self._ends[example - 1] if example else 0)
+        positives = self._examples.positives(example)
+        relevant = place < len(positives)
+        passage = positives[place] if relevant else self._examples.negatives(example)[place - len(positives)]
+        [text] = self._corpus.many([self._examples.passage_ids[passage]])
+        return JudgedPair(self._queries[self._examples.query_ids[example]], text, relevant)
+
+
+def pairs_per_example(examples: PackedExamples) -> list[int]:
+    """Return the number of positives and negatives of each example."""
+    return [len(examples.positives(at)) + len(examples.negatives(at)) for at in range(len(examples))]

@@ -1,0 +1,402 @@
+"""drtk train-generator: what it learns, its inputs, GAR targets, folds, and rejected options. See also test_training.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from drtk.cli.main import app
+from drtk.config import load_preset, merge
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.models.seq2seq import save_writer
+from drtk.runtime.integrity import read_json
+from drtk.training.config import GeneratorConfig
+from drtk.training.fit import DrtkTrainer
+from tests.asked import Asked, write_questions
+from tests.running import command
+from tests.tiny import tiny_model, tiny_writer
+
+QUICK = "--batch 8 --lr 3e-3 --max-length 24 --target-length 8 --device cpu -q"
+
+
+def train(place: Path, output: Path, *more: str, examples: str | Path = "examples.jsonl") -> dict[str, Any]:
+    call = f"{place / examples} --corpus {place}/corpus.jsonl --queries {place}/queries.jsonl --model {place}/t5 -o {output}"
+    app(["train-generator", *call.split(), *QUICK.split(), *more], standalone_mode=False)
+    return read_json(output / "meta.json")
+
+
+def equal(one: Path, other: Path) -> bool:
+    mine, theirs = (load_file(folder / "model.safetensors") for folder in (one, other))
+    return mine.keys() == theirs.keys() and all(bool((mine[name] == theirs[name]).all()) for name in mine)
+
+
+def entries(folder: Path, field: str) -> list[dict]:
+    lines = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    return [entry for entry in lines if field in entry]
+
+
+def edit_rows(path: Path, change: Callable[[list[dict]], Any]) -> None:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    change(rows)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_generator_writes_the_queries_it_memorized(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    larger = tiny_writer(tmp_path / "larger", "t5", hidden=64, layers=2)
+    more = ("--model", str(larger), "--steps", "90", "--batch", "30", "--log-every", "30")
+    train(place, tmp_path / "m", *more)
+    losses = [entry["loss"] for entry in entries(tmp_path / "m", "loss")]
+    assert losses[-1] < 0.2 * losses[0]
+    call = ["doc2query", place / "corpus.jsonl", "--model", tmp_path / "m", "--n", "1", "--decode", "greedy", "-q"]
+    written = [json.loads(line)["queries"][0].split() for line in command(capfd, *call).splitlines()]
+    wanted = [json.loads(line)["text"].split() for line in (place / "queries.jsonl").read_text().splitlines()]
+    shared = [len({*mine} & {*theirs}) for mine, theirs in zip(written, wanted, strict=True)]
+    assert sum(shared) > 0.7 * sum(map(len, wanted))
+
+
+def test_the_selected_figure_decides_which_weights_are_kept(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Planted: ROUGE-1 is best at the second of three evaluations, ROUGE-2 at the third.
+    planted = iter([(0.1, 0.1), (0.9, 0.1), (0.2, 0.2)] * 2)
+
+    def rouge(generated: list[str], targets: list[str]) -> dict[str, float]:
+        first, second = next(planted)
+        return {"rouge1": first, "rouge2": second, "rougeL": 0.0}
+
+    monkeypatch.setattr("drtk.evaluation.answers.rouge", rouge)
+    dev = ["--steps", "3", "--eval-every", "1", "--dev", str(place / "examples.jsonl")]
+    best = train(place, tmp_path / "first", *dev, "--select", "rouge1")["best"]
+    train(place, tmp_path / "second", *dev, "--select", "rouge2")
+    train(place, tmp_path / "two", "--steps", "2")
+    assert best == {"step": 2, "rouge1": 0.9}
+    assert equal(tmp_path / "first", tmp_path / "two")
+    assert not equal(tmp_path / "first", tmp_path / "second")
+    assert GeneratorConfig().best_by == "rougeL"
+    assert GeneratorConfig(task="gar-title").best_by == "rouge1"
+    assert GeneratorConfig(task="gar-title", select="loss").best_by == "loss"
+
+
+def test_the_folder_says_how_its_input_is_built(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    manifest = train(place, tmp_path / "m", "--steps", "2", "--prefix", "ask:", "--title", "none")
+    assert (manifest["kind"], manifest["architecture"]) == ("model", "t5")
+    assert manifest["writing"] == {"prefix": "ask:", "title": "none", "max_length": 24}
+    assert manifest["counts"] | {"epochs": 0} == {"pairs": 60, "dev pairs": 0, "steps": 2, "epochs": 0}
+    suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
+    assert suffixes <= {".json", ".jsonl", ".safetensors"}
+
+    def generate(*more: str) -> str:
+        call = [place / "corpus.jsonl", "--model", tmp_path / "m", "--n", "1", "--max-new-tokens", "6", "--bare", "-q"]
+        return command(capfd, "doc2query", *call, *more)
+
+    assert generate() == generate("--prefix", "ask:", "--title", "none", "--max-length", "24")
+    with pytest.raises(MismatchError, match="was trained with --title 'none'; 'join' contradicts it"):
+        generate("--title", "join")
+    call = f"{place}/examples.jsonl --corpus {place}/corpus.jsonl --queries {place}/queries.jsonl --model {tmp_path}/m"
+    app(["train-generator", *call.split(), "-o", str(tmp_path / "n"), "--steps", "1", "--batch", "8", "-q"],
+        standalone_mode=False)  # fmt: skip
+    assert read_json(tmp_path / "n" / "meta.json")["writing"] == manifest["writing"]
+
+
+def test_passages_with_queries_train_like_their_examples(place: Path, tmp_path: Path) -> None:
+    queries = [json.loads(line)["text"] for line in (place / "queries.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (place / "corpus.jsonl").read_text().splitlines()]
+    lines = [json.dumps(row | {"queries": [query]}) for row, query in zip(rows, queries, strict=True)]
+    enriched = tmp_path / "enriched.jsonl"
+
+    def train_on(content: str, *more: str) -> None:
+        enriched.write_text(content)
+        call = [str(enriched), "--model", f"{place}/t5", "-o", str(tmp_path / "direct"), *QUICK.split(), "--steps", "3"]
+        app(["train-generator", *call, *more], standalone_mode=False)
+
+    train_on("\n".join(lines) + "\n")
+    train(place, tmp_path / "looked-up", "--steps", "3")
+    assert equal(tmp_path / "direct", tmp_path / "looked-up")
+    with pytest.raises(DrtkError, match='no passage has "queries"; for training examples give `corpus`'):
+        train_on((place / "corpus.jsonl").read_text(), "--force")
+    with pytest.raises(DrtkError, match=r"enriched.jsonl:2: 'queries' must be a list of strings"):
+        train_on('{"_id": "a", "text": "b"}\n{"_id": "c", "text": "d", "queries": "e"}\n', "--force")
+
+
+def test_a_bart_model_trains_too(place: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, BartConfig, BartForConditionalGeneration
+
+    tokenizer = AutoTokenizer.from_pretrained(place / "t5")
+    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    sizes = {f"{side}_{what}": size for side in ("encoder", "decoder") for what, size in
+             (("layers", 1), ("ffn_dim", 64), ("attention_heads", 4))}  # fmt: skip
+    tokens = {"pad_token_id": pad, "bos_token_id": end, "eos_token_id": end, "decoder_start_token_id": end}
+    config = BartConfig(vocab_size=len(tokenizer), d_model=32, max_position_embeddings=64, **sizes, **tokens)
+    save_writer(BartForConditionalGeneration(config), tokenizer, tmp_path / "bart")
+    more = "--steps 24 --log-every 4 --dev-share 0.3 --select loss --target-length 99"
+    manifest = train(place, tmp_path / "m", "--model", str(tmp_path / "bart"), *more.split())
+    losses = [entry["loss"] for entry in entries(tmp_path / "m", "loss")]
+    assert losses[-1] < 0.9 * losses[0]
+    assert manifest["architecture"] == "bart"
+    assert not entries(tmp_path / "m", "rougeL")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--dev x --dev-share 0.1", "`dev` and `dev_share`: choose one"),
+        ("--patience 2", "`patience` needs `dev` or `dev_share`"),
+        ("--trainer label_smoothing_factor=0.1", "label_smoothing_factor: cannot be chosen"),
+        (f"--prefix {'river,' * 30}", "--prefix is .* tokens long and leaves nothing of --max-length 24"),
+        ("--folds 2", "--folds only with --task gar-answer or gar-sentence or gar-title"),
+        ("--run x", "`run`: only with `task` gar-sentence or gar-title"),
+        ("--task gar-answer", "`queries`: with `task` gar-answer, INPUT holds the questions"),
+        ("--task gar-answer --title none", "--title only with --task doc2query"),
+        ("--task gar-answer --depth 5", "--depth only with --task gar-sentence or gar-title"),
+        ("--task gar-sentence --answer-case initial", "--answer-case only with --task gar-answer"),
+    ],
+)
+def test_contradictory_options_are_rejected(place: Path, tmp_path: Path, more: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        train(place, tmp_path / "m", *more.split())
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--corpus x", "`corpus` and `queries` go together"),
+        ("--task gar-answer --corpus x", "`corpus`: only with `task` gar-sentence or gar-title"),
+        ("--task gar-title --corpus x", "`run`: is required by `task` gar-title"),
+        ("--task gar-title --corpus x --run x --dev x", "`dev` and `dev_run` go together"),
+    ],
+)
+def test_files_that_do_not_go_with_a_task_are_rejected(tmp_path: Path, more: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        app(["train-generator", "x", "--model", "x", "-o", str(tmp_path / "m"), *more.split()], standalone_mode=False)
+
+
+def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_path: Path) -> None:
+    for model, message in (
+        (tiny_writer(tmp_path / "gpt2", "gpt2"), r"is a decoder-only model \(gpt2\)"),
+        (tiny_model(tmp_path / "encoder"), r"is an encoder \(bert\)"),
+    ):
+        with pytest.raises(MismatchError, match=message):
+            train(place, tmp_path / "m", "--model", str(model))
+    with pytest.raises(DrtkError, match=r"examples.jsonl: no pairs to evaluate with at this `dev_share`"):
+        train(place, tmp_path / "m", "--dev-share", "0")
+
+
+# GAR: generators of answers, sentences and titles
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Asked:
+    return write_questions(tmp_path, 24)
+
+
+def train_gar(
+    asked: Asked, place: Path, output: Path, *more: str, task: str = "gar-answer", model: str = "t5"
+) -> dict[str, Any]:
+    files = [] if task == "gar-answer" else ["--run", str(asked.run), "--corpus", str(asked.corpus)]
+    call = ["train-generator", str(asked.questions), "--task", task, "--model", f"{place}/{model}", "-o", str(output)]
+    quick = "--batch 4 --lr 3e-3 --max-length 16 --target-length 8 --steps 6 --device cpu -q"
+    app([*call, *files, *quick.split(), *more], standalone_mode=False)
+    return read_json(output / "meta.json")
+
+
+@pytest.fixture
+def targets(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
+    """In place of training: the target of each source, by the name of the folder."""
+    by_folder: dict[str, dict[str, str]] = {}
+
+    def record(pairs: Sequence[Any], folder: Path, *, start: Any, **_: Any) -> dict[str, Any]:
+        by_folder[folder.name.removesuffix(".part")] = {pairs[at].source: pairs[at].target for at in range(len(pairs))}
+        save_writer(start.writer.model, start.writer.tokenizer, folder)
+        return {"steps": 0, "epochs": 0.0}
+
+    for module in ("drtk.query_expansion.train_generator", "drtk.training.generator"):
+        monkeypatch.setattr(f"{module}.train_generator", record)
+    return by_folder
+
+
+Targets = dict[str, dict[str, str]]
+
+
+def test_targets_are_answers_sentences_and_titles(asked: Asked, place: Path, tmp_path: Path, targets: Targets) -> None:
+    for task in ("gar-answer", "gar-sentence", "gar-title"):
+        manifest = train_gar(asked, place, tmp_path / task, task=task)
+    for id, question in asked.texts.items():
+        assert targets["gar-answer"][question] == asked.answers[id]
+        assert targets["gar-sentence"][question] == asked.sentences[id]
+        assert targets["gar-title"][question] == asked.answers[id].capitalize()
+    assert (manifest["kind"], manifest["expands"], manifest["target_length"]) == ("model", "title", 8)
+    assert manifest["counts"]["pairs"] == manifest["counts"]["trained with"] == 24
+
+
+def test_titles_of_all_answer_bearing_hits_are_joined_and_first_takes_one(
+    asked: Asked, place: Path, tmp_path: Path, targets: Targets
+) -> None:
+    # q0's answer into its third hit, d2, too: the second and the third hit have it
+    edit_rows(asked.corpus, lambda rows: rows[2].update(text=f"{rows[2]['text']} And {asked.answers['q0']}."))
+    titles = [asked.answers[id].capitalize() for id in ("q0", "q2")]
+    for name, more in (
+        ("all", ["--separator", " | "]),
+        ("first", ["--title-mode", "first"]),
+        ("two", ["--depth", "2"]),
+    ):
+        train_gar(asked, place, tmp_path / name, *more, task="gar-title")
+    question = asked.texts["q0"]
+    assert targets["all"][question] == " | ".join(titles)
+    assert targets["first"][question] == targets["two"][question] == titles[0]
+
+
+def test_questions_without_answers_or_answer_bearing_passage_are_dropped_and_counted(
+    asked: Asked, place: Path, tmp_path: Path, targets: Targets
+) -> None:
+    def change(rows: list[dict]) -> None:
+        rows[0] = {"_id": "q0", "text": rows[0]["text"]}
+        rows[1] |= {"answers": ["", " "]}
+        rows[2] |= {"answers": ["nowhere to be found"]}
+        rows.append({"_id": "q24", "text": "not in the run", "answers": ["river"]})
+
+    edit_rows(asked.questions, change)
+    counts = train_gar(asked, place, tmp_path / "m", task="gar-sentence")["counts"]
+    # q0 and q1 have no answer; q2's is in no passage, and q24 has no hits
+    wanted = {"questions": 25, "without answers": 2, "without answer-bearing passage": 2, "pairs": 21}
+    assert {name: counts[name] for name in wanted} == wanted
+    assert set(targets["m"]) == {asked.texts[f"q{number}"] for number in range(3, 24)}
+
+
+def test_passages_without_a_text_are_counted(
+    asked: Asked, place: Path, tmp_path: Path, targets: Targets, caplog: pytest.LogCaptureFixture
+) -> None:
+    edit_rows(asked.corpus, lambda rows: [row.update(text="") for row in rows if row["_id"] == "d5"])
+    train_gar(asked, place, tmp_path / "m", task="gar-sentence")
+    # The answer is in the second of three hits: 23 * 2 + 3. d5 is the first of q4's, the second of q5's, the third of q3's.
+    assert "passages.jsonl: 2 of the 49 passages looked up there have no text" in caplog.text
+    caplog.clear()
+    train_gar(asked, place, tmp_path / "n", "--match-title", task="gar-title")
+    assert (len(targets["m"]), len(targets["n"])) == (23, 24)
+    assert "have no text" not in caplog.text  # titles are searched too
+
+
+def test_answers_in_capitals_are_cleaned_where_the_preset_of_triviaqa_says_so(
+    asked: Asked, place: Path, tmp_path: Path, targets: Targets
+) -> None:
+    def change(rows: list[dict]) -> None:
+        rows[0] |= {"answers": ["DAVID BECKHAM", "Beckham"]}
+        del rows[1]["answers"]  # as TriviaQA has it: the value, not the first alias
+        rows[1] |= {"answer": {"aliases": ["Becks", "DAVID BECKHAM"], "value": "DAVID BECKHAM"}}
+
+    edit_rows(asked.questions, change)
+    for preset, wanted in (("gar-answer", "DAVID BECKHAM"), ("gar-answer-triviaqa", "David Beckham")):
+        train_gar(asked, place, tmp_path / preset, "--preset", preset)
+        assert targets[preset][asked.texts["q0"]] == targets[preset][asked.texts["q1"]] == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "lengths"),
+    [
+        ("gar-answer", "gar-answer", (20, 40)),
+        ("gar-sentence", "gar-sentence", (20, 64)),
+        ("gar-title", "gar-title", (20, 64)),
+        ("gar-answer-triviaqa", "gar-answer", (50, 16)),
+        ("gar-sentence-triviaqa", "gar-sentence", (50, 64)),
+        ("gar-title-triviaqa", "gar-title", (50, 64)),
+    ],
+)
+def test_presets_hold_the_published_figures(name: str, task: str, lengths: tuple[int, int]) -> None:
+    config = merge(GeneratorConfig, load_preset(name).settings, {})
+    assert (config.task, config.max_length, config.target_length) == (task, *lengths)
+    assert (config.lr, config.weight_decay, config.warmup, config.schedule) == (3e-5, 0.0, 0.0, "linear")
+    assert (config.batch, config.select, config.label_smoothing) == (128, "rouge1", 0.0)
+    assert config.title_mode == "all"
+
+
+def test_no_generator_learns_from_its_own_fold_and_all_learn_from_the_others(
+    asked: Asked, place: Path, tmp_path: Path, targets: Targets
+) -> None:
+    whole = train_gar(asked, place, tmp_path / "m", "--folds", "3")
+    record = {row["_id"]: row for row in map(json.loads, (tmp_path / "m" / "questions.jsonl").open())}
+    assert record.keys() == asked.texts.keys()
+    for fold in range(3):
+        seen = set(targets[f"fold-{fold}"])
+        assert seen == {text for id, text in asked.texts.items() if record[id]["fold"] != fold}
+        manifest = read_json(tmp_path / "m" / f"fold-{fold}" / "meta.json")
+        assert (manifest["kind"], manifest["fold"], manifest["counts"]["pairs"]) == ("model", fold, len(seen))
+    assert (whole["kind"], whole["folds"], whole["expands"]) == ("generators", 3, "answer")
+    asked.questions.write_text("".join(asked.questions.read_text().splitlines(keepends=True)[::-1]))
+    train_gar(asked, place, tmp_path / "back", "--folds", "3")
+    assert {row["_id"]: row for row in map(json.loads, (tmp_path / "back" / "questions.jsonl").open())} == record
+
+
+def test_folds_hold_out_their_own_pairs_and_resume_where_they_stopped(
+    asked: Asked, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = ("--folds", "2", "--dev-share", "0.3", "--eval-every", "3", "--save-every", "2", "--log-every", "2")
+    step = DrtkTrainer.training_step
+
+    def fail(self: Any, *given: Any, **named: Any) -> Any:
+        if "fold-1" in self.args.output_dir and self.state.global_step == 4:
+            raise RuntimeError("power failure")
+        return step(self, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DrtkTrainer, "training_step", fail)
+        with pytest.raises(RuntimeError, match="power failure"):
+            train_gar(asked, place, tmp_path / "m", *more, task="gar-sentence")
+    first = (tmp_path / "m.part" / "fold-0" / "model.safetensors").stat().st_mtime_ns
+    lines = asked.questions.read_text()
+    asked.questions.write_text(lines.replace(asked.texts["q3"], "another question?"))
+    with pytest.raises(MismatchError, match="was begun with other questions; --force without --resume begins again"):
+        train_gar(asked, place, tmp_path / "m", *more, "--resume", task="gar-sentence")
+    asked.questions.write_text(lines)
+    train_gar(asked, place, tmp_path / "m", *more, "--resume", task="gar-sentence")
+    train_gar(asked, place, tmp_path / "whole", *more, task="gar-sentence")
+    assert (tmp_path / "m" / "fold-0" / "model.safetensors").stat().st_mtime_ns == first  # finished before
+    folds = [json.loads(line)["fold"] for line in (tmp_path / "m" / "questions.jsonl").open()]
+    for fold in range(2):
+        mine, whole = (tmp_path / name / f"fold-{fold}" for name in ("m", "whole"))
+        assert equal(mine, whole)
+        assert (mine / "log.jsonl").read_text() == (whole / "log.jsonl").read_text()
+        counts = read_json(mine / "meta.json")["counts"]
+        assert counts["pairs"] + counts["dev pairs"] == sum(each != fold for each in folds)
+        assert counts["dev pairs"] > 0
+        assert entries(mine, "rouge1")
+
+
+def test_evaluating_with_questions_that_are_trained_on_is_warned_of(
+    asked: Asked, place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [json.loads(line) for line in asked.questions.read_text().splitlines()]
+    again = [row | {"_id": f"other-{row['_id']}", "text": row["text"].upper()} for row in rows[:5]]
+    again[0]["answers"] = []  # cannot be evaluated
+    dev = tmp_path / "dev.jsonl"
+    dev.write_text("".join(json.dumps(row) + "\n" for row in (*again, {"_id": "new", "text": "new", "answers": ["x"]})))
+    train_gar(asked, place, tmp_path / "m", "--dev", str(dev), "--steps", "1", "--select", "loss")
+    assert f"{dev}: 4 of its 5 questions are in {asked.questions} too" in caplog.text
+
+
+def test_data_that_cannot_be_trained_on_is_rejected_in_a_line(asked: Asked, place: Path, tmp_path: Path) -> None:
+    def fail(kind: type[Exception], message: str, *more: str, task: str = "gar-title") -> None:
+        with pytest.raises(kind, match=message):
+            train_gar(asked, place, tmp_path / "m", *more, task=task)
+
+    plain = asked.questions.read_text()
+    run = asked.run.read_text().splitlines(keepends=True)
+    asked.run.write_text("".join(run[:4]) + "q1 Q0 lost 2 8.5 bm25\n" + "".join(run[4:]))
+    fail(RecordError, r"bm25.run:5: the corpus has no 'lost'$")
+    asked.run.write_text("".join(run) + "q99 Q0 d1 1 1.0 bm25\n")
+    fail(RecordError, r"bm25.run:73: the queries have no 'q99'$")
+    asked.run.write_text("".join(run))
+    edit_rows(asked.questions, lambda rows: [row.pop("answers") for row in rows])
+    fail(DrtkError, r"questions.jsonl: no question has an answer", task="gar-answer")
+    asked.questions.write_text(plain.replace('"answers": ["', '"answers": ["no '))
+    fail(DrtkError, r"no question has a passage with its answer among its hits in .*bm25.run", task="gar-sentence")
+    asked.questions.write_text(plain)
+    fail(DrtkError, "pairs do not fill one batch", "--folds", "2", "--batch", "24", task="gar-answer")
+    fail(DrtkError, r"no questions to evaluate with at this `dev_share`", "--dev-share", "0", task="gar-answer")
+    edit_rows(asked.corpus, lambda rows: [row.update(text="") for row in rows])
+    fail(DrtkError, r"passages.jsonl: none of the 72 passages looked up there has a text: is it the right file\?")

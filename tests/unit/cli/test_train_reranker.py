@@ -1,0 +1,145 @@
+"""drtk train-reranker: what it learns, the model folder, variants, and rejected options. See also test_training.py."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.runtime.integrity import read_json
+from tests.running import command
+from tests.tiny import collection, tiny_model
+
+
+def train(place: Path, output: Path, more: str, *, examples: str | Path = "examples.jsonl") -> dict[str, Any]:
+    call = ["train-reranker", str(place / examples), "--corpus", f"{place}/corpus.jsonl", "-o", str(output), "-q"]
+    call += ["--queries", f"{place}/queries.jsonl", "--model", f"{place}/crossencoder", "--device", "cpu"]
+    call += ["--batch", "8", "--lr", "1e-3", "--max-length", "32", *more.format(place).split()]
+    app(call if "bce" in more else [*call[:2], "--negatives", "3", *call[2:]], standalone_mode=False)
+    return load_file(output / "model.safetensors")
+
+
+def distance(mine: dict, theirs: dict) -> float:
+    assert mine.keys() == theirs.keys()
+    return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
+
+
+def test_an_encoder_learns_to_rerank_and_worse_weights_are_not_kept(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dev = " --dev {0}/dev --dev-run {0}/run --dev-queries 60"
+    encoder = f"--model {tiny_model(tmp_path / 'encoder')} --steps 100 --lr 4e-3 --log-every 20 --eval-every 50"
+    learned = train(place, tmp_path / "m", encoder + dev)
+    log = [json.loads(line) for line in (tmp_path / "m" / "log.jsonl").read_text().splitlines()]
+    losses = [entry["loss"] for entry in log if "loss" in entry]
+    assert losses[0] == pytest.approx(1.386, abs=0.01)  # ln 4: nothing is known of four passages
+    assert losses[-1] < 1.2
+    best = read_json(tmp_path / "m" / "meta.json")["best"]
+    files = ["--corpus", f"{place}/corpus.jsonl", "--queries", f"{place}/queries.jsonl", "-q"]
+    app(["rerank", f"{place}/run", "--model", str(tmp_path / "m"), *files, "-o", str(tmp_path / "out")],
+        standalone_mode=False)  # fmt: skip
+    shown = command(capfd, "eval", tmp_path / "out", "--qrels", place / "qrels.tsv", "--measures", "RR@10")
+    assert f"{best['RR@10']:.4f}" in shown  # the kept weights score what was evaluated
+    kept = train(place, tmp_path / "worse", f"--model {tmp_path}/m --steps 2 --lr 0.5 --eval-every 1" + dev)
+    assert read_json(tmp_path / "worse" / "meta.json")["best"]["step"] == 0
+    assert distance(kept, learned) == 0
+
+
+def test_micro_batches_take_the_same_steps(place: Path, tmp_path: Path) -> None:
+    # Without dropout the mean of two halves is the mean of the whole.
+    shutil.copytree(place / "crossencoder", tmp_path / "dry")
+    config = read_json(tmp_path / "dry" / "config.json")
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (tmp_path / "dry" / "config.json").write_text(json.dumps(config))
+    # Plain gradient descent: Adam would turn a difference by rounding into a full step.
+    more = f"--steps 2 --lr 0.01 --model {tmp_path}/dry --warmup 0 --trainer optim=sgd"
+    whole = train(place, tmp_path / "whole", more)
+    assert distance(whole, train(place, tmp_path / "parts", more + " --micro-batch 2")) < 2e-5
+    assert distance(whole, load_file(tmp_path / "dry" / "model.safetensors")) > 1e-4
+
+
+def test_the_folder_loads_in_sentence_transformers_with_equal_scores(place: Path, tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    train(place, tmp_path / "m", "--steps 2")
+    meta = read_json(tmp_path / "m" / "meta.json")
+    assert (meta["kind"], meta["pairing"]) == ("model", {"title": "colon", "max_length": 32})
+    passages, queries, _ = collection(60)
+    pairs = [
+        (query["text"], f"{passage['title']}: {passage['text']}")
+        for query, passage in zip(queries, reversed(passages), strict=True)
+    ]
+    theirs = library.CrossEncoder(str(tmp_path / "m"), device="cpu").predict(pairs, batch_size=7)
+    run = tmp_path / "run"
+    run.write_text("".join(f"q{at} Q0 d{59 - at} 1 1.0 t\n" for at in range(60)))
+    files = ["--corpus", f"{place}/corpus.jsonl", "--queries", f"{place}/queries.jsonl", "-q"]
+    app(["rerank", str(run), "--model", str(tmp_path / "m"), *files, "-o", str(tmp_path / "out")],
+        standalone_mode=False)  # fmt: skip
+    mine = [float(line.split()[4]) for line in (tmp_path / "out").read_text().splitlines()]
+    np.testing.assert_allclose(mine, theirs, atol=5e-5)
+
+
+def test_pairs_by_themselves_and_the_first_positive_only(place: Path, tmp_path: Path) -> None:
+    train(place, tmp_path / "m", "--loss bce --batch 80 --epochs 1")
+    # 60 examples of a positive and three negatives: 240 pairs, 3 steps of 80
+    assert read_json(tmp_path / "m" / "meta.json")["counts"]["steps"] == 3
+    rows = [json.loads(line) for line in (place / "examples.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["positives"] = [*row["positives"], "d999"]  # which the corpus lacks
+    two = tmp_path / "two.jsonl"
+    two.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(MismatchError, match=r"two\.jsonl:1: the corpus has no 'd999'"):
+        train(place, tmp_path / "n", "--steps 1", examples=two)
+    train(place, tmp_path / "n", "--steps 1 --first-positive", examples=two)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--vectors v", "`vectors`: is not for `kind` crossencoder"),
+        ("--kind hlatr", "--negatives is for --kind crossencoder"),
+        ("--depth 50", "--depth is for --kind hlatr"),
+        ("--loss bce --r-drop", "--r-drop is for --loss listwise"),
+        ("--loss bce --backward 4", "--backward is for --loss listwise"),
+        ("--loss bce --negatives 4", "--negatives is for --loss listwise"),
+        ("--steps 3 --epochs 2", "--steps and --epochs: choose one"),
+        ("--preset quickstart", "preset 'quickstart' is for drtk train-retriever"),
+        ("--dev dev", "`dev` and `dev_run` go together"),
+        ("--patience 2", "--patience goes with --dev"),
+        ("--select nDCG@10", "--select goes with --dev, by which"),
+        ("--dev-split test", "`dev_split`: goes with `dev`"),
+        ("--backward 5", "`backward` 5: a query has 4 passages in a step"),
+        ("--trainer gradient_accumulation_steps=2", "gradient_accumulation_steps: cannot be chosen"),
+    ],
+)
+def test_contradictory_options_are_rejected(place: Path, tmp_path: Path, more: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        train(place, tmp_path / "m", more)
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        ("x1 Q0 d1 1 1.0 t\n", r"other\.run: no query of it has a judgement"),
+        ("q1 Q0 d99 1 1.0 t\n", r"corpus\.jsonl: has no 'd99', which the dev run names$"),
+        ("q1 Q0 d99 1 3 t\nq1 Q0 d1 2 2 t\nq1 Q0 d98 3 1 t\n", "has no 'd99', which the dev run names; 2 of 3 are mis"),
+    ],
+)
+def test_a_dev_run_of_other_queries_or_passages_is_rejected(
+    place: Path, tmp_path: Path, run: str, message: str
+) -> None:
+    (tmp_path / "other.run").write_text(run)
+    with pytest.raises(DrtkError, match=message):
+        train(place, tmp_path / "m", f"--dev {place}/dev --dev-run {tmp_path}/other.run")
+
+
+def test_a_length_beyond_the_model_is_rejected(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(MismatchError, match="crossencoder: reads at most 64 tokens; 65 were asked for"):
+        train(place, tmp_path / "m", "--max-length 65")

@@ -1,0 +1,210 @@
+"""drtk train-retriever: the model folder, losses and variants, and rejected options. See also test_training.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.models.config import EncodeSettings
+from drtk.records import Passage
+from drtk.retrieval.encode import Embedder
+from drtk.runtime.integrity import read_json
+from tests.tiny import tiny_model
+
+SHORT = ("--query-length", "16", "--passage-length", "40")
+
+
+def train(place: Path, output: Path, *more: str, examples: str | Path = "examples.jsonl") -> dict[str, Any]:
+    call = ["train-retriever", str(place / examples), "--corpus", f"{place}/corpus.jsonl", "-o", str(output), "-q"]
+    call += ["--queries", f"{place}/queries.jsonl", "--model", f"{place}/encoder", "--device", "cpu"]
+    call += ["--batch", "8", "--negatives", "2", "--lr", "1e-3", "--temperature", "0.1", *more]
+    app(call, standalone_mode=False)
+    return read_json(output / "meta.json")
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    return load_file(folder / "model.safetensors")
+
+
+def entries(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def rewrite(place: Path, output: Path, change: Any) -> Path:
+    """The examples after `change` of the list of their rows."""
+    rows = [json.loads(line) for line in (place / "examples.jsonl").read_text().splitlines()]
+    change(rows)
+    output.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return output
+
+
+def test_the_folder_says_how_to_encode_and_holds_no_pickle(place: Path, tmp_path: Path):
+    more = ("--steps", "3", "--query-length", "12", "--passage-length", "30", "--title", "none", "--similarity", "dot")
+    manifest = train(place, tmp_path / "m", *more, "--passage-prompt", "castled ", "--train-fraction", "0.2")
+    encoding = manifest["encoding"]
+    assert (manifest["kind"], manifest["counts"]["steps"], manifest["counts"]["examples"]) == ("model", 3, 12)
+    assert (encoding["query_length"], encoding["passage_length"], encoding["title"]) == (12, 30, "none")
+    assert (encoding["similarity"], encoding["passage_prompt"], encoding["pooling"]) == ("dot", "castled ", ["mean"])
+    suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
+    assert suffixes <= {".json", ".jsonl", ".safetensors"}
+    assert [entry["step"] for entry in entries(tmp_path / "m")] == [3]  # the last entry may be of fewer steps
+
+
+def test_examples_and_queries_may_be_data_sets_of_the_hub(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def load_dataset(name: str, config: str | None, **_: object) -> list[dict]:
+        return [json.loads(line) for line in (place / f"{name}.jsonl").read_text().splitlines()]
+
+    monkeypatch.setattr("drtk.data.tables.require_datasets", lambda _: SimpleNamespace(load_dataset=load_dataset))
+    named = ["--corpus", f"{place}/corpus.jsonl", "--model", f"{place}/encoder", "-o", str(tmp_path / "m"), "-q"]
+    call = ["train-retriever", "hf:examples:of:train", "--queries", "hf:queries:of:train", "--batch", "8"]
+    app([*call, *named, "--steps", "1", "--negatives", "0"], standalone_mode=False)
+    with pytest.raises(UsageError, match=r"^hf:corpus:of:train: is read repeatedly, so it must be a file; drtk conv"):
+        train(place, tmp_path / "o", "--corpus", "hf:corpus:of:train")
+
+
+def test_two_encoders_load_in_sentence_transformers_alone_and_together(place: Path, tmp_path: Path):
+    st = pytest.importorskip("sentence_transformers")
+    folder = tmp_path / "m"
+    prompts = ("--query-prompt", "castled ", "--passage-prompt", "marketed ")
+    manifest = train(place, folder, "--steps", "4", "--untied", *prompts)
+    assert manifest["towers"] == ["passage", "query"]
+    texts = ["rivers engineer", "violins gardens", "copper sailor"]
+    together = st.SentenceTransformer(str(folder), device="cpu")
+    vectors = {"query": together.encode_query(texts), "passage": together.encode_document(texts)}
+    for role, prompt in (("query", "query"), ("passage", "document")):
+        ours = Embedder(str(folder), role=role)(texts)
+        alone = st.SentenceTransformer(str(folder / role), device="cpu")
+        np.testing.assert_allclose(alone.encode(texts, prompt_name=prompt), ours, atol=1e-5)
+        np.testing.assert_allclose(vectors[role], ours, atol=1e-5)
+    other = st.SentenceTransformer(str(folder / "query"), device="cpu").encode(texts, prompt_name="document")
+    assert np.abs(vectors["passage"] - other).max() > 1e-4  # it is the other encoder
+    assert together.similarity_fn_name == manifest["encoding"]["similarity"]
+    manifest = train(place, tmp_path / "n", "--steps", "1", "--negatives", "1", "--model", str(folder))
+    assert manifest["towers"] == ["passage", "query"]  # training continues with both
+
+
+def test_a_separator_between_title_and_text_is_read_back_by_encode(place: Path, tmp_path: Path):
+    assert train(place, tmp_path / "m", "--steps", "1", "--title", "sep")["encoding"]["title"] == "sep"
+    ours = Embedder(str(tmp_path / "m"), role="passage")
+    titled, joined = Passage("a", "rivers engineer", "violins"), Passage("b", "violins [SEP] rivers engineer")
+    np.testing.assert_allclose(*ours([titled, joined]), atol=1e-5)
+    with pytest.raises(MismatchError, match="was made for title 'sep'; 'join' contradicts it"):
+        Embedder(str(tmp_path / "m"), role="passage", settings=EncodeSettings(title="join"))
+
+
+def test_training_lowers_the_loss_and_raises_the_figure_on_dev(place: Path, tmp_path: Path):
+    dev = ["--dev", f"{place}/dev", "--dev-queries", "20", "--dev-pool", "50", "--eval-every", "10"]
+    manifest = train(place, tmp_path / "m", "--steps", "20", "--log-every", "10", "--lr", "5e-3", *dev)
+    log = entries(tmp_path / "m")
+    figures = {entry["step"]: entry["dev_nDCG@10"] for entry in log if "dev_nDCG@10" in entry}
+    losses = [entry["loss"] for entry in log if "loss" in entry]
+    assert losses[-1] < losses[0]
+    assert manifest["best"]["dev_nDCG@10"] == max(figures.values()) > figures[0] + 0.02
+    (tmp_path / "beir").mkdir()
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (tmp_path / "beir" / name).symlink_to(place / name)
+    (tmp_path / "beir" / "qrels").mkdir()
+    (tmp_path / "beir" / "qrels" / "test.tsv").symlink_to(place / "dev" / "qrels" / "dev.tsv")
+    with pytest.raises(DrtkError, match=r"has no qrels/dev\.tsv or qrels/train\.tsv .*only test$"):
+        train(place, tmp_path / "n", "--steps", "1", "--dev", str(tmp_path / "beir"))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--loss hinge", "unknown retriever loss 'hinge'; choose from infonce"),
+        ("--loss kl --contrastive hinge", "unknown retriever loss 'hinge'; choose from infonce"),
+        ("--loss kl --contrastive kl", "`contrastive` kl: learns from a teacher"),
+        ("--alpha 0.5", "--alpha weighs the contrastive loss beside kl"),
+        ("--patience 2", "--patience goes with --dev"),
+        ("--contrastive simlm-full", "--contrastive goes with --loss kl or margin-mse"),
+        ("--preset simlm-r1 --teacher-temperature 2", "--teacher-temperature goes with --loss kl"),
+        ("--loss margin-mse --mask-false-negatives", "--mask-false-negatives is for the contrastive loss"),
+        ("--loss kl --alpha 0 --mask-false-negatives", "contrastive loss, which --alpha 0 leaves out"),
+        ("--loss kl --negatives 0", "`loss` kl needs `negatives` above 0"),
+        ("--batch 1 --negatives 0", "`batch` 1 with `negatives` 0 leaves no negatives"),
+        ("--temperature-warmup --temperature 1", "`temperature_warmup` starts at 1"),
+        ("--temperature-warmup --warmup 0", "--temperature-warmup lasts as long as the learning rate rises"),
+        ("--lora-alpha 4", "--lora-alpha goes with --lora"),
+        ("--preset dpr-nq-roberta-shared --aux-rate 0.2", "--aux-rate goes with --aux diffcse"),
+        ("--aux diffcse", "`aux` diffcse needs `aux_generator`"),
+        ("--matryoshka 8 --matryoshka 8", "`matryoshka` 8: is given twice"),
+        ("--preset simlm-r1 --dev-pool 10", "--dev-pool goes with --dev, by which"),
+        ("--negatives 0 --draw shuffle", "--draw is about hard negatives"),
+        ("--steps 3 --epochs 2", "--steps and --epochs: choose one"),
+        ("--preset simlm", "preset 'simlm' is for drtk pretrain"),
+        ("--trainer max_steps=3", "max_steps: use `steps`"),
+    ],
+)
+def test_contradictory_options_are_rejected(place: Path, tmp_path: Path, more: str, message: str):
+    with pytest.raises(UsageError, match=message):
+        train(place, tmp_path / "m", *more.split())
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_student_learns_from_its_teacher(place: Path, tmp_path: Path):
+    def add_scores(rows: list[dict]) -> None:
+        for row in rows:
+            wrong = [2.0 - number for number in range(len(row["negatives"]))]
+            row["scores"] = {"positives": [4.0], "negatives": wrong}
+
+    more = ("--preset", "simlm-distill", "--steps", "20", "--warmup", "0", "--log-every", "5", *SHORT)
+    train(place, tmp_path / "m", *more, examples=rewrite(place, tmp_path / "scored.jsonl", add_scores))
+    log = entries(tmp_path / "m")
+    assert log[0]["loss"] == pytest.approx(log[0]["distillation"] + 0.2 * log[0]["contrastive"], rel=1e-3)
+    assert log[-1]["distillation"] < 0.8 * log[0]["distillation"]
+    with pytest.raises(DrtkError, match=r"examples.jsonl:1: 'q0' has no score for 'd0'; drtk score EXAMPLES adds"):
+        train(place, tmp_path / "n", "--loss", "margin-mse")
+    row = (
+        '{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"], "scores": {"positives": [NaN], "negatives": [1]}}'
+    )
+    (tmp_path / "nan.jsonl").write_text(row + "\n")
+    with pytest.raises(DrtkError, match=r"nan.jsonl:1: .*NaN"):
+        train(place, tmp_path / "n", "--loss", "kl", examples=tmp_path / "nan.jsonl")
+
+
+def test_few_negatives_and_positives_among_negatives_are_warned_of(
+    place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    def change(rows: list[dict]) -> None:
+        for row in rows[:7]:
+            del row["negatives"][1:]
+        rows[9]["negatives"].insert(0, rows[9]["positives"][0])
+
+    examples = rewrite(place, tmp_path / "few.jsonl", change)
+    train(place, tmp_path / "m", "--steps", "1", examples=examples)
+    assert "7 examples have fewer than 2 negatives; theirs repeat" in caplog.text
+    assert "few.jsonl: removed 1 positives from their own negatives" in caplog.text
+    caplog.clear()
+    train(place, tmp_path / "n", "--steps", "1", "--draw", "replacement", examples=examples)
+    assert "fewer than" not in caplog.text
+
+
+def test_adapters_are_merged_into_a_folder_like_any_other(place: Path, tmp_path: Path):
+    pytest.importorskip("peft")
+    train(place, tmp_path / "m", "--steps", "3", "--lora", "2", "--lora-target", "query", "--warmup", "0")
+    mine, start = weights(tmp_path / "m"), weights(place / "encoder")
+    assert mine.keys() == start.keys()
+    changed = {name for name in mine if bool((mine[name] != start[name]).any())}
+    assert changed == {name for name in start if name.endswith("attention.self.query.weight")}
+
+
+def test_diffcse_is_trained_beside_the_retriever_and_is_not_saved(place: Path, tmp_path: Path):
+    from drtk.models.lm_head import load_masked_lm, save_lm_head
+
+    generator = tiny_model(tmp_path / "g", seed=4, layers=1)
+    save_lm_head(load_masked_lm(generator)[1], generator)
+    more = ("--preset", "dpr-nq-roberta-shared", "--aux", "diffcse", "--aux-generator", str(generator))
+    train(place, tmp_path / "m", *more, *SHORT, "--steps", "2", "--log-every", "1")
+    for entry in entries(tmp_path / "m"):
+        parts = entry["diffcse_query"] + entry["diffcse_passage"]
+        assert entry["loss"] == pytest.approx(entry["contrastive"] + 0.005 * parts, rel=1e-4)
+    assert weights(tmp_path / "m").keys() == weights(place / "encoder").keys()

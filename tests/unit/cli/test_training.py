@@ -1,0 +1,323 @@
+"""What all training commands share: resuming, the best weights, NaN losses, memory, precision, and faulty examples."""
+
+from __future__ import annotations
+
+import io
+import json
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MismatchError
+from drtk.runtime.integrity import read_json
+from drtk.training.fit import DrtkTrainer
+from drtk.training.grad_cache import RetrieverTrainer
+from tests.precision import linear_layers
+from tests.running import killed_at
+
+TEXTS = "--corpus {0}/corpus.jsonl --queries {0}/queries.jsonl"
+RUN = "--dev {0}/dev --dev-run {0}/run"
+CALLS = {
+    "retriever": "train-retriever {0}/examples.jsonl --model {0}/encoder --batch 8 --negatives 2 --temperature 0.1 "
+    + TEXTS,
+    "reranker": "train-reranker {0}/examples.jsonl --model {0}/crossencoder --batch 8 --negatives 3 --max-length 32 "
+    + TEXTS,
+    "lists": "train-reranker {0}/run --kind hlatr --vectors {0}/vectors --qrels {0}/qrels.tsv --depth 10 --batch 8 --layers 1",
+    "generator": "train-generator {0}/examples.jsonl --model {0}/t5 --batch 8 --max-length 24 --target-length 8 "
+    + TEXTS,
+}
+DEV = {
+    "retriever": "--dev {0}/dev --dev-queries 20 --dev-pool 50",
+    "reranker": RUN + " --dev-queries 20",
+    "lists": RUN,
+    "generator": "--dev-share 0.3",
+}
+MEASURE = {"retriever": "dev_nDCG@10", "reranker": "RR@10", "lists": "RR@10", "generator": "rougeL"}
+STEPS = "--steps 6 --log-every 1 --save-every 2 --lr 1e-3 --device cpu -q"
+
+
+@pytest.fixture(scope="session")
+def made(place: Path) -> Path:
+    """`place`, with vectors of the run's pairs."""
+    files = f"--model {place}/crossencoder --depth 10 --vectors {place}/vectors -o {place}/reranked -q {TEXTS.format(place)}"
+    app(["rerank", f"{place}/run", *files.split()], standalone_mode=False)
+    return place
+
+
+def arguments(place: Path, name: str, output: Path, *more: str) -> list[str]:
+    call = [*f"{CALLS[name]} {STEPS}".format(place).split(), "-o", str(output)]
+    given = " ".join(more).format(place).split()
+    return [
+        item for at, item in enumerate(call) if not {item, call[at - 1]} & {each for each in given if each[:2] == "--"}
+    ] + given
+
+
+def train(place: Path, name: str, output: Path, *more: str) -> dict[str, torch.Tensor]:
+    app(arguments(place, name, output, *more), standalone_mode=False)
+    return load_file(output / "model.safetensors")
+
+
+def equal(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+@contextmanager
+def failing_at(step: int, error: Exception, *, only: str = "") -> Iterator[None]:
+    """Let training fail at a step; only: as long as the trainer's micro-batch is above that of this value."""
+
+    def patched(usual: Any) -> Any:
+        def fail(self: Any, *given: Any, **named: Any) -> Any:
+            if self.state.global_step + 1 == step and (not only or (self.micro_batch or 100) > int(only)):
+                raise error
+            return usual(self, *given, **named)
+
+        return fail
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (RetrieverTrainer, DrtkTrainer):
+            patch.setattr(kind, "training_step", patched(kind.training_step))
+        yield
+
+
+FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has a total capacity")
+RESUMED = {
+    "retriever": "--cache-chunk 5 --temperature-warmup --mask-false-negatives",
+    "reranker": "--r-drop --backward 3 --micro-batch 4",
+    "lists": "",
+    "generator": "--schedule cosine",
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(
+    made: Path, tmp_path: Path, name: str
+) -> None:
+    more = (DEV[name], "--eval-every 2", RESUMED[name])
+    whole = train(made, name, tmp_path / "whole", *more)
+    with failing_at(6, RuntimeError("power failure")), pytest.raises(RuntimeError, match="power failure"):
+        train(made, name, tmp_path / "m", *more)
+    assert equal(train(made, name, tmp_path / "m", *more, "--resume"), whole)
+    assert entries(tmp_path / "m") == entries(tmp_path / "whole")
+    assert not (tmp_path / "m" / "checkpoints").exists()
+    figures = {entry["step"]: entry[MEASURE[name]] for entry in entries(tmp_path / "m") if MEASURE[name] in entry}
+    assert list(figures) == [2, 4, 6] if name == "generator" else [0, 2, 4, 6]
+    best = read_json(tmp_path / "m" / "meta.json")["best"]
+    assert best["step"] == max(figures, key=lambda step: (figures[step], -step))
+    assert best[MEASURE[name]] == pytest.approx(figures[best["step"]], rel=1e-5)
+
+
+def test_a_killed_training_resumes(place: Path, tmp_path: Path) -> None:
+    output = tmp_path / "m"
+    part = Path(f"{output}.part")
+    killed_at(part / "checkpoints" / "checkpoint-4" / "complete", *arguments(place, "retriever", output))
+    assert not output.exists()
+    with pytest.raises(MismatchError, match=r"other settings .*\(temperature\)"):  # lr may differ
+        train(place, "retriever", output, "--resume --temperature 0.2 --lr 2e-3")
+    with open(part / "log.jsonl", "a") as log:
+        log.write('{"step": 11')  # as a crash while writing leaves it
+    resumed = train(place, "retriever", output, "--resume")
+    assert equal(resumed, train(place, "retriever", tmp_path / "whole"))
+    assert entries(output) == entries(tmp_path / "whole")
+
+
+def test_examples_from_a_pipe_must_be_the_same_when_resuming(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = (place / "examples.jsonl").read_bytes().splitlines(keepends=True)
+
+    def train_on(content: list[bytes], *more: str) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"".join(content))))
+        call = arguments(place, "retriever", tmp_path / "m", *more)
+        app([call[0], "-", *call[2:]], standalone_mode=False)
+
+    with failing_at(4, RuntimeError("cut off")), pytest.raises(RuntimeError, match="cut off"):
+        train_on(lines)
+    with pytest.raises(MismatchError, match=r"m\.part: was begun with other records from <stdin>"):
+        train_on(lines[1:], "--resume")
+    train_on(lines, "--resume")
+
+
+@pytest.mark.parametrize(("share", "file"), [(0.5, "weights"), (1.5, "optimizer")])
+def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_resumed(
+    place: Path, tmp_path: Path, share: float, file: str
+) -> None:
+    # A limit on the size of files fails as a full disk does: safetensors and torch raise errors of their own.
+    size = (place / "encoder" / "model.safetensors").stat().st_size
+    save = DrtkTrainer._save_checkpoint
+
+    def limited(self: DrtkTrainer, *given: Any, **named: Any) -> None:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if self.state.global_step == 4:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (int(share * size), before[1]))
+        try:
+            save(self, *given, **named)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DrtkTrainer, "_save_checkpoint", limited)
+        with pytest.raises(DrtkError, match=r"m\.part/checkpoints.*: .*(too large|may be full)") as fault:
+            train(place, "retriever", tmp_path / "m")
+    assert "\n" not in str(fault.value)
+    assert [path.name for path in (tmp_path / "m.part" / "checkpoints").glob("*/complete")] == ["complete"]
+    train(place, "retriever", tmp_path / "m", "--resume")
+
+
+@pytest.mark.parametrize("name", ["retriever", "reranker"])
+def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(place: Path, tmp_path: Path, name: str) -> None:
+    diverging = "--lr 1e38 --warmup 0 --trainer max_grad_norm=0"
+    with pytest.raises(DrtkError, match=r"the loss is nan at step \d+; a lower `lr`"):
+        train(place, name, tmp_path / "m", diverging)
+    assert not (tmp_path / "m").exists()
+    with pytest.raises(MismatchError, match=r"was begun with other settings or files \("):
+        train(place, name, tmp_path / "m", "--resume", {"retriever": "--loss simlm-full", "reranker": "--r-drop"}[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "fits", "field"), [("retriever", "20", "`cache_chunk` 16"), ("reranker", "3", "`micro_batch` 2")]
+)
+def test_a_step_that_does_not_fit_into_memory_is_repeated_in_smaller_parts(
+    place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, fits: str, field: str
+) -> None:
+    # 8 queries with 3 passages each are 32 texts: 16 fit. 8 lists: 2 fit, 4 do not.
+    with failing_at(3, FULL, only=fits):
+        train(place, name, tmp_path / "m", "--trainer optim=sgd")
+    assert f"cpu: out of memory at step 3; continuing with {field}" in caplog.text.replace(" (", "; (")
+    assert [entry["step"] for entry in entries(tmp_path / "m")] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "advice"),
+    [
+        ("generator", "", "`gradient_checkpointing` or a smaller `batch` may help"),
+        ("reranker", "--micro-batch 1", "`gradient_checkpointing` or a smaller `batch` may help"),
+    ],
+)
+def test_memory_that_never_suffices_is_one_line_and_the_run_resumes(
+    place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, more: str, advice: str
+) -> None:
+    with failing_at(3, FULL), pytest.raises(DrtkError, match=f"cpu: out of memory at step 3; {advice}; .* step 2$"):
+        train(place, name, tmp_path / "m", more)
+    train(place, name, tmp_path / "m", more, "--resume --gradient-checkpointing")
+    changes = read_json(tmp_path / "m" / "meta.json")["changes"][0]["settings"]
+    assert changes == {"gradient_checkpointing": [False, True]}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_training_ends_without_improvement(made: Path, tmp_path: Path, name: str) -> None:
+    train(made, name, tmp_path / "m", "--steps 40 --lr 0 --eval-every 1 --patience 2", DEV[name])
+    manifest = read_json(tmp_path / "m" / "meta.json")
+    first = int(name == "generator")  # which is not evaluated before its first step
+    assert (manifest["counts"]["steps"], manifest["best"]["step"]) == (first + 2, first)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("retriever", ""),
+        ("retriever", "--cache-chunk 3 --untied"),
+        ("reranker", "--backward 2 --r-drop"),
+        ("generator", "--label-smoothing 0.1"),
+    ],
+)
+def test_the_precision_is_that_of_every_forward_pass(place: Path, tmp_path: Path, name: str, more: str) -> None:
+    with linear_layers() as precisions:
+        app(arguments(place, name, tmp_path / "m", "--steps 1 --precision bfloat16", more), standalone_mode=False)
+    assert precisions == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("name", ["retriever", "generator"])
+def test_gradient_checkpointing_changes_no_weight(place: Path, tmp_path: Path, name: str) -> None:
+    plain = train(place, name, tmp_path / "a", "--steps 2 --trainer optim=sgd")
+    saving = train(place, name, tmp_path / "b", "--steps 2 --trainer optim=sgd --gradient-checkpointing")
+    assert max(float((plain[each] - saving[each]).abs().max()) for each in plain) < 1e-5
+    if name == "generator":
+        assert read_json(tmp_path / "b" / "config.json").get("use_cache", True)
+
+
+BAD = [
+    {"query_id": "q99", "positives": ["d1"], "negatives": ["d2"]},
+    {"query_id": "q1", "positives": ["d1"], "negatives": []},
+    {"query_id": "q2", "positives": ["d2"], "negatives": ["d98"]},
+    {"query_id": "q3", "positives": ["d99"], "negatives": ["d2"]},
+]
+
+
+@pytest.mark.parametrize("name", ["retriever", "reranker", "generator"])
+def test_faulty_examples_are_named_and_skipped_if_allowed(
+    place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    good = (place / "examples.jsonl").read_text().splitlines()[:8]
+    file = tmp_path / "bad.jsonl"
+
+    def fault(rows: list[str], *more: str) -> str:
+        file.write_text("\n".join(rows) + "\n" * bool(rows))
+        call = arguments(place, name, tmp_path / "m", *more)
+        with pytest.raises(DrtkError) as error:
+            app([call[0], str(file), *call[2:]], standalone_mode=False)
+        assert not (tmp_path / "m").exists()
+        return str(error.value).removeprefix(f"{file}:").partition(";")[0]
+
+    needs_negatives = name != "generator"
+    expected = [
+        "the queries have no 'q99'",
+        "'q1' has no negatives",
+        "the corpus has no 'd98'",
+        "the corpus has no 'd99'",
+    ]
+    for row, message in zip(BAD, expected, strict=True):
+        if needs_negatives or row["query_id"] in ("q99", "q3"):
+            assert fault([*good, json.dumps(row)]) == f"9: {message}"
+    assert fault([*good, '{"query_id": "q1", "positives": [], "negatives": []}']).startswith("9: 'positives' is empty")
+    unit = "examples" if needs_negatives else "pairs"
+    assert fault(good, "--batch 12") == f"8 {unit} do not fill one batch of 12"
+    assert fault([]).endswith(f"no {unit} to learn from")
+    if needs_negatives:
+        rows = [*good[:4], *map(json.dumps, BAD), *good[4:]]
+        assert fault(rows, "--skip-bad 3") == "8: the corpus has no 'd99'"
+        call = arguments(place, name, tmp_path / "m", "--steps 1 --skip-bad 4")
+        app([call[0], str(file), *call[2:]], standalone_mode=False)
+        assert read_json(tmp_path / "m" / "meta.json")["counts"]["examples"] == 8
+
+
+@pytest.mark.parametrize("name", ["retriever", "reranker", "lists", "generator"])
+def test_evaluating_with_what_is_trained_on_is_warned_of(
+    made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    files = {file: made / f"{file}.jsonl" for file in ("queries", "examples")}
+    rows = [json.loads(line) for line in files["queries"].read_text().splitlines()]
+    for number, row in enumerate(rows):
+        row["text"] = f"{row['text']} {number}"  # some are equal otherwise
+    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dev = tmp_path / "dev"
+    shutil.copytree(made / "dev", dev)
+    for row in rows[:50]:
+        row["text"] = f"another {row['text']}"  # the same id, but another question
+    (dev / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = files["examples"].read_text().splitlines(keepends=True)
+    (tmp_path / "dev.jsonl").write_text("".join(lines[40:]))
+    (tmp_path / "first.jsonl").write_text("".join(lines[:50]))
+    call = arguments(made, name, tmp_path / "m", "--steps 1 --eval-every 1")
+    if name != "lists":
+        call[call.index("--queries") + 1] = str(tmp_path / "queries.jsonl")
+    options = {"retriever": [], "generator": ["--select", "loss"]}.get(name, ["--dev-run", f"{made}/run"])
+    options += ["--dev-queries", "60"] * (name != "generator")
+    if name == "generator":
+        call[1] = str(tmp_path / "first.jsonl")
+        dev = tmp_path / "dev.jsonl"
+    app([*call, "--dev", str(dev), *options], standalone_mode=False)
+    both = {"lists": "60 of its 60", "generator": "10 of its 20"}.get(name, "10 of its 60")
+    assert f"{dev}: {both} " in caplog.text
+    assert f" are in {call[1]} too, so the best weights overfit them" in caplog.text

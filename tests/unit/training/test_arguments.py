@@ -1,0 +1,74 @@
+"""Schedules, and what is passed to transformers' TrainingArguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drtk.errors import DrtkError, MissingDependency, UsageError
+from drtk.training import arguments
+from drtk.training.arguments import Schedule, parse_trainer_items, plan_schedule, training_arguments
+from drtk.training.config import RerankerConfig, RetrieverConfig, TrainingConfig
+from tests.running import torchrun
+
+GIVEN = {
+    "steps": 50, "batch": 4, "lr": 1e-4, "warmup": 0.1, "weight_decay": 0.0, "seed": 1, "device": "cpu",
+    "precision": "float32", "log_every": 10, "save_every": 25, "others": (),
+}  # fmt: skip
+
+
+def test_values_are_parsed_as_json():
+    items = ("max_grad_norm=2.5", "lr_scheduler_type=cosine", "tf32=False", "max_grad_norm=1")
+    assert parse_trainer_items(items) == {"max_grad_norm": 1, "lr_scheduler_type": "cosine", "tf32": False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"others": ("max_grad_norm",)}, "'max_grad_norm' is not KEY=VALUE"),
+        ({"others": ("max_grad_nrom=1",)}, "have no 'max_grad_nrom'"),
+        ({"others": ("learning_rate=1",)}, "learning_rate: use `lr`"),
+        ({"others": ("gradient_accumulation_steps=2",)}, "cannot be chosen: the loss needs the whole batch"),
+        ({"others": ("lr_scheduler_type=zigzag",)}, "`trainer`: "),
+        ({"device": "cuda:1"}, "`device` cuda:1: training takes"),
+        ({"report_to": ("tensorbord",)}, "`report_to`: 'tensorbord' is not one of .*tensorboard"),
+    ],
+)
+def test_invalid_arguments_are_rejected(tmp_path: Path, changes: dict, message: str):
+    with pytest.raises(UsageError, match=message):
+        training_arguments(tmp_path, **GIVEN | changes)
+
+
+def test_a_logger_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(arguments, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependency, match="wandb needs wandb, which is not installed"):
+        arguments.check_reporting(["wandb"])
+    arguments.check_reporting(["none"])
+
+
+def test_warm_up_and_checkpoints_between_entries_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    made = training_arguments(tmp_path, **GIVEN)
+    assert (made.warmup_steps, made.save_steps, made.max_steps) == (5, 30, 50)  # .1 * 50; 25 -> 30
+    assert training_arguments(tmp_path, **GIVEN | {"warmup": 7.0}).warmup_steps == 7
+    assert not caplog.text
+    training_arguments(tmp_path, **GIVEN | {"warmup": 200.0})
+    assert "rises for 200 steps and is at 2.5e-05 when training ends after 50" in caplog.text
+
+
+def test_schedules(monkeypatch: pytest.MonkeyPatch):
+    config = RetrieverConfig(batch=16, epochs=2.5)
+    assert plan_schedule(70, config) == Schedule(batch=16, steps=10, steps_per_epoch=4)  # 70 // 16 = 4, 2.5 * 4
+    assert plan_schedule(70, TrainingConfig(batch=16, steps=7)).steps == 7
+    for count, other, message in (
+        (15, config, "15 examples do not fill one batch of 16; use `batch` 15 or less"),
+        (0, config, "training data: no examples to learn from"),
+        (9, RerankerConfig(batch=4, micro_batch=3), "`micro_batch` 3: does not divide the 4 of a device"),
+    ):
+        with pytest.raises(DrtkError, match=message):
+            plan_schedule(count, other)
+    for name, value in torchrun(rank=0, processes=4).items():
+        monkeypatch.setenv(name, value)
+    assert plan_schedule(70, config).batch == 4
+    with pytest.raises(DrtkError, match="`batch` 18 cannot be shared equally by 4"):
+        plan_schedule(70, RetrieverConfig(batch=18))
