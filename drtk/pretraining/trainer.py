@@ -26,11 +26,10 @@ from drtk.training.distributed import gather, mean_of_processes, rank, share_bat
 from drtk.training.fit import (
     DrtkTrainer,
     MeasureTheStart,
-    Ruined,
+    NonFiniteLossError,
     ShowProgress,
     allow_checkpointing,
-    relief,
-    short_of_memory,
+    is_out_of_memory,
     within_memory,
 )
 from drtk.training.sampling import seed_of_step
@@ -71,7 +70,7 @@ class Pretrainer(DrtkTrainer):
                 total = self._step(model, network, split)
                 break
             except RuntimeError as error:
-                if not short_of_memory(error) or self.micro < 2 or world_size() > 1 or needs_whole_batch(network):
+                if not is_out_of_memory(error) or self.micro < 2 or world_size() > 1 or needs_whole_batch(network):
                     raise
             self._halve(model)
             self._terms, self._facts = dict(terms), dict(facts)
@@ -174,7 +173,7 @@ class Pretrainer(DrtkTrainer):
         if bool(torch.isfinite(loss)):
             return
         bad = [name for name, value in terms.items() if not bool(torch.isfinite(value))]
-        raise Ruined(
+        raise NonFiniteLossError(
             f"the loss ({', '.join(bad)}) is {loss.item()} at step {self.state.global_step + 1}, on passages "
             f"{', '.join(ids[:3])}{' …' if len(ids) > 3 else ''}; a lower `lr` or `precision` float32 may help"
         )
@@ -257,11 +256,9 @@ def pretrain(
             micro = MICRO_BATCH_ON_CPU
     micro = min(micro, share)
     whole = needs_whole_batch(network)
-    advice = relief(
-        anew="a smaller `batch` or `max_length`" if whole else "a shorter `max_length`",
-        micro=1 if whole else micro,
-        checkpointing=settings.gradient_checkpointing,
-    )
+    ways = [f"a smaller `micro_batch` (it is {micro})"] if micro > 1 and not whole else []
+    ways += [] if settings.gradient_checkpointing else ["`gradient_checkpointing`"]
+    advice = f"{', '.join(ways)}{' or ' * bool(ways)}a smaller {'`batch` or ' * whole}`max_length`"
     if settings.gradient_checkpointing:
         allow_checkpointing(network.backbone)
     if settings.compile:

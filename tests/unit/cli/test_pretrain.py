@@ -133,8 +133,8 @@ def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert fail(world, tmp_path / "m", 6, full) == (
-        "cpu: out of memory at step 6; a smaller --micro-batch (it is 6), --gradient-checkpointing or, begun anew, a "
-        "shorter --max-length may help; --resume goes on from the checkpoint of step 4"
+        "cpu: out of memory at step 6; a smaller --micro-batch (it is 6), --gradient-checkpointing or a "
+        "smaller --max-length may help; --resume continues after step 4"
     )
     assert checkpoints(tmp_path / "m") == ["checkpoint-4", "checkpoint-2"]
     for more in (["--batch", "3"], ["--warmup", "2"], ["--max-length", "20"], ["--seed", "3"]):
@@ -185,9 +185,7 @@ def test_out_of_memory_before_the_first_step_is_reported(world: World, tmp_path:
 def test_a_checkpoint_whose_next_step_fails_is_removed(world: World, tmp_path: Path):
     message = fail(world, tmp_path / "m", 7, ruin)
     assert re.match(r"the loss \(mlm\) is nan at step 7, on passages d\S+, d\S+, d\S+ …; a lower --lr or", message)
-    assert message.endswith(
-        "--resume goes on from the checkpoint of step 4 (that of step 6 is taken away: it gives this loss at once)"
-    )
+    assert message.endswith("--resume continues after step 4")
     assert checkpoints(tmp_path / "m") == ["checkpoint-4"]
     pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--lr", "1e-4")
     assert [entry["step"] for entry in entries(tmp_path / "m")] == list(range(1, 9))
@@ -208,9 +206,9 @@ def test_weights_that_are_not_finite_or_exploded_are_not_kept(
                 trainer.model.head.norm.weight.mul_(1e5)
 
     assert "is nan at step 7" in fail(world, tmp_path / "m", 6, burst)
-    assert "step 6: a weight is no number; no checkpoint is kept of it" in capsys.readouterr().err
+    assert "step 6: a weight is NaN or infinite; no checkpoint is written" in capsys.readouterr().err
     assert checkpoints(tmp_path / "m") == ["checkpoint-4", "checkpoint-2"]
-    assert fail(world, tmp_path / "n", 8, burst).startswith("a weight is no number after step 8; a lower --lr")
+    assert fail(world, tmp_path / "n", 8, burst).startswith("a weight is NaN or infinite after step 8; a lower --lr")
     assert not (tmp_path / "n" / "model.safetensors").exists()
 
     step = Pretrainer.training_step
@@ -219,7 +217,7 @@ def test_weights_that_are_not_finite_or_exploded_are_not_kept(
             Pretrainer, "training_step", lambda self, *given, **named: (explode(self), step(self, *given, **named))[1]
         )
         fail(world, tmp_path / "o", 8, full)
-    assert "of the first step; no checkpoint is kept of it" in capsys.readouterr().err
+    assert "of the first step; no checkpoint is written" in capsys.readouterr().err
     assert checkpoints(tmp_path / "o") == ["checkpoint-4", "checkpoint-2"]
 
 
