@@ -178,7 +178,7 @@ def test_a_run_out_of_memory_continues_and_resumes_with_half_the_micro_batch(
 
 def test_out_of_memory_before_the_first_step_is_reported(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("transformers.Trainer._move_model_to_device", lambda *_: full(_[0]))
-    with pytest.raises(DrtkError, match=r"cpu: out of memory; a smaller --micro-batch \(it is 6\), --gradient-ch"):
+    with pytest.raises(DrtkError, match=r"cpu: out of memory; a smaller `micro_batch` \(it is 6\), `gradient_ch"):
         pretrain(world, tmp_path / "m", "mlm", *SCHEDULE)
 
 
