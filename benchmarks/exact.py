@@ -26,9 +26,10 @@ import faiss
 import numpy as np
 import torch
 
-from drtk.indexing.base import VECTORS, RankedIds, ranks_of, scores_of
+from drtk.indexing.base import RankedIds, ranks_of, scores_of
 from drtk.indexing.config import DenseSearchSettings
 from drtk.indexing.exact import EMPTY, ExactIndex, keep_best
+from drtk.indexing.vectors import VECTORS
 
 BLOCK = DenseSearchSettings().block
 

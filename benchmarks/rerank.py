@@ -29,7 +29,7 @@ from drtk.models.config import ScoringSettings
 from drtk.models.cross_encoder import save_crossencoder, start_crossencoder
 from drtk.models.generator_input import text_of
 from drtk.records import Passage
-from drtk.retrieval.rerank import Rerank, candidates
+from drtk.retrieval.rerank import Rerank, read_candidates
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import Intake
 from drtk.runtime.manifest import versions
@@ -58,7 +58,7 @@ class Task:
 def rerank(task: Task, work: Rerank, output: Path) -> np.ndarray:
     """What the command does once its model is loaded; the scores in the order of the task's pairs."""
     intake = Intake()
-    found = candidates(
+    found = read_candidates(
         str(task.run),
         queries=task.queries,
         corpus=CorpusStore.open(task.corpus),

@@ -25,8 +25,9 @@ import torch
 
 from drtk.data.embeddings import ShardWriter, read_shards
 from drtk.indexing import INDEXES
-from drtk.indexing.base import Ranking, Vectors, best_first, unit_length
+from drtk.indexing.base import Ranking, best_first
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
+from drtk.indexing.vectors import Vectors, unit_length
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.progress import set_verbosity
 

@@ -129,10 +129,10 @@ def _lucene() -> Iterator[Finding]:
 
 def _started() -> Finding:
     """Start a JVM, since an installed Java may fail to."""
-    from drtk.indexing.lucene.jvm import fault_of_trial, variables_set
+    from drtk.indexing.lucene.jvm import find_jvm_problem, java_variables
 
-    variables = ", ".join(variables_set())
-    fault = fault_of_trial()
+    variables = ", ".join(java_variables())
+    fault = find_jvm_problem()
     if fault is None:
         return Finding("java start", "ok", f"Java starts{f' with {variables}' if variables else ''}")
     mend = f"change or unset {variables}" if variables else "where memory is short: DRTK_JAVA_OPTIONS=-Xmx512m"

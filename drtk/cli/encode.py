@@ -1,4 +1,4 @@
-"""drtk encode: texts to vectors."""
+"""drtk encode: passages or queries to vectors."""
 
 from __future__ import annotations
 

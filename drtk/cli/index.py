@@ -8,6 +8,7 @@ import typer
 
 from drtk.cli.decorators import folder_maker
 from drtk.cli.options import Folder, with_settings
+from drtk.errors import DrtkError, UsageError
 from drtk.indexing import INDEXES
 from drtk.indexing.config import IndexSettings
 from drtk.runtime.folder_job import FolderJob
@@ -37,23 +38,27 @@ def index(
 
     bm25, bm25s and impact read a corpus; all other types read folders of embeddings (the parts of drtk encode --shard too).
     """
-    from drtk.indexing.building import index_class
+    from drtk.indexing.base import index_class
 
     engine = index_class(kind)
+    for name, value in (("--expand", settings.expand), ("--weights", settings.weights)):
+        if value and kind not in ("bm25", "bm25s"):
+            raise UsageError(f"{name}: only for --type bm25 and bm25s")
     if engine.reads == "passages":
-        facts = _of_words(engine, sources or ["-"], kind, settings, job)
+        facts = _index_passages(engine, sources or ["-"], kind, settings, job)
     else:
-        facts = _of_vectors(engine, sources or [], kind, settings, job)
+        facts = _index_vectors(engine, sources or [], kind, settings, job)
     job.finish(type=kind, **facts)
 
 
-def _of_words(engine: Any, sources: list[str], kind: str, settings: IndexSettings, job: FolderJob) -> dict[str, Any]:
+def _index_passages(
+    engine: Any, sources: list[str], kind: str, settings: IndexSettings, job: FolderJob
+) -> dict[str, Any]:
     from itertools import chain
 
     from drtk.data.jsonl import read_passages
-    from drtk.errors import DrtkError, UsageError
-    from drtk.indexing.building import lasting_path
     from drtk.indexing.indexed_text import IndexedText
+    from drtk.indexing.vectors import absolute_path
     from drtk.runtime.progress import Progress
     from drtk.runtime.streams import name_of
 
@@ -61,7 +66,7 @@ def _of_words(engine: Any, sources: list[str], kind: str, settings: IndexSetting
         raise UsageError("this index type reads one corpus; join files first: cat a.jsonl b.jsonl | drtk index - …")
     text = IndexedText(settings, kind, sources[0], job.intake)
     passages = text(read_passages(sources[0], intake=job.intake, side_files=job.side_files))
-    first = next(passages, None)  # before the folder is touched: a source that cannot be read must not cost an index
+    first = next(passages, None)  # before the folder is touched: an unreadable source must not replace an index
     if first is None:
         raise DrtkError(f"{name_of(sources[0])}: there are no passages to index")
     with Progress("index", unit="passages") as progress:
@@ -69,17 +74,16 @@ def _of_words(engine: Any, sources: list[str], kind: str, settings: IndexSetting
     job.counts |= {"passages": count, **text.counts}
     software = getattr(engine, "software", None)
     facts = {"software": software()} if software else {}
-    return {"encoder": None, "corpus": lasting_path(sources[0]), **text.facts, **facts}
+    return {"encoder": None, "corpus": absolute_path(sources[0]), **text.facts, **facts}
 
 
-def _of_vectors(engine: Any, sources: list[str], kind: str, settings: IndexSettings, job: FolderJob) -> dict[str, Any]:
-    from drtk.errors import UsageError
-    from drtk.indexing.building import open_embeddings
-    from drtk.indexing.indexed_text import check_text
+def _index_vectors(
+    engine: Any, sources: list[str], kind: str, settings: IndexSettings, job: FolderJob
+) -> dict[str, Any]:
+    from drtk.indexing.vectors import open_embeddings
     from drtk.runtime.manifest import folder_entry
     from drtk.runtime.progress import Progress
 
-    check_text(settings, kind)
     if not sources or "-" in sources:
         raise UsageError(f"--type {kind} reads folders of embeddings (drtk encode makes them), not a stream")
     if job.side_files:

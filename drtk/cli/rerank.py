@@ -1,4 +1,4 @@
-"""drtk rerank: the head of a ranking in a better order."""
+"""drtk rerank: a run to one whose first documents are in the order of a model's scores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEPTH = 200  # documents scored (methods, section 6.7)
-WINDOW = 16  # queries between two places to go on from: each has hundreds of documents
+WINDOW = 16  # queries written at once: each has hundreds of documents
 WINDOW_WITH_VECTORS = 64  # each window is a shard
 WINDOW_OF_LISTS = 512
 
@@ -72,15 +72,15 @@ def rerank(
     if is_list_reranker(folder):
         if vectors is None or corpus is not None or queries is not None:
             raise UsageError(f"{model}: reads vectors, not texts: --vectors DIR, without --corpus and --queries")
-        _refuse_what_reads_texts(model, settings, another_corpus=another_corpus)
-        _by_lists(source, str(folder), vectors, device, settings, running, job)
+        _reject_text_options(model, settings, another_corpus=another_corpus)
+        _rerank_lists(source, str(folder), vectors, device, settings, running, job)
         return
     if corpus is None or queries is None:
         raise UsageError(f"{'--corpus' if corpus is None else '--queries'}: a cross-encoder reads texts; name the file")
-    _by_pairs(source, model, (corpus, queries), vectors, device, settings, running, job)
+    _rerank_pairs(source, model, (corpus, queries), vectors, device, settings, running, job)
 
 
-def _by_pairs(
+def _rerank_pairs(
     run: str,
     model: str,
     files: tuple[str, str],
@@ -94,7 +94,7 @@ def _by_pairs(
     from drtk.data.jsonl import read_queries
     from drtk.models.cross_encoder import title_of
     from drtk.models.model_folder import locate
-    from drtk.retrieval.rerank import Rerank, candidates, nothing_read, warn_of_unread
+    from drtk.retrieval.rerank import Rerank, find_text_problem, read_candidates, warn_of_missing_texts
     from drtk.runtime.runners import map_windows
 
     corpus, queries = files
@@ -103,38 +103,37 @@ def _by_pairs(
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}
     depth = settings.depth or DEPTH
     job.counts[SCORED] = {"depth": depth}
-    found = candidates(run, queries=texts, corpus=CorpusStore.open(corpus), depth=depth, title=title, intake=job.intake)
+    store = CorpusStore.open(corpus)
+    records = read_candidates(run, queries=texts, corpus=store, depth=depth, title=title, intake=job.intake)
     arguments = (model, settings, device, settings.logits, settings.tag, vectors is not None)
-    beside = None if vectors is None else _Beside(vectors, model, settings.store, job)
-    job.window = WINDOW if beside is None else WINDOW_WITH_VECTORS
+    writer = None if vectors is None else _VectorFolder(vectors, model, settings.store, job)
+    job.window = WINDOW if writer is None else WINDOW_WITH_VECTORS
+    job.find_problem = lambda _: find_text_problem(job.counts, corpus)
 
-    job.find_problem = lambda _: nothing_read(job.counts, corpus)
-
-    def pump(windows: Iterator[list[Any]]) -> Generator[Done, None, None]:
-        made = map_windows(windows, Rerank, *arguments, running=running)
-        return made if beside is None else beside.taken(made)
+    def score_windows(windows: Iterator[list[Any]]) -> Generator[Done, None, None]:
+        scored = map_windows(windows, Rerank, *arguments, running=running)
+        return scored if writer is None else writer.write(scored)
 
     try:
-        job.run_windows(found, pump, unit="queries")
+        job.run_windows(records, score_windows, unit="queries")
     except BaseException:
-        if beside is not None:
-            beside.job.abandon()
-            beside.job.release()
+        if writer is not None:
+            writer.job.abandon()
+            writer.job.release()
         raise
-    warn_of_unread(job.counts, corpus)
+    warn_of_missing_texts(job.counts, corpus)
 
 
-def _refuse_what_reads_texts(model: str, settings: RerankSettings, *, another_corpus: bool) -> None:
-    """Raises UsageError for an option that is about the texts of pairs, or vectors that are written."""
-    knobs = [item for item in fields(settings) if item.name not in ("depth", "tag")]
-    given = [item.name for item in knobs if getattr(settings, item.name) != get_default(item)]
-    if another_corpus:
-        given.append("another_corpus")
+def _reject_text_options(model: str, settings: RerankSettings, *, another_corpus: bool) -> None:
+    """Raise UsageError for options of cross-encoders, which a list re-ranker ignores."""
+    options = [item for item in fields(settings) if item.name not in ("depth", "tag")]
+    given = [item.name for item in options if getattr(settings, item.name) != get_default(item)]
+    given += ["another_corpus"] * another_corpus
     if given:
         raise UsageError(f"--{given[0].replace('_', '-')}: is for a cross-encoder; {model} re-ranks by --vectors alone")
 
 
-def _by_lists(
+def _rerank_lists(
     run: str,
     model: str,
     vectors: str,
@@ -147,7 +146,7 @@ def _by_lists(
 
     from drtk.data.embeddings import PairVectors
     from drtk.models.list_reranker import shape_of
-    from drtk.retrieval.rerank import RerankLists, list_candidates
+    from drtk.retrieval.rerank import RerankLists, read_list_candidates
     from drtk.runtime.manifest import read_manifest_if_any
     from drtk.runtime.runners import run_filter
     from drtk.runtime.streams import name_of
@@ -161,18 +160,18 @@ def _by_lists(
     job.lookups = (vectors, model)
     trained = read_manifest_if_any(Path(model)).get("scorer") or {}
     check_same_scorer(model, trained, vectors, opened.scorer)
-    found = list_candidates(run, vectors=opened, depth=depth, intake=job.intake)
+    records = read_list_candidates(run, vectors=opened, depth=depth, intake=job.intake)
     run_filter(
-        found, job, RerankLists, model, vectors, device, settings.tag,
+        records, job, RerankLists, model, vectors, device, settings.tag,
         running=running, window=WINDOW_OF_LISTS, unit="queries",
     )  # fmt: skip
     opened.warn_of_another_order(name_of(run))
 
 
 def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, made: dict[str, Any]) -> None:
-    """Raises MismatchError where vectors are of another cross-encoder than those that a list re-ranker knows."""
+    """Raise MismatchError for pair vectors of another cross-encoder than a list re-ranker was trained on."""
     from drtk.errors import MismatchError
-    from drtk.indexing.building import encoder_differences
+    from drtk.indexing.vectors import encoder_differences
 
     if differences := encoder_differences({"encoder": trained}, {"encoder": made}):
         raise MismatchError(
@@ -181,8 +180,8 @@ def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, made: d
         )
 
 
-class _Beside:
-    """The folder of vectors that is made beside the run."""
+class _VectorFolder:
+    """Write the folder of pair vectors while the run is written."""
 
     def __init__(self, folder: str, model: str, dtype: str, job: FilterJob) -> None:
         from drtk.data.embeddings import PairWriter, ShardWriter
@@ -209,10 +208,10 @@ class _Beside:
         self._entry: dict[str, Any] = {"path": folder, "bytes": None, "digest": None}
         job.intake.inputs.append(self._entry)
 
-    def taken(self, made: Generator[Any, None, None]) -> Generator[Done, None, None]:
+    def write(self, scored: Generator[Any, None, None]) -> Generator[Done, None, None]:
         """Yield the lines of each window once its vectors are on disk; finish the folder after the last one."""
-        with closing(made):
-            for each in made:
+        with closing(scored):
+            for each in scored:
                 if not self._is_whole:
                     self._pairs.write(each.ids, each.vectors, before=int(self._filter.counts.get("pairs", 0)))
                 yield each.done

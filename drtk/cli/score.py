@@ -1,4 +1,4 @@
-"""drtk score: a teacher's scores for training examples."""
+"""drtk score: training examples with a teacher's scores."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import typer
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import AnotherCorpus, Corpus, Device, Output, Queries, with_settings
+from drtk.errors import UsageError
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 from drtk.training.config import ScoreSettings
 
-WINDOW = 16  # examples between two places to go on from: each may have hundreds of passages
+WINDOW = 16  # examples written at once: each may have hundreds of passages
 
 
 @with_settings(ScoreSettings)
@@ -47,10 +48,9 @@ def score(
     from drtk.data.checks import check_examples, check_looked_up, warn_if_swapped
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.jsonl import read_examples, read_queries
-    from drtk.errors import UsageError
     from drtk.models.cross_encoder import title_of
     from drtk.models.model_folder import locate
-    from drtk.retrieval.rerank import Score, asked, nothing_read, warn_of_unread
+    from drtk.retrieval.rerank import Score, find_text_problem, read_example_texts, warn_of_missing_texts
     from drtk.runtime.inputs import Intake
     from drtk.runtime.runners import run_filter
     from drtk.runtime.sharding import sample_evenly
@@ -65,19 +65,13 @@ def score(
     job.lookups = (corpus, str(locate(model)))
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}
     examples = read_examples(source, intake=job.intake)
-    if sample is not None:  # neighbours in a file are often about one thing, so the first ones would not do
+    if sample is not None:  # neighbors in a file are often similar, so the first ones are no fair sample
         count = sum(1 for _ in read_examples(source, intake=Intake(skip_bad=job.intake.skip_bad)))
         examples = sample_evenly(examples, sample, of=count)
-    found = asked(
-        examples,
-        source,
-        queries=texts,
-        corpus=CorpusStore.open(corpus),
-        title=title,
-        intake=job.intake,
-    )
-    job.find_problem = lambda _: nothing_read(job.counts, corpus)
+    store = CorpusStore.open(corpus)
+    records = read_example_texts(examples, source, queries=texts, corpus=store, title=title, intake=job.intake)
+    job.find_problem = lambda _: find_text_problem(job.counts, corpus)
     run_filter(
-        found, job, Score, model, settings, device, settings.logits, running=running, window=WINDOW, unit="examples"
+        records, job, Score, model, settings, device, settings.logits, running=running, window=WINDOW, unit="examples"
     )
-    warn_of_unread(job.counts, corpus)
+    warn_of_missing_texts(job.counts, corpus)

@@ -1,296 +1,25 @@
-"""drtk search: queries to a run, or one question on the terminal."""
+"""drtk search: queries to a run, or typed queries to passages on the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Output, with_settings
-from drtk.errors import RecordError, UsageError
+from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.indexing.config import RUN_DEPTH, SearchSettings
 from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.progress import printable
 
 if TYPE_CHECKING:
-    from drtk.indexing.base import Ranking
-    from drtk.query_expansion.answer import Chosen
+    from drtk.data.trec import Judgements, Ranking
     from drtk.records import Passage, Query
-    from drtk.retrieval.queries import TextQueries
+    from drtk.retrieval.queries import QueryEncoder
     from drtk.retrieval.search import Collection, Wanted
-    from drtk.retrieval.tuning import Tuned
 
-
-class _Opened:
-    """Indexes opened with one k1 and b, that answer as the run would: documents or passages, without the query's own."""
-
-    def __init__(self, folders: list[str], settings: SearchSettings, query_ids: list[str], wanted: Wanted) -> None:
-        from drtk.retrieval.search import Collection
-
-        self._collection = Collection(folders, settings)
-        self._query_ids, self._wanted = query_ids, wanted
-
-    def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
-        from drtk.retrieval.search import search
-
-        return search(self._collection, self._query_ids, texts, replace(self._wanted, k=k))
-
-
-def tune_bm25(
-    folders: list[str], source: str, qrels: str, wanted: Wanted, *, settings: SearchSettings, job: FilterJob
-) -> None:
-    """Write the table `k1 b measure`, the best point first, tab-separated under a header."""
-    from drtk.data.checks import JudgedHits
-    from drtk.data.jsonl import read_queries
-    from drtk.evaluation.evaluate import Evaluator
-    from drtk.evaluation.judged_runs import read_judgements
-    from drtk.evaluation.measures import parse_measures
-    from drtk.retrieval.tuning import parse_grid, tune
-    from drtk.runtime.manifest import folder_entry
-    from drtk.runtime.progress import Progress
-
-    measures = parse_measures(settings.measure)
-    if len(measures) != 1:
-        raise UsageError("--measure: name one")
-    grid = parse_grid(settings.grid)
-    judgements = read_judgements(qrels, job.intake)
-    evaluator = Evaluator(judgements, measures)
-    judged = JudgedHits(", ".join(folders), judgements)
-    queries = [query for query in read_queries(source, intake=job.intake) if query.id in judgements]
-    ids = [query.id for query in queries]
-    job.intake.inputs += [folder_entry(folder) for folder in folders]
-
-    def measure(_: object, rankings: dict[str, Ranking]) -> float:
-        found = {query: [id for id, _ in ranking] for query, ranking in rankings.items()}
-        if not judged.found:
-            for query, ids in found.items():
-                judged.add(query, ids)
-        return float(evaluator("tuned", found).overall[measures[0].name])
-
-    with Progress("tune", total=len(grid), unit="points") as progress:
-        points = tune(
-            lambda k1, b: _Opened(folders, replace(settings, k1=k1, b=b), ids, wanted),  # type: ignore[arg-type,return-value]
-            queries,
-            judgements,
-            grid=grid,
-            measure=measure,  # type: ignore[arg-type]
-            depth=wanted.k,
-            progress=progress,
-        )
-    judged.warn()
-    header = [f"k1\tb\t{measures[0].name}\n".encode()]
-
-    def lines(window: list[Tuned]) -> Iterator[bytes]:
-        while header:
-            yield header.pop()
-        for point in window:
-            yield f"{point.k1:g}\t{point.b:g}\t{point.value:.4f}\n".encode()
-
-    job.kind, job.window = "tuning", len(points)
-    job.counts["judged queries"] = len(queries)
-    job.run(points, lines, unit="points")
-
-
-SEED = 42  # as drtk expand-queries has it, unless told otherwise
-LINES = "-"  # the question that stands for lines of stdin
-Answer = Callable[[str], tuple[list[str], "Ranking"]]  # of a question: lines to show before the passages, and these
-
-
-def answer_questions(question: str, answer: Answer, collection: Collection, corpus: str | None) -> None:
-    """Print what `answer` finds for a question, or for each line of stdin, as soon as it has come, under the line itself.
-
-    corpus: where the texts are, in the place of what the index says
-    Raises UsageError for an empty question, RecordError for a line that is not UTF-8.
-    """
-    page = _Page(collection, corpus)
-    if question != LINES:
-        if not question.strip():
-            raise UsageError("--query: the query is empty")
-        page.show(question, *answer(question))
-        return
-    for line in _lines():
-        print(page.mark(printable(line)))
-        page.show(line, *answer(line))
-
-
-def plain(ask: TextQueries, k: int) -> Answer:
-    """The way a question is answered by searching with it as it is."""
-    from drtk.records import Query
-    from drtk.retrieval.search import Wanted
-
-    def answer(question: str) -> tuple[list[str], Ranking]:
-        ((_, ranking),) = ask([Query("question", question)], Wanted(k))
-        return [], ranking
-
-    return answer
-
-
-def expanding(
-    expand: Sequence[str],
-    prompts: Sequence[str],
-    query_reranker: Sequence[str],
-    candidates: int | None,
-    ask: TextQueries,
-    k: int,
-    *,
-    corpus: str | None,
-    device: str,
-) -> Answer:
-    """The way a question is answered through generators and query re-rankers, which are loaded here.
-
-    Raises UsageError where they do not go together, and what loading raises.
-    """
-    from drtk.data.checks import TEXTLESS, warn_of_textless
-    from drtk.models.query_reranker_input import reading_of
-    from drtk.query_expansion.answer import Chain, expanders_of
-    from drtk.query_expansion.config import ExpansionSettings
-    from drtk.query_expansion.rerank import ANY, QueryReranker
-    from drtk.records import Query
-    from drtk.retrieval.search import FoundTexts, Wanted
-
-    models: dict[str, str] = {}
-    for kind, model in map(_named, query_reranker):
-        if models.setdefault(kind or ANY, model) != model:
-            raise UsageError(f"--query-reranker: two are for {f'kind {kind}' if kind else 'all kinds'}")
-    settings = ExpansionSettings(decode="greedy", n=1) if not models else ExpansionSettings(n=candidates or 50)
-    asked: dict[str, str] = {}
-    for kind, text in map(_prompt, prompts):
-        if asked.setdefault(kind, text) != text:
-            raise UsageError(f"--expand-prompt: two are for {f'kind {kind}' if kind else 'all kinds'}")
-    expanders = expanders_of([*map(_named, expand)], settings, prompts=asked, seed=SEED, device=device)
-    reranker, texts = None, None
-    if models:
-        if any(reading_of(model).scorer == "rd" for model in models.values()):
-            if len(ask.collection.folders) > 1:
-                raise UsageError("--query-reranker: one that reads passages (rd) asks one index of words")
-            texts = FoundTexts(ask.collection, corpus=corpus)  # the search's own: what it finds first is what is read
-        reranker = QueryReranker(models, device=device, texts=texts)
-        for kind in expanders:
-            reranker.scorer(kind)  # now, not at the first question
-
-    def search(texts: Sequence[str], depth: int) -> list[Ranking]:
-        queries = [Query(f"q{number}", text) for number, text in enumerate(texts)]
-        return [ranking for _, ranking in ask(queries, Wanted(depth))]
-
-    chain = Chain(expanders, reranker, search)
-    told = False
-
-    def answer(question: str) -> tuple[list[str], Ranking]:
-        nonlocal told
-        chosen, ranking = chain(question, k)
-        if reranker is not None and texts is not None and not told and reranker.looked_up[TEXTLESS]:
-            told = True  # once, with the first question that lacks one: stdin may go on for hours
-            warn_of_textless(reranker.looked_up, texts.corpus)
-        return [_told(each) for each in chosen], ranking
-
-    return answer
-
-
-def _named(given: str) -> tuple[str, str]:
-    """KIND and model of KIND=MODEL; an empty kind where it is a model alone."""
-    from pathlib import Path
-
-    kind, separator, model = given.partition("=")
-    return ("", given) if not separator or "/" in kind or Path(given).exists() else (kind, model)
-
-
-def _prompt(given: str) -> tuple[str, str]:
-    """KIND and text of KIND=TEXT; an empty kind where no single word stands before the first =."""
-    kind, separator, text = given.partition("=")
-    return (kind, text) if separator and kind.split() == [kind] else ("", given)
-
-
-def _told(chosen: Chosen) -> str:
-    """A line about the query of one kind."""
-    notes = []
-    if not chosen.candidates:
-        notes.append("nothing was written")
-    elif chosen.estimate is not None:
-        notes.append(f"estimate {chosen.estimate:.4f}, the lowest of {chosen.candidates}")
-    if chosen.seen:
-        notes.append("the generator was trained with this question")
-    return f"{chosen.kind}: {chosen.query}" + (f"  ({'; '.join(notes)})" if notes else "")
-
-
-def _lines() -> Iterator[str]:
-    """Questions of stdin, each as soon as its line is complete; blank lines are passed over."""
-    import sys
-
-    from drtk.runtime.streams import raw_lines
-
-    for number, line in enumerate(raw_lines(sys.stdin.buffer, "<stdin>"), start=1):
-        try:
-            question = " ".join(line.decode("utf-8-sig" if number == 1 else "utf-8").split())
-        except UnicodeDecodeError as error:
-            raise RecordError(f"<stdin>:{number}", "not UTF-8") from error
-        if question:
-            yield question
-
-
-def _warn_if_corpus_changed(collection: Collection, shown: Sequence[str]) -> None:
-    """Warn if the corpus of an index changed after indexing: its texts are then not those that were ranked."""
-    from pathlib import Path
-
-    from drtk.data.checks import origins_of
-    from drtk.runtime.cache import content_digest
-    from drtk.runtime.progress import warn
-
-    paths = {Path(path).resolve() for path in shown}
-    for folder, manifest in zip(collection.folders, collection.manifests, strict=True):
-        corpus = Path(manifest.get("corpus") or "")
-        origins = {origin.digest for origin in origins_of(folder)}
-        if corpus.is_file() and corpus.resolve() in paths and origins and content_digest(corpus) not in origins:
-            warn(f"{corpus}: changed since {folder} was made; texts may differ from those ranked: index it again")
-
-
-class _Page:
-    """Passages as a person sees them; the corpora are opened once."""
-
-    def __init__(self, collection: Collection, corpus: str | None) -> None:
-        import os
-        import sys
-        from pathlib import Path
-
-        from drtk.data.corpus_store import CorpusStore
-        from drtk.runtime.progress import log
-
-        self._named = [corpus] if corpus else sorted({at["corpus"] for at in collection.manifests if at.get("corpus")})
-        self._stores = [CorpusStore.open(path) for path in self._named if corpus or Path(path).exists()]
-        _warn_if_corpus_changed(collection, self._named)
-        self._told = False
-        if not self._stores:
-            log("ids alone: the corpus is not where the index says, or it says nothing; name it with --corpus FILE")
-        styled = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        self.mark: Callable[[str], str] = "\033[1m{}\033[0m".format if styled else str
-
-    def show(self, question: str, before: list[str], ranking: Ranking) -> None:
-        """Print the lines before, and the passages with the part of each that speaks of the question."""
-        import shutil
-
-        from drtk.retrieval.snippets import shown
-        from drtk.runtime.progress import log
-
-        for line in before:
-            print(printable(line))
-        if not ranking:
-            log("nothing found")
-        passages = [self._text(id) for id, _ in ranking]
-        if self._stores and None in passages and not self._told:
-            self._told = True
-            log(f"{', '.join(self._named)}: lacks some of these passages; is it the corpus the index was made from?")
-        width = shutil.get_terminal_size().columns
-        for line in shown(question, ranking, passages, width=width, mark=self.mark):
-            print(line, flush=True)
-
-    def _text(self, id: str) -> Passage | None:
-        return next((found for store in self._stores if (found := store.get(id)) is not None), None)
-
-
-DEPTH, ANSWERS = RUN_DEPTH, 5  # -k where it is not given: of a run, of an answer on the terminal
+TERMINAL_DEPTH = 5  # passages printed for a typed query
 
 
 @with_settings(SearchSettings)
@@ -336,38 +65,6 @@ def search(
             "--qrels", metavar="FILE", help="Judgements: search the judged queries alone; what --tune goes by."
         ),
     ] = None,
-    expand: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--expand",
-            metavar="[KIND=]MODEL",
-            help="With --query: expand it with this generator; repeatable, one per kind.",
-            show_default=False,
-        ),
-    ] = None,
-    expand_prompt: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--expand-prompt",
-            metavar="[KIND=]TEXT",
-            help="With --expand: prompt of a generator that was not trained for this (T0, GPT-2). The query replaces …, or comes "
-            "first. Repeatable, one per kind.",
-            show_default=False,
-        ),
-    ] = None,
-    query_reranker: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--query-reranker",
-            metavar="[KIND=]DIR",
-            help="With --query: select expansions with this model of drtk rerank-queries train; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    candidates: Annotated[
-        int | None,
-        typer.Option("--candidates", min=1, help="With --query-reranker: expansions per generator. [default: 50]"),
-    ] = None,
     *,
     settings: SearchSettings,
     job: FilterJob,
@@ -378,9 +75,8 @@ def search(
     Several index folders are searched as parts of one collection.
     """
     from drtk.config import check_word
-    from drtk.errors import UsageError
     from drtk.evaluation.judged_runs import read_judgements
-    from drtk.retrieval.queries import QueryEncoder, TextQueries, sort_paths
+    from drtk.retrieval.queries import QueryEncoder, sort_paths
     from drtk.retrieval.search import Collection, Wanted
     from drtk.runtime.progress import log
 
@@ -390,90 +86,74 @@ def search(
         raise UsageError("--query prints passages to the terminal; omit query files, --by source and -o")
     if (tune and qrels is None) or (qrels is not None and question is not None):
         raise UsageError("--tune needs --qrels; use both with query files, not with --query")
-    if expand and question is None:
-        raise UsageError(
-            "--expand needs --query; for query files use drtk expand-queries, then drtk rerank-queries apply"
-        )
-    if expand_prompt and not expand:
-        raise UsageError("--expand-prompt says what the model of --expand MODEL reads")
-    if query_reranker and not expand:
-        raise UsageError("--query-reranker chooses among what --expand MODEL writes")
-    if candidates is not None and not query_reranker:
-        raise UsageError("--candidates: without --query-reranker there is one, the likeliest text")
-    wanted = Wanted(settings.k or DEPTH, _documents(corpus) if by == "source" else None, drop_same_id)
+    wanted = Wanted(settings.k or RUN_DEPTH, _document_names(corpus) if by == "source" else None, drop_same_id)
     collection = Collection(folders, settings)
     if tune:
         if not collection.tunable:
             raise UsageError("--tune chooses k1 and b, which only indexes of words have (bm25, bm25s)")
-        tune_bm25(folders, source or "-", str(qrels), wanted, settings=settings, job=job)
+        _write_tuning_table(folders, source or "-", str(qrels), wanted, settings, job)
         return
     if collection.advised:
-        taken = ", ".join(f"{name} {value:g}" for name, value in collection.advised.items())
-        log(f"taking {taken}, as {folders[0]} advises")
-    encode = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
+        advised = ", ".join(f"{name} {value:g}" for name, value in collection.advised.items())
+        log(f"taking {advised}, as {folders[0]} advises")
+    encoder = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
     if question is not None:
-        ask, shown = TextQueries(collection, encode), settings.k or ANSWERS
-        answer = plain(ask, shown)
-        if expand:
-            prompts, chosen = expand_prompt or [], query_reranker or []
-            answer = expanding(expand, prompts, chosen, candidates, ask, shown, corpus=corpus, device=settings.device)
-        answer_questions(question, answer, collection, corpus)
+        print_passages(question, collection, encoder, settings.k or TERMINAL_DEPTH, corpus)
         return
-    judged = None if qrels is None else read_judgements(qrels, job.intake)
-    _run(source or "-", collection, encode, wanted, tag, judged, settings, job)
+    judgements = None if qrels is None else read_judgements(qrels, job.intake)
+    _write_run(source or "-", collection, encoder, wanted, tag, judgements, settings.batch, job)
 
 
-def _run(
+def _write_run(
     source: str,
-    collection: Any,
-    encode: Any,
-    wanted: Any,
+    collection: Collection,
+    encoder: QueryEncoder | None,
+    wanted: Wanted,
     tag: str,
-    judged: Mapping[str, Any] | None,
-    settings: SearchSettings,
+    judgements: Judgements | None,
+    batch: int,
     job: FilterJob,
 ) -> None:
+    from itertools import chain
     from pathlib import Path
 
-    from drtk.data.jsonl import read_queries
     from drtk.data.trec import run_lines
-    from drtk.errors import MismatchError
     from drtk.retrieval.queries import StoredQueries, TextQueries
     from drtk.runtime.manifest import folder_entry
 
     job.intake.inputs += [folder_entry(folder) for folder in collection.folders]
     queries: Any
-    ask: Any
+    searcher: TextQueries | StoredQueries
     if Path(source).is_dir():
-        queries = ask = StoredQueries(collection, source)
+        queries = searcher = StoredQueries(collection, source)
         job.intake.inputs.append(folder_entry(source))
     else:
-        queries, ask = _hinted(read_queries(source, intake=job.intake)), TextQueries(collection, encode)
-        job.lookups = (encode.place,) if encode is not None and encode.place else ()
+        queries, searcher = _read_queries(source, job), TextQueries(collection, encoder)
+        job.lookups = (encoder.place,) if encoder is not None and encoder.place else ()
 
-    def work(window: list[Any]) -> Iterator[bytes]:
-        empty = ask.empty
-        for query_id, ranking in ask(window, wanted):
+    def write_window(window: list[Any]) -> Iterator[bytes]:
+        empty = searcher.empty
+        for query_id, ranking in searcher(window, wanted):
             yield from run_lines(query_id, ranking, tag)
-        if ask.empty > empty:
-            job.counts["without a word"] = job.counts.get("without a word", 0) + ask.empty - empty
+        if searcher.empty > empty:
+            job.counts["without a word"] = job.counts.get("without a word", 0) + searcher.empty - empty
 
-    job.window = settings.batch
-    if judged is not None:
-        queries = (query for query in queries if query.id in judged)
+    job.window = batch
+    if judgements is not None:
+        queries = (query for query in queries if query.id in judgements)
         first = next(queries, None)
         if first is None:
             raise MismatchError(f"{source}: has none of the judged queries")
         queries = chain([first], queries)
-    job.run(queries, work, unit="queries")
+    job.run(queries, write_window, unit="queries")
 
 
-def _hinted(queries: Iterator[Query]) -> Iterator[Query]:
-    """Yield the queries; point to --query if stdin begins with plain text."""
-    from drtk.errors import RecordError
+def _read_queries(source: str, job: FilterJob) -> Iterator[Query]:
+    """Read queries; point to --query if stdin begins with plain text."""
+    from drtk.data.jsonl import read_queries
 
     try:
-        yield from queries
+        yield from read_queries(source, intake=job.intake)
     except RecordError as error:
         if error.place != "<stdin>:1":
             raise
@@ -481,8 +161,8 @@ def _hinted(queries: Iterator[Query]) -> Iterator[Query]:
         raise RecordError(error.place, f"{error.problem}; {hint}") from None
 
 
-def _documents(corpus: str | None) -> Callable[[str], str]:
-    """The document of a passage: by the corpus where one is given, otherwise by the passage's id alone."""
+def _document_names(corpus: str | None) -> Callable[[str], str]:
+    """Return the function from a passage id to its document id, read from the corpus if there is one."""
     from functools import cache
 
     from drtk.data.corpus_store import CorpusStore
@@ -492,3 +172,144 @@ def _documents(corpus: str | None) -> Callable[[str], str]:
         return document_id
     store = CorpusStore.open(corpus)
     return cache(lambda passage_id: document_id_of(store[passage_id]))
+
+
+def _write_tuning_table(
+    folders: list[str], source: str, qrels: str, wanted: Wanted, settings: SearchSettings, job: FilterJob
+) -> None:
+    """Write the columns k1, b and measure for every point of the grid, best first."""
+    from dataclasses import replace
+
+    from drtk.data.checks import JudgedHits
+    from drtk.evaluation.judged_runs import read_judgements
+    from drtk.evaluation.tuning import RankingScorer, grid_search, parse_grid
+    from drtk.retrieval.search import Collection, search
+    from drtk.runtime.manifest import folder_entry
+    from drtk.runtime.progress import Progress
+
+    grid = parse_grid(settings.grid)
+    judgements = read_judgements(qrels, job.intake)
+    score = RankingScorer(judgements, settings.measure)
+    queries = [query for query in _read_queries(source, job) if query.id in judgements]
+    if not queries:
+        raise MismatchError("none of the queries has a judgement; are these the qrels of these queries?")
+    ids, texts = [query.id for query in queries], [query.text for query in queries]
+    job.intake.inputs += [folder_entry(folder) for folder in folders]
+    judged = JudgedHits(", ".join(folders), judgements)
+
+    def rank(point: tuple[float, float]) -> dict[str, Ranking]:
+        collection = Collection(folders, replace(settings, k1=point[0], b=point[1]))
+        rankings = dict(zip(ids, search(collection, ids, texts, wanted), strict=True))
+        for query_id, ranking in rankings.items():
+            judged.add(query_id, [id for id, _ in ranking])
+        return rankings
+
+    with Progress("tune", total=len(grid), unit="points") as progress:
+        points = grid_search(grid, rank, score, lambda point, value: progress.add())
+    judged.warn()
+
+    def write_table(window: list[tuple[tuple[float, float], float]]) -> Iterator[bytes]:
+        yield f"k1\tb\t{score.name}\n".encode()
+        for (k1, b), value in window:
+            yield f"{k1:g}\t{b:g}\t{value:.4f}\n".encode()
+
+    job.kind, job.window, job.counts["judged queries"] = "tuning", len(points), len(queries)
+    job.run(points, write_table, unit="points")
+
+
+def print_passages(
+    question: str, collection: Collection, encoder: QueryEncoder | None, k: int, corpus: str | None
+) -> None:
+    """Print the `k` best passages for a query, or for each line of stdin if the query is "-".
+
+    corpus: the file with the texts; None for the corpus that the index names
+    Raises UsageError for an empty query, RecordError for a line that is not UTF-8.
+    """
+    from drtk.records import Query
+    from drtk.retrieval.queries import TextQueries
+    from drtk.retrieval.search import Wanted
+    from drtk.runtime.progress import printable
+
+    searcher = TextQueries(collection, encoder)
+    printer = _PassagePrinter(collection, corpus)
+    if not question.strip():
+        raise UsageError("--query: the query is empty")
+    for text in [question] if question != "-" else _stdin_lines():
+        if question == "-":
+            print(printer.highlight(printable(text)))
+        ((_, ranking),) = searcher([Query("query", text)], Wanted(k))
+        printer.print(text, ranking)
+
+
+def _stdin_lines() -> Iterator[str]:
+    """Yield the lines of stdin as they arrive, without blank ones."""
+    import sys
+
+    from drtk.runtime.streams import raw_lines
+
+    for number, line in enumerate(raw_lines(sys.stdin.buffer, "<stdin>"), start=1):
+        try:
+            text = " ".join(line.decode("utf-8-sig" if number == 1 else "utf-8").split())
+        except UnicodeDecodeError as error:
+            raise RecordError(f"<stdin>:{number}", "not UTF-8") from error
+        if text:
+            yield text
+
+
+class _PassagePrinter:
+    """Print ranked passages with title and snippet."""
+
+    def __init__(self, collection: Collection, corpus: str | None) -> None:
+        import os
+        import sys
+        from pathlib import Path
+
+        from drtk.data.corpus_store import CorpusStore
+        from drtk.runtime.progress import log
+
+        self._corpora = (
+            [corpus] if corpus else sorted({at["corpus"] for at in collection.manifests if at.get("corpus")})
+        )
+        self._stores = [CorpusStore.open(path) for path in self._corpora if corpus or Path(path).exists()]
+        _warn_if_corpus_changed(collection, self._corpora)
+        self._has_warned = False
+        if not self._stores:
+            log("printing ids only: the index names no existing corpus; name the file: --corpus FILE")
+        use_bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self.highlight: Callable[[str], str] = "\033[1m{}\033[0m".format if use_bold else str
+
+    def print(self, query: str, ranking: Ranking) -> None:
+        """Print the passages of a ranking."""
+        import shutil
+
+        from drtk.retrieval.snippets import format_passages
+        from drtk.runtime.progress import log
+
+        if not ranking:
+            log("nothing found")
+        passages = [self._find(id) for id, _ in ranking]
+        if self._stores and None in passages and not self._has_warned:
+            self._has_warned = True
+            log(f"{', '.join(self._corpora)}: lacks some of these passages; is it the corpus the index was made from?")
+        width = shutil.get_terminal_size().columns
+        for line in format_passages(query, ranking, passages, width=width, highlight=self.highlight):
+            print(line, flush=True)
+
+    def _find(self, id: str) -> Passage | None:
+        return next((passage for store in self._stores if (passage := store.get(id)) is not None), None)
+
+
+def _warn_if_corpus_changed(collection: Collection, corpora: list[str]) -> None:
+    """Warn if the corpus of an index changed after indexing: its texts are then not those that were ranked."""
+    from pathlib import Path
+
+    from drtk.data.checks import origins_of
+    from drtk.runtime.cache import content_digest
+    from drtk.runtime.progress import warn
+
+    paths = {Path(path).resolve() for path in corpora}
+    for folder, manifest in zip(collection.folders, collection.manifests, strict=True):
+        corpus = Path(manifest.get("corpus") or "")
+        origins = {origin.digest for origin in origins_of(folder)}
+        if corpus.is_file() and corpus.resolve() in paths and origins and content_digest(corpus) not in origins:
+            warn(f"{corpus}: changed since {folder} was made; texts may differ from those ranked: index it again")

@@ -1,4 +1,4 @@
-"""Indexes by name; each loads when used."""
+"""Index types by name; each is loaded when used."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ INDEXES = Registry(
         ),
     },
 )
-FACTORY = "drtk.indexing.faiss_index:FaissIndex"  # what any other faiss factory string is built by
+FACTORY = "drtk.indexing.faiss_index:FaissIndex"  # builds all other faiss factory strings

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import orjson
@@ -15,68 +15,49 @@ from drtk.data.arrays import read_array
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import RankedIds, Ranking
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
-from drtk.indexing.words import LUCENE_STOPWORDS, read_stopwords, split_words, stem_with
 from drtk.records import Passage
 from drtk.runtime.integrity import read_object
 from drtk.runtime.progress import Progress, detail
+from drtk.text.words import LUCENE_STOPWORDS, read_stopwords, split_words, stem_with
 
 if TYPE_CHECKING:
     import bm25s
 
-_WORDS, _COUNTS, _LENGTHS = "words.json", "counts.npy", "lengths.npy"
-
-
-@dataclass(frozen=True, slots=True)
-class _Words:
-    """How texts become words; kept with the index, so that queries are cut as the passages were."""
-
-    language: str
-    stemmer: str
-    stopwords: list[str]
-
-    def cutter(self) -> Callable[[str], list[str]]:
-        """The function from a text to its words."""
-        stem, stopped, latin = (
-            stem_with(self.stemmer, language=self.language),
-            set(self.stopwords),
-            self.language == "en",
-        )
-        return lambda text: [stem(word) for word in split_words(text, latin=latin) if word not in stopped]
+_ANALYSIS, _COUNTS, _LENGTHS = "words.json", "counts.npy", "lengths.npy"
 
 
 class Bm25sIndex:
-    """The library's files, memory-mapped; its scores are for k1 .9 and b .4.
+    """The bm25s library's files, memory-mapped; its scores are for k1 0.9 and b 0.4.
 
-    Others are computed at opening, in memory, from each word's count in each passage (`counts.npy`) and the passages'
-    lengths: exact, and quick enough to try many.
+    Scores for other k1 and b are computed when the index is opened, from the term counts and the passages' lengths.
     """
 
     reads: ClassVar[Literal["passages"]] = "passages"
     tunable: ClassVar[bool] = True
 
-    def __init__(self, library: bm25s.BM25, ids: RankedIds, cut: Callable[[str], list[str]]) -> None:
-        self._library, self._ids, self._cut = library, ids, cut
+    def __init__(self, library: bm25s.BM25, ids: RankedIds, analyze: Callable[[str], list[str]]) -> None:
+        self._library, self._ids, self._analyze = library, ids, analyze
 
     @classmethod
     def build(
         cls, passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings, *, progress: Progress | None = None
     ) -> int:
-        """Index title and text, joined by a space, of every passage, empty ones too; their number.
+        """Index title and text of every passage, empty ones too; return their number.
 
-        The library holds the numbers of all words in memory meanwhile. Raises DrtkError where no passage has a word,
-        MismatchError where an id occurs twice, UsageError for settings of Lucene's alone.
+        The numbers of all words are held in memory. Raises DrtkError if no passage has a word, MismatchError for a
+        duplicate id, UsageError for settings that only Lucene has.
         """
         import bm25s
 
-        words = _choose_words(settings)
-        cut = words.cutter()
+        analysis = _choose_analysis(settings)
+        analyze = make_analyzer(analysis)
         ids: list[str] = []
         texts: list[list[int]] = []
         vocabulary: dict[str, int] = {}
         for passage in passages:
             ids.append(passage.id)
-            found = cut(f"{passage.title} {passage.text}")
-            texts.append([vocabulary.setdefault(word, len(vocabulary)) for word in found])
+            words = analyze(f"{passage.title} {passage.text}")
+            texts.append([vocabulary.setdefault(word, len(vocabulary)) for word in words])
             if progress is not None:
                 progress.add()
         if not vocabulary:
@@ -87,26 +68,25 @@ class Bm25sIndex:
         try:
             RankedIds.write(ids, folder)
             library.save(folder, show_progress=False)
-            np.save(folder / _COUNTS, _counts(texts))
+            np.save(folder / _COUNTS, _count_terms(texts))
             np.save(folder / _LENGTHS, np.array([len(text) for text in texts], dtype=np.uint32))
-            (folder / _WORDS).write_bytes(orjson.dumps(asdict(words), option=orjson.OPT_INDENT_2))
+            (folder / _ANALYSIS).write_bytes(orjson.dumps(analysis, option=orjson.OPT_INDENT_2))
         except OSError as error:
             raise DrtkError(f"{error.filename or folder}: {error.strerror or error}") from error
         return len(ids)
 
     @classmethod
     def open(cls, folder: Path, settings: BM25SearchSettings) -> Bm25sIndex:
-        """The index in `folder`.
+        """Open the index in `folder`.
 
-        Raises MismatchError where the folder holds none or a part of it is missing, UsageError for RM3, which is Lucene's.
+        Raises MismatchError for a missing or damaged part, UsageError for RM3, which only Lucene has.
         """
         import bm25s
 
         if settings.rm3:
-            raise UsageError("--rm3: only indexes of --type bm25 can do that")
+            raise UsageError("`rm3`: only indexes of type bm25 can do that")
         try:
-            content = read_object(folder / _WORDS, language=str, stemmer=str, stopwords=list)
-            words = _Words(content["language"], content["stemmer"], content["stopwords"])
+            analyze = make_analyzer(read_object(folder / _ANALYSIS, language=str, stemmer=str, stopwords=list))
             library = bm25s.BM25.load(folder, mmap=True, show_progress=False)
             np.dtype(library.dtype), np.dtype(library.int_dtype)
             if not all(type(number) is int for number in library.vocab_dict.values()):
@@ -114,7 +94,7 @@ class Bm25sIndex:
             k1, b = settings.parameters()
             if (k1, b) != (library.k1, library.b):
                 detail(f"bm25s: computing scores for k1 {k1:g}, b {b:g}")
-                library.scores["data"] = _scores(library.scores, folder, k1=k1, b=b)
+                library.scores["data"] = _compute_scores(library.scores, folder, k1=k1, b=b)
         except DrtkError:
             raise
         except Exception as error:
@@ -123,45 +103,63 @@ class Bm25sIndex:
         ids = RankedIds(folder)
         if len(ids) != library.scores["num_docs"]:
             raise MismatchError(f"{folder}: the index is damaged: its ids and its scores do not belong together")
-        return cls(library, ids, words.cutter())
+        return cls(library, ids, analyze)
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
-        """Up to `k` passages with a word of each text, by score, then by descending id. A word twice counts twice."""
+        """Return up to `k` passages for each text, by score, then by descending id. A repeated word counts each time."""
         return [self._search(text, k) for text in texts]
 
     def _search(self, text: str, k: int) -> Ranking:
-        known = self._library.get_tokens_ids(self._cut(text))
-        if not known or k < 1:
+        terms = self._library.get_tokens_ids(self._analyze(text))
+        if not terms or k < 1:
             return []
-        scores = self._library.get_scores_from_ids(known)
+        scores = self._library.get_scores_from_ids(terms)
         rows = np.flatnonzero(scores > 0)
         scores = scores[rows]
         if len(rows) > k:
             worst = np.partition(scores, len(rows) - k)[len(rows) - k]
-            kept = scores >= worst  # all that tie with the k-th: the ids decide among them
+            kept = scores >= worst  # with all that tie with the k-th, for the tie rule
             rows, scores = rows[kept], scores[kept]
         return self._ids.ranking(rows, scores, k)
 
 
-def _choose_words(settings: BM25IndexSettings) -> _Words:
+def _choose_analysis(settings: BM25IndexSettings) -> dict[str, Any]:
+    """Return how texts are split into words; it is stored with the index, so that queries are analyzed alike."""
     if settings.term_vectors:
-        raise UsageError("--term-vectors: only for --type bm25")
+        raise UsageError("`term_vectors`: only for index type bm25")
     language = settings.language.lower()
     stopwords: list[str] = []
     if settings.stopwords == "lucene":
         if language != "en":
-            raise UsageError("--stopwords: lucene's list is English; name a file with one word a line")
+            raise UsageError("`stopwords`: lucene's list is English; name a file with one word a line")
         stopwords = sorted(LUCENE_STOPWORDS)
     elif settings.stopwords not in ("default", "none"):
         stopwords = read_stopwords(settings.stopwords)
-    return _Words(language, "none" if settings.stemmer == "default" else settings.stemmer, stopwords)
+    stemmer = "none" if settings.stemmer == "default" else settings.stemmer
+    return {"language": language, "stemmer": stemmer, "stopwords": stopwords}
 
 
-def _counts(texts: list[list[int]]) -> np.ndarray:
-    """How often each word stands in each passage, in the order of the library's postings: by word, then by passage."""
+def make_analyzer(analysis: dict[str, Any]) -> Callable[[str], list[str]]:
+    """Return the function from a text to its words. Raises UsageError for a stemmer that the language does not have."""
+    stem, stopwords = load_stemmer(analysis["stemmer"], analysis["language"]), set(analysis["stopwords"])
+    is_english = analysis["language"] == "en"
+    return lambda text: [stem(word) for word in split_words(text, latin=is_english) if word not in stopwords]
+
+
+def load_stemmer(name: str, language: str) -> Callable[[str], str]:
+    """Return a stemmer; "porter" is Porter's own revision, which Lucene has too, not that of NLTK."""
+    if name == "porter" and language == "en":
+        from nltk.stem.porter import PorterStemmer
+
+        return cache(PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS).stem)
+    return stem_with(name, language=language)
+
+
+def _count_terms(texts: list[list[int]]) -> np.ndarray:
+    """Return each word's count in each passage, ordered by word, then by passage, as the library's postings are."""
     lengths = np.array([len(text) for text in texts], dtype=np.int64)
     flat = np.fromiter(chain.from_iterable(texts), dtype=np.int64, count=int(lengths.sum()))
     pairs = (flat << 32) | np.repeat(np.arange(len(texts), dtype=np.int64), lengths)
@@ -169,8 +167,8 @@ def _counts(texts: list[list[int]]) -> np.ndarray:
     return counts.astype(np.uint16 if counts.max() < 2**16 else np.uint32)
 
 
-def _scores(postings: dict[str, np.ndarray], folder: Path, *, k1: float, b: float) -> np.ndarray:
-    """float32 scores of all postings for other k1 and b (methods: section 8.1)."""
+def _compute_scores(postings: dict[str, np.ndarray], folder: Path, *, k1: float, b: float) -> np.ndarray:
+    """Return BM25 scores of all postings, float32, for any k1 and b (methods: section 8.1)."""
     counts = read_array(folder / _COUNTS, mmap="r")
     lengths = read_array(folder / _LENGTHS)
     if len(counts) != len(postings["indices"]):

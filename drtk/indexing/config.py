@@ -1,13 +1,13 @@
-"""How indexes are built and searched."""
+"""Settings of building and searching indexes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import option
+from drtk.config import NoEffect, option
 
-RUN_DEPTH = 1000  # passages of a query in a run, where nobody says how many
+RUN_DEPTH = 1000  # passages per query in a run, by default
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,16 @@ class BM25SearchSettings:
     threads: int = option(0, "Lucene: searching threads of the process; 0 takes every core.", at_least=0)
 
     def parameters(self) -> tuple[float, float]:
-        """k1 and b: Anserini's .9 and .4 where they were not given."""
+        """Return k1 and b; Anserini's defaults are 0.9 and 0.4."""
         return 0.9 if self.k1 is None else self.k1, 0.4 if self.b is None else self.b
+
+
+_WITHOUT_WEIGHTS = (NoEffect("goes with --weights", {"weights": (False,)}),)
 
 
 @dataclass(frozen=True)
 class IndexedTextSettings:
-    """drtk index over words: what of a passage is indexed. `drtk.indexing.indexed_text` sees to it, not the engines."""
+    """drtk index over words: which text of a passage is indexed (drtk/indexing/indexed_text.py)."""
 
     expand: tuple[str, ...] = option(
         (),
@@ -104,23 +107,27 @@ class IndexedTextSettings:
     )
     weights: bool = option(False, "bm25, bm25s: index the passages' weights as frequencies of their words (DeepCT).")
     weight_scale: Literal["linear", "sqrt"] = option(
-        "linear", "weights: a frequency is 100 times the weight, or 100 times its square root."
+        "linear",
+        "weights: a frequency is 100 times the weight, or 100 times its square root.",
+        no_effect=_WITHOUT_WEIGHTS,
     )
     tokenizer: str = option(
-        "", "weights: whose word pieces they are, where that is no longer found by the name that the passages hold."
+        "",
+        "weights: whose word pieces they are, where that is no longer found by the name that the passages hold.",
+        no_effect=_WITHOUT_WEIGHTS,
     )
 
 
 @dataclass(frozen=True)
 class IndexSettings(DenseIndexSettings, BM25IndexSettings, IndexedTextSettings):
-    """drtk index: what every type of index is built with."""
+    """drtk index: settings of all types of index."""
 
     threads: int = option(0, "CPU threads to use; 0 takes every core.", at_least=0)
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How much a search gives, and how much it does at a time."""
+    """Depth and batch size of a search."""
 
     k: int | None = option(None, "Passages per query; by default 1000, with --query 5.", at_least=1, flag="-k")
     batch: int = option(1000, "Queries searched together.", at_least=1)
@@ -128,7 +135,7 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class SearchSettings(DenseSearchSettings, BM25SearchSettings, RunSettings):  # help lists the last base first
-    """drtk search: what every type of index is searched with."""
+    """drtk search: settings of all types of index."""
 
     prompt: str | None = option(None, "Text put before each query; by default the model's.")
     max_length: int | None = option(None, "Longest query, in tokens; by default the model's.", at_least=3)

@@ -1,4 +1,4 @@
-"""Exact search: every inner product, block by block in torch, from vectors that stay on disk; the reference for faiss."""
+"""Exact search: all inner products in torch, block by block, of vectors that stay on disk; the reference for faiss."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from torch import Tensor
 
 from drtk.data.arrays import read_array
 from drtk.errors import DrtkError
-from drtk.indexing.base import FULL, SCALE, VECTORS, RankedIds, Ranking, Vectors, rank_again, ranks_of, scores_of
+from drtk.indexing.base import RankedIds, Ranking, ranks_of, scores_of
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
+from drtk.indexing.vectors import FULL, SCALE, VECTORS, Vectors, rescore
 from drtk.models.device import choose_device
 from drtk.runtime.progress import Progress, detail
 from drtk.runtime.workers import read_ahead
 
 QUERIES_AT_A_TIME = 1024
-# Products are taken of whole tiles, padded with zeros: matrix libraries use other code, and another order of summing,
-# for odd edges, and then equal vectors would get scores that differ in the last bit and not be ties.
+# Matrix products are computed in whole tiles padded with zeros: at odd edges, libraries sum in another order, so that
+# scores of equal vectors would differ in the last bit and not tie.
 QUERY_TILE, PASSAGE_TILE = 32, 64
-CROWDED = 4  # candidates a place among the best from which on it pays to sort a block by itself
-EMPTY = -9187343239835811840  # the key of -inf with rank 0: below that of every finite score
+CROWDED = 4  # candidates per result above which the block is first reduced to its own best
+EMPTY = -9187343239835811840  # the key of -inf with rank 0, below that of every finite score
 
 
 class ExactIndex:
-    """All vectors of a collection on disk, as float32, float16 or int8 (with a scale a dimension)."""
+    """All vectors of a collection on disk, as float32, float16 or int8 with a scale per dimension."""
 
     reads: ClassVar[Literal["vectors"]] = "vectors"
 
     @classmethod
     def check(cls, vectors: Vectors, settings: DenseIndexSettings, *, kind: str = "exact") -> None:
-        """Anything can be searched exactly."""
+        """Accept any vectors."""
 
     @classmethod
     def build(
@@ -45,7 +46,7 @@ class ExactIndex:
         kind: str = "exact",
         progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """Copy the vectors into `folder`; {"dtype", "full"}. Faults as in `DenseIndex.build`."""
+        """Copy the vectors into `folder`; return {"dtype", "full"}."""
         stored = vectors.dtype
         dtype = settings.dtype or str(stored)
         RankedIds.write(vectors.ids(), folder)
@@ -75,12 +76,14 @@ class ExactIndex:
             torch.set_num_threads(settings.threads)
         self._resident: Tensor | None = None
         if self._device.type == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = False  # scores are compared: all of float32 counts
+            torch.backends.cuda.matmul.allow_tf32 = False  # would round scores
             free, _ = torch.cuda.mem_get_info(self._device)
             if self._vectors.nbytes < 0.6 * free:
                 self._resident = torch.from_numpy(self._vectors).to(self._device)
             else:
-                detail(f"{folder}: {self._vectors.nbytes:,} bytes stay on disk and pass through {self._device}")
+                detail(
+                    f"{folder}: {self._vectors.nbytes:,} bytes stay on disk and are copied to {self._device} in blocks"
+                )
 
     @property
     def dimension(self) -> int:
@@ -91,11 +94,11 @@ class ExactIndex:
 
     @torch.inference_mode()
     def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
-        """Up to `k` passages for each of (queries, dimension): exactly the best, ties at the cut decided too."""
-        found: list[Ranking] = []
+        """Return the `k` best passages for each of (queries, dimension)."""
+        rankings: list[Ranking] = []
         for start in range(0, len(vectors), QUERIES_AT_A_TIME):
-            found += self._search(vectors[start : start + QUERIES_AT_A_TIME].astype(np.float32), min(k, len(self)))
-        return found
+            rankings += self._search(vectors[start : start + QUERIES_AT_A_TIME].astype(np.float32), min(k, len(self)))
+        return rankings
 
     def _search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
         depth = k if self._full is None else min(len(self), k * self._settings.rescore)
@@ -105,21 +108,21 @@ class ExactIndex:
         keys = torch.full((len(scaled), depth), EMPTY, dtype=torch.int64, device=self._device)
         scores: Tensor | None = None
         for block, ranks in read_ahead(self._blocks()):
-            if scores is None:  # once: pages of fresh memory cost up to a quarter of what the products do
+            if scores is None:  # allocated once: fresh memory costs up to a quarter of the product
                 scores = torch.empty((tiles, len(block)), device=self._device)
             torch.mm(queries, block.T, out=scores)
             # A NaN or infinite number in a passage vector makes its score for any query NaN or infinite.
             if not bool((finite := scores[0, : len(ranks)].isfinite()).all()):
-                raise self.ids.score_fault(int(self.ids.rows(ranks[~finite].cpu().numpy())[0]))
+                raise self.ids.score_error(int(self.ids.rows(ranks[~finite].cpu().numpy())[0]))
             keys = keep_best(keys, scores[: len(scaled), : len(ranks)], ranks)
         best = keys.sort(dim=1, descending=True).values.cpu().numpy()
         rows = [self.ids.rows(ranks_of(row)) for row in best]
         if self._full is None:
             return [self.ids.ranking(at, scores_of(row)) for at, row in zip(rows, best, strict=True)]
-        return rank_again(self.ids, self._full, rows, vectors, k, threads=self._settings.threads)
+        return rescore(self.ids, self._full, rows, vectors, k, threads=self._settings.threads)
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """(vectors (block, dimension) float32 padded to whole tiles, ranks (rows,) int64)."""
+        """Yield vectors (block, dimension) float32, padded to whole tiles, and ranks (rows,) int64."""
         rows = -(-min(self._settings.block, len(self)) // PASSAGE_TILE) * PASSAGE_TILE
         source = torch.from_numpy(self._vectors) if self._resident is None else self._resident
         for start in range(0, len(self), rows):
@@ -131,12 +134,12 @@ class ExactIndex:
 
 
 def keep_best(keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
-    """The best `depth` keys of those held and those of a block, in no particular order.
+    """Return the best `depth` keys of `keys` and of a block's scores, in no particular order.
 
-    keys: (queries, depth) int64, EMPTY where fewer are held · scores: (queries, block) float32 · ranks: (block,) int64
+    keys: (queries, depth) int64, padded with EMPTY · scores: (queries, block) float32 · ranks: (block,) int64
     returns: (queries, depth)
 
-    Candidates are all scores that reach the worst one held, ties included, so the tie rule holds at the cut as well.
+    Candidates are all scores not below the worst one in `keys`, so that ties at the cut are broken by rank too.
     """
     depth = keys.shape[1]
     floor = _scores(keys.amin(dim=1))
@@ -157,18 +160,18 @@ def keep_best(keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
 
 
 def _worst_of_best(scores: Tensor, depth: int) -> Tensor:
-    """The `depth`-th largest score of each row of (queries, block); returns: (queries,)"""
+    """Return the `depth`-th largest score of each row of (queries, block); returns: (queries,)"""
     return scores.topk(depth, dim=1, sorted=False).values.amin(dim=1)
 
 
 def _keys(scores: Tensor, ranks: Tensor) -> Tensor:
-    """`ordering.keys_of`, in torch."""
+    """Compute `base.keys_of` in torch."""
     bits = (scores + 0.0).view(torch.int32)
     sortable = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (sortable.long() << 32) | ranks
 
 
 def _scores(keys: Tensor) -> Tensor:
-    """`ordering.scores_of`, in torch."""
+    """Compute `base.scores_of` in torch."""
     sortable = (keys >> 32).int()
     return (sortable ^ ((sortable >> 31) & 0x7FFFFFFF)).view(torch.float32)

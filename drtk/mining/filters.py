@@ -18,7 +18,7 @@ from drtk.data.checks import PASSAGES, TEXTLESS
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.indexing.base import unit_length
+from drtk.indexing.vectors import unit_length
 from drtk.mining.candidates import Candidate, Pool, Rejection
 from drtk.mining.config import MineSettings
 from drtk.records import Passage

@@ -27,10 +27,11 @@ from drtk.mining.filters import (
     VectorsById,
     build_score_filters,
 )
+from drtk.mining.index_search import IndexSearch
 from drtk.mining.miner import WITHOUT_ANSWERS, WITHOUT_NEGATIVES, WITHOUT_POSITIVES, Miner
 from drtk.mining.policies import Policy
 from drtk.mining.report import write_report
-from drtk.mining.sources import IndexSearch, QueryStream, Sources, read_judgements, sort_sources
+from drtk.mining.sources import QueryStream, Sources, read_judgements, sort_sources
 from drtk.runtime.filter_job import Done, FilterJob
 from drtk.runtime.manifest import folder_entry
 from drtk.runtime.progress import log, warn

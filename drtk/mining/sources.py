@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,9 @@ from drtk.data.runs import group_runs, parse_runs
 from drtk.data.trec import Judgements, iter_grouped_hits, read_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.mining.candidates import Hits, MiningQuery, merge_queries
-from drtk.mining.config import MineSettings, MiningInputs
+from drtk.mining.index_search import IndexSearch
 from drtk.records import Query
-from drtk.retrieval.queries import QueryEncoder, StoredQueries, StoredQuery, TextQueries
-from drtk.retrieval.search import INDEX_KIND, Collection, Wanted
+from drtk.retrieval.search import INDEX_KIND
 from drtk.runtime.inputs import Intake
 from drtk.runtime.manifest import folder_entry, read_manifest
 from drtk.runtime.progress import warn
@@ -185,7 +183,7 @@ class QueryStream:
     def __iter__(self) -> Iterator[MiningQuery]:
         seen: set[str] = set()
         num_unjudged, example, warned = 0, "", self.by_source
-        for query in self._merged():
+        for query in self._merge_sources():
             id = query.query_id
             if not (self.allow_unjudged or query.positives or self.is_judged(id)):
                 num_unjudged += 1
@@ -202,12 +200,10 @@ class QueryStream:
                 f"(runs: '{example}', judgements: '{next(iter(self.judgements))}'); pass the judgements of these queries"
             )
         # Set once, at the end: a resumed run reads all queries again.
-        num_missing = len(self.judgements.keys() - seen) if self.judgements is not None else 0
-        self.counts |= {
-            name: number
-            for name, number in (("without_judgements", num_unjudged), ("not_retrieved", num_missing))
-            if number
-        }
+        if num_unjudged:
+            self.counts["without_judgements"] = num_unjudged
+        if num_missing := len((self.judgements or {}).keys() - seen):
+            self.counts["not_retrieved"] = num_missing
 
     def _names_documents(self, query: MiningQuery) -> bool:
         """Return whether a chunk of a judged document would become a negative."""
@@ -215,13 +211,15 @@ class QueryStream:
         chunks = [id for hits in query.hits.values() for id in hits.ids if "#" in id]
         return any(document_id(id) in grades and id not in grades for id in chunks)
 
-    def _merged(self) -> Iterator[MiningQuery]:
-        runs = {name: (path, self._iter_run(name, path)) for name, path in self.sources.runs.items()}
-        examples = {name: (path, self._iter_examples(name, path)) for name, path in self.sources.examples.items()}
-        files = [(runs | examples)[name] for name in self.sources.names if name not in self.sources.indexes]
-        streams = [skip_faulty(items, path, self.intake) for path, items in files]
+    def _merge_sources(self) -> Iterator[MiningQuery]:
+        readers = {name: (self._iter_run, path) for name, path in self.sources.runs.items()}
+        readers |= {name: (self._iter_examples, path) for name, path in self.sources.examples.items()}
+        streams = [
+            skip_faulty(read(name, path), path, self.intake)
+            for name, (read, path) in ((name, readers[name]) for name in self.sources.names if name in readers)
+        ]
         only = None if self.allow_unjudged or self.sources.examples else self.judgements
-        first = streams.pop(0) if self.indexes is None else self._searched()
+        first = streams.pop(0) if self.indexes is None else self._iter_searched()
         others = [Aligned(stream, only=only) for stream in streams]
 
         def merge(parts: Sequence[MiningQuery | None]) -> MiningQuery:
@@ -239,7 +237,7 @@ class QueryStream:
         elif remaining:
             self.counts["not_in_queries"] = len(remaining)
 
-    def _searched(self) -> Iterator[MiningQuery]:
+    def _iter_searched(self) -> Iterator[MiningQuery]:
         """Iterate over the queries that indexes are searched with, as vectors or texts."""
         assert self.indexes is not None
         if self.indexes.stored is None:
@@ -259,11 +257,10 @@ class QueryStream:
         self, source: str, query_id: str, line: int, ids: Iterable[str], lines: Iterable[int]
     ) -> tuple[bool, set[str], list[RecordError]]:
         """Return whether the query is missing, the passages that are not in the corpus, and an error for each."""
-        errors = []
+        errors, unknown = list[RecordError](), set[str]()
         is_missing = self._lacks_text(query_id)
         if is_missing:
             errors.append(RecordError(f"{name_of(source)}:{line}", f"query '{query_id}' is not in the queries"))
-        unknown: set[str] = set()
         if self.corpus is not None:
             for id, place in zip(ids, lines, strict=False):
                 if id not in self.corpus:
@@ -359,69 +356,3 @@ def _convert_example(name: str, found: FoundExample) -> MiningQuery:
 def _remove_passages(query: MiningQuery, ids: set[str]) -> MiningQuery:
     hits = {name: replace(one, ids=[id for id in one.ids if id not in ids]) for name, one in query.hits.items()}
     return replace(query, hits=hits, positives=tuple(id for id in query.positives if id not in ids))
-
-
-class IndexSearch:
-    """Search opened indexes for windows of queries.
-
-    depth: hits of a query; None: all.
-    Raises UsageError if an index needs texts and there are no queries, MismatchError for a hit that is not in the corpus,
-    DrtkError for a score that is not finite.
-    """
-
-    def __init__(
-        self,
-        folders: Mapping[str, Sequence[str]],
-        settings: MineSettings,
-        inputs: MiningInputs,
-        *,
-        depth: int | None,
-        corpus: CorpusIds | None = None,
-    ) -> None:
-        self._corpus, self._depth = corpus, depth
-        self._searchers: dict[str, TextQueries | StoredQueries] = {}
-        self.encodes_texts = False
-        self.stored: StoredQueries | None = None  # the queries of the embeddings folder, if one is used
-        for name, paths in folders.items():
-            collection = Collection(paths, settings.search_settings())
-            is_dense = collection.reads == "vectors"
-            if is_dense and inputs.query_vectors is not None:
-                self._searchers[name] = self.stored = StoredQueries(collection, inputs.query_vectors)
-                continue
-            if inputs.queries is None:
-                raise UsageError(f"{paths[0]}: `queries` is required (or `query_vectors`, for a dense index)")
-            self.encodes_texts |= is_dense
-            encoder = QueryEncoder(collection, settings.search_settings(), inputs.model) if is_dense else None
-            self._searchers[name] = TextQueries(collection, encoder)
-        self.needs_text = any(isinstance(one, TextQueries) for one in self._searchers.values())
-
-    def search(self, window: Sequence[MiningQuery], names: Sequence[str]) -> list[MiningQuery]:
-        """Return the queries with the hits of each index, sources in the order of `names`."""
-        hits: list[dict[str, Hits]] = [{} for _ in window]
-        for name, searcher in self._searchers.items() if window else ():
-            wanted = Wanted(self._depth or len(searcher.collection))
-            if isinstance(searcher, StoredQueries):
-                rankings = searcher([StoredQuery(one.query_id, *(one.row or (0, 0))) for one in window], wanted)
-            else:
-                rankings = searcher([one.query for one in window if one.query is not None], wanted)
-            for found, (query_id, ranking) in zip(hits, rankings, strict=True):
-                found[name] = self._check(query_id, ranking, searcher.collection.folders[0])
-        queries = []
-        for query, found in zip(window, hits, strict=True):
-            merged = found | query.hits
-            in_order = {name: merged[name] for name in names if name in merged}
-            queries.append(replace(query, hits=in_order | merged))
-        return queries
-
-    def _check(self, query_id: str, ranking: Sequence[tuple[str, float]], folder: str) -> Hits:
-        ids, scores = [id for id, _ in ranking], [score for _, score in ranking]
-        if not isfinite(sum(scores)):
-            raise DrtkError(f"{folder}: query '{query_id}' has a score that is not finite")
-        if self._corpus is not None:
-            unknown = [id for id in ids if id not in self._corpus]
-            if unknown:
-                more = f", and {len(unknown) - 1:,} more of its {len(ids):,} hits" if len(unknown) > 1 else ""
-                raise MismatchError(
-                    f"{folder}: passage '{unknown[0]}', retrieved for query '{query_id}', is not in the corpus{more}"
-                )
-        return Hits(ids, scores)

@@ -16,7 +16,6 @@ from drtk.data.checks import count_texts
 from drtk.data.jsonl import dump
 from drtk.errors import MismatchError
 from drtk.indexing.config import SearchSettings
-from drtk.indexing.words import split_words
 from drtk.models.config import ScoringSettings
 from drtk.models.cross_encoder import Prepared
 from drtk.models.query_reranker_input import Candidate
@@ -28,6 +27,7 @@ from drtk.retrieval.search import FoundTexts
 from drtk.runtime.filter_job import Done
 from drtk.runtime.runners import BatchFunction
 from drtk.text.expanded_text import expanded_query, plain_query
+from drtk.text.words import split_words
 
 Choice = Callable[[Sequence[Expansion]], list[Expansion]]  # the candidates, best first
 GREEDY = "greedy"  # "decode" of a candidate that was written so

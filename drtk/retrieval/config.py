@@ -1,19 +1,18 @@
-"""How runs are fused."""
+"""Settings of fusion."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import By, option
-from drtk.errors import UsageError
+from drtk.config import By, NoEffect, option
 
-# Methods of one's own may look at all of them.
-_NOT_LOOKED_AT = {
-    "weights": ("round-robin",),
-    "rrf_k": ("weighted", "linear", "zscore", "round-robin"),
-    "normalize": ("rrf", "linear", "zscore", "round-robin"),
-}
+
+def _not_with(*methods: str) -> tuple[NoEffect, ...]:
+    return tuple(NoEffect(f"has no effect with --method {method}", {"method": (method,)}) for method in methods)
+
+
+_WITH_SWEEP = (NoEffect("goes with --sweep", {"sweep": (False,)}),)
 
 
 @dataclass(frozen=True)
@@ -26,11 +25,20 @@ class FuseSettings:
         "zscore: of scores in standard deviations; round-robin: rank by rank in turn.",
     )
     weights: str = option(
-        "", "rrf, weighted, linear, zscore: weights of the runs in order, such as 1,1.1; by default all are 1."
+        "",
+        "rrf, weighted, linear, zscore: weights of the runs in order, such as 1,1.1; by default all are 1.",
+        no_effect=_not_with("round-robin"),
     )
-    rrf_k: int = option(60, "rrf: the constant added to every rank.", at_least=0)
+    rrf_k: int = option(
+        60,
+        "rrf: the constant added to every rank.",
+        at_least=0,
+        no_effect=_not_with("weighted", "linear", "zscore", "round-robin"),
+    )
     normalize: Literal["none", "minmax", "zscore"] = option(
-        "minmax", "weighted: what makes scores of different runs comparable, query by query; none leaves them."
+        "minmax",
+        "weighted: what makes scores of different runs comparable, query by query; none leaves them.",
+        no_effect=_not_with("rrf", "linear", "zscore", "round-robin"),
     )
     depth: int | None = option(
         None,
@@ -39,17 +47,13 @@ class FuseSettings:
     )
     top: int = option(1000, "Documents written for each query.", at_least=1)
     sweep: bool = option(False, "Find the weights that are best on --qrels, and fuse with them.")
-    step: float = option(0.1, "Distance of the weights tried by --sweep.", at_least=0.001, at_most=1)
-    measure: str = option("nDCG@10", "What --sweep maximises: one measure, as drtk eval takes it.")
-    by: By = option("passage", "What --sweep scores: passage, or source: a document by its best passage.")
+    step: float = option(
+        0.1, "Distance of the weights tried by --sweep.", at_least=0.001, at_most=1, no_effect=_WITH_SWEEP
+    )
+    measure: str = option(
+        "nDCG@10", "What --sweep maximises: one measure, as drtk eval takes it.", no_effect=_WITH_SWEEP
+    )
+    by: By = option(
+        "passage", "What --sweep scores: passage, or source: a document by its best passage.", no_effect=_WITH_SWEEP
+    )
     tag: str = option("drtk", "Last column of the run.", one_word=True)
-
-    def check(self) -> None:
-        """Raise UsageError for a choice other than its default that --method does not look at."""
-        usual = type(self)
-        for name, without in _NOT_LOOKED_AT.items():
-            if self.method in without and getattr(self, name) != getattr(usual, name):
-                raise UsageError(f"--{name.replace('_', '-')}: not with --method {self.method}")
-        for name in ("step", "measure", "by"):
-            if not self.sweep and getattr(self, name) != getattr(usual, name):
-                raise UsageError(f"--{name}: only with --sweep")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,21 +28,20 @@ from drtk.runtime.sharding import WHOLE, Part, select_part
 from drtk.runtime.workers import read_ahead
 from drtk.text.batching import Tokens, batches_by_length
 
-Text = TypeVar("Text", Passage, Query, str)
-WINDOW = 16384  # texts tokenised together by `Embedder.__call__`
+WINDOW = 16384  # texts tokenized at once by `Embedder.__call__`
 _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
 
 
 class Embedder:
-    """Texts to vectors with one model, for one role.
+    """Encode texts with one model, for one role.
 
     dimension:  width of the vectors
-    similarity: "cosine" or "dot": how the model's vectors are to be compared. Vectors come as the model gives them; where
-                it is "cosine" and `normalized` is False, an index that takes inner products must bring them to length 1
-    identity:   what `meta.json` of embeddings and indexes stores under "encoder"; equal digests mean comparable vectors
-    weights:    False leaves them on disk until `load`; all of the above is known before. Pickled, an embedder is its
-                arguments: the process that gets it loads the weights itself
-    Raises MismatchError where `settings` contradict a model folder of drtk's own.
+    similarity: "cosine" or "dot": how the vectors are compared. If it is "cosine" and `normalized` is False, an index of
+                inner products must scale the vectors to length 1
+    identity:   the model as `meta.json` of embeddings and indexes stores it; equal digests mean comparable vectors
+    weights:    whether to load the weights now, not at the first use. A pickled embedder consists of its arguments: the
+                process that receives it loads the weights itself
+    Raises MismatchError if `settings` contradict a model folder of drtk's own.
     """
 
     def __init__(
@@ -54,41 +53,50 @@ class Embedder:
         device: str = "auto",
         weights: bool = True,
     ) -> None:
-        settings = settings or EncodeSettings()
-        self.model, self.role, self.settings = model, role, settings
+        self.model, self.role, self.settings = model, role, settings or EncodeSettings()
         self._device_name = device
         if weights:
             self.device = choose_device(device)
         self.folder = locate(model)
-        self._inner = tower(self.folder, role)
-        loaded = load_encoder(self._inner, wishes=_wishes(settings, role), weights=weights)
+        loaded = self._load_model(weights=weights)
         self.recipe = loaded.recipe
-        self._tokenizing = loaded.tokenizing(role)
+        self._tokenize = loaded.tokenizing(role)
         self._prompt_length = loaded.prompt_length(role)
         self.dimension = loaded.encoder.dimension
         self.normalized = self.recipe.normalize
         self.similarity = self.recipe.similarity or "dot"
         self._encoder: Encoder | None = None
         if weights:
-            self._take_up(loaded.encoder)
+            self._set_encoder(loaded.encoder)
 
     def load(self) -> Embedder:
-        """Itself, its weights loaded and on its device."""
+        """Load the weights onto the device, unless they are loaded; return self."""
         if self._encoder is None:
             self.device = choose_device(self._device_name)
-            self._take_up(load_encoder(self._inner, wishes=_wishes(self.settings, self.role)).encoder)
+            self._set_encoder(self._load_model(weights=True).encoder)
         return self
 
-    def _take_up(self, encoder: Encoder) -> None:
+    def _load_model(self, *, weights: bool) -> Any:
+        wishes = {
+            "pooling": self.settings.pooling,
+            "normalize": self.settings.normalize,
+            "similarity": self.settings.similarity,
+            f"{self.role}_length": self.settings.max_length,
+            f"{self.role}_prompt": self.settings.prompt,
+            "title": self.settings.title,
+            "truncate": self.settings.dimensions,
+        }
+        return load_encoder(tower(self.folder, self.role), wishes=wishes, weights=weights)
+
+    def _set_encoder(self, encoder: Encoder) -> None:
         self._encoder = encoder
         self.dtype = choose_dtype(self.settings.dtype, self.device, kind=encoder.backbone.config.model_type)
         encoder.backbone.to(self.dtype)
         encoder.to(self.device)
-        default = _CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS
-        self._budget = self.settings.batch_tokens or default
+        self._budget = self.settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self.model, self.role, self.settings, self._device_name)
+        return _unpickle, (self.model, self.role, self.settings, self._device_name)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -103,7 +111,7 @@ class Embedder:
         chosen = {"pooling": list(self.recipe.pooling), "normalized": self.normalized}
         recipes = {role: read_layout(path).recipe for role, path in roles.items()}
         return {
-            # A folder is found again from any other; a hub name is one everywhere.
+            # An absolute path, so that an index finds its encoder from any folder.
             "model": os.path.abspath(self.model) if os.path.isdir(self.model) else self.model,
             "digest": records_digest([digests, chosen]),
             "dimension": self.dimension,
@@ -122,32 +130,32 @@ class Embedder:
         }
 
     def __call__(self, items: Sequence[Passage] | Sequence[Query] | Sequence[str]) -> np.ndarray:
-        """The vectors of the items in their order, (len(items), dimension), float32."""
+        """Return the vectors of the items in their order, (len(items), dimension), float32."""
         windows = (self.tokens(items[start : start + WINDOW]) for start in range(0, len(items), WINDOW))
-        found = [self.vectors(tokens) for tokens in read_ahead(windows)]
-        return np.concatenate(found) if found else np.empty((0, self.dimension), dtype=np.float32)
+        vectors = [self.vectors(tokens) for tokens in read_ahead(windows)]
+        return np.concatenate(vectors) if vectors else np.empty((0, self.dimension), dtype=np.float32)
 
     def tokens(self, items: Sequence[Any]) -> Tokens:
-        """The items as the model reads them."""
-        return self._tokenizing(items)
+        """Tokenize items as the model reads them."""
+        return self._tokenize(items)
 
     @torch.inference_mode()
     def vectors(self, tokens: Tokens, report: Callable[[int], None] | None = None) -> np.ndarray:
-        """The vectors of n tokenised texts, (n, dimension), float32; `report` hears the size of each batch done.
+        """Return the vectors of n tokenized texts, (n, dimension), float32; `report` gets the size of each batch.
 
-        Raises DrtkError where the device's memory does not suffice.
+        Raises DrtkError if the device is out of memory.
         """
         encoder = self.load()._encoder
         assert encoder is not None
         out = torch.empty((len(tokens), self.dimension), dtype=torch.float32, device=self.device)
         for rows in batches_by_length(tokens.lengths, budget=self._budget):
-            batch = tokens.padded(rows, pad=self._tokenizing.pad, left=self._tokenizing.left)
+            batch = tokens.padded(rows, pad=self._tokenize.pad, left=self._tokenize.left)
             inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
             try:
                 vectors = encoder(**inputs, prompt_length=self._prompt_length)
             except torch.OutOfMemoryError as error:
                 raise DrtkError(
-                    f"{self.device}: out of memory at {batch['input_ids'].size:,} tokens; lower --batch-tokens"
+                    f"{self.device}: out of memory at {batch['input_ids'].size:,} tokens; lower `batch_tokens`"
                 ) from error
             out[torch.from_numpy(rows).to(self.device)] = vectors
             if report is not None:
@@ -155,34 +163,20 @@ class Embedder:
         return out.cpu().numpy()
 
 
-def _unpickled(model: str, role: Literal["query", "passage"], settings: EncodeSettings, device: str) -> Embedder:
+def _unpickle(model: str, role: Literal["query", "passage"], settings: EncodeSettings, device: str) -> Embedder:
     return Embedder(model, role=role, settings=settings, device=device, weights=False)
 
 
-def _wishes(settings: EncodeSettings, role: str) -> dict[str, Any]:
-    return {
-        "pooling": settings.pooling,
-        "normalize": settings.normalize,
-        "similarity": settings.similarity,
-        f"{role}_length": settings.max_length,
-        f"{role}_prompt": settings.prompt,
-        "title": settings.title,
-        "truncate": settings.dimensions,
-    }
-
-
 class EncodeWindows(BatchFunction):
-    """The vectors of a window of passages or queries, (records, dimension), float32."""
+    """Encode windows of passages or queries; results are (records, dimension), float32."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder.load()
 
     def prepare(self, records: list[Any]) -> Tokens:
-        """The records as tokens."""
         return self._embedder.tokens(records)
 
     def __call__(self, prepared: Tokens) -> np.ndarray:
-        """The vectors."""
         return self._embedder.vectors(prepared, self.report)
 
 
@@ -196,51 +190,39 @@ def encode_records(
     unit: str = "passages",
     empty_texts: EmptyTexts | None = None,
 ) -> None:
-    """Write the vectors of the records as shards of `embedder.settings.shard_size`, or those of one part of several.
+    """Write the vectors of records, or of one part of them, as shards of `embedder.settings.shard_size` records.
 
-    Of several parts, each takes every so-manieth shard of the input. Shards that `writer` holds already are not made
-    again. Raises MismatchError where they were made from other records. empty_texts: counts the records of this part
+    Of n parts, each takes every n-th shard of the input. Shards that `writer` has already are not encoded again.
+    empty_texts: counts the records of this part. Raises MismatchError for existing shards of other records.
     """
     size = embedder.settings.shard_size
     stream: Iterator[Any] = select_part(records, part, window=size)
     if empty_texts is not None:
         stream = empty_texts.count(stream)
-    taken: deque[tuple[list[str], str]] = deque()  # ids and digests of the windows that are being worked on
+    pending: deque[tuple[list[str], str]] = deque()  # ids and digests of the windows in work
+    reported = 0  # records of the current window
 
-    def wanted() -> Iterator[list[Any]]:
+    def missing_windows() -> Iterator[list[Any]]:
         number = 0
         while window := list(islice(stream, size)):
             digest = records_digest(window)
             if not writer.finished(number, digest):
-                taken.append(([record.id for record in window], digest))
+                pending.append(([record.id for record in window], digest))
                 yield window
             number += 1
 
+    def report(count: int) -> None:
+        nonlocal reported
+        reported += count
+        progress.add(count)
+
     with (
-        closing(_Counted(unit, writer.rows)) as counted,
-        closing(map_windows(wanted(), EncodeWindows, embedder, running=running, report=counted.within)) as made,
+        Progress("encode", unit=unit, initial=writer.rows) as progress,
+        closing(map_windows(missing_windows(), EncodeWindows, embedder, running=running, report=report)) as encoded,
     ):
-        for vectors in made:
-            ids, digest = taken.popleft()
+        for vectors in encoded:
+            ids, digest = pending.popleft()
             writer.write(ids, vectors, digest=digest)
-            counted.window(len(ids))
-
-
-class _Counted:
-    """Progress by batch where the runner tells of them, and by window in any case."""
-
-    def __init__(self, unit: str, done: int) -> None:
-        self._progress = Progress("encode", unit=unit, initial=done)
-        self._told = 0
-
-    def within(self, count: int) -> None:
-        self._told += count
-        self._progress.add(count)
-
-    def window(self, size: int) -> None:
-        if size > self._told:
-            self._progress.add(size - self._told)
-        self._told = 0
-
-    def close(self) -> None:
-        self._progress.close()
+            if len(ids) > reported:  # runners on other machines do not report batches
+                progress.add(len(ids) - reported)
+            reported = 0

@@ -1,14 +1,13 @@
-"""One ranking out of several: reciprocal ranks, weighted scores, or one in turn; scores fall strictly.
+"""Fuse several rankings into one with strictly falling scores.
 
-A method takes the rankings of one query, one of each run (empty where a run found nothing), and gives (id, score) in
-any order, or in its own where scores fall already.
+A method takes the rankings of one query, one of each run (empty if a run has none), and returns pairs (id, score).
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import inf
 from statistics import fmean, pstdev
@@ -32,13 +31,13 @@ FUSIONS = Registry(
 
 
 class Fusion(Protocol):
-    """What is registered in FUSIONS."""
+    """A fusion method, as registered in FUSIONS."""
 
     def __call__(self, rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking: ...
 
 
 def reciprocal_rank(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Sum over the runs of weight / (k + rank), rank from 1; a document a run lacks gets nothing from it."""
+    """Return the sum over the runs of weight / (k + rank), rank from 1; a run that lacks a document adds nothing."""
     scores: dict[str, float] = {}
     for ranking, weight in zip(rankings, weights, strict=True):
         for rank, (id, _) in enumerate(ranking, start=1):
@@ -47,7 +46,7 @@ def reciprocal_rank(rankings: Sequence[Ranking], weights: Sequence[float], *, se
 
 
 def weighted_sum(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Weighted sum of (normalised) scores over the union of the runs; a missing score is the run's lowest."""
+    """Return the weighted sum of normalized scores over the union of the runs; a missing score is the run's lowest."""
     normalize = _NORMALIZE[settings.normalize]
     union = dict.fromkeys(id for ranking in rankings for id, _ in ranking)
     scores = dict.fromkeys(union, 0.0)
@@ -62,17 +61,17 @@ def weighted_sum(rankings: Sequence[Ranking], weights: Sequence[float], *, setti
 
 
 def linear_sum(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """`weighted_sum` of the scores as they are: with weights 1 and 1.1, DPR's joining of BM25 and dense scores (methods, section 7.9)."""
+    """Return the weighted sum of unnormalized scores; weights 1 and 1.1 are DPR's for BM25 and dense scores (methods: 7.9)."""
     return weighted_sum(rankings, weights, settings=replace(settings, normalize="none"))
 
 
 def zscore_sum(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """`weighted_sum` of z-normalised scores, each query by itself: how ensembles of re-rankers are joined (methods, section 6.9)."""
+    """Return the weighted sum of z-scores, as for ensembles of re-rankers (methods: section 6.9)."""
     return weighted_sum(rankings, weights, settings=replace(settings, normalize="zscore"))
 
 
 def round_robin(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Rank by rank, each run in turn, what has not been taken yet; the score is 1 / rank. Weights play no part."""
+    """Take documents rank by rank from each run in turn, each once; the score is 1 / rank. Weights are ignored."""
     taken: dict[str, None] = {}
     for rank in range(max(map(len, rankings), default=0)):
         for ranking in rankings:
@@ -82,15 +81,15 @@ def round_robin(rankings: Sequence[Ranking], weights: Sequence[float], *, settin
 
 
 def _minmax(scores: Sequence[float]) -> list[float]:
-    """Scores from 0 to 1; all 1 where they are all the same, so that being found still counts for something."""
+    """Scale scores to 0 to 1; equal scores all become 1, above a missing document's."""
     low, high = min(scores), max(scores)
     return [(score - low) / (high - low) if high > low else 1.0 for score in scores]
 
 
 def _zscore(scores: Sequence[float]) -> list[float]:
-    """Scores less their mean, in standard deviations (of all, not of a sample); all 0 where they are the same."""
-    middle, spread = fmean(scores), pstdev(scores)
-    return [(score - middle) / spread if spread > 0 else 0.0 for score in scores]
+    """Return z-scores with the population standard deviation; equal scores all become 0."""
+    mean, spread = fmean(scores), pstdev(scores)
+    return [(score - mean) / spread if spread > 0 else 0.0 for score in scores]
 
 
 _NORMALIZE: dict[str, Callable[[Sequence[float]], Sequence[float]]] = {
@@ -101,17 +100,17 @@ _NORMALIZE: dict[str, Callable[[Sequence[float]], Sequence[float]]] = {
 
 
 def parse_weights(text: str, runs: int) -> list[float]:
-    """Weights given as `1,1.1`; all 1 where none are given. Raises UsageError where they do not fit the runs."""
+    """Parse weights such as `1,1.1`; an empty text gives 1 for each run. Raises UsageError unless there is one per run."""
     if not text:
         return [1.0] * runs
     try:
         weights = [float(part) for part in text.split(",")]
     except ValueError:
-        raise UsageError(f"--weights: '{text}' is not a list of numbers") from None
+        raise UsageError(f"`weights`: '{text}' is not a list of numbers") from None
     if len(weights) != runs:
-        raise UsageError(f"--weights: {len(weights)} weights for {runs} runs")
+        raise UsageError(f"`weights`: {len(weights)} weights for {runs} runs")
     if not all(-inf < weight < inf for weight in weights):
-        raise UsageError(f"--weights: '{text}' is not finite")
+        raise UsageError(f"`weights`: '{text}' is not finite")
     return weights
 
 
@@ -123,10 +122,10 @@ def fuse(
     *,
     scored: Sequence[int | None] | None = None,
 ) -> Ranking:
-    """The fused ranking of one query, cut to `settings.top`, its scores strictly falling.
+    """Return the fused ranking of one query, cut to `settings.top`, with strictly falling scores.
 
-    scored: to which rank the scores of each ranking are a model's (None: all are). What stands further down is fused as if
-    the ranking lacked it; what no ranking has a score for follows below, in the order of the first that has it.
+    scored: number of hits of each ranking that a model scored (None: all). Hits below are fused as if the ranking lacked
+            them; documents that no model scored follow at the end, in the order of the first ranking that has them.
     """
     cut = [ranking[: settings.depth] for ranking in rankings]
     if scored is None:
@@ -139,7 +138,7 @@ def fuse(
 
 
 def with_rest(head: Ranking, rest: Iterable[str]) -> Ranking:
-    """A ranking, and under it documents without a score: each gets 1 less than the one before, beginning below the head's least.
+    """Append documents without a score to a ranking; each gets a score 1 below the one before it.
 
     Scores fall strictly, in single precision too.
     """
@@ -149,9 +148,9 @@ def with_rest(head: Ranking, rest: Iterable[str]) -> Ranking:
 
 
 def strictly_falling(scored: Ranking) -> Ranking:
-    """Ordered by score, then by descending id, with ties undone by the least that shows in single precision.
+    """Sort by score, then by descending id, and break ties by the smallest difference in single precision.
 
-    Whoever sorts the result again, as trec_eval does in single precision, finds the same order.
+    Sorting the result again, as trec_eval does in single precision, gives the same order.
     """
     single = array("f", [score for _, score in scored])
     order = sorted(range(len(scored)), key=lambda at: (single[at], scored[at][0]), reverse=True)
@@ -168,46 +167,8 @@ def strictly_falling(scored: Ranking) -> Ranking:
 
 
 def _below(number: float) -> float:
-    """The next lower number of single precision."""
+    """Return the next lower number in single precision."""
     (bits,) = struct.unpack("<i", struct.pack("<f", number))
     if number == 0:
         return -float(struct.unpack("<f", struct.pack("<i", 1))[0])
     return float(struct.unpack("<f", struct.pack("<i", bits - 1 if number > 0 else bits + 1))[0])
-
-
-def grid(runs: int, step: float) -> Iterator[tuple[float, ...]]:
-    """Weights that add up to 1, in steps; the number of steps is what 1 / `step` rounds to."""
-    steps = max(1, round(1 / step))
-
-    def parts(left: int, of: int) -> Iterator[tuple[int, ...]]:
-        if of == 1:
-            yield (left,)
-            return
-        for first in range(left + 1):
-            for rest in parts(left - first, of - 1):
-                yield (first, *rest)
-
-    for counts in parts(steps, runs):
-        yield tuple(count / steps for count in counts)
-
-
-def sweep(
-    runs: Sequence[Mapping[str, Ranking]],
-    queries: Iterable[str],
-    settings: FuseSettings,
-    method: Fusion,
-    score: Callable[[Mapping[str, Ranking]], float],
-    *,
-    scored: Sequence[int | None] | None = None,
-) -> Iterator[tuple[tuple[float, ...], float]]:
-    """(weights, score of the fused rankings) for every point of the grid; `score` is higher for better rankings.
-
-    scored: as `fuse` takes it
-    """
-    wanted = [query for query in queries if any(query in run for run in runs)]
-    for weights in grid(len(runs), settings.step):
-        found = {query: [run.get(query, []) for run in runs] for query in wanted}
-        yield (
-            weights,
-            score({query: fuse(some, weights, settings, method, scored=scored) for query, some in found.items()}),
-        )

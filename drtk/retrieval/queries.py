@@ -1,4 +1,4 @@
-"""Queries for an index: texts, encoded texts, or vectors."""
+"""Read queries and search with them: texts, encoded texts, or stored vectors."""
 
 from __future__ import annotations
 
@@ -13,39 +13,38 @@ import numpy as np
 from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import Ranking
-from drtk.indexing.building import encoder_differences
 from drtk.indexing.config import SearchSettings
+from drtk.indexing.vectors import encoder_differences
 from drtk.records import Query
-from drtk.retrieval.search import INDEX_KIND as INDEX
-from drtk.retrieval.search import Collection, Wanted, search
-from drtk.runtime.manifest import has_unfinished_part, read_manifest
+from drtk.retrieval.search import INDEX_KIND, Collection, Wanted, search
+from drtk.runtime.manifest import Manifest, has_unfinished_part, read_manifest
 from drtk.runtime.progress import is_quiet
 from drtk.runtime.streams import STANDARD
 
 Encode = Callable[[Sequence[str]], np.ndarray]
-TYPED = "for a typed query use --query TEXT (-q is --quiet)"
+QUERY_HINT = "for a typed query use --query TEXT (-q is --quiet)"
 
 
 def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
-    """The index folders among `paths`, and the one source of queries: a file, "-", an embeddings folder, or None.
+    """Split paths into index folders and the one source of queries: a file, "-", an embeddings folder, or None.
 
-    Raises UsageError where there is no index or more than one source, MismatchError for a folder of another kind.
+    Raises UsageError if there is no index or more than one source, MismatchError for a folder of another kind.
     """
     folders, sources = [], []
     for path in paths:
         if path != STANDARD and not Path(path).exists():
             if has_unfinished_part(Path(path)):
                 read_manifest(path)  # raises MismatchError
-            hint = f"; {TYPED}" if is_quiet() or any(map(str.isspace, path)) else ""
+            hint = f"; {QUERY_HINT}" if is_quiet() or any(map(str.isspace, path)) else ""
             raise DrtkError(f"{path}: no such file or folder{hint}")
         if path == STANDARD or not Path(path).is_dir():
             sources.append(path)
-        elif (kind := read_manifest(path)["kind"]) == INDEX:
+        elif (kind := read_manifest(path)["kind"]) == INDEX_KIND:
             folders.append(path)
         elif kind == KIND:
             sources.append(path)
         else:
-            raise MismatchError(f"{path}: is of kind '{kind}'; expected '{INDEX}' (drtk index makes it)")
+            raise MismatchError(f"{path}: is of kind '{kind}'; expected '{INDEX_KIND}' (drtk index makes it)")
     if not folders:
         raise UsageError(f"there is no index among {', '.join(paths)}; drtk index makes one")
     if len(folders) > len(set(folders)):
@@ -53,6 +52,31 @@ def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     if len(sources) > 1:
         raise UsageError(f"queries come from one place; found {' and '.join(sources)}")
     return folders, sources[0] if sources else None
+
+
+class TextQueries:
+    """Search a collection with texts.
+
+    encode: returns the vectors of texts; None for an index of words
+    empty: number of queries without a word so far; they find nothing
+    """
+
+    def __init__(self, collection: Collection, encode: Encode | None) -> None:
+        self.collection, self._encode = collection, encode
+        self.empty = 0
+
+    def __call__(self, queries: Sequence[Query], wanted: Wanted) -> Iterator[tuple[str, Ranking]]:
+        """Yield (query id, ranking) for each query, in order."""
+        nonempty = [query for query in queries if query.text.strip()]
+        self.empty += len(queries) - len(nonempty)
+        rankings: Sequence[Ranking] = []
+        if nonempty:
+            texts = [query.text for query in nonempty]
+            batch = texts if self._encode is None else self._encode(texts)
+            rankings = search(self.collection, [query.id for query in nonempty], batch, wanted)
+        by_id = {query.id: ranking for query, ranking in zip(nonempty, rankings, strict=True)}
+        for query in queries:
+            yield query.id, by_id.get(query.id, [])
 
 
 @dataclass(frozen=True)
@@ -64,29 +88,10 @@ class StoredQuery:
     row: int
 
 
-class TextQueries:
-    """Searches a collection with texts; `empty` counts those without a word, which find nothing."""
-
-    def __init__(self, collection: Collection, encode: Encode | None) -> None:
-        self.collection, self._encode = collection, encode
-        self.empty = 0
-
-    def __call__(self, queries: Sequence[Query], wanted: Wanted) -> Iterator[tuple[str, Ranking]]:
-        """(query id, ranking) for each query, in order."""
-        asked = [query for query in queries if query.text.strip()]
-        self.empty += len(queries) - len(asked)
-        texts = [query.text for query in asked]
-        batch = texts if self._encode is None or not texts else self._encode(texts)
-        found = search(self.collection, [query.id for query in asked], batch, wanted) if asked else []
-        by_id = {query.id: ranking for query, ranking in zip(asked, found, strict=True)}
-        for query in queries:
-            yield query.id, by_id.get(query.id, [])
-
-
 class StoredQueries:
-    """Searches a collection with the vectors of an embeddings folder of role query.
+    """Search a collection with the vectors of an embeddings folder of role query; iterate over its queries.
 
-    Raises MismatchError for a folder of passages, of another encoder, and for an index of words.
+    Raises MismatchError for a folder of passages or of another encoder, and for an index of words.
     """
 
     empty = 0
@@ -98,9 +103,8 @@ class StoredQueries:
         if manifest.get("role", "query") != "query":
             raise MismatchError(f"{folder}: holds vectors of passages; make those of queries: drtk encode --role query")
         settings = manifest.get("settings") or {}
-        chosen = {"query prompt": settings.get("prompt"), "query length": settings.get("max_length")}
-        differences = encoder_differences(manifest, collection.manifest)
-        if differences := [name for name in differences if chosen.get(name) is None]:
+        differences = _query_differences(manifest, collection, settings.get("prompt"), settings.get("max_length"))
+        if differences:
             raise MismatchError(
                 f"{folder}: was made by another encoder than {collection.folders[0]} (different "
                 f"{', '.join(differences)}); encode the queries with the encoder of the index"
@@ -114,7 +118,7 @@ class StoredQueries:
                 yield StoredQuery(id, number, row)
 
     def __call__(self, queries: Sequence[StoredQuery], wanted: Wanted) -> Iterator[tuple[str, Ranking]]:
-        """(query id, ranking) for each query, in order."""
+        """Yield (query id, ranking) for each query, in order."""
         vectors = np.stack([self._shards[query.shard].vectors[query.row] for query in queries]).astype(np.float32)
         if not np.isfinite(vectors).all():
             for query, vector in zip(queries, vectors, strict=True):
@@ -125,10 +129,10 @@ class StoredQueries:
 
 @dataclass(frozen=True)
 class QueryEncoder:
-    """The encoder of an index's vectors, in the role of query; loaded at the first call.
+    """Encode queries with the encoder of an index; the model is loaded at the first call.
 
-    model: another place of the same model; None takes the one the index names.
-    Raises UsageError where no model is known, MismatchError where it is not the one the index was made with.
+    model: another place of the same model; None for the one that the index names
+    Raises UsageError if no model is known, MismatchError if it is not the one the index was made with.
     """
 
     collection: Collection
@@ -137,7 +141,7 @@ class QueryEncoder:
 
     @property
     def place(self) -> str | None:
-        """The folder or hub name of the model."""
+        """Return the folder or hub name of the model."""
         return self.model or (self.collection.encoder or {}).get("model")
 
     @cached_property
@@ -145,26 +149,25 @@ class QueryEncoder:
         from drtk.models.config import EncodeSettings
         from drtk.retrieval.encode import Embedder
 
-        encoder = self.collection.encoder or {}
-        place = self.place
-        folder = self.collection.folders[0]
+        encoder, folder, place = self.collection.encoder or {}, self.collection.folders[0], self.place
         if not place:
             raise UsageError(f"{folder}: does not say which encoder made its vectors; name it: --model MODEL")
         if self.model is None and os.path.isabs(place) and not os.path.isdir(place):
             raise MismatchError(f"{folder}: its encoder {place} is not there; say where it is now: --model MODEL")
-        as_indexed = EncodeSettings(
+        prompt, max_length = self.settings.prompt, self.settings.max_length
+        settings = EncodeSettings(
             pooling="+".join(encoder["pooling"]) if encoder.get("pooling") else None,
             normalize=encoder.get("normalized"),
             similarity=encoder.get("similarity"),
-            prompt=self.settings.prompt,
-            max_length=self.settings.max_length,
+            prompt=prompt,
+            max_length=max_length,
             dimensions=encoder.get("dimension"),  # vectors may have been cut when they were made
         )
-        embedder = Embedder(place, role="query", settings=as_indexed, device=self.settings.device)
-        chosen = {"query prompt": self.settings.prompt, "query length": self.settings.max_length}
-        differences = encoder_differences({"encoder": embedder.identity}, self.collection.manifest)
-        if differences := [name for name in differences if chosen.get(name) is None]:
-            options = " (or give --prompt, --max-length)" if chosen.keys() >= {*differences} else ""
+        embedder = Embedder(place, role="query", settings=settings, device=self.settings.device)
+        differences = _query_differences({"encoder": embedder.identity}, self.collection, prompt, max_length)
+        if differences:
+            can_override = {"query prompt", "query length"} >= {*differences}
+            options = " (or give `prompt`, `max_length`)" if can_override else ""
             raise MismatchError(
                 f"{place}: is not the model that made the vectors of {folder} ({encoder.get('model')}): different "
                 f"{', '.join(differences)}; restore it{options}, or encode and index the passages again"
@@ -172,5 +175,13 @@ class QueryEncoder:
         return embedder
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """(texts, dimension) float32."""
+        """Return the vectors of texts, (texts, dimension) float32."""
         return self._embedder(texts)
+
+
+def _query_differences(
+    manifest: Manifest, collection: Collection, prompt: str | None, max_length: int | None
+) -> list[str]:
+    """Return how an encoder differs from that of a collection, without a query prompt or length chosen by the user."""
+    chosen = {"query prompt": prompt, "query length": max_length}
+    return [name for name in encoder_differences(manifest, collection.manifest) if chosen.get(name) is None]

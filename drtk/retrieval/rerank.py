@@ -1,4 +1,4 @@
-"""Rerank runs with cross-encoders and list re-rankers."""
+"""Rerank runs and score examples with cross-encoders; rerank runs with list re-rankers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from drtk.data.checks import TEXTLESS, Faulty, Texts, count_texts, iter_known_hits, skip_faulty
+from drtk.data.checks import TEXTLESS, Faulty, Texts, iter_known_hits, skip_faulty
 from drtk.data.embeddings import PairVectors, pair_id
 from drtk.data.jsonl import dump
 from drtk.data.trec import Ranking, iter_grouped_hits, run_lines
@@ -20,7 +20,7 @@ from drtk.models.cross_encoder import Prepared, Scorer
 from drtk.models.device import choose_device
 from drtk.models.generator_input import text_of
 from drtk.models.list_reranker import load_list_reranker
-from drtk.records import Example, Passage
+from drtk.records import Example
 from drtk.retrieval.fusion import strictly_falling, with_rest
 from drtk.runtime.filter_job import Done
 from drtk.runtime.inputs import Intake
@@ -28,14 +28,14 @@ from drtk.runtime.progress import warn
 from drtk.runtime.runners import BatchFunction
 from drtk.runtime.streams import name_of
 
-PAIRS, UNREADABLE = "pairs", "with nothing to read"  # counts
+PAIRS, UNREADABLE = "pairs", "with nothing to read"  # names of counts
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """A query with its ranking, best first, and the texts of the documents at its head that are to be scored.
+    """A query with its ranking, best first, and the texts of the documents at its head that are scored.
 
-    textless: how many of these have no text, but maybe a title
+    textless: number of these that have no text; they may have a title
     """
 
     query_id: str
@@ -46,8 +46,8 @@ class Candidates:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """An example with its query and the texts of its positives, then its negatives; textless: as of `Candidates`."""
+class ExampleTexts:
+    """An example with its query and the texts of its positives, then its negatives; textless: as in `Candidates`."""
 
     example: Example
     query: str
@@ -55,90 +55,84 @@ class Asked:
     textless: int = 0
 
 
-def candidates(
+def read_candidates(
     run: str, *, queries: Mapping[str, str], corpus: Texts, depth: int, title: str, intake: Intake
 ) -> Iterator[Candidates]:
-    """The queries of a run in its order, with the texts of their first `depth` documents; one in memory at a time.
+    """Yield the queries of a run with the texts of their first `depth` documents.
 
-    Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `intake` forgives them.
+    queries: texts by id. Raises RecordError (file:line) for unknown ids, unless `intake` skips them.
     """
     for hits in skip_faulty(
         iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake), run, intake
     ):
         ranking = hits.ranking()
-        passages = corpus.many([id for id, _ in ranking[:depth]])
-        texts = [text_of(each, title) for each in passages]
-        yield Candidates(hits.query_id, queries[hits.query_id], ranking, texts, _textless(passages))
+        texts, textless = _look_up(corpus, [id for id, _ in ranking[:depth]], title)
+        yield Candidates(hits.query_id, queries[hits.query_id], ranking, texts, textless)
 
 
-def asked(
-    examples: Iterable[Example],
-    source: str,
-    *,
-    queries: Mapping[str, str],
-    corpus: Texts,
-    title: str,
-    intake: Intake,
-) -> Iterator[Asked]:
-    """Examples with their texts. Raises RecordError (file:line, and how many more) for ids that queries or corpus lack."""
-    for example in skip_faulty(_known_examples(examples, source, queries, corpus, intake), source, intake):
-        passages = corpus.many([*example.positives, *example.negatives])
-        texts = [text_of(each, title) for each in passages]
-        yield Asked(example, queries[example.query_id], texts, _textless(passages))
+def read_example_texts(
+    examples: Iterable[Example], source: str, *, queries: Mapping[str, str], corpus: Texts, title: str, intake: Intake
+) -> Iterator[ExampleTexts]:
+    """Yield examples with their texts. Raises RecordError (file:line) for unknown ids, unless `intake` skips them."""
+
+    def check_ids() -> Iterator[Faulty[Example]]:
+        for example in examples:
+            place = f"{name_of(source)}:{intake.line}"
+            errors = [RecordError(place, f"the queries have no '{example.query_id}'")] * (
+                example.query_id not in queries
+            )
+            missing = corpus.missing((*example.positives, *example.negatives))
+            errors += [RecordError(place, f"the corpus has no '{id}'") for id in missing]
+            yield (None if errors else example), errors
+
+    for example in skip_faulty(check_ids(), source, intake):
+        texts, textless = _look_up(corpus, [*example.positives, *example.negatives], title)
+        yield ExampleTexts(example, queries[example.query_id], texts, textless)
 
 
-def _textless(passages: Iterable[Passage]) -> int:
-    return count_texts(passages).get(TEXTLESS, 0)
+def _look_up(corpus: Texts, ids: Sequence[str], title: str) -> tuple[list[str], int]:
+    """Return the texts of passages as a cross-encoder reads them, and the number of passages without a text."""
+    passages = corpus.many(ids)
+    return [text_of(passage, title) for passage in passages], sum(not passage.text.strip() for passage in passages)
 
 
-def _counted(records: Sequence[Candidates | Asked], pairs: int) -> dict[str, int]:
-    """How many pairs there are, of how many the passage has no text, and of how many there is nothing to read at all."""
-    blank = sum(not text.strip() for each in records for text in each.texts)
-    found = {PAIRS: pairs, TEXTLESS: sum(each.textless for each in records), UNREADABLE: blank}
-    return {name: number for name, number in found.items() if number or name == PAIRS}
+def _count_pairs(records: Sequence[Candidates | ExampleTexts], pairs: int) -> dict[str, int]:
+    """Count the pairs, those whose passage has no text, and those with neither text nor title."""
+    unreadable = sum(not text.strip() for each in records for text in each.texts)
+    counts = {PAIRS: pairs, TEXTLESS: sum(each.textless for each in records), UNREADABLE: unreadable}
+    return {name: number for name, number in counts.items() if number or name == PAIRS}
 
 
-def nothing_read(counts: Mapping[str, Any], corpus: str) -> str | None:
-    """What is wrong where pairs were scored, and of none there was a text or title to read; None: nothing."""
+def find_text_problem(counts: Mapping[str, Any], corpus: str) -> str | None:
+    """Return the error if pairs were scored and none had a text or title to read; None otherwise."""
     pairs = counts.get(PAIRS, 0)
-    return _in_none(pairs, corpus) if pairs and counts.get(UNREADABLE, 0) == pairs else None
+    return _no_texts(pairs, corpus) if pairs and counts.get(UNREADABLE, 0) == pairs else None
 
 
-def warn_of_unread(counts: Mapping[str, Any], corpus: str) -> None:
-    """Warn where the passages of pairs that were scored had no text, with or without a title."""
+def warn_of_missing_texts(counts: Mapping[str, Any], corpus: str) -> None:
+    """Warn if the passages of some pairs have no text."""
     pairs, textless = counts.get(PAIRS, 0), counts.get(TEXTLESS, 0)
     if textless:
         some = f"{corpus}: in {textless:,} of the {pairs:,} pairs the passage has no text"
-        warn(_in_none(pairs, corpus) if textless == pairs else some)
+        warn(_no_texts(pairs, corpus) if textless == pairs else some)
 
 
-def _in_none(pairs: int, corpus: str) -> str:
+def _no_texts(pairs: int, corpus: str) -> str:
     return f"{corpus}: in none of the {pairs:,} pairs has the passage a text: is it the right file?"
 
 
-def _known_examples(
-    examples: Iterable[Example], source: str, queries: Mapping[str, str], corpus: Texts, intake: Intake
-) -> Iterator[Faulty[Example]]:
-    for example in examples:
-        place = f"{name_of(source)}:{intake.line}"
-        faults = [RecordError(place, f"the queries have no '{example.query_id}'")] * (example.query_id not in queries)
-        absent = corpus.missing((*example.positives, *example.negatives))
-        faults += [RecordError(place, f"the corpus has no '{id}'") for id in absent]
-        yield (None if faults else example), faults
+def reorder(ranking: Ranking, scores: Sequence[float]) -> Ranking:
+    """Sort the first len(scores) documents of a ranking by their scores; the others follow in their order.
 
-
-def reordered(ranking: Ranking, scores: Sequence[float]) -> Ranking:
-    """A ranking whose first len(scores) documents are in the order of their scores, and whose others follow as they were.
-
-    Ties go by descending id. Scores fall strictly, in single precision too: those of the others are 1 lower from one to
-    the next, beginning below the least of the first.
+    Ties are broken by descending id. Scores fall strictly, also in single precision: the others count down by 1 from
+    the lowest of the scores.
     """
     head = strictly_falling([(id, score) for (id, _), score in zip(ranking, scores, strict=False)])
     return with_rest(head, (id for id, _ in ranking[len(scores) :]))
 
 
 class Scored(NamedTuple):
-    """What a window of a run became, and the vectors of its pairs, (pairs, dimension), under their ids."""
+    """The lines of a window of a run, and the vectors of its pairs, (pairs, dimension), with their ids."""
 
     done: Done
     ids: list[str]
@@ -146,9 +140,9 @@ class Scored(NamedTuple):
 
 
 class Rerank(BatchFunction):
-    """Candidates to lines of a run: the scored ones in the order of their scores, the others below them.
+    """Convert `Candidates` to lines of a run: the scored documents by score, the others below them.
 
-    vectors: give `Scored`, not `Done`
+    vectors: return `Scored`, not `Done`
     """
 
     def __init__(
@@ -158,11 +152,9 @@ class Rerank(BatchFunction):
         self._tag, self._vectors = tag, vectors
 
     def prepare(self, records: list[Candidates]) -> tuple[list[Candidates], Prepared]:
-        """The candidates, and their pairs as tokens."""
         return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])
 
     def __call__(self, prepared: tuple[list[Candidates], Prepared]) -> Done | Scored:
-        """The window's lines, query by query."""
         records, pairs = prepared
         vectors = np.empty((0, 0), dtype=np.float32)
         if self._vectors:
@@ -170,12 +162,12 @@ class Rerank(BatchFunction):
         else:
             scores = self._scorer.scores(pairs)
         lines: list[bytes] = []
-        at = 0
+        start = 0
         for each in records:
-            own = _digits(scores[at : at + len(each.texts)])
-            at += len(each.texts)
-            lines += run_lines(each.query_id, reordered(each.ranking, own), self._tag)
-        done = Done(lines, _counted(records, len(scores)))
+            end = start + len(each.texts)
+            lines += run_lines(each.query_id, reorder(each.ranking, _to_decimals(scores[start:end])), self._tag)
+            start = end
+        done = Done(lines, _count_pairs(records, len(scores)))
         if not self._vectors:
             return done
         ids = [pair_id(each.query_id, id) for each in records for id, _ in each.ranking[: len(each.texts)]]
@@ -183,73 +175,70 @@ class Rerank(BatchFunction):
 
 
 class Score(BatchFunction):
-    """Examples to the same examples with a score for each positive and negative."""
+    """Convert `ExampleTexts` to JSON lines of the examples with a score for each positive and negative."""
 
     def __init__(self, model: str, settings: ScoringSettings, device: str, logits: bool) -> None:
         self._scorer = Scorer(model, device=device, settings=settings, logits=logits)
 
-    def prepare(self, records: list[Asked]) -> tuple[list[Asked], Prepared]:
-        """The examples, and their pairs as tokens."""
+    def prepare(self, records: list[ExampleTexts]) -> tuple[list[ExampleTexts], Prepared]:
         return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])
 
-    def __call__(self, prepared: tuple[list[Asked], Prepared]) -> Done:
-        """The window's examples, in order, as JSON lines; scores they had are replaced."""
+    def __call__(self, prepared: tuple[list[ExampleTexts], Prepared]) -> Done:
         records, pairs = prepared
-        scores = _digits(self._scorer.scores(pairs))
-        lines, at = [], 0
+        scores = _to_decimals(self._scorer.scores(pairs))
+        lines, start = [], 0
         for each in records:
-            split = at + len(each.example.positives)
-            end = at + len(each.texts)
-            made: dict[str, Any] = {"positives": scores[at:split], "negatives": scores[split:end]}
+            split, end = start + len(each.example.positives), start + len(each.texts)
+            made: dict[str, Any] = {"positives": scores[start:split], "negatives": scores[split:end]}
             lines.append(dump(replace(each.example, scores=made)))
-            at = end
-        return Done(lines, _counted(records, len(scores)))
+            start = end
+        return Done(lines, _count_pairs(records, len(scores)))
 
 
-def _digits(scores: np.ndarray) -> list[float]:
-    """Numbers of float32 as the shortest decimals that tell them apart."""
+def _to_decimals(scores: np.ndarray) -> list[float]:
+    """Return float32 numbers as the shortest decimals that identify them."""
     return [float(str(score)) for score in scores]
 
 
 @dataclass(frozen=True, slots=True)
 class ListCandidates:
-    """A query with its ranking, best first, and the rows of the vectors of the documents at its head."""
+    """A query with its ranking, best first, and the rows of the pair vectors of the documents at its head."""
 
     query_id: str
     ranking: Ranking
     rows: list[int]
 
 
-def list_candidates(run: str, *, vectors: PairVectors, depth: int, intake: Intake) -> Iterator[ListCandidates]:
-    """The queries of a run in its order, their first `depth` documents found among the vectors.
+def read_list_candidates(run: str, *, vectors: PairVectors, depth: int, intake: Intake) -> Iterator[ListCandidates]:
+    """Yield the queries of a run with the rows of the vectors of their first `depth` documents.
 
-    Raises RecordError (file:line, and how many more) for pairs without a vector, unless `intake` forgives them.
+    Raises RecordError (file:line) for pairs without a vector, unless `intake` skips them.
     """
-    return skip_faulty(_known(run, vectors, depth, intake), run, intake)
 
+    def check_vectors() -> Iterator[Faulty[ListCandidates]]:
+        for hits in iter_grouped_hits(run, intake=intake):
+            ranking = hits.ranking()
+            rows = vectors.rows(hits.query_id, [id for id, _ in ranking[:depth]])
+            missing = {ranking[at][0] for at in np.flatnonzero(rows < 0)}
+            errors = [
+                RecordError(
+                    f"{name_of(run)}:{line}",
+                    f"{vectors.folder} has no vector of '{id}' for '{hits.query_id}'; it holds those of {vectors.run}, and "
+                    "`depth` reads less of each query",
+                )
+                for id, line in zip(hits.doc_ids, hits.lines, strict=True)
+                if id in missing
+            ]
+            kept = [(id, score) for id, score in ranking if id not in missing]
+            yield (ListCandidates(hits.query_id, kept, rows[rows >= 0].tolist()) if kept else None), errors
 
-def _known(run: str, vectors: PairVectors, depth: int, intake: Intake) -> Iterator[Faulty[ListCandidates]]:
-    for hits in iter_grouped_hits(run, intake=intake):
-        ranking = hits.ranking()
-        rows = vectors.rows(hits.query_id, [id for id, _ in ranking[:depth]])
-        absent = {ranking[at][0] for at in np.flatnonzero(rows < 0)}
-        faults = [
-            RecordError(
-                f"{name_of(run)}:{line}",
-                f"{vectors.folder} has no vector of '{id}' for '{hits.query_id}'; it holds those of {vectors.run}, and "
-                "--depth reads less of each query",
-            )
-            for id, line in zip(hits.doc_ids, hits.lines, strict=True)
-            if id in absent
-        ]
-        kept = [(id, score) for id, score in ranking if id not in absent]
-        yield (ListCandidates(hits.query_id, kept, rows[rows >= 0].tolist()) if kept else None), faults
+    return skip_faulty(check_vectors(), run, intake)
 
 
 class RerankLists(BatchFunction):
-    """Candidates to lines of a run, by the logits of a list re-ranker.
+    """Convert `ListCandidates` to lines of a run, sorted by the logits of a list re-ranker.
 
-    Raises MismatchError where the vectors are of another width than the model's.
+    Raises MismatchError for vectors of another width than the model reads.
     """
 
     def __init__(self, model: str, vectors: str, device: str, tag: str) -> None:
@@ -263,9 +252,8 @@ class RerankLists(BatchFunction):
 
     @torch.inference_mode()
     def __call__(self, prepared: list[ListCandidates]) -> Done:
-        """The window's lines, query by query."""
         lines: list[bytes] = []
-        for each in prepared:  # one list at a time: its logits must not depend on its neighbours' padding
+        for each in prepared:  # one list at a time: logits must not depend on the padding of other lists
             vectors = torch.from_numpy(self._vectors.vectors(each.rows)).unsqueeze(0).to(self._device)
             ranks = torch.arange(len(each.rows), device=self._device).unsqueeze(0)
             logits = self._model(vectors, ranks, torch.ones_like(ranks, dtype=torch.bool))[0]  # (candidates,)
@@ -273,6 +261,5 @@ class RerankLists(BatchFunction):
                 raise DrtkError(
                     f"{self._name}: the score of query '{each.query_id}' is NaN or infinite; check the model's weights"
                 )
-            scores = [float(str(score)) for score in logits.cpu().numpy()]
-            lines += run_lines(each.query_id, reordered(each.ranking, scores), self._tag)
+            lines += run_lines(each.query_id, reorder(each.ranking, _to_decimals(logits.cpu().numpy())), self._tag)
         return Done(lines, {"pairs": sum(len(each.rows) for each in prepared)})

@@ -1,4 +1,4 @@
-"""Show the passages that a search returned."""
+"""Format the passages of a ranking for the terminal."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from drtk.runtime.progress import printable
 from drtk.text.words import stem_with, stop_words
 
 SNIPPET_WORDS = 50
-LEAD_WORDS = 12  # words before the first match, where its sentence does not begin nearer
+LEAD_WORDS = 12  # at most so many words before the first match
 _WORD = re.compile(r"\w+")
+_INDENT = " " * 4
 
-Mark = Callable[[str], str]
+Highlight = Callable[[str], str]
 
 
-def matched_stems(question: str) -> frozenset[str]:
-    """Stems of the question's words, those that carry meaning where it has any."""
-    words = [word.lower() for word in _WORD.findall(question)]
+def matched_stems(query: str) -> frozenset[str]:
+    """Return the stems of a query's words without stop words; of all words if there are only stop words."""
+    words = [word.lower() for word in _WORD.findall(query)]
     return frozenset(map(_stemmer(), [word for word in words if word not in stop_words()] or words))
 
 
-def snippet(text: str, stems: frozenset[str], *, words: int = SNIPPET_WORDS, mark: Mark = str) -> str:
-    """About `words` words of `text` on one line, where the most different `stems` stand together.
+def snippet(text: str, stems: frozenset[str], *, words: int = SNIPPET_WORDS, mark: Highlight = str) -> str:
+    """Return the `words` consecutive words of `text` with the most different `stems`, on one line.
 
-    Matching words go through `mark`; an ellipsis stands where text is left out. Without a match: the beginning.
+    mark: applied to matching words. An ellipsis marks text left out. Without a match, the text's beginning is returned.
     """
     spans = [(match.start(), match.end()) for match in _WORD.finditer(text)]
-    found = {place: _stemmer()(text[start:end].lower()) for place, (start, end) in enumerate(spans)}
-    hits = {place: stem for place, stem in found.items() if stem in stems}
-    first = _beginning(text, spans, _densest(hits, words)) if len(spans) > words else 0
+    word_stems = [_stemmer()(text[start:end].lower()) for start, end in spans]
+    hits = {place: stem for place, stem in enumerate(word_stems) if stem in stems}
+    first = _start_of_snippet(text, spans, _densest(hits, words)) if len(spans) > words else 0
     last = min(first + words, len(spans))
     begin = spans[first][0] if first else 0
     end = spans[last - 1][1] if last < len(spans) else len(text)
@@ -48,18 +49,17 @@ def snippet(text: str, stems: frozenset[str], *, words: int = SNIPPET_WORDS, mar
 
 
 def _densest(hits: Mapping[int, str], words: int) -> int:
-    """The hit (word -> stem) from which a window holds the most different stems, then the most hits; the earliest of equals."""
-    best, chosen = (0, 0), 0
-    reach = words - LEAD_WORDS
+    """Return the matching word whose following window has the most different stems, then the most matches."""
+    best, start = (0, 0), 0
     for place in hits:
-        inside = [hits[other] for other in range(place, place + reach) if other in hits]
+        inside = [hits[other] for other in range(place, place + words - LEAD_WORDS) if other in hits]
         if (len(set(inside)), len(inside)) > best:
-            best, chosen = (len(set(inside)), len(inside)), place
-    return chosen
+            best, start = (len(set(inside)), len(inside)), place
+    return start
 
 
-def _beginning(text: str, spans: Sequence[tuple[int, int]], hit: int) -> int:
-    """The word to begin with: the start of the hit's sentence where it is near, otherwise a few words before the hit."""
+def _start_of_snippet(text: str, spans: Sequence[tuple[int, int]], hit: int) -> int:
+    """Return the first word of the hit's sentence if it is at most LEAD_WORDS before the hit, else the word so far before."""
     earliest = max(0, hit - LEAD_WORDS)
     for place in range(hit, earliest, -1):
         if re.search(r"[.!?\n]\s*\W*$", text[spans[place - 1][1] : spans[place][0]]):
@@ -72,35 +72,34 @@ def _stemmer() -> Callable[[str], str]:
     return stem_with("porter")
 
 
-def shown(
-    question: str, ranking: Ranking, passages: Iterable[Passage | None], *, width: int, mark: Mark = str
+def format_passages(
+    query: str, ranking: Ranking, passages: Iterable[Passage | None], *, width: int, highlight: Highlight = str
 ) -> Iterator[str]:
-    """Lines for a terminal of `width` columns: rank, score and title; the id; the snippet. None: a text not at hand."""
-    stems = matched_stems(question)
+    """Yield lines of at most `width` columns: rank, score and title; id; snippet. A passage may be None: no text."""
+    stems = matched_stems(query)
     for rank, ((id, score), passage) in enumerate(zip(ranking, passages, strict=True), start=1):
         id = printable(id)
         head = f"{rank:>2}  {score:<z8.4f}  "
-        indent = " " * 4
         if passage is None:
             yield head + id
             continue
         title = printable(" ".join(passage.title.split()))
         yield head + (textwrap.shorten(title, max(20, width - len(head)), placeholder=" …") if title else id)
         if title:
-            yield indent + id
-        yield from _wrapped(snippet(printable(passage.text), stems, mark="\0{}\1".format), width, indent, mark)
+            yield _INDENT + id
+        yield from _wrap(snippet(printable(passage.text), stems, mark="\0{}\1".format), width, highlight)
         yield ""
 
 
-def _wrapped(line: str, width: int, indent: str, mark: Mark) -> Iterator[str]:
-    """The line in several; marked words (between NUL and SOH, each one word) count as long as they look."""
+def _wrap(line: str, width: int, highlight: Highlight) -> Iterator[str]:
+    """Wrap a line and highlight the words between NUL and SOH; the marks do not count as columns."""
     at, row = 0, ""
     for word in line.split():
         length = len(word.replace("\0", "").replace("\1", ""))
-        if row and at + 1 + length > width - len(indent):
-            yield indent + row
+        if row and at + 1 + length > width - len(_INDENT):
+            yield _INDENT + row
             at, row = 0, ""
-        row += (" " if row else "") + re.sub("\0([^\1]*)\1", lambda match: mark(match[1]), word)
+        row += (" " if row else "") + re.sub("\0([^\1]*)\1", lambda match: highlight(match[1]), word)
         at += length + (1 if at else 0)
     if row:
-        yield indent + row
+        yield _INDENT + row

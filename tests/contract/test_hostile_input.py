@@ -8,13 +8,13 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import orjson
 import pytest
 import zstandard
 
-from drtk.cli.search import answer_questions
+from drtk.cli.search import print_passages
 from drtk.data import run_blocks
 from drtk.data.run_blocks import NotPlain, QueryCounts, iter_judged_places
 from drtk.runtime.inputs import Intake
@@ -237,12 +237,19 @@ def test_control_characters_are_escaped_in_search_results(
     Path("in").write_bytes(passage())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"two {ESCAPES}\n".encode())))
 
-    def answer(question: str) -> tuple[list[str], list[tuple[str, float]]]:
-        return [f"answer: {question}"], [("a\x1b[2J", 1.0), ("absent\x1b[2J", 0.5)]
+    class Hits:
+        folders: ClassVar[list[str]] = []
+        manifests: ClassVar[list[Any]] = []
 
-    answer_questions("-", answer, SimpleNamespace(folders=[], manifests=[]), "in")  # type: ignore[arg-type]
+        def search(self, texts: list[str], k: int) -> list[list[tuple[str, float]]]:
+            return [[("a\x1b[2J", 1.0), ("absent\x1b[2J", 0.5)]]
+
+        def __len__(self) -> int:
+            return 2
+
+    print_passages("-", Hits(), None, 2, "in")  # type: ignore[arg-type]
     shown = capsys.readouterr().out
-    assert shown.count("\\x1b[31mred") == 4  # the question, the line before, title and text
+    assert shown.count("\\x1b[31mred") == 3  # the query, title and text
     assert CONTROLS.search(shown) is None
 
 

@@ -8,8 +8,8 @@ import pytest
 from drtk.data.embeddings import read_shards
 from drtk.errors import DrtkError, MissingDependency
 from drtk.indexing import INDEXES
-from drtk.indexing.base import Vectors, unit_length
 from drtk.indexing.config import IndexSettings, SearchSettings
+from drtk.indexing.vectors import Vectors, unit_length
 from drtk.records import Passage
 from tests.vectors import embeddings
 

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drtk.data.embeddings import read_shards
-from drtk.indexing.base import Vectors, best_first, keys_of
+from drtk.indexing.base import best_first, keys_of
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.exact import ExactIndex
+from drtk.indexing.vectors import Vectors
 from tests.vectors import embeddings
 
 SINGLE = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from drtk.indexing.base import Ranking
-from drtk.indexing.bm25s import Bm25sIndex
+from drtk.indexing.bm25s import Bm25sIndex, load_stemmer
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.indexing.lucene.index import LuceneIndex
-from drtk.indexing.words import split_words, stem_with
+from drtk.text.words import split_words
 from tests.bm25 import corpus_of, judgements_of, need_lucene, queries_of
 from tests.data import shared_data
 
@@ -94,8 +94,8 @@ def test_lucene_reaches_the_reference_figures(index_of, collection, split, k1, b
 
 @pytest.mark.parametrize("rm3", [False, True])
 def test_lucene_scores_are_those_of_anserinis_own_searcher(index_of, rm3: bool) -> None:
-    from drtk.indexing.lucene.batch import java_list
     from drtk.indexing.lucene.jvm import java
+    from drtk.indexing.lucene.method_handles import java_list
 
     folder = index_of("lucene", "cranfield")
     queries = queries_of(shared_data("cranfield"), judgements_of(shared_data("cranfield"), "test"))
@@ -121,16 +121,16 @@ def test_lucene_scores_are_those_of_anserinis_own_searcher(index_of, rm3: bool) 
 
 def test_porter_stems_of_both_engines_are_the_same_for_every_word_of_squad() -> None:
     need_lucene()
-    from drtk.indexing.lucene.batch import JavaMap, java_list, static_method
     from drtk.indexing.lucene.jvm import java
+    from drtk.indexing.lucene.method_handles import JavaMap, find_static_method, java_list
 
     words = {word for passage in corpus_of(shared_data("squad")) for word in split_words(passage.text)}
     words = sorted(word for word in words if word.isalpha() and word.isascii())
     assert len(words) > 50_000
     analyzer = java("io.anserini.analysis.DefaultEnglishAnalyzer").fromArguments("porter", True, None)
     takes = ("org.apache.lucene.analysis.Analyzer", "java.lang.String")
-    analyze = static_method("io.anserini.analysis.AnalyzerUtils", "analyze", "java.util.List", *takes)
-    stem = stem_with("porter")
+    analyze = find_static_method("io.anserini.analysis.AnalyzerUtils", "analyze", "java.util.List", *takes)
+    stem = load_stemmer("porter", "en")
     theirs = JavaMap(analyze.bindTo(analyzer))(java_list(words))
     assert {word: stems for word, stems in zip(words, theirs, strict=True) if stems != [stem(word)]} == {}
 

@@ -1,4 +1,4 @@
-"""Passages into a Lucene index, by Anserini's IndexCollection."""
+"""Write a Lucene index with Anserini's IndexCollection."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 from drtk.errors import DrtkError, MismatchError, RecordError
-from drtk.indexing.base import first_duplicate, write_ids
-from drtk.indexing.config import BM25IndexSettings
-from drtk.indexing.lucene.analysis import STOPWORDS_FILE, choose_analysis
-from drtk.indexing.lucene.batch import JavaMap, bound, method, then
-from drtk.indexing.lucene.jvm import in_background, java, lucene_fault, start_jvm
+from drtk.indexing.base import write_ids
+from drtk.indexing.lucene.jvm import in_background, java, lucene_error, start_jvm
+from drtk.indexing.lucene.method_handles import JavaMap, bind, chain, find_method
 from drtk.records import Passage
 from drtk.runtime.progress import Progress, detail, warn
 
@@ -26,105 +25,63 @@ INDEX_FOLDER = "lucene"
 IDS_FILE = "ids.txt"
 _SPOOL_FOLDER = "passages.part"
 _IDS_AT_A_TIME = 500_000
-_LONGEST_TEXT = 2**31 - 1  # characters of one JSON string; Jackson's own limit of 20 million is too low for documents
-_BLANK = "".join(map(chr, range(33)))  # what Java's trim takes away, and Anserini calls empty
+_MAX_TEXT_LENGTH = (
+    2**31 - 1
+)  # characters of one JSON string; Jackson's own limit of 20 million is too low for documents
 
-
-class Feed(Protocol):
-    """What Anserini is fed for one type of index."""
-
-    def row(self, passage: Passage) -> dict[str, Any] | None:
-        """A passage as a JSON row of Anserini's, with its `id`; None for one without a word."""
-
-    def configure(self, arguments: Any) -> None:
-        """Set what is particular to the type among the arguments of IndexCollection."""
-
-    def save(self) -> None:
-        """Write into the index folder what searching must know."""
-
-
-class _Texts:
-    """Titles and texts, joined by a space, cut into words by an analyzer of Lucene's."""
-
-    def __init__(self, settings: BM25IndexSettings, folder: Path) -> None:
-        self._analysis, self._folder = choose_analysis(settings, folder), folder
-
-    def row(self, passage: Passage) -> dict[str, Any] | None:
-        contents = f"{passage.title} {passage.text}".strip(_BLANK)
-        return {"id": passage.id, "contents": contents} if contents else None
-
-    def configure(self, arguments: Any) -> None:
-        arguments.collectionClass = "JsonCollection"
-        arguments.language = self._analysis.language
-        arguments.stemmer = self._analysis.stemmer
-        arguments.keepStopwords = self._analysis.stopwords == "none"
-        if self._analysis.stopwords == "file":
-            arguments.stopwords = str((self._folder / STOPWORDS_FILE).absolute())
-        arguments.storeDocvectors = self._analysis.term_vectors
-
-    def save(self) -> None:
-        self._analysis.save(self._folder)
-
-
-def build_index(
-    passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings, *, progress: Progress | None = None
-) -> int:
-    """Index title and text, joined by a space, of every passage; the number of passages in the index.
-
-    UsageError for settings that contradict each other; other faults as `write_index`.
-    """
-    return write_index(passages, folder, lambda: _Texts(settings, folder), threads=settings.threads, progress=progress)
+MakeRow = Callable[[Passage], dict[str, Any] | None]  # a row of Anserini's JSON with its `id`; None: nothing to index
 
 
 def write_index(
     passages: Iterable[Passage],
     folder: Path,
-    make_feed: Callable[[], Feed],
+    make_row: MakeRow,
+    configure: Callable[[Any], None],
     *,
     threads: int = 0,
     progress: Progress | None = None,
 ) -> int:
-    """Index the passages that have words, by a feed that is made once Java runs; the number of passages in the index.
+    """Index the passages that have words; return their number. Empty passages are left out with a warning.
 
-    Empty passages are left out, and counted on stderr. Passages pass through JSON files in `folder`, one a thread,
-    which are removed again. Raises DrtkError where there is no passage and where Lucene indexed another number than it
-    was given; MismatchError where an id occurs twice; and what the feed raises.
+    configure: sets arguments of IndexCollection
+    Rows are written to one JSON file per thread in `folder`, which are removed afterwards. Raises DrtkError if there is no
+    passage or Lucene indexed fewer than it was given, MismatchError for a duplicate id, RecordError for invalid Unicode.
     """
-    start_jvm()  # before jnius is imported, which would start one without the jar
+    start_jvm()  # before jnius is imported, which would start a JVM without the jar
     import jnius
 
     threads = threads or os.cpu_count() or 1
+    spool = folder / _SPOOL_FOLDER
     try:
-        feed = make_feed()
-        spool = folder / _SPOOL_FOLDER
         try:
-            written = _spool(passages, spool, feed, threads, progress)
-            _index(spool, folder, feed, threads, written)
+            count = _write_rows(passages, spool, make_row, threads, progress)
+            _run_indexer(spool, folder, configure, threads, count)
         finally:
             shutil.rmtree(spool, ignore_errors=True)
-        feed.save()
-        _write_ids(folder, written)
+        _write_ids(folder, count)
     except jnius.JavaException as error:
-        raise lucene_fault(error, str(folder)) from error
+        raise lucene_error(error, str(folder)) from error
     except OSError as error:
         raise DrtkError(f"{error.filename or folder}: {error.strerror}") from error
-    return written
+    return count
 
 
-def _spool(passages: Iterable[Passage], spool: Path, feed: Feed, count: int, progress: Progress | None) -> int:
-    """Write passages into `count` files, in turn; how many were not empty."""
+def _write_rows(
+    passages: Iterable[Passage], spool: Path, make_row: MakeRow, num_files: int, progress: Progress | None
+) -> int:
+    """Write the rows of passages into files, in turn; return their number."""
     spool.mkdir()
     written = empty = 0
     with ExitStack() as stack:
-        files = [stack.enter_context((spool / f"{number:04}.jsonl").open("wb")) for number in range(count)]
+        files = [stack.enter_context((spool / f"{number:04}.jsonl").open("wb")) for number in range(num_files)]
         for passage in passages:
-            row = feed.row(passage)
+            row = make_row(passage)
             if row is not None:
                 try:
                     line = orjson.dumps(row)
                 except TypeError as error:  # half a surrogate pair
                     raise RecordError(f"passage '{passage.id}'", "its text is not valid Unicode") from error
-                files[written % count].write(line + b"\n")
+                files[written % num_files].write(line + b"\n")
                 written += 1
             else:
                 empty += 1
@@ -137,17 +94,17 @@ def _spool(passages: Iterable[Passage], spool: Path, feed: Feed, count: int, pro
     return written
 
 
-def _index(spool: Path, folder: Path, feed: Feed, threads: int, written: int) -> None:
+def _run_indexer(spool: Path, folder: Path, configure: Callable[[Any], None], threads: int, count: int) -> None:
     constraints = java("com.fasterxml.jackson.core.StreamReadConstraints")
-    constraints.overrideDefaultStreamReadConstraints(constraints.builder().maxStringLength(_LONGEST_TEXT).build())
+    constraints.overrideDefaultStreamReadConstraints(constraints.builder().maxStringLength(_MAX_TEXT_LENGTH).build())
     arguments = java("io.anserini.index.IndexCollection$Args")()
     arguments.input = str(spool.absolute())
     arguments.index = str((folder / INDEX_FOLDER).absolute())
     arguments.threads = threads
-    feed.configure(arguments)
+    configure(arguments)
     arguments.optimize = True  # one segment: the fastest to search, and its numbering is what ids.txt follows
     arguments.quiet = True
-    with _captured() as told:
+    with _capture_java_output() as output:
         indexer = java("io.anserini.index.IndexCollection")(arguments)
         worker: list[Any] = []
 
@@ -156,61 +113,60 @@ def _index(spool: Path, folder: Path, feed: Feed, threads: int, written: int) ->
             indexer.run()
 
         in_background(run, stop=lambda: worker[0].interrupt())
-        counters = indexer.getCounters()
-        indexed = counters.indexed.get()
-    if indexed != written:
-        text = told[0]
-        detail(text)
-        reason = re.search(r"^\S*(?:Exception|Error)\b.*", text, re.MULTILINE)
+        indexed = indexer.getCounters().indexed.get()
+    if indexed != count:
+        detail(output[0])
+        reason = re.search(r"^\S*(?:Exception|Error)\b.*", output[0], re.MULTILINE)
         raise DrtkError(
-            f"{folder}: Lucene indexed {indexed:,} of {written:,} passages{f': {reason[0]}' if reason else ''}"
+            f"{folder}: Lucene indexed {indexed:,} of {count:,} passages{f': {reason[0]}' if reason else ''}"
         )
 
 
 @contextmanager
-def _captured() -> Iterator[list[str]]:
-    """Java's stdout and stderr as one text, there once the block is left: Anserini prints faults and goes on."""
+def _capture_java_output() -> Iterator[list[str]]:
+    """Collect Java's stdout and stderr as one text, available after the block: Anserini prints exceptions and continues."""
     system = java("java.lang.System")
-    kept = system.err
+    original = system.err
     buffer = java("java.io.ByteArrayOutputStream")()
-    told: list[str] = []
+    output: list[str] = []
     stream = java("java.io.PrintStream")(buffer, True)
     system.setErr(stream)
     system.setOut(stream)
     try:
-        yield told
+        yield output
     finally:
-        system.setErr(kept)
-        system.setOut(kept)
-        told.append(buffer.toString())
+        system.setErr(original)
+        system.setOut(original)
+        output.append(buffer.toString())
 
 
 def _write_ids(folder: Path, count: int) -> None:
-    """Write `ids.txt`, the passages' ids in Lucene's numbering, and see that none is there twice."""
+    """Write the passages' ids in Lucene's numbering. Raises MismatchError for a duplicate id."""
     reader = open_reader(folder)
     try:
-        fields = method("org.apache.lucene.index.IndexReader", "storedFields", "org.apache.lucene.index.StoredFields")
-        stored = bound(fields, 0, reader)
-        document = method(
+        fields = find_method(
+            "org.apache.lucene.index.IndexReader", "storedFields", "org.apache.lucene.index.StoredFields"
+        )
+        document = find_method(
             "org.apache.lucene.index.StoredFields", "document", "org.apache.lucene.document.Document", "int"
         )
-        document = java("java.lang.invoke.MethodHandles").collectArguments(document, 0, stored)
-        name = method("org.apache.lucene.document.Document", "get", "java.lang.String", "java.lang.String")
-        ids_of = JavaMap(then(document, bound(name, 1, "id")))
+        document = java("java.lang.invoke.MethodHandles").collectArguments(document, 0, bind(fields, 0, reader))
+        get = find_method("org.apache.lucene.document.Document", "get", "java.lang.String", "java.lang.String")
+        read_ids = JavaMap(chain(document, bind(get, 1, "id")))
         numbers = java("java.util.stream.IntStream")
         ids: list[str] = []
         for start in range(0, count, _IDS_AT_A_TIME):
-            end = min(count, start + _IDS_AT_A_TIME)
-            block = numbers.range(start, end).boxed().toList()
-            ids.extend(in_background(partial(ids_of, block)))
+            block = numbers.range(start, min(count, start + _IDS_AT_A_TIME)).boxed().toList()
+            ids.extend(in_background(partial(read_ids, block)))
     finally:
         reader.close()
-    if (doubled := first_duplicate(ids)) is not None:
-        raise MismatchError(f"two passages have the id '{doubled}'")
+    for one, next_one in pairwise(sorted(ids)):
+        if one == next_one:
+            raise MismatchError(f"two passages have the id '{one}'")
     write_ids(folder / IDS_FILE, ids)
 
 
 def open_reader(folder: Path) -> Any:
-    """Lucene's reader of the index in `folder`."""
+    """Return Lucene's reader of the index in `folder`."""
     path = java("java.io.File")(str((folder / INDEX_FOLDER).absolute())).toPath()
     return java("org.apache.lucene.index.DirectoryReader").open(java("org.apache.lucene.store.FSDirectory").open(path))

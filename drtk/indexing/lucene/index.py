@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,169 +13,232 @@ from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.indexing.base import Ranking
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.indexing.indexed_text import impacts_of
-from drtk.indexing.lucene.analysis import Analysis
-from drtk.indexing.lucene.build import build_index, write_index
+from drtk.indexing.lucene.build import write_index
 from drtk.indexing.lucene.jvm import anserini_version, find_jar, find_java, java
-from drtk.indexing.lucene.search import LuceneSearch, Searcher, bag_of_words, rm3
-from drtk.indexing.words import LUCENE_STOPWORDS, read_stopwords
+from drtk.indexing.lucene.search import LuceneSearcher, replace_surrogates
 from drtk.records import Passage
 from drtk.runtime.integrity import read_object
 from drtk.runtime.progress import Progress
-from drtk.text.words import function_words, question_words
+from drtk.text.words import LUCENE_STOPWORDS, function_words, question_words, read_stopwords
+
+ANALYSIS_FILE, STOPWORDS_FILE, WORDS_FILE = "analysis.json", "stopwords.txt", "words.json"
+_WHITE_SPACE = "".join(map(chr, range(33)))  # for Java's trim, by which Anserini decides that a text is empty
+_LUCENE = "org.apache.lucene.analysis."
+_ANALYZERS = "io.anserini.analysis.AnalyzerMap"
+# Languages that Lucene has an analyzer for and Anserini's table lacks.
+_MORE_ANALYZERS = {
+    "any": "standard.StandardAnalyzer",
+    "bg": "bg.BulgarianAnalyzer",
+    "ca": "ca.CatalanAnalyzer",
+    "ckb": "ckb.SoraniAnalyzer",
+    "cs": "cz.CzechAnalyzer",
+    "el": "el.GreekAnalyzer",
+    "et": "et.EstonianAnalyzer",
+    "eu": "eu.BasqueAnalyzer",
+    "ga": "ga.IrishAnalyzer",
+    "gl": "gl.GalicianAnalyzer",
+    "hy": "hy.ArmenianAnalyzer",
+    "lt": "lt.LithuanianAnalyzer",
+    "lv": "lv.LatvianAnalyzer",
+    "ne": "ne.NepaliAnalyzer",
+    "ro": "ro.RomanianAnalyzer",
+    "sr": "sr.SerbianAnalyzer",
+    "ta": "ta.TamilAnalyzer",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class _BM25:
-    """How an index of texts is searched."""
+class Analysis:
+    """How texts are split into terms; stored with the index, so that queries are analyzed like passages.
 
-    folder: Path
-    settings: BM25SearchSettings
-    analysis: Analysis
+    stopwords: "lucene", "none", "default" or "file" (stored in the index folder)
+    """
 
-    def similarity(self) -> Any:
-        return java("org.apache.lucene.search.similarities.BM25Similarity")(*self.settings.parameters())
+    language: str
+    stemmer: str
+    stopwords: str
+    term_vectors: bool
 
-    def analyzer(self) -> tuple[Any, bool]:
-        return self.analysis.analyzer(self.folder), self.analysis.language == "en"
+    @classmethod
+    def choose(cls, settings: BM25IndexSettings, folder: Path) -> Analysis:
+        """Return the analysis for `settings`; a file of stop words is copied into the index folder.
 
-    def to_query(self, searcher: Searcher) -> Any:
-        return rm3(searcher, self.settings) if self.settings.rm3 else bag_of_words(searcher)
+        Raises UsageError for an unknown language, and for a stemmer or stop words of a language other than English.
+        """
+        language = settings.language.lower()
+        if language not in (known := languages()):
+            raise UsageError(f"`language`: Lucene has no analyzer for '{language}'; choose from {', '.join(known)}")
+        if language != "en":
+            for field in ("stemmer", "stopwords"):
+                if getattr(settings, field) != "default":
+                    raise UsageError(f"`{field}`: only for English; Lucene's analyzer for '{language}' has its own")
+            return cls(language, "default", "default", settings.term_vectors)
+        if settings.stemmer == "snowball":
+            raise UsageError("`stemmer`: Lucene's English analyzer has porter, krovetz or none")
+        stemmer = "porter" if settings.stemmer == "default" else settings.stemmer
+        stopwords = "lucene" if settings.stopwords == "default" else settings.stopwords
+        if stopwords not in ("lucene", "none"):
+            words = read_stopwords(stopwords)
+            (folder / STOPWORDS_FILE).write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+            stopwords = "file"
+        return cls(language, stemmer, stopwords, settings.term_vectors)
+
+    @classmethod
+    def load(cls, folder: Path) -> Analysis:
+        """Load the analysis of an index. Raises DrtkError if the folder has no Lucene index."""
+        keys = {"language": str, "stemmer": str, "stopwords": str, "term_vectors": bool}
+        content = read_object(folder / ANALYSIS_FILE, **keys)
+        return cls(**{key: content[key] for key in keys})
+
+    def make_analyzer(self, folder: Path) -> Any:
+        """Return the Lucene analyzer; `folder` contains the file of stop words."""
+        if self.language != "en":
+            return java(_ANALYZERS).getLanguageSpecificAnalyzer(self.language)
+        words = str(folder / STOPWORDS_FILE) if self.stopwords == "file" else None
+        english = java("io.anserini.analysis.DefaultEnglishAnalyzer")
+        return english.fromArguments(self.stemmer, self.stopwords == "none", words)
 
 
-class LuceneIndex:
-    """A Lucene index: the files of Lucene, `analysis.json`, and `ids.txt` in Lucene's numbering.
+def languages() -> list[str]:
+    """Return the languages that the jar has an analyzer for, sorted."""
+    table = java(_ANALYZERS).analyzerMap
+    for language, name in _MORE_ANALYZERS.items():
+        table.putIfAbsent(language, _LUCENE + name)
+    loader = java("java.lang.ClassLoader").getSystemClassLoader()
+    paths = {language: table.get(language).replace(".", "/") + ".class" for language in table.keySet().toArray()}
+    return sorted({"en"} | {language for language, path in paths.items() if loader.getResource(path) is not None})
 
-    Scores are Lucene's own, unrounded; its passage lengths are coarse above 40 words (one byte each). A word twice in
-    a query counts twice. Queries may have any number of words.
+
+class LuceneIndex(LuceneSearcher):
+    """BM25 in a Lucene index: the files of Lucene, `analysis.json`, and `ids.txt` in Lucene's numbering.
+
+    Scores are Lucene's own, unrounded; it stores lengths of passages above 40 words coarsely (one byte each). A repeated
+    word of a query counts each time. Queries may have any number of words.
     """
 
     reads: ClassVar[Literal["passages"]] = "passages"
     tunable: ClassVar[bool] = True
 
-    def __init__(self, search: LuceneSearch) -> None:
-        self._search = search
-
     @classmethod
     def build(
         cls, passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings, *, progress: Progress | None = None
     ) -> int:
-        """Write the index into `folder`, which exists; the number of passages indexed. Faults: see `build_index`."""
-        return build_index(passages, folder, settings, progress=progress)
+        """Index title and text of every passage; return the number of passages in the index.
+
+        Raises UsageError for settings that contradict each other, and what `write_index` raises.
+        """
+        analysis = Analysis.choose(settings, folder)
+
+        def configure(arguments: Any) -> None:
+            arguments.collectionClass = "JsonCollection"
+            arguments.language = analysis.language
+            arguments.stemmer = analysis.stemmer
+            arguments.keepStopwords = analysis.stopwords == "none"
+            if analysis.stopwords == "file":
+                arguments.stopwords = str((folder / STOPWORDS_FILE).absolute())
+            arguments.storeDocvectors = analysis.term_vectors
+
+        count = write_index(passages, folder, _text_row, configure, threads=settings.threads, progress=progress)
+        (folder / ANALYSIS_FILE).write_bytes(orjson.dumps(asdict(analysis), option=orjson.OPT_INDENT_2))
+        return count
 
     @classmethod
     def open(cls, folder: Path, settings: BM25SearchSettings) -> LuceneIndex:
-        """The index in `folder`.
-
-        Raises MismatchError where the folder holds none, and where RM3 is asked of an index without term vectors.
-        """
+        """Open the index in `folder`. Raises MismatchError for RM3 on an index without term vectors."""
         analysis = Analysis.load(folder)
         if settings.rm3 and not analysis.term_vectors:
-            raise MismatchError(f"{folder}: --rm3 needs an index made with --term-vectors")
-        return cls(LuceneSearch(folder, _BM25(folder, settings, analysis), threads=settings.threads))
+            raise MismatchError(f"{folder}: `rm3` needs an index made with `term_vectors`")
+        k1, b = settings.parameters()
+        return cls(
+            folder,
+            lambda: java("org.apache.lucene.search.similarities.BM25Similarity")(k1, b),
+            lambda: analysis.make_analyzer(folder),
+            rm3=settings if settings.rm3 else None,
+            is_english=analysis.language == "en",
+            threads=settings.threads,
+        )
 
     @staticmethod
     def software() -> dict[str, str]:
-        """Versions of Anserini, which decide who can read the index, and of Java."""
+        """Return the versions of Java and of Anserini, which decide who can read the index."""
         return {"anserini": anserini_version(find_jar()), "java": str(find_java().version)}
 
-    def __len__(self) -> int:
-        return len(self._search)
 
-    def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
-        """Up to `k` passages for each text, by score, then by descending id, exactly so at the cut as well."""
-        return self._search.search(texts, k)
+def _text_row(passage: Passage) -> dict[str, Any] | None:
+    contents = f"{passage.title} {passage.text}".strip(_WHITE_SPACE)
+    return {"id": passage.id, "contents": contents} if contents else None
 
 
-WORDS_FILE = "words.json"
+class ImpactIndex(LuceneSearcher):
+    """Impacts in a Lucene index: the files of Lucene, `ids.txt`, and `words.json` with the stop words of queries.
 
-
-class _Impacts:
-    """Rows of Anserini's JsonVectorCollection: a word's impact is its frequency."""
-
-    def __init__(self, stopped: Sequence[str], folder: Path) -> None:
-        self._stopped, self._folder = stopped, folder
-
-    def row(self, passage: Passage) -> dict[str, Any] | None:
-        try:
-            impacts = impacts_of(passage)
-        except ValueError as error:
-            raise RecordError(f"passage '{passage.id}'", str(error)) from error
-        return {"id": passage.id, "contents": "", "vector": impacts} if impacts else None
-
-    def configure(self, arguments: Any) -> None:
-        arguments.collectionClass = "JsonVectorCollection"
-        arguments.impact = True
-        arguments.pretokenized = True
-
-    def save(self) -> None:
-        words = {"parted": "basic", "stopwords": list(self._stopped)}
-        (self._folder / WORDS_FILE).write_bytes(orjson.dumps(words, option=orjson.OPT_INDENT_2))
-
-
-class _Sums:
-    """How such an index is searched: words as they come, scores as sums."""
-
-    def similarity(self) -> Any:
-        return java("io.anserini.search.similarity.ImpactSimilarity")()
-
-    def analyzer(self) -> tuple[Any, bool]:
-        return java("org.apache.lucene.analysis.core.WhitespaceAnalyzer")(), False
-
-    def to_query(self, searcher: Searcher) -> Any:
-        return bag_of_words(searcher)
-
-
-class ImpactIndex:
-    """The files of Lucene, `ids.txt` in its numbering, and `words.json`: the words of questions that do not count.
-
-    Questions are cut as BERT's basic tokenizer does, in lower case; a word twice counts once (methods: section 3.4).
+    Queries are split like BERT's basic tokenizer does, lower-cased; a repeated word counts once (methods: section 3.4).
     Scores are whole numbers.
     """
 
     reads: ClassVar[Literal["passages"]] = "passages"
     tunable: ClassVar[bool] = False
     software = staticmethod(LuceneIndex.software)
-
-    def __init__(self, search: LuceneSearch, stopped: frozenset[str]) -> None:
-        self._search, self._stopped = search, stopped
+    _stopwords: frozenset[str] = frozenset()
 
     @classmethod
     def build(
         cls, passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings, *, progress: Progress | None = None
     ) -> int:
-        """Index the `impacts` of every passage; the number of passages in the index, those without a word left out.
+        """Index the `impacts` of every passage; return the number of passages in the index.
 
-        Raises UsageError for settings of indexes of texts, RecordError for a passage without impacts or with what is
-        none, naming its id; other faults as `write_index`.
+        Raises UsageError for settings of other indexes, RecordError for a passage without valid impacts, and what
+        `write_index` raises.
         """
-        stopped = _choose_stopwords(settings)
-        feed = _Impacts(stopped, folder)
-        return write_index(passages, folder, lambda: feed, threads=settings.threads, progress=progress)
+        stopwords = _choose_stopwords(settings)
+
+        def configure(arguments: Any) -> None:
+            arguments.collectionClass = "JsonVectorCollection"
+            arguments.impact = True
+            arguments.pretokenized = True
+
+        count = write_index(passages, folder, _impact_row, configure, threads=settings.threads, progress=progress)
+        words = {"parted": "basic", "stopwords": stopwords}
+        (folder / WORDS_FILE).write_bytes(orjson.dumps(words, option=orjson.OPT_INDENT_2))
+        return count
 
     @classmethod
     def open(cls, folder: Path, settings: BM25SearchSettings) -> ImpactIndex:
         """Open the index in `folder`. Raises DrtkError if there is none, UsageError for k1, b and RM3."""
-        for flag, given in (("--k1", settings.k1), ("--b", settings.b), ("--rm3", settings.rm3 or None)):
-            if given is not None:
-                raise UsageError(f"{flag}: {folder} is an index of impacts, whose scores are plain sums")
-        stopped = frozenset(map(str, read_object(folder / WORDS_FILE, stopwords=list)["stopwords"]))
-        return cls(LuceneSearch(folder, _Sums(), threads=settings.threads), stopped)
-
-    def __len__(self) -> int:
-        return len(self._search)
+        for field, value in (("k1", settings.k1), ("b", settings.b), ("rm3", settings.rm3 or None)):
+            if value is not None:
+                raise UsageError(f"`{field}`: {folder} is an index of impacts, whose scores are plain sums")
+        stopwords = read_object(folder / WORDS_FILE, stopwords=list)["stopwords"]
+        index = cls(
+            folder,
+            lambda: java("io.anserini.search.similarity.ImpactSimilarity")(),
+            lambda: java("org.apache.lucene.analysis.core.WhitespaceAnalyzer")(),
+            threads=settings.threads,
+        )
+        index._stopwords = frozenset(map(str, stopwords))
+        return index
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
-        """Up to `k` passages with a word of each text, by score, then by descending id."""
-        sound = (text.encode("utf-8", "replace").decode("utf-8") for text in texts)
-        return self._search.search([" ".join(question_words(text, stopped=self._stopped)) for text in sound], k)
+        """Return up to `k` passages with a word of each text, by score, then by descending id."""
+        words = [question_words(replace_surrogates(text), stopped=self._stopwords) for text in texts]
+        return super().search([" ".join(each) for each in words], k)
+
+
+def _impact_row(passage: Passage) -> dict[str, Any] | None:
+    """Return a row of Anserini's JsonVectorCollection; a word's impact is its frequency."""
+    try:
+        impacts = impacts_of(passage)
+    except ValueError as error:
+        raise RecordError(f"passage '{passage.id}'", str(error)) from error
+    return {"id": passage.id, "contents": "", "vector": impacts} if impacts else None
 
 
 def _choose_stopwords(settings: BM25IndexSettings) -> list[str]:
-    """The words of questions that do not count, sorted: drtk's own list unless another is named."""
+    """Return the sorted stop words of queries: drtk's own list unless another is named."""
     if settings.stemmer not in ("default", "none"):
-        raise UsageError("--stemmer: impacts belong to whole words")
+        raise UsageError("`stemmer`: impacts belong to whole words")
     if settings.term_vectors:
-        raise UsageError("--term-vectors: only for --type bm25")
+        raise UsageError("`term_vectors`: only for index type bm25")
     if settings.stopwords == "lucene":
         return sorted(LUCENE_STOPWORDS)
     if settings.stopwords == "none" or (settings.stopwords == "default" and settings.language.lower() != "en"):

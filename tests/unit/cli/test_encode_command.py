@@ -167,39 +167,21 @@ def recommend(model: Path, **prompts: str) -> None:
     path.write_text(json.dumps(read_json(path) | {"prompts": prompts}))
 
 
-def test_side_files_are_joined_and_must_fit(place: Path, tmp_path: Path):
-    ids = [json.loads(line)["_id"] for line in (place / "corpus.jsonl").read_text().splitlines()]
-    side = tmp_path / "side.jsonl"
-    side.write_text("".join(json.dumps({"_id": id, "queries": []}) + "\n" for id in ids))
-    encode(place, tmp_path / "v", "--with", str(side))
-    assert len(vectors(tmp_path / "v")) == 300
-    side.write_text(json.dumps({"_id": "other", "queries": []}) + "\n")
-    with pytest.raises(MismatchError, match=r"side\.jsonl:1"):
-        encode(place, tmp_path / "w", "--with", str(side))
-
-
-def test_an_empty_corpus_gives_a_finished_folder_without_shards(place: Path, tmp_path: Path):
-    (tmp_path / "empty.jsonl").touch()
-    encode(place, tmp_path / "v", source=str(tmp_path / "empty.jsonl"))
-    assert read_shards(tmp_path / "v") == []
-
-
-def test_bad_input_is_named_and_nothing_finished_is_left(place: Path, tmp_path: Path):
-    bad = tmp_path / "bad.jsonl"
-    bad.write_text('{"_id": "a", "text": "rivers"}\n{"_id": "b"}\n')
-    with pytest.raises(RecordError, match=r"bad\.jsonl:2: 'text' is missing"):
-        encode(place, tmp_path / "v", source=str(bad))
-    assert not (tmp_path / "v" / "meta.json").exists()
-    encode(place, tmp_path / "v", "--force", "--skip-bad", "1", source=str(bad))
-    assert list(vectors(tmp_path / "v")) == ["a"]
-
-
 def test_what_cannot_be_meant_is_refused_before_work(place: Path, tmp_path: Path):
     with pytest.raises(UsageError, match="`shard`: '5/4'"):
         encode(place, tmp_path / "v", "--shard", "5/4")
     with pytest.raises(UsageError, match="unknown pooling 'median'"):
         encode(place, tmp_path / "v", "--pooling", "median")
     assert not (tmp_path / "v").exists()
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"_id": "a", "text": "rivers"}\n{"_id": "b"}\n')
+    with pytest.raises(RecordError, match=r"bad\.jsonl:2: 'text' is missing"):
+        encode(place, tmp_path / "v", source=str(bad))
+    encode(place, tmp_path / "v", "--force", "--skip-bad", "1", source=str(bad))
+    assert list(vectors(tmp_path / "v")) == ["a"]
+    (tmp_path / "empty.jsonl").touch()
+    encode(place, tmp_path / "w", source=str(tmp_path / "empty.jsonl"))
+    assert read_shards(tmp_path / "w") == []
 
 
 def test_vectors_may_be_cut_and_questions_are_cut_as_they_are(place: Path, tmp_path: Path) -> None:

@@ -130,6 +130,8 @@ def test_of_several_predictions_the_one_with_the_highest_score_counts(
     several = [{"query_id": "q", "answer": "Rome", "score": 1}, {"query_id": "q", "answer": "Paris", "score": 2}]
     write(here / "p.jsonl", rows(*several))
     assert values(capfd, "p.jsonl", "--exact-match", "--answers", "q.jsonl")["EM"] == 0.5  # r has no prediction
+    write(here / "p.jsonl", rows(several[1], several[0] | {"score": 2}))  # of equal scores, the first counts
+    assert values(capfd, "p.jsonl", "--exact-match", "--answers", "q.jsonl")["EM"] == 0.5
     write(here / "p.jsonl", rows(*several, {"query_id": "q", "answer": "Oslo"}))
     with pytest.raises(RecordError, match=r"p\.jsonl:3: question 'q' has several predictions"):
         command(capfd, "eval", "p.jsonl", "--exact-match", "--answers", "q.jsonl")

@@ -51,6 +51,8 @@ def test_unjudged_documents_can_be_removed() -> None:
     # only d1 and d7 of q1's ranking are judged, d2 of q2's
     found = overall("RR(judged_only=True)@10 P(judged_only=True)@1")
     assert list(found.values()) == pytest.approx([(1 + 1) / 4, (1 + 1) / 4])
+    evaluator = Evaluator({"q": {"a": -1, "b": 1}}, parse_measures("RR(judged_only=True)@10"))  # -1: not judged
+    assert evaluator("run", {"q": ["a", "b"]}).overall["RR(judged_only=True)@10"] == 1.0
 
 
 def test_f_measures_with_several_betas_are_separate() -> None:

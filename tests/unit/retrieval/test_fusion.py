@@ -13,7 +13,7 @@ import pytest
 from drtk.data.trec import Ranking, load_run, run_lines
 from drtk.errors import UsageError
 from drtk.retrieval.config import FuseSettings
-from drtk.retrieval.fusion import FUSIONS, fuse, grid, parse_weights, strictly_falling, with_rest
+from drtk.retrieval.fusion import FUSIONS, fuse, parse_weights, strictly_falling, with_rest
 from tests.running import command
 
 BM25 = [("p1", 12.0), ("p2", 10.0), ("p3", 9.0)]
@@ -121,11 +121,6 @@ def test_every_method_loads_and_copes_with_lists_that_are_empty() -> None:
         assert [id for id, _ in fused([[], BM25], method=method)] == ["p1", "p2", "p3"]
 
 
-def test_the_grid_holds_all_weights_that_add_up_to_one() -> None:
-    assert list(grid(2, 0.5)) == [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)]
-    assert len(list(grid(3, 0.1))) == 66  # 12 choose 2
-
-
 def test_weights_are_checked() -> None:
     assert parse_weights("", 3) == [1, 1, 1]
     assert parse_weights("1,1.1", 2) == [1, 1.1]
@@ -149,56 +144,6 @@ def test_the_command_writes_a_run_of_all_queries(runs: Path, capfd: pytest.Captu
     first = printed.splitlines()[0].split()
     assert (first[1:4], first[5]) == (["Q0", "p1", "1"], "both")
     assert float(first[4]) == pytest.approx(1 / 61 + 1 / 62)
-
-
-def test_sentence_answer_title_come_out_of_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    # EAR's rule and its known answer (methods, section 7.8); another order gives another list
-    monkeypatch.chdir(tmp_path)
-    for name, ids in (("sentence", "p1 p2 p3 p4"), ("answer", "p2 p5 p1 p6"), ("title", "p7 p1 p8 p9")):
-        (tmp_path / f"{name}.run").write_bytes(b"".join(run_lines("q", listed(ids))))
-    for order, wanted in (
-        (("sentence", "answer", "title"), "p1 p2 p7 p5 p3 p8"),
-        (("answer", "sentence", "title"), "p2 p1 p7 p5 p3 p8"),
-    ):
-        runs = [f"{name}.run" for name in order]
-        printed = command(capfd, "fuse", *runs, "--method", "round-robin", "--top", "6", "-q")
-        assert [line.split()[2] for line in printed.splitlines()] == wanted.split()
-
-
-def test_reciprocal_ranks_come_out_of_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, ids in (("ear", "p1 p2 p3"), ("dense", "p3 p1 p4")):
-        (tmp_path / f"{name}.run").write_bytes(b"".join(run_lines("q", listed(ids))))
-    printed = command(capfd, "fuse", "ear.run", "dense.run", "--method", "rrf", "-q")
-    assert [line.split()[2] for line in printed.splitlines()] == ["p1", "p3", "p2", "p4"]
-    scores = [float(line.split()[4]) for line in printed.splitlines()]
-    assert scores == pytest.approx([0.032522, 0.032266, 0.016129, 0.015873], abs=2e-6)
-
-
-@pytest.mark.parametrize("method", ["round-robin", "rrf", "weighted", "linear", "zscore"])
-def test_fusing_one_run_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], method: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "one.run").write_bytes(b"".join(run_lines("q", BM25)) + b"".join(run_lines("r", DENSE)))
-    printed = command(capfd, "fuse", "one.run", "--method", method, "-q")
-    assert [line.split()[:4] for line in printed.splitlines()] == [
-        line.split()[:4] for line in (tmp_path / "one.run").read_text().splitlines()
-    ]
-
-
-@pytest.mark.parametrize("method", [["weighted", "--normalize", "none"], ["linear"]])
-def test_dprs_rule_comes_out_of_the_command(runs: Path, capfd: pytest.CaptureFixture[str], method: list[str]) -> None:
-    # methods, section 7.9
-    options = ["--method", *method, "--weights", "1,1.1"]
-    command(capfd, "fuse", "bm25.run", "dense.run", *options, "-o", "out.run")
-    found = load_run("out.run")["q"]
-    assert [id for id, _ in found] == ["p1", "p3", "p2", "p4"]
-    assert [score for _, score in found] == pytest.approx([97.8, 97.0, 94.7, 93.7])
 
 
 def test_a_sweep_finds_the_weights_that_are_best_and_says_them(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -227,10 +172,10 @@ def test_a_sweep_needs_judgements_of_the_runs_queries(runs: Path, capfd: pytest.
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["round-robin", "--weights", "1,2"], "--weights: not with --method round-robin"),
-        (["linear", "--rrf-k", "5"], "--rrf-k: not with --method linear"),
-        (["linear", "--normalize", "zscore"], "--normalize: not with --method linear"),
-        (["rrf", "--measure", "RR@10"], "--measure: only with --sweep"),
+        (["round-robin", "--weights", "1,2"], "--weights has no effect with --method round-robin"),
+        (["linear", "--rrf-k", "5"], "--rrf-k has no effect with --method linear"),
+        (["linear", "--normalize", "zscore"], "--normalize has no effect with --method linear"),
+        (["rrf", "--measure", "RR@10"], "--measure goes with --sweep"),
         (["rrf", "--tag", ""], "--tag: '' must be one word"),
         (["rrf", "--tag", "a b"], "--tag: 'a b' must be one word"),
     ],

@@ -1,7 +1,7 @@
 """What is shown of a passage on the terminal."""
 
 from drtk.records import Passage
-from drtk.retrieval.snippets import matched_stems, shown, snippet
+from drtk.retrieval.snippets import format_passages, matched_stems, snippet
 
 
 def starred(word):
@@ -44,7 +44,9 @@ def test_answers_are_wrapped_to_the_width_and_marks_do_not_count():
         "d7#2", "The engine was started by hand " * 6, title="A title that is much too long for this line"
     )
     bold = "\x1b[1m{}\x1b[0m".format
-    lines = list(shown("engine", [("d7#2", 12.34567), ("gone", 1.0)], [passage, None], width=40, mark=bold))
+    lines = list(
+        format_passages("engine", [("d7#2", 12.34567), ("gone", 1.0)], [passage, None], width=40, highlight=bold)
+    )
     plain = [line.replace("\x1b[1m", "").replace("\x1b[0m", "") for line in lines]
     assert plain[0] == " 1  12.3457   A title that is much too …"
     assert plain[1] == "    d7#2"
@@ -55,5 +57,5 @@ def test_answers_are_wrapped_to_the_width_and_marks_do_not_count():
 
 
 def test_a_passage_without_title_is_headed_by_its_id():
-    lines = list(shown("x", [("d1", 2.0)], [Passage("d1", "some text")], width=60))
+    lines = list(format_passages("x", [("d1", 2.0)], [Passage("d1", "some text")], width=60))
     assert lines == [" 1  2.0000    d1", "    some text", ""]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drtk.runtime.tables import Cell, Row, format_table
+from drtk.runtime.tables import Cell, Row, format_table, format_value
 
 HEADER = ["system", "RR", "a-long-measure"]
 
@@ -60,3 +60,8 @@ def test_markdown_lines_marked_values_up_to_the_left_where_they_are_of_one_lengt
     ]
     uneven = [[Cell("s0"), Cell(10.5, note="†"), Cell(1)], [Cell("s1"), Cell(9.5), Cell(2)]]
     assert table(uneven, "markdown")[1] == "| :--- | ---: | ---: |"
+
+
+def test_a_rounded_zero_has_no_sign() -> None:
+    assert format_value(-0.001, 2) == "0.00"
+    assert [format_value(value, 2) for value in (3, None, "x", -1.005)] == ["3", "", "x", "-1.00"]

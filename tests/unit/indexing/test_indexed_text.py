@@ -1,4 +1,4 @@
-"""Weights of word pieces as term frequencies (methods: section 3.5)."""
+"""Weights of word pieces as term frequencies (methods: section 3.5), and impacts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError
-from drtk.indexing.indexed_text import frequency, weighted_passages, word_frequencies
+from drtk.indexing.indexed_text import frequency, impacts_of, repeat_by_weight, word_frequencies
 from drtk.records import Passage
 from drtk.text.word_pieces import Pieces, WordPieceTokenizer
 from tests.tiny import tiny_model
@@ -49,10 +49,10 @@ def spread(tokenizer: str, text: str, weighs: list[float]) -> list[float]:
 def made(*passages: Passage, scale: str = "linear") -> tuple[list[Passage], list[str]]:
     complaints: list[str] = []
     found = list(
-        weighted_passages(
+        repeat_by_weight(
             [(passage, number) for number, passage in enumerate(passages, start=1)],
             scale,  # type: ignore[arg-type]
-            forgive=lambda item, problem: complaints.append(f"{item[1]}: {item[0].id}: {problem}"),
+            lambda item, problem: complaints.append(f"{item[1]}: {item[0].id}: {problem}"),
         )
     )
     return found, complaints
@@ -100,3 +100,27 @@ def test_a_tokenizer_that_is_not_there_is_one_clear_fault(tmp_path: Path) -> Non
     passage = Passage("p", "text", metadata={"weights_tokenizer": str(tmp_path / "nowhere")}, extra={"weights": [1.0]})
     with pytest.raises(DrtkError, match="nowhere: no such folder; --tokenizer NAME says where it is now"):
         made(passage)
+
+
+def test_impacts_of_nothing_and_less_are_left_out() -> None:
+    assert impacts_of(Passage("p", "", extra={"impacts": {"a": 3, "b": 0, "c": -2, "x" * 256: 9, "y" * 255: 1}})) == {
+        "a": 3,
+        "y" * 255: 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("impacts", "complaint"),
+    [
+        ({"wing": 1.5}, "the impact of 'wing' must be a whole number, found 1.5"),
+        ({"wing": True}, "must be a whole number, found bool"),
+        ({"wing": "3"}, "must be a whole number, found str"),
+        ({"wing": 65_536}, "is 65,536; 65,535 is the largest"),
+        ({"two words": 1}, "'two words' of its 'impacts' is empty or contains white space"),
+        ({"": 1}, "is empty or contains"),
+        ([1], "must be an object"),
+    ],
+)
+def test_what_is_no_impact_is_named(impacts: object, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        impacts_of(Passage("p", "", extra={"impacts": impacts}))

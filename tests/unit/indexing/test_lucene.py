@@ -1,9 +1,8 @@
-"""BM25 by Lucene. One JVM serves all tests of a process."""
+"""BM25 and impacts by Lucene. One JVM serves all tests of a process."""
 
 from __future__ import annotations
 
 import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,9 @@ import pytest
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.indexing.bm25s import Bm25sIndex
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
-from drtk.indexing.lucene.index import LuceneIndex
-from drtk.indexing.words import LUCENE_STOPWORDS, stem_with
+from drtk.indexing.lucene.index import ImpactIndex, LuceneIndex
 from drtk.records import Passage
+from drtk.text.words import LUCENE_STOPWORDS
 from tests.bm25 import KNOWN, need_lucene, passages
 
 PLAIN = {"stemmer": "none", "stopwords": "none"}
@@ -49,14 +48,11 @@ def test_scores_are_those_worked_out_by_hand(tmp_path: Path) -> None:
     assert dict(ranking) == pytest.approx({"d1": 0.478089, "d3": 0.904166, "d4": 0.336647}, abs=2e-6)
 
 
-def test_a_word_twice_in_a_query_counts_twice(tmp_path: Path) -> None:
-    once, twice = opened(built(tmp_path, KNOWN)).search(["b", "b b"], 10)
-    assert [score for _, score in twice] == pytest.approx([2 * score for _, score in once])
-
-
-def test_a_query_without_known_words_finds_nothing(tmp_path: Path) -> None:
+def test_a_repeated_word_counts_twice_and_unknown_words_find_nothing(tmp_path: Path) -> None:
     queries = ["", " \n", "?!", "zzz", "\ud800", "\0", "the"]
-    assert opened(built(tmp_path, KNOWN)).search(queries, 10) == [[]] * 7
+    once, twice, *nothing = opened(built(tmp_path, KNOWN)).search(["b", "b b", *queries], 10)
+    assert [score for _, score in twice] == pytest.approx([2 * score for _, score in once])
+    assert nothing == [[]] * 7
     assert opened(tmp_path).search([], 10) == []
     assert opened(tmp_path).search(["b"], 0) == [[]]
 
@@ -103,6 +99,7 @@ def test_both_engines_agree_where_words_and_lengths_are_the_same(tmp_path: Path)
         "plastered",
         "a2",
         "happiness",
+        "skies",
     ]
     texts = {f"p{n:03}": " ".join(draw.choices(words, k=draw.randint(1, 39))) for n in range(120)}
     lucene = opened(built(tmp_path / "lucene", texts), k1=1.2, b=0.75)
@@ -116,96 +113,6 @@ def test_both_engines_agree_where_words_and_lengths_are_the_same(tmp_path: Path)
     for mine, theirs in zip(lucene.search(queries, 200), other.search(queries, 200), strict=True):
         assert len(mine) > 20
         assert dict(mine) == pytest.approx(dict(theirs), rel=1e-5)
-
-
-def test_stems_and_stop_words_of_both_engines_are_the_same(tmp_path: Path) -> None:
-    from drtk.indexing.lucene.jvm import java
-
-    words = [
-        "caresses",
-        "ponies",
-        "ties",
-        "cats",
-        "feed",
-        "agreed",
-        "plastered",
-        "bled",
-        "motoring",
-        "sing",
-        "conflated",
-        "troubled",
-        "sized",
-        "hopping",
-        "tanned",
-        "falling",
-        "hissing",
-        "fizzed",
-        "failing",
-        "filing",
-        "happy",
-        "sky",
-        "relational",
-        "conditional",
-        "rational",
-        "valenci",
-        "hesitanci",
-        "digitizer",
-        "conformabli",
-        "radicalli",
-        "vileli",
-        "analogousli",
-        "vietnamization",
-        "predication",
-        "operator",
-        "feudalism",
-        "decisiveness",
-        "hopefulness",
-        "callousness",
-        "formaliti",
-        "sensitiviti",
-        "sensibiliti",
-        "triplicate",
-        "formative",
-        "formalize",
-        "electriciti",
-        "electrical",
-        "hopeful",
-        "goodness",
-        "revival",
-        "allowance",
-        "inference",
-        "airliner",
-        "gyroscopic",
-        "adjustable",
-        "defensible",
-        "irritant",
-        "replacement",
-        "adjustment",
-        "dependent",
-        "adoption",
-        "homologou",
-        "communism",
-        "activate",
-        "angulariti",
-        "homologous",
-        "effective",
-        "bowdlerize",
-        "probate",
-        "rate",
-        "cease",
-        "controll",
-        "roll",
-        "archaeology",
-        "possibly",
-        "as",
-        "is",
-    ]
-    analyzer = java("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
-    analyze = java("io.anserini.analysis.AnalyzerUtils").analyze
-    stem = stem_with("porter")
-    for word in [*words, *sorted(LUCENE_STOPWORDS)]:
-        expected = [] if word in LUCENE_STOPWORDS else [stem(word)]
-        assert analyze(analyzer, word).toArray() == expected, word
 
 
 def test_any_number_of_words_in_a_query(tmp_path: Path) -> None:
@@ -224,15 +131,9 @@ def test_ids_and_texts_of_every_alphabet_arrive_unharmed(tmp_path: Path) -> None
         "x" * 300: "long",
         "\ufeffbom": "mark",
     }
-    index = opened(built(tmp_path, texts))
+    index = opened(built(tmp_path / "größe 索引", texts))
     found = index.search(["plain", "CAFÉ", "東京", "😀", "long", "mark"], 10)
     assert [ids_of(ranking) for ranking in found] == [[id] for id in texts]
-
-
-def test_title_and_text_are_searched_as_one(tmp_path: Path) -> None:
-    given = [Passage(id="p", title="Title", text="text\nline\0nul"), Passage(id="q", title="", text="other")]
-    assert LuceneIndex.build(given, tmp_path, BM25IndexSettings()) == 2
-    assert [ids_of(ranking) for ranking in opened(tmp_path).search(["titles", "lines", "nul"], 10)] == [["p"]] * 3
 
 
 def test_empty_passages_are_left_out_and_counted_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -241,53 +142,6 @@ def test_empty_passages_are_left_out_and_counted_aloud(tmp_path: Path, caplog: p
         assert LuceneIndex.build(given, tmp_path, BM25IndexSettings()) == 1
     assert "2 empty passages" in caplog.text
     assert len(opened(tmp_path)) == 1
-
-
-def test_nothing_to_index_is_an_error_and_leaves_no_spool(tmp_path: Path) -> None:
-    for texts in ({}, {"p": " "}):
-        with pytest.raises(DrtkError, match="nothing to index"):
-            LuceneIndex.build(passages(texts), tmp_path, BM25IndexSettings())
-    assert [path.name for path in tmp_path.iterdir()] == []
-
-
-def test_an_id_given_twice_is_refused(tmp_path: Path) -> None:
-    given = [Passage(id="p", text="one"), Passage(id="q", text="two"), Passage(id="p", text="three")]
-    with pytest.raises(DrtkError, match="'p'"):
-        LuceneIndex.build(given, tmp_path, BM25IndexSettings())
-
-
-def test_half_a_surrogate_pair_names_its_passage(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="'p7'"):
-        LuceneIndex.build(passages({"p7": "\ud800"}), tmp_path, BM25IndexSettings())
-
-
-def test_passages_that_lucene_cannot_take_are_counted_not_lost(tmp_path: Path) -> None:
-    # an id longer than a Lucene term may be (32,766 bytes) ends the file it stands in
-    with pytest.raises(DrtkError, match=r"indexed \d of 3 passages"):
-        LuceneIndex.build(
-            passages({"p": "one", "x" * 40_000: "two", "q": "three"}), tmp_path, BM25IndexSettings(threads=1)
-        )
-
-
-def test_the_folders_name_may_be_of_any_alphabet(tmp_path: Path) -> None:
-    folder = built(tmp_path / "größe 索引", KNOWN)
-    assert len(opened(folder).search(["b"], 10)[0]) == 2
-    assert not (folder / "passages.part").exists()
-
-
-def test_german_is_stemmed_as_german(tmp_path: Path) -> None:
-    index = opened(built(tmp_path, {"p": "Die schönen Häuser", "q": "Der Baum"}, language="de"))
-    assert [ids_of(ranking) for ranking in index.search(["schönes haus", "die"], 10)] == [["p"], []]
-
-
-def test_chinese_is_cut_into_pairs_of_characters(tmp_path: Path) -> None:
-    index = opened(built(tmp_path, {"p": "中华人民共和国", "q": "日本国"}, language="zh"))
-    assert ids_of(index.search(["人民"], 10)[0]) == ["p"]
-
-
-def test_any_language_keeps_words_whole(tmp_path: Path) -> None:
-    index = opened(built(tmp_path, {"p": "the ponies Дома"}, language="any"))
-    assert [len(ranking) for ranking in index.search(["pony", "the", "дома", "дом"], 10)] == [0, 1, 1, 0]
 
 
 def test_stemmer_and_stop_words_are_a_choice_for_english(tmp_path: Path) -> None:
@@ -302,24 +156,9 @@ def test_stemmer_and_stop_words_are_a_choice_for_english(tmp_path: Path) -> None
     assert [len(ranking) for ranking in krovetz.search(["pony", "the"], 10)] == [1, 0]
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"language": "xx"}, "no analyzer for 'xx'"),
-        ({"language": "de", "stemmer": "porter"}, "--stemmer"),
-        ({"language": "de", "stopwords": "none"}, "--stopwords"),
-        ({"stemmer": "snowball"}, "krovetz"),
-    ],
-)
-def test_settings_that_cannot_be_meant_are_refused(tmp_path: Path, settings: dict[str, object], named: str) -> None:
-    with pytest.raises(UsageError, match=named):
-        LuceneIndex.build(passages(KNOWN), tmp_path, BM25IndexSettings(**settings))
-
-
 def test_rm3_finds_what_only_the_best_passages_words_lead_to(tmp_path: Path) -> None:
-    filler = {
-        f"f{number}": f"filler number{number}" for number in range(30)
-    }  # feedback words must be rare (Anserini: 10 %)
+    # Anserini's feedback words occur in at most 10 % of the passages.
+    filler = {f"f{number}": f"filler number{number}" for number in range(30)}
     texts = {"hit": "zebra savanna grass", "kin": "savanna grass plain", **filler}
     folder = built(tmp_path, texts, term_vectors=True)
     assert ids_of(opened(folder).search(["zebra"], 10)[0]) == ["hit"]
@@ -347,35 +186,134 @@ def test_rm3_scores_are_anserinis(tmp_path: Path) -> None:
         assert [score for _, score in ranking] == pytest.approx(theirs, abs=2e-4)
 
 
-def test_rm3_without_term_vectors_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(MismatchError, match="--term-vectors"):
-        opened(built(tmp_path, KNOWN), rm3=True)
-
-
-@pytest.mark.parametrize("lost", ["analysis.json", "ids.txt", "lucene"])
-def test_an_index_with_a_part_missing_is_refused(tmp_path: Path, lost: str) -> None:
-    folder = built(tmp_path, KNOWN)
-    part = folder / lost
-    shutil.rmtree(part) if part.is_dir() else part.unlink()
-    with pytest.raises(DrtkError, match=str(tmp_path)):
-        opened(folder)
-
-
-def test_ids_of_another_index_are_refused(tmp_path: Path) -> None:
-    folder = built(tmp_path, KNOWN)
-    (folder / "ids.txt").write_text("p1\np2\n")
-    with pytest.raises(MismatchError, match="belong together"):
-        opened(folder)
-
-
-def test_many_indexes_can_be_open_at_once(tmp_path: Path) -> None:
-    one = opened(built(tmp_path / "1", {"p": "alpha"}))
-    two = opened(built(tmp_path / "2", {"q": "alpha beta"}), k1=1.2, b=0.75)
-    assert [ids_of(index.search(["alpha"], 5)[0]) for index in (one, two, one)] == [["p"], ["q"], ["p"]]
-
-
 def test_an_index_let_go_leaves_one_opened_after_it_alone(tmp_path: Path) -> None:
     one = opened(built(tmp_path / "1", {"p": "alpha"}))
     two = opened(built(tmp_path / "2", {"q": "alpha beta"}))
     del one  # closes its reader, and no other
     assert ids_of(two.search(["alpha"], 5)[0]) == ["q"]
+
+
+def test_the_language_chooses_the_analyzer(tmp_path: Path) -> None:
+    german = opened(built(tmp_path / "de", {"p": "Die schönen Häuser", "q": "Der Baum"}, language="de"))
+    assert [ids_of(ranking) for ranking in german.search(["schönes haus", "die"], 10)] == [["p"], []]
+    chinese = opened(built(tmp_path / "zh", {"p": "中华人民共和国", "q": "日本国"}, language="zh"))
+    assert ids_of(chinese.search(["人民"], 10)[0]) == ["p"]
+    words = opened(built(tmp_path / "any", {"p": "the ponies Дома"}, language="any"))
+    assert [len(ranking) for ranking in words.search(["pony", "the", "дома", "дом"], 10)] == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "problem"),
+    [
+        ([], {}, "nothing to index"),
+        ([Passage("p", " ")], {}, "nothing to index"),
+        ([Passage("p", "one"), Passage("q", "two"), Passage("p", "three")], {}, "'p'"),
+        ([Passage("p7", "\ud800")], {}, "'p7'"),
+        # an id longer than a Lucene term may be (32,766 bytes)
+        ([Passage("p", "one"), Passage("x" * 40_000, "two"), Passage("q", "three")], {}, r"indexed \d of 3 passages"),
+        (passages(KNOWN), {"language": "xx"}, "no analyzer for 'xx'"),
+        (passages(KNOWN), {"language": "de", "stemmer": "porter"}, "stemmer"),
+        (passages(KNOWN), {"language": "de", "stopwords": "none"}, "stopwords"),
+        (passages(KNOWN), {"stemmer": "snowball"}, "krovetz"),
+    ],
+)
+def test_rejected_inputs(tmp_path: Path, given: list[Passage], settings: dict[str, object], problem: str) -> None:
+    with pytest.raises(DrtkError, match=problem):
+        LuceneIndex.build(given, tmp_path, BM25IndexSettings(threads=1, **settings))
+    assert not (tmp_path / "passages.part").exists()
+
+
+def test_damaged_folders_are_rejected(tmp_path: Path) -> None:
+    folder = built(tmp_path / "i", KNOWN)
+    with pytest.raises(MismatchError, match="term_vectors"):
+        opened(folder, rm3=True)
+    for part in ("analysis.json", "ids.txt", "lucene"):
+        (folder / part).rename(tmp_path / "moved")
+        with pytest.raises(DrtkError, match=str(tmp_path)):
+            opened(folder)
+        (tmp_path / "moved").rename(folder / part)
+    (folder / "ids.txt").write_text("p1\np2\n")
+    with pytest.raises(MismatchError, match="belong together"):
+        opened(folder)
+
+
+def impact_index(folder: Path, impacts: dict[str, dict[str, int]], **settings: object) -> ImpactIndex:
+    folder.mkdir(exist_ok=True)
+    given = [Passage(id, "unread", extra={"impacts": each}) for id, each in impacts.items()]
+    ImpactIndex.build(given, folder, BM25IndexSettings(threads=2, **settings))
+    return ImpactIndex.open(folder, BM25SearchSettings())
+
+
+def test_a_score_is_the_sum_of_the_impacts_of_the_questions_words(tmp_path: Path) -> None:
+    index = impact_index(
+        tmp_path,
+        {
+            "d1": {"wing": 255, "bird": 3},
+            "d2": {"wing": 40, "craft": 200, "the": 90},
+            "d3": {"bird": 120, "cafe": 1, "東": 7},
+            "d4": {"sea": 5000},
+        },
+    )
+    found = index.search(["Wing of the BIRD", "wing wing crafts", "café 東京", "sea!", "the", "", "\ud800"], 10)
+    assert found == [
+        [("d1", 258.0), ("d3", 120.0), ("d2", 40.0)],  # 255 + 3; `the` of d2 is asked by nobody
+        [("d1", 255.0), ("d2", 40.0)],  # twice counts once; `crafts` is another word than `craft`
+        [("d3", 8.0)],  # 1 + 7
+        [("d4", 5000.0)],
+        [],
+        [],
+        [],
+    ]
+
+
+def test_many_random_sums_are_those_added_by_hand(tmp_path: Path) -> None:
+    draw = random.Random(3)
+    words = [f"w{number}" for number in range(40)]
+    impacts = {f"p{n:03}": {word: draw.randint(1, 255) for word in draw.sample(words, 12)} for n in range(300)}
+    index = impact_index(tmp_path, impacts)
+    for _ in range(20):
+        asked = draw.sample(words, 5)
+        sums = {id: float(sum(found.get(word, 0) for word in asked)) for id, found in impacts.items()}
+        wanted = sorted(((id, score) for id, score in sums.items() if score), key=lambda hit: hit[::-1], reverse=True)
+        assert index.search([" ".join(asked)], 25) == [wanted[:25]]
+
+
+def test_stop_words_are_a_choice_and_kept_with_the_index(tmp_path: Path) -> None:
+    own = tmp_path / "stop.txt"
+    own.write_text("Wing\n")
+    impacts = {"d": {"wing": 1, "the": 2, "would": 4}}
+    for name, stopwords, score in (
+        ("default", "default", 1.0),  # the and would are function words
+        ("lucene", "lucene", 5.0),  # the alone is among Lucene's
+        ("none", "none", 7.0),
+        ("own", str(own), 6.0),
+    ):
+        index = impact_index(tmp_path / name, impacts, stopwords=stopwords)
+        assert index.search(["the wing would"], 5) == [[("d", score)]]
+
+
+def test_ties_are_broken_by_descending_id_and_empty_passages_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    numbers = list(range(300))
+    random.Random(3).shuffle(numbers)
+    impacts = {f"p{number:03}": {"wing": 9} for number in numbers}
+    index = impact_index(tmp_path, impacts | {"x": {}, "y": {"wing": 0}})
+    assert (len(index), "2 empty passages" in caplog.text) == (300, True)
+    assert index.search(["wing"], 3) == [[("p299", 9.0), ("p298", 9.0), ("p297", 9.0)]]
+
+
+def test_impact_indexes_reject_settings_of_bm25_and_damage(tmp_path: Path) -> None:
+    given = [Passage("p", "text", extra={"impacts": {"a": 1}})]
+    for settings in ({"stemmer": "porter"}, {"term_vectors": True}):
+        with pytest.raises(UsageError, match=next(iter(settings))):
+            ImpactIndex.build(given, tmp_path, BM25IndexSettings(**settings))  # type: ignore[arg-type]
+    with pytest.raises(RecordError, match="passage 'p': has no 'impacts'"):
+        ImpactIndex.build([Passage("p", "text")], tmp_path, BM25IndexSettings())
+    impact_index(tmp_path, {"d": {"word": 1}})
+    for searching in ({"k1": 0.9}, {"b": 0.4}, {"rm3": True}):
+        with pytest.raises(UsageError, match="plain sums"):
+            ImpactIndex.open(tmp_path, BM25SearchSettings(**searching))  # type: ignore[arg-type]
+    (tmp_path / "words.json").unlink()
+    with pytest.raises(DrtkError, match=str(tmp_path)):
+        ImpactIndex.open(tmp_path, BM25SearchSettings())

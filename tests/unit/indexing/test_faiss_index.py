@@ -5,9 +5,9 @@ import pytest
 
 from drtk.data.embeddings import read_shards
 from drtk.errors import DrtkError, UsageError
-from drtk.indexing.base import Vectors
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.exact import ExactIndex
+from drtk.indexing.vectors import Vectors
 from tests.vectors import embeddings
 
 faiss = pytest.importorskip("faiss", reason="faiss is an extra")
@@ -45,9 +45,7 @@ def test_flat_decides_ties_at_the_cut_by_descending_id(tmp_path):
     assert flat.search(np.ones((2, 4), np.float32), 3) == [[("v99", 4.0), ("v98", 4.0), ("v97", 4.0)]] * 2
 
 
-@pytest.mark.parametrize(
-    "kind", ["flat", "hnsw", "ivf", "hnsw8", "ivf12", "Flat", "IVF8,Flat", "SQfp16", "HNSW8,SQ8", "PQ4x4", "IVF4,SQ8"]
-)
+@pytest.mark.parametrize("kind", ["hnsw", "ivf12", "IVF8,Flat", "SQfp16", "HNSW8,SQ8", "PQ4x4"])
 def test_each_kind_finds_nearly_what_exact_search_finds(tmp_path, kind):
     index, _ = build(tmp_path, VECTORS, kind, nprobe=15)
     wanted = exact(tmp_path, VECTORS).search(QUERIES, 10)
@@ -58,7 +56,7 @@ def test_each_kind_finds_nearly_what_exact_search_finds(tmp_path, kind):
     assert np.mean(shared) >= (5 if kind.startswith("PQ") else 9.9)
 
 
-@pytest.mark.parametrize("kind", ["SQ8", "PQ4x4", "HNSW8,SQ8"])
+@pytest.mark.parametrize("kind", ["SQ8", "HNSW8,SQ8"])
 def test_lossy_scores_are_replaced_by_exact_ones(tmp_path, kind):
     index, facts = build(tmp_path, VECTORS, kind)
     assert facts["full"]
@@ -69,13 +67,7 @@ def test_lossy_scores_are_replaced_by_exact_ones(tmp_path, kind):
     assert coarse.search(QUERIES, 10) != index.search(QUERIES, 10)
 
 
-def test_without_exact_vectors_a_lossy_index_is_smaller(tmp_path):
-    _, facts = build(tmp_path, VECTORS, "SQ8", index=DenseIndexSettings(full=False))
-    assert facts == {"factory": "SQ8", "full": False}
-    assert not (tmp_path / "index-SQ8" / "full.npy").exists()
-
-
-@pytest.mark.parametrize("kind", ["flat", "SQfp16", "SQ8", "hnsw", "ivf4"])
+@pytest.mark.parametrize("kind", ["flat", "SQ8", "hnsw", "ivf4"])
 def test_queries_with_infinite_scores_are_errors(tmp_path, kind):
     index, _ = build(tmp_path, np.abs(VECTORS), kind, rescore=0)
     index.search(QUERIES, 10)
@@ -117,22 +109,16 @@ def test_names_become_factory_strings():
         factory_of("IVF64,PQ16", half, 390)
 
 
-@pytest.mark.parametrize(
-    ("kind", "complaint"),
-    [
+def test_what_cannot_be_made_is_rejected(tmp_path):
+    vectors = Vectors(read_shards(embeddings(tmp_path / "v", VECTORS)))
+    for kind, problem in (
         ("bm26", "unknown index type 'bm26'; choose from bm25, "),
         ("PQ7", "multiple of the number of subquantizers"),
         ("IVF601,Flat", "601 clusters cannot be trained on 600 vectors"),
-    ],
-)
-def test_what_cannot_be_made_is_refused_before_anything_is_written(tmp_path, kind, complaint):
-    vectors = Vectors(read_shards(embeddings(tmp_path / "v", VECTORS)))
-    with pytest.raises(UsageError, match=complaint):
-        FaissIndex.check(vectors, DenseIndexSettings(), kind=kind)
-
-
-def test_a_gpu_that_faiss_does_not_have_is_wrong_usage(tmp_path):
-    with pytest.raises(UsageError, match="--device cuda:9: this faiss has"):
+    ):
+        with pytest.raises(UsageError, match=problem):
+            FaissIndex.check(vectors, DenseIndexSettings(), kind=kind)
+    with pytest.raises(UsageError, match="`device` cuda:9: this faiss has"):
         build(tmp_path, VECTORS, "flat", device="cuda:9")
     with pytest.raises(UsageError, match="hnsw runs on the CPU"):
         build(tmp_path, VECTORS, "hnsw", device="cuda")

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from drtk.data.ids import document_id, document_id_of
+from drtk.data.ids import document_id
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.indexing.building import index_class, open_embeddings
+from drtk.indexing.base import index_class
 from drtk.indexing.config import IndexSettings, SearchSettings
+from drtk.indexing.vectors import open_embeddings
 from drtk.records import Passage, Query
 from drtk.retrieval.queries import QueryEncoder, StoredQueries, TextQueries, sort_paths
 from drtk.retrieval.search import Collection, Wanted, search
@@ -33,12 +34,6 @@ def words(folder, texts):
 
 def opened(*folders, **settings):
     return Collection(list(folders), SearchSettings(**settings))
-
-
-def test_the_source_of_a_chunk_is_what_stands_before_the_last_number_sign():
-    assert [document_id(id) for id in ("d#1", "a#b#10", "d", "#3")] == ["d", "a#b", "d", "#3"]
-    assert document_id_of(Passage("x7", "", metadata={"source_id": "book"})) == "book"
-    assert document_id_of(Passage("d#7", "", metadata={"year": 3})) == "d"
 
 
 def test_a_document_scores_as_its_best_passage(tmp_path):
@@ -86,7 +81,7 @@ def test_several_indexes_rank_as_one_index_of_everything(tmp_path, kind):
 
 def test_a_passage_in_two_indexes_is_refused(tmp_path):
     one, two = dense(tmp_path / "one", [[1.0], [2.0]], ["a", "b"]), dense(tmp_path / "two", [[3.0]], ["b"])
-    with pytest.raises(MismatchError, match=r"passage 'b' stands in .*one and in .*two"):
+    with pytest.raises(MismatchError, match=r"passage 'b' is in .*one and in .*two"):
         opened(one, two).search(np.float32([[1]]), 5)
 
 
@@ -98,12 +93,10 @@ def test_indexes_of_unlike_type_encoder_or_dimension_are_not_searched_together(t
     for other, complaint in [(other_encoder, "another encoder"), (wider, "dimension 2"), (bm25, "of type bm25s")]:
         with pytest.raises(MismatchError, match=complaint):
             opened(one, other)
-
-
-def test_vectors_of_another_dimension_are_refused(tmp_path):
-    folder = dense(tmp_path / "i", [[1.0, 2.0]], ["a"])
     with pytest.raises(MismatchError, match="dimension 2; those of the queries have 3"):
-        opened(folder).search(np.ones((1, 3), np.float32), 1)
+        opened(wider).search(np.ones((1, 3), np.float32), 1)
+    with pytest.raises(UsageError, match="name it: --model"):
+        QueryEncoder(opened(dense(tmp_path / "n", [[1.0]], ["a"], encoder=None)), SearchSettings())(["a query"])
 
 
 def test_an_empty_question_finds_nothing_and_is_counted(tmp_path):
@@ -169,12 +162,6 @@ def test_vectors_that_do_not_fit_are_refused(tmp_path):
         StoredQueries(opened(folder), other)
     with pytest.raises(MismatchError, match="index of words"):
         StoredQueries(opened(words(tmp_path / "b", {"d": "word"})), other)
-
-
-def test_an_index_that_names_no_encoder_asks_for_one(tmp_path):
-    folder = dense(tmp_path / "i", [[1.0]], ["a"], encoder=None)
-    with pytest.raises(UsageError, match="name it: --model"):
-        QueryEncoder(opened(folder), SearchSettings())(["a question"])
 
 
 def test_an_index_is_made_of_passages_of_one_encoder_and_of_no_part_twice(tmp_path):

@@ -8,7 +8,6 @@ import pytest
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.config import SearchSettings
-from drtk.models.config import EncodeSettings
 from drtk.retrieval.encode import Embedder
 from drtk.retrieval.queries import QueryEncoder
 from drtk.retrieval.search import Collection
@@ -50,18 +49,6 @@ def test_queries_are_encoded_as_the_index_says_and_as_encode_would(index, place,
     assert len(found.splitlines()) == 40 * 5
 
 
-def test_pooling_chosen_when_encoding_is_the_queries_pooling_too(place, tmp_path, capfd):
-    plain = shutil.copytree(place / "model", tmp_path / "plain")
-    (plain / "1_Pooling" / "config.json").unlink()  # without it the folder says nothing about pooling
-    for name in ("modules.json", "config_sentence_transformers.json"):
-        (plain / name).unlink(missing_ok=True)
-    command(capfd, "encode", place / "corpus.jsonl", "--model", plain, "--pooling", "max", "-o", tmp_path / "v")
-    command(capfd, "index", tmp_path / "v", "--type", "exact", "-o", tmp_path / "i")
-    texts = ["rivers riving", "castled"]
-    wanted = Embedder(str(plain), role="query", settings=EncodeSettings(pooling="max"))(texts)
-    np.testing.assert_array_equal(QueryEncoder(collection(tmp_path / "i"), SearchSettings())(texts), wanted)
-
-
 def test_a_copy_of_the_model_may_encode_and_another_model_may_not(index, place):
     texts = ["rivers"]
     known = QueryEncoder(collection(index), SearchSettings())(texts)
@@ -71,11 +58,6 @@ def test_a_copy_of_the_model_may_encode_and_another_model_may_not(index, place):
     np.testing.assert_array_equal(QueryEncoder(collection(index), SearchSettings(), str(copy))(texts), known)
     with pytest.raises(MismatchError, match=r"other: is not the model that made the vectors of .*dense"):
         QueryEncoder(collection(index), SearchSettings(), str(place / "other"))(texts)
-
-
-def test_a_question_to_a_dense_index_is_answered_with_texts(index, capfd):
-    page = command(capfd, "search", index, "--query", "rivers", "-k", "2").splitlines()
-    assert [line.split()[0] for line in page if line[:3].strip()] == ["1", "2"]
 
 
 def change_json(folder, file, **entries):

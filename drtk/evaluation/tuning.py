@@ -1,0 +1,92 @@
+"""Grid search: try settings of a search, measure each, and find the best (`search --tune`, `fuse --sweep`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
+from typing import TypeVar
+
+from drtk.data.trec import Judgements, QueryHits, Ranking
+from drtk.errors import UsageError
+from drtk.evaluation.evaluate import Evaluator, View
+from drtk.evaluation.measures import parse_measures
+
+Point = TypeVar("Point")
+
+
+class RankingScorer:
+    """Compute one measure of rankings.
+
+    by: maps a passage id to its document id, if documents are to be scored by their best passage
+    Raises UsageError unless `measure` names exactly one measure.
+    """
+
+    def __init__(self, judgements: Judgements, measure: str, *, by: Callable[[str], str] | None = None) -> None:
+        measures = parse_measures(measure)
+        if len(measures) != 1:
+            raise UsageError("`measure` must name exactly one measure")
+        self.name = measures[0].name
+        self._evaluator, self._view = Evaluator(judgements, measures), View(by=by)
+
+    def __call__(self, rankings: Mapping[str, Ranking]) -> float:
+        """Return the mean over the judged queries of rankings by query id."""
+        ids = {
+            query: self._view(QueryHits(query, [id for id, _ in ranking], [score for _, score in ranking]))
+            for query, ranking in rankings.items()
+        }
+        return float(self._evaluator("tuned", ids).overall[self.name])
+
+
+def grid_search(
+    points: Iterable[Point],
+    rank: Callable[[Point], Mapping[str, Ranking]],
+    score: Callable[[Mapping[str, Ranking]], float],
+    report: Callable[[Point, float], None] = lambda point, value: None,
+) -> list[tuple[Point, float]]:
+    """Return every point with the score of its rankings, highest first; equal scores keep the order of `points`.
+
+    rank: returns the rankings by query id at a point; report: called after each point
+    """
+    tried = []
+    for point in points:
+        value = score(rank(point))
+        report(point, value)
+        tried.append((point, value))
+    return sorted(tried, key=lambda pair: -pair[1])
+
+
+def parse_grid(text: str) -> list[tuple[float, float]]:
+    """Return all pairs (k1, b) of a grid such as "k1=0.6,0.9 b=0.4,0.75".
+
+    Raises UsageError for a malformed grid and for values out of bounds.
+    """
+    axes: dict[str, list[float]] = {}
+    for part in text.split():
+        name, _, values = part.partition("=")
+        try:
+            axes[name] = [float(value) for value in values.split(",")]
+        except ValueError:
+            axes = {}
+            break
+    if set(axes) != {"k1", "b"} or len(text.split()) != 2:
+        raise UsageError(f"`grid` must read like 'k1=0.6,0.9,1.2 b=0.4,0.75', not '{text}'")
+    for k1, b in product(axes["k1"], axes["b"]):
+        if not (0 <= k1 < float("inf") and 0 <= b <= 1):
+            raise UsageError(f"`grid`: k1 must be at least 0 and b between 0 and 1: k1 {k1:g}, b {b:g}")
+    return list(product(axes["k1"], axes["b"]))
+
+
+def weight_grid(runs: int, step: float) -> Iterator[tuple[float, ...]]:
+    """Yield all weights of `runs` runs that are multiples of 1 / round(1 / `step`) and sum to 1."""
+    steps = max(1, round(1 / step))
+
+    def split(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+        if parts == 1:
+            yield (total,)
+            return
+        for first in range(total + 1):
+            for rest in split(total - first, parts - 1):
+                yield (first, *rest)
+
+    for counts in split(steps, runs):
+        yield tuple(count / steps for count in counts)

@@ -1,0 +1,54 @@
+"""Grid search over BM25's k1 and b and over weights of fusion."""
+
+from __future__ import annotations
+
+import pytest
+
+from drtk.errors import UsageError
+from drtk.evaluation.tuning import RankingScorer, grid_search, parse_grid, weight_grid
+from drtk.indexing.config import SearchSettings
+
+QRELS = {"q1": {"a#1": 1}, "q2": {"b#1": 1}}
+
+
+def test_the_highest_score_comes_first_and_ties_keep_the_order_of_the_grid() -> None:
+    reported: list[tuple[int, float]] = []
+    values = {1: 0.5, 2: 1.0, 3: 0.5, 4: 1.0}
+    points = grid_search(
+        values,
+        lambda point: {"q": [("d", values[point])]},
+        lambda run: run["q"][0][1],
+        lambda *one: reported.append(one),
+    )
+    assert points == [(2, 1.0), (4, 1.0), (1, 0.5), (3, 0.5)]
+    assert reported == list(values.items())
+
+
+def test_the_scorer_averages_over_all_judged_queries() -> None:
+    score = RankingScorer(QRELS, "RR@10")
+    assert score({"q1": [("x", 2.0), ("a#1", 1.0)]}) == pytest.approx(0.25)  # 1/2 and 0
+    assert score({"q1": [("a#1", 1.0), ("x", 1.0)], "q2": [("b#1", 1.0)]}) == pytest.approx(0.75)  # x before a#1
+    by_document = RankingScorer({"q1": {"a": 1}}, "RR@10", by=lambda passage: passage.partition("#")[0])
+    assert by_document({"q1": [("x#1", 3.0), ("x#2", 2.0), ("a#7", 1.0)]}) == pytest.approx(0.5)
+    with pytest.raises(UsageError, match="exactly one measure"):
+        RankingScorer(QRELS, "RR@10 nDCG@10")
+
+
+def test_a_grid_of_k1_and_b_holds_every_pair() -> None:
+    assert parse_grid("b=0.4 k1=0.9,1.2") == [(0.9, 0.4), (1.2, 0.4)]
+    default = parse_grid(SearchSettings().grid)
+    assert len(default) == 30
+    assert {(0.9, 0.4), (0.82, 0.68), (1.2, 0.75)} <= set(default)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "k1=0.9", "k1=0.9 b=", "k1=a b=0.4", "k1=1 k1=2 b=0", "k1=1 b=2", "k1=-1 b=0", "k1=nan b=0"]
+)
+def test_a_malformed_grid_is_rejected(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_grid(text)
+
+
+def test_a_grid_of_weights_holds_all_that_sum_to_one() -> None:
+    assert list(weight_grid(2, 0.5)) == [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)]
+    assert len(list(weight_grid(3, 0.1))) == 66  # 12 choose 2
