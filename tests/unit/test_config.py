@@ -31,7 +31,7 @@ def test_options_override_presets_and_presets_override_defaults() -> None:
     assert made == Oven(degrees=300, hours=2.0, fan=False, trays=(1, 3))
     assert type(made.hours) is float
     assert to_dict(made)["trays"] == [1, 3]
-    assert merge(Oven, preset, {"fan": None}).fan is True
+    assert merge(Oven, preset, {"fan": None, "degrees": 50}) == Oven(50, 2.0, True, trays=(1, 3))
     assert (plain_type(str | None), plain_type(int)) == (str, int)
 
 

@@ -16,7 +16,7 @@ import pytest
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.runtime.filter_job import Done, FilterJob
 from drtk.runtime.run_ray import _in_order
-from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter, run_local
+from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows, run_filter, run_local
 
 
 class Squares(BatchFunction):
@@ -137,3 +137,27 @@ def test_on_ray_faults_are_told_as_they_are_and_finished_windows_stay(tmp_path: 
     assert (tmp_path / "x").read_text() == expected(30)
     with pytest.raises(DrtkError, match=r"^the model is not there$"):
         run(tmp_path / "y", 3, runner="ray", faulty=-1)
+
+
+class _Ray:
+    class exceptions:  # noqa: N801
+        RayError = RuntimeError
+
+
+def test_results_of_ray_are_yielded_in_the_order_of_the_windows() -> None:
+    rows = [{"number": number, "made": pickle.dumps(f"result {number}")} for number in (5, 7, 6, 4)]
+    assert list(_in_order(iter(rows), 4, 4, _Ray)) == [f"result {number}" for number in (4, 5, 6, 7)]
+    with pytest.raises(DrtkError, match="1 windows came back without a result"):
+        list(_in_order(iter(rows[:3]), 5, 4, _Ray))
+
+
+def test_the_batch_function_is_closed_after_an_error() -> None:
+    class Closing(Squares):
+        closed = False
+
+        def close(self) -> None:
+            Closing.closed = True
+
+    with pytest.raises(RecordError):
+        list(map_windows(iter([[1], [2]]), Closing, None, "", 2, running=RunnerSettings()))
+    assert Closing.closed
