@@ -179,10 +179,10 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
 
     from drtk.config import load_preset, merge
     from drtk.pretraining import trainer as training
-    from drtk.pretraining.assembly import assembled
+    from drtk.pretraining.assembly import build_network
     from drtk.pretraining.config import PretrainSettings
     from drtk.pretraining.example_builder import fields_of
-    from drtk.pretraining.parse import composition
+    from drtk.pretraining.parse import parse_composition
     from drtk.pretraining.trainer import Pretrainer
     from drtk.runtime.inputs import Intake
     from drtk.runtime.progress import set_verbosity
@@ -191,8 +191,8 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     set_verbosity(quiet=True, verbose=False)
     device, _ = _device()
     preset = load_preset("simlm")
-    plan = composition(preset.content | {"generator": {"model": options.model}}, "simlm")
-    network, tokenizer = assembled(plan, Path(options.model), seed=1)
+    plan = parse_composition(preset.content | {"generator": {"model": options.model}}, "simlm")
+    network, tokenizer = build_network(plan, Path(options.model), seed=1)
     chosen = {
         "batch": options.batch,
         "steps": options.steps,
@@ -204,7 +204,7 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
         chosen["micro_batch"] = options.micro
     settings = merge(PretrainSettings, preset.settings, chosen | {"log_every": 1000})
     corpus = TokenCorpus.open(options.passages, options.model, wants=fields_of(plan), intake=Intake())
-    material = training.Material(corpus, plan, settings, tokenizer, 1)
+    material = training.PretrainingData(corpus, plan, settings, tokenizer, 1)
     clock = {"start": 0.0, "memory": 0.0, "loss": 0.0}
     usual = Pretrainer.training_step
 

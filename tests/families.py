@@ -111,7 +111,7 @@ def padded(model: Any, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -
 
 @dataclass
 class Slot:
-    """A slot as readers want it (drtk.pretraining.decoders.base.View); everything is visible unless said otherwise."""
+    """A slot as readers want it (drtk.pretraining.decoders.transformer.DecoderInput); everything is visible unless said otherwise."""
 
     anatomy: Anatomy
     ids: Tensor
@@ -128,7 +128,7 @@ class Slot:
     def states(self) -> list[Tensor]:
         return self.given or self.anatomy.encode(self.ids, self.attention, self.types)
 
-    def visibility(self, rate: float) -> Tensor:
-        assert 0 <= rate <= 1
+    @property
+    def visible(self) -> Tensor:
         batch, length = self.ids.shape
         return torch.ones(batch, length, length, dtype=torch.bool) if self.seen is None else self.seen

@@ -15,13 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from drtk.config import load_preset
-from drtk.pretraining.assembly import assembled
-from drtk.pretraining.batch import Batch, SlotBatch
+from drtk.pretraining.assembly import build_network
+from drtk.pretraining.batch import Batch, Example, SlotBatch
+from drtk.pretraining.composition import Composition
 from drtk.pretraining.config import PretrainSettings
-from drtk.pretraining.dataset import Material, Seen
+from drtk.pretraining.dataset import PretrainingData
+from drtk.pretraining.encoded_batch import EncodedBatch
 from drtk.pretraining.example_builder import fields_of
-from drtk.pretraining.network import Network, Views, compared_terms
-from drtk.pretraining.parse import composition, with_changes
+from drtk.pretraining.network import Network, compute_batch_terms
+from drtk.pretraining.parse import apply_changes, parse_composition
 from drtk.pretraining.trainer import Pretrainer
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
@@ -78,16 +80,19 @@ class World:
         content = dict(load_preset(preset).content)
         if "generator" in content:
             changes = (f"generator.model={self.generator}", *changes)
-        return with_changes(content, changes)
+        return apply_changes(content, changes)
 
     def stage(self, preset: str, *changes: str, drop: Sequence[str] = (), seed: int = 7, **settings: Any) -> Stage:
         """A preset put together, with the rows it would train on."""
-        plan = composition(self.content(preset, *changes), preset)
-        plan = plan.without(drop) if drop else plan
-        network, tokenizer = assembled(plan, self.model, seed=1, place=preset)
+        plan = parse_composition(self.content(preset, *changes), preset)
+        return self.stage_of(plan.without(drop) if drop else plan, seed=seed, **settings)
+
+    def stage_of(self, plan: Composition, *, seed: int = 7, **settings: Any) -> Stage:
+        """A composition put together, with the rows it would train on."""
+        network, tokenizer = build_network(plan, self.model, seed=1)
         corpus = TokenCorpus.open(str(self.corpus), str(self.model), wants=fields_of(plan))
         chosen = PretrainSettings(**{"max_length": MAX_LENGTH, "batch": 6, "steps": 4} | settings)
-        return Stage(network.eval(), tokenizer, Material(corpus, plan, chosen, tokenizer, seed))
+        return Stage(network.eval(), tokenizer, PretrainingData(corpus, plan, chosen, tokenizer, seed))
 
 
 def _give_head(folder: Path) -> None:
@@ -106,20 +111,20 @@ class Stage:
 
     network: Network
     tokenizer: Any
-    material: Material
+    data: PretrainingData
 
     @cached_property
     def rows(self) -> Any:
         """The examples of all steps."""
-        return self.material.dataset()
+        return self.data.dataset()
 
-    def seen(self, *numbers: int) -> list[Seen]:
+    def seen(self, *numbers: int) -> list[Example]:
         """Examples by their place in the order of training."""
         return [self.rows[number] for number in numbers]
 
     def batch(self, *numbers: int) -> Batch:
         """Those examples as one batch; the first six by default."""
-        return self.material.parts(10**6).batch(self.seen(*(numbers or range(6))))
+        return self.data.collator(10**6).collate(self.seen(*(numbers or range(6))))
 
     def redrawn(self, *, seed: int = 0) -> Stage:
         """With every weight drawn anew and wide, so that each term has a value of its own and nothing is 0 or 1 by luck."""
@@ -130,9 +135,9 @@ class Stage:
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Every term by name, and "total", weighted; with gradients."""
-        outcome, vectors = self.network(batch, self.network.counts(batch))
+        output = self.network(batch, self.network.counts(batch))
         present = {name: slot.present for name, slot in batch.items()}
-        terms = outcome.terms | compared_terms(self.network.composition, vectors, present)
+        terms = output.terms | compute_batch_terms(self.network.composition, output.vectors, present)
         weights = self.network.weights
         return terms | {"total": torch.stack([weights[name] * value for name, value in terms.items()]).sum()}
 
@@ -143,37 +148,43 @@ class Stage:
                 part.p = 0.0
         return self
 
-    def trainer(self, folder: Path) -> Pretrainer:
+    def trainer(self, folder: Path, micro: int = 10**6) -> Pretrainer:
         """What trains it, as the command makes it, on the CPU; checkpoints and log would go to `folder`."""
-        settings = self.material.settings
+        settings = self.data.settings
         arguments = training_arguments(
             folder / "checkpoints",
-            steps=self.material.steps,
+            steps=self.data.steps,
             batch=settings.batch,
             lr=1e-3,
             warmup=0,
             weight_decay=0.0,
-            seed=self.material.seed,
+            seed=self.data.seed,
             device="cpu",
             precision="float32",
             log_every=1,
             save_every=1000,
             others=(),
         )
-        return Pretrainer(log=folder / "log.jsonl", steps_per_epoch=1, model=self.network, args=arguments)
+        return Pretrainer(
+            log=folder / "log.jsonl",
+            steps_per_epoch=1,
+            model=self.network,
+            args=arguments,
+            collator=self.data.collator(micro),
+        )
 
     def step(self, trainer: Pretrainer, numbers: Sequence[int], *, micro: int) -> tuple[float, dict[str, Tensor]]:
         """Loss and gradients of one training step on some examples, `micro` of them in memory at once."""
         self.network.zero_grad()
-        loss = trainer.training_step(self.network, self.material.parts(micro)(self.seen(*numbers)))
+        loss = trainer.training_step(self.network, self.data.collator(micro)(self.seen(*numbers)))
         found = {
             name: weight.grad.clone() for name, weight in self.network.named_parameters() if weight.grad is not None
         }
         return float(loss), found
 
-    def views(self, batch: Batch) -> Views:
+    def views(self, batch: Batch) -> EncodedBatch:
         """What the objectives share of a batch."""
-        return Views(batch, self.network)
+        return self.network.encode(batch)
 
 
 def widely(module: nn.Module, *, seed: int) -> None:

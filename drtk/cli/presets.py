@@ -53,11 +53,11 @@ def _checked(preset: Preset) -> str:
             except UsageError as error:
                 raise UsageError(f"preset {preset.name}: {error}") from None
         return f"{preset.name}: good, for drtk {preset.command}"
-    from drtk.pretraining.assembly import checked
-    from drtk.pretraining.parse import composition
+    from drtk.pretraining.assembly import check_composition
+    from drtk.pretraining.parse import parse_composition
 
-    plan = composition(preset.content | {"name": preset.name}, preset.name)
-    needs = sorted(_CALLED.get(each, each) for each in checked(plan, place=preset.name))
+    plan = parse_composition(preset.content | {"name": preset.name}, preset.name)
+    needs = sorted(_CALLED.get(each, each) for each in check_composition(plan, place=preset.name))
     said = f"{preset.name}: good, {_counted(plan.slots, 'slot')}, {_counted(plan.objectives, 'term')}"
     if plan.generator is not None and plan.generator.mode == "frozen":
         said += ", a generator"

@@ -19,7 +19,7 @@ import typer
 from drtk.cli.decorators import plain_command
 from drtk.data.rows import parse_row
 from drtk.errors import DrtkError, UsageError
-from drtk.pretraining.preview import said_slot, said_term
+from drtk.pretraining.preview import describe_slot, describe_term
 from drtk.runtime.inputs import Intake
 from drtk.runtime.integrity import MANIFEST_DIGEST, read_json, read_object
 from drtk.runtime.manifest import Manifest, has_unfinished_part, manifest_path, read_manifest
@@ -70,18 +70,18 @@ def _parameters(path: Path) -> int:
 
 def describe_recipe(recipe: Mapping[str, Any], changes: Sequence[str], dropped: Sequence[str]) -> Iterator[str]:
     """Yield the preset of a pre-training run, with its slots and terms; only its name if drtk cannot parse it."""
-    from drtk.pretraining.parse import composition, with_changes
+    from drtk.pretraining.parse import apply_changes, parse_composition
 
     summary = f": {recipe['summary']}" if recipe.get("summary") else ""
     yield f"{recipe.get('name', 'of no name')}{summary}"
     try:
-        plan = composition(with_changes(recipe, changes), "recipe").without(dropped)
+        plan = parse_composition(apply_changes(recipe, changes), "recipe").without(dropped)
     except DrtkError:
         return
     for name, slot in plan.slots.items():
-        yield f"slot {name}: {said_slot(slot)}"
+        yield f"slot {name}: {describe_slot(slot)}"
     for term in plan.objectives:
-        yield f"term {term.name}, {term.weight:g} x: {said_term(plan, term)}"
+        yield f"term {term.name}, {term.weight:g} x: {describe_term(plan, term)}"
 
 
 _SHOWN_SEPARATELY = (
@@ -334,12 +334,12 @@ def _slots(
     seed: int,
 ) -> None:
     from drtk.config import load_preset
-    from drtk.pretraining.preview import slots_shown
+    from drtk.pretraining.preview import preview_slots
 
     found = load_preset(preset)
     if found.command != "pretrain":
         raise UsageError(f"preset '{preset}' is for drtk {found.command}; those of pretrain have slots to show")
-    lines = slots_shown(
+    lines = preview_slots(
         path,
         found.content | {"name": preset},
         model=model,
@@ -348,7 +348,7 @@ def _slots(
         generator=generator,
         side_files=with_files,
         seed=seed,
-        colour=_use_color(),
+        color=_use_color(),
     )
     for line in lines:
         sys.stdout.write(line + "\n")

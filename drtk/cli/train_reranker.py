@@ -79,6 +79,8 @@ def train_reranker(
         raise UsageError("`dev` and `dev_run` go together: judgments, and the run to rerank")
     if dev is None and dev_split != "dev":
         raise UsageError("`dev_split`: goes with `dev`")
+    if hlatr and another_corpus:
+        raise UsageError("`another_corpus`: is not for `kind` hlatr, which reads no texts")
     settings.check()
     from drtk.data.checks import check_examples, check_looked_up, check_run, warn_if_swapped
     from drtk.training.preflight import check_beforehand

@@ -1,11 +1,12 @@
-"""What an [[objective]] can be, by name."""
+"""Pre-training: what an [[objective]] can be, by name."""
 
 from __future__ import annotations
 
 from drtk.registry import Registry
 
-# A function (objective, parts) -> module each, of a Recover and drtk/pretraining/objectives.py. The module has `positions(slot)`, (batch,
-# tokens) bool, and `losses(hidden, slot, given)`, the sum of the losses there: hidden (batch, tokens, width), given the ids read.
+# A function (objective, parts) -> module, of a `Recover` and the `LossParts` of objectives.py. The module has `positions(slot)`,
+# (batch, tokens) bool, and `losses(hidden, slot, given)`, the sum of the losses at those positions: hidden (batch, tokens, width),
+# given the input ids.
 TARGETS = Registry(
     "target",
     {
@@ -20,11 +21,11 @@ TARGETS = Registry(
 )
 
 
-# A subclass of drtk.pretraining.composition.Objective each. What its `computed_by` names is, where it compares, a function
-# (objective, vectors, present) -> (): (batch, hidden) and (batch,) bool by slot; a row that is not present must not matter, and
-# where none is, the loss is 0 and has a graph.
-# Else it is a module made as Kind(objective, parts) (drtk/pretraining/objectives.py), with `count(batch)`, the number it is a mean over;
-# a call (views, *, other_sources) -> (), a sum; and `reduced(sum, count)`: sums and counts are those of all parts and processes.
+# A subclass of drtk.pretraining.composition.Objective; `computed_by` names what computes it. If it compares vectors, that is a
+# function (objective, vectors, present) -> (), of (batch, hidden) and (batch,) bool by slot. Rows that are not present must not
+# matter; if there is none, the loss is 0 and has a graph. Otherwise it is a module made as Kind(objective, parts), with
+# `count(batch)`, the number it is a mean over; a call (encoded, *, other_sources) -> (), a sum; and `reduce(sum, count)`, given sums
+# and counts of all parts and processes.
 OBJECTIVES = Registry(
     "objective",
     {

@@ -1,4 +1,4 @@
-"""Build the network of a composition from a model folder."""
+"""Build the network of a composition."""
 
 from __future__ import annotations
 
@@ -14,51 +14,19 @@ from drtk.models.device import Attention
 from drtk.models.lm_head import announce_fresh, load_masked_lm
 from drtk.models.model_folder import locate
 from drtk.pretraining import TARGETS
-from drtk.pretraining.composition import Composition, Contrast
+from drtk.pretraining.composition import Composition, Contrast, Reader, Recover
+from drtk.pretraining.config import check_options
 from drtk.pretraining.decoders import READERS
+from drtk.pretraining.encoded_batch import Projector
 from drtk.pretraining.example_builder import fields_of
-from drtk.pretraining.network import Network, Projector, recovering
-from drtk.pretraining.objectives import Parts
+from drtk.pretraining.network import Network
+from drtk.pretraining.objectives import LossParts
 from drtk.pretraining.token_generator import Generator
-from drtk.pretraining.views.base import check_options
 from drtk.registry import load_attribute
 from drtk.runtime.progress import warn
 from drtk.text.words import stop_words
 
-
-def checked(composition: Composition, *, place: str) -> set[str]:
-    """What a corpus must hold beside texts and titles, for a composition of which everything exists.
-
-    Nothing is loaded but code. Raises UsageError, beginning with `place`, for a view, masking, reader or target that does not exist,
-    an option it lacks, a reader without the source it starts from, and a source nobody looks at.
-    """
-    try:
-        _check_readers(composition)
-        return fields_of(composition)
-    except UsageError as error:
-        raise UsageError(f"{place}: {error}") from error
-
-
-def _check_readers(composition: Composition) -> None:
-    for objective in recovering(composition):
-        reader = composition.readers[objective.reader]
-        what = f"objective '{objective.name}': reader '{reader.use}'"
-        try:
-            kind = READERS.load(reader.use)
-            TARGETS.check(objective.target)
-        except UsageError as error:
-            raise UsageError(f"objective '{objective.name}': {error}") from error
-        if getattr(kind, "says_next", False) and objective.target != "all":
-            raise UsageError(f'{what} writes the next token: target = "all"')
-        check_options(what, kind.__init__, reader.options, given=("self", "anatomy"))
-        needs_source = getattr(kind, "needs_source", False)
-        if needs_source and not objective.source:
-            raise UsageError(f"{what} needs 'source': the slot whose vector it starts from")
-        if objective.source and not needs_source:
-            raise UsageError(f"{what} looks at no other slot's vector: there can be no 'source'")
-
-
-# What families call the dropout that is at work in the encoder itself.
+# Names of the encoder's own dropout in the configurations of model families.
 _DROPOUTS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -69,35 +37,65 @@ _DROPOUTS = (
 )
 
 
-def assembled(
+def check_composition(composition: Composition, *, place: str) -> set[str]:
+    """Check the registry entries that a composition names, and return the corpus fields it needs. Loads no model.
+
+    Raises UsageError, beginning with `place`, for an unknown view, masking, reader or target, an option it lacks, a reader
+    without the source it starts from, and a source that no reader uses.
+    """
+    try:
+        for objective in composition.recovers:
+            _check_reader(objective, composition.readers[objective.reader])
+        return fields_of(composition)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error}") from error
+
+
+def _check_reader(objective: Recover, reader: Reader) -> None:
+    what = f"objective '{objective.name}': reader '{reader.use}'"
+    try:
+        kind = READERS.load(reader.use)
+        TARGETS.check(objective.target)
+    except UsageError as error:
+        raise UsageError(f"objective '{objective.name}': {error}") from error
+    if getattr(kind, "says_next", False) and objective.target != "all":
+        raise UsageError(f'{what} writes the next token: target = "all"')
+    check_options(what, kind.__init__, reader.options, given=("self", "anatomy"))
+    needs_source = getattr(kind, "needs_source", False)
+    if needs_source and not objective.source:
+        raise UsageError(f"{what} needs 'source': the slot whose vector it starts from")
+    if objective.source and not needs_source:
+        raise UsageError(f"{what} looks at no other slot's vector: there can be no 'source'")
+
+
+def build_network(
     composition: Composition, model: Path, *, seed: int, place: str = "preset", attention: Attention | None = None
 ) -> tuple[Network, Any]:
-    """The network, on the CPU in float32, and the tokenizer; new weights are drawn from `seed`.
+    """Build the network, on the CPU in float32, and load the tokenizer; new weights are initialized from `seed`.
 
-    attention: how encoder, readers of its kind and generator attend; None: as they were loaded
-
-    Raises MismatchError for an encoder that a reader or the generator cannot serve, UsageError for options a reader lacks.
+    attention: implementation for encoder, readers and generator; None: as loaded
+    Raises MismatchError for an encoder that a reader or the generator cannot use, UsageError for options a reader lacks.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # a head that the folder lacks is drawn
+        torch.manual_seed(seed)  # for a head that the folder lacks
         backbone, head, tokenizer = load_masked_lm(model, announce=False)
-    if attention is not None:  # before layers are copied, for a copy has a configuration of its own
+    if attention is not None:  # before layers are copied, because a copy has its own configuration
         attention.given_to(backbone)
     for name, parameter in backbone.named_parameters():
-        if "pooler" in name.split("."):  # nothing reads it, so it would wait for a gradient for ever
+        if "pooler" in name.split("."):  # unused: it would have no gradient, which several processes wait for
             parameter.requires_grad_(False)
     anatomy = Anatomy(backbone)
     if tokenizer.mask_token_id is None:
         raise MismatchError(f"{model}: its tokenizer has no mask token")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        used = {getattr(objective, "reader", "") for objective in composition.objectives}
+        used = {objective.reader for objective in composition.recovers}
         readers = {
-            name: _reader(reader.use, anatomy, reader.options, f"{place}: reader '{reader.use}'")
+            name: _build_reader(reader.use, anatomy, reader.options, f"{place}: reader '{reader.use}'")
             for name, reader in composition.readers.items()
             if name in used
         }
-        parts = Parts(anatomy, head, readers)
+        parts = LossParts(anatomy, head, readers)
         recoveries: dict[str, Any] = {
             objective.name: load_attribute(objective.computed_by)(objective, parts)
             for objective in composition.objectives
@@ -108,13 +106,13 @@ def assembled(
             for name, each in composition.projectors.items()
             if any(name == objective.projector for objective in composition.objectives)
         }
-        generator = _generator(composition, backbone, head, tokenizer)
+        generator = _build_generator(composition, backbone, head, tokenizer)
     if attention is not None and generator is not None:
         attention.given_to(generator.backbone)
-    if head.fresh:  # said now, so that what is refused is not announced first
+    if head.fresh:
         announce_fresh(model)
     if not any(part is head for each in recoveries.values() for part in each.modules()):
-        head.requires_grad_(False)  # as the pooler: several processes would wait for its gradient
+        head.requires_grad_(False)  # unused, as the pooler
     network = Network(
         composition,
         backbone=backbone,
@@ -123,79 +121,72 @@ def assembled(
         recoveries=recoveries,
         projectors=projectors,
         generator=generator,
-        dull=_dull(tokenizer),
+        stop_words=_find_stop_words(tokenizer),
     )
     return network, tokenizer
 
 
-def longest(network: Network) -> int:
-    """Tokens that encoder and generator can both read."""
+def check_lengths(network: Network, max_length: int) -> None:
+    """Raise UsageError if a slot is longer than the input of the encoder or the generator."""
     config = network.anatomy.config
-    found = [10**9]
+    longest = 10**9
     if network.anatomy.has_positions:
         before = config.pad_token_id + 1 if network.anatomy.family in ("roberta", "xlm-roberta") else 0
-        found.append(int(config.max_position_embeddings) - before)
-    if network.generator is not None and network.generator.longest is not None:
-        found.append(network.generator.longest)
-    return min(found)
-
-
-def check_lengths(network: Network, max_length: int) -> None:
-    """Raise UsageError where a slot is longer than what the encoder, or the generator, reads."""
-    room = longest(network)
+        longest = int(config.max_position_embeddings) - before
+    if network.generator is not None:
+        longest = min(longest, network.generator.longest or longest)
     for name, slot in network.composition.slots.items():
-        wanted = slot.max_length or max_length
-        if wanted > room:
-            how = f"--set slots.{name}.max_length={room}" if slot.max_length else f"--max-length {room}"
-            raise UsageError(f"slot '{name}' is up to {wanted} tokens long, but the models read {room}: {how}")
+        length = slot.max_length or max_length
+        if length > longest:
+            fix = f"`set` slots.{name}.max_length={longest}" if slot.max_length else f"`max_length` {longest}"
+            raise UsageError(f"slot '{name}' is up to {length} tokens long, but the models read {longest}: {fix}")
 
 
-def warn_of_twins(network: Network) -> None:
-    """Say so where two slots of a contrast are one text as it stands, and no dropout of the encoder tells their vectors apart."""
-    plan = network.composition
-    said = network.anatomy.config.to_dict()
-    if any(said.get(name) for name in _DROPOUTS):
+def warn_of_equal_views(network: Network) -> None:
+    """Warn if both slots of a contrast show the same text and the encoder has no dropout: their vectors are equal."""
+    plan, config = network.composition, network.anatomy.config.to_dict()
+    if any(config.get(name) for name in _DROPOUTS):
         return
     for objective in plan.objectives:
-        if not isinstance(objective, Contrast):
-            continue
-        one, two = plan.slots[objective.a], plan.slots[objective.b]
-        if one == two and one.corruption == "none":
-            warn(
-                f"objective '{objective.name}': '{objective.a}' and '{objective.b}' are the same text, and dropout alone would "
-                "tell them apart, of which the encoder's configuration has none: nothing is learnt from finding oneself"
-            )
+        if isinstance(objective, Contrast):
+            slot = plan.slots[objective.a]
+            if slot == plan.slots[objective.b] and slot.corruption == "none":
+                warn(
+                    f"objective '{objective.name}': '{objective.a}' and '{objective.b}' show the same text, and the encoder "
+                    "has no dropout: their vectors are equal, so nothing is learned; set dropout in its config.json"
+                )
 
 
-def _reader(use: str, anatomy: Anatomy, options: dict[str, Any], place: str) -> nn.Module:
+def _build_reader(use: str, anatomy: Anatomy, options: dict[str, Any], place: str) -> nn.Module:
     try:
-        made: nn.Module = READERS.load(use)(anatomy, **options)
+        reader: nn.Module = READERS.load(use)(anatomy, **options)
     except (TypeError, KeyError) as error:
         raise UsageError(f"{place}: {str(error).rpartition(') ')[2] or error}") from error
-    except MismatchError as error:  # an encoder it cannot be built for
+    except MismatchError as error:
         raise MismatchError(f"{place}: {error}") from error
-    return made
+    return reader
 
 
-def _generator(composition: Composition, backbone: nn.Module, head: Any, tokenizer: Any) -> Generator | None:
-    wanted = composition.generator
-    if wanted is None:
+def _build_generator(composition: Composition, backbone: nn.Module, head: Any, tokenizer: Any) -> Generator | None:
+    settings = composition.generator
+    if settings is None:
         return None
-    if wanted.init == "copy" or (wanted.init == "random" and not wanted.model):
-        return Generator.beside(backbone, head, init=wanted.init)
-    if not wanted.model:
-        others = '; init = "copy" or "random" begins one without' if wanted.mode == "joint" else ""
-        raise UsageError(f"[generator] names no model; --generator DIR names one{others}")
-    frozen = wanted.mode == "frozen"
-    return Generator.of_folder(locate(wanted.model), tokenizer, frozen=frozen, redrawn=wanted.init == "random")
+    if settings.init == "copy" or (settings.init == "random" and not settings.model):
+        return Generator.from_encoder(backbone, head, init=settings.init)
+    if not settings.model:
+        others = '; init = "copy" or "random" begins one without' if settings.mode == "joint" else ""
+        raise UsageError(f"[generator] names no model; `generator` DIR names one{others}")
+    return Generator.from_folder(
+        locate(settings.model), tokenizer, frozen=settings.mode == "frozen", redrawn=settings.init == "random"
+    )
 
 
-def _dull(tokenizer: Any) -> Tensor:
-    """(vocabulary,), True at pieces that are a stop word or hold no letter and no digit."""
+def _find_stop_words(tokenizer: Any) -> Tensor:
+    """Return (vocabulary,) bool, True at stop words and at pieces without a letter or digit."""
     words = stop_words()
-    dull = torch.zeros(len(tokenizer), dtype=torch.bool)
+    found = torch.zeros(len(tokenizer), dtype=torch.bool)
     for piece, number in tokenizer.get_vocab().items():
         plain = piece.removeprefix("##").lstrip("Ġ▁").lower()
-        if number < len(dull):
-            dull[number] = (plain in words and not piece.startswith("##")) or not any(map(str.isalnum, plain))
-    return dull
+        if number < len(found):
+            found[number] = (plain in words and not piece.startswith("##")) or not any(map(str.isalnum, plain))
+    return found

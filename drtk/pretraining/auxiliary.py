@@ -1,4 +1,4 @@
-"""A pre-training task beside the training of a retriever, on the vectors it has anyway (DiffCSE for DPR; methods, 5.11)."""
+"""DiffCSE's replaced-token detection as an auxiliary loss of retriever training (DiffCSE for DPR; methods, section 5.11)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from drtk.models.checkpoint import TextEncoder
 from drtk.models.model_folder import locate
 from drtk.pretraining.batch import SlotBatch
 from drtk.pretraining.composition import Composition
-from drtk.pretraining.corruption import corrupted
+from drtk.pretraining.corruption import corrupt_tokens
 from drtk.pretraining.decoders.transformer import Discriminator
-from drtk.pretraining.example_builder import Frame, frame_of
-from drtk.pretraining.network import Network, Views, recovering
-from drtk.pretraining.objectives import Parts, Recovery
-from drtk.pretraining.parse import composition
+from drtk.pretraining.example_builder import SpecialTokens
+from drtk.pretraining.network import Network
+from drtk.pretraining.objectives import LossParts, RecoverLoss
+from drtk.pretraining.parse import parse_composition
 from drtk.pretraining.token_generator import Generator
 from drtk.text.rng import generator
 from drtk.training.config import RetrieverConfig
@@ -32,61 +32,53 @@ PREFIX = "aux_"
 
 
 def diffcse_plan(settings: RetrieverConfig) -> Composition:
-    """L_rtd of queries and of passages, a term each, one discriminator for both, told a text by the vector it is ranked by."""
+    """Return the composition: a term for queries and one for passages, given the vectors that they are ranked by."""
     slots: dict[str, Any] = {}
     terms = []
     for role in ROLES:
+        changed = f"{role}_changed"
         slots[role] = {"view": role}
-        slots[f"{role}_changed"] = {
-            "view": role,
-            "masking": "bernoulli",
-            "rate": settings.aux_rate,
-            "corruption": "replaced",
+        slots[changed] = {"view": role, "masking": "bernoulli", "rate": settings.aux_rate, "corruption": "replaced"}
+        term: dict[str, Any] = {
+            "use": "recover",
+            "reader": "discriminator",
+            "slot": changed,
+            "source": role,
+            "name": f"diffcse_{role}",
         }
-        terms.append(
-            {
-                "use": "recover",
-                "reader": "discriminator",
-                "slot": f"{role}_changed",
-                "source": role,
-                "target": "edited",
-                "classes": 2,
-                "reduction": settings.aux_reduction,
-                "weight": settings.aux_weight,
-                "name": f"diffcse_{role}",
-            }
-        )
+        term |= {"target": "edited", "classes": 2, "reduction": settings.aux_reduction}
+        terms.append(term | {"weight": settings.aux_weight})
     proposing = {"model": settings.aux_generator, "reads": "bert"}
     proposing |= {"decode": settings.aux_decode, "scope": settings.aux_scope}
     readers = {"discriminator": {"use": "discriminator"}}
     content = {"slots": slots, "readers": readers, "generator": proposing, "objective": terms}
-    return composition(content, "--aux diffcse")
+    return parse_composition(content, "`aux` diffcse")
 
 
 def diffcse_network(towers: Mapping[str, TextEncoder], settings: RetrieverConfig, *, seed: int) -> Network:
-    """Discriminator, its head and the frozen generator of `--aux diffcse`; the encoders are others' and stay out of it.
+    """Build discriminator, head and frozen generator; the encoders stay outside of it.
 
-    Raises MismatchError for towers or a generator it cannot work with.
+    Raises MismatchError for towers or a generator that it cannot use.
     """
     plan = diffcse_plan(settings)
     tower = towers["passage"]
     for role, each in towers.items():
         if each.encoder.dimension != each.encoder.hidden:
             raise MismatchError(
-                f"--aux diffcse puts a vector in the place of a token: the {role} encoder's are {each.encoder.dimension} "
+                f"`aux` diffcse needs vectors as wide as token states: the {role} encoder's are {each.encoder.dimension} "
                 f"wide, its tokens {each.encoder.hidden}"
             )
         if each.tokenizer.mask_token_id is None or each.tokenizer.padding_side == "left":
-            raise MismatchError("--aux diffcse: the encoder's tokenizer has no mask token, or pads on the left")
+            raise MismatchError("`aux` diffcse: the encoder's tokenizer has no mask token, or pads on the left")
     if len(towers) > 1 and towers["query"].tokenizer.get_vocab() != tower.tokenizer.get_vocab():
-        raise MismatchError("--aux diffcse: the two encoders have different vocabularies")
-    proposing = Generator.of_folder(locate(settings.aux_generator), tower.tokenizer)
+        raise MismatchError("`aux` diffcse: the two encoders have different vocabularies")
+    proposing = Generator.from_folder(locate(settings.aux_generator), tower.tokenizer)
     anatomy = Anatomy(tower.encoder.backbone)
     nothing = nn.Identity()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        parts = Parts(anatomy, nothing, {"discriminator": Discriminator(anatomy)})
-        recoveries = {each.name: Recovery(each, parts) for each in recovering(plan)}
+        parts = LossParts(anatomy, nothing, {"discriminator": Discriminator(anatomy)})
+        recoveries = {each.name: RecoverLoss(each, parts) for each in plan.recovers}
         for recovery in recoveries.values():  # one head for queries and passages
             recovery.target = next(iter(recoveries.values())).target
     return Network(
@@ -95,31 +87,31 @@ def diffcse_network(towers: Mapping[str, TextEncoder], settings: RetrieverConfig
 
 
 class Corrupting:
-    """Tokens of a role to what the generator and the discriminator read; every draw by (seed, epoch, query, place)."""
+    """Corrupt the tokens of a role; samples depend only on the key of a text: seed, epoch, query, place."""
 
-    def __init__(self, plan: Composition, frame: Frame) -> None:
-        self._plan, self._frame = plan, frame
+    def __init__(self, plan: Composition, special: SpecialTokens) -> None:
+        self._plan, self._special = plan, special
 
     @classmethod
     def of(cls, plan: Composition, tokenizer: Any) -> Corrupting:
-        """For the texts of a tokenizer."""
-        return cls(plan, frame_of(tokenizer))
+        """Make one for the texts of a tokenizer."""
+        return cls(plan, SpecialTokens.of(tokenizer))
 
     def __call__(
         self, role: str, padded: Mapping[str, np.ndarray], keys: Sequence[tuple[Any, ...]]
     ) -> dict[str, np.ndarray]:
-        """Arrays (texts, tokens): `given`, `content`, `hidden`, and `noise` where the generator draws. keys: one a text"""
+        """Return arrays (texts, tokens): `given`, `content`, `hidden`, and `noise` for the generator. keys: one per text"""
         assert self._plan.generator is not None
-        slot, vocabulary = self._plan.slots[f"{role}_changed"], self._frame.vocabulary
+        slot, vocabulary = self._plan.slots[f"{role}_changed"], self._special.vocabulary
         ids = padded["input_ids"]
         content = padded["attention_mask"].astype(bool) & ~np.isin(ids, sorted(vocabulary.special))
         given, hidden = ids.copy(), np.zeros(ids.shape, dtype=bool)
         noise = np.zeros(ids.shape, dtype=np.float32)
         for row, key in enumerate(keys):
             rng = generator(*key, "aux", role)
-            size = int(padded["attention_mask"][row].sum())  # padding takes no part, so that no draw depends on it
+            size = int(padded["attention_mask"][row].sum())  # without padding, so that no sample depends on it
             hidden[row, :size] = (rng.random(size) < slot.rate) & content[row, :size]
-            given[row, :size] = corrupted(
+            given[row, :size] = corrupt_tokens(
                 ids[row, :size], hidden[row, :size], self._plan.generator.reads, rng=rng, vocabulary=vocabulary
             )
             noise[row, :size] = rng.random(size, dtype=np.float32)
@@ -143,14 +135,14 @@ class DiffCSE:
 
 
 class WithAuxiliary(nn.Module):
-    """Two towers and the network of a further task, which sees the towers' vectors and runs no encoder of its own."""
+    """Two towers and the network of the auxiliary loss, which uses the towers' vectors and runs no encoder of its own."""
 
     def __init__(self, pair: BiEncoder, network: Network) -> None:
         super().__init__()
         self.pair, self.network = pair, network
 
     def forward(self, **inputs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """What BiEncoder gives, and the task's terms, () each: this process's part times the number of processes."""
+        """Return the output of BiEncoder and the auxiliary terms, () each: this process's part times the number of processes."""
         ours = {name: value for name, value in inputs.items() if name.startswith(PREFIX)}
         queries, passages = self.pair(**{name: value for name, value in inputs.items() if name not in ours})
         terms: dict[str, Tensor] = {}
@@ -164,24 +156,23 @@ class WithAuxiliary(nn.Module):
         return slot_of(inputs, role, rows)
 
     def count(self, role: str, slot: SlotBatch) -> Tensor:
-        """Labelled positions of a role in the texts of all processes, ()."""
+        """Count the labeled positions of a role over all processes, ()."""
         recovery: Any = self.network.recoveries[f"diffcse_{role}"]
         return summed(recovery.count({f"{role}_changed": slot}))
 
     def term(self, role: str, slot: SlotBatch, vectors: Tensor, count: Tensor) -> dict[str, Tensor]:
-        """The term of some texts of a role, divided by the count of all of them."""
+        """Return the term of some texts of a role, divided by the count of all texts."""
         name = f"diffcse_{role}"
         recovery: Any = self.network.recoveries[name]
-        views = Views({role: slot, f"{role}_changed": slot}, self.network)
-        views.given(role, vector=vectors)
-        return {name: recovery.reduced(recovery(views), count) * world_size()}
+        encoded = self.network.encode({role: slot, f"{role}_changed": slot}, vectors={role: vectors})
+        return {name: recovery.reduce(recovery(encoded), count) * world_size()}
 
 
 def slot_of(inputs: Mapping[str, Tensor], role: str, rows: Any = slice(None)) -> SlotBatch:
-    """The texts of a role, or some of them, as the discriminator's slot."""
+    """Return the texts of a role, or some rows of them, as the discriminator's slot."""
     ids = inputs[f"{role}_input_ids"][rows]
-    found = {name: inputs[f"{PREFIX}{role}_{name}"][rows] for name in ("given", "content", "hidden", "noise")}
+    tensors = {name: inputs[f"{PREFIX}{role}_{name}"][rows] for name in ("given", "content", "hidden", "noise")}
     if (types := inputs.get(f"{role}_token_type_ids")) is not None:
-        found["types"] = types[rows]
+        tensors["types"] = types[rows]
     present = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
-    return SlotBatch(clean=ids, attention=inputs[f"{role}_attention_mask"][rows], present=present, **found)
+    return SlotBatch(clean=ids, attention=inputs[f"{role}_attention_mask"][rows], present=present, **tensors)

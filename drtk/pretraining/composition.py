@@ -1,11 +1,11 @@
-"""What a pre-training preset composes: slots, readers, projectors, a generator, and objectives over them.
+"""The parts of a pre-training composition: slots, readers, projectors, a generator, and objectives over them.
 
-Read from TOML by settings/composing.py, checked as a whole by settings/coherence.py before anything is loaded.
+`parse.py` reads them from a preset's TOML and checks them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -13,19 +13,18 @@ from drtk.errors import UsageError
 
 Options = dict[str, Any]
 Corruption = Literal["none", "mask", "bert", "replaced", "inserted", "deleted", "any"]
-EDITS: tuple[Corruption, ...] = ("replaced", "inserted", "deleted")  # what `any` is one of
-GENERATED: tuple[Corruption, ...] = ("replaced", "inserted", "any")  # those that need tokens to put in
+EDITS: tuple[Corruption, ...] = ("replaced", "inserted", "deleted")  # `any` is one of them
+GENERATED: tuple[Corruption, ...] = ("replaced", "inserted", "any")  # they need a generator
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One tokenised reading of a view.
+    """One reading of a text: a view, a masking and a corruption.
 
-    view: one, or several of which one is drawn, by the `step` or by the `example`
-    view_options: what the slot says besides, for its views: limit, spans, …
-    of: the slot whose mask this one extends or complements; both must read the same view
+    view: one view, or several of which one is sampled by the `step` or the `example`; view_options: options of the views
+    of: the slot whose mask this one extends or complements; both read the same view
     count: whether the rate counts special tokens too
-    corruption: what stands at hidden tokens; any: an edit drawn for each example (DiffCSE's "all augmentations")
+    corruption: what replaces hidden tokens; any: an edit sampled for each example
     """
 
     view: tuple[str, ...]
@@ -39,10 +38,15 @@ class Slot:
     masking_options: Options = field(default_factory=dict)
     view_options: Options = field(default_factory=dict)
 
+    def room(self, max_length: int) -> int:
+        """Return the number of tokens for its text, special tokens and the tokens to be inserted subtracted."""
+        room = (self.max_length or max_length) - 2
+        return int(room / (1 + self.rate)) if self.corruption in ("inserted", "any") else room
+
 
 @dataclass(frozen=True)
 class Reader:
-    """Who looks at a slot's tokens: an entry of READERS and its options."""
+    """The decoder of an objective: an entry of READERS and its options."""
 
     use: str
     options: Options = field(default_factory=dict)
@@ -50,12 +54,12 @@ class Reader:
 
 @dataclass(frozen=True)
 class Generator:
-    """Who proposes replacement tokens.
+    """The masked language model that proposes replacement tokens.
 
     mode: frozen, or trained jointly with weight `weight` on the masked positions of slot `slot`
-    init: joint: the model as it is, a copy of the encoder's start, or random weights (of the model's size where one is named)
-    reads: what it sees at masked positions: [MASK], or BERT's 80/10/10
-    scope: masked positions are replaced, or all but the first
+    init: start of a joint generator: its model, a copy of the encoder, or random weights in the model's shape
+    reads: its input at masked positions: [MASK], or BERT's 80/10/10
+    scope: replace masked positions, or all but the first
     """
 
     model: str = ""
@@ -75,18 +79,13 @@ class Projector:
     slots: tuple[str, ...]
     kind: Literal["bn", "tanh", "none"] = "bn"
 
-    @property
-    def of_the_batch(self) -> bool:
-        """Whether what becomes of a row depends on the others."""
-        return self.kind == "bn"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What every [[objective]] says. A kind of objective is a subclass with what it alone needs, named in OBJECTIVES.
+    """The keys of every [[objective]]. Each kind is a subclass, named in OBJECTIVES.
 
-    computed_by: the place of what computes it (drtk/pretraining/__init__.py has the contract)
-    compares: it is of the vectors of a whole batch together; else of tokens, and can be had in parts
+    computed_by: place of what computes it (contract: drtk/pretraining/__init__.py)
+    compares: it compares the vectors of the whole batch; otherwise it is a sum over tokens, which parts of a batch can add up
     use: its name in OBJECTIVES
     """
 
@@ -101,25 +100,25 @@ class Objective:
 
     @property
     def tokens_of(self) -> tuple[str, ...]:
-        """Slots whose tokens it looks at."""
+        """Slots whose tokens it predicts."""
         return ()
 
     @property
     def vectors_of(self) -> tuple[str, ...]:
-        """Slots whose vectors it looks at."""
+        """Slots whose vectors it uses."""
         return ()
 
     @property
-    def plain_name(self) -> str:
-        """What it is called where nobody gave it a name."""
+    def default_name(self) -> str:
+        """Its name if the preset gives none."""
         return type(self).__name__.lower()
 
 
 @dataclass(frozen=True)
 class Recover(Objective):
-    """A reader predicts a target, an entry of TARGETS, at every position of its slots, helped by the vectors of the sources."""
+    """A reader predicts a target, an entry of TARGETS, at the positions of its slots, given the vectors of the sources."""
 
-    computed_by: ClassVar[str] = "drtk.pretraining.objectives:Recovery"
+    computed_by: ClassVar[str] = "drtk.pretraining.objectives:RecoverLoss"
 
     reader: str
     slot: tuple[str, ...]
@@ -139,16 +138,21 @@ class Recover(Objective):
         return self.source
 
     @property
-    def plain_name(self) -> str:
-        """Of its first slot and its target."""
+    def source_by_slot(self) -> tuple[str, ...]:
+        """The source of each slot; () without sources."""
+        return self.source * len(self.slot) if len(self.source) == 1 else self.source
+
+    @property
+    def default_name(self) -> str:
+        """Its first slot and its target."""
         return f"{self.slot[0]}_{self.target}"
 
 
 @dataclass(frozen=True)
 class Contrast(Objective):
-    """Two slots' vectors find each other among those of the batch.
+    """The vectors of two slots find each other among those of the batch.
 
-    candidates: the `other` side alone, or `all` vectors but one's own; symmetric: both sides ask
+    candidates: the vectors of the `other` slot, or `all` but the query itself; symmetric: b finds a too
     extra_negatives, extra_positives: further slots
     """
 
@@ -166,7 +170,7 @@ class Contrast(Objective):
 
     @property
     def vectors_of(self) -> tuple[str, ...]:
-        """Both sides, and what is added to them."""
+        """Both sides and the further slots."""
         return self.a, self.b, *self.extra_negatives, *self.extra_positives
 
 
@@ -174,8 +178,8 @@ class Contrast(Objective):
 class Composition:
     """A whole preset, checked.
 
-    example: what a row of the batch is: a passage, or a document of which two passages are drawn
-    title, crop: how passages are read, where a view says nothing else
+    example: a row of the batch: a passage, or a document of which two passages are sampled
+    title, crop: how passages are read unless a view says otherwise
     """
 
     slots: dict[str, Slot]
@@ -188,44 +192,46 @@ class Composition:
     crop: Literal["head", "random"] | None = None
     pooling: Literal["cls", "mean"] = "cls"
 
-    def slots_of(self, objective: Objective) -> list[str]:
-        """Slots an objective looks at."""
-        return [*objective.tokens_of, *objective.vectors_of]
+    @property
+    def recovers(self) -> list[Recover]:
+        """The objectives that have a reader and a target."""
+        return [each for each in self.objectives if isinstance(each, Recover)]
+
+    @property
+    def joint_generator(self) -> Generator | None:
+        """The generator, if it is trained."""
+        return self.generator if self.generator is not None and self.generator.mode == "joint" else None
 
     def without(self, names: Iterable[str]) -> Composition:
-        """Without some objectives, by their names or groups, and whatever nobody asks for then.
+        """Drop objectives by name or group, and all parts that only they use.
 
-        Raises UsageError where there is no such objective, or nothing is left.
+        Raises UsageError for an unknown name, or if nothing is left.
         """
         known = {each for objective in self.objectives for each in (objective.name, objective.group) if each}
         unwanted = set(names)
         for name in unwanted - known:
-            raise UsageError(f"--drop {name}: no objective or group is called that; {choices(known)}")
+            raise UsageError(f"`drop` {name}: no objective or group is called that; {format_choices(known)}")
         kept = tuple(each for each in self.objectives if not {each.name, each.group} & unwanted)
         if not kept:
-            raise UsageError("--drop: nothing is left to train on")
-        asked = {each.projector for each in kept}
-        projectors = {name: each for name, each in self.projectors.items() if name in asked}
-        return replace(self, objectives=kept, projectors=projectors).economical()
+            raise UsageError("`drop`: no objective is left to train on")
+        used = {each.projector for each in kept}
+        projectors = {name: each for name, each in self.projectors.items() if name in used}
+        return replace(self, objectives=kept, projectors=projectors).without_unused()
 
-    def economical(self) -> Composition:
-        """Without slots that nobody looks at, and a frozen generator that no slot asks."""
-        slots = self._needed(self.objectives)
-        asked = any(slot.corruption in GENERATED for slot in slots.values())
-        frozen = self.generator is not None and self.generator.mode == "frozen"
-        return replace(self, slots=slots, generator=None if frozen and not asked else self.generator)
-
-    def _needed(self, objectives: Sequence[Objective]) -> dict[str, Slot]:
-        wanted = {name for objective in objectives for name in self.slots_of(objective)}
-        wanted |= {name for each in self.projectors.values() for name in each.slots}
-        if self.generator is not None and self.generator.mode == "joint":
-            wanted.add(self.generator.slot)
-        while more := {self.slots[name].of for name in wanted} - wanted - {""}:
-            wanted |= more
-        return {name: slot for name, slot in self.slots.items() if name in wanted}
+    def without_unused(self) -> Composition:
+        """Drop slots that no objective, projector or joint generator uses, and a frozen generator that no slot needs."""
+        used = {name for each in self.objectives for name in (*each.tokens_of, *each.vectors_of)}
+        used |= {name for each in self.projectors.values() for name in each.slots}
+        if self.joint_generator is not None:
+            used.add(self.joint_generator.slot)
+        while more := {self.slots[name].of for name in used} - used - {""}:
+            used |= more
+        slots = {name: slot for name, slot in self.slots.items() if name in used}
+        is_needed = self.joint_generator is not None or any(slot.corruption in GENERATED for slot in slots.values())
+        return replace(self, slots=slots, generator=self.generator if is_needed else None)
 
 
-def choices(names: Iterable[str]) -> str:
-    """How names that could have been meant are told."""
-    found = sorted(names)
-    return f"choose from {', '.join(found)}" if found else "there are none"
+def format_choices(names: Iterable[str]) -> str:
+    """Return "choose from …" for an error message."""
+    names = sorted(names)
+    return f"choose from {', '.join(names)}" if names else "there are none"

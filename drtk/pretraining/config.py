@@ -1,11 +1,18 @@
-"""How an encoder is pre-trained: the loop around a composition."""
+"""Settings of `drtk pretrain`, and options of the views, maskings and decoders that a composition names."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from math import isfinite
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from drtk.config import option
+from drtk.errors import UsageError
+
+Share = Annotated[float, 0.0, 1.0]  # types of options with their bounds
+Count = Annotated[int, 1, float("inf")]
 
 
 @dataclass(frozen=True)
@@ -15,7 +22,7 @@ class PretrainSettings:
     batch: int = option(2048, "Examples in one step, over all devices together.", at_least=1)
     micro_batch: int | None = option(
         None,
-        "Examples in memory at once on one device; by default all of its share of the batch, or as many of it as fit.",
+        "Examples in memory at once on one device; by default its share of the batch, halved whenever it is out of memory.",
         at_least=1,
     )
     steps: int | None = option(None, "Steps to train for, in place of --epochs.", at_least=1, replaces="epochs")
@@ -52,3 +59,51 @@ class PretrainSettings:
     trainer: tuple[str, ...] = option(
         (), "KEY=VALUE for an argument of transformers' TrainingArguments without an option here; repeatable."
     )
+
+
+def check_options(
+    what: str, function: Callable[..., Any], options: Mapping[str, Any], *, given: Collection[str]
+) -> None:
+    """Raise UsageError, beginning with `what`, for options that are no parameter of `function`, or of another type.
+
+    given: parameters that are not options
+    """
+    kinds = get_type_hints(function, include_extras=True)
+    known = [key for key in inspect.signature(function).parameters if key not in given]
+    for key, value in options.items():
+        if key not in known:
+            choices = f"choose from {', '.join(known)}" if known else "it has none"
+            raise UsageError(f"{what} has no option '{key}'; {choices}")
+        check_type(value, kinds[key], f"{what}: {key}")
+
+
+def check_type(value: Any, kind: Any, place: str) -> None:
+    """Raise UsageError, beginning with `place`, for a value that does not fit a type hint."""
+    if not _is_of_type(value, kind):
+        raise UsageError(f"{place} = {value!r} is not {_describe_type(kind)}")
+
+
+def _is_of_type(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if get_origin(kind) is Annotated:
+        plain, low, high = get_args(kind)
+        return _is_of_type(value, plain) and low <= value <= high
+    if get_origin(kind) is dict:
+        return isinstance(value, dict)
+    if get_args(kind):  # a union
+        return any(_is_of_type(value, inner) for inner in get_args(kind))
+    if isinstance(value, float) and not isfinite(value):
+        return False
+    return isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _describe_type(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    if get_origin(kind) is Annotated:
+        plain, low, high = get_args(kind)
+        name = _describe_type(plain)
+        return f"{name} from {low} to {high}" if high < float("inf") else f"{name} of {low} or more"
+    names = {float: "a number", int: "a whole number", type(None): "nothing", str: "a string", bool: "true or false"}
+    return " or ".join(names.get(inner) or _describe_type(inner) for inner in get_args(kind) or (kind,))

@@ -1,4 +1,4 @@
-"""What held-out passages tell about pre-training: losses, the worth of the bottleneck, and how vectors spread."""
+"""Evaluation on held-out passages: losses, the gain of the bottleneck, and alignment and uniformity of the vectors."""
 
 from __future__ import annotations
 
@@ -8,71 +8,71 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drtk.pretraining.batch import Batch
+from drtk.pretraining.batch import Batch, to_device
 from drtk.pretraining.composition import Contrast
-from drtk.pretraining.network import Network, Views, compared_terms, moved
+from drtk.pretraining.network import Network, Sums, compute_batch_terms
 
-_ROWS_AT_MOST = 2048  # vectors compared with each other
-GROUP = 64  # held-out examples among which a contrast is measured: its value depends on how many there are
-AT_ONCE = 32  # of which go through the network together, and of which each is another's "other" for the gain
+MAX_ROWS = 2048  # vectors whose distances are compared
+GROUP_SIZE = 64  # examples among which a contrast is evaluated: its value depends on their number
+BATCH_SIZE = 32
 
 
 @torch.no_grad()
-def measured(network: Network, batches: Sequence[Batch], device: torch.device) -> dict[str, float]:
-    """Means over the batches, in evaluation mode.
+def evaluate_losses(network: Network, batches: Sequence[Batch], device: torch.device) -> dict[str, float]:
+    """Return means over the batches, of BATCH_SIZE examples each, in evaluation mode.
 
-    batches: of AT_ONCE examples, so that nothing measured depends on how training is cut into parts
-    held_out_TERM: each loss, by the number of labelled tokens even where training takes their sum; gain_TERM: the loss with another passage's vector minus that with the right one (near 0: the
-    bottleneck is ignored); alignment, uniformity: of the vectors, on the unit sphere (Wang and Isola 2020)
+    held_out_TERM: the loss per labeled token, or per example
+    gain_TERM: the loss with another passage's vector minus that with the right one; near 0, the bottleneck is ignored
+    alignment, uniformity: of the vectors on the unit sphere (Wang and Isola 2020)
     """
-    was = network.training
+    was_training = network.training
     network.eval()
     sums: dict[str, float] = {}
     counts: dict[str, float] = {}
     vectors: dict[str, list[Tensor]] = {}
-    there: dict[str, list[Tensor]] = {}
-    rivals: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
+    present_rows: dict[str, list[Tensor]] = {}
+    compared: list[tuple[Sums, Sums]] = []
+    slots = [*dict.fromkeys(name for each in network.composition.objectives for name in each.vectors_of)]
+    slots = slots or [next(iter(network.composition.slots))]
 
     def add(name: str, value: Tensor, count: Tensor | float) -> None:
         sums[name] = sums.get(name, 0.0) + float(value)
         counts[name] = counts.get(name, 0.0) + float(count)
 
     try:
-        for held in batches:
-            batch = moved(held, device)
-            views = Views(batch, network)
-            for name, recovery in network.summed():
+        for held_out in batches:
+            batch = to_device(held_out, device)
+            encoded = network.encode(batch)
+            for name, recovery in network.recoveries.items():
                 count = recovery.count(batch)
-                loss = recovery(views)
+                loss = recovery(encoded)
                 add(f"held_out_{name}", loss, count)
-                if getattr(recovery, "bottlenecked", bool(recovery.wanted.vectors_of)):
-                    add(f"gain_{name}", recovery(views, other_sources=True) - loss, count)
+                if getattr(recovery, "has_bottleneck", False):
+                    add(f"gain_{name}", recovery(encoded, other_sources=True) - loss, count)
             present = {name: slot.present for name, slot in batch.items()}
-            if network.contrasted:
-                rivals.append((network.vectors(batch), present))
-            for name in bottlenecks(network):
-                vectors.setdefault(name, []).append(F.normalize(views.vector(name).float(), dim=-1))
-                there.setdefault(name, []).append(present[name])
-        for compared, present in grouped(rivals):
+            if network.compared_slots:
+                compared.append((network.compared_vectors(encoded), present))
+            for name in slots:
+                vectors.setdefault(name, []).append(F.normalize(encoded.vector(name).float(), dim=-1))
+                present_rows.setdefault(name, []).append(present[name])
+        for group, present in regroup(compared):
             rows = len(next(iter(present.values())))
-            for name, value in compared_terms(network.composition, compared, present).items():
+            for name, value in compute_batch_terms(network.composition, group, present).items():
                 add(f"held_out_{name}", value * rows, rows)
     finally:
-        network.train(was)
-    found = {name: total / max(counts[name], 1.0) for name, total in sums.items()}
-    return found | _spread(
+        network.train(was_training)
+    means = {name: total / max(counts[name], 1.0) for name, total in sums.items()}
+    return means | _geometry(
         network,
-        {name: torch.cat(rows)[:_ROWS_AT_MOST] for name, rows in vectors.items()},
-        {name: torch.cat(rows)[:_ROWS_AT_MOST] for name, rows in there.items()},
+        {name: torch.cat(rows)[:MAX_ROWS] for name, rows in vectors.items()},
+        {name: torch.cat(rows)[:MAX_ROWS] for name, rows in present_rows.items()},
     )
 
 
-def grouped(
-    batches: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]]],
-) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
-    """Vectors by name (rows, hidden), and which texts are there, by slot (rows,), of several batches in groups of GROUP rows.
+def regroup(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, Sums]]:
+    """Regroup vectors (rows, hidden) and present rows (rows,) of several batches into groups of GROUP_SIZE rows.
 
-    What is left is a group of its own, unless it is a single row, which has nothing to be told from.
+    The last group may be smaller; a single row is dropped, because it has nothing to be compared with.
     """
     if not batches:
         return
@@ -80,34 +80,27 @@ def grouped(
         {name: torch.cat([each[at][name] for each in batches]) for name in batches[0][at]} for at in (0, 1)
     )
     count = len(next(iter(present.values())))
-    for start in range(0, count, GROUP):
+    for start in range(0, count, GROUP_SIZE):
         if count - start > 1:
-            end = start + GROUP
+            rows = slice(start, start + GROUP_SIZE)
             yield (
-                {name: rows[start:end] for name, rows in vectors.items()},
-                {name: rows[start:end] for name, rows in present.items()},
+                {name: each[rows] for name, each in vectors.items()},
+                {name: each[rows] for name, each in present.items()},
             )
 
 
-def bottlenecks(network: Network) -> list[str]:
-    """Slots whose vectors something is asked of; else the first slot there is."""
-    found: list[str] = []
-    for objective in network.composition.objectives:
-        found += [name for name in objective.vectors_of if name not in found]
-    return found or [next(iter(network.composition.slots))]
-
-
-def _spread(network: Network, vectors: dict[str, Tensor], there: dict[str, Tensor]) -> dict[str, float]:
-    found: dict[str, float] = {}
+def _geometry(network: Network, vectors: Sums, present: Sums) -> dict[str, float]:
+    """Return the uniformity of the first slot's vectors, and the alignment of the first objective, if it is a contrast."""
+    values: dict[str, float] = {}
     name, rows = next(iter(vectors.items()))
-    first = rows[there[name]]
+    first = rows[present[name]]
     if len(first) > 1:
-        found["uniformity"] = float(torch.pdist(first).pow(2).mul(-2).exp().mean().log())
+        values["uniformity"] = float(torch.pdist(first).pow(2).mul(-2).exp().mean().log())
     for objective in network.composition.objectives:
         if isinstance(objective, Contrast):
-            both = there[objective.a] & there[objective.b]
+            both = present[objective.a] & present[objective.b]
             if bool(both.any()):
                 apart = vectors[objective.a][both] - vectors[objective.b][both]
-                found["alignment"] = float(apart.pow(2).sum(dim=1).mean())
+                values["alignment"] = float(apart.pow(2).sum(dim=1).mean())
             break
-    return found
+    return values

@@ -1,4 +1,4 @@
-"""What pre-training saves: encoder, LM head, other heads."""
+"""What pre-training saves: the encoder, its LM head, and everything else that is trained."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from drtk.training.best_checkpoint import save_weights
 READERS_FILE = "readers"
 
 
-class Keeper:
-    """Writes the encoder of a network as a folder that AutoModel and SentenceTransformer load, and its heads beside it."""
+class Exporter:
+    """Write the encoder of a network as a folder that AutoModel and SentenceTransformer load, and its heads into heads/."""
 
     def __init__(
         self, folder: Path, network: Network, tokenizer: Any, composition: Composition, settings: PretrainSettings
@@ -35,47 +35,40 @@ class Keeper:
         )
 
     def encoder(self) -> TextEncoder:
-        """The encoder as it is now."""
+        """Return the current encoder."""
         return TextEncoder(Encoder(self.network.backbone, pooling=self.recipe.pooling), self.tokenizer, self.recipe)
 
     def save(self, folder: Path) -> None:
-        """Write encoder, masked-LM head, and everything else that was trained."""
+        """Write encoder, masked-LM head, readers, projectors and a joint generator."""
         save_encoder(self.encoder(), folder)
         save_lm_head(self.network.head, folder)
-        others = beside(self.network)
+        modules = (self.network.backbone, self.network.head)
+        saved = {each.data_ptr() for module in modules for each in module.state_dict().values() if each.numel()}
+        others = {name: each for name, each in self.network.state_dict().items() if each.data_ptr() not in saved}
         if others:
             save_weights(others, head_file(folder, READERS_FILE))
 
 
-def beside(network: Network) -> dict[str, Any]:
-    """What is trained beside encoder and masked-LM head, by name."""
-    known = {
-        value.data_ptr()
-        for part in (network.backbone, network.head)
-        for value in part.state_dict().values()
-        if value.numel()
-    }
-    return {name: value for name, value in network.state_dict().items() if value.data_ptr() not in known}
-
-
-def take_up(network: Network, model: Path) -> int:
-    """Put what an earlier pre-training left in `model` beside its encoder into the network; how many tensors fitted."""
+def load_readers(network: Network, model: Path) -> int:
+    """Load the readers that an earlier pre-training left in `model`; return the number of tensors that fit."""
     path = model / HEADS / f"{READERS_FILE}.safetensors"
     if not path.exists():
         return 0
-    mine = network.state_dict()
-    found = {name: value for name, value in load_file(path).items() if name in mine and mine[name].shape == value.shape}
-    network.load_state_dict(found, strict=False)
-    return len(found)
+    state = network.state_dict()
+    fitting = {
+        name: each for name, each in load_file(path).items() if name in state and state[name].shape == each.shape
+    }
+    network.load_state_dict(fitting, strict=False)
+    return len(fitting)
 
 
 class SaveEncoders(TrainerCallback):
-    """Writes the encoder as OUT/step-N every so many steps, for learning curves."""
+    """Write the encoder to OUT/step-N every `every` steps."""
 
-    def __init__(self, store: Keeper, *, every: int) -> None:
-        self._store, self._every = store, every
+    def __init__(self, exporter: Exporter, *, every: int) -> None:
+        self._exporter, self._every = exporter, every
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step = state.global_step
         if state.is_world_process_zero and step % self._every == 0 and step < state.max_steps:
-            self._store.save(self._store.folder / f"step-{step}")
+            self._exporter.save(self._exporter.folder / f"step-{step}")

@@ -17,12 +17,12 @@ from drtk.models.backbone import Anatomy
 from drtk.pretraining import TARGETS
 from drtk.pretraining.batch import Batch, SlotBatch
 from drtk.pretraining.composition import Contrast, Recover
-from drtk.pretraining.network import Views
+from drtk.pretraining.encoded_batch import EncodedBatch
 
 
 @dataclass
-class Parts:
-    """anatomy: the encoder's; head: its masked-LM head; readers: by the names that objectives give them."""
+class LossParts:
+    """The parts that token losses share. anatomy: the encoder's; head: its masked-LM head; readers: by name."""
 
     anatomy: Anatomy
     head: Any
@@ -30,88 +30,124 @@ class Parts:
     _heads: dict[str, Any] = field(default_factory=dict)
 
     def head_of(self, reader: str) -> Any:
-        """The head a reader speaks through: the encoder's, or a copy for one that shares nothing (methods: section 5.0)."""
-        found: Any = self.readers[reader]
-        if not getattr(found, "own_head", False):
+        """Return the head of a reader: the encoder's, or a copy for one that shares nothing (methods: section 5.0)."""
+        module: Any = self.readers[reader]
+        if not getattr(module, "own_head", False):
             return self.head
         if reader not in self._heads:
-            own = deepcopy((self.anatomy.backbone, self.head))[
-                1
-            ]  # together: a copied head alone would keep the embeddings
-            own._encoder = (found.encoder,)
-            self._heads[reader] = own
+            _, head = deepcopy((self.anatomy.backbone, self.head))  # together: a copied head refers to its encoder
+            head._encoder = (module.encoder,)
+            self._heads[reader] = head
         return self._heads[reader]
 
 
-def masked(wanted: Recover, parts: Parts) -> nn.Module:
-    """The tokens that are hidden."""
-    return Tokens(parts.head_of(wanted.reader), everywhere=False)
+class RecoverLoss(nn.Module):
+    """The token loss of an [[objective]] of kind recover."""
+
+    def __init__(self, objective: Recover, parts: LossParts) -> None:
+        super().__init__()
+        self.objective, self.reader = objective, parts.readers[objective.reader]
+        self.target: Any = TARGETS.load(objective.target)(objective, parts)
+        self._own_vector = getattr(self.reader, "own_vector", False)
+        self.has_bottleneck = bool(objective.source) or self._own_vector
+
+    def count(self, batch: Batch) -> Tensor:
+        """Count the labeled positions of a batch, ()."""
+        return torch.stack([self.target.positions(batch[name]).sum() for name in self.objective.slot]).sum().float()
+
+    def reduce(self, total: Tensor, count: Tensor) -> Tensor:
+        """Divide a sum of losses by the count of all parts and processes, unless the reduction is "sum", ()."""
+        return total if self.objective.reduction == "sum" else total / count.clamp(min=1)
+
+    def forward(self, encoded: EncodedBatch, *, other_sources: bool = False) -> Tensor:
+        """Return the sum of the losses at labeled positions, ().
+
+        other_sources: use the vector of another example, to measure what the right one gains
+        """
+        sources = self.objective.source_by_slot
+        losses = []
+        for number, name in enumerate(self.objective.slot):
+            vector = None
+            if sources:
+                vector = encoded.vector(sources[number], self.objective.projector)
+            elif other_sources and self._own_vector:
+                vector = encoded.states(name)[-1][:, 0]
+            if other_sources and vector is not None:
+                vector = vector.roll(1, dims=0)
+            hidden = self.reader(encoded.decoder_input(name), vector)
+            losses.append(self.target.losses(hidden, encoded.batch[name], encoded.ids(name)))
+        return sum(losses[1:], start=losses[0])
 
 
-def every(wanted: Recover, parts: Parts) -> nn.Module:
-    """All tokens; of a reader that says the next one, those."""
-    head = parts.head_of(wanted.reader)
-    return (
-        NextTokens(head) if getattr(parts.readers[wanted.reader], "says_next", False) else Tokens(head, everywhere=True)
-    )
+def masked(objective: Recover, parts: LossParts) -> nn.Module:
+    """Predict hidden tokens."""
+    return Tokens(parts.head_of(objective.reader), everywhere=False)
 
 
-def edited(wanted: Recover, parts: Parts) -> nn.Module:
-    """SimLM's question of one logit, or DiffCSE's of two, which is asked of special tokens too and of padding in `mean_all`."""
+def every(objective: Recover, parts: LossParts) -> nn.Module:
+    """Predict all tokens; with a causal reader, the next ones."""
+    head = parts.head_of(objective.reader)
+    if getattr(parts.readers[objective.reader], "says_next", False):
+        return NextTokens(head)
+    return Tokens(head, everywhere=True)
+
+
+def edited(objective: Recover, parts: LossParts) -> nn.Module:
+    """Detect edited tokens: with one logit as SimLM, or two as DiffCSE, which counts special tokens and, in `mean_all`, padding."""
     scale = float(getattr(parts.anatomy.config, "initializer_range", 0.02))
-    over: Literal["content", "tokens", "length"] = "content" if wanted.classes == 1 else "tokens"
-    if wanted.reduction == "mean_all":
+    over: Literal["content", "tokens", "length"] = "content" if objective.classes == 1 else "tokens"
+    if objective.reduction == "mean_all":
         over = "length"
-    return Edited(parts.anatomy.hidden_size, classes=wanted.classes, over=over, scale=scale)
+    return Edited(parts.anatomy.hidden_size, classes=objective.classes, over=over, scale=scale)
 
 
-def corrected(wanted: Recover, parts: Parts) -> nn.Module:
-    """All tokens, through the gate."""
-    return Corrected(parts.head_of(wanted.reader), parts.anatomy.hidden_size)
+def corrected(objective: Recover, parts: LossParts) -> nn.Module:
+    """Predict all tokens through a copy gate."""
+    return Corrected(parts.head_of(objective.reader), parts.anatomy.hidden_size)
 
 
 class Tokens(nn.Module):
-    """The original token, at hidden positions alone or at all that are not special (methods: sections 5.1 and 5.6)."""
+    """Predict the original token, at hidden positions or at all but special ones (methods: sections 5.1 and 5.6)."""
 
     def __init__(self, head: Any, *, everywhere: bool) -> None:
         super().__init__()
         self.head, self.everywhere = head, everywhere
 
     def positions(self, slot: SlotBatch) -> Tensor:
-        """(batch, tokens), True where something is predicted."""
+        """Return the labeled positions, (batch, tokens) bool."""
         return (slot.content if self.everywhere else slot.hidden) & slot.present[:, None]
 
     def losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
-        """The sum of cross-entropies, (); hidden: (batch, tokens, width). Logits of other positions are never made."""
+        """Return the sum of cross-entropies, (). hidden: (batch, tokens, width)"""
         where = self.positions(slot)
         features = self.head.features(hidden[where])
         return token_losses_sum(features, self.head.weight, self.head.bias, slot.clean[where])
 
 
 class NextTokens(Tokens):
-    """The token after a position, the closing special token included: what a causal reader predicts (methods: section 5.4)."""
+    """Predict the token after each position, the last special token included (methods: section 5.4)."""
 
     def __init__(self, head: Any) -> None:
         super().__init__(head, everywhere=True)
 
     def positions(self, slot: SlotBatch) -> Tensor:
-        """All but the last of each text."""
+        """Return all positions but the last of each text, (batch, tokens) bool."""
         following = F.pad(slot.attention[:, 1:], (0, 1)).bool()
         return following & slot.present[:, None]
 
     def losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
-        """The sum of cross-entropies, ()."""
+        """Return the sum of cross-entropies, ()."""
         where = self.positions(slot)
         features = self.head.features(hidden[where])
         return token_losses_sum(features, self.head.weight, self.head.bias, F.pad(slot.clean[:, 1:], (0, 1))[where])
 
 
 class Edited(nn.Module):
-    """Whether the token was replaced, inserted, or follows a deletion.
+    """Detect tokens that were replaced or inserted, or follow a deletion.
 
     classes: 1 (dense, GELU, linear to one logit; SimLM's RTD) or 2 (one linear layer to two; DiffCSE)
-    over: content: all but special tokens (SimLM); tokens: special ones too, so that [SEP] tells of a deletion before it;
-    length: padding too, as original (DiffCSE's released mean over batch and length)
+    over: "content", all but special tokens (SimLM); "tokens", special ones too, since [SEP] may follow a deletion; "length",
+    padding too, labeled as original (DiffCSE's released mean over batch and length)
     """
 
     def __init__(
@@ -127,17 +163,17 @@ class Edited(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def positions(self, slot: SlotBatch) -> Tensor:
-        """(batch, tokens), True where something is predicted."""
+        """Return the labeled positions, (batch, tokens) bool."""
         where = {"content": slot.content, "tokens": slot.attention.bool(), "length": torch.ones_like(slot.content)}
         return where[self.over] & slot.present[:, None]
 
     def labels(self, slot: SlotBatch, given: Tensor) -> Tensor:
-        """(batch, tokens), 1 where something was done; 0 where a draw happened to give the original token."""
+        """Return 1 at edited tokens, (batch, tokens); 0 where the generator proposed the original token."""
         replaced = (given != slot.clean).long()
         return replaced if slot.edited is None else torch.where(slot.edited < 0, replaced, slot.edited)
 
     def losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
-        """The sum of cross-entropies, ()."""
+        """Return the sum of cross-entropies, ()."""
         where = self.positions(slot)
         labels = self.labels(slot, given)[where]
         logits = self.head(hidden[where]).float()
@@ -147,9 +183,9 @@ class Edited(nn.Module):
 
 
 class Corrected(nn.Module):
-    """The original token at every position, through a gate that copies the token at hand (COCO-LM; methods: section 5.10).
+    """Predict the original token at every position through a gate that copies the input token (COCO-LM; methods: section 5.10).
 
-    p(original) = c * [token at hand is the original] + (1 - c) * softmax
+    p(original) = c * [input token is the original] + (1 - c) * softmax
     """
 
     def __init__(self, head: Any, width: int, *, chunk: int = 1024) -> None:
@@ -158,15 +194,15 @@ class Corrected(nn.Module):
         self.gate = nn.Linear(width, 1)
 
     def positions(self, slot: SlotBatch) -> Tensor:
-        """(batch, tokens), True where something is predicted."""
+        """Return the labeled positions, (batch, tokens) bool."""
         return slot.content & slot.present[:, None]
 
     def losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
-        """The sum of -log p, ()."""
+        """Return the sum of -log p, ()."""
         where = self.positions(slot)
         rows, originals, copied = hidden[where], slot.clean[where], given[where] == slot.clean[where]
         total = hidden.new_zeros((), dtype=torch.float32)
-        for start in range(0, max(1, len(rows)), self.chunk):  # once at least, so that nobody waits for a gradient
+        for start in range(0, max(1, len(rows)), self.chunk):  # at least once, so that all processes have a gradient
             part = slice(start, start + self.chunk)
             total = total + torch.utils.checkpoint.checkpoint(
                 self._part, rows[part], originals[part], copied[part], use_reentrant=False
@@ -182,109 +218,58 @@ class Corrected(nn.Module):
         return -both.sum()
 
 
-def contrast_loss(wanted: Contrast, vectors: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> Tensor:
-    """The mean over all rows that ask, (); 0 where none does.
+def contrast_loss(objective: Contrast, vectors: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> Tensor:
+    """Return the mean contrastive loss over all pairs that are present, (); 0 if there is none.
 
-    vectors: (batch, hidden) by slot; present: (batch,) bool by slot. A pair of which one side is missing neither asks
-    nor is found.
+    vectors: (batch, hidden) by slot; present: (batch,) bool by slot
+    With extra positives it is the mean over the positives (methods: section 5.10).
     """
-    found = _pairs(wanted, wanted.b, vectors, present)
-    for name in wanted.extra_positives:  # a term each, averaged (methods: section 5.10)
-        found = found + _pairs(wanted, name, vectors, present)
-    return found / (1 + len(wanted.extra_positives))
+    positives = (objective.b, *objective.extra_positives)
+    losses = [_pair_loss(objective, name, vectors, present) for name in positives]
+    return sum(losses[1:], start=losses[0]) / len(losses)
 
 
-def _pairs(wanted: Contrast, other: str, vectors: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> Tensor:
-    """One slot against the other: cross-entropy of each row's partner."""
-    left, right = vectors[wanted.a].float(), vectors[other].float()
-    there = present[wanted.a] & present[other]
+def _pair_loss(objective: Contrast, other: str, vectors: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> Tensor:
+    left, right = vectors[objective.a].float(), vectors[other].float()
+    valid = present[objective.a] & present[other]
     size = len(left)
     partners = torch.arange(size, device=left.device)
-    if wanted.candidates == "all":
-        rows, columns = torch.cat([left, right]), torch.cat([left, right])
-        barred = torch.eye(2 * size, dtype=torch.bool, device=left.device)  # oneself is no candidate
-        targets, valid = torch.cat([partners + size, partners]), there.repeat(2)
-        barred = barred | ~valid[None, :]
-        if not wanted.symmetric:
-            rows, barred, targets = rows[:size], barred[:size], targets[:size]
-        return _asked(wanted, rows, columns, barred, targets, valid[: len(rows)], vectors, present)
-    barred = (~there)[None, :].expand(size, size)
-    loss = _asked(wanted, left, right, barred, partners, there, vectors, present)
-    if wanted.symmetric:
-        loss = (loss + _asked(wanted, right, left, barred, partners, there, vectors, present)) / 2
+    if objective.candidates == "all":
+        columns = torch.cat([left, right])
+        excluded = torch.eye(2 * size, dtype=torch.bool, device=left.device) | ~valid.repeat(2)[None, :]
+        targets = torch.cat([partners + size, partners])
+        num_rows = 2 * size if objective.symmetric else size
+        rows, excluded, targets, valid = columns[:num_rows], excluded[:num_rows], targets[:num_rows], valid.repeat(2)
+        return _cross_entropy(objective, rows, columns, excluded, targets, valid[:num_rows], vectors, present)
+    excluded = (~valid)[None, :].expand(size, size)
+    loss = _cross_entropy(objective, left, right, excluded, partners, valid, vectors, present)
+    if objective.symmetric:
+        loss = (loss + _cross_entropy(objective, right, left, excluded, partners, valid, vectors, present)) / 2
     return loss
 
 
-def _asked(
-    wanted: Contrast,
+def _cross_entropy(
+    objective: Contrast,
     rows: Tensor,
     columns: Tensor,
-    barred: Tensor,
+    excluded: Tensor,
     targets: Tensor,
     valid: Tensor,
     vectors: Mapping[str, Tensor],
     present: Mapping[str, Tensor],
 ) -> Tensor:
-    """Mean cross-entropy of `targets` among `columns` and the extra negatives that are there, over the valid rows, ().
+    """Return the mean cross-entropy of `targets` among `columns` and the extra negatives, over the valid rows, ().
 
-    rows: (n, hidden); columns: (m, hidden); barred: (n, m); targets, valid: (n,)
+    rows: (n, hidden); columns: (m, hidden); excluded: (n, m) bool; targets, valid: (n,)
     """
     if not bool(valid.any()):
         return rows.sum() * 0.0  # keeps the graph, so that no process waits for another's gradients
-    scores = similarities(rows, columns, similarity=wanted.similarity, temperature=wanted.temperature)
-    scores = scores.masked_fill(barred, -torch.inf)
-    extra = [
-        similarities(rows, vectors[name], similarity=wanted.similarity, temperature=wanted.temperature).masked_fill(
-            ~present[name][None, :], -torch.inf
-        )
-        for name in wanted.extra_negatives
+
+    def score(candidates: Tensor) -> Tensor:
+        return similarities(rows, candidates, similarity=objective.similarity, temperature=objective.temperature)
+
+    negatives = [
+        score(vectors[name]).masked_fill(~present[name][None, :], -torch.inf) for name in objective.extra_negatives
     ]
-    scores = torch.cat([scores, *extra], dim=1)
+    scores = torch.cat([score(columns).masked_fill(excluded, -torch.inf), *negatives], dim=1)
     return F.cross_entropy(scores[valid], targets[valid])
-
-
-class Recovery(nn.Module):
-    """The term of one [[objective]] of kind recover."""
-
-    def __init__(self, wanted: Recover, parts: Parts) -> None:
-        super().__init__()
-        self.wanted, self.reader = wanted, parts.readers[wanted.reader]
-        self.target: Any = TARGETS.load(wanted.target)(wanted, parts)
-
-    @property
-    def bottlenecked(self) -> bool:
-        """Whether the reader is helped by a vector: of another slot, or late in the encoder of its own."""
-        return bool(self.wanted.source) or self._own_vector
-
-    @property
-    def _own_vector(self) -> bool:
-        return getattr(self.reader, "own_vector", False)
-
-    def count(self, batch: Batch) -> Tensor:
-        """How many positions of a batch have a label, ()."""
-        return torch.stack([self.target.positions(batch[name]).sum() for name in self.wanted.slot]).sum().float()
-
-    def reduced(self, total: Tensor, count: Tensor) -> Tensor:
-        """A sum of losses as its reduction has it, (): by the count of all parts and processes, or as it is."""
-        return total if self.wanted.reduction == "sum" else total / count.clamp(min=1)
-
-    def forward(self, views: Views, *, other_sources: bool = False) -> Tensor:
-        """The sum of the losses of the labelled positions, ().
-
-        other_sources: with the vector of another example in place of the right one, to see what the vector is worth
-        """
-        wanted = self.wanted
-        sources = wanted.source if len(wanted.source) != 1 else wanted.source * len(wanted.slot)
-        total = None
-        for number, name in enumerate(wanted.slot):
-            vector = None
-            if sources:
-                vector = views.source(wanted.projector, sources[number])
-                vector = vector.roll(1, dims=0) if other_sources else vector
-            elif other_sources and self._own_vector:
-                vector = views.states(name)[-1][:, 0].roll(1, dims=0)
-            hidden = self.reader(views.view(name), vector)
-            losses = self.target.losses(hidden, views.batch[name], views.ids(name))
-            total = losses if total is None else total + losses
-        assert total is not None
-        return total

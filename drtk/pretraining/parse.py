@@ -1,12 +1,13 @@
-"""Parse a composition from a preset's TOML and check it."""
+"""Parse a composition from a preset's TOML, and check that its parts fit together."""
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
-from math import isfinite
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_origin, get_type_hints
 
 from drtk.config import plain_type
 from drtk.errors import UsageError
@@ -22,145 +23,25 @@ from drtk.pretraining.composition import (
     Reader,
     Recover,
     Slot,
-    choices,
+    format_choices,
 )
-
-_EDITED = (*EDITS, "any")
-_COVERED = ("mask", "bert", "replaced")  # what a masked language model can learn from
-_REFERRING = ("extension", "complement")
-
-
-def check_coherence(found: Composition, place: str) -> None:
-    """Raise UsageError, beginning with `place`, for parts that are not there or do not go together."""
-
-    def known(name: str, where: str) -> None:
-        if name not in found.slots:
-            raise UsageError(f"{place}: {where}: there is no slot '{name}'; {choices(found.slots)}")
-
-    for name, slot in found.slots.items():
-        if slot.of:
-            known(slot.of, f"[slots.{name}] of")
-            _check_reference(name, slot, found.slots[slot.of], place)
-        elif slot.masking in _REFERRING:
-            raise UsageError(
-                f"{place}: [slots.{name}] is masked by '{slot.masking}' of another slot: of = \"…\" names it"
-            )
-        _check_cycle(found, name, place)
-        if slot.corruption in GENERATED and found.generator is None:
-            raise UsageError(f"{place}: [slots.{name}] needs tokens to put in, but there is no [generator]")
-    for objective in found.objectives:
-        for name in found.slots_of(objective):
-            known(name, f"objective '{objective.name}'")
-        if objective.weight < 0:
-            raise UsageError(f"{place}: objective '{objective.name}': weight {objective.weight} is below 0")
-        if objective.projector:
-            _check_projected(found, objective, place)
-        if isinstance(objective, Recover):
-            _check_recover(found, objective, place)
-        if isinstance(objective, Contrast):
-            _check_contrast(objective, place)
-    for name, projector in found.projectors.items():
-        for slot_name in projector.slots:
-            known(slot_name, f"[projectors.{name}]")
-    if found.generator is not None:
-        if found.generator.slot:
-            known(found.generator.slot, "[generator] slot")
-        _check_generator(found, found.generator, place)
-
-
-def _check_reference(name: str, slot: Slot, other: Slot, place: str) -> None:
-    def reading(each: Slot) -> tuple[Any, ...]:
-        return each.view, each.draw, each.view_options, each.max_length
-
-    if reading(slot) != reading(other) or other.corruption in ("inserted", "deleted", "any"):
-        raise UsageError(f"{place}: [slots.{name}] refers to '{slot.of}', which reads another view")
-    if slot.masking == "extension" and slot.rate < other.rate:
-        raise UsageError(
-            f"{place}: [slots.{name}]: rate {slot.rate} is less than the {other.rate} of '{slot.of}', which it extends"
-        )
-
-
-def _check_projected(found: Composition, objective: Objective, place: str) -> None:
-    if objective.projector not in found.projectors:
-        raise UsageError(
-            f"{place}: objective '{objective.name}': there is no projector '{objective.projector}'; "
-            f"{choices(found.projectors)}"
-        )
-    for name in objective.vectors_of:
-        if name not in found.projectors[objective.projector].slots:
-            raise UsageError(
-                f"{place}: objective '{objective.name}': projector '{objective.projector}' leaves out slot '{name}'"
-            )
-
-
-def _check_cycle(found: Composition, name: str, place: str) -> None:
-    seen = [name]
-    while (name := found.slots[name].of) and name in found.slots:
-        if name in seen:
-            raise UsageError(f"{place}: slots {' -> '.join([*seen, name])} refer to each other in a circle")
-        seen.append(name)
-
-
-def _check_contrast(objective: Contrast, place: str) -> None:
-    if not objective.temperature > 0:
-        raise UsageError(f"{place}: objective '{objective.name}': temperature {objective.temperature} is not above 0")
-    names = objective.vectors_of
-    for name in names:
-        if names.count(name) > 1:  # it is encoded once, so not even dropout would tell its two vectors apart
-            raise UsageError(
-                f"{place}: objective '{objective.name}': slot '{name}' is compared with itself; two readings are two slots"
-            )
-
-
-def _check_generator(found: Composition, wanted: Generator, place: str) -> None:
-    if wanted.mode == "frozen":
-        if wanted.init != "model":
-            raise UsageError(
-                f"{place}: [generator] init: '{wanted.init}' is how one of mode \"joint\" begins; a frozen one is its model"
-            )
-        return
-    if not wanted.slot:
-        raise UsageError(f"{place}: [generator] of mode \"joint\" lacks 'slot': the one whose hidden tokens it learns")
-    if found.slots[wanted.slot].corruption not in _COVERED:
-        raise UsageError(f"{place}: [generator] slot: nothing in slot '{wanted.slot}' is covered, so nothing is learnt")
-
-
-def _check_recover(found: Composition, objective: Recover, place: str) -> None:
-    if objective.source and len(objective.source) not in (1, len(objective.slot)):
-        raise UsageError(f"{place}: objective '{objective.name}': as many sources as slots are wanted, or one")
-    if objective.projector and not objective.source:
-        raise UsageError(f"{place}: objective '{objective.name}': a projector is for the vector of a 'source'")
-    if objective.target != "edited":
-        if objective.classes != 1:
-            raise UsageError(f"{place}: objective '{objective.name}': 'classes' are of target \"edited\" alone")
-        if objective.reduction == "mean_all":
-            raise UsageError(
-                f"{place}: objective '{objective.name}': reduction 'mean_all' is of target \"edited\" alone"
-            )
-    for name in objective.slot:
-        corruption = found.slots[name].corruption
-        if objective.target == "edited" and corruption not in _EDITED:
-            raise UsageError(f"{place}: objective '{objective.name}': nothing in slot '{name}' is edited")
-        if objective.target != "edited" and corruption in ("inserted", "deleted", "any"):
-            raise UsageError(f"{place}: objective '{objective.name}': slot '{name}' has other tokens than its view")
-        if objective.target == "masked" and found.slots[name].masking == "none":
-            raise UsageError(f"{place}: objective '{objective.name}': nothing in slot '{name}' is masked")
-
+from drtk.pretraining.config import check_type
 
 Part = TypeVar("Part")
-SHORTEST_SLOT = 3  # tokens, the two special ones among them
+SHORTEST_SLOT = 3  # tokens, two special ones included
+SLOT_KEYS = {item.name for item in fields(Slot)} - {"masking_options", "view_options"}
 _TABLES = ("slots", "readers", "projectors", "generator", "objective")
 _RESERVED = {"name", "command", "summary", "settings", *_TABLES}
-SLOT_KEYS = {item.name for item in fields(Slot)} - {"masking_options", "view_options"}
+_NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
-def composition(content: Mapping[str, Any], place: str) -> Composition:
-    """The composition of a preset's TOML. Raises UsageError, beginning with `place`, for what cannot be meant."""
+def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
+    """Parse a preset's TOML. Raises UsageError, beginning with `place`, for what is unknown, malformed or contradictory."""
     general = {name: value for name, value in content.items() if name not in _RESERVED}
     slots = {name: _slot(table, f"{place}: [slots.{name}]") for name, table in _tables(content, "slots", place)}
     readers = {name: _reader(table, f"{place}: [readers.{name}]") for name, table in _tables(content, "readers", place)}
     projectors = {
-        name: _built(Projector, table, f"{place}: [projectors.{name}]")
+        name: _build(Projector, table, f"{place}: [projectors.{name}]")
         for name, table in _tables(content, "projectors", place)
     }
     objectives = []
@@ -168,70 +49,63 @@ def composition(content: Mapping[str, Any], place: str) -> Composition:
     if not isinstance(listed, list) or not all(isinstance(table, Mapping) for table in listed):
         raise UsageError(f"{place}: objectives are a list of tables: [[objective]]")
     for number, table in enumerate(listed, start=1):
-        made, reader = _objective(table, f"{place}: objective {number}", readers)
-        readers |= reader
-        objectives.append(made)
+        objectives.append(_objective(table, f"{place}: objective {number}", readers))
     if not objectives:
         raise UsageError(f"{place}: has no [[objective]]")
-    generator = _built(Generator, content["generator"], f"{place}: [generator]") if "generator" in content else None
-    parts = {"slots": slots, "objectives": _named(objectives, place), "readers": readers, "projectors": projectors}
-    found = _built(Composition, general, place, made=parts | {"generator": generator})
-    check_coherence(found, place)
-    return found.economical()
+    generator = _build(Generator, content["generator"], f"{place}: [generator]") if "generator" in content else None
+    parts = {"slots": slots, "objectives": _name_objectives(objectives, place), "readers": readers}
+    plan = _build(Composition, general, place, parts=parts | {"projectors": projectors, "generator": generator})
+    _check_slots(plan, place)
+    for objective in plan.objectives:
+        _check_objective(plan, objective, f"{place}: objective '{objective.name}'")
+    for name, projector in plan.projectors.items():
+        _check_names(plan, projector.slots, f"{place}: [projectors.{name}]")
+    _check_generator(plan, f"{place}: [generator]")
+    return plan.without_unused()
 
 
-def with_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """A preset's TOML with PATH=VALUE changes: slots.enc.rate=0.4, objective.mlm.weight=0.5 (or objective.1, the first).
+def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """Apply PATH=VALUE changes to a preset's TOML: slots.enc.rate=0.4, objective.mlm.weight=0.5 (or objective.1, the first).
 
-    Values are read as TOML where they are, as text otherwise. Raises UsageError for a path that leads nowhere.
+    Values are TOML if they parse, text otherwise. Raises UsageError for a path that does not exist.
     """
-    import copy
-    import tomllib
-
-    found: dict[str, Any] = copy.deepcopy(dict(content))
+    changed: dict[str, Any] = copy.deepcopy(dict(content))
     for change in changes:
         path, separator, text = change.partition("=")
         if not separator:
-            raise UsageError(f"--set {change}: is not PATH=VALUE")
+            raise UsageError(f"`set` {change}: is not PATH=VALUE")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text
-        *way, last = path.split(".")
-        if way[:1] == ["settings"]:
-            raise UsageError(f"--set {path}: is an option of its own: --{last.replace('_', '-')}")
-        node: Any = found
-        if way and way[0] not in {*_TABLES, *found}:
-            raise UsageError(f"--set {path}: there is no '{way[0]}'; {choices(_TABLES)}")
-        for step in way:
-            held = _step(node, step)
-            if not isinstance(held, (dict, list)):
-                problem = f"'{step}' is {held!r}, which has no parts"
-                if held is None:
-                    problem = f"there is no '{step}'; {choices(_called(node))}"
-                raise UsageError(f"--set {path}: {problem}")
-            node = held
+        *steps, last = path.split(".")
+        if steps[:1] == ["settings"]:
+            raise UsageError(f"`set` {path}: is an option of its own: `{last}`")
+        if steps and steps[0] not in {*_TABLES, *changed}:
+            raise UsageError(f"`set` {path}: there is no '{steps[0]}'; {format_choices(_TABLES)}")
+        node: Any = changed
+        for step in steps:
+            child = _child(node, step)
+            if child is None:
+                raise UsageError(f"`set` {path}: there is no '{step}'; {format_choices(_objective_names(node))}")
+            if not isinstance(child, (dict, list)):
+                raise UsageError(f"`set` {path}: '{step}' is {child!r}, which has no parts")
+            node = child
         if isinstance(node, list):
-            raise UsageError(f"--set {path}: name a setting of an objective: objective.1.weight")
+            raise UsageError(f"`set` {path}: name a setting of an objective: objective.1.weight")
         node[last] = value
-    for table, key in (("slots", "view"), ("readers", "use")):  # made on the way: meant, or a name misspelt
-        there = content.get(table, {})
-        for name, held in found.get(table, {}).items():
-            if name not in there and isinstance(held, dict) and key not in held:
+    for table, key in (("slots", "view"), ("readers", "use")):  # a new entry, or a misspelled name
+        known = content.get(table, {})
+        for name, entry in changed.get(table, {}).items():
+            if name not in known and isinstance(entry, dict) and key not in entry:
                 raise UsageError(
-                    f"--set {table}.{name}: there is no '{name}', and a new one needs a '{key}'; {choices(there)}"
+                    f"`set` {table}.{name}: there is no '{name}', and a new one needs a '{key}'; {format_choices(known)}"
                 )
-    return found
+    return changed
 
 
-def _called(objectives: Sequence[Any]) -> list[str]:
-    """What objectives can be called by: the names a preset gave them, and numbers from 1 on."""
-    names = [str(each["name"]) for each in objectives if isinstance(each, dict) and "name" in each]
-    return [*(str(number) for number in range(1, len(objectives) + 1)), *names]
-
-
-def _step(node: Any, step: str) -> Any:
-    """What a table or a list of objectives holds under a name (made where a table lacks it), or a number from 1 on."""
+def _child(node: Any, step: str) -> Any:
+    """Return an entry of a table (created if missing), or an objective by name or number."""
     if isinstance(node, dict):
         return node.setdefault(step, {})
     if step.isdigit():
@@ -239,24 +113,28 @@ def _step(node: Any, step: str) -> Any:
     return next((each for each in node if isinstance(each, dict) and each.get("name") == step), None)
 
 
+def _objective_names(objectives: Sequence[Any]) -> list[str]:
+    names = [str(each["name"]) for each in objectives if isinstance(each, dict) and "name" in each]
+    return [*(str(number) for number in range(1, len(objectives) + 1)), *names]
+
+
 def _tables(content: Mapping[str, Any], name: str, place: str) -> list[tuple[str, Mapping[str, Any]]]:
-    found = content.get(name, {})
-    if not isinstance(found, Mapping) or not all(isinstance(table, Mapping) for table in found.values()):
+    tables = content.get(name, {})
+    if not isinstance(tables, Mapping) or not all(isinstance(table, Mapping) for table in tables.values()):
         raise UsageError(f"{place}: [{name}] must hold tables")
-    return [*found.items()]
+    return [*tables.items()]
 
 
 def _slot(table: Mapping[str, Any], place: str) -> Slot:
     given = dict(table)
     masking = given.get("masking")
+    options: dict[str, Any] = {}
     if isinstance(masking, Mapping):
         given["masking"] = masking.get("use", "")
         options = {name: value for name, value in masking.items() if name != "use"}
-    else:
-        options = {}
     given["view_options"] = {name: given.pop(name) for name in [*given] if name not in SLOT_KEYS}
     given["masking_options"] = options
-    slot = _built(Slot, given, place)
+    slot = _build(Slot, given, place)
     if not 0 <= slot.rate <= 1:
         raise UsageError(f"{place}: rate {slot.rate} is not between 0 and 1")
     if slot.corruption in ("mask", "bert", "replaced", "any") and slot.masking == "none":
@@ -275,83 +153,157 @@ def _reader(table: Mapping[str, Any] | str, place: str) -> Reader:
     return Reader(use, {name: value for name, value in table.items() if name != "use"})
 
 
-def _objective(
-    table: Mapping[str, Any], place: str, readers: Mapping[str, Reader]
-) -> tuple[Objective, dict[str, Reader]]:
+def _objective(table: Mapping[str, Any], place: str, readers: dict[str, Reader]) -> Objective:
+    """Parse an objective, and add a reader of its own to `readers`."""
     given = dict(table)
     use = str(given.pop("use", None))
     try:
         kind = OBJECTIVES.load(use)
     except UsageError as error:
         raise UsageError(f"{place}: {error}") from error
-    made: dict[str, Reader] = {}
     reader = given.get("reader")
     if "reader" in given and not (isinstance(reader, str) and reader in readers):
-        name = f"reader {place.rpartition(' ')[2]}"  # its own, under a name nobody else can use
-        made[name] = _reader(given["reader"], place)
+        name = f"reader {place.rpartition(' ')[2]}"  # a name that no preset can use
+        readers[name] = _reader(given["reader"], place)
         given["reader"] = name
-    return _built(kind, given, place, made={"use": use}), made
+    objective: Objective = _build(kind, given, place, parts={"use": use})
+    return objective
 
 
-def _built(kind: type[Part], table: Mapping[str, Any], place: str, *, made: Mapping[str, Any] | None = None) -> Part:
-    """An instance from a table, and parts that are `made` already.
+def _build(kind: type[Part], table: Mapping[str, Any], place: str, *, parts: Mapping[str, Any] | None = None) -> Part:
+    """Build a dataclass from a table and from parts that exist already.
 
     Raises UsageError for unknown and missing keys and for values of another type.
     """
     if not isinstance(table, Mapping):
         raise UsageError(f"{place}: must be a table, found {table!r}")
-    values: dict[str, Any] = dict(made or {})
+    values: dict[str, Any] = dict(parts or {})
     known = {item.name: item for item in fields(kind) if item.name not in values}  # type: ignore[arg-type]
     hints = get_type_hints(kind)
     for name, value in table.items():
         if name not in known:
-            raise UsageError(f"{place}: unknown key '{name}'; {choices(known)}")
-        values[name] = _value(value, hints[name], f"{place}: {name}")
+            raise UsageError(f"{place}: unknown key '{name}'; {format_choices(known)}")
+        values[name] = _convert(value, hints[name], f"{place}: {name}")
     for name, item in known.items():
         if name not in values and item.default is MISSING and item.default_factory is MISSING:
             raise UsageError(f"{place}: lacks '{name}'")
     return kind(**values)
 
 
-def _value(value: Any, kind: Any, place: str) -> Any:
-    plain = plain_type(kind)
-    origin = get_origin(plain)
-    if origin is tuple:
-        if isinstance(value, tuple):
-            return value
-        items = [value] if isinstance(value, str) else value
-        if not isinstance(items, list) or not items or not all(isinstance(item, str) for item in items):
+def _convert(value: Any, kind: Any, place: str) -> Any:
+    if get_origin(plain_type(kind)) is tuple:
+        names = [value] if isinstance(value, str) else value
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             raise UsageError(f"{place}: expected a name or a list of names, found {value!r}")
-        return tuple(items)
-    if origin is Literal:
-        if value not in get_args(plain):
-            raise UsageError(f"{place}: '{value}' is not one of {', '.join(map(str, get_args(plain)))}")
-        return value
-    if plain is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(value, float) and not isfinite(value):
-        raise UsageError(f"{place}: {value} is not a number to compute with")
-    wanted = origin or plain
-    if isinstance(wanted, type) and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)):
-        raise UsageError(f"{place}: expected {wanted.__name__}, found {value!r}")
-    return value
+        return tuple(names)
+    check_type(value, kind, place)
+    return float(value) if plain_type(kind) is float else value
 
 
-_NAME = re.compile(r"[A-Za-z][\w-]*")
-
-
-def _named(objectives: Sequence[Objective], place: str) -> tuple[Objective, ...]:
-    """Each with a name of its own: the one given, or one from what it does."""
-    found: list[Objective] = []
+def _name_objectives(objectives: Sequence[Objective], place: str) -> tuple[Objective, ...]:
+    """Give each objective a unique name: its own, or its default name and a number."""
+    named: list[Objective] = []
     for objective in objectives:
-        name = objective.name
+        name, taken = objective.name, {other.name for other in named}
         if not name:
-            name = objective.plain_name
-            taken = {other.name for other in found}
+            name = objective.default_name
             name = next(each for each in (name, *(f"{name}_{number}" for number in range(2, 99))) if each not in taken)
         elif not _NAME.fullmatch(name):
             raise UsageError(f"{place}: '{name}' is no name: letters, digits, _ and - are")
-        elif name in {other.name for other in found}:
+        elif name in taken:
             raise UsageError(f"{place}: two objectives are called '{name}'")
-        found.append(replace(objective, name=name))
-    return tuple(found)
+        named.append(replace(objective, name=name))
+    return tuple(named)
+
+
+def _check_names(plan: Composition, names: Iterable[str], place: str) -> None:
+    for name in names:
+        if name not in plan.slots:
+            raise UsageError(f"{place}: there is no slot '{name}'; {format_choices(plan.slots)}")
+
+
+def _check_slots(plan: Composition, place: str) -> None:
+    for name, slot in plan.slots.items():
+        where = f"{place}: [slots.{name}]"
+        if slot.of:
+            _check_names(plan, [slot.of], f"{where} of")
+            other = plan.slots[slot.of]
+            if _reading(slot) != _reading(other) or other.corruption in ("inserted", "deleted", "any"):
+                raise UsageError(f"{where} refers to '{slot.of}', which reads another view")
+            if slot.masking == "extension" and slot.rate < other.rate:
+                raise UsageError(
+                    f"{where}: rate {slot.rate} is less than the {other.rate} of '{slot.of}', which it extends"
+                )
+        elif slot.masking in ("extension", "complement"):
+            raise UsageError(f"{where} is masked by '{slot.masking}' of another slot: of = \"…\" names it")
+        chain, at = [name], slot.of
+        while at in plan.slots:
+            if at in chain:
+                raise UsageError(f"{place}: slots {' -> '.join([*chain, at])} refer to each other in a circle")
+            chain.append(at)
+            at = plan.slots[at].of
+        if slot.corruption in GENERATED and plan.generator is None:
+            raise UsageError(f"{where} needs tokens to put in, but there is no [generator]")
+
+
+def _reading(slot: Slot) -> tuple[Any, ...]:
+    return slot.view, slot.draw, slot.view_options, slot.max_length
+
+
+def _check_objective(plan: Composition, objective: Objective, place: str) -> None:
+    _check_names(plan, (*objective.tokens_of, *objective.vectors_of), place)
+    if objective.weight < 0:
+        raise UsageError(f"{place}: weight {objective.weight} is below 0")
+    if objective.projector:
+        if objective.projector not in plan.projectors:
+            raise UsageError(
+                f"{place}: there is no projector '{objective.projector}'; {format_choices(plan.projectors)}"
+            )
+        for name in objective.vectors_of:
+            if name not in plan.projectors[objective.projector].slots:
+                raise UsageError(f"{place}: projector '{objective.projector}' leaves out slot '{name}'")
+    if isinstance(objective, Recover):
+        _check_recover(plan, objective, place)
+    if isinstance(objective, Contrast):
+        if not objective.temperature > 0:
+            raise UsageError(f"{place}: temperature {objective.temperature} is not above 0")
+        names = objective.vectors_of
+        for name in names:
+            if names.count(name) > 1:  # it is encoded once: both vectors would be equal
+                raise UsageError(f"{place}: slot '{name}' is compared with itself; two readings are two slots")
+
+
+def _check_recover(plan: Composition, objective: Recover, place: str) -> None:
+    if len(objective.source) not in (0, 1, len(objective.slot)):
+        raise UsageError(f"{place}: as many sources as slots are wanted, or one")
+    if objective.projector and not objective.source:
+        raise UsageError(f"{place}: a projector is for the vector of a 'source'")
+    if objective.target != "edited":
+        if objective.classes != 1:
+            raise UsageError(f"{place}: 'classes' are of target \"edited\" alone")
+        if objective.reduction == "mean_all":
+            raise UsageError(f"{place}: reduction 'mean_all' is of target \"edited\" alone")
+    for name in objective.slot:
+        slot = plan.slots[name]
+        if objective.target == "edited" and slot.corruption not in (*EDITS, "any"):
+            raise UsageError(f"{place}: nothing in slot '{name}' is edited")
+        if objective.target != "edited" and slot.corruption in ("inserted", "deleted", "any"):
+            raise UsageError(f"{place}: slot '{name}' has other tokens than its view")
+        if objective.target == "masked" and slot.masking == "none":
+            raise UsageError(f"{place}: nothing in slot '{name}' is masked")
+
+
+def _check_generator(plan: Composition, place: str) -> None:
+    generator = plan.generator
+    if generator is None:
+        return
+    if generator.slot:
+        _check_names(plan, [generator.slot], f"{place} slot")
+    if generator.mode == "frozen":
+        if generator.init != "model":
+            raise UsageError(f"{place} init: '{generator.init}' is for mode \"joint\"; a frozen generator is its model")
+        return
+    if not generator.slot:
+        raise UsageError(f"{place} of mode \"joint\" lacks 'slot': the one whose hidden tokens it learns")
+    if plan.slots[generator.slot].corruption not in ("mask", "bert", "replaced"):
+        raise UsageError(f"{place} slot: nothing in slot '{generator.slot}' is masked for it to learn")

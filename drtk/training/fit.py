@@ -483,14 +483,3 @@ class DrtkTrainer(Trainer):
                 self.probe.save(folder)
             sync_tree(folder)
             write_bytes(folder / COMPLETE, b"" if first is None else repr(first).encode())
-
-
-# Earlier names, until drtk.pretraining uses the ones above.
-Ruined, short_of_memory = NonFiniteLossError, is_out_of_memory
-
-
-def relief(*, anew: str, micro: int = 1, checkpointing: bool = True) -> str:
-    """Return what makes a step smaller, for drtk.pretraining."""
-    ways = [f"a smaller --micro-batch (it is {micro})"] if micro > 1 else []
-    ways += [] if checkpointing else ["--gradient-checkpointing"]
-    return ", ".join(ways) + (" or, begun anew, " if ways else "beginning anew with ") + anew

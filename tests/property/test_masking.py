@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drtk.pretraining.corruption import Vocabulary, corrupted, deleted, inserted
+from drtk.pretraining.corruption import Vocabulary, corrupt_tokens, delete_tokens, insert_masks
 from drtk.pretraining.masking import MASKING
-from drtk.pretraining.masking.base import Other, grouped, mask_budget
-from drtk.pretraining.masking.strategies import extra_rate, whole_words
+from drtk.pretraining.masking.strategies import Other, extra_rate, group_words, mask_budget, whole_words
 from drtk.text.rng import generator
 from drtk.text.token_dataset import Text
 
@@ -91,14 +90,16 @@ def test_random_and_rom_hide_the_budget_exactly(text, rate, seed, with_specials,
 @given(text=texts(), rate=RATES, seed=st.integers(0, 999), with_specials=st.booleans())
 def test_whole_words_never_exceed_the_budget_and_leave_no_room_for_another(text, rate, seed, with_specials):
     counted = counted_of(text, with_specials)
-    sizes, budget = grouped(text.words).sizes, mask_budget(rate, counted)
+    sizes, budget = group_words(text.words).sizes, mask_budget(rate, counted)
     for name, options in [("whole-word", {}), ("rom", {"whole_word": True})]:
         hidden = masked(name, text, rate, seed=seed, counted=counted, **options)
         assert is_of_whole_words(hidden, text)
         left = budget - hidden.sum()
         assert left >= 0
         visible = (
-            sizes[~np.logical_or.reduceat(hidden[text.words >= 0], grouped(text.words).begins)] if len(sizes) else []
+            sizes[~np.logical_or.reduceat(hidden[text.words >= 0], group_words(text.words).begins)]
+            if len(sizes)
+            else []
         )
         assert all(size > left for size in visible)
 
@@ -107,7 +108,7 @@ def test_whole_words_never_exceed_the_budget_and_leave_no_room_for_another(text,
 @given(text=texts(), rate=RATES, seed=st.integers(0, 999), with_specials=st.booleans())
 def test_keywords_reach_the_budget_and_exceed_it_by_less_than_a_word(text, rate, seed, with_specials):
     counted = counted_of(text, with_specials)
-    budget, sizes = mask_budget(rate, counted), grouped(text.words).sizes
+    budget, sizes = mask_budget(rate, counted), group_words(text.words).sizes
     count = masked("keyword", text, rate, seed=seed, counted=counted).sum()
     assert min(budget, sizes.sum()) <= count <= (budget + max(sizes, default=1) - 1 if budget else 0)
 
@@ -141,7 +142,7 @@ def test_at_rate_zero_nothing_is_hidden(text, seed, with_specials):
 def test_what_is_visible_is_never_corrupted(text, rate, seed):
     hidden = masked("random", text, rate, seed=seed, counted=len(text.ids))
     for how in ("none", "mask", "bert", "replaced"):
-        found = corrupted(text.ids, hidden, how, rng=generator(seed), vocabulary=VOCABULARY)
+        found = corrupt_tokens(text.ids, hidden, how, rng=generator(seed), vocabulary=VOCABULARY)
         assert found[~hidden].tolist() == text.ids[~hidden].tolist()
         assert ((found >= 0) & (found < VOCABULARY.size)).all()
 
@@ -150,12 +151,12 @@ def test_what_is_visible_is_never_corrupted(text, rate, seed):
 @given(text=texts(), rate=RATES, seed=st.integers(0, 999))
 def test_an_edited_text_is_the_text_with_a_share_put_in_or_taken_out(text, rate, seed):
     share = round(rate * int((text.words >= 0).sum()))
-    longer = inserted(text, rate, rng=generator(seed), vocabulary=VOCABULARY)
+    longer = insert_masks(text, rate, rng=generator(seed), vocabulary=VOCABULARY)
     assert longer.ids[longer.edited == 0].tolist() == text.ids.tolist()
     assert longer.types[longer.edited == 0].tolist() == text.types.tolist()
     assert (longer.ids[longer.hidden] == VOCABULARY.mask).all()
     assert longer.hidden.sum() == longer.edited.sum() == share
-    shorter = deleted(text, rate, rng=generator(seed))
+    shorter = delete_tokens(text, rate, rng=generator(seed))
     assert len(shorter.ids) == len(text.ids) - share
     assert shorter.edited.sum() <= share
     assert bool(shorter.edited.any()) == (share > 0)

@@ -77,7 +77,7 @@ def test_all_terms_fall_and_the_bottleneck_is_read(
     ends = {term: (ends_of(steps, term, slice(0, ENDS)), ends_of(steps, term, slice(-ENDS, None))) for term in terms}
     gains = {name: after[name] for name in after if name.startswith("gain_")}
     with capfd.disabled():
-        print(f"\n{preset}: {told(ends, before, after)}; waited {steps[-1]['waiting']:.1%}")
+        print(f"\n{preset}: {told(ends, before, after)}")
     assert {f"gain_{each['name']}" for each in content["objective"] if "source" in each} <= gains.keys()
     assert bool(gains) == (preset not in WITHOUT_BOTTLENECK)
     for term, (first, last) in ends.items():

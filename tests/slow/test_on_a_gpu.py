@@ -17,7 +17,6 @@ from drtk.losses.language import token_losses_sum
 from drtk.models.device import Attention
 from tests.families import masked_lm, padded
 from tests.pretraining import World, corpus_with_gaps
-from tests.tiny import tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.gpu]
 GPU = torch.device("cuda")
@@ -181,11 +180,3 @@ def test_scores_of_all_tokens_are_never_held(tmp_path: Path) -> None:
     token_losses_sum(features, table, None, labels).backward()
     torch.cuda.synchronize()
     assert torch.cuda.max_memory_allocated() - before < 450 * 2**20
-
-
-def test_making_batches_does_not_hold_a_gpu_up(tmp_path: Path) -> None:
-    model = tiny_model(tmp_path / "model", vocab_size=400, layers=6, hidden=384, heads=12, max_length=64)
-    world = World(model, model, corpus_with_gaps(tmp_path / "corpus.jsonl", model, documents=400))
-    larger = ["--batch", "256", "--steps", "60", "--max-length", "64", "--log-every", "20"]
-    log = [row for row in pretrain(world, tmp_path / "m", "cotmae", *larger) if "loss" in row]
-    assert log[-1]["waiting"] < 0.1

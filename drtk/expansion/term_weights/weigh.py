@@ -22,8 +22,7 @@ from drtk.expansion.term_weights.base import Reader, Reading, Statistics, TermWe
 from drtk.expansion.term_weights.bprop import Saturations
 from drtk.expansion.term_weights.counted import is_word
 from drtk.models.model_folder import locate
-from drtk.pretraining.masking.base import mask_budget
-from drtk.pretraining.masking.strategies import largest_first, scaled
+from drtk.pretraining.masking.strategies import largest_first, mask_budget, scale_weights
 from drtk.records import Passage
 from drtk.runtime.filter_job import Done, FilterJob
 from drtk.runtime.inputs import Intake
@@ -56,7 +55,7 @@ def counted(reading: Reading, pieces: Pieces, weights: Sequence[float], seed: in
     scores = {
         "hidden by chance": chance,
         "highest weights": values,
-        **{f"hidden, {how}": scaled(values, how) + chance for how in ("max", "minmax", "sum")},
+        **{f"hidden, {how}": scale_weights(values, how) + chance for how in ("max", "minmax", "sum")},
     }
     budget = mask_budget(RATE, len(values))
     counts = {

@@ -1,32 +1,23 @@
-"""Networks that look at the tokens of a slot, helped by a vector; the registry of them."""
+"""Decoders (`reader` in a composition) by name: modules that look at the tokens of a slot, helped by a vector.
+
+A class made as Reader(anatomy, **options) and called as reader(input, source) -> (B, L, H), with a `DecoderInput` of
+decoders/transformer.py. Attributes: `needs_source`, it requires the vector; `says_next`, its state at a token predicts the next
+one; `own_head`, it has an `encoder` and a copy of the masked-LM head with that encoder's embeddings.
+"""
 
 from __future__ import annotations
 
 from drtk.registry import Registry
 
-# A class made as Reader(anatomy, **options), called as reader(view, source) -> (B, L, H); see drtk/pretraining/decoders/base.py.
-# `needs_source = True` says that it cannot do without the vector, `says_next = True` that its state at a token is about the next
-# one, `own_head = True` that it shares no head: it has an `encoder`, and its copy of the head takes the embeddings of that.
+_HERE = "drtk.pretraining.decoders.transformer"
 READERS = Registry(
     "reader",
     {
-        "encoder": ("drtk.pretraining.decoders.transformer:EncoderReader", "the encoder's own last states"),
-        "decoder": (
-            "drtk.pretraining.decoders.transformer:Decoder",
-            "the vector and the embedded tokens, through a few layers",
-        ),
+        "encoder": (f"{_HERE}:EncoderReader", "the encoder's own last states"),
+        "decoder": (f"{_HERE}:Decoder", "the vector and the embedded tokens, through a few layers"),
         "causal": ("drtk.pretraining.decoders.causal:CausalReader", "the same, left to right within a window"),
-        "two-stream": (
-            "drtk.pretraining.decoders.two_stream:TwoStream",
-            "positions ask, the visible tokens answer (RetroMAE)",
-        ),
-        "condenser": (
-            "drtk.pretraining.decoders.transformer:Condenser",
-            "the late first state and the tokens of an early layer",
-        ),
-        "discriminator": (
-            "drtk.pretraining.decoders.transformer:Discriminator",
-            "a second encoder with the vector for its first token (DiffCSE)",
-        ),
+        "two-stream": (f"{_HERE}:TwoStream", "positions ask, the visible tokens answer (RetroMAE)"),
+        "condenser": (f"{_HERE}:Condenser", "the late first state and the tokens of an early layer"),
+        "discriminator": (f"{_HERE}:Discriminator", "a second encoder with the vector for its first token (DiffCSE)"),
     },
 )

@@ -1,4 +1,4 @@
-"""A decoder from left to right that sees the vector and a few tokens (released query-as-context; methods: section 5.4)."""
+"""The causal decoder of released query-as-context: it sees the vector and a few tokens (methods: section 5.4)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.models.backbone import Anatomy
-from drtk.pretraining.decoders.base import Count, View, with_source
+from drtk.pretraining.config import Count
+from drtk.pretraining.decoders.transformer import DecoderInput, replace_first
 
 _DROPOUTS = ("hidden_dropout_prob", "dropout"), ("attention_probs_dropout_prob", "attention_dropout")
 
 
 class CausalReader(nn.Module):
-    """[source ; embed(ids)[:, 1:]] through `layers` blocks of GPT-2's kind, and a norm after the last.
+    """Run [source ; embed(ids)[:, 1:]] through `layers` blocks as in GPT-2, and a final norm.
 
-    A token sees position 0, where the vector is, and the `window` most recent tokens, itself included. The states at
-    position t are there to predict token t + 1. Raises MismatchError for an encoder without position vectors, whose
-    embeddings say nothing about order.
+    A token sees position 0, where the vector is, and the `window` most recent tokens, itself included. The state at
+    position t predicts token t + 1. Raises MismatchError for an encoder without position vectors.
     """
 
     needs_source = True
@@ -32,8 +32,6 @@ class CausalReader(nn.Module):
             raise MismatchError(
                 f"the reader 'causal' needs position vectors; an encoder of type {anatomy.family} has none"
             )
-        if window < 1:
-            raise MismatchError(f"the reader 'causal' sees at least the token itself; its window was to be {window}")
         self.window = window
         config = anatomy.config
         around, inside = (
@@ -53,12 +51,12 @@ class CausalReader(nn.Module):
                 ]
             )
             self.norm = nn.LayerNorm(anatomy.hidden_size, eps=1e-5)
-        self._draw(float(config.initializer_range))
+        self._init_weights(float(config.initializer_range))
         self.to(anatomy.backbone.dtype)
 
     @torch.no_grad()
-    def _draw(self, spread: float) -> None:
-        """Weights as GPT-2's: normal, and those that write into the residual stream smaller by sqrt(2 layers)."""
+    def _init_weights(self, spread: float) -> None:
+        """Initialize as GPT-2: normal, scaled by 1 / sqrt(2 layers) where a layer writes into the residual stream."""
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
                 narrow = math.sqrt(2 * len(self.blocks)) if name.endswith(("out.weight", "down.weight")) else 1.0
@@ -66,17 +64,17 @@ class CausalReader(nn.Module):
             elif name.endswith("bias"):
                 parameter.zero_()
 
-    def forward(self, view: View, source: Tensor | None) -> Tensor:
-        """source: (B, H); returns: (B, L, H)"""
-        hidden = with_source(source, view.anatomy.embed(view.ids, view.types), reader="causal")
-        seen = self.seen(view.attention)
+    def forward(self, view: DecoderInput, source: Tensor | None) -> Tensor:
+        """source: (B, H); return (B, L, H)."""
+        hidden = replace_first(source, view.anatomy.embed(view.ids, view.types), reader="causal")
+        seen = self.visible_tokens(view.attention)
         for block in self.blocks:
             hidden = block(hidden, seen)
-        normed: Tensor = self.norm(hidden)
-        return normed
+        output: Tensor = self.norm(hidden)
+        return output
 
-    def seen(self, attention: Tensor) -> Tensor:
-        """(B, 1, L, L) bool: True where the row sees the column. attention: (B, L)"""
+    def visible_tokens(self, attention: Tensor) -> Tensor:
+        """Return (B, 1, L, L) bool, True where the row sees the column. attention: (B, L)"""
         place = torch.arange(attention.shape[1], device=attention.device)
         back = place.unsqueeze(1) - place.unsqueeze(0)  # how far the column lies behind the row
         near = ((back >= 0) & (back < self.window)) & attention.bool().unsqueeze(1)
@@ -85,7 +83,7 @@ class CausalReader(nn.Module):
 
 
 class _Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)), as in GPT-2."""
+    """Return x + attention(norm(x)), then x + mlp(norm(x)), as in GPT-2."""
 
     def __init__(self, width: int, heads: int, *, inner: int, around: float, inside: float) -> None:
         super().__init__()
@@ -96,13 +94,13 @@ class _Block(nn.Module):
         self.dropout = nn.Dropout(around)
 
     def forward(self, hidden: Tensor, seen: Tensor) -> Tensor:
-        """hidden: (B, L, H)    seen: (B, 1, L, L)    returns: (B, L, H)"""
+        """hidden: (B, L, H); seen: (B, 1, L, L); return (B, L, H)."""
         batch, length, width = hidden.shape
         split = self.qkv(self.first_norm(hidden)).view(batch, length, 3, self.heads, -1)
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, heads, L, H / heads)
         dropout = self.inside if self.training else 0.0
-        found = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout)
-        hidden = hidden + self.dropout(self.out(found.transpose(1, 2).reshape(batch, length, width)))
+        context = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout)
+        hidden = hidden + self.dropout(self.out(context.transpose(1, 2).reshape(batch, length, width)))
         inner = F.gelu(self.up(self.second_norm(hidden)), approximate="tanh")
-        added: Tensor = hidden + self.dropout(self.down(inner))
-        return added
+        output: Tensor = hidden + self.dropout(self.down(inner))
+        return output

@@ -1,34 +1,66 @@
-"""Bidirectional decoders: encoder, shallow decoder, Condenser head, discriminator."""
+"""Bidirectional decoders: the encoder itself, a shallow decoder, Condenser's head, RetroMAE's decoder, a discriminator."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.models.backbone import Anatomy
-from drtk.pretraining.decoders.base import Count, View, with_source
+from drtk.pretraining.config import Count, Share
+
+
+@dataclass(frozen=True)
+class DecoderInput:
+    """The tokens of a slot for a batch, (B, L) each, padded on the right.
+
+    anatomy: the encoder's parts    ids: hidden tokens masked or replaced    clean_ids: the original tokens
+    attention: 1 at tokens, 0 at padding    types: token types, None if all are 0
+    states: returns the encoder's states of these tokens, as `Anatomy.encode` does
+    visible: (B, L, L) bool, the tokens that each row may see; for "two-stream" only
+    """
+
+    anatomy: Anatomy
+    ids: Tensor
+    clean_ids: Tensor
+    attention: Tensor
+    types: Tensor | None
+    states: Callable[[], list[Tensor]]
+    visible: Tensor | None = None
+
+
+def replace_first(source: Tensor | None, hidden: Tensor, *, reader: str) -> Tensor:
+    """Return `hidden`, (B, L, H), with the vector `source`, (B, H), as its first token.
+
+    Raises ValueError if there is no vector.
+    """
+    if source is None:
+        raise ValueError(f"the reader '{reader}' needs a source: the slot whose vector it starts from")
+    return torch.cat([source.unsqueeze(1).to(hidden.dtype), hidden[:, 1:]], dim=1)
 
 
 class EncoderReader(nn.Module):
-    """The last states of the slot. It has no parameters, and takes no vector."""
+    """Return the encoder's last states. It has no parameters and takes no vector."""
 
     def __init__(self, anatomy: Anatomy) -> None:
         super().__init__()
 
-    def forward(self, view: View, source: Tensor | None = None) -> Tensor:
-        """(B, L, H)"""
+    def forward(self, view: DecoderInput, source: Tensor | None = None) -> Tensor:
+        """Return (B, L, H)."""
         return view.states()[-1]
 
 
 class Decoder(nn.Module):
-    """[source ; embed(ids)[:, 1:]] through `layers` bidirectional layers of the encoder's kind.
+    """Run [source ; embed(ids)[:, 1:]] through `layers` bidirectional layers of the encoder's kind.
 
-    The embeddings are the encoder's; the vector gets neither position nor norm. init: "random" draws the layers (CoT-MAE,
-    MASTER), "copy" takes the encoder's last ones (SimLM). Raises MismatchError for more copies than the encoder has layers.
+    The embeddings are the encoder's; the vector gets neither position nor norm. init: "random" layers (CoT-MAE, MASTER) or
+    a "copy" of the encoder's last ones (SimLM). Raises MismatchError for more copies than the encoder has layers.
     """
 
     needs_source = True
@@ -37,20 +69,19 @@ class Decoder(nn.Module):
         super().__init__()
         self.layers = anatomy.new_layers(layers, init)
 
-    def forward(self, view: View, source: Tensor | None) -> Tensor:
-        """source: (B, H); returns: (B, L, H)"""
+    def forward(self, view: DecoderInput, source: Tensor | None) -> Tensor:
+        """source: (B, H); return (B, L, H)."""
         anatomy = view.anatomy
-        hidden = with_source(source, anatomy.embed(view.ids, view.types), reader="decoder")
+        hidden = replace_first(source, anatomy.embed(view.ids, view.types), reader="decoder")
         return anatomy.finish(anatomy.run(self.layers, hidden, anatomy.mask(view.attention))[-1])
 
 
 class Condenser(nn.Module):
-    """[states[-1][:, 0] ; states[skip][:, 1:]] through `layers` layers of the encoder's kind.
+    """Run [states[-1][:, 0] ; states[skip][:, 1:]] through `layers` layers of the encoder's kind.
 
     own_vector: its bottleneck is the late first token of the slot itself; a composition names no source for it
-
-    skip: the layer whose output the other tokens take, 0 for the embeddings; "half" is half the depth (6 of 12).
-    Raises MismatchError where the encoder has no such layer.
+    skip: the layer whose output the other tokens take, 0 for the embeddings; "half" is half the depth
+    Raises MismatchError if the encoder has no such layer.
     """
 
     own_vector = True
@@ -69,11 +100,8 @@ class Condenser(nn.Module):
             raise MismatchError(f"the encoder has {anatomy.depth} layers; condenser was to skip from layer {self.skip}")
         self.layers = anatomy.new_layers(layers, init)
 
-    def forward(self, view: View, source: Tensor | None = None) -> Tensor:
-        """(B, L, H)
-
-        source: (B, H), to stand in place of the slot's own vector: another passage's shows what the own one is worth
-        """
+    def forward(self, view: DecoderInput, source: Tensor | None = None) -> Tensor:
+        """Return (B, L, H). source: (B, H), replaces the slot's own vector when its gain is measured."""
         states, anatomy = view.states(), view.anatomy
         first = states[-1][:, :1] if source is None else source.unsqueeze(1)
         hidden = torch.cat([first, states[self.skip][:, 1:]], dim=1)
@@ -81,10 +109,7 @@ class Condenser(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """An encoder that begins as a copy of the one it is made from and shares nothing with it.
-
-    Its first embedding is the vector as it is: neither position nor norm is added.
-    """
+    """A copy of the encoder that shares nothing with it and gets the vector for its first embedding (DiffCSE)."""
 
     needs_source = True
     own_head = True
@@ -97,8 +122,72 @@ class Discriminator(nn.Module):
         self.encoder.requires_grad_(True)
         self._anatomy = Anatomy(self.encoder)
 
-    def forward(self, view: View, source: Tensor | None) -> Tensor:
-        """source: (B, H); returns: (B, L, H)"""
-        mine = self._anatomy
-        hidden = with_source(source, mine.embed(view.ids, view.types), reader="discriminator")
-        return mine.finish(mine.run(mine.layers, hidden, mine.mask(view.attention))[-1])
+    def forward(self, view: DecoderInput, source: Tensor | None) -> Tensor:
+        """source: (B, H); return (B, L, H)."""
+        own = self._anatomy
+        hidden = replace_first(source, own.embed(view.ids, view.types), reader="discriminator")
+        return own.finish(own.run(own.layers, hidden, own.mask(view.attention))[-1])
+
+
+class TwoStream(nn.Module):
+    """RetroMAE's decoder: one layer with queries vector + position, and keys and values [source ; embed(clean ids)[:, 1:]].
+
+    visible: the share of the other tokens that a position may see (methods: section 5.7)
+    Raises MismatchError for an encoder without position vectors.
+    """
+
+    needs_source = True
+
+    def __init__(self, anatomy: Anatomy, *, visible: Share = 0.5) -> None:
+        super().__init__()
+        if not anatomy.has_positions:
+            raise MismatchError(
+                f"the reader 'two-stream' needs position vectors; an encoder of type {anatomy.family} has none"
+            )
+        self.layer: Any = anatomy.fresh(1)[0]
+        self._heads = int(anatomy.config.num_attention_heads)
+
+    def forward(self, view: DecoderInput, source: Tensor | None) -> Tensor:
+        """source: (B, H); return (B, L, H), where position 0 has no meaning."""
+        assert view.visible is not None
+        anatomy = view.anatomy
+        content = replace_first(source, anatomy.embed(view.clean_ids, view.types), reader="two-stream")  # (B, L, H)
+        query = content[:, :1] + anatomy.positions(content.shape[1])  # (B, 1, H) + (L, H)
+        seen = visible_tokens(view.visible, view.attention)
+        layer = self.layer
+        if anatomy.family == "distilbert":
+            attention = layer.attention
+            context = self._attend(
+                attention.q_lin(query), attention.k_lin(content), attention.v_lin(content), seen, attention.dropout.p
+            )
+            mixed = layer.sa_layer_norm(attention.out_lin(context) + query)
+            distilled: Tensor = layer.output_layer_norm(layer.ffn(mixed) + mixed)
+            return distilled
+        attention = layer.attention.self
+        context = self._attend(
+            attention.query(query), attention.key(content), attention.value(content), seen, attention.dropout.p
+        )
+        output: Tensor = layer.feed_forward_chunk(layer.attention.output(context, query))
+        return output
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, seen: Tensor, dropout: float) -> Tensor:
+        """query, key, value: (B, L, H); seen: (B, L, L); return (B, L, H)."""
+        query, key, value = (
+            part.unflatten(-1, (self._heads, -1)).transpose(1, 2)  # (B, heads, L, H / heads)
+            for part in (query, key, value)
+        )
+        context = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=seen.unsqueeze(1), dropout_p=dropout if self.training else 0.0
+        )
+        return context.transpose(1, 2).flatten(2)
+
+
+def visible_tokens(visible: Tensor, attention: Tensor) -> Tensor:
+    """Remove each row itself and padding from `visible`, (B, L, L) bool; position 0 is always visible.
+
+    attention: (B, L)
+    """
+    itself = torch.eye(visible.shape[1], dtype=torch.bool, device=visible.device)
+    seen = visible & ~itself & attention.bool().unsqueeze(1)
+    seen[:, :, 0] = True
+    return seen

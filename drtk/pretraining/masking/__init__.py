@@ -1,25 +1,23 @@
-"""Which word pieces of a text are hidden, by name."""
+"""Masking strategies by name: which word pieces of a slot are hidden.
+
+`ExampleBuilder` calls them. SimLM: `whole-word` for the encoder, `extension` for the decoder.
+"""
 
 from __future__ import annotations
 
 from drtk.registry import Registry
 
-# A Strategy of drtk/pretraining/masking/base.py each: (text, rate, *, rng, counted, other, **options) -> (tokens,) bool.
+_HERE = "drtk.pretraining.masking.strategies"
+# Functions (text, rate, *, rng, counted, other, **options) -> (tokens,) bool: `Strategy` in masking/strategies.py.
 MASKING = Registry(
     "masking strategy",
     {
-        "random": ("drtk.pretraining.masking.strategies:random_tokens", "every token alike"),
-        "bernoulli": (
-            "drtk.pretraining.masking.strategies:bernoulli",
-            "every token with the same chance, no fixed budget (DiffCSE)",
-        ),
-        "whole-word": ("drtk.pretraining.masking.strategies:whole_words", "all pieces of a word together"),
-        "rom": ("drtk.pretraining.masking.strategies:rom", "the largest of a uniform draw plus the weight (ROM)"),
-        "keyword": (
-            "drtk.pretraining.masking.strategies:keyword",
-            "words drawn in proportion to their weight (MASTER)",
-        ),
-        "extension": ("drtk.pretraining.masking.strategies:extension", "a superset of another mask (SimLM decoder)"),
-        "complement": ("drtk.pretraining.masking.strategies:complement", "what another mask left visible (MASTER)"),
+        "random": (f"{_HERE}:random_tokens", "every token alike"),
+        "bernoulli": (f"{_HERE}:bernoulli", "every token with the same chance, no fixed budget (DiffCSE)"),
+        "whole-word": (f"{_HERE}:whole_words", "all pieces of a word together"),
+        "rom": (f"{_HERE}:rom", "the largest of a uniform draw plus the weight (ROM)"),
+        "keyword": (f"{_HERE}:keyword", "words drawn in proportion to their weight (MASTER)"),
+        "extension": (f"{_HERE}:extension", "a superset of another mask (SimLM decoder)"),
+        "complement": (f"{_HERE}:complement", "what another mask left visible (MASTER)"),
     },
 )

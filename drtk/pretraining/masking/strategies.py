@@ -1,25 +1,57 @@
-"""Masking strategies: random, whole words, ROM, keywords, and masks derived from another mask."""
+"""Masking strategies: random, whole words, ROM, keywords, and masks derived from another slot's mask."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from drtk.pretraining.masking.base import Other, fitting, grouped, mask_budget, mask_of, weighing, weights_of
 from drtk.text.token_dataset import Text
+
+GIVEN = ("text", "rate", "rng", "counted", "other")  # arguments that come from the slot; all others are options
+Masking = TypeVar("Masking", bound=Callable[..., np.ndarray])
+Scale = Literal["max", "minmax", "sum"]
+
+
+class Other(NamedTuple):
+    """The mask of another slot, (tokens,) bool, and its rate."""
+
+    hidden: np.ndarray
+    rate: float
+
+
+class Strategy(Protocol):
+    """Choose the word pieces to hide, (tokens,) bool; special tokens (`text.words` -1) are never hidden.
+
+    text: one text with its special tokens    rate: in [0, 1]
+    counted: number of tokens the rate is a share of    other: a mask of the same text, for strategies that refer to one
+    Raise ValueError if weights or `other` are required and missing.
+    """
+
+    def __call__(
+        self, text: Text, rate: float, *, rng: np.random.Generator, counted: int, other: Other | None = None
+    ) -> np.ndarray: ...
+
+
+def uses_weights(strategy: Masking) -> Masking:
+    """Mark a strategy that needs token weights, so that a corpus without them is rejected."""
+    strategy.needs_weights = True  # type: ignore[attr-defined]
+    return strategy
+
+
+def mask_budget(rate: float, count: int) -> int:
+    """Return round(rate * count), at least 1; 0 at rate 0 or for an empty text (methods: section 4.1)."""
+    return max(1, round(rate * count)) if rate > 0 and count > 0 else 0
 
 
 def random_tokens(
     text: Text, rate: float, *, rng: np.random.Generator, counted: int, other: Other | None = None
 ) -> np.ndarray:
-    """Hides exactly `mask_budget` word pieces, or all where there are fewer; every set of them is as likely.
-
-    Those with the largest draws from U(0, 1): what `rom` hides of a text without weights under the same seed.
-    """
+    """Hide `mask_budget` word pieces sampled uniformly: those that `rom` hides if all weights are 0."""
     hidden = np.zeros(len(text.ids), dtype=bool)
     content = (text.words >= 0).nonzero()[0]
-    order = np.argsort(-rng.random(len(content)), kind="stable")
+    order = largest_first(rng.random(len(content)))
     hidden[content[order[: mask_budget(rate, counted)]]] = True
     return hidden
 
@@ -27,30 +59,30 @@ def random_tokens(
 def bernoulli(
     text: Text, rate: float, *, rng: np.random.Generator, counted: int, other: Other | None = None
 ) -> np.ndarray:
-    """Hides each word piece with the chance `rate`, whatever becomes of the others: a short text may keep all (DiffCSE)."""
+    """Hide each word piece independently with probability `rate` (DiffCSE)."""
     return (rng.random(len(text.ids)) < rate) & (text.words >= 0)
 
 
 def whole_words(
     text: Text, rate: float, *, rng: np.random.Generator, counted: int, other: Other | None = None
 ) -> np.ndarray:
-    """Hides words in random order, all pieces of each, and passes over those that `mask_budget` has no room for."""
-    words = grouped(text.words)
+    """Hide words in random order, all pieces of each; skip a word that exceeds what is left of `mask_budget`."""
+    words = group_words(text.words)
     order = rng.permutation(len(words.sizes))
-    return words.hidden(fitting(order, words.sizes, mask_budget(rate, counted)))
+    return words.expand(fill_budget(order, words.sizes, mask_budget(rate, counted)))
 
 
 def complement(
     text: Text, rate: float, *, rng: np.random.Generator, counted: int, other: Other | None = None
 ) -> np.ndarray:
-    """Hides the word pieces that `other` does not, and no other: nothing is drawn, and the rate decides nothing."""
+    """Hide exactly the word pieces that `other` leaves visible; the rate is not used (MASTER)."""
     return ~mask_of(other, text, "complement").hidden & (text.words >= 0)
 
 
 def extra_rate(rate: float, inner: float) -> float:
-    """(rate - inner) / (1 - inner), the rate of an independent draw whose union with one at `inner` is one at `rate`.
+    """Return the rate of an independent mask whose union with a mask of rate `inner` has the rate `rate`.
 
-    ValueError where `rate` is smaller than `inner`.
+    Raises ValueError if `rate` is below `inner`.
     """
     if rate < inner:
         raise ValueError(f"a mask that extends one of rate {inner:g} cannot have the rate {rate:g}")
@@ -60,63 +92,30 @@ def extra_rate(rate: float, inner: float) -> float:
 def extension(
     text: Text, rate: float, *, rng: np.random.Generator, counted: int, other: Other | None = None
 ) -> np.ndarray:
-    """Hides what `other` hides, and whole words of an independent draw over the full text at `extra_rate`.
-
-    Equal rates: exactly what `other` hides. Both draws may hide the same words, so that only the expected count is that of `rate`.
-    """
+    """Hide what `other` hides, and an independent `whole_words` mask at `extra_rate` (SimLM's decoder)."""
     inner = mask_of(other, text, "extension")
     return inner.hidden | whole_words(text, extra_rate(rate, inner.rate), rng=rng, counted=counted)
 
 
-def drawn(weights: np.ndarray, *, rng: np.random.Generator) -> np.ndarray:
-    """Numbers of words in the order of draws without replacement, each in proportion to the weights of what is left.
-
-    An exponential draw over the weight, the smallest first, is that order (Efraimidis and Spirakis 2006).
-    weights: (words,); those without one come last, as chance has it    returns: (words,)
-    """
-    weightless = ~(weights > 0)
-    waits = rng.standard_exponential(len(weights))
-    waits[~weightless] /= weights[~weightless]
-    return np.lexsort((waits, weightless))
-
-
-@weighing
+@uses_weights
 def keyword(
     text: Text, rate: float, *, rng: np.random.Generator, counted: int, other: Other | None = None
 ) -> np.ndarray:
-    """Hides words drawn in proportion to their weight until `mask_budget` pieces are covered: the last word may exceed it.
+    """Hide words sampled in proportion to their weight until `mask_budget` is covered; the last may exceed it (MASTER).
 
-    The weight of a word is the largest of its pieces.
+    The weight of a word is the maximum of its pieces.
     """
-    weights, words = weights_of(text, "keyword"), grouped(text.words)
-    order = drawn(words.largest(weights), rng=rng)
+    weights, words = weights_of(text, "keyword"), group_words(text.words)
+    order = order_by_weight(words.max_weights(weights), rng=rng)
     chosen = np.zeros(len(order), dtype=bool)
     budget = mask_budget(rate, counted)
     if budget:
         covered = words.sizes[order].cumsum()
         chosen[order[: int(covered.searchsorted(budget)) + 1]] = True
-    return words.hidden(chosen)
+    return words.expand(chosen)
 
 
-Scale = Literal["max", "minmax", "sum"]
-
-
-def scaled(weights: np.ndarray, how: Scale) -> np.ndarray:
-    """Weights of a passage in [0, 1]: by their largest, from smallest to largest, or to a sum of 1; 0 where they are all 0.
-
-    weights: (pieces,), 0 or more. A sum of 1 makes weights of long passages too small to matter beside chance.
-    """
-    lowest = weights.min(initial=np.inf) if how == "minmax" and len(weights) else 0.0
-    span = weights.sum() if how == "sum" else weights.max(initial=0.0) - lowest
-    return (weights - lowest) / span if span > 0 else np.zeros_like(weights)
-
-
-def largest_first(scores: np.ndarray) -> np.ndarray:
-    """The places of scores from the largest to the smallest, of equals the first first. scores: (pieces,)"""
-    return np.argsort(-scores, kind="stable")
-
-
-@weighing
+@uses_weights
 def rom(
     text: Text,
     rate: float,
@@ -128,20 +127,115 @@ def rom(
     weight_scale: float = 1.0,
     whole_word: bool = False,
 ) -> np.ndarray:
-    """Hides the `mask_budget` word pieces with the largest sum of a draw from U(0, 1) and their weight, the first of equals.
+    """Hide the `mask_budget` word pieces with the largest U(0, 1) + weight (ROM); the first of equal ones.
 
-    Without weights above 0 this is `random`.
-    scale: what brings the weights of this text's pieces into [0, 1]    weight_scale: times this, against the draw
-    whole_word: one draw and one weight, the largest of its pieces, for a word; words without room are passed over
+    scale: normalization of the weights (`scale_weights`)    weight_scale: factor on the normalized weights
+    whole_word: draw once per word, whose weight is the maximum of its pieces; skip words that exceed the budget
     """
     weights, budget = weights_of(text, "rom"), mask_budget(rate, counted)
     if whole_word:
-        words = grouped(text.words)
-        values = scaled(words.largest(weights), scale) * weight_scale
+        words = group_words(text.words)
+        values = scale_weights(words.max_weights(weights), scale) * weight_scale
         order = largest_first(values + rng.random(len(values)))
-        return words.hidden(fitting(order, words.sizes, budget))
+        return words.expand(fill_budget(order, words.sizes, budget))
     hidden = np.zeros(len(text.ids), dtype=bool)
     content = (text.words >= 0).nonzero()[0]
-    values = scaled(weights[content], scale) * weight_scale
+    values = scale_weights(weights[content], scale) * weight_scale
     hidden[content[largest_first(values + rng.random(len(values)))[:budget]]] = True
     return hidden
+
+
+def weights_of(text: Text, strategy: str) -> np.ndarray:
+    if text.weights is None:
+        raise ValueError(
+            f"masking by '{strategy}' needs weights of word pieces, and the text has none; drtk termweight adds them"
+        )
+    if len(text.weights) != len(text.ids):
+        raise ValueError(f"masking by '{strategy}': {len(text.weights)} weights for {len(text.ids)} word pieces")
+    return text.weights
+
+
+def mask_of(other: Other | None, text: Text, strategy: str) -> Other:
+    if other is None:
+        raise ValueError(f"masking by '{strategy}' refers to the mask of another slot, and none was given")
+    if len(other.hidden) != len(text.ids):
+        raise ValueError(f"masking by '{strategy}': a mask of {len(other.hidden)} tokens for a text of {len(text.ids)}")
+    return other
+
+
+def order_by_weight(weights: np.ndarray, *, rng: np.random.Generator) -> np.ndarray:
+    """Return indices in the order of sampling without replacement in proportion to `weights`, (words,); zeros come last.
+
+    Sorting exponential draws divided by the weights gives that order (Efraimidis and Spirakis 2006).
+    """
+    weightless = ~(weights > 0)
+    waits = rng.standard_exponential(len(weights))
+    waits[~weightless] /= weights[~weightless]
+    return np.lexsort((waits, weightless))
+
+
+def scale_weights(weights: np.ndarray, how: Scale) -> np.ndarray:
+    """Normalize the weights of a passage, (pieces,), by their maximum, from minimum to maximum, or to a sum of 1."""
+    lowest = weights.min(initial=np.inf) if how == "minmax" and len(weights) else 0.0
+    span = weights.sum() if how == "sum" else weights.max(initial=0.0) - lowest
+    return (weights - lowest) / span if span > 0 else np.zeros_like(weights)
+
+
+def largest_first(scores: np.ndarray) -> np.ndarray:
+    """Return the indices that sort `scores` in descending order; ties keep their order."""
+    return np.argsort(-scores, kind="stable")
+
+
+def fill_budget(order: np.ndarray, sizes: np.ndarray, budget: int) -> np.ndarray:
+    """Take words in `order` until `budget` pieces are spent, (words,) bool; skip a word larger than what is left.
+
+    order: (words,) indices    sizes: (words,) pieces of each word
+    """
+    taken = np.zeros(len(sizes), dtype=bool)
+    ordered = sizes[order]
+    together = ordered.cumsum()
+    cut = int(together.searchsorted(budget, side="right"))  # all words before the first that does not fit
+    taken[order[:cut]] = True
+    left = budget - int(together[cut - 1]) if cut else budget
+    if left:
+        for place, size in enumerate(ordered[cut:].tolist(), start=cut):
+            if size <= left:
+                taken[order[place]] = True
+                left -= size
+                if not left:
+                    break
+    return taken
+
+
+class WordGroups(NamedTuple):
+    """The words of a text: runs of pieces with the same number.
+
+    content: (tokens,) bool, False at special tokens
+    begins, sizes: (words,), index of the first piece (special tokens not counted) and number of pieces of each word
+    """
+
+    content: np.ndarray
+    begins: np.ndarray
+    sizes: np.ndarray
+
+    def expand(self, chosen: np.ndarray) -> np.ndarray:
+        """Turn a choice of words, (words,) bool, into one of pieces, (tokens,) bool."""
+        hidden = np.zeros(len(self.content), dtype=bool)
+        hidden[self.content] = chosen.repeat(self.sizes)
+        return hidden
+
+    def max_weights(self, weights: np.ndarray) -> np.ndarray:
+        """Return the largest weight of each word, (words,), from weights of pieces, (tokens,)."""
+        return np.maximum.reduceat(weights[self.content], self.begins)
+
+
+def group_words(words: np.ndarray) -> WordGroups:
+    """Group `Text.words`, (tokens,); equal numbers on both sides of a special token are two words."""
+    content = words >= 0
+    first = content.copy()
+    first[1:] &= words[1:] != words[:-1]
+    begins = first[content].nonzero()[0]
+    sizes = np.empty_like(begins)
+    np.subtract(begins[1:], begins[:-1], out=sizes[:-1])
+    sizes[-1:] = np.count_nonzero(content) - begins[-1:]
+    return WordGroups(content, begins, sizes)

@@ -1,7 +1,7 @@
-"""Views: which text a row of a token corpus shows, by name.
+"""Views by name: which text of a corpus row a slot shows.
 
-An entry is a function `view(corpus, row, *, rng, room, separator, …) -> {part: Text} | None`: parts without the outer special
-tokens, at most `room` tokens each; None where the row has no such view. `views/base.py` has the rest of the contract.
+A view is a function (corpus, row, *, rng, room, separator, **options) -> {part: Text} or None. Each part has at most
+`room` tokens, without the outer special tokens; None means that the row has no such text. `views/base.py` has the contract.
 """
 
 from __future__ import annotations

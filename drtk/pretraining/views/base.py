@@ -1,16 +1,13 @@
-"""What views have in common: the corpus they look at, their options, and cutting and joining tokenised texts."""
+"""What views share: the corpus protocol, required fields, and slicing, joining and cropping of tokenized texts."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
-from math import isfinite
-from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from drtk.errors import MismatchError, UsageError
-from drtk.pretraining.views import VIEWS
+from drtk.errors import MismatchError
 from drtk.text.sentences import Span
 from drtk.text.token_dataset import Text
 
@@ -18,14 +15,12 @@ Parts = dict[str, Text]
 Crop = Literal["head", "random"]
 Title = Literal["none", "join", "sep", "segment"]
 Separator = int | Sequence[int]  # token ids between two texts; RoBERTa has two in a pair
-Share = Annotated[float, 0.0, 1.0]  # an option with its bounds
-Count = Annotated[int, 1, float("inf")]
 View = TypeVar("View", bound=Callable[..., Parts | None])
-GIVEN = ("corpus", "row", "rng", "room", "separator")  # what a view gets from its caller; the rest are options
+GIVEN = ("corpus", "row", "rng", "room", "separator")  # arguments that are not options
 
 
 class Corpus(Protocol):
-    """What views need of a corpus; text.token_corpus.TokenCorpus is one."""
+    """What views need of a corpus; `text.token_dataset.TokenCorpus` is one."""
 
     def id(self, row: int) -> str: ...
     def text(self, row: int) -> Text: ...
@@ -39,8 +34,8 @@ class Corpus(Protocol):
     def following(self, row: int) -> int | None: ...
 
 
-def needing(*fields: str, **by_option: Mapping[str, str]) -> Callable[[View], View]:
-    """Marks a view with the fields it needs of a corpus: always, and by the value of an option."""
+def needs_fields(*fields: str, **by_option: Mapping[str, str]) -> Callable[[View], View]:
+    """Mark a view with the corpus fields it needs, always or for a value of an option."""
 
     def mark(view: View) -> View:
         view.needs = fields, by_option  # type: ignore[attr-defined]
@@ -49,59 +44,14 @@ def needing(*fields: str, **by_option: Mapping[str, str]) -> Callable[[View], Vi
     return mark
 
 
-def wanted_fields(name: str, options: Mapping[str, Any]) -> set[str]:
-    """The fields, of `token_fields.FIELDS`, that a view with these options needs of a corpus.
-
-    Raises UsageError for an unknown view, an option it does not have, or a value that is none of the option's.
-    """
-    view = VIEWS.load(name)
-    check_options(f"view '{name}'", view, options, given=GIVEN)
+def fields_needed(view: Callable[..., Any], options: Mapping[str, Any]) -> set[str]:
+    """Return the corpus fields that a view needs with these options."""
     always, by_option = getattr(view, "needs", ((), {}))
     return {*always, *(values[options[key]] for key, values in by_option.items() if options.get(key) in values)}
 
 
-def check_options(
-    what: str, function: Callable[..., Any], options: Mapping[str, Any], *, given: Collection[str]
-) -> None:
-    """Raises UsageError for an option that a view, masking or reader does not have, or a value of another type.
-
-    what: how complaints call it    given: its parameters that are no options
-    """
-    kinds = get_type_hints(function, include_extras=True)
-    known = [key for key in inspect.signature(function).parameters if key not in given]
-    for key, value in options.items():
-        if key not in known:
-            choices = f"choose from {', '.join(known)}" if known else "it has none"
-            raise UsageError(f"{what} has no option '{key}'; {choices}")
-        if not _fits(value, kinds[key]):
-            raise UsageError(f"{what}: {key} = {value!r} is not {_said(kinds[key])}")
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    if get_origin(kind) is Annotated:
-        plain, low, high = get_args(kind)
-        return _fits(value, plain) and low <= value <= high
-    if get_args(kind):  # a choice of types
-        return any(_fits(value, inner) for inner in get_args(kind))
-    if isinstance(value, float) and not isfinite(value):
-        return False
-    return isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
-
-
-def _said(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(map(str, get_args(kind)))}"
-    if get_origin(kind) is Annotated:
-        plain, low, high = get_args(kind)
-        return f"{_said(plain)} from {low} to {high}" if high < float("inf") else f"{_said(plain)} of {low} or more"
-    names = {float: "a number", int: "a whole number", type(None): "nothing", str: "a string", bool: "true or false"}
-    return " or ".join(names.get(inner) or _said(inner) for inner in get_args(kind) or (kind,))
-
-
-def piece(text: Text, begin: int, end: int) -> Text:
-    """The tokens [begin, end) of a text with their weights; words are numbered from 0 again."""
+def slice_text(text: Text, begin: int, end: int) -> Text:
+    """Return the tokens [begin, end) of a text; its words are numbered from 0."""
     words = text.words[begin:end]
     inside = words >= 0
     lowest = words[inside].min() if inside.any() else 0
@@ -113,10 +63,10 @@ def piece(text: Text, begin: int, end: int) -> Text:
     )
 
 
-def joined(texts: Sequence[Text], separator: Separator | None = None) -> Text:
-    """Texts one after the other, with `separator` between them where one is given, whose word is -1 and weight 0.
+def join_texts(texts: Sequence[Text], separator: Separator | None = None) -> Text:
+    """Concatenate texts of one segment, with `separator` between them (word -1, weight 0).
 
-    Words are numbered on. There are weights where all texts have them. The result is a single segment.
+    The result has weights if all texts have them.
     """
     between = np.atleast_1d(() if separator is None else separator)
     weighted = all(text.weights is not None for text in texts)
@@ -140,16 +90,16 @@ def joined(texts: Sequence[Text], separator: Separator | None = None) -> Text:
     )
 
 
-def cropped(text: Text, room: int, how: Crop, *, rng: np.random.Generator) -> Text:
-    """A text of at most `room` tokens: its head, or a part that may begin anywhere, every place with the same chance."""
+def crop_text(text: Text, room: int, how: Crop, *, rng: np.random.Generator) -> Text:
+    """Crop a text to `room` tokens: its head, or a part that begins at a random token."""
     count = len(text.ids)
     if count <= room:
         return text
     begin = int(rng.integers(count - room + 1)) if how == "random" else 0
-    return piece(text, begin, begin + room)
+    return slice_text(text, begin, begin + room)
 
 
-def titled(
+def add_title(
     corpus: Corpus, row: int, text: Text, *, title: Title, separator: Separator | None, room: int | None = None
 ) -> Text:
     """Put the title of passage `row` before `text`.
@@ -172,13 +122,13 @@ def titled(
             'drtk termweight --title join adds them, and title = "none" does without'
         )
     if title != "segment":
-        return joined([heading, text], None if title == "join" else separator)
+        return join_texts([heading, text], None if title == "join" else separator)
     if room is not None and separator is not None:
         heading, text = truncate_longest_first(heading, text, room - np.size(separator))
-    found = joined([heading, text], separator)
-    types = np.zeros(len(found.ids), np.int32)
+    joined = join_texts([heading, text], separator)
+    types = np.zeros(len(joined.ids), np.int32)
     types[len(types) - len(text.ids) :] = 1
-    return found._replace(types=types)
+    return joined._replace(types=types)
 
 
 def truncate_longest_first(first: Text, second: Text, room: int) -> tuple[Text, Text]:
@@ -188,10 +138,10 @@ def truncate_longest_first(first: Text, second: Text, room: int) -> tuple[Text, 
         short = max(0, min(*sizes, room // 2))
         long = max(0, room - short)
         sizes = (short, long) if sizes[0] <= sizes[1] else (long, short)
-    return piece(first, 0, sizes[0]), piece(second, 0, sizes[1])
+    return slice_text(first, 0, sizes[0]), slice_text(second, 0, sizes[1])
 
 
-def titled_part(
+def add_title_and_crop(
     corpus: Corpus,
     row: int,
     text: Text,
@@ -202,6 +152,6 @@ def titled_part(
     crop: Crop,
     rng: np.random.Generator,
 ) -> Text:
-    """Put the title of passage `row` before `text` (`titled`) and crop the result to `room` tokens (`cropped`)."""
-    whole = titled(corpus, row, text, title=title, separator=separator, room=room if crop == "head" else None)
-    return cropped(whole, room, crop, rng=rng)
+    """Put the title of passage `row` before `text` (`add_title`) and crop the result to `room` tokens."""
+    whole = add_title(corpus, row, text, title=title, separator=separator, room=room if crop == "head" else None)
+    return crop_text(whole, room, crop, rng=rng)

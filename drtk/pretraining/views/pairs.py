@@ -9,56 +9,142 @@ from typing import Literal
 import numpy as np
 
 from drtk.errors import UsageError
+from drtk.pretraining.config import Share
 from drtk.pretraining.views.base import (
     Corpus,
     Crop,
     Parts,
     Separator,
-    Share,
     Title,
-    cropped,
-    joined,
-    needing,
-    piece,
-    titled_part,
+    add_title_and_crop,
+    crop_text,
+    join_texts,
+    needs_fields,
+    slice_text,
 )
 from drtk.text.token_dataset import Text
 
-REACH = 100  # passages to either side among which a random one is drawn
+REACH = 100  # passages to either side among which a random partner is sampled
+Spans = Literal["random", "nearby", "overlap", "mixed", "distinct"]
+MIXED: tuple[Spans, ...] = ("random", "nearby", "overlap")
+_ROUNDING = 1e-9  # tolerance when a share of a count is rounded
 
 
-def following(position: int, count: int) -> int | None:
-    """The next passage; None for the last (MASTER's next passage)."""
-    return position + 1 if position + 1 < count else None
+@needs_fields("documents", spans={"overlap": "sentences", "mixed": "sentences"})
+def pair(
+    corpus: Corpus,
+    row: int,
+    *,
+    rng: np.random.Generator,
+    room: int,
+    separator: Separator | None = None,
+    spans: Spans = "random",
+    title: Title = "none",
+    crop: Crop = "head",
+) -> Parts | None:
+    """Return {"a": the passage, "b": another of its document}; None in a document of one passage.
+
+    spans: random (another within 100), nearby (the one before or after), overlap (shares a's last sentences), mixed (one
+    of the three; CoT-MAE), or distinct: `row` is a document, a and b are two of its passages, sampled without
+    replacement (coCondenser).
+    """
+    if spans == "distinct":
+        members = corpus.span(row)
+        if len(members) < 2:
+            return None
+        own, other = map(int, members[rng.choice(len(members), size=2, replace=False)])
+        partner: tuple[int, Text] | None = other, corpus.text(other)
+    else:
+        own, partner = row, _partner(corpus, row, spans, room, rng=rng)
+    if partner is None:
+        return None
+    texts = {"a": (own, corpus.text(own)), "b": partner}
+    return {
+        name: add_title_and_crop(corpus, *each, title=title, separator=separator, room=room, crop=crop, rng=rng)
+        for name, each in texts.items()
+    }
 
 
-def nearby(position: int, count: int, *, rng: np.random.Generator) -> int | None:
-    """One of the neighbours, each with the same chance; None in a document of one passage (CoT-MAE)."""
-    return _one_of([other for other in (position - 1, position + 1) if 0 <= other < count], rng)
+def crop(
+    corpus: Corpus,
+    row: int,
+    *,
+    rng: np.random.Generator,
+    room: int,
+    separator: int | None = None,
+    shortest: Share = 0.05,
+    longest: Share = 0.5,
+) -> Parts:
+    """Return {"": a part of the passage of `shortest` to `longest` of its tokens}; length and start are uniform."""
+    return {"": _random_part(corpus.text(row), room, shortest, longest, rng=rng)}
+
+
+def crop_pair(
+    corpus: Corpus,
+    row: int,
+    *,
+    rng: np.random.Generator,
+    room: int,
+    separator: int | None = None,
+    shortest: Share = 0.05,
+    longest: Share = 0.5,
+) -> Parts:
+    """Return {"a", "b"}: two such parts, sampled independently; they may overlap."""
+    text = corpus.text(row)
+    return {name: _random_part(text, room, shortest, longest, rng=rng) for name in ("a", "b")}
+
+
+@needs_fields("sentences")
+def ict(
+    corpus: Corpus,
+    row: int,
+    *,
+    rng: np.random.Generator,
+    room: int,
+    separator: Separator | None = None,
+    remove: Share = 0.9,
+    title: Title = "none",
+    crop: Crop = "head",
+) -> Parts | None:
+    """Return {"query": a random sentence, "context": the passage}; None for a passage of one sentence.
+
+    The sentence is removed from the context with probability `remove`. A title goes before the context.
+    """
+    sentences = corpus.sentences(row)
+    if len(sentences) < 2:
+        return None
+    text = corpus.text(row)
+    begin, end = sentences[int(rng.integers(len(sentences)))]
+    rest = text
+    if rng.random() < remove:
+        rest = join_texts([slice_text(text, 0, begin), slice_text(text, end, len(text.ids))])
+    return {
+        "query": crop_text(slice_text(text, begin, end), room, crop, rng=rng),
+        "context": add_title_and_crop(
+            corpus, row, rest, title=title, separator=separator, room=room, crop=crop, rng=rng
+        ),
+    }
 
 
 def random_other(position: int, count: int, *, rng: np.random.Generator) -> int | None:
-    """Another passage of the document, at most REACH away (CoT-MAE); None in a document of one passage."""
+    """Return another of `count` passages, at most REACH away (CoT-MAE); None if there is one passage."""
     first, last = max(0, position - REACH), min(count, position + REACH + 1)
-    return _one_of([other for other in range(first, last) if other != position], rng)
+    return _choose([other for other in range(first, last) if other != position], rng)
 
 
-def span_pair(count: int, *, rng: np.random.Generator) -> tuple[int, int] | None:
-    """Two different passages, drawn without replacement (coCondenser); None in a document of one passage."""
-    if count < 2:
-        return None
-    first, second = rng.choice(count, size=2, replace=False)
-    return int(first), int(second)
+def nearby(position: int, count: int, *, rng: np.random.Generator) -> int | None:
+    """Return the passage before or after (CoT-MAE); None if there is one passage."""
+    return _choose([other for other in (position - 1, position + 1) if 0 <= other < count], rng)
 
 
 def overlap(
     position: int, lengths: Sequence[Sequence[int]], cap: int, *, rng: np.random.Generator
 ) -> list[tuple[int, int]]:
-    """A passage that shares its first sentences with the last ones of another (CoT-MAE), as (passage, sentence) in reading order.
+    """Return a text that overlaps with passage `position` (CoT-MAE), as sorted (passage, sentence) pairs.
 
-    lengths: for each passage of the document, the lengths of its sentences, in the units of `cap`.
-    It begins r sentences before the end of passage `position`, r from 1 to half of its sentences, and goes on until the next
-    sentence would exceed `cap`. For the last passage it goes backwards: its first r sentences, and what stands before them.
+    lengths: the lengths of the sentences of each passage, in units of `cap`
+    The text begins r sentences before the end of the passage, r from 1 to half of its sentences, and ends before the
+    sentence that would exceed `cap`. For the last passage it runs backwards from the passage's first r sentences.
     """
     own = len(lengths[position])
     if own == 0:
@@ -79,78 +165,39 @@ def overlap(
     return sorted(taken)
 
 
-def _one_of(choices: list[int], rng: np.random.Generator) -> int | None:
+def _choose(choices: list[int], rng: np.random.Generator) -> int | None:
     return choices[int(rng.integers(len(choices)))] if choices else None
 
 
-Spans = Literal["random", "nearby", "overlap", "mixed", "distinct"]
-MIXED: tuple[Spans, ...] = ("random", "nearby", "overlap")
+def _partner(corpus: Corpus, row: int, spans: Spans, room: int, *, rng: np.random.Generator) -> tuple[int, Text] | None:
+    """Return the partner of a passage and its text; None if there is none.
 
-
-@needing("documents", spans={"overlap": "sentences", "mixed": "sentences"})
-def pair(
-    corpus: Corpus,
-    row: int,
-    *,
-    rng: np.random.Generator,
-    room: int,
-    separator: Separator | None = None,
-    spans: Spans = "random",
-    title: Title = "none",
-    crop: Crop = "head",
-) -> Parts | None:
-    """{"a": the passage, "b": one that belongs with it}; None in a document of one passage.
-
-    spans: random (another within 100), nearby (the one before or after), overlap (shares a's last sentences and goes on), mixed
-    (one of the three, of those there are; CoT-MAE), or distinct: `row` is a document, a and b are two of its passages, drawn
-    without replacement (coCondenser).
+    The row of an overlapping text is that of the passage itself, whose title it gets.
     """
-    if spans == "distinct":
-        members = corpus.span(row)
-        drawn = span_pair(len(members), rng=rng)
-        if drawn is None:
-            return None
-        own, text = int(members[drawn[0]]), None
-        other: int | None = int(members[drawn[1]])
-    else:
-        own = row
-        other, text = _partner(corpus, row, spans, room, rng=rng)
-    if other is None:
-        return None
-    texts = {"a": (own, corpus.text(own)), "b": (other, corpus.text(other) if text is None else text)}
-    return {
-        name: titled_part(corpus, *each, title=title, separator=separator, room=room, crop=crop, rng=rng)
-        for name, each in texts.items()
-    }
-
-
-def _partner(
-    corpus: Corpus, row: int, spans: Spans, room: int, *, rng: np.random.Generator
-) -> tuple[int | None, Text | None]:
-    """The passage that belongs with `row`, and its text where that is not the passage's own; (None, None) where none does."""
     members = corpus.span(corpus.document(row))
     if len(members) < 2:
-        return None, None
+        return None
     run, place = corpus.run(row)
     if spans == "mixed":
-        there = MIXED if len(run) > 1 else MIXED[:1]
-        spans = there[int(rng.integers(len(there)))]
+        available = MIXED if len(run) > 1 else MIXED[:1]
+        spans = available[int(rng.integers(len(available)))]
+    if spans == "overlap":
+        return None if len(run) < 2 else (row, _overlapping(corpus, run, place, room, rng=rng))
     if spans == "random":
-        position = int(np.flatnonzero(members == row)[0])
-        other = random_other(position, len(members), rng=rng)
-        return (None if other is None else int(members[other])), None
-    if len(run) < 2:
-        return None, None
-    if spans == "nearby":
-        other = nearby(place, len(run), rng=rng)
-        return (None if other is None else int(run[other])), None
-    return row, _overlapping(corpus, run, place, room, rng=rng)
+        other = random_other(int(np.flatnonzero(members == row)[0]), len(members), rng=rng)
+        members_of = members
+    else:
+        other, members_of = nearby(place, len(run), rng=rng), run
+    if other is None:
+        return None
+    other = int(members_of[other])
+    return other, corpus.text(other)
 
 
 def _overlapping(corpus: Corpus, run: np.ndarray, place: int, room: int, *, rng: np.random.Generator) -> Text:
-    """The text of at most `room` pieces, one sentence at least, that shares sentences with the passage at `place` of `run`."""
+    """Return a text of at most `room` tokens, or of one sentence, that overlaps with the passage `run[place]`."""
     step = -1 if place == len(run) - 1 else 1
-    near = [int(run[place])]  # the passage and as many after (of the last: before) it as the text can reach into
+    near = [int(run[place])]  # the passage and as many after it (before it, if it is the last) as the text can reach
     size = 0
     for at in range(place + step, len(run) if step > 0 else -1, step):
         near.append(int(run[at]))
@@ -162,72 +209,10 @@ def _overlapping(corpus: Corpus, run: np.ndarray, place: int, room: int, *, rng:
     lengths = [[end - begin for begin, end in inside] for inside in sentences]
     taken = overlap(0 if step > 0 else len(near) - 1, lengths, room, rng=rng)
     texts = {passage: corpus.text(near[passage]) for passage in {passage for passage, _ in taken}}
-    return joined([piece(texts[passage], *sentences[passage][sentence]) for passage, sentence in taken])
+    return join_texts([slice_text(texts[passage], *sentences[passage][sentence]) for passage, sentence in taken])
 
 
-_ROUNDING = 1e-9  # a share of a count that is whole but for the last bit of a float counts as whole
-
-
-def crop(
-    corpus: Corpus,
-    row: int,
-    *,
-    rng: np.random.Generator,
-    room: int,
-    separator: int | None = None,
-    shortest: Share = 0.05,
-    longest: Share = 0.5,
-) -> Parts:
-    """{"": a part of the passage of `shortest` to `longest` of its tokens, one at least; every length and place alike."""
-    return {"": _part(corpus.text(row), room, shortest, longest, rng=rng)}
-
-
-def crop_pair(
-    corpus: Corpus,
-    row: int,
-    *,
-    rng: np.random.Generator,
-    room: int,
-    separator: int | None = None,
-    shortest: Share = 0.05,
-    longest: Share = 0.5,
-) -> Parts:
-    """{"a", "b"}: two such parts, drawn independently; they may overlap."""
-    text = corpus.text(row)
-    return {name: _part(text, room, shortest, longest, rng=rng) for name in ("a", "b")}
-
-
-@needing("sentences")
-def ict(
-    corpus: Corpus,
-    row: int,
-    *,
-    rng: np.random.Generator,
-    room: int,
-    separator: Separator | None = None,
-    remove: Share = 0.9,
-    title: Title = "none",
-    crop: Crop = "head",
-) -> Parts | None:
-    """{"query": one sentence, each with the same chance, "context": the passage, without it with the chance `remove`}.
-
-    None for a passage of one sentence. A title goes before the context.
-    """
-    sentences = corpus.sentences(row)
-    if len(sentences) < 2:
-        return None
-    text = corpus.text(row)
-    begin, end = sentences[int(rng.integers(len(sentences)))]
-    rest = text
-    if rng.random() < remove:
-        rest = joined([piece(text, 0, begin), piece(text, end, len(text.ids))])
-    return {
-        "query": cropped(piece(text, begin, end), room, crop, rng=rng),
-        "context": titled_part(corpus, row, rest, title=title, separator=separator, room=room, crop=crop, rng=rng),
-    }
-
-
-def _part(text: Text, room: int, shortest: float, longest: float, *, rng: np.random.Generator) -> Text:
+def _random_part(text: Text, room: int, shortest: float, longest: float, *, rng: np.random.Generator) -> Text:
     if shortest > longest:
         raise UsageError(f"view 'crop': shortest = {shortest} is above longest = {longest}")
     count = len(text.ids)
@@ -235,4 +220,4 @@ def _part(text: Text, room: int, shortest: float, longest: float, *, rng: np.ran
     high = max(low, floor(longest * count + _ROUNDING))
     length = min(int(rng.integers(low, high + 1)), room)
     begin = int(rng.integers(count - length + 1))
-    return piece(text, begin, begin + length)
+    return slice_text(text, begin, begin + length)

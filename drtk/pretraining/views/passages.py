@@ -1,21 +1,21 @@
-"""Views of a passage and of the texts written for it."""
+"""Views of a passage, its successor, and the queries and continuations written for it."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from drtk.pretraining.config import Count
 from drtk.pretraining.views.base import (
     Corpus,
-    Count,
     Crop,
     Parts,
     Separator,
     Title,
-    cropped,
-    joined,
-    needing,
-    piece,
-    titled_part,
+    add_title_and_crop,
+    crop_text,
+    join_texts,
+    needs_fields,
+    slice_text,
 )
 
 
@@ -29,12 +29,12 @@ def passage(
     title: Title = "none",
     crop: Crop = "head",
 ) -> Parts:
-    """{"": the passage}; cropped once, so that ids, words and weights are of the same part."""
+    """Return {"": the passage}."""
     text = corpus.text(row)
-    return {"": titled_part(corpus, row, text, title=title, separator=separator, room=room, crop=crop, rng=rng)}
+    return {"": add_title_and_crop(corpus, row, text, title=title, separator=separator, room=room, crop=crop, rng=rng)}
 
 
-@needing("documents")
+@needs_fields("documents")
 def following(
     corpus: Corpus,
     row: int,
@@ -45,7 +45,7 @@ def following(
     title: Title = "none",
     crop: Crop = "head",
 ) -> Parts | None:
-    """{"": the passage after this one}, i + 1 and no other (MASTER's next passage); None for the last of a document."""
+    """Return {"": the passage after this one} (MASTER); None for the last of a document."""
     other = corpus.following(row)
     if other is None:
         return None
@@ -62,19 +62,19 @@ def halves(
     title: Title = "none",
     crop: Crop = "head",
 ) -> Parts | None:
-    """{"a": the first half of the passage, "b": the second}, b with the odd token (MASTER's released next passage).
+    """Return {"a": the first half of the passage, "b": the second, with the odd token}; None for a single token.
 
-    A passage of more than 2 * room tokens is cropped to that first, so that the halves stay neighbours. None for a single token.
+    A longer passage is cropped to 2 * room tokens first. MASTER's released code takes b for the next passage.
     """
     whole = corpus.text(row)
-    text = titled_part(corpus, row, whole, title=title, separator=separator, room=2 * room, crop=crop, rng=rng)
+    text = add_title_and_crop(corpus, row, whole, title=title, separator=separator, room=2 * room, crop=crop, rng=rng)
     middle = len(text.ids) // 2
     if not middle:
         return None
-    return {"a": piece(text, 0, middle), "b": piece(text, middle, len(text.ids))}
+    return {"a": slice_text(text, 0, middle), "b": slice_text(text, middle, len(text.ids))}
 
 
-@needing("queries")
+@needs_fields("queries")
 def query(
     corpus: Corpus,
     row: int,
@@ -85,12 +85,12 @@ def query(
     limit: Count | None = None,
     crop: Crop = "head",
 ) -> Parts | None:
-    """{"": one of the first `limit` queries of the passage, each with the same chance}; None where it has none."""
-    found = corpus.queries(row)[:limit]
-    return {"": cropped(found[int(rng.integers(len(found)))], room, crop, rng=rng)} if found else None
+    """Return {"": one of the first `limit` queries, sampled uniformly}; None for a passage without queries."""
+    texts = corpus.queries(row)[:limit]
+    return {"": crop_text(texts[int(rng.integers(len(texts)))], room, crop, rng=rng)} if texts else None
 
 
-@needing("queries")
+@needs_fields("queries")
 def queries(
     corpus: Corpus,
     row: int,
@@ -101,17 +101,12 @@ def queries(
     limit: Count | None = 10,
     crop: Crop = "random",
 ) -> Parts | None:
-    """{"": the first `limit` queries with `separator` between them, cropped} (methods: section 2.3); None where there are none.
-
-    Raises ValueError without a separator.
-    """
-    if separator is None:
-        raise ValueError("queries are joined by a separator, whose id is needed")
-    found = corpus.queries(row)[:limit]
-    return {"": cropped(joined(found, separator), room, crop, rng=rng)} if found else None
+    """Return {"": the first `limit` queries joined by `separator`, cropped} (methods: section 2.3); None without queries."""
+    texts = corpus.queries(row)[:limit]
+    return {"": crop_text(join_texts(texts, separator), room, crop, rng=rng)} if texts else None
 
 
-@needing("continuations")
+@needs_fields("continuations")
 def continuation(
     corpus: Corpus,
     row: int,
@@ -122,7 +117,7 @@ def continuation(
     limit: Count | None = None,
     crop: Crop = "head",
 ) -> Parts:
-    """{"": one of the first `limit` continuations}; the passage itself where they are empty (MASTER's released code)."""
-    found = corpus.continuations(row)[:limit]
-    text = found[int(rng.integers(len(found)))] if found else corpus.text(row)._replace(weights=None)
-    return {"": cropped(text, room, crop, rng=rng)}
+    """Return {"": one of the first `limit` continuations}; the passage itself if all are empty (MASTER's released code)."""
+    texts = corpus.continuations(row)[:limit]
+    text = texts[int(rng.integers(len(texts)))] if texts else corpus.text(row)._replace(weights=None)
+    return {"": crop_text(text, room, crop, rng=rng)}

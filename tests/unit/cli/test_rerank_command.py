@@ -331,7 +331,7 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
         "--dev-run",
         "run",
     ]
-    with pytest.raises(UsageError, match="--another-corpus: is not for --kind hlatr"):
+    with pytest.raises(UsageError, match="`another_corpus`: is not for `kind` hlatr"):
         run(*call, "--another-corpus", "-o", "h")
     run(*call, "-o", "h")
     log = [json.loads(line) for line in (here / "h" / "log.jsonl").read_text().splitlines()]
@@ -474,13 +474,13 @@ def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
         "1",
     ]
     # the judged one stands at rank 1 + query % 5: for 24 of 60 queries that is rank 4 or 5
-    assert "24 queries have no positive among their first 3 documents: left out" in told(
+    assert "left out 24 queries without a positive among their first 3 documents" in told(
         capfd, *call, "--qrels", "qrels.tsv", "--batch", "8", "-o", "h"
     )
     assert read_json(here / "h" / "meta.json")["counts"]["lists"] == 36
     judged = (here / "qrels.tsv").read_text().splitlines(keepends=True)
     (here / "some.tsv").write_text("".join(judged[:41]))  # a header, and 40 of 60 queries, of which 16 rank 4 or 5
-    assert "20 of 60 queries have no judgement: left out" in told(
+    assert "left out 20 of 60 queries without a judgment" in told(
         capfd, *call, "--qrels", "some.tsv", "--batch", "8", "-o", "s"
     )
     counts = read_json(here / "s" / "meta.json")["counts"]
@@ -490,7 +490,7 @@ def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
     (here / "dev" / "qrels" / "dev.tsv").symlink_to(here / "qrels.tsv")
     measured = ["--dev", "dev", "--dev-run", "run", "--dev-queries", "60", "-o", "measured"]
     said = told(capfd, *call, "--qrels", "qrels.tsv", "--batch", "8", *measured)
-    assert "dev: 36 of its 60 measured queries are in run too: the weights that are kept are then" in said
+    assert "dev: 36 of its 60 evaluation queries are in run too, so the best weights overfit them" in said
     (here / "none.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tz\t1\n")
     with pytest.raises(DrtkError, match="run: no lists with a positive among the first 3 documents to learn from"):
         run(*call, "--qrels", "none.tsv", "--batch", "8", "-o", "g")

@@ -12,10 +12,10 @@ import pytest
 from drtk.config import load_preset, merge
 from drtk.errors import UsageError
 from drtk.pretraining.config import PretrainSettings
-from drtk.pretraining.dataset import Material
-from drtk.pretraining.example_builder import Slotted
-from drtk.pretraining.parse import composition
-from drtk.pretraining.preview import LEGEND, Piece, Speller, pieces_of
+from drtk.pretraining.dataset import PretrainingData
+from drtk.pretraining.example_builder import SlotExample
+from drtk.pretraining.parse import parse_composition
+from drtk.pretraining.preview import LEGEND, Piece, Speller, mark_tokens
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.tokenizers import load_tokenizer
 from tests.enriched import enriched_corpus
@@ -47,16 +47,16 @@ class Letters:
         return self.names[id]
 
 
-def slotted(clean: list[int], hidden: list[int], edited: list[int] | None = None) -> Slotted:
+def slotted(clean: list[int], hidden: list[int], edited: list[int] | None = None) -> SlotExample:
     places = np.arange(len(clean))
     content = (places > 0) & (places < len(clean) - 1)
     labels = None if edited is None else np.array(edited)
-    return Slotted(np.array(clean), np.array(clean), content, np.isin(places, hidden), labels, None, present=True)
+    return SlotExample(np.array(clean), np.array(clean), content, np.isin(places, hidden), labels, None, present=True)
 
 
 def test_tokens_are_marked_by_what_happened_to_them() -> None:
     slot = slotted([1, 4, 5, 6, 5, 4, 2], hidden=[1, 3, 4])
-    found = pieces_of(slot, [1, 3, 5, 4, 5, 4, 2], Speller(Letters()))
+    found = mark_tokens(slot, [1, 3, 5, 4, 5, 4, 2], Speller(Letters()))
     assert found == [
         Piece("[MASK]", "hidden", False),
         Piece("b", "", False),
@@ -67,19 +67,19 @@ def test_tokens_are_marked_by_what_happened_to_them() -> None:
 
 
 def test_insertions_and_what_follows_a_deletion_are_marked() -> None:
-    inserted = pieces_of(slotted([1, 4, 5, 2], hidden=[2], edited=[0, 0, 1, 0]), [1, 4, 4, 2], Speller(Letters()))
+    inserted = mark_tokens(slotted([1, 4, 5, 2], hidden=[2], edited=[0, 0, 1, 0]), [1, 4, 4, 2], Speller(Letters()))
     assert inserted == [Piece("a", "", False), Piece("{+a}", "edited", False)]
-    deleted = pieces_of(slotted([1, 4, 5, 2], hidden=[], edited=[0, 0, 1, 0]), [1, 4, 5, 2], Speller(Letters()))
+    deleted = mark_tokens(slotted([1, 4, 5, 2], hidden=[], edited=[0, 0, 1, 0]), [1, 4, 5, 2], Speller(Letters()))
     assert deleted == [Piece("a", "", False), Piece("{-}", "edited", False), Piece("b", "", False)]
 
 
 def test_what_is_shown_is_what_the_first_epoch_of_training_sees(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     said = show(capfd, world, "condenser", "--count", "6", "--seed", "7")
-    plan = composition(load_preset("condenser").content, "condenser")
+    plan = parse_composition(load_preset("condenser").content, "condenser")
     corpus = TokenCorpus.open(str(world / "corpus.jsonl"), str(world / "model"))
     tokenizer = load_tokenizer(str(world / "model"))
     settings = merge(PretrainSettings, {"batch": 8, "max_length": 144}, {})
-    rows = Material(corpus, plan, settings, tokenizer, 7).dataset()
+    rows = PretrainingData(corpus, plan, settings, tokenizer, 7).dataset()
     by_id = {rows[number].key[-1]: rows[number].slots["passage"] for number in range(32)}
     passages = re.split(r"\n\n", said)[:-1]
     checked = 0

@@ -29,15 +29,6 @@ def test_cosine_at_temperature_one_half():
     assert infonce(Q, P, similarity="cosine", temperature=0.5).item() == pytest.approx(0.771081, abs=2e-6)
 
 
-def test_cosine_at_temperature_one_fiftieth():
-    assert infonce(Q, P, similarity="cosine", temperature=0.02).item() == pytest.approx(0.000190410, abs=5e-7)
-
-
-def test_cosine_does_not_see_lengths():
-    stretched = infonce(3 * Q, P * torch.tensor([[2.0], [5.0], [0.1], [7.0]]), similarity="cosine", temperature=0.5)
-    assert stretched.item() == pytest.approx(0.771081, abs=2e-6)
-
-
 def test_dot_product_at_temperature_one():
     # row 1: q = (2, 0), scores 3 2 .4 -1 -> log(e^3 + e^2 + e^.4 + e^-1) - 3 = .378757
     queries = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
@@ -45,13 +36,6 @@ def test_dot_product_at_temperature_one():
     rows = infonce_rows(queries, found, similarity="dot", temperature=1.0)
     assert rows.tolist() == pytest.approx([0.378757, 0.495182], abs=2e-6)
     assert rows.mean().item() == pytest.approx(0.436970, abs=2e-6)
-
-
-@pytest.mark.parametrize(("batch", "n", "expected"), [(64, 16, 6.931472), (128, 2, 5.545177), (64, 1, 4.158883)])
-def test_identical_vectors_give_the_logarithm_of_the_columns(batch: int, n: int, expected: float):
-    # ln(64 * 16) = ln 1024, ln(128 * 2) = ln 256, ln 64
-    value = infonce(torch.ones(batch, 4), torch.ones(batch * n, 4), similarity="cosine", temperature=0.02)
-    assert value.item() == pytest.approx(expected, abs=1e-5)
 
 
 LOSSES = {"infonce": infonce, "simlm-paper": simlm_paper, "simlm-full": simlm_full}
@@ -76,16 +60,6 @@ def test_simlm_as_released_has_four_blocks():
     assert rows.tolist() == pytest.approx([1.375436, 1.215482], abs=2e-6)
     assert simlm_full(Q, P, similarity="cosine", temperature=0.5).item() == pytest.approx(1.295459, abs=2e-6)
     assert simlm_full(Q, P, similarity="cosine", temperature=0.02).item() == pytest.approx(0.346932, abs=4e-6)
-
-
-@pytest.mark.parametrize(
-    ("loss", "n", "expected"),
-    # ln(2 * 1024 - 1); ln(1024 + 3 * 63) = ln 1213; ln(64 * 24 + 3 * 63) = ln 1725
-    [("simlm-paper", 16, 7.624131), ("simlm-full", 16, 7.100852), ("simlm-full", 24, 7.452982)],
-)
-def test_identical_vectors_count_simlms_columns(loss: str, n: int, expected: float):
-    value = LOSSES[loss](torch.ones(64, 4), torch.ones(64 * n, 4), similarity="cosine", temperature=0.02)
-    assert value.item() == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -1,4 +1,4 @@
-"""Losses of re-rankers: the known answers of the specification, and what must hold for any logits."""
+"""Losses of re-rankers, query re-rankers and term weights: known answers (methods, sections 3.4, 3.5, 6.7, 6.9, 7.5, 7.10)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from math import exp, log
 import pytest
 import torch
 
-from drtk.losses.ranking import binary, hardest, listwise, listwise_labels, r_drop
+from drtk.losses.ranking import (
+    binary,
+    hardest,
+    listwise,
+    listwise_labels,
+    pair_loss,
+    pairwise_margin,
+    r_drop,
+    recall_loss,
+)
 
 FIRST = torch.tensor([[2.0, 1.0, 0.5, -1.0]])
 SECOND = torch.tensor([[1.5, 1.2, 0.5, -0.5]])
@@ -24,25 +33,12 @@ def test_the_listwise_loss_is_averaged_over_queries():
     assert both.item() == pytest.approx((0.495182 + 0.808275) / 2, abs=2e-6)
 
 
-def test_equal_logits_count_the_passages_of_a_query():
-    assert listwise(torch.zeros(3, 64)).item() == pytest.approx(4.158883, abs=2e-6)  # ln 64
-    assert listwise(torch.full((2, 16), -1.5)).item() == pytest.approx(2.772589, abs=2e-6)  # ln 16
-
-
 def test_r_drop_matches_the_known_answer():
     # .5 * .495182 + .5 * .808275 = .651728; with the divergence of both directions .059042 the total is .710770
     cross_entropy, apart = r_drop(FIRST, SECOND)
     assert cross_entropy.item() == pytest.approx(0.651728, abs=2e-6)
     assert apart.item() == pytest.approx(0.059042, abs=2e-6)
     assert (cross_entropy + apart).item() == pytest.approx(0.710770, abs=2e-6)
-
-
-def test_the_divergence_is_half_of_both_directions_and_zero_where_the_passes_agree():
-    p, q = (torch.softmax(each[0], 0).tolist() for each in (FIRST, SECOND))
-    there = sum(a * log(a / b) for a, b in zip(p, q, strict=True))
-    back = sum(b * log(b / a) for a, b in zip(p, q, strict=True))
-    assert r_drop(FIRST, SECOND)[1].item() == pytest.approx((there + back) / 2, abs=2e-6)
-    assert r_drop(FIRST, FIRST)[1].item() == 0.0
 
 
 def test_the_gradient_of_r_drop_flows_through_both_passes():
@@ -93,3 +89,99 @@ def test_losses_compute_in_float32_whatever_they_are_given():
     assert r_drop(half, half)[0].dtype == torch.float32
     assert binary(half[0], torch.ones(4)).dtype == torch.float32
     assert listwise(half).item() == pytest.approx(0.495182, abs=2e-6)
+
+
+RANKS, SCORES = [1, 15, 101, 101], [0.10, 0.05, 0.40, 0.90]
+TIED_SWAPPED = [0.10, 0.05, 0.90, 0.40]
+
+
+def loss(scores: list[float], ranks: list[int] | None = None, **how: object) -> float:
+    """That of one question, alpha .01."""
+    ranks = ranks or RANKS
+    there = torch.ones(1, len(ranks), dtype=torch.bool)
+    return float(pairwise_margin(torch.tensor([scores]), torch.tensor([ranks]), there, **how))  # type: ignore[arg-type]
+
+
+def test_the_printed_formula_adds_the_hinges_of_pairs_of_unequal_rank() -> None:
+    # (1,15): .10 - .05 + .14 = .19; (1,101a): .10 - .40 + 1 = .70; (1,101b): .20; (15,101a): .51; (15,101b): .01
+    assert loss(SCORES, weight="sum") == pytest.approx(1.61)
+    # all scores 0: .14 + 1.00 + 1.00 + .86 + .86
+    assert loss([0.0] * 4, weight="sum") == pytest.approx(3.86)
+
+
+def test_the_released_loss_averages_over_distances_ties_included() -> None:
+    # distance 1: (.19 + .51 + 0)/3 = .233333; 2: (.70 + .01)/2 = .355; 3: .20
+    assert loss(SCORES, skip_ties=False) == pytest.approx(0.262778, abs=2e-6)
+    # the tied two swapped: the pair of equal rank costs .90 - .40 = .50, only because of the order it came in
+    assert loss(TIED_SWAPPED, skip_ties=False) == pytest.approx(0.429444, abs=2e-6)
+    assert loss([0.0] * 4, skip_ties=False) == pytest.approx(0.754444, abs=2e-6)
+
+
+def test_without_ties_a_distance_counts_its_pairs_of_unequal_rank() -> None:
+    # distance 1: (.19 + .51)/2 = .35; 2: .355; 3: .20
+    assert loss(SCORES) == pytest.approx(0.301667, abs=2e-6)
+    assert loss(TIED_SWAPPED) == pytest.approx(0.385, abs=2e-6)
+    # (.14 + .86)/2 = .5; (1 + .86)/2 = .93; 1
+    assert loss([0.0] * 4) == pytest.approx(0.81, abs=2e-6)
+
+
+@pytest.mark.parametrize("weight", ["offset", "sum"])
+@pytest.mark.parametrize("skip_ties", [True, False])
+def test_scores_as_far_apart_as_the_ranks_cost_nothing(weight: str, skip_ties: bool) -> None:
+    assert loss([0.0, 0.14, 1.0, 1.0], weight=weight, skip_ties=skip_ties) == pytest.approx(0.0, abs=2e-6)
+
+
+def test_candidates_are_put_into_the_order_of_their_ranks_and_ties_into_that_of_their_places() -> None:
+    # 101a, 1, 101b, 15 with the scores they have above
+    assert loss([0.40, 0.10, 0.90, 0.05], [101, 1, 101, 15]) == pytest.approx(0.301667, abs=2e-6)
+    assert loss([0.40, 0.10, 0.90, 0.05], [101, 1, 101, 15], skip_ties=False) == pytest.approx(0.262778, abs=2e-6)
+
+
+def test_questions_are_averaged_and_padding_counts_nowhere() -> None:
+    # one question of four candidates, one of two: 1, 3 with scores .5, .1: hinge .5 - .1 + .02 = .42
+    scores = torch.tensor([SCORES, [0.5, 0.1, -9.0, 9.0]])
+    ranks = torch.tensor([RANKS, [1, 3, 0, 0]])
+    present = torch.tensor([[True] * 4, [True, True, False, False]])
+    assert float(pairwise_margin(scores, ranks, present)) == pytest.approx((0.301667 + 0.42) / 2, abs=2e-6)
+    assert float(pairwise_margin(scores, ranks, present, weight="sum")) == pytest.approx((1.61 + 0.42) / 2, abs=2e-6)
+    assert float(pairwise_margin(scores, ranks, present, skip_ties=False)) == pytest.approx(
+        (0.262778 + 0.42) / 2, abs=2e-6
+    )
+
+
+def test_the_better_candidate_is_pushed_down_and_the_worse_one_up() -> None:
+    # The sign: a gradient step lowers the score of rank 1 and raises that of rank 101.
+    scores = torch.zeros(1, 2, requires_grad=True)
+    pairwise_margin(scores, torch.tensor([[101, 1]]), torch.ones(1, 2, dtype=torch.bool)).backward()
+    assert scores.grad is not None
+    assert scores.grad.tolist() == [[-1.0, 1.0]]
+
+
+def test_a_question_whose_candidates_are_all_alike_costs_nothing() -> None:
+    assert loss([0.3, 0.1], [101, 101]) == 0.0
+    scores = torch.tensor([[0.3, 0.1]], requires_grad=True)
+    pairwise_margin(scores, torch.tensor([[7, 7]]), torch.ones(1, 2, dtype=torch.bool)).backward()
+    assert torch.isfinite(scores.grad).all()  # type: ignore[arg-type]
+
+
+def test_recall_loss_counts_first_pieces_alone():
+    # ((.5 - 1)^2 + (.2 - 0)^2) / 2 = (.25 + .04) / 2 = .145; the pieces between belong to continuations
+    found = recall_loss(
+        torch.tensor([[0.5, 0.9, 0.1, 0.2]]), torch.tensor([[1.0, 0, 0, 0]]), torch.tensor([[1, 0, 0, 1]])
+    )
+    assert found.item() == pytest.approx(0.145, abs=2e-6)
+
+
+def test_recall_loss_is_a_mean_over_the_words_of_the_batch_not_of_its_passages():
+    # errors 1, 1, 1 of the first passage and 4 of the second: 7 / 4
+    weights, first = torch.tensor([[1.0, 1, 1], [2, 0, 0]]), torch.tensor([[1, 1, 1], [1, 0, 0]])
+    assert recall_loss(weights, torch.zeros(2, 3), first).item() == pytest.approx(1.75)
+    assert recall_loss(weights, torch.zeros(2, 3), torch.zeros(2, 3)).item() == 0.0
+
+
+def test_pair_loss_matches_the_known_answers():
+    # -log(e^3 / (e^3 + e^2)) = log(1 + e^-1) = .313262; log(1 + e^.5) = .974077; their mean .643669
+    assert pair_loss(torch.tensor([3.0]), torch.tensor([2.0])).item() == pytest.approx(0.313262, abs=2e-6)
+    assert pair_loss(torch.tensor([1.0]), torch.tensor([1.5])).item() == pytest.approx(0.974077, abs=2e-6)
+    both = pair_loss(torch.tensor([3.0, 1.0]), torch.tensor([2.0, 1.5]))
+    assert both.item() == pytest.approx(0.643669, abs=2e-6)

@@ -8,8 +8,8 @@ import torch
 import drtk.models.device as attending
 from drtk.errors import DrtkError, MismatchError, MissingDependency
 from drtk.models.device import Attention
-from drtk.pretraining.assembly import assembled
-from drtk.pretraining.parse import composition
+from drtk.pretraining.assembly import build_network
+from drtk.pretraining.parse import parse_composition
 from tests.families import FAMILIES, masked_lm, padded
 from tests.pretraining import World
 
@@ -77,8 +77,8 @@ def test_an_encoder_that_cannot_attend_so_is_told(monkeypatch: pytest.MonkeyPatc
 
 
 def test_copied_layers_and_the_generator_attend_as_the_encoder_does(world: World):
-    plan = composition(world.content("simlm"), "simlm")
-    network, _ = assembled(plan, world.model, seed=1, attention=Attention("eager", CPU, half=False))
+    plan = parse_composition(world.content("simlm"), "simlm")
+    network, _ = build_network(plan, world.model, seed=1, attention=Attention("eager", CPU, half=False))
     readers = [recovery.reader for recovery in network.recoveries.values() if hasattr(recovery.reader, "layers")]
     assert readers
     for reader in readers:

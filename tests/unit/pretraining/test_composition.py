@@ -1,27 +1,18 @@
-"""Compositions from TOML: what they come to, and the one line that tells what is wrong with one."""
+"""Compositions from TOML: parsing, checks and changes."""
 
 from __future__ import annotations
 
-import ast
 import tomllib
-import traceback
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from drtk.config import load_preset, preset_names
+from drtk.config import load_preset
 from drtk.errors import UsageError
-from drtk.pretraining import composition as parts
-from drtk.pretraining import parse as coherence
-from drtk.pretraining import parse as composing
+from drtk.pretraining.assembly import check_composition
 from drtk.pretraining.composition import Composition, Contrast, Generator, Projector, Reader, Recover
-from drtk.pretraining.parse import composition, with_changes
-
-FILES = [str(module.__file__) for module in (composing, coherence, parts)]
-PRETRAINING = [name for name in preset_names() if load_preset(name).command == "pretrain"]
+from drtk.pretraining.parse import apply_changes, parse_composition
+from drtk.runtime.progress import name_options
 
 SLOTS = """
 [slots]
@@ -29,6 +20,8 @@ one = { view = "passage", masking = "whole-word", rate = 0.3, corruption = "bert
 two = { view = "passage", masking = "extension", of = "one", rate = 0.5, corruption = "mask" }
 plain = { view = "passage" }
 """
+
+
 MLM = """
 [[objective]]
 use = "recover"
@@ -37,6 +30,8 @@ slot = "one"
 name = "mlm"
 group = "words"
 """
+
+
 CONTRAST = """
 [[objective]]
 use = "contrast"
@@ -44,6 +39,8 @@ a = "one"
 b = "plain"
 name = "contrast"
 """
+
+
 DECODER = """
 [[objective]]
 use = "recover"
@@ -55,7 +52,7 @@ name = "decoder"
 
 
 def made(*parts: str) -> Composition:
-    return composition(tomllib.loads("".join(parts)), "mine.toml")
+    return parse_composition(tomllib.loads("".join(parts)), "mine.toml")
 
 
 def complaint(*parts: str) -> str:
@@ -78,8 +75,8 @@ def test_a_composition_is_its_slots_readers_and_objectives() -> None:
     assert isinstance(contrast, Contrast)
     assert found.readers[decoder.reader] == Reader("decoder", {"layers": 1})
     assert (decoder.source, decoder.weight, decoder.target) == (("one",), 1.0, "masked")
-    assert found.slots_of(decoder) == ["two", "one"]
-    assert found.slots_of(contrast) == ["one", "plain"]
+    assert (decoder.tokens_of, decoder.vectors_of) == (("two",), ("one",))
+    assert contrast.vectors_of == ("one", "plain")
 
 
 def test_a_slot_nobody_looks_at_is_left_out_and_asks_the_corpus_for_nothing() -> None:
@@ -114,17 +111,14 @@ WRONG = {
     "no objective": ((SLOTS,), "has no [[objective]]"),
     "objectives as a table": ((SLOTS, '[objective]\nuse = "recover"\n'), "objectives are a list of tables: [[objective]]"),
     "slots as a list": (('slots = ["one"]\n', MLM), "[slots] must hold tables"),
-    "a slot as a name": (('[slots]\none = "passage"\n', MLM), "[slots] must hold tables"),
     "a slot without a view": (("[slots]\none = { rate = 0.3 }\n", MLM), "[slots.one]: lacks 'view'"),
     "a key nobody knows": (("colour = 3\n", SLOTS, MLM), "unknown key 'colour'; choose from crop, example, pooling, title"),
-    "a choice there is not": (('title = "first"\n', SLOTS, MLM), "title: 'first' is not one of none, join, sep, segment"),
+    "a choice there is not": (('title = "first"\n', SLOTS, MLM), "title = 'first' is not one of none, join, sep, segment"),
     "a rate above 1": (('[slots]\none = { view = "passage", rate = 1.5 }\n', MLM), "[slots.one]: rate 1.5 is not between 0 and 1"),
-    "a rate that is a word": (('[slots]\none = { view = "passage", rate = "half" }\n', MLM), "[slots.one]: rate: expected float, found 'half'"),
-    "a rate that is true": (('[slots]\none = { view = "passage", rate = true }\n', MLM), "[slots.one]: rate: expected float, found True"),
+    "a rate that is a word": (('[slots]\none = { view = "passage", rate = "half" }\n', MLM), "[slots.one]: rate = 'half' is not a number"),
+    "a rate that is true": (('[slots]\none = { view = "passage", rate = true }\n', MLM), "[slots.one]: rate = True is not a number"),
     "no view at all": (("[slots]\none = { view = [] }\n", MLM), "[slots.one]: view: expected a name or a list of names, found []"),
-    "views that are numbers": (("[slots]\none = { view = [1] }\n", MLM), "[slots.one]: view: expected a name or a list of names, found [1]"),
     "corruption without masking": (('[slots]\none = { view = "passage", corruption = "bert" }\n', MLM), "[slots.one]: corruption 'bert' needs a masking"),
-    "any edit without masking": (('[slots]\none = { view = "passage", corruption = "any" }\n', MLM), "[slots.one]: corruption 'any' needs a masking"),
     "a slot without room": (('[slots]\none = { view = "passage", max_length = 2 }\n', MLM), "[slots.one]: max_length 2 has no room for a token between the special ones"),
     "a slot that refers to none": ((SLOTS.replace('of = "one"', 'of = "zero"'), MLM), "[slots.two] of: there is no slot 'zero'; choose from one, plain, two"),
     "a slot that refers to another view": ((SLOTS.replace('two = { view = "passage"', 'two = { view = "next"'), MLM), "[slots.two] refers to 'one', which reads another view"),
@@ -134,31 +128,25 @@ WRONG = {
     ),
     "a slot that refers to itself": ((SLOTS.replace('of = "one"', 'of = "two"'), MLM), "slots two -> two refer to each other in a circle"),
     "replaced without a generator": ((SLOTS.replace('"bert"', '"replaced"'), MLM), "[slots.one] needs tokens to put in, but there is no [generator]"),
-    "inserted without a generator": ((SLOTS.replace('"bert"', '"inserted"'), CONTRAST), "[slots.one] needs tokens to put in, but there is no [generator]"),
-    "a generator as a name": (('generator = "bert"\n', SLOTS, MLM), "[generator]: must be a table, found 'bert'"),
-    "a generator with another mode": (('[generator]\nmode = "thawed"\n', SLOTS, MLM), "[generator]: mode: 'thawed' is not one of frozen, joint"),
+    "a generator with another mode": (('[generator]\nmode = "thawed"\n', SLOTS, MLM), "[generator]: mode = 'thawed' is not one of frozen, joint"),
     "a joint generator of no slot": (('[generator]\nmode = "joint"\n', SLOTS, MLM), "[generator] of mode \"joint\" lacks 'slot': the one whose hidden tokens it learns"),
     "a joint generator of no such slot": (('[generator]\nmode = "joint"\nslot = "zero"\n', SLOTS, MLM), "[generator] slot: there is no slot 'zero'; choose from one, plain, two"),
-    "a joint generator of a plain slot": (('[generator]\nmode = "joint"\nslot = "plain"\n', SLOTS, MLM, CONTRAST), "[generator] slot: nothing in slot 'plain' is covered, so nothing is learnt"),
-    "a frozen generator that begins at random": (('[generator]\ninit = "random"\n', SLOTS, MLM), "[generator] init: 'random' is how one of mode \"joint\" begins; a frozen one is its model"),
+    "a joint generator of a plain slot": (('[generator]\nmode = "joint"\nslot = "plain"\n', SLOTS, MLM, CONTRAST), "[generator] slot: nothing in slot 'plain' is masked for it to learn"),
+    "a frozen generator that begins at random": (('[generator]\ninit = "random"\n', SLOTS, MLM), "[generator] init: 'random' is for mode \"joint\"; a frozen generator is its model"),
     "a slot and itself": ((SLOTS, CONTRAST.replace('"plain"', '"one"')), "objective 'contrast': slot 'one' is compared with itself; two readings are two slots"),
     "oneself among the negatives": ((SLOTS, CONTRAST, 'extra_negatives = ["two", "plain"]\n'), "objective 'contrast': slot 'plain' is compared with itself; two readings are two slots"),
     "a projector of nothing": (('[projectors]\nhead = { slots = ["one"] }\n', SLOTS, MLM, 'projector = "head"\n'), "objective 'mlm': a projector is for the vector of a 'source'"),
     "classes of words": ((SLOTS, MLM, "classes = 2\n"), "objective 'mlm': 'classes' are of target \"edited\" alone"),
     "a mean of words over padding": ((SLOTS, MLM, 'reduction = "mean_all"\n'), "objective 'mlm': reduction 'mean_all' is of target \"edited\" alone"),
     "another objective": ((SLOTS, MLM.replace("recover", "discover")), "objective 1: unknown objective 'discover'; choose from recover, contrast"),
-    "no kind of objective": ((SLOTS, MLM.replace('use = "recover"\n', "")), "objective 1: unknown objective 'None'; choose from recover, contrast"),
     "a key of an objective": ((SLOTS, MLM, "wieght = 2.0\n"), "objective 1: unknown key 'wieght'; choose from "),
     "an objective without a reader": ((SLOTS, MLM.replace('reader = "encoder"\n', "")), "objective 1: lacks 'reader'"),
     "a reader without a kind": ((SLOTS, MLM.replace('"encoder"', "{ layers = 2 }")), 'objective 1: names no reader: use = "decoder"'),
-    "a reader that is a number": ((SLOTS, MLM.replace('"encoder"', "2")), 'objective 1: names no reader: use = "decoder"'),
-    "an objective of no slot": ((SLOTS, MLM.replace('slot = "one"\n', "")), "objective 1: lacks 'slot'"),
     "an objective of another slot": ((SLOTS, MLM.replace('"one"', '"three"')), "objective 'mlm': there is no slot 'three'; choose from one, plain, two"),
     "a source there is not": ((SLOTS, DECODER.replace('source = "one"', 'source = "zero"')), "objective 'decoder': there is no slot 'zero'; choose from one, plain, two"),
     "a contrast with nobody": ((SLOTS, CONTRAST.replace('b = "plain"\n', "")), "objective 1: lacks 'b'"),
     "a temperature of 0": ((SLOTS, CONTRAST, "temperature = 0\n"), "objective 'contrast': temperature 0.0 is not above 0"),
-    "a temperature that is no number": ((SLOTS, CONTRAST, "temperature = nan\n"), "objective 1: temperature: nan is not a number to compute with"),
-    "a weight without end": ((SLOTS, MLM, "weight = inf\n"), "objective 1: weight: inf is not a number to compute with"),
+    "a temperature that is no number": ((SLOTS, CONTRAST, "temperature = nan\n"), "objective 1: temperature = nan is not a number"),
     "a weight below 0": ((SLOTS, MLM, "weight = -1\n"), "objective 'mlm': weight -1.0 is below 0"),
     "a name with a dot": ((SLOTS, MLM.replace('"mlm"', '"m.l.m"')), "'m.l.m' is no name: letters, digits, _ and - are"),
     "a name twice": ((SLOTS, MLM, MLM), "two objectives are called 'mlm'"),
@@ -186,15 +174,6 @@ def test_what_cannot_be_meant_is_told_in_one_line_with_its_place(case: str) -> N
     assert complaint(*parts).startswith(told)
 
 
-@pytest.mark.parametrize("name", PRETRAINING)
-def test_every_shipped_preset_is_a_composition(name: str) -> None:
-    found = composition(load_preset(name).content, name)
-    assert all(each.name for each in found.objectives)
-    used = {slot for each in found.objectives for slot in found.slots_of(each)}
-    used |= {slot.of for slot in found.slots.values()}
-    assert set(found.slots) <= used | {""}, "a slot nobody looks at"
-
-
 CONTENT: dict[str, Any] = tomllib.loads(SLOTS + MLM + DECODER + CONTRAST) | {"name": "mine.toml"}
 
 
@@ -215,18 +194,18 @@ CONTENT: dict[str, Any] = tomllib.loads(SLOTS + MLM + DECODER + CONTRAST) | {"na
 )  # fmt: skip
 def test_a_change_reaches_its_place_and_leaves_the_preset_as_it_was(change: str, look: Any, value: Any) -> None:
     before = repr(CONTENT)
-    changed = with_changes(CONTENT, [change])
+    changed = apply_changes(CONTENT, [change])
     assert repr(CONTENT) == before
     if look is None:  # two reads the view of one, which is another now
         with pytest.raises(UsageError, match="reads another view"):
-            composition(changed, "mine.toml")
+            parse_composition(changed, "mine.toml")
     else:
-        assert look(composition(changed, "mine.toml")) == value
+        assert look(parse_composition(changed, "mine.toml")) == value
 
 
 def test_changes_are_made_in_their_order() -> None:
     changes = ['slots.more={view="next"}', "slots.more.rate=0.2", "slots.more.rate=0.1", "objective.contrast.b=more"]
-    assert composition(with_changes(CONTENT, changes), "x").slots["more"].rate == 0.1
+    assert parse_composition(apply_changes(CONTENT, changes), "x").slots["more"].rate == 0.1
 
 
 CHANGES_WRONG = {
@@ -247,8 +226,8 @@ CHANGES_WRONG = {
 def test_a_change_that_leads_nowhere_is_told(case: str) -> None:
     change, told = CHANGES_WRONG[case]
     with pytest.raises(UsageError) as caught:
-        with_changes(CONTENT, [change])
-    assert str(caught.value) == told
+        apply_changes(CONTENT, [change])
+    assert name_options(str(caught.value)) == told
 
 
 @pytest.mark.parametrize("dropped", ["words", "mlm"])
@@ -260,11 +239,11 @@ def test_an_objective_is_dropped_by_its_name_or_its_group_and_what_it_refers_to_
 
 def test_dropping_takes_slots_projectors_and_a_frozen_generator_along() -> None:
     preset = load_preset("diffcse-sts-bert").content
-    left = composition(preset, "x").without(["difference"])
+    left = parse_composition(preset, "x").without(["difference"])
     assert list(left.slots) == ["one", "two"]
     assert left.generator is None
     assert list(left.projectors) == ["head"]
-    alone = composition(preset, "x").without(["contrast"])
+    alone = parse_composition(preset, "x").without(["contrast"])
     assert list(alone.slots) == ["one", "two", "changed_one", "changed_two"]
     assert isinstance(alone.generator, Generator)
 
@@ -272,14 +251,14 @@ def test_dropping_takes_slots_projectors_and_a_frozen_generator_along() -> None:
 def test_a_frozen_generator_that_nobody_asks_is_left_out_and_a_joint_one_stays() -> None:
     masks = ["slots.encoder.corruption=mask", "slots.decoder.corruption=mask"]
     simlm = load_preset("simlm").content
-    assert composition(with_changes(simlm, masks), "x").generator is None
+    assert parse_composition(apply_changes(simlm, masks), "x").generator is None
     joint = [*masks, "generator.mode=joint", "generator.slot=encoder"]
-    assert composition(with_changes(simlm, joint), "x").generator is not None
+    assert parse_composition(apply_changes(simlm, joint), "x").generator is not None
 
 
 DROPS_WRONG = [
     "--drop decoders: no objective or group is called that; choose from decoder, mlm, words",
-    "--drop: nothing is left to train on",
+    "--drop: no objective is left to train on",
 ]
 
 
@@ -287,11 +266,11 @@ DROPS_WRONG = [
 def test_what_cannot_be_dropped_is_told(dropped: list[str], told: str) -> None:
     with pytest.raises(UsageError) as caught:
         made(SLOTS, MLM, DECODER).without(dropped)
-    assert str(caught.value) == told
+    assert name_options(str(caught.value)) == told
 
 
 def test_the_groups_of_master_are_those_of_its_table() -> None:
-    whole = composition(load_preset("master").content, "master")
+    whole = parse_composition(load_preset("master").content, "master")
 
     def left(group: str) -> set[str]:
         return {each.name for each in whole.without([group]).objectives}
@@ -302,26 +281,59 @@ def test_the_groups_of_master_are_those_of_its_table() -> None:
     assert every - left("por") == {"dor", "gor"}
 
 
-def raised_at(provoke: Callable[[], Any]) -> tuple[str, int]:
-    """The file and line, of those that read compositions, that raised."""
-    with pytest.raises(UsageError) as caught:
-        provoke()
-    return next(
-        (entry.filename, entry.lineno or 0)
-        for entry in reversed(traceback.extract_tb(caught.tb))
-        if entry.filename in FILES
+def look(preset: str, *changes: str) -> set[str]:
+    return check_composition(
+        parse_composition(apply_changes(load_preset(preset).content, changes), "mine.toml"), place="mine.toml"
     )
 
 
-def test_every_complaint_there_is_has_a_case_here() -> None:
-    raising = [
-        {(file, line) for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-        for file in FILES
-        for node in ast.walk(ast.parse(Path(file).read_text(encoding="utf-8")))
-        if isinstance(node, ast.Raise)
-    ]
-    assert len(raising) > 20
-    seen = {raised_at(partial(made, *given)) for given, _ in WRONG.values()}
-    seen |= {raised_at(partial(with_changes, CONTENT, [change])) for change, _ in CHANGES_WRONG.values()}
-    seen |= {raised_at(partial(made(SLOTS, MLM).without, dropped)) for dropped in (["other"], ["mlm"])}
-    assert [lines for lines in raising if not seen & lines] == []
+@pytest.mark.parametrize(
+    ("preset", "needs"),
+    [
+        ("simlm", set()),
+        ("rom", {"weights"}),
+        ("qac-cotmae", {"queries"}),
+        ("cotmae", {"documents"}),
+        ("cocondenser", {"documents"}),
+        ("corom", {"documents", "weights"}),
+        ("master", {"documents", "queries", "continuations", "weights"}),
+        ("ict", {"sentences"}),
+    ],
+)
+def test_a_preset_says_what_passages_must_bring(preset: str, needs: set[str]) -> None:
+    assert look(preset) == needs
+
+
+def test_weights_behind_titles_are_needed_with_those_of_titles() -> None:
+    assert look("rom", "title=join") == {"weights", "title_weights"}
+
+
+UNKNOWN = [
+    ("rom", "slots.passage.view=passages", "[slots.passage]: unknown view 'passages'; choose from passage, next, "),
+    ("rom", "slots.passage.limit=3", "[slots.passage]: unknown key 'limit', of the slot and of its view; choose from corruption, count, crop, "),
+    ("qac-cotmae", "slots.context.limit=0", "[slots.context]: view 'query': limit = 0 is not a whole number of 1 or more or nothing"),
+    ("rom", "slots.passage.masking=rim", "[slots.passage]: unknown masking strategy 'rim'; choose from random, bernoulli, "),
+    ("rom", "slots.passage.masking.scael=max", "[slots.passage]: masking 'rom' has no option 'scael'; choose from scale, weight_scale, whole_word"),
+    ("rom", "slots.passage.masking.scale=maximum", "[slots.passage]: masking 'rom': scale = 'maximum' is not one of max, minmax, sum"),
+    ("mlm", "slots.passage.masking=complement", "[slots.passage] is masked by 'complement' of another slot: of = "),
+    ("simlm", "slots.decoder.rate=0.2", "[slots.decoder]: rate 0.2 is less than the 0.3 of 'encoder', which it extends"),
+    ("simlm", "objective.decoder.reader.use=decoders", "objective 'decoder': unknown reader 'decoders'; choose from encoder, decoder, "),
+    ("simlm", "objective.decoder.reader.layer=1", "objective 'decoder': reader 'decoder' has no option 'layer'; choose from layers, init"),
+    ("simlm", "objective.decoder.reader.init=zero", "objective 'decoder': reader 'decoder': init = 'zero' is not one of random, copy"),
+    ("simlm", "objective.decoder.source=[]", None),
+    ("mlm", "objective.mlm.reader=decoder", "objective 'mlm': reader 'decoder' needs 'source': the slot whose vector it starts from"),
+    ("simlm", "objective.encoder.source=decoder", "objective 'encoder': reader 'encoder' looks at no other slot's vector: there can be no 'source'"),
+    ("mlm", "example=document", '[slots.passage]: example = "document" and view = "pair.a" or "pair.b" with distinct spans go together'),
+    ("cocondenser", "slots.b.spans=random", '[slots.b]: example = "document" and view'),
+    ("cotmae", "slots.context.spans=distinct", '[slots.context]: example = "document" and view'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("preset", "change", "told"), UNKNOWN, ids=[each[1] for each in UNKNOWN])
+def test_what_does_not_exist_is_told_in_one_line(preset: str, change: str, told: str | None) -> None:
+    with pytest.raises(UsageError) as caught:
+        look(preset, change)
+    found = str(caught.value)
+    assert found.startswith("mine.toml: ")
+    assert "\n" not in found
+    assert told is None or found.removeprefix("mine.toml: ").startswith(told)

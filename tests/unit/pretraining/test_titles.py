@@ -46,7 +46,7 @@ def seen(stage: Stage) -> list[Passage]:
 def expected(stage: Stage, passage: Passage) -> Any:
     """Tokenize a passage: title and text as a pair if there is a title."""
     pair = (passage.title, passage.text) if passage.title else (passage.text,)
-    return stage.tokenizer(*pair, truncation=True, max_length=stage.material.settings.max_length)
+    return stage.tokenizer(*pair, truncation=True, max_length=stage.data.settings.max_length)
 
 
 def embedded(stage: Stage) -> list[dict[str, Tensor]]:

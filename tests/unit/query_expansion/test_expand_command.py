@@ -321,7 +321,7 @@ def test_what_holdout_cannot_choose_is_refused(
         row["query_id"] for row in rows(capfd, *call, "--outside", "draw", "--n", "9", "--max-new-tokens", "9")
     }
     strange.write_text('{"_id": "q3", "text": "another one"}\n')
-    with pytest.raises(RecordError, match=r"strange.jsonl:1: 'q3' is another question here than the one"):
+    with pytest.raises(RecordError, match=r"strange.jsonl:1: 'q3' is another question than the one"):
         rows(capfd, *call, "--outside", "draw")
 
 

@@ -82,7 +82,6 @@ def test_tensorboard_is_told_what_the_log_holds_measurements_too(world: World, t
         "decoder",
         "held_out_decoder",
         "gain_decoder",
-        "waiting",
     }
     rounded = {(name, step, round_significant(value)) for name, step, value in told if name != "epoch"}
     assert rounded == in_the_log(tmp_path / "m")

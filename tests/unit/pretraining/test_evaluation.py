@@ -1,4 +1,4 @@
-"""What is measured on held-out passages: losses, the worth of the bottleneck, how vectors lie."""
+"""Evaluation on held-out passages: losses, the gain of the bottleneck, how vectors lie."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from drtk.pretraining.evaluation import grouped, measured
+from drtk.pretraining.evaluation import evaluate_losses, regroup
 from tests.pretraining import World
 
 CPU = torch.device("cpu")
@@ -17,7 +17,7 @@ def test_held_out_losses_are_means_over_all_batches(world: World):
     whole, parts = stage.batch(*range(8)), [stage.batch(*range(3)), stage.batch(*range(3, 8))]
     with torch.no_grad():
         expected = stage.terms(whole)
-    found = measured(stage.network, parts, CPU)
+    found = evaluate_losses(stage.network, parts, CPU)
     for name in ("mlm", "mkp", "npr", "dor"):
         assert found[f"held_out_{name}"] == pytest.approx(expected[name].item(), abs=1e-5)
 
@@ -25,19 +25,19 @@ def test_held_out_losses_are_means_over_all_batches(world: World):
 def test_the_gain_is_the_loss_with_anothers_vector_less_that_with_ones_own(world: World):
     stage = world.stage("simlm").redrawn()
     batch = stage.batch()
-    views, others = stage.views(batch), stage.views(batch)
+    views = stage.views(batch)
     with torch.no_grad():
-        others.given("encoder", vector=views.vector("encoder").roll(1, dims=0))
+        others = stage.network.encode(batch, vectors={"encoder": views.vector("encoder").roll(1, dims=0)})
         recovery = stage.network.recoveries["decoder"]
         gain = (recovery(others) - recovery(views)) / recovery.count(batch)
-    found = measured(stage.network, [batch], CPU)
+    found = evaluate_losses(stage.network, [batch], CPU)
     assert found["gain_decoder"] == pytest.approx(gain.item(), abs=1e-5)
     assert abs(found["gain_decoder"]) > 1e-3
     assert "gain_encoder" not in found
     with torch.no_grad():  # a decoder that cannot see the vector gains nothing
         for layer in recovery.reader.layers:
             layer.attention.output.dense.weight.zero_()
-    assert measured(stage.network, [batch], CPU)["gain_decoder"] == pytest.approx(0, abs=1e-5)
+    assert evaluate_losses(stage.network, [batch], CPU)["gain_decoder"] == pytest.approx(0, abs=1e-5)
 
 
 def test_alignment_is_of_the_pairs_that_are_there(world: World):
@@ -47,14 +47,14 @@ def test_alignment_is_of_the_pairs_that_are_there(world: World):
     assert 0 < int(both.sum()) < 8
     with torch.no_grad():
         one, two = (F.normalize(stage.views(batch).vector(name), dim=-1)[both] for name in "ab")
-    found = measured(stage.network, [batch], CPU)
+    found = evaluate_losses(stage.network, [batch], CPU)
     assert found["alignment"] == pytest.approx((one - two).pow(2).sum(dim=1).mean().item(), abs=1e-5)
 
 
 def test_a_contrast_is_measured_in_groups_of_one_size_whatever_the_batches_were(world: World):
     stage = world.stage("qac-cocondenser").redrawn()
-    whole = measured(stage.network, [stage.batch(*range(8))], CPU)
-    parts = measured(stage.network, [stage.batch(0, 1, 2), stage.batch(3, 4), stage.batch(5, 6, 7)], CPU)
+    whole = evaluate_losses(stage.network, [stage.batch(*range(8))], CPU)
+    parts = evaluate_losses(stage.network, [stage.batch(0, 1, 2), stage.batch(3, 4), stage.batch(5, 6, 7)], CPU)
     assert whole["held_out_contrast"] > 0.1
     assert parts["held_out_contrast"] == pytest.approx(whole["held_out_contrast"], abs=1e-5)
 
@@ -68,22 +68,11 @@ def test_what_is_left_of_the_groups_is_one_of_its_own_unless_it_is_alone(counts:
         rows = torch.arange(first, first + count)
         batches.append(({"(a)": rows[:, None].float()}, {"a": rows % 2 == 0}))
         first += count
-    found = list(grouped(batches))
+    found = list(regroup(batches))
     assert [len(present["a"]) for _, present in found] == groups
     numbers = [number for vectors, _ in found for number in vectors["(a)"][:, 0].tolist()]
     assert numbers == list(range(sum(groups)))
     assert all(torch.equal(vectors["(a)"][:, 0] % 2 == 0, present["a"]) for vectors, present in found)
-
-
-def test_measuring_leaves_the_mode_and_the_weights_as_they_were(world: World):
-    stage = world.stage("diffcse-sts-bert").redrawn()
-    stage.network.train()
-    before = {name: value.clone() for name, value in stage.network.state_dict().items()}
-    first, second = (measured(stage.network, [stage.batch()], CPU) for _ in range(2))
-    assert first == second
-    assert stage.network.training
-    assert not stage.network.generator.training
-    assert all(torch.equal(value, before[name]) for name, value in stage.network.state_dict().items())
 
 
 def test_the_gain_of_condenser_is_that_of_its_late_first_token(world: World):
@@ -99,7 +88,7 @@ def test_the_gain_of_condenser_is_that_of_its_late_first_token(world: World):
         states[-1] = torch.cat([late[:, :1].roll(1, dims=0), late[:, 1:]], dim=1)
         swapped._states["passage"] = states
         assert other.item() == pytest.approx(recovery(swapped).item(), abs=1e-4)
-    found = measured(stage.network, [batch], CPU)
+    found = evaluate_losses(stage.network, [batch], CPU)
     assert found["gain_head"] == pytest.approx(((other - own) / recovery.count(batch)).item(), abs=1e-5)
     assert abs(found["gain_head"]) > 1e-3
     assert "gain_mlm" not in found

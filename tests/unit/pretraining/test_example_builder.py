@@ -1,4 +1,4 @@
-"""Known answers of masks and edits (methods: sections 4 and 5.10) through the shipped presets, on a corpus of one passage."""
+"""Examples: what their masks and views depend on."""
 
 from __future__ import annotations
 
@@ -12,13 +12,115 @@ import numpy as np
 import pytest
 import torch
 
-from drtk.pretraining.example_builder import Slotted
+from drtk.config import load_preset
+from drtk.errors import MismatchError, UsageError
+from drtk.pretraining.example_builder import ExampleBuilder, SlotExample, SpecialTokens, fields_of
+from drtk.pretraining.parse import apply_changes, parse_composition
 from drtk.text.rng import generator
+from drtk.text.token_dataset import TokenCorpus
+from drtk.text.tokenizers import load_tokenizer
 from drtk.text.word_pieces import WordPieceTokenizer
+from tests.enriched import enriched_corpus
 from tests.pretraining import Stage, World
-from tests.tiny import TOPICS, words_of
+from tests.tiny import TOPICS, tiny_model, words_of
+
+EDITS = [
+    f"slots.{name}.{change}" for name in ("changed_one", "changed_two") for change in ("corruption=any", "rate=0.3")
+]
+
+
+class Shelf:
+    def __init__(self, folder: Path) -> None:
+        self.model = str(tiny_model(folder / "model"))
+        self.corpus_file = str(enriched_corpus(folder / "corpus.jsonl", Path(self.model)))
+        self.tokenizer = load_tokenizer(self.model)
+
+    def __call__(self, preset: str, *changes: str, seed: int = 1, max_length: int = 32) -> Any:
+        plan = parse_composition(apply_changes(load_preset(preset).content, changes), preset)
+        corpus = TokenCorpus.open(self.corpus_file, self.model, wants=fields_of(plan))
+        return ExampleBuilder(
+            plan, corpus, SpecialTokens.of(self.tokenizer), ids=corpus.id, max_length=max_length, seed=seed
+        )
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    return Shelf(tmp_path_factory.mktemp("shelf"))
+
+
+def kind_of(slot: SlotExample, whole: int) -> str:
+    """Which edit was made of a text of `whole` tokens."""
+    if slot.edited is None:
+        return "replaced"
+    return "inserted" if len(slot.given) > whole else "deleted"
+
+
+def test_any_edit_is_one_of_three_drawn_for_each_example_alike_often(shelf: Shelf) -> None:
+    build = shelf("diffcse-sts-bert", *EDITS)
+    seen = []
+    for epoch in range(10):
+        for row in range(36):
+            slots = build(row, epoch=epoch, step=0)
+            seen.append(kind_of(slots["changed_one"], len(slots["one"].given)))
+    counts = {kind: seen.count(kind) for kind in ("replaced", "inserted", "deleted")}
+    # 360 draws: 120 each, a standard deviation of sqrt(360 x 1/3 x 2/3) = 8.9; five of them are 45.
+    assert all(75 < count < 165 for count in counts.values()), counts
+
+
+def test_each_edit_is_what_it_is_by_itself(shelf: Shelf) -> None:
+    build = shelf("diffcse-sts-bert", *EDITS)
+    for row in range(36):
+        slots = build(row, epoch=0, step=0)
+        whole, slot = slots["one"], slots["changed_one"]
+        kind = kind_of(slot, len(whole.given))
+        pieces = len(whole.given) - 2
+        if kind == "replaced":
+            assert (slot.clean == whole.clean).all()
+            assert (slot.noise is not None, slot.edited) == (True, None)
+            continue
+        assert slot.edited is not None
+        share = round(0.3 * pieces)
+        assert len(slot.given) - len(whole.given) == (share if kind == "inserted" else -share)
+        assert int(slot.hidden.sum()) == (share if kind == "inserted" else 0)
+        assert (slot.edited[slot.hidden] == 1).all()
+
+
+def test_an_insertion_leaves_room_within_the_length(shelf: Shelf) -> None:
+    build = shelf("diffcse-sts-bert", *EDITS, max_length=12)
+    lengths = [len(build(row, epoch=0, step=0)["changed_one"].given) for row in range(36)]
+    assert max(lengths) <= 12
+
+
+def test_a_context_drawn_by_the_step_is_of_one_kind_in_all_examples_of_a_step(shelf: Shelf) -> None:
+    build = shelf("qac-cotmae-mixed")
+    kinds = {}
+    for step in range(40):
+        lengths = [len(build(row, epoch=0, step=step)["context"].given) for row in range(0, 9, 3)]
+        kinds[step] = max(lengths) > 5  # a query is of 3 words, a passage of 6 or more
+    assert set(kinds.values()) == {True, False}
+
+
+def test_a_passage_without_successor_gets_a_placeholder(shelf: Shelf) -> None:
+    found = shelf("master")(2, epoch=0, step=0)["next"]  # the third of three passages of its document
+    assert not found.present
+    assert (len(found.given), int(found.content.sum()), int(found.hidden.sum())) == (2, 0, 0)
+
+
+def test_a_view_without_such_a_part_is_told_with_those_there_are(shelf: Shelf) -> None:
+    build = shelf("cotmae", "slots.context.view=pair")
+    with pytest.raises(UsageError, match=r"\[slots.context\]: there is no view 'pair'; choose from pair.a, pair.b"):
+        build(0, epoch=0, step=0)
+
+
+def test_weights_that_a_view_does_not_have_are_told_with_the_slot(shelf: Shelf) -> None:
+    build = shelf("qac-cotmae", "slots.context.masking=rom")
+    with pytest.raises(MismatchError, match=r"\[slots.context\]: passage 'd0#0': masking by 'rom' needs weights"):
+        build(0, epoch=0, step=0)
+
 
 Make = Callable[..., Stage]
+
+
 WORDS = [word for topic in TOPICS for word in words_of(topic)]
 
 
@@ -47,7 +149,7 @@ def one(world: World, tmp_path: Path) -> Make:
     return make
 
 
-def slots_of(stage: Stage) -> dict[str, Slotted]:
+def slots_of(stage: Stage) -> dict[str, SlotExample]:
     return dict(stage.seen(0)[0].slots)
 
 
@@ -75,7 +177,7 @@ def pin(monkeypatch: pytest.MonkeyPatch, **draws: Pinned) -> None:
     monkeypatch.setattr("drtk.pretraining.example_builder.generator", drawn)
 
 
-def hidden(slot: Slotted) -> list[int]:
+def hidden(slot: SlotExample) -> list[int]:
     """Numbers of the pieces that are hidden, [CLS] apart."""
     return [int(place) - 1 for place in slot.hidden.nonzero()[0]]
 
@@ -115,19 +217,6 @@ def test_roms_figure(changes: list[str], places: list[int], one: Make, monkeypat
     pin(monkeypatch, passage=Pinned([0.62, 0.15, 0.80, 0.33, 0.47, 0.90, 0.05, 0.55, 0.71]))
     stage = one("rom", 9, "slots.passage.corruption=mask", *changes, weights=weights)
     assert hidden(slots_of(stage)["passage"]) == places
-
-
-def test_masters_keywords_are_drawn_by_weight(one: Make):
-    """Two of three words; 3,000 draws have deviations of .006 .009 .009. The last word is never passed over."""
-    stage = one("master", 3, weights=[0.545455, 0.272727, 0.181818], drop=["por", "rpr", "mlm", "mlm_cmp", "cmp"])
-    assert list(stage.network.composition.slots) == ["passage", "keywords"]
-    build = stage.material._builder(7)
-    found = np.zeros(3)
-    for epoch in range(3000):
-        slot = build(0, epoch=epoch, step=0)["keywords"]
-        assert slot.hidden.sum() == 2  # round(1.5)
-        found += slot.hidden[1:-1]
-    assert found / 3000 == pytest.approx([0.871212, 0.660606, 0.468182], abs=0.035)
 
 
 @pytest.mark.parametrize(

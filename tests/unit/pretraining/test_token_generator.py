@@ -1,4 +1,4 @@
-"""A generator's proposals: where they stand, how they are drawn, and what they leave alone."""
+"""The proposals of a generator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from drtk.errors import MismatchError
 from drtk.losses.language import token_losses_sum
 from drtk.models.lm_head import LMHead
-from drtk.pretraining.token_generator import Generator, drawn
+from drtk.pretraining.token_generator import Generator, sample
 from tests.families import FAMILIES, masked_lm, padded, saved_masked_lm
 from tests.tiny import tiny_model
 
@@ -55,14 +55,14 @@ def test_a_draw_is_the_token_whose_stretch_of_the_unit_interval_holds_the_number
     # p = .5 .2 0 .3, so ids stand at [0, .5), [.5, .7), nowhere and [.7, 1)
     scores = torch.tensor([0.5, 0.2, 0.0, 0.3]).log().repeat(8, 1)
     draws = torch.tensor([0.0, 0.49, 0.51, 0.69, 0.71, 0.99, 1.0, 0.2])
-    assert drawn(scores, draws).tolist() == [0, 0, 1, 1, 3, 3, 3, 0]
+    assert sample(scores, draws).tolist() == [0, 0, 1, 1, 3, 3, 3, 0]
 
 
 def test_draws_follow_the_softmax() -> None:
     # 100,000 draws at evenly spaced numbers: the share of each id is its probability to 1e-5
     scores = torch.randn(7, generator=torch.Generator().manual_seed(2))
     draws = (torch.arange(100_000) + 0.5) / 100_000
-    share = torch.bincount(drawn(scores.expand(100_000, 7), draws), minlength=7) / 100_000
+    share = torch.bincount(sample(scores.expand(100_000, 7), draws), minlength=7) / 100_000
     torch.testing.assert_close(share, scores.softmax(dim=0), atol=2e-5, rtol=0)
 
 
@@ -95,39 +95,6 @@ def test_a_sample_is_the_inverse_of_the_cumulative_softmax_of_the_models_scores(
         assert int(found[row, place]) == expected
 
 
-def test_many_places_are_scored_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = masked_lm("bert")
-    ids, attention = padded(model, lengths=(9,) * 8)
-    generator, hidden, numbers = frozen(model), torch.ones(8, 9).bool(), noise(8, 9)
-    whole = generator.fill(ids, attention, hidden, decode="sample", scope="masked", noise=numbers)
-    monkeypatch.setattr("drtk.pretraining.token_generator._CHUNK_VALUES", 5 * 97)
-    sizes: list[int] = []
-    monkeypatch.setattr(
-        "drtk.pretraining.token_generator.drawn",
-        lambda scores, draws: sizes.append(len(scores)) or drawn(scores, draws),
-    )
-    torch.testing.assert_close(
-        generator.fill(ids, attention, hidden, decode="sample", scope="masked", noise=numbers), whole
-    )
-    assert sizes == [5] * 14 + [2]  # 72 places
-
-
-def test_nothing_hidden_changes_nothing() -> None:
-    model = masked_lm("bert")
-    ids, attention = padded(model)
-    nothing = torch.zeros_like(HIDDEN)
-    found = frozen(model).fill(ids, attention, nothing, decode="sample", scope="masked", noise=noise(*ids.shape))
-    assert torch.equal(found, ids)
-    assert found is not ids
-
-
-def test_sampling_without_numbers_is_refused() -> None:
-    model = masked_lm("bert")
-    ids, attention = padded(model)
-    with pytest.raises(ValueError, match="sampling needs noise"):
-        frozen(model).fill(ids, attention, HIDDEN, decode="sample", scope="masked")
-
-
 def test_a_frozen_generator_has_no_dropout_and_no_gradient_whatever_the_mode() -> None:
     model = masked_lm("bert")
     ids, attention = padded(model)
@@ -145,7 +112,7 @@ def test_a_frozen_generator_has_no_dropout_and_no_gradient_whatever_the_mode() -
 def test_a_trained_one_proposes_without_dropout_and_goes_on_training() -> None:
     model = masked_lm("bert", hidden_dropout_prob=0.5)
     ids, attention = padded(model)
-    generator = Generator.beside(model.bert, LMHead(model, model.bert), init="copy").train()
+    generator = Generator.from_encoder(model.bert, LMHead(model, model.bert), init="copy").train()
     quiet = frozen(masked_lm("bert", hidden_dropout_prob=0.5))
     numbers = noise(3, 9)
     for _ in range(3):
@@ -160,7 +127,7 @@ def test_a_generator_beside_the_encoder_shares_nothing_with_it(init: Any) -> Non
     model = masked_lm("bert")
     head = LMHead(model, model.bert)
     torch.manual_seed(0)
-    generator = Generator.beside(model.bert, head, init=init)
+    generator = Generator.from_encoder(model.bert, head, init=init)
     own = {id(parameter) for parameter in generator.parameters()}
     assert not own & {id(parameter) for parameter in model.parameters()}
     assert generator.head.weight is generator.backbone.embeddings.word_embeddings.weight
@@ -179,7 +146,7 @@ def test_the_loss_of_a_trained_one_is_that_of_a_masked_language_model() -> None:
     model = masked_lm("bert")
     ids, attention = padded(model)
     labels = torch.where(HIDDEN, 11, -100)
-    generator = Generator.beside(model.bert, LMHead(model, model.bert), init="copy").eval()
+    generator = Generator.from_encoder(model.bert, LMHead(model, model.bert), init="copy").eval()
     features = generator.features(ids, attention, HIDDEN)
     loss = token_losses_sum(features, generator.head.weight, generator.head.bias, labels[HIDDEN])
     expected = F.cross_entropy(model(input_ids=ids, attention_mask=attention).logits.flatten(0, 1), labels.flatten())
@@ -194,16 +161,16 @@ def test_a_folder_with_another_vocabulary_or_without_a_head_is_refused(tmp_path:
 
     saved_masked_lm("electra", tmp_path / "g")
     own = AutoTokenizer.from_pretrained(tmp_path / "g")
-    generator = Generator.of_folder(tmp_path / "g", own)
+    generator = Generator.from_folder(tmp_path / "g", own)
     assert generator.frozen
     assert generator.longest == 64
     other = AutoTokenizer.from_pretrained(tiny_model(tmp_path / "e", vocab_size=60))
     with pytest.raises(
         MismatchError, match=r"the generator's vocabulary \(\d+ word pieces, .* is not the encoder's \(\d+\)"
     ):
-        Generator.of_folder(tmp_path / "g", other)
+        Generator.from_folder(tmp_path / "g", other)
     with pytest.raises(MismatchError, match="has no language-model head, so it proposes no tokens"):
-        Generator.of_folder(tmp_path / "e", other)
+        Generator.from_folder(tmp_path / "e", other)
 
 
 def test_a_model_may_be_trained_on_as_it_is_or_with_weights_drawn_anew(tmp_path: Path) -> None:
@@ -211,12 +178,12 @@ def test_a_model_may_be_trained_on_as_it_is_or_with_weights_drawn_anew(tmp_path:
 
     model = saved_masked_lm("electra", tmp_path / "g")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "g")
-    trained = Generator.of_folder(tmp_path / "g", tokenizer, frozen=False).train()
+    trained = Generator.from_folder(tmp_path / "g", tokenizer, frozen=False).train()
     assert trained.backbone.training
     assert all(parameter.requires_grad for parameter in trained.parameters())
     own = trained.backbone.encoder.layer[0].intermediate.dense.weight
     assert torch.equal(own, model.electra.encoder.layer[0].intermediate.dense.weight)
-    drawn_anew = Generator.of_folder(tmp_path / "g", tokenizer, frozen=False, redrawn=True)
+    drawn_anew = Generator.from_folder(tmp_path / "g", tokenizer, frozen=False, redrawn=True)
     assert type(drawn_anew.backbone) is type(trained.backbone)
     assert {name: each.shape for name, each in drawn_anew.named_parameters()} == {
         name: each.shape for name, each in trained.named_parameters()
@@ -224,9 +191,9 @@ def test_a_model_may_be_trained_on_as_it_is_or_with_weights_drawn_anew(tmp_path:
     assert not torch.equal(drawn_anew.backbone.encoder.layer[0].intermediate.dense.weight, own)
     assert bool((drawn_anew.head.norm.weight == 1).all())
     bare = tiny_model(tmp_path / "e")  # without a head there is nothing to train on, but something to draw
-    assert not Generator.of_folder(bare, AutoTokenizer.from_pretrained(bare), frozen=False, redrawn=True).frozen
+    assert not Generator.from_folder(bare, AutoTokenizer.from_pretrained(bare), frozen=False, redrawn=True).frozen
     with pytest.raises(MismatchError, match="has no language-model head"):
-        Generator.of_folder(bare, AutoTokenizer.from_pretrained(bare), frozen=False)
+        Generator.from_folder(bare, AutoTokenizer.from_pretrained(bare), frozen=False)
 
 
 def test_the_longest_input_leaves_out_the_places_roberta_does_not_use() -> None:

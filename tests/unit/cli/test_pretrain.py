@@ -1,0 +1,558 @@
+"""drtk pretrain as users run it: what it writes, resuming after a failure, and what is rejected."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from drtk.cli.main import app
+from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.models.biencoder import load_towers, save_towers
+from drtk.models.model_folder import read_layout
+from drtk.pretraining.network import Network
+from drtk.pretraining.trainer import Pretrainer
+from drtk.runtime.atomic import write_json
+from drtk.runtime.integrity import read_json
+from drtk.runtime.manifest import UNFINISHED_MANIFEST
+from drtk.runtime.progress import name_options
+from drtk.training.best_checkpoint import complete_checkpoints
+from tests.families import saved_masked_lm
+from tests.pretraining import World
+from tests.running import command
+from tests.tiny import tiny_model
+
+JOINT = ["--set", "generator.mode=joint", "--set", "generator.slot=encoder"]
+QUICK = ["--batch", "6", "--max-length", "24", "--warmup", "0", "--log-every", "1"]
+SCHEDULE = ["--steps", "8", "--checkpoint-every", "2", "--lr", "1e-3"]
+
+
+def arguments(world: World, output: Path, preset: str, *more: str | Path, corpus: Path | None = None) -> list[str]:
+    named = ["--preset", preset, "--model", str(world.model), "-o", str(output), *QUICK, *map(str, more)]
+    return ["pretrain", str(corpus or world.corpus), *named]
+
+
+def pretrain(world: World, output: Path, preset: str, *more: str | Path, corpus: Path | None = None) -> None:
+    app([*arguments(world, output, preset, *more, corpus=corpus), "-q"], standalone_mode=False)
+
+
+def entries(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    """Every tensor below a folder, by file and name."""
+    return {
+        f"{path.relative_to(folder)}:{name}": value
+        for path in sorted(folder.rglob("*.safetensors"))
+        for name, value in load_file(path).items()
+    }
+
+
+def assert_equal_models(one: Path, other: Path) -> None:
+    mine, theirs = weights_of(one), weights_of(other)
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    assert entries(one) == entries(other)
+
+
+# failures and resuming
+
+
+def full(_: Pretrainer) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+
+def ruin(trainer: Pretrainer) -> None:
+    """Set weights as a wild update leaves them: finite, but the next loss is not."""
+    with torch.no_grad():
+        trainer.model.backbone.encoder.layer[-1].output.LayerNorm.bias.fill_(3e38)
+
+
+def fail(
+    world: World, output: Path, at: int, spoil: Callable[[Pretrainer], Any], *more: str, preset: str = "mlm"
+) -> str:
+    """Run pre-training with something happening before a step; return the error message."""
+    plain = Pretrainer.training_step
+
+    def training_step(self: Pretrainer, *given: object, **named: object) -> torch.Tensor:
+        if self.state.global_step + 1 == at:
+            spoil(self)
+        return plain(self, *given, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pretrainer, "training_step", training_step)
+        with pytest.raises(DrtkError) as caught:
+            pretrain(world, output, preset, *SCHEDULE, *more)
+    assert caught.value.status == 1
+    assert not (output / "meta.json").exists()
+    message = name_options(str(caught.value))
+    assert "\n" not in message
+    return message
+
+
+def checkpoints(folder: Path) -> list[str]:
+    return [path.name for path in complete_checkpoints(Path(f"{folder}.part") / "checkpoints")]
+
+
+@pytest.mark.parametrize(
+    ("preset", "more"),
+    [
+        ("mixture-example", ["--held-out", "6", "--eval-every", "4", "--save-every", "6", "--micro-batch", "4"]),
+        ("simlm", ["--generator", "GENERATOR", *JOINT, "--trainer", "lr_scheduler_type=cosine"]),
+    ],
+)
+def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
+    preset: str, more: list[str], world: World, tmp_path: Path
+):
+    more = [str(world.generator) if word == "GENERATOR" else word for word in more]
+    output = tmp_path / "failed"
+    fail(world, output, 6, full, *more, preset=preset)
+    with pytest.raises(MismatchError, match=r"other settings .*\(weight_decay\)"):
+        pretrain(world, output, preset, *SCHEDULE, *more, "--resume", "--weight-decay", "0.5", "--lr", "2e-3")
+    with open(Path(f"{output}.part") / "log.jsonl", "a") as log:
+        log.write('{"step": 36')  # as a crash while writing leaves it
+    pretrain(world, output, preset, *SCHEDULE, *more, "--resume")
+    pretrain(world, tmp_path / "whole", preset, *SCHEDULE, *more)
+    assert_equal_models(output, tmp_path / "whole")
+    assert any("readers" in name for name in weights_of(output))
+    assert [entry["step"] for entry in entries(output) if "loss" in entry] == list(range(1, 9))
+    if preset == "mixture-example":
+        assert [entry["step"] for entry in entries(output) if "held_out_mlm" in entry] == [0, 4, 8]
+        assert any(name.startswith("step-6/") for name in weights_of(output))
+    assert not (output / "checkpoints").exists()
+
+
+def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert fail(world, tmp_path / "m", 6, full) == (
+        "cpu: out of memory at step 6; a smaller --micro-batch (it is 6), --gradient-checkpointing or a "
+        "smaller --max-length may help; --resume continues after step 4"
+    )
+    assert checkpoints(tmp_path / "m") == ["checkpoint-4", "checkpoint-2"]
+    for more in (["--batch", "3"], ["--warmup", "2"], ["--max-length", "20"], ["--seed", "3"]):
+        with pytest.raises(MismatchError, match=rf"other settings or files \({more[0][2:].replace('-', '_')}\)"):
+            pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--micro-batch", "2", *more)
+    more = ["--resume", "--micro-batch", "2", "--gradient-checkpointing", "--precision", "bfloat16", "--lr", "1e-4"]
+    app(arguments(world, tmp_path / "m", "mlm", *SCHEDULE, *more), standalone_mode=False)
+    assert "micro_batch 2, which was not given" in capsys.readouterr().err
+    (change,) = read_json(tmp_path / "m" / "meta.json")["changes"]
+    assert change["settings"] == {
+        "precision": ["auto", "bfloat16"],
+        "gradient_checkpointing": [False, True],
+        "micro_batch": [None, 2],
+        "lr": [1e-3, 1e-4],
+    }
+    # after step s of 8 the rate of the next is (8 - s) / 8 of the highest, and the new one holds from step 5 on
+    rates = [entry["learning_rate"] for entry in entries(tmp_path / "m")]
+    assert rates == pytest.approx([(1e-3 if step < 4 else 1e-4) * (8 - step) / 8 for step in range(8)])
+
+
+def test_a_run_out_of_memory_continues_and_resumes_with_half_the_micro_batch(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pretrain(world, tmp_path / "whole", "qac-cocondenser", *SCHEDULE, "--micro-batch", "3")
+    forward, limit = Network.forward, 3
+
+    def limited(self: Network, batch: Any, *given: Any, **named: Any) -> Any:
+        if len(next(iter(batch.values())).given) > limit:
+            raise RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory: you tried"
+            )
+        return forward(self, batch, *given, **named)
+
+    monkeypatch.setattr(Network, "forward", limited)
+    fail(world, tmp_path / "m", 6, full, preset="qac-cocondenser")
+    limit = 6  # there is more memory now, but dropout is sampled part by part
+    pretrain(world, tmp_path / "m", "qac-cocondenser", *SCHEDULE, "--resume")
+    assert_equal_models(tmp_path / "m", tmp_path / "whole")
+    assert read_json(tmp_path / "m" / "meta.json")["micro_batch"] == 3
+
+
+def test_out_of_memory_before_the_first_step_is_reported(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("transformers.Trainer._move_model_to_device", lambda *_: full(_[0]))
+    with pytest.raises(DrtkError, match=r"cpu: out of memory; a smaller `micro_batch` \(it is 6\), `gradient_ch"):
+        pretrain(world, tmp_path / "m", "mlm", *SCHEDULE)
+
+
+def test_a_checkpoint_whose_next_step_fails_is_removed(world: World, tmp_path: Path):
+    message = fail(world, tmp_path / "m", 7, ruin)
+    assert re.match(r"the loss \(mlm\) is nan at step 7, on passages d\S+, d\S+, d\S+ …; a lower --lr or", message)
+    assert message.endswith("--resume continues after step 4")
+    assert checkpoints(tmp_path / "m") == ["checkpoint-4"]
+    pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--lr", "1e-4")
+    assert [entry["step"] for entry in entries(tmp_path / "m")] == list(range(1, 9))
+
+
+def test_weights_that_are_not_finite_or_exploded_are_not_kept(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    def burst(trainer: Pretrainer) -> None:
+        """Make the update, not the loss, infinite."""
+        weight = trainer.model.backbone.encoder.layer[0].output.LayerNorm.bias
+        handle = weight.register_hook(lambda slope: (handle.remove(), slope * float("inf"))[1])
+
+    def explode(trainer: Pretrainer) -> None:
+        """Make the loss several hundreds, from about ln 400 = 6."""
+        if trainer.state.global_step == 4:
+            with torch.no_grad():
+                trainer.model.head.norm.weight.mul_(1e5)
+
+    assert "is nan at step 7" in fail(world, tmp_path / "m", 6, burst)
+    assert "step 6: a weight is NaN or infinite; no checkpoint is written" in capsys.readouterr().err
+    assert checkpoints(tmp_path / "m") == ["checkpoint-4", "checkpoint-2"]
+    assert fail(world, tmp_path / "n", 8, burst).startswith("a weight is NaN or infinite after step 8; a lower --lr")
+    assert not (tmp_path / "n" / "model.safetensors").exists()
+
+    step = Pretrainer.training_step
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Pretrainer, "training_step", lambda self, *given, **named: (explode(self), step(self, *given, **named))[1]
+        )
+        fail(world, tmp_path / "o", 8, full)
+    assert "of the first step; no checkpoint is written" in capsys.readouterr().err
+    assert checkpoints(tmp_path / "o") == ["checkpoint-4", "checkpoint-2"]
+
+
+def test_checkpoints_made_without_token_types_are_rejected(world: World, tmp_path: Path):
+    titles = ["--set", "title=segment"]
+    fail(world, tmp_path / "m", 6, full, *titles)
+    begun = tmp_path / "m.part" / UNFINISHED_MANIFEST
+    content = read_json(begun)
+    before = {name: value for name, value in content["settings"].items() if name != "title_types"}
+    write_json(begun, content | {"settings": before})
+    with pytest.raises(MismatchError, match=r"other settings or files \(title_types\); `force` begins again"):
+        pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--resume")
+    write_json(begun, content)
+    pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--resume")
+    made = (tmp_path / "m" / "meta.json").stat().st_mtime_ns
+    pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--skip-done")
+    assert (tmp_path / "m" / "meta.json").stat().st_mtime_ns == made
+
+
+# settings and outputs
+
+
+def test_epochs_on_the_command_line_replace_the_steps_of_a_preset(world: World, tmp_path: Path):
+    rows = len(world.corpus.read_text().splitlines())
+    pretrain(world, tmp_path / "m", "retromae", "--epochs", "0.5")  # the preset has 80,000 steps
+    assert read_json(tmp_path / "m" / "meta.json")["counts"]["steps"] == round(0.5 * (rows // 6))
+    with pytest.raises(UsageError, match="--steps and --epochs: choose one"):
+        pretrain(world, tmp_path / "n", "retromae", "--epochs", "0.5", "--steps", "3")
+
+
+@pytest.mark.parametrize(("more", "held", "asked"), [([], 0.1, 4096), (["--held-out", "4000"], 0.5, 4000)])
+def test_a_preset_holds_out_a_tenth_at_most_and_an_option_half(
+    more: list[str], held: float, asked: int, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    rows = len(world.corpus.read_text().splitlines())
+    out = int(held * rows)
+    app(arguments(world, tmp_path / "m", "simlm-mlm", "--steps", "1", *more), standalone_mode=False)
+    message = f"{out} of {rows} passages are held out ({asked:,} requested), {rows - out} remain to train on"
+    assert message in capsys.readouterr().err
+    assert "gain_decoder" in entries(tmp_path / "m")[0]
+
+
+def test_an_encoder_keeps_how_it_read_titles(world: World, tmp_path: Path):
+    for title, wanted in (("segment", "segment"), ("none", "join")):
+        model = tmp_path / title
+        pretrain(world, model, "mlm", "--steps", "1", "--set", f"title={title}")
+        (start,) = load_towers(str(model), wishes={}, untied=False).values()
+        (changed,) = load_towers(str(model), wishes={"title": "sep"}, untied=False).values()
+        assert (start.recipe.title, changed.recipe.title) == (wanted, "sep")
+        save_towers({"passage": start}, tmp_path / f"{title}-trained")
+        assert read_layout(tmp_path / f"{title}-trained").recipe.title == wanted
+
+
+def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(world: World, tmp_path: Path):
+    pretrain(world, tmp_path / "m", "simlm-mlm", "--steps", "2", "--save-every", "1")
+    from transformers import AutoModel, AutoTokenizer
+
+    folders = [tmp_path / "m" / "step-1", tmp_path / "m"]
+    text = "rivers rivering rivered"
+    states = []
+    for folder in folders:
+        inputs = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
+        states.append(AutoModel.from_pretrained(folder).eval()(**inputs).last_hidden_state[:, 0].detach())
+        assert (folder / "heads").is_dir()
+    assert not torch.equal(*states)
+    assert not (tmp_path / "m" / "step-2").exists()  # the last one is the folder itself
+    manifest = read_json(tmp_path / "m" / "meta.json")
+    assert (manifest["kind"], manifest["counts"]["steps"]) == ("model", 2)
+    assert read_layout(tmp_path / "m").recipe.pooling == ("cls",)
+    assert {read_layout(folder).recipe.title for folder in folders} == {"segment"}  # as the preset reads titles
+    suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
+    assert suffixes <= {".json", ".jsonl", ".safetensors"}
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    model = sentence_transformers.SentenceTransformer(str(folders[1]), device="cpu")
+    torch.testing.assert_close(torch.tensor(model.encode([text])), states[1], rtol=1e-4, atol=1e-5)
+
+
+def test_the_evaluation_does_not_depend_on_the_micro_batch(world: World, tmp_path: Path):
+    for micro in ("6", "2"):
+        pretrain(world, tmp_path / micro, "qac-cocondenser", "--steps", "1", "--held-out", "9", "--micro-batch", micro)
+    first, second = (entries(tmp_path / micro)[0] for micro in ("6", "2"))
+    assert first["held_out_contrast"] > 0.1
+    assert first == second
+
+
+def test_the_masked_language_model_is_exported(world: World, tmp_path: Path):
+    pretrain(world, tmp_path / "m", "mlm", "--steps", "1")
+    from transformers import AutoModelForMaskedLM
+
+    from drtk.models.lm_head import export_masked_lm, load_masked_lm
+
+    export_masked_lm(tmp_path / "m", tmp_path / "lm")
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "lm").eval()
+    backbone, head, _ = load_masked_lm(tmp_path / "m")
+    ids = torch.tensor([[2, 20, 30, 3]])
+    with torch.no_grad():
+        expected = head.logits(backbone(input_ids=ids).last_hidden_state)
+        torch.testing.assert_close(model(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_cocondenser_starts_from_a_condenser_with_its_head(world: World, tmp_path: Path):
+    pretrain(world, tmp_path / "one", "condenser", "--steps", "1")
+    start = ["--model", tmp_path / "one", "--steps", "1", "--lr", "0"]
+    pretrain(world, tmp_path / "two", "cocondenser", *start)
+    before, after = weights_of(tmp_path / "one"), weights_of(tmp_path / "two")
+    head = [name for name in before if "readers.safetensors" in name]
+    assert len(head) == 2 * 16  # two layers of 16 tensors
+    assert all(torch.equal(before[name], after[name]) for name in head)
+    assert read_json(tmp_path / "two" / "meta.json")["counts"]["tensors taken up"] == len(head)
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("families")
+    for family in ("bert", "roberta", "distilbert", "modernbert"):
+        saved_masked_lm(family, folder / family)
+    return folder
+
+
+@pytest.mark.parametrize("family", ["roberta", "distilbert", "modernbert"])
+def test_encoders_of_every_family_are_trained(family: str, families: Path, world: World, tmp_path: Path):
+    pretrain(world, tmp_path / "m", "simlm-mlm", "--model", families / family, "--steps", "1", "--lr", "1e-2")
+    assert entries(tmp_path / "m")[-1]["held_out_encoder"] < 10
+    from transformers import AutoModel
+
+    before = {
+        name.partition(".")[2]: value for name, value in load_file(families / family / "model.safetensors").items()
+    }
+    model = AutoModel.from_pretrained(tmp_path / "m")
+    assert model.config.model_type == family
+    state = model.state_dict()
+    assert sum(name in before and not torch.equal(state[name], before[name]) for name in state) > 20
+
+
+def test_a_joint_generator_starts_from_its_model_and_is_saved(world: World, tmp_path: Path):
+    joint = ["--generator", world.generator, *JOINT, "--steps", "1"]
+    layer = "generator.backbone.encoder.layer.0.output.dense.weight"
+    saved = {}
+    for name, more in (
+        ("still", ["--lr", "0"]),
+        ("trained", ["--lr", "1e-2"]),
+        ("random", ["--lr", "0", "--set", "generator.init=random"]),
+    ):
+        pretrain(world, tmp_path / name, "simlm", *joint, *more)
+        saved[name] = load_file(tmp_path / name / "heads" / "readers.safetensors")
+    before = load_file(world.generator / "model.safetensors")
+    mine = {name.partition("backbone.")[2]: each for name, each in saved["still"].items() if "generator.back" in name}
+    assert sum("encoder.layer" in name for name in mine) == 16  # one layer; the encoder has four
+    assert all(torch.equal(value, before[name]) for name, value in mine.items())
+    assert not torch.equal(saved["trained"][layer], saved["still"][layer])
+    assert next(entry["generator"] for entry in entries(tmp_path / "trained") if "loss" in entry) > 1
+    assert saved["random"][layer].shape == saved["still"][layer].shape
+    assert not torch.equal(saved["random"][layer], saved["still"][layer])
+
+
+def test_contrasts_of_equal_texts_without_dropout_are_reported(
+    families: Path, world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    cases = (("modernbert", "simcse", []), ("modernbert", "crop", []), ("bert", "simcse", []))
+    warned = []
+    for family, preset, more in (*cases, ("modernbert", "simcse", ["--set", "slots.two.view=crop"])):
+        caplog.clear()
+        pretrain(world, tmp_path / "m", preset, "--model", families / family, "--dry-run", *more)
+        warned.append([message for message in caplog.messages if "dropout" in message])
+    assert [len(messages) for messages in warned] == [1, 0, 0, 0]
+    assert warned[0][0].startswith("objective 'contrast': 'one' and 'two' show the same text, and the encoder has no")
+
+
+# rejected inputs
+
+
+def rejected(world: World, folder: Path, preset: str, *more: str | Path, corpus: Path | None = None) -> str:
+    """Return the message of a run that is rejected before anything is written."""
+    with pytest.raises(DrtkError) as caught:
+        pretrain(world, folder / "m", preset, "--steps", "1", *more, corpus=corpus)
+    assert not (folder / "m").exists()
+    message = name_options(str(caught.value))
+    assert "\n" not in message
+    return message
+
+
+def change_corpus(world: World, path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    rows = [json.loads(line) for line in world.corpus.read_text().splitlines()]
+    for row in rows:
+        change(row)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def without_document(row: dict[str, Any]) -> None:
+    row["_id"] = row["_id"].replace("#", "-")
+    for name in ("source_id", "position"):
+        row["metadata"].pop(name)
+
+
+LACKING: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
+    ("cocondenser", without_document, "no document has two passages, so none has a neighbour; drtk chunk"),
+    ("qac-cotmae", lambda row: row.pop("queries"), ":1: passage 'd0#0' has no 'queries'; drtk doc2query adds them"),
+    ("qac-cotmae", lambda row: row.update(queries=[]), "'queries' is empty in every passage; drtk doc2query adds them"),
+    ("master", lambda row: row.pop("continuations"), "passage 'd0#0' has no 'continuations'; drtk continue-text adds"),
+    ("rom", lambda row: row.pop("weights"), "passage 'd0#0' has no 'weights'; drtk termweight adds them"),
+    ("rom", lambda row: row["weights"].pop(), " weights for the "),
+    (
+        "rom",
+        lambda row: row["metadata"].update(weights_tokenizer="/other"),
+        ":1: the weights were made for the word pieces of ",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("preset", "change", "message"), LACKING, ids=[each[2] for each in LACKING])
+def test_a_corpus_that_lacks_what_a_preset_needs_is_rejected(
+    preset: str, change: Callable[[dict[str, Any]], Any], message: str, world: World, tmp_path: Path
+):
+    assert message in rejected(world, tmp_path, preset, corpus=change_corpus(world, tmp_path / "c.jsonl", change))
+
+
+def test_short_passages_are_left_out_and_long_ones_cropped(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    def change(row: dict[str, Any]) -> None:
+        row["text"] = "river" if row["_id"].endswith("#0") else f"{row['text']} " * 40
+
+    corpus = change_corpus(world, tmp_path / "c.jsonl", change)
+    app(arguments(world, tmp_path / "m", "mlm", "--steps", "1", "--batch", "2", corpus=corpus), standalone_mode=False)
+    short = corpus.read_text().count('"river"')
+    assert f"{corpus}: {short} passages of fewer than 3 word pieces are left out" in capsys.readouterr().err
+    counts = read_json(tmp_path / "m" / "meta.json")["counts"]
+    assert (counts["passages"], counts["short"]) == (len(corpus.read_text().splitlines()) - short, short)
+
+
+def test_a_generator_with_another_vocabulary_or_without_a_head_is_rejected(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    other = tiny_model(tmp_path / "other", vocab_size=120)
+    message = rejected(world, tmp_path, "simlm", "--generator", other, "--model", other)
+    assert "has no language-model head, so it proposes no tokens" in message
+    assert "untrained" not in capsys.readouterr().err
+    pretrain(world, tmp_path / "warm", "mlm", "--steps", "1", "--model", other)
+    assert capsys.readouterr().err.count("an untrained one begins in its place") == 1
+    message = rejected(world, tmp_path, "simlm", "--generator", tmp_path / "warm")
+    assert re.search(r"warm: the generator's vocabulary \(.* is not the encoder's \(", message)
+
+
+def test_a_probe_with_test_queries_only_is_rejected(world: World, tmp_path: Path):
+    (tmp_path / "probe" / "qrels").mkdir(parents=True)
+    (tmp_path / "probe" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tab\t1\n")
+    message = rejected(world, tmp_path, "mlm", "--probe", tmp_path / "probe")
+    assert message.endswith("has no qrels/dev.tsv or qrels/train.tsv to choose an encoder by, only test")
+
+
+REJECTED: list[tuple[str, Sequence[str], str]] = [
+    ("mlm", ["--set", "slots.passage.rat=0.4"], "unknown key 'rat'"),
+    ("mlm", ["--set", "settings.lr=1"], "--set settings.lr: is an option of its own: --lr"),
+    ("qac-cotmae", ["--set", "slots.context.masking=rom"], ": masking by 'rom' needs weights"),
+    ("mlm", ["--drop", "cpr"], "--drop cpr: no objective or group is called that"),
+    ("mlm", ["--generator", "x"], "preset 'mlm' has no generator"),
+    ("simlm", ["--generator", "x", *JOINT, "--set", "generator.init=copy"], "starts from the encoder; leave one"),
+    ("diffcse-sts-bert", ["--generator", "x", "--drop", "difference"], "as changed here, needs a generator"),
+    ("simlm", [*JOINT, "--set", "generator.model="], '--generator DIR names one; init = "copy" or "random" begins'),
+    ("simcse", ["--micro-batch", "2", "--set", "projectors.head.kind=bn"], "a projector with batch norm needs"),
+    ("simcse", ["--batch", "1"], "--batch 1 leaves no negatives for the contrastive objective"),
+    ("mlm", ["--batch", "2048"], " passages do not fill one batch of 2,048, set by preset 'mlm'; set --batch "),
+    ("mlm", ["--max-length", "100"], "the models read 64: --max-length 64"),
+    ("simlm-mlm", ["--set", "objective.2.reader.layers=9"], "has 4 layers"),
+    ("mlm", ["--probe", "x", "--probe-sts", "y"], "--probe and --probe-sts each choose the best encoder"),
+]
+
+
+@pytest.mark.parametrize(("preset", "more", "message"), REJECTED, ids=[each[2] for each in REJECTED])
+def test_what_cannot_be_trained_is_rejected(
+    preset: str, more: Sequence[str], message: str, world: World, tmp_path: Path
+):
+    assert message in rejected(world, tmp_path, preset, *more)
+
+
+@pytest.mark.parametrize(("preset", "reader"), [("retromae", "two-stream"), ("qac-cotmae-released", "causal")])
+def test_a_reader_that_cannot_serve_an_encoder_is_rejected(
+    preset: str, reader: str, families: Path, world: World, tmp_path: Path
+):
+    message = rejected(world, tmp_path, preset, "--model", families / "modernbert")
+    assert f"the reader '{reader}' needs position vectors; an encoder of type modernbert has none" in message
+
+
+# --dry-run
+
+
+def dry_run(world: World, capfd: pytest.CaptureFixture[str], preset: str, *more: str) -> str:
+    paths = [str(world.corpus), "--preset", preset, "--model", str(world.model)]
+    return command(capfd, "pretrain", *paths, "--dry-run", "--batch", "6", "--max-length", "32", *more)
+
+
+def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: World, capfd: pytest.CaptureFixture[str]):
+    rows = len(world.corpus.read_text().splitlines())
+    lines = [
+        re.sub(r" +", " ", line.strip())
+        for line in dry_run(world, capfd, "simlm-mlm", "--steps", "40", "--held-out", "4").splitlines()
+    ]
+    encoder, decoder = world.stage("simlm-mlm").network.parameters(), "decoder (layers 2, init copy) predicts"
+    count = sum(each.numel() for each in encoder)
+    assert lines[:3] == [
+        "Terms of the loss",
+        "encoder 1 x the encoder predicts the hidden tokens of 'encoder'",
+        f"decoder 1 x {decoder} the hidden tokens of 'decoder', given the vector of 'encoder'",
+    ]
+    assert re.fullmatch(r"encoder [\d.]+ tokens, [\d.]+ hidden passage: 30% whole-word, .*", lines[4])
+    assert re.fullmatch(r"decoder [\d.]+ tokens, [\d.]+ hidden passage: 50% extension of 'encoder', .*", lines[5])
+    assert lines[6] == f"Parameters: {count:,}, of which {count - 16 * 17:,} are trained"  # all but BERT's pooler
+    assert f"{rows - 4} passages to train on, 4 held out" in lines[7]
+    assert re.fullmatch(r"Tokens per step: \d+", lines[8])
+
+
+@pytest.mark.parametrize(
+    ("preset", "more", "words"),
+    [
+        ("cocondenser", [], "'a' and 'b' find each other among all texts of the batch (dot / 1)"),
+        ("qac-cotmae-released", [], "causal (layers 1, window 3) predicts each next token of 'context'"),
+        ("qac-cotmae-mixed", [], "query or pair.b (limit 5, spans random), sampled by the step"),
+        ("simcse", [], "'one' finds 'two' among those of the batch (cosine / 0.05), through projector 'head'"),
+        ("master", ["--drop", "cpr", "--set", "objective.npr.weight=0.5"], "0.5 x  [rpr]"),
+        ("retromae", [], "two-stream (visible 0.5) predicts every token of 'decoder'"),
+    ],
+)
+def test_a_dry_run_describes_every_kind_of_term(
+    preset: str, more: list[str], words: str, world: World, capfd: pytest.CaptureFixture[str]
+):
+    assert words in dry_run(world, capfd, preset, *more)
+
+
+def test_a_dry_run_needs_no_output_and_touches_none(world: World, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    there = tmp_path / "there"
+    there.mkdir()
+    for output in ([], ["-o", str(there)], ["-o", str(tmp_path / "absent")], ["-o", str(there), "--skip-done"]):
+        assert "Terms of the loss" in dry_run(world, capfd, "mlm", *output)
+    assert [item.name for item in tmp_path.iterdir()] == ["there"]
+    assert not [*there.iterdir()]
+    with pytest.raises(UsageError, match="--output: name what to make"):
+        command(capfd, "pretrain", world.corpus, "--preset", "mlm", "--model", world.model)
