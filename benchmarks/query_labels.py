@@ -80,9 +80,9 @@ def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
         first = [hits[0].docid if len(hits := found.get(name)) else None for name in names]
         return {"queries": len(texts), "seconds": seconds, "first": first}
     from drtk.indexing.config import SearchSettings
-    from drtk.retrieval.search import FoundTexts
+    from drtk.retrieval.search import PassageSearcher
 
-    index = FoundTexts(
+    index = PassageSearcher(
         str(folder / "index"), corpus=str(folder / "corpus.jsonl"), settings=SearchSettings(threads=threads)
     )
     if way == "drtk search":

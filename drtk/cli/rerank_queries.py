@@ -49,12 +49,12 @@ def rerank_queries__label(
     from drtk.indexing.config import SearchSettings
     from drtk.query_expansion.candidates import questions_by_id, read_asked
     from drtk.query_expansion.label import AnswerCheck, Labelling
-    from drtk.retrieval.search import FoundTexts
+    from drtk.retrieval.search import PassageSearcher
     from drtk.runtime.progress import log
 
     settings.check()
     searching = SearchSettings(k1=settings.k1, b=settings.b, threads=settings.threads)
-    texts = FoundTexts(index, corpus=corpus, settings=searching)
+    texts = PassageSearcher(index, corpus=corpus, settings=searching)
     questions = questions_by_id(queries, job.intake)
     job.intake.inputs += texts.inputs
     job.lookups = (texts.corpus,)

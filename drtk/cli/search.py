@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from drtk.data.trec import Judgements, Ranking
     from drtk.records import Passage, Query
     from drtk.retrieval.queries import QueryEncoder
-    from drtk.retrieval.search import Collection, Wanted
+    from drtk.retrieval.search import Collection, RankingOptions
 
 TERMINAL_DEPTH = 5  # passages printed for a typed query
 
@@ -77,7 +77,7 @@ def search(
     from drtk.config import check_word
     from drtk.evaluation.judged_runs import read_judgements
     from drtk.retrieval.queries import QueryEncoder, sort_paths
-    from drtk.retrieval.search import Collection, Wanted
+    from drtk.retrieval.search import Collection, RankingOptions
     from drtk.runtime.progress import log
 
     check_word("--tag", tag)
@@ -86,12 +86,12 @@ def search(
         raise UsageError("--query prints passages to the terminal; omit query files, --by source and -o")
     if (tune and qrels is None) or (qrels is not None and question is not None):
         raise UsageError("--tune needs --qrels; use both with query files, not with --query")
-    wanted = Wanted(settings.k or RUN_DEPTH, _document_names(corpus) if by == "source" else None, drop_same_id)
+    options = RankingOptions(settings.k or RUN_DEPTH, _document_names(corpus) if by == "source" else None, drop_same_id)
     collection = Collection(folders, settings)
     if tune:
         if not collection.tunable:
             raise UsageError("--tune chooses k1 and b, which only indexes of words have (bm25, bm25s)")
-        _write_tuning_table(folders, source or "-", str(qrels), wanted, settings, job)
+        _write_tuning_table(folders, source or "-", str(qrels), options, settings, job)
         return
     if collection.advised:
         advised = ", ".join(f"{name} {value:g}" for name, value in collection.advised.items())
@@ -101,14 +101,14 @@ def search(
         print_passages(question, collection, encoder, settings.k or TERMINAL_DEPTH, corpus)
         return
     judgements = None if qrels is None else read_judgements(qrels, job.intake)
-    _write_run(source or "-", collection, encoder, wanted, tag, judgements, settings.batch, job)
+    _write_run(source or "-", collection, encoder, options, tag, judgements, settings.batch, job)
 
 
 def _write_run(
     source: str,
     collection: Collection,
     encoder: QueryEncoder | None,
-    wanted: Wanted,
+    options: RankingOptions,
     tag: str,
     judgements: Judgements | None,
     batch: int,
@@ -133,7 +133,7 @@ def _write_run(
 
     def write_window(window: list[Any]) -> Iterator[bytes]:
         empty = searcher.empty
-        for query_id, ranking in searcher(window, wanted):
+        for query_id, ranking in searcher(window, options):
             yield from run_lines(query_id, ranking, tag)
         if searcher.empty > empty:
             job.counts["without a word"] = job.counts.get("without a word", 0) + searcher.empty - empty
@@ -175,7 +175,7 @@ def _document_names(corpus: str | None) -> Callable[[str], str]:
 
 
 def _write_tuning_table(
-    folders: list[str], source: str, qrels: str, wanted: Wanted, settings: SearchSettings, job: FilterJob
+    folders: list[str], source: str, qrels: str, options: RankingOptions, settings: SearchSettings, job: FilterJob
 ) -> None:
     """Write the columns k1, b and measure for every point of the grid, best first."""
     from dataclasses import replace
@@ -199,7 +199,7 @@ def _write_tuning_table(
 
     def rank(point: tuple[float, float]) -> dict[str, Ranking]:
         collection = Collection(folders, replace(settings, k1=point[0], b=point[1]))
-        rankings = dict(zip(ids, search(collection, ids, texts, wanted), strict=True))
+        rankings = dict(zip(ids, search(collection, ids, texts, options), strict=True))
         for query_id, ranking in rankings.items():
             judged.add(query_id, [id for id, _ in ranking])
         return rankings
@@ -227,7 +227,7 @@ def print_passages(
     """
     from drtk.records import Query
     from drtk.retrieval.queries import TextQueries
-    from drtk.retrieval.search import Wanted
+    from drtk.retrieval.search import RankingOptions
     from drtk.runtime.progress import printable
 
     searcher = TextQueries(collection, encoder)
@@ -237,7 +237,7 @@ def print_passages(
     for text in [question] if question != "-" else _stdin_lines():
         if question == "-":
             print(printer.highlight(printable(text)))
-        ((_, ranking),) = searcher([Query("query", text)], Wanted(k))
+        ((_, ranking),) = searcher([Query("query", text)], RankingOptions(k))
         printer.print(text, ranking)
 
 

@@ -11,7 +11,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.mining.candidates import Hits, MiningQuery
 from drtk.mining.config import MineSettings, MiningInputs
 from drtk.retrieval.queries import QueryEncoder, StoredQueries, StoredQuery, TextQueries
-from drtk.retrieval.search import Collection, Wanted
+from drtk.retrieval.search import Collection, RankingOptions
 
 
 class IndexSearch:
@@ -52,11 +52,11 @@ class IndexSearch:
         """Return the queries with the hits of each index, sources in the order of `names`."""
         hits: list[dict[str, Hits]] = [{} for _ in window]
         for name, searcher in self._searchers.items() if window else ():
-            wanted = Wanted(self._depth or len(searcher.collection))
+            options = RankingOptions(self._depth or len(searcher.collection))
             if isinstance(searcher, StoredQueries):
-                rankings = searcher([StoredQuery(one.query_id, *(one.row or (0, 0))) for one in window], wanted)
+                rankings = searcher([StoredQuery(one.query_id, *(one.row or (0, 0))) for one in window], options)
             else:
-                rankings = searcher([one.query for one in window if one.query is not None], wanted)
+                rankings = searcher([one.query for one in window if one.query is not None], options)
             for found, (query_id, ranking) in zip(hits, rankings, strict=True):
                 found[name] = self._check(query_id, ranking, searcher.collection.folders[0])
         queries = []

@@ -16,7 +16,7 @@ from drtk.indexing.base import Ranking
 from drtk.query_expansion.candidates import Asked
 from drtk.query_expansion.config import LabelSettings
 from drtk.records import Expansion, Passage, Query
-from drtk.retrieval.search import FoundTexts
+from drtk.retrieval.search import PassageSearcher
 from drtk.runtime.filter_job import Done
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import is_manifest, manifest_path
@@ -131,7 +131,7 @@ class Labelling:
     searched: different queries; seconds: since the first search
     """
 
-    def __init__(self, texts: FoundTexts, settings: LabelSettings) -> None:
+    def __init__(self, texts: PassageSearcher, settings: LabelSettings) -> None:
         self._texts, self._settings = texts, settings
         self._question: _Question | None = None
         self._looked_into: Counter[str] = Counter()
@@ -192,7 +192,9 @@ class Labelling:
 class _Question:
     """A question whose candidates find many passages in common: each is read and looked through once."""
 
-    def __init__(self, query: Query, texts: FoundTexts, settings: LabelSettings, looked_into: Counter[str]) -> None:
+    def __init__(
+        self, query: Query, texts: PassageSearcher, settings: LabelSettings, looked_into: Counter[str]
+    ) -> None:
         self.query = query
         self._texts, self._title = texts, settings.match_title
         self._contains: Any = MATCHES[settings.match](query.answers or ())

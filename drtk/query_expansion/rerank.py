@@ -23,7 +23,7 @@ from drtk.query_expansion.candidates import Candidates, distinct
 from drtk.query_expansion.config import ChooseSettings
 from drtk.query_expansion.query_reranker import QueryScorer
 from drtk.records import Expansion, Query
-from drtk.retrieval.search import FoundTexts
+from drtk.retrieval.search import PassageSearcher
 from drtk.runtime.filter_job import Done
 from drtk.runtime.runners import BatchFunction
 from drtk.text.expanded_text import expanded_query, plain_query
@@ -116,7 +116,7 @@ class QueryReranker:
         *,
         device: str = "auto",
         settings: ScoringSettings | None = None,
-        texts: FoundTexts | None = None,
+        texts: PassageSearcher | None = None,
     ) -> None:
         named = {ANY: models} if isinstance(models, str) else dict(models)
         loaded = {
@@ -218,10 +218,10 @@ class ChooseQueries(BatchFunction):
         self.ahead = index is None  # an index must be asked by the thread that opened it
         self._reranker: QueryReranker | None = None
         if settings.select == "scorer":
-            from drtk.retrieval.search import FoundTexts
+            from drtk.retrieval.search import PassageSearcher
 
             searching = SearchSettings(k1=settings.k1, b=settings.b)
-            texts = None if index is None else FoundTexts(index, corpus=corpus, settings=searching)
+            texts = None if index is None else PassageSearcher(index, corpus=corpus, settings=searching)
             self._reranker = QueryReranker(models, device=device, settings=settings, texts=texts)
 
     def prepare(self, records: list[Candidates]) -> _Window:

@@ -16,7 +16,7 @@ from drtk.indexing.base import Ranking
 from drtk.indexing.config import SearchSettings
 from drtk.indexing.vectors import encoder_differences
 from drtk.records import Query
-from drtk.retrieval.search import INDEX_KIND, Collection, Wanted, search
+from drtk.retrieval.search import INDEX_KIND, Collection, RankingOptions, search
 from drtk.runtime.manifest import Manifest, has_unfinished_part, read_manifest
 from drtk.runtime.progress import is_quiet
 from drtk.runtime.streams import STANDARD
@@ -65,7 +65,7 @@ class TextQueries:
         self.collection, self._encode = collection, encode
         self.empty = 0
 
-    def __call__(self, queries: Sequence[Query], wanted: Wanted) -> Iterator[tuple[str, Ranking]]:
+    def __call__(self, queries: Sequence[Query], options: RankingOptions) -> Iterator[tuple[str, Ranking]]:
         """Yield (query id, ranking) for each query, in order."""
         nonempty = [query for query in queries if query.text.strip()]
         self.empty += len(queries) - len(nonempty)
@@ -73,7 +73,7 @@ class TextQueries:
         if nonempty:
             texts = [query.text for query in nonempty]
             batch = texts if self._encode is None else self._encode(texts)
-            rankings = search(self.collection, [query.id for query in nonempty], batch, wanted)
+            rankings = search(self.collection, [query.id for query in nonempty], batch, options)
         by_id = {query.id: ranking for query, ranking in zip(nonempty, rankings, strict=True)}
         for query in queries:
             yield query.id, by_id.get(query.id, [])
@@ -117,14 +117,14 @@ class StoredQueries:
             for row, id in enumerate(Shard(shard.folder, shard.number, shard.rows, shard.dimension).ids):
                 yield StoredQuery(id, number, row)
 
-    def __call__(self, queries: Sequence[StoredQuery], wanted: Wanted) -> Iterator[tuple[str, Ranking]]:
+    def __call__(self, queries: Sequence[StoredQuery], options: RankingOptions) -> Iterator[tuple[str, Ranking]]:
         """Yield (query id, ranking) for each query, in order."""
         vectors = np.stack([self._shards[query.shard].vectors[query.row] for query in queries]).astype(np.float32)
         if not np.isfinite(vectors).all():
             for query, vector in zip(queries, vectors, strict=True):
                 check_finite(self._shards[query.shard], vector[None], [query.row])
         ids = [query.id for query in queries]
-        yield from zip(ids, search(self.collection, ids, vectors, wanted), strict=True)
+        yield from zip(ids, search(self.collection, ids, vectors, options), strict=True)
 
 
 @dataclass(frozen=True)

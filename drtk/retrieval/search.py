@@ -22,7 +22,7 @@ GROWTH = 4  # factor by which the depth grows for queries with too few documents
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RankingOptions:
     """What a ranking contains.
 
     by: maps a passage id to its document id; a document's score is that of its best passage (MaxP)
@@ -44,9 +44,9 @@ class Wanted:
 
 
 def search(
-    collection: Collection, query_ids: Sequence[str], batch: Sequence[str] | np.ndarray, wanted: Wanted
+    collection: Collection, query_ids: Sequence[str], batch: Sequence[str] | np.ndarray, options: RankingOptions
 ) -> list[Ranking]:
-    """Return up to `wanted.k` hits for each query.
+    """Return up to `options.k` hits for each query.
 
     batch: texts, or vectors (queries, dimension) float32
     k passages rarely belong to k documents: queries with too few documents are searched again, deeper, until there are
@@ -59,18 +59,18 @@ def search(
         )
     results: list[Ranking] = [[] for _ in query_ids]
     pending = list(range(len(query_ids)))
-    depth = wanted.k + wanted.drop_same_id
+    depth = options.k + options.drop_same_id
     while pending:
         part = batch[pending] if isinstance(batch, np.ndarray) else [batch[place] for place in pending]
         unfinished = []
         for place, hits in zip(pending, collection.search(part, depth), strict=True):
-            results[place] = kept = wanted.convert(query_ids[place], hits)
-            if wanted.by is None or len(hits) < depth or depth >= len(collection):
+            results[place] = kept = options.convert(query_ids[place], hits)
+            if options.by is None or len(hits) < depth or depth >= len(collection):
                 continue
-            if len(kept) < wanted.k or hits[-1][1] >= kept[wanted.k - 1][1]:
+            if len(kept) < options.k or hits[-1][1] >= kept[options.k - 1][1]:
                 unfinished.append(place)
         pending, depth = unfinished, min(depth * GROWTH, len(collection))
-    return [hits[: wanted.k] for hits in results]
+    return [hits[: options.k] for hits in results]
 
 
 INDEX_KIND = "index"
@@ -91,7 +91,7 @@ class Collection:
         self.folders = list(folders)
         self.manifests: list[Manifest] = [read_manifest(folder, kind=INDEX_KIND, **_KEYS) for folder in folders]
         self.manifest = self.manifests[0]
-        for folder, manifest in zip(folders, self.manifests, strict=True):
+        for folder, manifest in zip(self.folders[1:], self.manifests[1:], strict=True):
             self._check_alike(folder, manifest)
         engine = index_class(self.manifest["type"])
         self.reads: str = engine.reads
@@ -101,7 +101,7 @@ class Collection:
         settings = replace(settings, **self.advised)  # type: ignore[arg-type]
         self.indexes: list[Any] = [_open_index(engine, folder, settings) for folder in folders]
         self.encoder: dict[str, Any] | None = self.manifest.get("encoder")
-        self._unit = wants_unit_length(self.encoder)
+        self._unit = self.reads == "vectors" and wants_unit_length(self.encoder)
         if self.tunable and len(folders) > 1:
             warn("each BM25 index scores by its own word statistics: scores of several are comparable only roughly")
 
@@ -163,7 +163,7 @@ def _open_index(engine: Any, folder: str, settings: SearchSettings) -> Any:
         ) from error
 
 
-class FoundTexts:
+class PassageSearcher:
     """An index of words and the corpus it was made from.
 
     corpus: file of the passages; None for the one that the index names

@@ -18,11 +18,10 @@ from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.indexing.base import write_ids
 from drtk.indexing.lucene.jvm import in_background, java, lucene_error, start_jvm
 from drtk.indexing.lucene.method_handles import JavaMap, bind, chain, find_method
+from drtk.indexing.lucene.search import IDS_FILE, INDEX_FOLDER, open_reader
 from drtk.records import Passage
 from drtk.runtime.progress import Progress, detail, warn
 
-INDEX_FOLDER = "lucene"
-IDS_FILE = "ids.txt"
 _SPOOL_FOLDER = "passages.part"
 _IDS_AT_A_TIME = 500_000
 _MAX_TEXT_LENGTH = (
@@ -164,9 +163,3 @@ def _write_ids(folder: Path, count: int) -> None:
         if one == next_one:
             raise MismatchError(f"two passages have the id '{one}'")
     write_ids(folder / IDS_FILE, ids)
-
-
-def open_reader(folder: Path) -> Any:
-    """Return Lucene's reader of the index in `folder`."""
-    path = java("java.io.File")(str((folder / INDEX_FOLDER).absolute())).toPath()
-    return java("org.apache.lucene.index.DirectoryReader").open(java("org.apache.lucene.store.FSDirectory").open(path))

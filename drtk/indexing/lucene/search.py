@@ -12,7 +12,6 @@ from weakref import finalize
 from drtk.errors import MismatchError
 from drtk.indexing.base import IdTable, Ranking, best_first
 from drtk.indexing.config import BM25SearchSettings
-from drtk.indexing.lucene.build import IDS_FILE, INDEX_FOLDER, open_reader
 from drtk.indexing.lucene.jvm import in_background, java, lucene_error, start_jvm
 from drtk.indexing.lucene.method_handles import (
     JavaMap,
@@ -27,6 +26,7 @@ from drtk.indexing.lucene.method_handles import (
     set_threads,
 )
 
+INDEX_FOLDER, IDS_FILE = "lucene", "ids.txt"
 CONTENTS = "contents"
 _SEARCH = "org.apache.lucene.search."
 QUERY = _SEARCH + "Query"
@@ -43,6 +43,12 @@ _RM3 = "io.anserini.rerank.lib.Rm3Reranker"
 
 _FIRST_BATCH, _MAX_BATCH = 64, 4096
 _SECONDS_PER_BATCH = 1.0
+
+
+def open_reader(folder: Path) -> Any:
+    """Return Lucene's reader of the index in `folder`."""
+    path = java("java.io.File")(str((folder / INDEX_FOLDER).absolute())).toPath()
+    return java("org.apache.lucene.index.DirectoryReader").open(java("org.apache.lucene.store.FSDirectory").open(path))
 
 
 class LuceneSearcher:

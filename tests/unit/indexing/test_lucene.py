@@ -136,6 +136,12 @@ def test_ids_and_texts_of_every_alphabet_arrive_unharmed(tmp_path: Path) -> None
     assert [ids_of(ranking) for ranking in found] == [[id] for id in texts]
 
 
+def test_title_and_text_are_searched_as_one(tmp_path: Path) -> None:
+    given = [Passage(id="p", title="Title", text="text\nline\0nul"), Passage(id="q", title="", text="other")]
+    assert LuceneIndex.build(given, tmp_path, BM25IndexSettings()) == 2
+    assert [ids_of(ranking) for ranking in opened(tmp_path).search(["titles", "lines", "nul"], 10)] == [["p"]] * 3
+
+
 def test_empty_passages_are_left_out_and_counted_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     given = passages({"a": "", "b": " \n\t", "c": "word"})
     with caplog.at_level("WARNING", logger="drtk"):

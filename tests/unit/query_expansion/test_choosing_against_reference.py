@@ -15,7 +15,7 @@ from drtk.query_expansion.candidates import distinct
 from drtk.query_expansion.read import reader_input
 from drtk.query_expansion.rerank import CHOICES, by_estimate, concatenated
 from drtk.records import Expansion, Passage
-from drtk.retrieval.search import FoundTexts
+from drtk.retrieval.search import PassageSearcher
 from tests.expansions import rows_of, write_rows
 from tests.reference import queries as slow
 from tests.reference.queries import Candidate, Found
@@ -168,7 +168,7 @@ def test_labels_are_the_ranks_of_the_reference(tmp_path: Path) -> None:
     }
     index = tmp_path / "index"
     app(["index", str(paths["c.jsonl"]), "--type", "bm25s", "-o", str(index), "-q"], standalone_mode=False)
-    texts = FoundTexts(str(index))
+    texts = PassageSearcher(str(index))
     asked = {row["_id"]: row for row in questions}
     seen = set()
     for depth, max_rank in ((100, 101), (3, 250), (1, 2)):

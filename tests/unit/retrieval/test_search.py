@@ -10,7 +10,7 @@ from drtk.indexing.config import IndexSettings, SearchSettings
 from drtk.indexing.vectors import open_embeddings
 from drtk.records import Passage, Query
 from drtk.retrieval.queries import QueryEncoder, StoredQueries, TextQueries, sort_paths
-from drtk.retrieval.search import Collection, Wanted, search
+from drtk.retrieval.search import Collection, RankingOptions, search
 from drtk.runtime.folder_job import FolderJob
 from tests.vectors import ENCODER, embeddings, rewrite_record
 
@@ -39,7 +39,7 @@ def opened(*folders, **settings):
 def test_a_document_scores_as_its_best_passage(tmp_path):
     # Document a: passages of 3 and 9; b: 5; c: 5. So a 9, then c before b, for the id is larger.
     folder = dense(tmp_path / "i", [[3.0], [9.0], [5.0], [5.0]], ["a#0", "a#1", "b#0", "c#0"])
-    found = search(opened(folder), ["q"], np.float32([[1]]), Wanted(10, document_id))
+    found = search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(10, document_id))
     assert found == [[("a", 9.0), ("c", 5.0), ("b", 5.0)]]
 
 
@@ -47,7 +47,7 @@ def test_a_search_goes_deeper_until_it_has_enough_documents(tmp_path):
     # The best 30 passages are all of document a; the next are b's and c's.
     ids = [f"a#{n}" for n in range(30)] + ["b#0", "c#0"]
     folder = dense(tmp_path / "i", [[100.0 - n] for n in range(30)] + [[2.0], [1.0]], ids)
-    found = search(opened(folder), ["q"], np.float32([[1]]), Wanted(2, document_id))
+    found = search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(2, document_id))
     assert found == [[("a", 100.0), ("b", 2.0)]]
 
 
@@ -56,13 +56,17 @@ def test_documents_tied_at_the_cut_are_ordered_by_descending_id(tmp_path):
     ids = ["a#9", "b#8", "c#7", "d#6"]
     folder = dense(tmp_path / "i", np.ones((4, 1)), ids)
     backwards = {"a#9": "z1", "b#8": "z2", "c#7": "z3", "d#6": "a"}.__getitem__
-    assert search(opened(folder), ["q"], np.float32([[1]]), Wanted(2, document_id)) == [[("d", 1.0), ("c", 1.0)]]
-    assert search(opened(folder), ["q"], np.float32([[1]]), Wanted(2, backwards)) == [[("z3", 1.0), ("z2", 1.0)]]
+    assert search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(2, document_id)) == [
+        [("d", 1.0), ("c", 1.0)]
+    ]
+    assert search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(2, backwards)) == [
+        [("z3", 1.0), ("z2", 1.0)]
+    ]
 
 
 def test_the_querys_own_document_gives_its_place_to_the_next(tmp_path):
     folder = dense(tmp_path / "i", [[3.0], [2.0], [1.0]], ["q1", "b", "c"])
-    found = search(opened(folder), ["q1", "q2"], np.float32([[1], [1]]), Wanted(2, drop_same_id=True))
+    found = search(opened(folder), ["q1", "q2"], np.float32([[1], [1]]), RankingOptions(2, drop_same_id=True))
     assert found == [[("b", 2.0), ("c", 1.0)], [("q1", 3.0), ("b", 2.0)]]
 
 
@@ -102,7 +106,7 @@ def test_indexes_of_unlike_type_encoder_or_dimension_are_not_searched_together(t
 def test_an_empty_question_finds_nothing_and_is_counted(tmp_path):
     ask = TextQueries(opened(words(tmp_path / "b", {"d1": "red wing", "d2": "blue wing"})), None)
     queries = [Query("q1", "red"), Query("q2", " \t"), Query("q3", "blue")]
-    found = dict(ask(queries, Wanted(1)))
+    found = dict(ask(queries, RankingOptions(1)))
     assert [found[id][0][0] if found[id] else None for id in ("q1", "q2", "q3")] == ["d1", None, "d2"]
     assert list(found) == ["q1", "q2", "q3"]
     assert ask.empty == 1
@@ -112,7 +116,7 @@ def test_vectors_made_beforehand_are_queries(tmp_path):
     folder = dense(tmp_path / "i", [[1.0, 0], [0, 1]], ["a", "b"])
     source = embeddings(tmp_path / "q", [[2, 1], [0, 5]], ["q1", "q2"], role="query", shard_size=1)
     ask = StoredQueries(opened(folder), source)
-    assert dict(ask(list(ask), Wanted(2))) == {"q1": [("a", 2.0), ("b", 1.0)], "q2": [("b", 5.0), ("a", 0.0)]}
+    assert dict(ask(list(ask), RankingOptions(2))) == {"q1": [("a", 2.0), ("b", 1.0)], "q2": [("b", 5.0), ("a", 0.0)]}
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -124,9 +128,9 @@ def test_non_finite_query_vectors_are_reported(tmp_path, kind, bad):
     rewrite_record(tmp_path / "q")
     ask = StoredQueries(opened(folder), source)
     with pytest.raises(DrtkError, match=r"q/00000\.npy: row 1: the vector of 'q2' has NaN or infinite numbers"):
-        dict(ask(list(ask), Wanted(2)))
+        dict(ask(list(ask), RankingOptions(2)))
     with pytest.raises(DrtkError, match="query 'q2': its vector has NaN or infinite numbers"):
-        search(opened(folder), ["q1", "q2"], np.float32([[1, 1], [0, bad]]), Wanted(2))
+        search(opened(folder), ["q1", "q2"], np.float32([[1, 1], [0, bad]]), RankingOptions(2))
 
 
 def test_a_non_finite_vector_in_an_index_is_reported(tmp_path):
