@@ -19,7 +19,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,8 @@ def compare(checkout: Path, recorded: Path, steps: list[Step], ignored: set[str]
             made.unlink()
             try:
                 new.run(step)
-                found = [*differences(recorded / step.name, made, ignored)] if step.compare else []
+                roots = (str(work / "work"), str(recorded))
+                found = [*differences(recorded / step.name, made, ignored, roots)] if step.compare else []
             except Failed as failed:
                 found = [str(failed)]
             print(f"{'DIFFERS' if found else 'same   '} {step.name}", *found[:20], sep="\n    ", flush=True)
@@ -81,27 +82,35 @@ def compare(checkout: Path, recorded: Path, steps: list[Step], ignored: set[str]
     return differing
 
 
-def differences(old: Path, new: Path, ignored: set[str]) -> Iterator[str]:
-    """Say how the files of two folders differ, one line a file."""
+def differences(old: Path, new: Path, ignored: set[str], roots: Sequence[str] = ()) -> Iterator[str]:
+    """Say how the files of two folders differ, one line a file; `roots` are paths that count as the same."""
+
+    def content(path: Path) -> bytes:
+        found = path.read_bytes()
+        for root in roots:
+            found = found.replace(root.encode(), b"WORK")
+        return found
+
     names = {str(path.relative_to(root)) for root in (old, new) for path in root.rglob("*") if path.is_file()}
     for name in sorted(names):
         one, other = old / name, new / name
         if not one.exists() or not other.exists():
             yield f"{name}: only in {'new' if other.exists() else 'old'}"
-        elif one.suffix not in BY_NAME and one.read_bytes() != other.read_bytes():
+        elif one.suffix not in BY_NAME and content(one) != content(other):
             lenient = name.endswith(LENIENT)
             try:
-                found = first_difference(parsed(one), parsed(other), ignored if lenient else set())
+                found = first_difference(
+                    parsed(name, content(one)), parsed(name, content(other)), ignored if lenient else set()
+                )
             except ValueError:
                 found = None
             if found or not lenient:
                 yield f"{name}: {found or 'other bytes'}"
 
 
-def parsed(path: Path) -> Any:
+def parsed(name: str, content: bytes) -> Any:
     """The content of a JSON or JSONL file; ValueError for others."""
-    text = path.read_text(encoding="utf-8")
-    return json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
+    return json.loads(content) if name.endswith(".json") else [json.loads(line) for line in content.splitlines()]
 
 
 def first_difference(old: Any, new: Any, ignored: set[str], at: str = "") -> str | None:
