@@ -23,21 +23,21 @@ import tempfile
 from itertools import islice
 from pathlib import Path
 
-# Command, small and large {n}. Paths are relative to the folder of inputs; the output is `out`.
+# Command, small and large {n}. Paths are relative to the folder of inputs; the output is out.NAME.
 COMMANDS = {
     "encode": ("encode passages.{n}.jsonl --model model", 100, 3000),
-    "pretrain": ("pretrain passages.5000.jsonl --preset simlm-mlm --model model --batch 32 --steps {n}", 2, 40),
+    "pretrain": ("pretrain passages.5000.jsonl --preset simlm-mlm --model model --batch 16 --steps {n}", 2, 40),
     "train-retriever": (
         "train-retriever train.jsonl --corpus passages.5000.jsonl --queries questions.20000.jsonl --model model --preset quickstart --steps {n}",
         2,
         60,
     ),
     "search": ("search exact asked.{n} -k 100", 100, 10000),
-    "search-bm25s": ("search bm25s questions.{n}.jsonl -k 100", 100, 2000),
-    "eval": ("eval found.{n}.run --qrels qrels.tsv", 100, 10000),
+    "search-bm25s": ("search bm25s questions.{n}.jsonl -k 100", 100, 20000),
+    "eval": ("eval a=found.{n}.run b=found.{n}.run c=found.{n}.run --qrels qrels.tsv", 100, 10000),
     "mine-negatives": ("mine-negatives found.{n}.run --qrels qrels.tsv --corpus passages.5000.jsonl", 100, 10000),
 }
-SIZES = {"passages": (100, 3000, 5000), "questions": (100, 2000, 10000, 20000)}
+SIZES = {"passages": (100, 3000, 5000), "questions": (100, 10000, 20000)}
 
 
 def drtk(checkout: Path, folder: Path, arguments: str) -> float:
@@ -105,7 +105,8 @@ def main() -> None:
         for number in range(given.rounds):
             for side in ("old", "new") if number % 2 == 0 else ("new", "old"):
                 few, many = (
-                    drtk(sides[side], folder, command.format(n=size) + " -o out --force") for size in (small, large)
+                    drtk(sides[side], folder, f"{command.format(n=size)} -o out.{name} --force")
+                    for size in (small, large)
                 )
                 spent[side].append(many - few)
         old, new = (statistics.median(spent[side]) for side in ("old", "new"))
