@@ -88,7 +88,8 @@ class Bm25sIndex:
         try:
             analyze = make_analyzer(read_object(folder / _ANALYSIS, language=str, stemmer=str, stopwords=list))
             library = bm25s.BM25.load(folder, mmap=True, show_progress=False)
-            np.dtype(library.dtype), np.dtype(library.int_dtype)
+            if np.dtype(library.dtype).kind != "f" or np.dtype(library.int_dtype).kind not in "iu":
+                raise ValueError("its number types are damaged")
             if not all(type(number) is int for number in library.vocab_dict.values()):
                 raise ValueError("its vocabulary is damaged")
             k1, b = settings.parameters()

@@ -209,6 +209,8 @@ def encoder_differences(one: Manifest, other: Manifest) -> list[str]:
         return ["weights or pooling"]
     names = [name for name in ("config", "tokenizer") if mine.get(name) and theirs.get(name) not in (None, mine[name])]
     recipes = [each.get("recipe") or {} for each in (mine, theirs)]
+    if not all(isinstance(recipe, dict) for recipe in recipes):
+        return [*names, "recipe"]
     shared = recipes[0].keys() & recipes[1].keys()
     return names + sorted(name.replace("_", " ") for name in shared if recipes[0][name] != recipes[1][name])
 

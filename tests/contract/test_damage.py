@@ -128,6 +128,29 @@ def test_a_bm25s_index_with_another_vocabulary_is_rejected(collection: Collectio
     assert "vocab.index.json: has 2 bytes" in found.err
 
 
+@pytest.mark.parametrize(
+    ("name", "file", "keys", "value"),
+    [("vectors", "meta.json", ("encoder", "recipe"), "x"), ("bm25s", "params.index.json", ("dtype",), {})],
+)
+def test_an_entry_of_a_wrong_type_in_a_folder_without_digests_is_one_line(
+    name: str, file: str, keys: tuple[str, ...], value: object, collection: Collection, tmp_path: Path
+) -> None:
+    index = tmp_path / "i"
+    if name == "vectors":
+        done("index", str(collection["vectors"]), "--type", "exact", "-o", str(index), "-q")
+    else:
+        shutil.copytree(collection[name], index)
+    forget_record(index)
+    content = orjson.loads((index / file).read_bytes())
+    entry = content
+    for key in keys[:-1]:
+        entry = entry[key]
+    entry[keys[-1]] = value
+    (index / file).write_bytes(orjson.dumps(content))
+    found = here("search", str(index), str(collection["queries.jsonl"]), "--quiet")
+    assert (found.status, found.err.count("\n")) == (1, 1)
+
+
 def test_a_models_other_files_may_be_edited(collection: Collection, tmp_path: Path) -> None:
     model = Path(shutil.copytree(collection["model"], tmp_path / "m"))
     (model / "README.md").write_text("A model.\n")

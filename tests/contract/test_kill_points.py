@@ -89,7 +89,7 @@ class Runs:
             status = self(folder, *flags, die_at=number)
             assert status in (0, SIGKILLED), self.told
             if status == 0:
-                assert number > 20  # enough calls are counted
+                assert number > 15  # enough calls are counted
                 return
             yield number, folder
             shutil.rmtree(folder)

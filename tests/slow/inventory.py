@@ -1,0 +1,190 @@
+"""The steps of inventory.toml, and running them with the drtk of a checkout. Imports nothing of drtk itself."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tests.contract.forkserver import Forkserver
+from tests.data import shared_data
+
+INVENTORY = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+ROWS: dict[str, list[str]] = INVENTORY["rows"]
+DATA = ("data", "minilm")  # folders beside those of the steps
+
+
+@dataclass(frozen=True)
+class Step:
+    """A script that runs in the folder WORK/`name`; `needs` are the steps whose folders it reads."""
+
+    name: str
+    run: str
+    preset: str | None
+    compare: bool
+
+    @property
+    def needs(self) -> list[str]:
+        read = dict.fromkeys(re.findall(r"\.\./([\w.-]+)", self.run))
+        return [name for name in read if name not in (*DATA, self.name)]
+
+
+def _steps() -> dict[str, Step]:
+    steps = {}
+    for name, entry in INVENTORY["step"].items():
+        for preset in entry.get("presets", [None]):
+            run = entry["run"].replace("{preset}", preset or "{preset}")
+            full = f"{name}-{preset}" if preset else name
+            steps[full] = Step(full, run, preset, entry.get("compare", True))
+    return steps
+
+
+STEPS = _steps()
+
+
+def with_needs(names: list[str]) -> list[Step]:
+    """The steps of these names and all they need, each after what it needs."""
+    found: dict[str, Step] = {}
+
+    def add(name: str) -> None:
+        if name not in found:
+            for other in STEPS[name].needs:
+                add(other)
+            found[name] = STEPS[name]
+
+    for name in names:
+        add(name)
+    return [*found.values()]
+
+
+class Failed(Exception):
+    """A step did not end with status 0."""
+
+
+class Checkout:
+    """The drtk of a checkout, as quick processes with one thread each."""
+
+    def __init__(self, checkout: Path, work: Path) -> None:
+        self._work = work
+        (work / "bin").mkdir(parents=True, exist_ok=True)
+        (work / "bin" / "socket").unlink(missing_ok=True)
+        settings = {"PYTHONPATH": str(checkout), "DRTK_CACHE": str(work / "cache"), "COLUMNS": "120", "NO_COLOR": "1"}
+        offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+        threads = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "MPLBACKEND": "Agg"}
+        self._environment = os.environ | settings | offline | threads
+        self._server = Forkserver(work / "bin", self._environment)
+        (work / "bin" / "drtk").write_text(self._server.client)
+        (work / "bin" / "drtk").chmod(0o755)
+
+    def run(self, step: Step) -> None:
+        """Run a step in its new folder; what it prints goes to the file `stdout` there."""
+        folder = self._work / step.name
+        folder.mkdir()
+        path = f"{self._work / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            ["sh", "-euc", step.run],
+            cwd=folder,
+            env=self._environment | {"PATH": path},
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode:
+            raise Failed(f"{step.name}: {done.stderr.decode()[-2000:]}")
+        (folder / "stdout").write_bytes(done.stdout)
+
+    def stop(self) -> None:
+        self._server.stop()
+
+
+@contextmanager
+def running(checkout: Path, work: Path) -> Iterator[Checkout]:
+    """`Checkout`, stopped in the end."""
+    started = Checkout(checkout, work)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+def prepare(work: Path, minilm: str) -> None:
+    """Make WORK/data, small parts of the shared collections, and WORK/minilm.
+
+    200 paragraphs of SQuAD (four articles of train) with one question each; the first 120 questions are train, the others test.
+    """
+    squad, data = shared_data("squad"), work / "data"
+    (work / "minilm").symlink_to(minilm)
+    for folder in (data, data / "dev" / "qrels", data / "sentences" / "STS-B", data / "sentences" / "MR"):
+        folder.mkdir(parents=True, exist_ok=True)
+    corpus = [row for number, row in enumerate(islice(_rows(squad / "corpus.jsonl.gz"), 800)) if number % 4 == 0]
+    judged = {row["_id"]: row for row in corpus}
+    asked: dict[str, str] = {}  # a question of each paragraph
+    for line in (squad / "qrels" / "train.tsv").read_text().splitlines()[1:]:
+        query, paragraph, _ = line.split("\t")
+        if paragraph in judged and paragraph not in asked.values():
+            asked[query] = paragraph
+    queries = [row for row in _rows(squad / "queries.jsonl.gz") if row["_id"] in asked]
+    train, test = queries[:120], queries[120:]
+    questions = [_question(row, row["metadata"]["answers"]) for row in queries]
+    patterns = [_question(row, [re.escape(row["metadata"]["answers"][0])]) for row in queries]
+    _write(data / "corpus.jsonl", corpus)
+    _write(data / "queries.jsonl", queries)
+    _write(data / "questions.jsonl", questions)
+    _write(data / "dev-questions.jsonl", questions[-20:])
+    _write(data / "patterns.jsonl", patterns)
+    documents = [*islice(_rows(squad / "documents.jsonl.gz"), 20)]
+    parts = ("\n\n".join(row["text"].split("\n\n")[:2]) for row in documents)
+    _write(data / "documents.jsonl", [row | {"text": part} for row, part in zip(documents, parts, strict=True)])
+    for name, part in {"train.tsv": train, "test.tsv": test, "dev/qrels/dev.tsv": test[:20]}.items():
+        _judge(data / name, [(row["_id"], asked[row["_id"]]) for row in part])
+    _write(data / "dev" / "corpus.jsonl", corpus)
+    _write(data / "dev" / "queries.jsonl", queries)
+    for number, name in enumerate(("one", "two")):
+        (data / "beir" / name / "qrels").mkdir(parents=True)
+        part = test[number::2]
+        _write(data / "beir" / name / "corpus.jsonl", corpus[number::2] + [judged[asked[row["_id"]]] for row in part])
+        _write(data / "beir" / name / "queries.jsonl", part)
+        _judge(data / "beir" / name / "qrels" / "test.tsv", [(row["_id"], asked[row["_id"]]) for row in part])
+    ids = [row["_id"] for row in corpus]
+    _write(data / "sbert.jsonl", [_scored(row["_id"], asked[row["_id"]], ids) for row in train[:20]])
+    sts = shared_data("stsb")
+    for name in ("dev", "test"):
+        lines = (sts / f"{name}.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+        (data / "sentences" / "STS-B" / f"{name}.tsv").write_text("".join(lines[:201]), encoding="utf-8")
+    labelled = "".join(f"{row['text']}\t{int(row['text'].startswith('What'))}\n" for row in queries[:60])
+    (data / "sentences" / "MR" / "all.tsv").write_text("text\tlabel\n" + labelled, encoding="utf-8")
+    triples = shared_data("triples") / "nq_hard_negatives_sample.jsonl"
+    (data / "triples.jsonl").write_bytes(triples.read_bytes())
+
+
+def _question(row: dict[str, Any], answers: list[str]) -> dict[str, Any]:
+    return {"id": row["_id"], "question": row["text"], "answers": answers}
+
+
+def _scored(query: str, right: str, ids: list[str]) -> dict[str, Any]:
+    """A line of sentence-transformers' hard negatives: every other negative is 3 below the positive."""
+    wrong = [id for id in ids if id != right][:12]
+    found = [{"pid": id, "ce-score": 1.0 if number % 2 else 8.0} for number, id in enumerate(wrong)]
+    return {"qid": query, "pos": [{"pid": right, "ce-score": 9.0}], "neg": {"bm25": found[:6], "dense": found[6:]}}
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rb") as lines:
+        yield from map(json.loads, lines)
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+    distinct = {row.get("_id", number): row for number, row in enumerate(rows)}
+    path.write_text("".join(json.dumps(row) + "\n" for row in distinct.values()), encoding="utf-8")
+
+
+def _judge(path: Path, pairs: list[tuple[str, str]]) -> None:
+    path.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"{query}\t{id}\t1\n" for query, id in pairs))

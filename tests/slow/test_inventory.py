@@ -1,0 +1,59 @@
+"""Every command, preset and row of the master table has a command line in inventory.toml, and each of them runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drtk.cli.main import FUNCTIONS
+from tests.data import BESIDE
+from tests.slow.inventory import ROWS, STEPS, Checkout, prepare, running, with_needs
+from tests.tiny import minilm
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the data, in which each step runs once."""
+    folder = tmp_path_factory.mktemp("inventory")
+    prepare(folder, minilm())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkout(work: Path) -> Iterator[Checkout]:
+    with running(ROOT, work) as started:
+        yield started
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_step_runs(name: str, work: Path, checkout: Checkout) -> None:
+    for step in with_needs([name]):
+        if not (work / step.name / "stdout").exists():
+            checkout.run(step)
+
+
+def test_every_command_occurs() -> None:
+    scripts = "\n".join(step.run for step in STEPS.values())
+    assert [name for name in FUNCTIONS if not re.search(rf"\bdrtk {name}(?![\w-])", scripts)] == []
+
+
+def test_every_preset_occurs() -> None:
+    files = {path.stem for path in (ROOT / "drtk").rglob("*.toml") if "presets" in path.parts}
+    assert {step.preset for step in STEPS.values()} - {None} == files
+
+
+def test_every_row_of_the_master_table_has_steps_that_exist() -> None:
+    unknown = {name for names in ROWS.values() for name in names} - set(STEPS)
+    assert not unknown
+    methods = BESIDE.parent / "methods.md"
+    if not methods.exists():
+        pytest.skip(f"no {methods}")
+    table = methods.read_text(encoding="utf-8").split("\n## 9. ")[1].split("\n## ")[0]
+    rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")]
+    assert [*ROWS] == rows[1:]
