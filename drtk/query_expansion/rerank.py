@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -17,17 +17,19 @@ from drtk.data.jsonl import dump
 from drtk.errors import MismatchError
 from drtk.indexing.config import SearchSettings
 from drtk.models.config import ScoringSettings
-from drtk.models.cross_encoder import Prepared
 from drtk.models.query_reranker_input import Candidate
 from drtk.query_expansion.candidates import Candidates, distinct
 from drtk.query_expansion.config import ChooseSettings
-from drtk.query_expansion.query_reranker import QueryScorer
 from drtk.records import Expansion, Query
-from drtk.retrieval.search import PassageSearcher
 from drtk.runtime.filter_job import Done
 from drtk.runtime.runners import BatchFunction
 from drtk.text.expanded_text import expanded_query, plain_query
 from drtk.text.words import split_words
+
+if TYPE_CHECKING:
+    from drtk.models.cross_encoder import Prepared
+    from drtk.query_expansion.query_reranker import QueryScorer
+    from drtk.retrieval.search import PassageSearcher
 
 Choice = Callable[[Sequence[Expansion]], list[Expansion]]  # the candidates, best first
 GREEDY = "greedy"  # "decode" of a candidate that was written so
@@ -118,6 +120,8 @@ class QueryReranker:
         settings: ScoringSettings | None = None,
         texts: PassageSearcher | None = None,
     ) -> None:
+        from drtk.query_expansion.query_reranker import QueryScorer  # imports torch
+
         named = {ANY: models} if isinstance(models, str) else dict(models)
         loaded = {
             model: QueryScorer(model, device=device, settings=settings) for model in dict.fromkeys(named.values())
