@@ -75,7 +75,6 @@ def search(
     Several index folders are searched as parts of one collection.
     """
     from drtk.config import check_word
-    from drtk.evaluation.judged_runs import read_judgements
     from drtk.retrieval.queries import QueryEncoder, sort_paths
     from drtk.retrieval.search import Collection, RankingOptions
     from drtk.runtime.progress import log
@@ -100,7 +99,11 @@ def search(
     if question is not None:
         print_passages(question, collection, encoder, settings.k or TERMINAL_DEPTH, corpus)
         return
-    judgements = None if qrels is None else read_judgements(qrels, job.intake)
+    judgements = None
+    if qrels is not None:
+        from drtk.evaluation.judged_runs import read_judgements
+
+        judgements = read_judgements(qrels, job.intake)
     _write_run(source or "-", collection, encoder, options, tag, judgements, settings.batch, job)
 
 

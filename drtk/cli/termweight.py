@@ -125,8 +125,7 @@ def _train(
     from dataclasses import replace
     from pathlib import Path
 
-    from drtk.expansion.term_weights.base import check_settings
-    from drtk.expansion.term_weights.train import check_method
+    from drtk.expansion.term_weights.base import check_method, check_settings
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_beforehand
 

@@ -181,6 +181,10 @@ class RetrieverConfig(TrainingConfig):
             raise UsageError(f"`contrastive` {self.contrastive}: learns from a teacher; name a contrastive loss")
         if self.aux != "none" and not self.aux_generator:
             raise UsageError("`aux` diffcse needs `aux_generator`, a masked language model")
+        if self.temperature_warmup and self.temperature is not None and self.temperature >= 1:
+            raise UsageError(
+                f"`temperature_warmup` starts at 1, so `temperature` must be below 1, not {self.temperature:g}"
+            )
         for size in self.matryoshka:
             if self.matryoshka.count(size) > 1:  # it would count twice, under one name in the log
                 raise UsageError(f"`matryoshka` {size}: is given twice")

@@ -328,3 +328,15 @@ def _chosen(settings: Any) -> Iterator[tuple[str, str]]:
     for item in fields(settings):
         if getattr(settings, item.name) != get_default(item):
             yield item.name, item.metadata.get("flag") or "--" + item.name.replace("_", "-")
+
+
+MAX_LENGTH = {
+    "deepct": 128,
+    "deepimpact": 300,
+}  # of the input, in tokens, by trained method (DeepCT's and DeepImpact's papers)
+
+
+def check_method(method: str) -> None:
+    """Raise UsageError for a method that is not trained."""
+    if method not in MAX_LENGTH:
+        raise UsageError(f"`train`: `method` {method} is not trained; {' and '.join(MAX_LENGTH)} are")

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from drtk.data.corpus_store import CorpusStore
-from drtk.errors import DrtkError, RecordError, UsageError
+from drtk.errors import DrtkError, RecordError
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
+from drtk.expansion.term_weights.base import MAX_LENGTH
 from drtk.losses.ranking import pair_loss, recall_loss
 from drtk.models.term_weighter import Weigher, Weighing, save_weigher
 from drtk.records import Passage
@@ -27,17 +28,8 @@ from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.fit import fit
 from drtk.training.sampling import EpochDataset
 
-# Longest input of the papers, and the largest norm of a gradient.
-MAX_LENGTH = {"deepct": 128, "deepimpact": 300}
+# Largest norm of a gradient, as in the papers.
 MAX_GRADIENT = {"deepct": 1.0, "deepimpact": 2.0}
-
-
-def check_method(method: str) -> None:
-    """Raise UsageError for a method that is not trained."""
-    if method not in MAX_LENGTH:
-        raise UsageError(f"`train`: `method` {method} is not trained; {' and '.join(MAX_LENGTH)} are")
-
-
 _LOOKED_UP = 1000  # passages at once
 
 

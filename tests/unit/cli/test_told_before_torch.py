@@ -26,7 +26,7 @@ OWN = {  # options that a command refuses, with what it says
     "train-retriever": {
         "--dev none": "none: no such folder; a probe is a BEIR folder",
         "--dev model": "model: has no qrels/dev.tsv or qrels/train.tsv",
-        "--patience 2": "--patience needs something to measure with: --dev",
+        "--patience 2": "--patience goes with --dev",
         "--loss hinge": "unknown retriever loss 'hinge'",
         "--loss kl --contrastive kl": "--contrastive kl: learns from a teacher",
         "--alpha 0.5": "--alpha weighs the contrastive loss beside kl or margin-mse",
@@ -35,18 +35,18 @@ OWN = {  # options that a command refuses, with what it says
         "--aux diffcse --aux-generator qrels.tsv": "qrels.tsv: is a file; expected a model folder",
         "--dev-pool 10": "--dev-pool goes with --dev",
         "--matryoshka 8 --matryoshka 8": "--matryoshka 8: is given twice",
-        "--temperature-warmup --temperature 1": "--temperature-warmup begins at temperature 1",
+        "--temperature-warmup --temperature 1": "--temperature-warmup starts at 1",
         "--epochs 1 --steps 2": "--steps and --epochs: choose one",
     },
     "train-reranker": {
-        "--loss bce --r-drop": "--r-drop: is for --loss listwise",
+        "--loss bce --r-drop": "--r-drop is for --loss listwise",
         "--negatives 7 --backward 16": "--backward 16: a query has 8 passages in a step",
         "--dev dev": "--dev and --dev-run go together",
         "--dev none --dev-run bm25.run": "none: No such file or directory",
         "--dev dev --dev-run none.run": "none.run: No such file or directory",
-        "--patience 2": "--patience: needs something to measure with",
+        "--patience 2": "--patience goes with --dev",
         "--qrels qrels.tsv": "--qrels: is not for --kind crossencoder",
-        "--corpus hf:x": "hf:x: is read again and again, so it must be a file; drtk convert makes one of it",
+        "--corpus hf:x": "hf:x: is read repeatedly, so it must be a file",
     },
     "train-reranker hlatr": {
         "--another-corpus": "--another-corpus: is not for --kind hlatr",
@@ -58,9 +58,9 @@ OWN = {  # options that a command refuses, with what it says
     "pretrain": {
         "--probe none": "none: no such folder; a probe is a BEIR folder",
         "--probe-sts none.tsv": "none.tsv: No such file or directory",
-        "--probe dev --probe-sts qrels.tsv": "--probe and --probe-sts choose the best encoder",
+        "--probe dev --probe-sts qrels.tsv": "--probe and --probe-sts each choose the best encoder",
         "--with none.jsonl": "none.jsonl: No such file or directory",
-        "--with hf:x": "hf:x: is read again and again, so it must be a file; drtk convert makes one of it",
+        "--with hf:x": "hf:x: is read repeatedly, so it must be a file",
         "--generator model": "--generator: preset 'cotmae' has no generator",
         "--drop nothing": "nothing",
         "--set slots.nowhere.rate=1": "nowhere",
@@ -75,7 +75,7 @@ OWN = {  # options that a command refuses, with what it says
     "train-generator": {
         "--dev none.jsonl": "none.jsonl: No such file or directory",
         "--run bm25.run": "--run: only with --task gar-sentence or gar-title",
-        "--folds 5": "--folds: only with --task",
+        "--folds 5": "--folds only with --task",
         "--dev examples.jsonl --dev-share 0.1": "--dev and --dev-share: choose one",
     },
     "train-generator gar": {
@@ -85,7 +85,7 @@ OWN = {  # options that a command refuses, with what it says
     },
     "termweight": {
         "--method nothing": "unknown term weighting method 'nothing'",
-        "--method bm25": "--train: --method bm25 learns nothing; deepct and deepimpact do",
+        "--method bm25": "--train: --method bm25 is not trained",
         "--collect": "",
         "--bare": "--train makes a model; --bare and --with are for passages",
     },

@@ -120,7 +120,7 @@ def test_the_second_pass_says_where_the_line_was_drawn(here: Path, capfd: pytest
     app(["keep-queries", "scored.jsonl", "--keep", "0.5"], standalone_mode=False)
     told = capfd.readouterr().err
     assert "drtk: keeping 3 of 6 queries; their lowest score is 0.5\n" in told
-    assert "drtk: keep-queries: all records are worked on before the first is written; they wait in " in told
+    assert "drtk: keep-queries: all records are processed before the first is written; they are kept in " in told
     assert "3 in, 3 out, 6 queries, 3 kept" in told
 
 
