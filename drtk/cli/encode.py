@@ -69,7 +69,6 @@ def encode(
     encode_records(records, embedder, writer, running=running, part=part, unit=unit, empty_texts=empty_texts)
     job.counts[unit] = writer.rows
     empty_texts.warn(name_of(source), unit)
-    writer.close()
     job.intake.inputs.append(entry)
     job.finish(
         encoder=identity,

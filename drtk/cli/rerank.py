@@ -225,7 +225,6 @@ class _VectorFolder:
 
         self.job.counts["pairs"] = self._writer.rows
         self.job.intake.inputs += self._filter.intake.inputs
-        self._writer.close()
         self.job.finish(
             role=PAIR,
             scorer=self._identity,

@@ -167,7 +167,7 @@ class ShardWriter:
             raise DrtkError(f"{final}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Remove the journal, whose entries meta.json will have."""
+        """Remove the journal of a folder that is finished without a FolderJob, which removes it itself."""
         self._journal.unlink(missing_ok=True)
 
 

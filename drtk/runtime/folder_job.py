@@ -160,7 +160,8 @@ class FolderJob:
             if self._old.exists():
                 _remove(self._old)
             os.rename(self._final, self._old)
-        self._unfinished.unlink(missing_ok=True)
+        for journal in [*self.path.glob("*.json.part")]:  # only now: without them, a resumed run would begin again
+            journal.unlink()
         os.rename(self.path, self._final)
         sync(self._final.parent)
         if self._old.exists():

@@ -54,7 +54,6 @@ def shelve(source: str, output: str, times: int = 1, *, job: FolderJob) -> None:
         digest = records_digest([line])
         if not writer.finished(number, digest):
             writer.write([line], np.full((1, 2), times), digest=digest)
-    writer.close()
     job.counts["rows"] = writer.rows
     job.finish(shards=writer.entries, dimension=2)
 
