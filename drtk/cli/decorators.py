@@ -122,6 +122,7 @@ def record_filter(
             force=given["force"],
             bare=given.get("bare", False),
             side_files=tuple(given.get("with_files") or ()),
+            writes=writes,
             part=parse_part(given.get("shard", "1/1")),
             intake=Intake(skip_bad=given["skip_bad"]),
         )

@@ -136,6 +136,7 @@ class FilterJob:
     no_input: a warning if no record came in, which in a pipe may be due to a failure upstream
     find_problem: called with the number of output lines after the last record; returns the error if the output is useless
     side_outputs: flushed to disk before each journal
+    writes: settings that name outputs, so what they name is no input
     """
 
     command: str
@@ -146,6 +147,7 @@ class FilterJob:
     force: bool = False
     bare: bool = False
     side_files: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
     window: int = WINDOW
     part: Part = WHOLE
     lookups: tuple[str, ...] = ()
@@ -192,7 +194,7 @@ class FilterJob:
             raise DrtkError(f"{self.output}: there is no folder {final.parent}")
         if not is_writable(final.parent):
             raise DrtkError(f"{self.output}: Permission denied")
-        self._folders = find_folders(self.settings)
+        self._folders = find_folders(self._without_outputs(self.settings))
         if self.resume or self.force:
             return
         journal = Journal.read(self.journal)
@@ -324,7 +326,9 @@ class FilterJob:
             name: value for name, value in to_json_values(self.settings).items() if name not in (*SOURCES, "skip_bad")
         }
         fresh = Journal(settings, replaces=identity(Path(self.output)))
-        self._named = find_inputs(settings, self._folders)  # now: the command may write some of these files later
+        self._named = find_inputs(
+            self._without_outputs(settings), self._folders
+        )  # now: the command may write some of these files later
         self._lookup_entries = find_inputs({"lookups": self.lookups}, self._named)
         journal = Journal.read(self.journal) if self.resume else None
         part = Path(self.output + ".part")
@@ -345,6 +349,9 @@ class FilterJob:
             log(f"{problem}: beginning again")
             return fresh
         raise MismatchError(f"{problem}; `force` begins again")
+
+    def _without_outputs(self, settings: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in settings.items() if name not in self.writes}
 
     def _all_counts(self, journal: Journal) -> dict[str, Any]:
         skipped = {"skipped": self.intake.bad} if self.intake.bad else {}
