@@ -66,9 +66,6 @@ def alone(model: Any, **choices: Any) -> Iterator[Any]:
         model.generation_config = before
 
 
-_MANTISSA = 1 << 53
-
-
 def filtered(logits: Tensor, *, top_k: int, top_p: float, temperature: float) -> tuple[Tensor, Tensor]:
     """(probabilities, tokens), best first, of what is left of each distribution; what is cut off has probability 0.
 

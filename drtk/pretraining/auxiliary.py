@@ -25,7 +25,7 @@ from drtk.pretraining.parse import parse_composition
 from drtk.pretraining.token_generator import Generator
 from drtk.text.rng import generator
 from drtk.training.config import RetrieverConfig
-from drtk.training.distributed import summed, world_size
+from drtk.training.distributed import all_reduce_sum, world_size
 
 ROLES = ("query", "passage")
 PREFIX = "aux_"
@@ -158,7 +158,7 @@ class WithAuxiliary(nn.Module):
     def count(self, role: str, slot: SlotBatch) -> Tensor:
         """Count the labeled positions of a role over all processes, ()."""
         recovery: Any = self.network.recoveries[f"diffcse_{role}"]
-        return summed(recovery.count({f"{role}_changed": slot}))
+        return all_reduce_sum(recovery.count({f"{role}_changed": slot}))
 
     def term(self, role: str, slot: SlotBatch, vectors: Tensor, count: Tensor) -> dict[str, Tensor]:
         """Return the term of some texts of a role, divided by the count of all texts."""

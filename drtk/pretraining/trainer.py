@@ -22,7 +22,7 @@ from drtk.runtime.atomic import write_bytes
 from drtk.runtime.progress import log, round_significant, warn
 from drtk.training.arguments import training_arguments
 from drtk.training.best_checkpoint import Selection
-from drtk.training.distributed import gather, mean_of_processes, rank, share_batch_norm, summed, world_size
+from drtk.training.distributed import all_reduce_mean, all_reduce_sum, gather, rank, share_batch_norm, world_size
 from drtk.training.fit import (
     DrtkTrainer,
     MeasureTheStart,
@@ -91,7 +91,8 @@ class Pretrainer(DrtkTrainer):
         parts = [to_device(part, self.args.device) for part, _ in split]
         counts_of_parts = [network.counts(part) for part in parts]
         counts = {
-            name: summed(torch.stack([each[name] for each in counts_of_parts]).sum()) for name in counts_of_parts[0]
+            name: all_reduce_sum(torch.stack([each[name] for each in counts_of_parts]).sum())
+            for name in counts_of_parts[0]
         }
         gradients: Sums | None = None
         compared: Sums = {}
@@ -182,8 +183,8 @@ class Pretrainer(DrtkTrainer):
         """Add the numbers of all processes: terms are means, facts are shares."""
         if "loss" in logs:
             for name in self._terms:
-                self._terms[name] = mean_of_processes(self._terms[name])
-            shares = {name: summed(value) for name, value in self._facts.items()}
+                self._terms[name] = all_reduce_mean(self._terms[name])
+            shares = {name: all_reduce_sum(value) for name, value in self._facts.items()}
             logs |= {name: (value[0] / value[1].clamp(min=1)).item() for name, value in shares.items()}
             self._facts.clear()
         super().log(logs, *given, **named)

@@ -18,8 +18,7 @@ import orjson
 
 from drtk import __version__
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.runtime.atomic import manifest_beside
-from drtk.runtime.atomic import write_json as write_json
+from drtk.runtime.atomic import manifest_beside, write_json
 from drtk.runtime.cache import content_digest
 from drtk.runtime.integrity import (
     _DAMAGED,

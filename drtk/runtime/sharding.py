@@ -29,12 +29,6 @@ def world_size() -> int:
     return int(os.environ["WORLD_SIZE"]) if is_distributed() else 1
 
 
-def local_world_size() -> int:
-    """Return the number of these processes on this machine."""
-    count = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return int(count) if is_distributed() and count.isdecimal() else 1
-
-
 def rank() -> int:
     """Return the number of this process, from 0. Only rank 0 writes."""
     return int(os.environ["RANK"]) if is_distributed() else 0

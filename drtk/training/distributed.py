@@ -124,7 +124,3 @@ def gather_items(items: list[Any]) -> list[Any]:
     for number, part in enumerate(parts):
         merged[number :: len(parts)] = part
     return merged
-
-
-# Earlier names, until drtk.pretraining uses the ones above.
-summed, least, mean_of_processes = all_reduce_sum, all_reduce_min, all_reduce_mean

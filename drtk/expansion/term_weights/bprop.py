@@ -129,7 +129,6 @@ def _watch_last_layer(model: nn.Module, folder: Path) -> list[Tensor]:
 Saturation = Literal["ratio", "sqrt", "sigmoid"]
 Contrast = Literal["cross-entropy", "difference"]
 _LARGEST = 100.0  # the released code's ceiling of a score
-FEWEST_WORDS = 10  # of a passage with fewer alphabetic ones, attention tells too little: its words weigh the same
 
 
 def gathered(words: Iterable[tuple[str, float]], *, by: Literal["sum", "max"] = "sum") -> dict[str, float]:
