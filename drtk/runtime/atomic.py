@@ -9,7 +9,7 @@ import glob
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import orjson
 
 from drtk.errors import DrtkError
 
+REPLACES = "replaces"  # entry of a part's manifest: the `identity` of the file that the commit may replace
 
 @contextmanager
 def hold_interrupts() -> Iterator[None]:
@@ -92,21 +93,33 @@ def commit(part: Path, final: Path, manifest: Mapping[str, Any] | None = None) -
     The part must be flushed to disk. Its manifest is written beside it before the rename, so `recover` can complete both.
     """
     if manifest is not None:
-        write_json(manifest_beside(part), {**manifest, "bytes": part.stat().st_size})
+        manifest = {**manifest, "bytes": part.stat().st_size}
+        write_json(manifest_beside(part), {**manifest, REPLACES: identity(final)})
     with hold_interrupts():
-        _complete(part, final, with_manifest=manifest is not None)
+        _complete(part, final, manifest)
     sync(final.parent)
 
 
-def _complete(part: Path, final: Path, *, with_manifest: bool) -> None:
-    if with_manifest:
-        manifest_beside(final).unlink(missing_ok=True)  # it describes the file that is replaced
+def identity(output: Path) -> dict[str, int] | None:
+    """Return the size and modification time of a finished output, which identify it; None without one."""
+    try:
+        facts = output.stat()
+    except OSError:
+        return None
+    return {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
+
+
+def _complete(part: Path, final: Path, manifest: Mapping[str, Any] | None) -> None:
+    if manifest is None:
+        os.replace(part, final)
+        return
+    manifest_beside(final).unlink(missing_ok=True)  # it describes the file that is replaced
     if part.exists():
         os.replace(part, final)
-    if with_manifest:
-        for left in _leftovers(final):
-            left.unlink(missing_ok=True)
-        os.replace(manifest_beside(part), manifest_beside(final))
+    for left in _leftovers(final):
+        left.unlink(missing_ok=True)
+    write_json(manifest_beside(part), manifest)  # without what it may replace
+    os.replace(manifest_beside(part), manifest_beside(final))
 
 
 def _leftovers(final: Path) -> list[Path]:
@@ -119,34 +132,35 @@ def torn_files(final: Path) -> list[Path]:
     return [Path(name) for name in glob.glob(glob.escape(f"{final}.part") + ".*.tmp")]
 
 
-def recover(final: Path, *, may_replace: Callable[[], bool]) -> bool:
+def recover(final: Path) -> bool:
     """Complete a `commit` that was killed between its steps; return whether one was completed.
 
-    may_replace: whether a file at `final` may be replaced
+    A file at `final` is replaced only if it is the one that the commit found there.
     """
     for suffix in (".part.new", ".part"):
         part = final.with_name(final.name + suffix)
         waiting = manifest_beside(part)
-        if waiting.exists() and _commit_again(part, final, waiting, may_replace):
+        if waiting.exists() and _commit_again(part, final, waiting):
             sync(final.parent)
             return True
     return False
 
 
-def _commit_again(part: Path, final: Path, waiting: Path, may_replace: Callable[[], bool]) -> bool:
+def _commit_again(part: Path, final: Path, waiting: Path) -> bool:
     finished = part if part.exists() else final
     with contextlib.suppress(FileNotFoundError), open(finished, "rb") as file:
         if not lock(file.fileno()):
             return False  # another run is writing it
         try:
-            size = orjson.loads(waiting.read_bytes())["bytes"]
-        except (orjson.JSONDecodeError, KeyError, TypeError):
+            manifest = orjson.loads(waiting.read_bytes())
+            size, replaces = manifest["bytes"], manifest.pop(REPLACES, None)
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             return False
         if size == os.fstat(file.fileno()).st_size:
-            if finished == part and final.exists() and not may_replace():
+            if finished == part and identity(final) not in (None, replaces):
                 return False
             with hold_interrupts():
-                _complete(part, final, with_manifest=True)
+                _complete(part, final, manifest)
             return True
     waiting.unlink(missing_ok=True)  # stale: its part was removed or replaced by hand
     return False

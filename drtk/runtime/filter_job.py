@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import orjson
 
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.runtime.atomic import hold_interrupts, recover, torn_files, write_json
+from drtk.runtime.atomic import hold_interrupts, identity, recover, torn_files, write_json
 from drtk.runtime.inputs import Intake
 from drtk.runtime.integrity import check_object, read_json
 from drtk.runtime.manifest import (
@@ -107,15 +107,6 @@ class Journal:
         return sorted(name for name in names if self.settings.get(name) != settings.get(name)) + _changed(self.others)
 
 
-def identity(output: Path) -> dict[str, int] | None:
-    """Return the size and modification time of a finished output, which identify it; None without one."""
-    try:
-        facts = output.stat()
-    except OSError:
-        return None
-    return {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
-
-
 def _is_count(value: Any) -> bool:
     """Return whether a value contains only numbers, also in nested lists and objects."""
     if isinstance(value, dict):
@@ -170,9 +161,7 @@ class FilterJob:
 
     def recover(self) -> bool:
         """Complete the renames of an earlier run that was killed; return whether any were left."""
-        if not is_replaceable(self.output):
-            return False
-        return recover(Path(self.output), may_replace=lambda: self.force or self._resumes_replacement())
+        return is_replaceable(self.output) and recover(Path(self.output))
 
     def _resumes_replacement(self) -> bool:
         """Return whether the interrupted run was allowed to replace the existing output."""

@@ -13,9 +13,10 @@ import pytest
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import ShardWriter
-from drtk.runtime.atomic import commit, manifest_beside, recover, write_json
+from drtk.runtime.atomic import commit, identity, manifest_beside, recover, write_json
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.integrity import read_json
 from drtk.text.sentences import PunktModel, save_model
 
 
@@ -55,7 +56,7 @@ def renames(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def test_a_filters_output_its_manifest_and_journal_are_flushed(tmp_path: Path, renames: list[str]) -> None:
     job = FilterJob("copy", "corpus", str(tmp_path / "out"), {}, window=1)
     job.run(["a", "b"], lambda window: (f"{line}\n".encode() for line in window))
-    assert renames == ["out.part.json", "out.part.meta.json", "out", "out.meta.json"]
+    assert renames == ["out.part.json", "out.part.meta.json", "out", "out.part.meta.json", "out.meta.json"]
 
 
 def test_the_part_is_flushed_before_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,18 +102,21 @@ def test_the_manifest_of_a_removed_part_is_not_given_to_another_file(tmp_path: P
     part, final = tmp_path / "out.part", tmp_path / "out"
     final.write_bytes(b"old")
     write_json(manifest_beside(part), {"bytes": 99})
-    assert not recover(final, may_replace=lambda: True)
+    assert not recover(final)
     assert os.listdir(tmp_path) == ["out"]
 
 
-def test_a_finished_part_does_not_replace_a_file_that_it_may_not(tmp_path: Path) -> None:
+def test_a_finished_part_replaces_only_the_file_that_its_commit_found(tmp_path: Path) -> None:
     part, final = tmp_path / "out.part", tmp_path / "out"
     part.write_bytes(b"new")
-    write_json(manifest_beside(part), {"bytes": 3})
+    final.write_bytes(b"old")
+    write_json(manifest_beside(part), {"bytes": 3, "replaces": identity(final)})
     final.write_bytes(b"precious")
-    assert not recover(final, may_replace=lambda: False)
+    assert not recover(final)
     assert final.read_bytes() == b"precious"
-    assert recover(final, may_replace=lambda: True)
+    write_json(manifest_beside(part), {"bytes": 3, "replaces": identity(final)})
+    assert recover(final)
     assert sorted(os.listdir(tmp_path)) == ["out", "out.meta.json"]
+    assert read_json(tmp_path / "out.meta.json") == {"bytes": 3}
     commit(final, tmp_path / "moved")
     assert (tmp_path / "moved").read_bytes() == b"new"
