@@ -20,6 +20,7 @@ from drtk.errors import DrtkError
 
 REPLACES = "replaces"  # entry of a part's manifest: the `identity` of the file that the commit may replace
 
+
 @contextmanager
 def hold_interrupts() -> Iterator[None]:
     """Within the block Ctrl-C does nothing; what came then takes effect at its end. Nothing in it may wait for anything.
