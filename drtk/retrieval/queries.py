@@ -6,52 +6,19 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
 from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
-from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.errors import MismatchError, UsageError
 from drtk.indexing.base import Ranking
 from drtk.indexing.config import SearchSettings
 from drtk.indexing.vectors import encoder_differences
 from drtk.records import Query
-from drtk.retrieval.search import INDEX_KIND, Collection, RankingOptions, search
-from drtk.runtime.manifest import Manifest, has_unfinished_part, read_manifest
-from drtk.runtime.progress import is_quiet
-from drtk.runtime.streams import STANDARD
+from drtk.retrieval.search import Collection, RankingOptions, search
+from drtk.runtime.manifest import Manifest, read_manifest
 
 Encode = Callable[[Sequence[str]], np.ndarray]
-QUERY_HINT = "for a typed query use --query TEXT (-q is --quiet)"
-
-
-def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
-    """Split paths into index folders and the one source of queries: a file, "-", an embeddings folder, or None.
-
-    Raises UsageError if there is no index or more than one source, MismatchError for a folder of another kind.
-    """
-    folders, sources = [], []
-    for path in paths:
-        if path != STANDARD and not Path(path).exists():
-            if has_unfinished_part(Path(path)):
-                read_manifest(path)  # raises MismatchError
-            hint = f"; {QUERY_HINT}" if is_quiet() or any(map(str.isspace, path)) else ""
-            raise DrtkError(f"{path}: no such file or folder{hint}")
-        if path == STANDARD or not Path(path).is_dir():
-            sources.append(path)
-        elif (kind := read_manifest(path)["kind"]) == INDEX_KIND:
-            folders.append(path)
-        elif kind == KIND:
-            sources.append(path)
-        else:
-            raise MismatchError(f"{path}: is of kind '{kind}'; expected '{INDEX_KIND}' (drtk index makes it)")
-    if not folders:
-        raise UsageError(f"there is no index among {', '.join(paths)}; drtk index makes one")
-    if len(folders) > len(set(folders)):
-        raise UsageError("an index folder is named twice")
-    if len(sources) > 1:
-        raise UsageError(f"queries come from one place; found {' and '.join(sources)}")
-    return folders, sources[0] if sources else None
 
 
 class TextQueries:
@@ -151,9 +118,9 @@ class QueryEncoder:
 
         encoder, folder, place = self.collection.encoder or {}, self.collection.folders[0], self.place
         if not place:
-            raise UsageError(f"{folder}: does not say which encoder made its vectors; name it: --model MODEL")
+            raise UsageError(f"{folder}: does not say which encoder made its vectors; name it with `model`")
         if self.model is None and os.path.isabs(place) and not os.path.isdir(place):
-            raise MismatchError(f"{folder}: its encoder {place} is not there; say where it is now: --model MODEL")
+            raise MismatchError(f"{folder}: its encoder {place} is not there; name its place now with `model`")
         prompt, max_length = self.settings.prompt, self.settings.max_length
         settings = EncodeSettings(
             pooling="+".join(encoder["pooling"]) if encoder.get("pooling") else None,

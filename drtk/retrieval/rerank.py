@@ -15,6 +15,7 @@ from drtk.data.embeddings import PairVectors, pair_id
 from drtk.data.jsonl import dump
 from drtk.data.trec import Ranking, iter_grouped_hits, run_lines
 from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.indexing.vectors import encoder_differences
 from drtk.models.config import ScoringSettings
 from drtk.models.cross_encoder import Prepared, Scorer
 from drtk.models.device import choose_device
@@ -207,6 +208,15 @@ class ListCandidates:
     query_id: str
     ranking: Ranking
     rows: list[int]
+
+
+def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, made: dict[str, Any]) -> None:
+    """Raise MismatchError for pair vectors of another cross-encoder than a list re-ranker was trained on."""
+    if differences := encoder_differences({"encoder": trained}, {"encoder": made}):
+        raise MismatchError(
+            f"{vectors}: holds vectors of {made.get('model')}; {model} was trained on those of {trained.get('model')} "
+            f"(different {', '.join(differences)})"
+        )
 
 
 def read_list_candidates(run: str, *, vectors: PairVectors, depth: int, intake: Intake) -> Iterator[ListCandidates]:

@@ -6,9 +6,9 @@ import torch
 
 from drtk.data.embeddings import read_shards
 from drtk.errors import DrtkError, MismatchError
-from drtk.indexing.base import best_first, keys_of, ranks_of
+from drtk.indexing.base import best_first
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
-from drtk.indexing.exact import EMPTY, ExactIndex, keep_best
+from drtk.indexing.exact import EMPTY, ExactIndex, keep_best, keys_of, ranks_of, scores_of
 from drtk.indexing.vectors import Vectors
 from tests.vectors import embeddings, rewrite_record
 
@@ -119,11 +119,24 @@ def test_a_damaged_index_is_one_clear_fault(tmp_path):
         ExactIndex.open(tmp_path / "index", DenseSearchSettings())
 
 
-def test_keep_best_takes_ties_at_its_cut_by_rank():
-    # Held: score 5; the block offers 5 with a higher rank, 7, and 5 with a lower rank. The best two: 7, then 5 of rank 9.
-    held = torch.tensor([[int(keys_of(np.float32([5]), np.array([3]))[0]), EMPTY]])
-    kept = keep_best(held, torch.tensor([[5.0, 7.0, 5.0]]), torch.tensor([9, 0, 1]))
-    assert ranks_of(np.sort(kept.numpy()[0])[::-1]).tolist() == [0, 9]
+def test_keys_order_by_score_then_by_rank():
+    scores = torch.tensor(
+        [-torch.inf, -3.5, -1e-40, -0.0, 0.0, 1e-40, 2.0, float(np.nextafter(np.float32(2), np.float32(3)))]
+    )
+    keys = keys_of(scores, torch.tensor(7))
+    assert (keys.diff()[[0, 1, 2, 4, 5, 6]] > 0).all()
+    assert keys[3] == keys[4]  # -0.0 is 0.0
+    assert keys_of(scores[6:7], torch.tensor(2**32 - 1)) < keys_of(scores[7:], torch.tensor(0))
+    assert keys_of(scores[6:7], torch.tensor(5)) > keys_of(scores[6:7], torch.tensor(4))
+    assert (scores_of(keys) == scores).all()
+    assert (ranks_of(keys) == 7).all()
+
+
+def test_keep_best_breaks_ties_at_its_cut_by_rank():
+    # Kept: score 5 of rank 3; the block has 5 of rank 9, 7 of rank 0, and 5 of rank 1. The best two: 7, then 5 of rank 9.
+    keys = torch.tensor([[int(keys_of(torch.tensor(5.0), torch.tensor(3))), EMPTY]])
+    kept = keep_best(keys, torch.tensor([[5.0, 7.0, 5.0]]), torch.tensor([9, 0, 1]))
+    assert ranks_of(kept.sort(descending=True).values).tolist() == [[0, 9]]
 
 
 def test_the_largest_ids_win_whatever_the_number_of_ties(tmp_path):
