@@ -140,7 +140,17 @@ class Scored(NamedTuple):
     vectors: np.ndarray
 
 
-class Rerank(BatchFunction):
+class _PairScorer(BatchFunction):
+    """Score the pairs of a query and each text of its record with a cross-encoder."""
+
+    def __init__(self, model: str, settings: ScoringSettings, device: str, logits: bool) -> None:
+        self._scorer = Scorer(model, device=device, settings=settings, logits=logits)
+
+    def prepare(self, records: list[Any]) -> tuple[list[Any], Prepared]:
+        return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])
+
+
+class Rerank(_PairScorer):
     """Convert `Candidates` to lines of a run: the scored documents by score, the others below them.
 
     vectors: return `Scored`, not `Done`
@@ -149,11 +159,8 @@ class Rerank(BatchFunction):
     def __init__(
         self, model: str, settings: ScoringSettings, device: str, logits: bool, tag: str, vectors: bool
     ) -> None:
-        self._scorer = Scorer(model, device=device, settings=settings, logits=logits)
+        super().__init__(model, settings, device, logits)
         self._tag, self._vectors = tag, vectors
-
-    def prepare(self, records: list[Candidates]) -> tuple[list[Candidates], Prepared]:
-        return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])
 
     def __call__(self, prepared: tuple[list[Candidates], Prepared]) -> Done | Scored:
         records, pairs = prepared
@@ -175,14 +182,8 @@ class Rerank(BatchFunction):
         return Scored(done, ids, vectors)
 
 
-class Score(BatchFunction):
+class Score(_PairScorer):
     """Convert `ExampleTexts` to JSON lines of the examples with a score for each positive and negative."""
-
-    def __init__(self, model: str, settings: ScoringSettings, device: str, logits: bool) -> None:
-        self._scorer = Scorer(model, device=device, settings=settings, logits=logits)
-
-    def prepare(self, records: list[ExampleTexts]) -> tuple[list[ExampleTexts], Prepared]:
-        return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])
 
     def __call__(self, prepared: tuple[list[ExampleTexts], Prepared]) -> Done:
         records, pairs = prepared

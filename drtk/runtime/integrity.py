@@ -18,8 +18,6 @@ from drtk.runtime.atomic import sync, sync_tree, write_json
 from drtk.runtime.streams import digest_file
 
 _DAMAGED = "the file is damaged: rebuild it or restore a copy"
-
-
 _TYPE_NAMES = {
     str: "a string",
     int: "an integer",
