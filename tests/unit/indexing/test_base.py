@@ -12,17 +12,7 @@ def test_equal_scores_are_ordered_by_descending_id():
     ids, scores = ["1", "10", "9", "ä", "z"], [1.0, 1.0, 1.0, 1.0, 2.0]
     assert best_first(ids, scores) == [("z", 2.0), ("ä", 1.0), ("9", 1.0), ("10", 1.0), ("1", 1.0)]
     assert best_first(ids, scores, 2) == [("z", 2.0), ("ä", 1.0)]
-    ids = [
-        "a",
-        "ä",
-        "ﬁ",
-        "😀",
-        "z",
-        "Z",
-        "a#1",
-        "a#10",
-        "a#2",
-    ]  # by code point, which is trec_eval's order of UTF-8 bytes
+    ids = ["a", "ä", "ﬁ", "😀", "z", "Z", "a#1", "a#10", "a#2"]  # by code point: trec_eval's order of UTF-8 bytes
     assert [id for id, _ in best_first(ids, [0.0] * len(ids))] == sorted(ids, key=str.encode, reverse=True)
 
 
@@ -35,12 +25,9 @@ def test_ranks_are_places_in_ascending_order_of_ids(tmp_path):
     assert table.ranking(np.array([1, 0]), np.float32([0, -0.0])) == [("b", 0.0), ("10", 0.0)]  # -0.0 equals 0.0
 
 
-def test_an_id_given_twice_is_refused(tmp_path):
+def test_duplicate_ids_and_ranks_of_other_ids_are_rejected(tmp_path):
     with pytest.raises(MismatchError, match="'x' is given to two"):
         RankedIds.write(["x", "y", "x"], tmp_path)
-
-
-def test_ids_and_ranks_that_do_not_belong_together_are_damage(tmp_path):
     RankedIds.write(["x", "y"], tmp_path)
     with (tmp_path / "ids.txt").open("a") as file:
         file.write("z\n")
