@@ -16,8 +16,7 @@ from drtk.runtime.filter_job import FilterJob
 if TYPE_CHECKING:
     from drtk.data.trec import Judgements, Ranking
     from drtk.records import Passage, Query
-    from drtk.retrieval.queries import QueryEncoder
-    from drtk.retrieval.search import Collection, RankingOptions
+    from drtk.retrieval.search import Collection, QueryEncoder, RankingOptions
 
 TERMINAL_DEPTH = 5  # passages printed for a typed query
 
@@ -73,8 +72,7 @@ def search(
     Writes a TREC run: qid Q0 docid rank score tag, best first; equal scores by descending id, as trec_eval orders them.
     Several index folders are searched as parts of one collection.
     """
-    from drtk.retrieval.queries import QueryEncoder
-    from drtk.retrieval.search import Collection, RankingOptions
+    from drtk.retrieval.search import Collection, QueryEncoder, RankingOptions
     from drtk.runtime.progress import log
 
     folders, source = sort_paths(paths)
@@ -154,7 +152,7 @@ def _write_run(
     from pathlib import Path
 
     from drtk.data.trec import run_lines
-    from drtk.retrieval.queries import StoredQueries, TextQueries
+    from drtk.retrieval.search import StoredQueries, TextQueries
     from drtk.runtime.manifest import folder_entry
 
     job.intake.inputs += [folder_entry(folder) for folder in collection.folders]
@@ -262,8 +260,7 @@ def print_passages(
     Raises UsageError for an empty query, RecordError for a line that is not UTF-8.
     """
     from drtk.records import Query
-    from drtk.retrieval.queries import TextQueries
-    from drtk.retrieval.search import RankingOptions
+    from drtk.retrieval.search import RankingOptions, TextQueries
     from drtk.runtime.progress import printable
 
     searcher = TextQueries(collection, encoder)
