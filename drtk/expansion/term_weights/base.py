@@ -16,8 +16,8 @@ from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.records import Passage
 from drtk.runtime.inputs import Intake
 from drtk.runtime.streams import name_of
-from drtk.text.word_pieces import Pieces, Splitter, WordPieceTokenizer, WordSplit, owners, splitter
-from drtk.text.words import LUCENE_STOPWORDS, read_stopwords, stem_with
+from drtk.text.word_pieces import Pieces, Splitter, WordPieceTokenizer, WordSplit, find_words, get_splitter
+from drtk.text.words import LUCENE_STOPWORDS, make_stemmer, read_stopwords
 
 
 class Reading(NamedTuple):
@@ -58,8 +58,8 @@ class Reader:
 
     def __init__(self, tokenizer: WordPieceTokenizer, settings: WeightingSettings, split: WordSplit) -> None:
         self._tokenizer = tokenizer
-        self._split: Splitter = splitter(split)
-        self._stem: Callable[[str], str] = stem_with(settings.stemmer)
+        self._split: Splitter = get_splitter(split)
+        self._stem: Callable[[str], str] = make_stemmer(settings.stemmer)
         self._stopped = _stopwords(settings.stopwords)
         self._with_title = settings.title != "none"
 
@@ -79,7 +79,7 @@ class Reader:
     def _words(self, text: str, pieces: Pieces) -> tuple[list[str], list[int]]:
         """Words that own a piece and count, and the owner of each piece among them."""
         spans = self._split(text, pieces)
-        owned = owners(pieces, spans)
+        owned = find_words(pieces, spans)
         owning = set(owned)
         kept = [at in owning and text[begin:end].lower() not in self._stopped for at, (begin, end) in enumerate(spans)]
         words = [

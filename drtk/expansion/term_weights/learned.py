@@ -16,7 +16,7 @@ from drtk.records import Passage
 from drtk.runtime.inputs import Intake
 from drtk.runtime.streams import name_of
 from drtk.text.expanded_text import added_texts
-from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, WordSplit, expanded
+from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, WordSplit, append_added_words
 from drtk.text.words import basic_form, function_words
 
 
@@ -145,7 +145,7 @@ class DeepImpact:
         if not self._expand:
             return own
         passages = [reading.passage for reading in readings]
-        return expanded(own, passages, self._tokenizer, self.split, expand=self._expand)
+        return append_added_words(own, passages, self._tokenizer, self.split, expand=self._expand)
 
     def fields(self, reading: Reading, weights: Sequence[float]) -> dict[str, Any]:
         """The passage's impacts as whole numbers, those of added words too."""

@@ -20,8 +20,8 @@ from drtk.models.term_weighter import Weigher, Weighing, save_weigher
 from drtk.records import Passage
 from drtk.runtime.sharding import sample_evenly
 from drtk.text.expanded_text import added_texts
-from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, passage_places
-from drtk.text.words import function_words, question_words, stem_with
+from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, locate_passage_words
+from drtk.text.words import function_words, make_stemmer, question_words
 from drtk.training.arguments import Schedule, arguments_of, plan_schedule
 from drtk.training.dataset import SampledExample, SampledExamples, Texts
 from drtk.training.examples import PackedExamples, TrainingData
@@ -78,11 +78,11 @@ class Recalling:
 
     def __init__(self, weigher: Weigher, tokenizer: WordPieceTokenizer, *, room: int, title: str) -> None:
         self._weigher, self._tokenizer, self._room, self._title = weigher, tokenizer, room, title
-        self._stem = stem_with("porter")
+        self._stem = make_stemmer("porter")
 
     def __call__(self, asked: Sequence[Asked]) -> dict[str, Tensor]:
         """The inputs of a step."""
-        places = passage_places([item.passage for item in asked], self._tokenizer, "pieces", title=self._title)
+        places = locate_passage_words([item.passage for item in asked], self._tokenizer, "pieces", title=self._title)
         batch = _inputs(self._weigher, places, self._room)
         recall = np.zeros(batch["input_ids"].shape, dtype=np.float32)
         first = np.zeros_like(recall)
@@ -113,7 +113,9 @@ class Pairing:
         places = [
             each
             for item in drawn
-            for each in passage_places(item.passages, self._tokenizer, "basic", title=self._title, expand=self._expand)
+            for each in locate_passage_words(
+                item.passages, self._tokenizer, "basic", title=self._title, expand=self._expand
+            )
         ]
         batch = _inputs(self._weigher, places, self._room)
         asked = np.zeros(batch["input_ids"].shape, dtype=np.float32)
@@ -252,7 +254,9 @@ def largest_impact(
     largest = 0.0
     for begin in range(0, len(ids), 256):
         passages = corpus.many(ids[begin : begin + 256])
-        places = passage_places(passages, tokenizer, "basic", title=settings.title or "join", expand=settings.expand)
+        places = locate_passage_words(
+            passages, tokenizer, "basic", title=settings.title or "join", expand=settings.expand
+        )
         for each, values in zip(places, run([each.ids for each in places]), strict=True):
             heads = [head for word, head in each.first().items() if word not in left_out]
             largest = max([largest, *map(float, values[heads])])

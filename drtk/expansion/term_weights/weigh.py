@@ -31,7 +31,7 @@ from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.streams import is_replaceable, is_stream
 from drtk.text.rng import generator
-from drtk.text.word_pieces import Pieces, WordPieceTokenizer, WordSplit, owners, plain
+from drtk.text.word_pieces import Pieces, WordPieceTokenizer, WordSplit, find_words, split_plain
 from drtk.text.words import read_stopwords, stop_words
 
 RATE = 0.15
@@ -68,11 +68,11 @@ def counted(reading: Reading, pieces: Pieces, weights: Sequence[float], seed: in
 
 
 def _says_nothing(text: str, pieces: Pieces) -> list[bool]:
-    spans = plain(text, pieces)
+    spans = split_plain(text, pieces)
     listed = stop_words()
     words = [text[begin:end].lower().replace("’", "'") for begin, end in spans]
     said = [word not in listed and any(map(str.isalnum, word)) for word in words]
-    return [owner < 0 or not said[owner] for owner in owners(pieces, spans)]
+    return [owner < 0 or not said[owner] for owner in find_words(pieces, spans)]
 
 
 def lines(counts: Mapping[str, Any], method: str) -> list[str]:
@@ -194,7 +194,7 @@ def planned(
     name = _lasting(tokenizer or model or "")
     found = WordPieceTokenizer(name)  # here, so that one which is not there costs no pass
     if kind.with_model and tokenizer is not None:
-        found.check(_lasting(model or ""))
+        found.check(WordPieceTokenizer(_lasting(model or "")))
     settings = replace(settings, title=_title(settings, method, model))
     return Plan(method, settings, settings.words or kind.split, name, model, device, seed)
 
