@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 from drtk.config import NoEffect, option
 from drtk.errors import UsageError
 from drtk.expansion.term_weights import TERM_WEIGHTS
-from drtk.training.config import PairTitle, TrainingConfig
+from drtk.models.config import PairTitle
+from drtk.training.config import TrainingConfig
 
 _NO_SCORER = (NoEffect("only with --scorer", {"scorer": ("",)}),)
 

@@ -9,7 +9,7 @@ from drtk.data.jsonl import dump
 from drtk.expansion.config import KeepSettings
 from drtk.expansion.keep_queries import QUERIES, SCORES, QueryScorer, drop_queries
 from drtk.models.config import GenerationSettings
-from drtk.models.generation import TextWriter
+from drtk.models.generation import TextGenerator
 from drtk.records import Passage
 from drtk.runtime.filter_job import Done
 from drtk.runtime.runners import BatchFunction
@@ -46,7 +46,9 @@ class Generate(BatchFunction):
     ) -> None:
         self._field, self._bare, self._keeping = field, bare, keeping
         self._scorer = None if keeping is None else QueryScorer(keeping, device)
-        self._writer = TextWriter(model, settings, seed=seed, device=device, two_sided=field != CONTINUATIONS)
+        self._writer = TextGenerator(
+            model, settings, seed=seed, device=device, is_encoder_decoder=field != CONTINUATIONS
+        )
 
     def prepare(self, records: list[Passage]) -> Prepared:
         """Tokenize the passages."""

@@ -25,7 +25,7 @@ from drtk.runtime.runners import BatchFunction
 from drtk.runtime.streams import name_of
 
 if TYPE_CHECKING:
-    from drtk.models.cross_encoder import Prepared as Pairs
+    from drtk.models.cross_encoder import TokenizedPairs as Pairs
 
 QUERIES, SCORES = "queries", "query_scores"
 _WINDOW = 1000  # lines of the second pass that are processed together
@@ -69,9 +69,9 @@ class QueryScorer:
 
     def __init__(self, settings: KeepSettings, device: str) -> None:
         from drtk.models.config import ScoringSettings
-        from drtk.models.cross_encoder import Scorer, title_of
+        from drtk.models.cross_encoder import Scorer, resolve_title
 
-        self._title = title_of(settings.scorer, settings.scorer_title, sealed=True)
+        self._title = resolve_title(settings.scorer, settings.scorer_title, strict=True)
         self._scorer = Scorer(
             settings.scorer,
             device=device,
@@ -82,9 +82,9 @@ class QueryScorer:
 
     def prepare(self, passages: Sequence[Passage], queries: Sequence[Sequence[str]]) -> Pairs:
         """Tokenize the queries with their passages."""
-        from drtk.models.generator_input import text_of
+        from drtk.models.generator_input import format_passage
 
-        texts = [text_of(passage, self._title) for passage in passages]
+        texts = [format_passage(passage, self._title) for passage in passages]
         return self._scorer.prepare([(query, text) for text, own in zip(texts, queries, strict=True) for query in own])
 
     def scores(self, pairs: Pairs) -> list[float]:

@@ -11,7 +11,7 @@ from drtk.errors import MismatchError, RecordError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights.base import Needs, Reading, Statistics
 from drtk.models.model_folder import locate
-from drtk.models.term_weighter import Weigher, Weighing, facts_of, load_weigher
+from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, load_term_weighter, read_training_facts
 from drtk.records import Passage
 from drtk.runtime.inputs import Intake
 from drtk.runtime.streams import name_of
@@ -20,11 +20,15 @@ from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, WordSplit, exp
 from drtk.text.words import basic_form, function_words
 
 
-def _load(model: str, method: str, settings: WeightingSettings, device: str) -> tuple[Weigher, Weighing]:
+def _load(
+    model: str, method: str, settings: WeightingSettings, device: str
+) -> tuple[TermWeightModel, TermWeightPredictor]:
     """Return the trained model of a folder, and what runs it. Raises MismatchError for a folder without such a model."""
-    weigher = load_weigher(Path(locate(model)), method)
+    weigher = load_term_weighter(Path(locate(model)), method)
     length, budget = settings.max_length, settings.batch_tokens
-    return weigher, Weighing(weigher, device=device, dtype=settings.dtype, max_length=length, batch_tokens=budget)
+    return weigher, TermWeightPredictor(
+        weigher, device=device, dtype=settings.dtype, max_length=length, batch_tokens=budget
+    )
 
 
 class DeepCT:
@@ -72,7 +76,7 @@ def iter_with_added_texts(
 
     Raises RecordError (file:line) for others, unless `intake` forgives it.
     """
-    fields = _fields_to_read(settings, facts_of(Path(locate(model)), "deepimpact"))
+    fields = _fields_to_read(settings, read_training_facts(Path(locate(model)), "deepimpact"))
     for passage in passages:
         try:
             for name in fields:

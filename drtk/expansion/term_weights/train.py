@@ -14,13 +14,13 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.errors import DrtkError, RecordError
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
 from drtk.losses.ranking import pair_loss, recall_loss
-from drtk.models.term_weighter import Weigher, Weighing, save_weigher
+from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, save_term_weighter
 from drtk.records import Passage
 from drtk.runtime.sharding import sample_evenly
 from drtk.text.expanded_text import added_texts
 from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, passage_places
 from drtk.text.words import function_words, question_words, stem_with
-from drtk.training.arguments import Schedule, arguments_of, plan_schedule
+from drtk.training.arguments import Schedule, make_arguments, plan_schedule
 from drtk.training.dataset import SampledExample, SampledExamples, Texts
 from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.fit import fit
@@ -76,7 +76,13 @@ class _Collator:
     """Tokenize passages. room: word pieces of an input; expand: fields whose texts are read after a passage"""
 
     def __init__(
-        self, weigher: Weigher, tokenizer: WordPieceTokenizer, *, room: int, title: str, expand: Sequence[str] = ()
+        self,
+        weigher: TermWeightModel,
+        tokenizer: WordPieceTokenizer,
+        *,
+        room: int,
+        title: str,
+        expand: Sequence[str] = (),
     ) -> None:
         self._weigher, self._tokenizer, self._room, self._title = weigher, tokenizer, room, title
         self._expand = expand
@@ -173,7 +179,7 @@ def train_weigher(
     data: TrainingData,
     folder: Path,
     *,
-    weigher: Weigher,
+    weigher: TermWeightModel,
     settings: WeightingSettings,
     training: WeightTrainingConfig,
     seed: int = 42,
@@ -190,7 +196,7 @@ def train_weigher(
     length = settings.max_length or min(MAX_LENGTH[method], weigher.longest)
     title = settings.title or "join"
     clip = [f"max_grad_norm={MAX_GRADIENT[method]}"]
-    arguments = arguments_of(training, schedule, folder, seed=seed, device=device, defaults=clip)
+    arguments = make_arguments(training, schedule, folder, seed=seed, device=device, defaults=clip)
     tokenizer = WordPieceTokenizer(str(weigher.folder))
     reading: dict[str, Any] = {"room": weigher.room(length), "title": title, "expand": settings.expand}
     texts: dict[str, Any] = {"queries": data.queries, "corpus": data.corpus}
@@ -213,7 +219,7 @@ def train_weigher(
                 weigher, tokenizer, data.examples, data.corpus, settings=settings, length=length, device=device
             )
         weigher.module.cpu().float().eval()
-        save_weigher(weigher, folder)
+        save_term_weighter(weigher, folder)
 
     counts = fit(
         weigher.module.train(),
@@ -230,7 +236,7 @@ def train_weigher(
 
 
 def find_largest_impact(
-    weigher: Weigher,
+    weigher: TermWeightModel,
     tokenizer: WordPieceTokenizer,
     examples: PackedExamples,
     corpus: Texts,
@@ -241,7 +247,7 @@ def find_largest_impact(
 ) -> float:
     """Return the largest impact of a word, without function words, in at most 2,000 of the examples' passages."""
     ids = [*sample_evenly(examples.passage_ids, _SAMPLE, of=len(examples.passage_ids))]
-    run = Weighing(weigher, device=device, dtype="float32", max_length=length)
+    run = TermWeightPredictor(weigher, device=device, dtype="float32", max_length=length)
     excluded = function_words()
     largest = 0.0
     for begin in range(0, len(ids), 256):
