@@ -16,7 +16,7 @@ from drtk.records import Passage
 from drtk.runtime.inputs import Intake
 from drtk.runtime.streams import name_of
 from drtk.text.expanded_text import added_texts
-from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, WordSplit
+from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, WordSplit, append_added_words
 from drtk.text.words import basic_form, function_words
 
 
