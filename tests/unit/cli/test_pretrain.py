@@ -264,8 +264,8 @@ def test_an_encoder_keeps_how_it_read_titles(world: World, tmp_path: Path):
     for title, wanted in (("segment", "segment"), ("none", "join")):
         model = tmp_path / title
         pretrain(world, model, "mlm", "--steps", "1", "--set", f"title={title}")
-        (start,) = load_towers(str(model), wishes={}, untied=False).values()
-        (changed,) = load_towers(str(model), wishes={"title": "sep"}, untied=False).values()
+        (start,) = load_towers(str(model), overrides={}, untied=False).values()
+        (changed,) = load_towers(str(model), overrides={"title": "sep"}, untied=False).values()
         assert (start.recipe.title, changed.recipe.title) == (wanted, "sep")
         save_towers({"passage": start}, tmp_path / f"{title}-trained")
         assert read_layout(tmp_path / f"{title}-trained").recipe.title == wanted
@@ -444,7 +444,7 @@ def test_short_passages_are_left_out_and_long_ones_cropped(
     corpus = change_corpus(world, tmp_path / "c.jsonl", change)
     app(arguments(world, tmp_path / "m", "mlm", "--steps", "1", "--batch", "2", corpus=corpus), standalone_mode=False)
     short = corpus.read_text().count('"river"')
-    assert f"{corpus}: {short} passages of fewer than 3 word pieces are left out" in capsys.readouterr().err
+    assert f"{corpus}: {short} passages of fewer than 3 word pieces are excluded" in capsys.readouterr().err
     counts = read_json(tmp_path / "m" / "meta.json")["counts"]
     assert (counts["passages"], counts["short"]) == (len(corpus.read_text().splitlines()) - short, short)
 
