@@ -176,13 +176,15 @@ def _query_in_text(query: ChangedQuery, digits: int) -> Iterator[str]:
     yield from textwrap.wrap(title, WIDTH, subsequent_indent="  ")
     yield f"  {_headline(query, digits)}"
     for what, passage in _passages(query):
-        name = passage.id if not passage.title else f"{passage.id}  {' '.join(passage.title.split())}"
-        yield "  " + textwrap.shorten(f"- {what}: {name}", WIDTH - 2, placeholder=" …")
-        if passage.snippet:
-            indent = " " * 4
-            yield from textwrap.wrap(
-                passage.snippet, WIDTH, initial_indent=indent, subsequent_indent=indent, max_lines=2, placeholder=" …"
-            )
+        head = f"- {what}: {passage.id}  {passage.title}"
+        yield "  " + textwrap.shorten(head, WIDTH - 2, placeholder=" …")
+        yield from wrap_snippet(passage.snippet, WIDTH, indent=4)
+
+
+def wrap_snippet(snippet: str, width: int, *, indent: int) -> list[str]:
+    """Return the first two lines of a snippet."""
+    space = " " * indent
+    return textwrap.wrap(snippet, width, initial_indent=space, subsequent_indent=space, max_lines=2, placeholder=" …")
 
 
 def _query_in_markdown(query: ChangedQuery, digits: int) -> Iterator[str]:
@@ -190,9 +192,14 @@ def _query_in_markdown(query: ChangedQuery, digits: int) -> Iterator[str]:
     yield f"**{name}** ({markdown_code(query.query_id)}): {escape_markdown(_headline(query, digits))}"
     yield ""
     for what, passage in _passages(query):
-        title, snippet = escape_markdown(passage.title or passage.id), escape_markdown(passage.snippet)
-        yield f"- {escape_markdown(what)}: **{title}** ({markdown_code(passage.id)}) {snippet}".rstrip()
+        yield passage_in_markdown(what, passage.id, passage.title, passage.snippet)
     yield ""
+
+
+def passage_in_markdown(what: str, id: str, title: str, snippet: str) -> str:
+    """Return a list item of a Markdown page."""
+    name = f"**{escape_markdown(title or id)}** ({markdown_code(id)})"
+    return f"- {escape_markdown(what)}: {name} {escape_markdown(snippet)}".rstrip()
 
 
 def _page_parts(comparison: Comparison, changed: Sequence[ChangedQuery], digits: int) -> Iterator[Markup]:
