@@ -76,6 +76,7 @@ class Contrast:
     """`system` minus `baseline` on one measure.
 
     effect: Cohen's d; interval: of the mean difference; None if undefined. better, equal, worse: numbers of queries
+    significant: whether the corrected p values of both tests are below the alpha of the settings
     """
 
     baseline: str
@@ -93,15 +94,11 @@ class Contrast:
     better: int
     equal: int
     worse: int
+    significant: bool
 
-    def is_significant(self, alpha: float) -> bool:
-        """Return whether the corrected p values of both tests are below alpha."""
-        return max(self.t_p_corrected, self.randomisation_p_corrected) < alpha
-
-    def to_json(self, alpha: float) -> dict[str, Any]:
-        """Return the fields and whether the difference is significant; an infinite t is null."""
-        t = self.t if self.t is not None and isfinite(self.t) else None
-        return asdict(self) | {"t": t, "significant": self.is_significant(alpha)}
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields; an infinite t is null."""
+        return asdict(self) | {"t": self.t if self.t is not None and isfinite(self.t) else None}
 
 
 @dataclass(frozen=True)
@@ -146,10 +143,6 @@ class Comparison:
     def averages(self) -> list[list[SystemAverage]]:
         """Return a row per system with a column per measure."""
         return [[system.average(measure.name) for measure in self.measures] for system in self.systems.values()]
-
-    def is_significant(self, contrast: Contrast) -> bool:
-        """Return whether both corrected p values are below the alpha of the settings."""
-        return contrast.is_significant(self.settings.alpha)
 
     def differences(self, baseline: str, system: str, measure: str) -> np.ndarray:
         """Return `system` minus `baseline` for each query: (queries,). Raises DrtkError for values that are not finite."""
@@ -305,6 +298,7 @@ def _test_pairs(comparison: Comparison, measure: str) -> list[Contrast]:
             better=int((differences[at] > ZERO).sum()),
             equal=int((np.abs(differences[at]) <= ZERO).sum()),
             worse=int((differences[at] < -ZERO).sum()),
+            significant=max(t_corrected[at], random_corrected[at]) < settings.alpha,
         )
         for at, (baseline, system) in enumerate(comparison.pairs)
     ]

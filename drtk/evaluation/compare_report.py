@@ -80,9 +80,7 @@ def _notes(comparison: Comparison) -> list[str]:
 def _average_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
     """Return a row per system: the mean of each measure, the best marked, a dagger if it differs from the baseline."""
     settings = comparison.settings
-    marked = {
-        (c.system, c.measure) for c in comparison.contrasts if not settings.all_pairs and comparison.is_significant(c)
-    }
+    marked = {(c.system, c.measure) for c in comparison.contrasts if not settings.all_pairs and c.significant}
     averages = comparison.averages()
     best = [max(average.mean for average in column) for column in zip(*averages, strict=True)]
 
@@ -121,7 +119,7 @@ def _contrast_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
         t = "-" if c.t is None else ("∞" if c.t > 0 else "-∞") if isinf(c.t) else f"{c.t:z.2f}"
         effect = "-" if c.effect is None else f"{c.effect:+z.2f}"
         names = [c.measure, *([f"{c.system} - {c.baseline}"] if several else [])]
-        difference = Cell(f"{c.difference:+z.{digits}f}", note="†" if comparison.is_significant(c) else "")
+        difference = Cell(f"{c.difference:+z.{digits}f}", note="†" if c.significant else "")
         texts = [interval, effect, t, *map(format_p, p)]
         rows.append([*map(Cell, names), difference, *map(Cell, texts), Cell(c.better), Cell(c.equal), Cell(c.worse)])
     return [*header, "better", "equal", "worse"], rows
@@ -237,6 +235,6 @@ def _json_lines(comparison: Comparison, changed: Sequence[ChangedQuery]) -> Iter
         {"kind": "comparison", "queries": len(comparison.queries), "settings": asdict(settings)}
     ]
     rows += [{"kind": "system"} | asdict(average) for row in comparison.averages() for average in row]
-    rows += [{"kind": "contrast"} | contrast.to_json(settings.alpha) for contrast in comparison.contrasts]
+    rows += [{"kind": "contrast"} | contrast.to_json() for contrast in comparison.contrasts]
     rows += [{"kind": "move"} | asdict(query) for query in changed]
     yield from (orjson.dumps(row).decode() for row in rows)

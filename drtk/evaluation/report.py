@@ -16,12 +16,12 @@ from drtk.data.trec import Judgements
 from drtk.errors import UsageError
 from drtk.evaluation.compare import Contrast, compare_with_first
 from drtk.evaluation.compare_report import format_p, passage_in_markdown, wrap_snippet
-from drtk.evaluation.config import CompareSettings, ReportSettings, RunSettings
+from drtk.evaluation.config import CompareSettings, EvalSettings, ReportSettings
 from drtk.evaluation.curves import Curve, choose_depths, describe_loss, read_curve, recall_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator, Rankings, warn_shallow
 from drtk.evaluation.judged_runs import JudgedRankings, evaluate_run, load_judgements
 from drtk.evaluation.measures import Measure, parse_measures
-from drtk.evaluation.result_table import format_overall
+from drtk.evaluation.result_table import format_results
 from drtk.runtime.inputs import Intake
 from drtk.runtime.progress import log
 from drtk.runtime.streams import is_stream
@@ -85,14 +85,10 @@ def measure_overlap(
     return Overlap(names, fused, depth, relevant, kept, sum(shares) / len(shares) if shares else 0.0)
 
 
-def describe_contrast(contrast: Contrast, values: tuple[float, float], alpha: float) -> str:
-    """Return a sentence that compares a run with the first one.
-
-    values: the means of the run and of the first one
-    """
+def describe_contrast(contrast: Contrast, values: tuple[float, float]) -> str:
+    """Return a sentence that compares a run with the first one; values: their means."""
     better = "better" if contrast.difference > 0 else "worse"
-    is_significant = contrast.is_significant(alpha)
-    verb = f"is significantly {better} than" if is_significant else "does not differ significantly from"
+    verb = f"is significantly {better} than" if contrast.significant else "does not differ significantly from"
     queries = contrast.better + contrast.worse + contrast.equal
     return (
         f"{contrast.system} {verb} {contrast.baseline} on {contrast.measure}: {values[0]:.4f} against {values[1]:.4f} "
@@ -204,7 +200,7 @@ class Report:
             "systems": {result.name: result.overall for result in self.results},
             "recall": {"k": list(self.depths)} | {name: list(values) for name, values in self.recall.items()},
             "verdict": {
-                "comparisons": [contrast.to_json(self.alpha) for contrast in self.contrasts],
+                "comparisons": [contrast.to_json() for contrast in self.contrasts],
                 "overlap": None if self.overlap is None else asdict(self.overlap),
                 "text": self.findings(),
             },
@@ -218,7 +214,7 @@ class Report:
         """Return what the numbers show, a sentence or two each."""
         means = {result.name: float(result.overall[self.names[0]]) for result in self.results}
         main = [each for each in self.contrasts if each.measure == self.names[0]]
-        sentences = [describe_contrast(each, (means[each.system], means[each.baseline]), self.alpha) for each in main]
+        sentences = [describe_contrast(each, (means[each.system], means[each.baseline])) for each in main]
         if main:
             corrected = (
                 f", with Holm's correction over the {len(main)} comparisons with {main[0].baseline}"
@@ -240,7 +236,7 @@ class Report:
     def to_markdown(self) -> Iterator[str]:
         """Yield the lines of report.md."""
         yield from (f"# {escape_markdown(self.title)}", "", self._scope(), "")
-        yield from format_overall(self.results, self.measures, "markdown")
+        yield from format_results(self.results, self.measures, EvalSettings(format="markdown"))
         if self.has_plot:
             yield from ("", f"![{', '.join(self.names)} by system, recall by depth, loss by step]({PLOT})")
         yield from ("", "## Findings", "")
@@ -263,7 +259,7 @@ class Report:
     def to_text(self, width: int) -> Iterator[str]:
         """Yield lines for a terminal of `width` columns."""
         yield from (self.title, self._scope(), "")
-        yield from format_overall(self.results, self.measures, "table")
+        yield from format_results(self.results, self.measures, EvalSettings())
         yield ""
         for line in self.findings():
             yield from textwrap.wrap(line, width, initial_indent="- ", subsequent_indent="  ")
@@ -299,7 +295,7 @@ def build_report(
     for measure in measures:
         if measure.aggregate not in ("mean", "geometric"):
             raise UsageError(f"`measures`: {measure.name} is not something to compare systems by")
-    reading = RunSettings(by=settings.by, drop_same_id=settings.drop_same_id)
+    reading = EvalSettings(by=settings.by, drop_same_id=settings.drop_same_id)
     judgements, view, size = load_judgements(qrels, corpus, reading, intake)
     evaluator = Evaluator(judgements, measures)
     results: list[Evaluation] = []

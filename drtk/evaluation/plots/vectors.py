@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from drtk.data.embeddings import check_finite, read_shards
-from drtk.data.rows import Row, parse_row
+from drtk.data.jsonl import read_records
+from drtk.data.rows import Row
 from drtk.data.runs import NamedRun
-from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.config import COMMON, PlotSettings
 from drtk.evaluation.plots.base import COLORS, GRAY, MARKERS, SIZE, Numbers, Plot, PlotInputs, shorten, style_axis
 from drtk.evaluation.sentence_data import read_pairs
@@ -176,22 +177,15 @@ def _from_file(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray, n
     """Read the pairs written by drtk eval-sentences --pairs-out, by system."""
     if inputs.pairs is not None:
         raise UsageError("`pairs` does not go with pairs that have their cosines already")
-    found: dict[str, tuple[list[float], list[float]]] = {}
-    for number, line in inputs.intake.lines(source):
-        if not line.strip():
-            continue
-        try:
-            row = parse_row(line)
-            name, cosine, rating = str(row.get("system", source)), _number(row, "cosine"), _number(row, "score")
-        except ValueError as error:
-            inputs.intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
-            continue
-        cosines, ratings = found.setdefault(name, ([], []))
-        cosines.append(cosine)
-        ratings.append(rating)
+    found: dict[str, list[tuple[float, float]]] = {}
+    rows = read_records(
+        source, lambda row: (row.get("system"), _number(row, "cosine"), _number(row, "score")), intake=inputs.intake
+    )
+    for system, cosine, rating in rows:
+        found.setdefault(str(system or source), []).append((cosine, rating))
     if not found:
         raise DrtkError(f"{name_of(source)}: holds no pairs")
-    return {name: (np.array(cosines), np.array(ratings)) for name, (cosines, ratings) in found.items()}
+    return {name: tuple(np.array(pairs).T) for name, pairs in found.items()}
 
 
 def _number(row: Row, field: str) -> float:
