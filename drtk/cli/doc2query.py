@@ -61,10 +61,10 @@ def doc2query(
         run_filter(passages, job, Generate, *generating, running=running, window=WINDOW)
         return
     from drtk.expansion.generate import GenerateAndJudge
-    from drtk.models.cross_encoder import title_of
+    from drtk.models.cross_encoder import resolve_title
     from drtk.models.model_folder import locate
 
-    title = title_of(keeping.scorer, keeping.scorer_title, sealed=True)
+    title = resolve_title(keeping.scorer, keeping.scorer_title, strict=True)
     job.lookups = (str(locate(keeping.scorer)),)
     run_filter(
         passages, job, GenerateAndJudge, generating, keeping, title, device, job.bare,

@@ -38,10 +38,10 @@ def keep_queries(
         run_filter(passages, job, KeepWritten, settings, job.bare, running=running, revise=revise)
         return
     from drtk.expansion.generate import JudgeWritten
-    from drtk.models.cross_encoder import title_of
+    from drtk.models.cross_encoder import resolve_title
     from drtk.models.model_folder import locate
 
-    title = title_of(settings.scorer, settings.scorer_title, sealed=True)
+    title = resolve_title(settings.scorer, settings.scorer_title, strict=True)
     job.lookups = (str(locate(settings.scorer)),)
     arguments = (settings, title, device, job.bare)
     run_filter(passages, job, JudgeWritten, *arguments, running=running, revise=revise)

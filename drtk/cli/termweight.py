@@ -134,7 +134,7 @@ def _train(
     check_beforehand(training.trainer, device, examples, queries, kept=[corpus])
     locate(model)
     from drtk.expansion.term_weights.train import check_added_texts, plan, train_weigher
-    from drtk.models.term_weighter import start_weigher
+    from drtk.models.term_weighter import init_term_weighter
     from drtk.runtime.manifest import find_inputs
     from drtk.training.examples import load_examples
 
@@ -149,7 +149,7 @@ def _train(
     plan(data.examples, method, training, source=data.source)
     if method == "deepimpact":
         check_added_texts(data.examples.passage_ids, data.corpus, settings.expand)
-    weigher = start_weigher(Path(locate(model)), method, seed=seed)
+    weigher = init_term_weighter(Path(locate(model)), method, seed=seed)
     counts, facts = train_weigher(
         data, job.begin(), weigher=weigher, settings=settings, training=training, seed=seed, device=device
     )

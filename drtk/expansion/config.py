@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from drtk.config import option
-from drtk.training.config import PairTitle, TrainingConfig
+from drtk.models.config import PairTitle
+from drtk.training.config import TrainingConfig
 
 
 @dataclass(frozen=True)

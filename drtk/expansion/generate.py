@@ -11,10 +11,10 @@ from drtk.data.jsonl import dump
 from drtk.expansion.config import KeepSettings
 from drtk.expansion.keep_queries import QUERIES, SCORES, judged, queries_of
 from drtk.models.config import GenerationSettings, ScoringSettings
-from drtk.models.cross_encoder import Prepared as Pairs
 from drtk.models.cross_encoder import Scorer
-from drtk.models.generation import TextWriter
-from drtk.models.generator_input import text_of
+from drtk.models.cross_encoder import TokenizedPairs as Pairs
+from drtk.models.generation import TextGenerator
+from drtk.models.generator_input import format_passage
 from drtk.records import Passage
 from drtk.runtime.filter_job import Done
 from drtk.runtime.runners import BatchFunction
@@ -50,7 +50,9 @@ class Generate(BatchFunction):
         bare: bool,  # positional: it travels to other processes in a tuple
     ) -> None:
         self._field, self._finish, self._bare = field, finish, bare
-        self._writer = TextWriter(model, settings, seed=seed, device=device, two_sided=field != "continuations")
+        self._writer = TextGenerator(
+            model, settings, seed=seed, device=device, is_encoder_decoder=field != "continuations"
+        )
         self.reading = self._writer.reading
 
     def prepare(self, records: list[Passage]) -> Prepared:
@@ -91,7 +93,7 @@ def or_the_passage(passage: Passage, text: str) -> str:
 class Judge:
     """Scores of queries by the passage they were written for: the query is the first text of a pair.
 
-    title: how a passage's is put before its text, as `drtk.models.generator_input.text_of` knows it
+    title: how a passage's is put before its text, as `drtk.models.generator_input.format_passage` knows it
     """
 
     def __init__(self, settings: KeepSettings, title: str, device: str) -> None:
@@ -108,7 +110,7 @@ class Judge:
     def prepare(self, passages: Sequence[Passage], queries: Sequence[Sequence[str]]) -> Pairs:
         """Queries with their passages as tokens."""
         found = zip(passages, queries, strict=True)
-        texts = ((text_of(passage, self._title), written) for passage, written in found)
+        texts = ((format_passage(passage, self._title), written) for passage, written in found)
         return self._scorer.prepare([(query, text) for text, written in texts for query in written])
 
     def scores(self, pairs: Pairs) -> list[float]:

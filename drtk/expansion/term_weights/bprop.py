@@ -36,7 +36,7 @@ class FirstTokenAttention:
         self, folder: Path, *, device: str, dtype: str, max_length: int | None, batch_tokens: int | None
     ) -> None:
         self._folder = folder
-        loaded = load_encoder(folder, wishes={"passage_length": max_length} if max_length else {}, sealed=False)
+        loaded = load_encoder(folder, overrides={"passage_length": max_length} if max_length else {}, strict=False)
         self._device = choose_device(device)
         self._pad = int(loaded.tokenizer.pad_token_id or 0)
         special = loaded.tokenizer("")["input_ids"]

@@ -11,7 +11,7 @@ from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights.base import Needs, Reading, Statistics, check_settings
 from drtk.models.model_folder import locate
-from drtk.models.term_weighter import Weigher, Weighing, facts_of, load_weigher
+from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, load_term_weighter, read_training_facts
 from drtk.records import Passage
 from drtk.runtime.inputs import Intake
 from drtk.runtime.streams import name_of
@@ -20,7 +20,9 @@ from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, WordSplit, exp
 from drtk.text.words import basic_form, function_words
 
 
-def weighing(model: str | None, method: str, settings: WeightingSettings, device: str) -> tuple[Weigher, Weighing]:
+def weighing(
+    model: str | None, method: str, settings: WeightingSettings, device: str
+) -> tuple[TermWeightModel, TermWeightPredictor]:
     """The trained model of a folder, and what runs it.
 
     Raises UsageError without a folder, and for choices that training has made, MismatchError for a folder that holds
@@ -29,8 +31,8 @@ def weighing(model: str | None, method: str, settings: WeightingSettings, device
     if model is None:
         raise UsageError(f"--method {method} needs --model: a folder that --train made")
     check_settings(method, settings, "weigh")
-    weigher = load_weigher(Path(locate(model)), method)
-    run = Weighing(
+    weigher = load_term_weighter(Path(locate(model)), method)
+    run = TermWeightPredictor(
         weigher,
         device=device,
         dtype=settings.dtype,
@@ -86,7 +88,7 @@ def with_added_texts(
 
     Raises RecordError (file:line) for others, unless `intake` forgives it.
     """
-    fields = fields_read(settings, facts_of(Path(locate(model)), "deepimpact"))
+    fields = fields_read(settings, read_training_facts(Path(locate(model)), "deepimpact"))
     for passage in passages:
         try:
             for name in fields:

@@ -16,13 +16,13 @@ from drtk.errors import DrtkError, RecordError
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
 from drtk.expansion.term_weights.base import MAX_LENGTH
 from drtk.losses.ranking import pair_loss, recall_loss
-from drtk.models.term_weighter import Weigher, Weighing, save_weigher
+from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, save_term_weighter
 from drtk.records import Passage
 from drtk.runtime.sharding import sample_evenly
 from drtk.text.expanded_text import added_texts
 from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, passage_places
 from drtk.text.words import function_words, question_words, stem_with
-from drtk.training.arguments import Schedule, arguments_of, plan_schedule
+from drtk.training.arguments import Schedule, make_arguments, plan_schedule
 from drtk.training.dataset import SampledExample, SampledExamples, Texts
 from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.fit import fit
@@ -76,7 +76,7 @@ def recall_of(words: Iterable[str], queries: Sequence[str], *, stem: Callable[[s
 class Recalling:
     """Collates passages for DeepCT: `recall` and `first`, (passages, tokens), beside the model's inputs."""
 
-    def __init__(self, weigher: Weigher, tokenizer: WordPieceTokenizer, *, room: int, title: str) -> None:
+    def __init__(self, weigher: TermWeightModel, tokenizer: WordPieceTokenizer, *, room: int, title: str) -> None:
         self._weigher, self._tokenizer, self._room, self._title = weigher, tokenizer, room, title
         self._stem = stem_with("porter")
 
@@ -103,7 +103,13 @@ class Pairing:
     """
 
     def __init__(
-        self, weigher: Weigher, tokenizer: WordPieceTokenizer, *, room: int, title: str, expand: Sequence[str] = ()
+        self,
+        weigher: TermWeightModel,
+        tokenizer: WordPieceTokenizer,
+        *,
+        room: int,
+        title: str,
+        expand: Sequence[str] = (),
     ) -> None:
         self._weigher, self._tokenizer, self._room, self._title = weigher, tokenizer, room, title
         self._expand = expand
@@ -138,7 +144,7 @@ def check_added_texts(ids: Sequence[str], corpus: CorpusStore, fields: Sequence[
                 raise RecordError(corpus.place(passage.id), f"passage '{passage.id}': {error}") from error
 
 
-def _inputs(weigher: Weigher, places: Sequence[WordPlaces], room: int) -> dict[str, np.ndarray]:
+def _inputs(weigher: TermWeightModel, places: Sequence[WordPlaces], room: int) -> dict[str, np.ndarray]:
     tokens = weigher.tokens([each.ids for each in places], room=room)
     return tokens.padded(np.arange(len(places)), pad=weigher.pad)
 
@@ -180,7 +186,7 @@ def train_weigher(
     data: TrainingData,
     folder: Path,
     *,
-    weigher: Weigher,
+    weigher: TermWeightModel,
     settings: WeightingSettings,
     training: WeightTrainingConfig,
     seed: int = 42,
@@ -197,7 +203,7 @@ def train_weigher(
     length = settings.max_length or min(MAX_LENGTH[method], weigher.longest)
     title = settings.title or "join"
     clip = [f"max_grad_norm={MAX_GRADIENT[method]}"]
-    arguments = arguments_of(config, schedule, folder, seed=seed, device=device, defaults=clip)
+    arguments = make_arguments(config, schedule, folder, seed=seed, device=device, defaults=clip)
     tokenizer = WordPieceTokenizer(str(weigher.folder))
     room = weigher.room(length)
     collate: Callable[[Sequence[Any]], dict[str, Tensor]]
@@ -219,7 +225,7 @@ def train_weigher(
                 weigher, tokenizer, data.examples, data.corpus, settings=settings, length=length, device=device
             )
         weigher.module.cpu().float().eval()
-        save_weigher(weigher, folder)
+        save_term_weighter(weigher, folder)
 
     counts = fit(
         weigher.module.train(),
@@ -236,7 +242,7 @@ def train_weigher(
 
 
 def largest_impact(
-    weigher: Weigher,
+    weigher: TermWeightModel,
     tokenizer: WordPieceTokenizer,
     examples: PackedExamples,
     corpus: Texts,
@@ -247,7 +253,7 @@ def largest_impact(
 ) -> float:
     """The largest impact of a word, function words apart, in at most 2,000 of the examples' passages, evenly spread."""
     ids = [*sample_evenly(examples.passage_ids, _LOOKED_AT, of=len(examples.passage_ids))]
-    run = Weighing(weigher, device=device, dtype="float32", max_length=length)
+    run = TermWeightPredictor(weigher, device=device, dtype="float32", max_length=length)
     left_out = function_words()
     largest = 0.0
     for begin in range(0, len(ids), 256):

@@ -98,13 +98,13 @@ def test_the_passage_is_cut_and_never_the_prefix(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[torch.Tensor] = []
-    answers = text_writer.answers
+    answers = text_writer.generate_tokens
 
     def watched(writer: Any, ids: torch.Tensor, *given: Any, **named: Any) -> Any:
         seen.append(ids)
         return answers(writer, ids, *given, **named)
 
-    monkeypatch.setattr(text_writer, "answers", watched)
+    monkeypatch.setattr(text_writer, "generate_tokens", watched)
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(models / "t5")
@@ -133,7 +133,7 @@ def test_continuations_go_on_and_fall_back_on_the_passage(
     found = rows(capfd, *call)
     assert all(len(row["continuations"]) == 1 for row in found)
     assert not any(row["continuations"][0].startswith(row["text"]) for row in found)  # the prompt is taken off
-    monkeypatch.setattr(text_writer, "answers", lambda writer, ids, *_, **__: [[[]] for _ in ids])
+    monkeypatch.setattr(text_writer, "generate_tokens", lambda writer, ids, *_, **__: [[[]] for _ in ids])
     assert all(row["continuations"] == [row["text"]] for row in rows(capfd, *call))
 
 

@@ -15,7 +15,7 @@ from drtk.expansion.term_weights.train import (
     recall_objective,
     recall_of,
 )
-from drtk.models.term_weighter import Weigher, start_weigher
+from drtk.models.term_weighter import TermWeightModel, init_term_weighter
 from drtk.records import Example, Passage
 from drtk.text.word_pieces import WordPieceTokenizer
 from drtk.text.words import stem_with
@@ -31,8 +31,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def weigher(model: Path) -> Weigher:
-    return start_weigher(model, "deepct", seed=1)
+def weigher(model: Path) -> TermWeightModel:
+    return init_term_weighter(model, "deepct", seed=1)
 
 
 class Corpus:
@@ -54,7 +54,7 @@ def test_recall_of_one_query_is_binary() -> None:
     assert recall_of(["wing", "sea"], ["a wing, a wing"], stem=stem_with("porter")) == [1.0, 0.0]
 
 
-def test_targets_stand_at_first_pieces_within_the_room(weigher: Weigher, model: Path) -> None:
+def test_targets_stand_at_first_pieces_within_the_room(weigher: TermWeightModel, model: Path) -> None:
     tokenizer = WordPieceTokenizer(str(model))
     passage = Passage("p", "riverengines rivers engines", "rivers")
     (pieces,) = tokenizer([passage.text])
@@ -81,7 +81,7 @@ def test_a_passage_comes_with_all_its_queries_once_an_epoch(model: Path) -> None
     assert data[4] == epochs[1][1]  # a function of the place alone
 
 
-def test_questions_are_asked_of_the_first_occurrence_in_both_passages(weigher: Weigher, model: Path) -> None:
+def test_questions_are_asked_of_the_first_occurrence_in_both_passages(weigher: TermWeightModel, model: Path) -> None:
     tokenizer = WordPieceTokenizer(str(model))
     passages = [Passage("p", "engines rivers rivers"), Passage("n", "rivers", extra={"queries": ["violins"]})]
     drawn = [SampledExample("the Rivers of violins, rivers", [0, 1], passages)]
