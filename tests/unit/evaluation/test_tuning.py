@@ -66,7 +66,9 @@ def test_bm25_of_four_documents(
     texts = enumerate(["a b b c", "a c", "b d d", "c d e e e"], 1)
     write(tmp_path / "c.jsonl", "".join(json.dumps({"_id": f"d{n}", "text": text}) + "\n" for n, text in texts))
     write(tmp_path / "q.jsonl", '{"_id": "q", "text": "b d"}\n')
-    command(capfd, *"index c.jsonl --type bm25s -o index -q --stopwords none --stemmer none".split())
+    command(
+        capfd, *["index", "c.jsonl", "--type", "bm25s", "-o", "index", "-q", "--stopwords", "none", "--stemmer", "none"]
+    )
     for k1, b, scores in (
         ("0.9", "0.4", [0.861627, 0.469703, 0.337415]),
         ("0.82", "0.68", [0.904166, 0.478089, 0.336647]),
