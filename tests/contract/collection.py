@@ -10,28 +10,7 @@ import orjson
 
 from tests.contract.running import done
 
-WORDS = [
-    "wing",
-    "lift",
-    "drag",
-    "flow",
-    "heat",
-    "shock",
-    "plate",
-    "layer",
-    "speed",
-    "sound",
-    "jet",
-    "cone",
-    "gust",
-    "flap",
-    "tail",
-    "pitch",
-    "yaw",
-    "roll",
-    "climb",
-    "stall",
-]
+WORDS = "wing lift drag flow heat shock plate layer speed sound jet cone gust flap tail pitch yaw roll climb stall".split()
 
 
 def sentence(number: int) -> str:
@@ -161,7 +140,7 @@ def training_log(count: int) -> bytes:
     )
 
 
-TINY = ["--vocab-size", "300", "--layers", "1", "--hidden", "16", "--heads", "2", "--max-length", "64"]
+TINY = "--vocab-size 300 --layers 1 --hidden 16 --heads 2 --max-length 64".split()
 
 
 class Collection:
@@ -200,22 +179,7 @@ class Collection:
 
     @cached_property
     def _model(self) -> Path:
-        size = [
-            "--vocab-size",
-            "300",
-            "--layers",
-            "1",
-            "--hidden",
-            "32",
-            "--heads",
-            "2",
-            "--max-length",
-            "64",
-            "--pooling",
-            "mean",
-            "--seed",
-            "1",
-        ]
+        size = "--vocab-size 300 --layers 1 --hidden 32 --heads 2 --max-length 64 --pooling mean --seed 1".split()
         return self._make("model", "init-model", str(self["documents.jsonl"]), *size)
 
     @cached_property
@@ -275,29 +239,15 @@ class Collection:
 
     def for_examples(self) -> dict[str, Path]:
         """The collection under the names the examples of the documentation use; the folders of models among them."""
-        files = {
-            "documents.jsonl": "documents.jsonl",
+        same = "documents.jsonl queried.jsonl queries.jsonl qrels.tsv questions.jsonl predictions.jsonl expansions.jsonl "
+        same += "labelled.jsonl sentences.jsonl tasks log.jsonl model writer gpt2 crossencoder"
+        files = {name: name for name in same.split()} | {
             "corpus.jsonl": "documents.jsonl",
             "passages.jsonl": "documents.jsonl",
-            "queried.jsonl": "queried.jsonl",
-            "queries.jsonl": "queries.jsonl",
-            "qrels.tsv": "qrels.tsv",
             "bm25.run": "first.run",
             "dense.run": "second.run",
             "train.jsonl": "examples.jsonl",
-            "questions.jsonl": "questions.jsonl",
-            "predictions.jsonl": "predictions.jsonl",
-            "expansions.jsonl": "expansions.jsonl",
-            "labelled.jsonl": "labelled.jsonl",
-            "sentences.jsonl": "sentences.jsonl",
-            "tasks": "tasks",
-            "log.jsonl": "log.jsonl",
+            "weighted.jsonl": "weighted",
+            "bm25": "bm25s",
         }
-        return {name: self[part] for name, part in files.items()} | {
-            "model": self["model"],
-            "writer": self["writer"],
-            "gpt2": self["gpt2"],
-            "weighted.jsonl": self["weighted"],
-            "crossencoder": self["crossencoder"],
-            "bm25": self["bm25s"],
-        }
+        return {name: self[part] for name, part in files.items()}

@@ -81,7 +81,7 @@ def interrupt_an_import() -> None:
         (fail(BrokenPipeError(32, "Broken pipe")), 141, ""),
         (fail(KeyboardInterrupt()), 130, "drtk: interrupted\n"),
         (interrupt_an_import, 130, "drtk: interrupted\n"),
-        (lambda: open("/no/such/file"), 1, "drtk: /no/such/file: No such file or directory\n"),
+        (lambda: os.stat("/no/such/file"), 1, "drtk: /no/such/file: No such file or directory\n"),
         (fail(OSError(28, "No space left on device")), 1, "drtk: No space left on device\n"),
         (fail(typer.Exit(3)), 3, ""),
     ],
