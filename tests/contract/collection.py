@@ -10,7 +10,28 @@ import orjson
 
 from tests.contract.running import done
 
-WORDS = "wing lift drag flow heat shock plate layer speed sound jet cone gust flap tail pitch yaw roll climb stall".split()
+WORDS = [
+    "wing",
+    "lift",
+    "drag",
+    "flow",
+    "heat",
+    "shock",
+    "plate",
+    "layer",
+    "speed",
+    "sound",
+    "jet",
+    "cone",
+    "gust",
+    "flap",
+    "tail",
+    "pitch",
+    "yaw",
+    "roll",
+    "climb",
+    "stall",
+]
 
 
 def sentence(number: int) -> str:
@@ -140,7 +161,7 @@ def training_log(count: int) -> bytes:
     )
 
 
-TINY = "--vocab-size 300 --layers 1 --hidden 16 --heads 2 --max-length 64".split()
+TINY = ["--vocab-size", "300", "--layers", "1", "--hidden", "16", "--heads", "2", "--max-length", "64"]
 
 
 class Collection:
@@ -179,7 +200,22 @@ class Collection:
 
     @cached_property
     def _model(self) -> Path:
-        size = "--vocab-size 300 --layers 1 --hidden 32 --heads 2 --max-length 64 --pooling mean --seed 1".split()
+        size = [
+            "--vocab-size",
+            "300",
+            "--layers",
+            "1",
+            "--hidden",
+            "32",
+            "--heads",
+            "2",
+            "--max-length",
+            "64",
+            "--pooling",
+            "mean",
+            "--seed",
+            "1",
+        ]
         return self._make("model", "init-model", str(self["documents.jsonl"]), *size)
 
     @cached_property
@@ -239,7 +275,9 @@ class Collection:
 
     def for_examples(self) -> dict[str, Path]:
         """The collection under the names the examples of the documentation use; the folders of models among them."""
-        same = "documents.jsonl queried.jsonl queries.jsonl qrels.tsv questions.jsonl predictions.jsonl expansions.jsonl "
+        same = (
+            "documents.jsonl queried.jsonl queries.jsonl qrels.tsv questions.jsonl predictions.jsonl expansions.jsonl "
+        )
         same += "labelled.jsonl sentences.jsonl tasks log.jsonl model writer gpt2 crossencoder"
         files = {name: name for name in same.split()} | {
             "corpus.jsonl": "documents.jsonl",

@@ -19,6 +19,7 @@ from tests.contract.collection import Collection
 from tests.contract.forkserver import FILE_LIMIT, shared_forkserver
 from tests.contract.running import command, done, environment, here
 
+
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -205,7 +206,9 @@ def test_an_empty_file_is_an_empty_stream_or_a_named_fault(collection: Collectio
 def test_folders_and_files_in_place_of_each_other_are_named(collection: Collection) -> None:
     Path("folder").mkdir()
     Path("file").write_bytes(b"precious\n")
-    run, qrels, documents, model = (str(collection[name]) for name in ("first.run", "qrels.tsv", "documents.jsonl", "model"))
+    run, qrels, documents, model = (
+        str(collection[name]) for name in ("first.run", "qrels.tsv", "documents.jsonl", "model")
+    )
     for call in (
         ["convert", "folder", "--as", "queries"],
         ["chunk", "folder"],

@@ -119,11 +119,10 @@ def test_force_does_not_overwrite_an_input(name: str, collection: Collection) ->
     Path("in").write_bytes(content)
     Path("hard").hardlink_to("in")
     for other in ("in", "./in", "hard"):
-        calls = [arguments(name, collection, "in", other)]
-        for option in getattr(FUNCTIONS[name], "writes", ()):
-            calls.append([*arguments(name, collection, "in", "out"), flag_of(option), other])
-        for call in calls:
-            outcome = here(*call, "--force")
+        outputs = [(other, [])]
+        outputs += [("out", [flag_of(option), other]) for option in getattr(FUNCTIONS[name], "writes", ())]
+        for output, more in outputs:
+            outcome = here(*arguments(name, collection, "in", output), *more, "--force")
             assert outcome.status == 2
             assert "would overwrite the input" in outcome.err
             assert Path("in").read_bytes() == content
