@@ -50,7 +50,7 @@ from drtk.runtime.integrity import read_object
 from drtk.runtime.manifest import is_manifest, read_manifest_if_any
 from drtk.runtime.progress import warn
 from drtk.runtime.workers import read_ahead
-from drtk.text.batching import PairTokenizing, Tokens, batches_by_length
+from drtk.text.batching import PairTokenizer, Tokens, batches_by_length
 
 Pair = tuple[str, str]
 WINDOW = 16384  # pairs tokenised together by `Scorer.__call__`
@@ -199,7 +199,7 @@ class Scorer:
         self._model = loaded.model.to(self.device, self.dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
         self._tokenizing = (
-            PairTokenizing(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)
+            PairTokenizer(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)
             if tokenizing is None
             else tokenizing(loaded.tokenizer)
         )

@@ -183,7 +183,7 @@ def test_no_module_prints_or_exits_but_the_command_line() -> None:
 
 def test_imports_are_found_wherever_they_stand() -> None:
     # The walk above is worth what it finds: chunk imports its worker inside the function, and typer at once.
-    assert ("drtk.text.chunk_corpus", False) in imports_of("cli.chunk")
+    assert ("drtk.text.chunking", False) in imports_of("cli.chunk")
     assert ("typer", True) in imports_of("cli.decorators")
     assert ("drtk.records", False) not in imports_of("data.jsonl")
     assert path_of("data") == ROOT / "data" / "__init__.py"

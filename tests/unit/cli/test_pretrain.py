@@ -444,7 +444,7 @@ def test_short_passages_are_left_out_and_long_ones_cropped(
     corpus = change_corpus(world, tmp_path / "c.jsonl", change)
     app(arguments(world, tmp_path / "m", "mlm", "--steps", "1", "--batch", "2", corpus=corpus), standalone_mode=False)
     short = corpus.read_text().count('"river"')
-    assert f"{corpus}: {short} passages of fewer than 3 word pieces are left out" in capsys.readouterr().err
+    assert f"{corpus}: {short} passages of fewer than 3 word pieces are excluded" in capsys.readouterr().err
     counts = read_json(tmp_path / "m" / "meta.json")["counts"]
     assert (counts["passages"], counts["short"]) == (len(corpus.read_text().splitlines()) - short, short)
 

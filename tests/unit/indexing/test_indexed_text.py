@@ -98,7 +98,7 @@ def test_passages_that_cannot_be_read_are_named_with_their_line_and_both_numbers
 
 def test_a_tokenizer_that_is_not_there_is_one_clear_fault(tmp_path: Path) -> None:
     passage = Passage("p", "text", metadata={"weights_tokenizer": str(tmp_path / "nowhere")}, extra={"weights": [1.0]})
-    with pytest.raises(DrtkError, match="nowhere: no such folder; --tokenizer NAME says where it is now"):
+    with pytest.raises(DrtkError, match="nowhere: no such folder; if it was moved, name it with `tokenizer`"):
         made(passage)
 
 
