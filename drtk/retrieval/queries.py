@@ -13,10 +13,10 @@ import numpy as np
 from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import Ranking
-from drtk.indexing.config import SearchSettings
+from drtk.indexing.config import INDEX_KIND, SearchSettings
 from drtk.indexing.vectors import encoder_differences
 from drtk.records import Query
-from drtk.retrieval.search import INDEX_KIND, Collection, RankingOptions, search
+from drtk.retrieval.search import Collection, RankingOptions, search
 from drtk.runtime.manifest import Manifest, has_unfinished_part, read_manifest
 from drtk.runtime.progress import is_quiet
 from drtk.runtime.streams import STANDARD

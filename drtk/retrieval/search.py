@@ -12,7 +12,7 @@ import numpy as np
 from drtk.data.corpus_store import CorpusStore
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.base import Ranking, best_first, index_class
-from drtk.indexing.config import SearchSettings
+from drtk.indexing.config import INDEX_KIND, SearchSettings
 from drtk.indexing.vectors import encoder_differences, unit_length, wants_unit_length
 from drtk.records import Passage
 from drtk.runtime.manifest import Manifest, folder_entry, read_manifest
@@ -73,7 +73,6 @@ def search(
     return [hits[: options.k] for hits in results]
 
 
-INDEX_KIND = "index"
 _KEYS = {"type": str, "encoder": dict | None, "dimension": int | None, "bm25": dict | None}  # of its meta.json
 
 

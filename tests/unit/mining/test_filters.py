@@ -14,18 +14,20 @@ import pytest
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.mining.candidates import Hits, MiningQuery, Pool
 from drtk.mining.config import MineSettings
-from drtk.mining.filters import (
-    UNRETRIEVED,
+from drtk.mining.content_filters import (
     CosineFilter,
     CrossEncoderFilter,
     PassageTexts,
     VectorsById,
+    compute_overlap,
+    shingles,
+)
+from drtk.mining.filters import (
+    UNRETRIEVED,
     build_score_filters,
     compute_margin_limit,
-    compute_overlap,
     compute_share_limit,
     parse_limits,
-    shingles,
 )
 from drtk.mining.miner import Miner
 from drtk.mining.policies import Policy
