@@ -124,7 +124,7 @@ def check_lengths(network: Network, max_length: int) -> None:
     """Raise UsageError if a slot is longer than the input of the encoder or the generator."""
     models = [network.anatomy.backbone] if network.anatomy.has_positions else []
     models += [] if network.generator is None else [network.generator.backbone]
-    longest = min([_num_positions(each.config) for each in models], default=10**9)
+    longest = min([num_positions(each.config) for each in models], default=10**9)
     for name, slot in network.composition.slots.items():
         length = slot.max_length or max_length
         if length > longest:
@@ -132,7 +132,7 @@ def check_lengths(network: Network, max_length: int) -> None:
             raise UsageError(f"slot '{name}' is up to {length} tokens long, but the models read {longest}: {fix}")
 
 
-def _num_positions(config: Any) -> int:
+def num_positions(config: Any) -> int:
     """Return the longest input in tokens; RoBERTa's first positions belong to padding."""
     before = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
     return int(getattr(config, "max_position_embeddings", None) or 10**9) - before
