@@ -42,7 +42,7 @@ def encode(
     from drtk.data.embeddings import ShardWriter
     from drtk.data.jsonl import read_passages, read_queries
     from drtk.errors import MismatchError
-    from drtk.models.generator_input import text_of
+    from drtk.models.generator_input import format_passage
     from drtk.models.model_folder import locate
     from drtk.retrieval.encode import Embedder, encode_records
     from drtk.runtime.manifest import folder_entry
@@ -63,7 +63,7 @@ def encode(
         records, empty_texts = read_queries(source, intake=job.intake), EmptyTexts(lambda query: str(query.text))
     else:
         records = read_passages(source, intake=job.intake, side_files=job.side_files)
-        empty_texts = EmptyTexts(lambda passage: text_of(passage, title))
+        empty_texts = EmptyTexts(lambda passage: format_passage(passage, title))
     writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.store, model=model)
     unit = "queries" if role == "query" else "passages"
     encode_records(records, embedder, writer, running=running, part=part, unit=unit, empty_texts=empty_texts)

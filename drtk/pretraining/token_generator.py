@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.models.backbone import types_for
+from drtk.models.backbone import token_type_inputs
 from drtk.models.lm_head import LMHead, load_masked_lm
 from drtk.pretraining.batch import SlotBatch
 from drtk.pretraining.composition import GENERATED, Composition
@@ -80,7 +80,7 @@ class Generator(nn.Module):
 
         ids, attention, types: (B, L)    where: (B, L) bool
         """
-        given = {"input_ids": ids, "attention_mask": attention} | types_for(self.backbone, types)
+        given = {"input_ids": ids, "attention_mask": attention} | token_type_inputs(self.backbone, types)
         return self.head.features(self.backbone(**given).last_hidden_state[where])
 
     @torch.no_grad()

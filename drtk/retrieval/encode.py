@@ -20,7 +20,7 @@ from drtk.models.checkpoint import config_digest, load_encoder, tokenizer_digest
 from drtk.models.config import EncodeSettings
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.encoder import Encoder
-from drtk.models.model_folder import Role, locate, read_layout, tower
+from drtk.models.model_folder import Role, locate, read_layout, tower_folder
 from drtk.records import Passage, Query
 from drtk.runtime.progress import Progress
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows
@@ -77,7 +77,7 @@ class Embedder:
         return self
 
     def _load_model(self, *, weights: bool) -> Any:
-        wishes = {
+        overrides = {
             "pooling": self.settings.pooling,
             "normalize": self.settings.normalize,
             "similarity": self.settings.similarity,
@@ -86,7 +86,7 @@ class Embedder:
             "title": self.settings.title,
             "truncate": self.settings.dimensions,
         }
-        return load_encoder(tower(self.folder, self.role), wishes=wishes, weights=weights)
+        return load_encoder(tower_folder(self.folder, self.role), overrides=overrides, weights=weights)
 
     def _set_encoder(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -104,7 +104,7 @@ class Embedder:
 
         Both roles of a model have the same identity, independent of a prompt or length chosen for one of them.
         """
-        roles: dict[Role, Path] = {role: tower(self.folder, role) for role in ("query", "passage")}
+        roles: dict[Role, Path] = {role: tower_folder(self.folder, role) for role in ("query", "passage")}
         towers = sorted({*roles.values()})
         digests = [weights_digest(path) for path in towers]
         backbones = [read_layout(path).backbone for path in towers]

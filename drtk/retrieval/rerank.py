@@ -16,9 +16,9 @@ from drtk.data.jsonl import dump
 from drtk.data.trec import Ranking, iter_grouped_hits, run_lines
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.models.config import ScoringSettings
-from drtk.models.cross_encoder import Prepared, Scorer
+from drtk.models.cross_encoder import Scorer, TokenizedPairs
 from drtk.models.device import choose_device
-from drtk.models.generator_input import text_of
+from drtk.models.generator_input import format_passage
 from drtk.models.list_reranker import load_list_reranker
 from drtk.records import Example
 from drtk.retrieval.fusion import strictly_falling, with_rest
@@ -93,7 +93,9 @@ def read_example_texts(
 def _look_up(corpus: Texts, ids: Sequence[str], title: str) -> tuple[list[str], int]:
     """Return the texts of passages as a cross-encoder reads them, and the number of passages without a text."""
     passages = corpus.many(ids)
-    return [text_of(passage, title) for passage in passages], sum(not passage.text.strip() for passage in passages)
+    return [format_passage(passage, title) for passage in passages], sum(
+        not passage.text.strip() for passage in passages
+    )
 
 
 def _count_pairs(records: Sequence[Candidates | ExampleTexts], pairs: int) -> dict[str, int]:
@@ -151,10 +153,10 @@ class Rerank(BatchFunction):
         self._scorer = Scorer(model, device=device, settings=settings, logits=logits)
         self._tag, self._vectors = tag, vectors
 
-    def prepare(self, records: list[Candidates]) -> tuple[list[Candidates], Prepared]:
+    def prepare(self, records: list[Candidates]) -> tuple[list[Candidates], TokenizedPairs]:
         return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])
 
-    def __call__(self, prepared: tuple[list[Candidates], Prepared]) -> Done | Scored:
+    def __call__(self, prepared: tuple[list[Candidates], TokenizedPairs]) -> Done | Scored:
         records, pairs = prepared
         vectors = np.empty((0, 0), dtype=np.float32)
         if self._vectors:
@@ -180,10 +182,10 @@ class Score(BatchFunction):
     def __init__(self, model: str, settings: ScoringSettings, device: str, logits: bool) -> None:
         self._scorer = Scorer(model, device=device, settings=settings, logits=logits)
 
-    def prepare(self, records: list[ExampleTexts]) -> tuple[list[ExampleTexts], Prepared]:
+    def prepare(self, records: list[ExampleTexts]) -> tuple[list[ExampleTexts], TokenizedPairs]:
         return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])
 
-    def __call__(self, prepared: tuple[list[ExampleTexts], Prepared]) -> Done:
+    def __call__(self, prepared: tuple[list[ExampleTexts], TokenizedPairs]) -> Done:
         records, pairs = prepared
         scores = _to_decimals(self._scorer.scores(pairs))
         lines, start = [], 0

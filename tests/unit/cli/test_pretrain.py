@@ -264,8 +264,8 @@ def test_an_encoder_keeps_how_it_read_titles(world: World, tmp_path: Path):
     for title, wanted in (("segment", "segment"), ("none", "join")):
         model = tmp_path / title
         pretrain(world, model, "mlm", "--steps", "1", "--set", f"title={title}")
-        (start,) = load_towers(str(model), wishes={}, untied=False).values()
-        (changed,) = load_towers(str(model), wishes={"title": "sep"}, untied=False).values()
+        (start,) = load_towers(str(model), overrides={}, untied=False).values()
+        (changed,) = load_towers(str(model), overrides={"title": "sep"}, untied=False).values()
         assert (start.recipe.title, changed.recipe.title) == (wanted, "sep")
         save_towers({"passage": start}, tmp_path / f"{title}-trained")
         assert read_layout(tmp_path / f"{title}-trained").recipe.title == wanted

@@ -16,11 +16,11 @@ from drtk.models.cross_encoder import (
     PairScorer,
     Scorer,
     load_crossencoder,
+    resolve_title,
     save_crossencoder,
     start_crossencoder,
-    title_of,
 )
-from drtk.models.generator_input import text_of
+from drtk.models.generator_input import format_passage
 from drtk.records import Passage
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
@@ -159,16 +159,16 @@ def test_padding_on_the_left_moves_the_first_position_along(scorer: Path, tmp_pa
 
 @pytest.mark.parametrize("title", ["join", "colon"])
 def test_a_blank_title_is_no_title(title: str) -> None:
-    assert text_of(Passage("1", "text", title=" "), title) == "text"
+    assert format_passage(Passage("1", "text", title=" "), title) == "text"
 
 
 def test_titles_are_put_before_a_model_as_it_was_trained(scorer: Path, tmp_path: Path) -> None:
-    assert title_of(str(scorer), None, sealed=True) == "join"
-    assert title_of(str(scorer), "none", sealed=True) == "none"
+    assert resolve_title(str(scorer), None, strict=True) == "join"
+    assert resolve_title(str(scorer), "none", strict=True) == "none"
     shutil.copytree(scorer, tmp_path / "ours")
     stated = {"command": "drtk train-reranker", "settings": {}, "inputs": [], "pairing": {"title": "colon"}}
     write_json(tmp_path / "ours" / "meta.json", stated)
-    assert title_of(str(tmp_path / "ours"), None, sealed=True) == "colon"
-    assert title_of(str(tmp_path / "ours"), "none", sealed=False) == "none"
+    assert resolve_title(str(tmp_path / "ours"), None, strict=True) == "colon"
+    assert resolve_title(str(tmp_path / "ours"), "none", strict=False) == "none"
     with pytest.raises(MismatchError, match="ours: was trained with --title colon; join contradicts it"):
-        title_of(str(tmp_path / "ours"), "join", sealed=True)
+        resolve_title(str(tmp_path / "ours"), "join", strict=True)

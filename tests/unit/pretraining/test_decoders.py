@@ -12,7 +12,7 @@ from transformers import BertConfig, BertModel
 
 from drtk.errors import MismatchError
 from drtk.losses.language import token_losses_sum
-from drtk.models.backbone import Anatomy
+from drtk.models.backbone import BackboneAdapter
 from drtk.models.lm_head import LMHead
 from drtk.pretraining.decoders import READERS
 from drtk.pretraining.decoders.causal import CausalReader
@@ -23,17 +23,17 @@ ABSOLUTE = [family for family in FAMILIES if family != "modernbert"]
 SERVED = [(name, family) for name in READERS for family in (ABSOLUTE if name in ("causal", "two-stream") else FAMILIES)]
 
 
-def anatomy_of(family: str = "bert", **changes: Any) -> Anatomy:
+def anatomy_of(family: str = "bert", **changes: Any) -> BackboneAdapter:
     model = masked_lm(family, **changes)
-    return Anatomy(getattr(model, model.base_model_prefix))
+    return BackboneAdapter(getattr(model, model.base_model_prefix))
 
 
-def reader(name: str, anatomy: Anatomy, **options: Any) -> Any:
+def reader(name: str, anatomy: BackboneAdapter, **options: Any) -> Any:
     torch.manual_seed(5)
     return READERS.load(name)(anatomy, **options).eval()
 
 
-def slot(anatomy: Anatomy, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -> Slot:
+def slot(anatomy: BackboneAdapter, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -> Slot:
     ids, attention = padded(anatomy.backbone, lengths=lengths, seed=seed)
     return Slot(anatomy, ids, attention)
 
@@ -116,7 +116,7 @@ def language_loss(head: LMHead, hidden: Tensor, view: Slot) -> Tensor:
     return token_losses_sum(head.features(hidden[where]), head.weight, head.bias, view.ids[where])
 
 
-def encoder_gradients(anatomy: Anatomy) -> list[bool]:
+def encoder_gradients(anatomy: BackboneAdapter) -> list[bool]:
     """For each layer of the encoder, whether any of its parameters has a gradient that is not zero."""
     return [
         any(parameter.grad is not None and bool((parameter.grad != 0).any()) for parameter in layer.parameters())
@@ -129,7 +129,7 @@ def test_the_decoders_loss_trains_the_encoder_through_the_vector_alone(name: str
     # methods, section 5.0: (1) every layer has a gradient; (2) none with the vector detached, while embeddings and head have
     for detached in (False, True):
         model = masked_lm("bert", num_hidden_layers=12)
-        anatomy, head = Anatomy(model.bert), LMHead(model, model.bert)
+        anatomy, head = BackboneAdapter(model.bert), LMHead(model, model.bert)
         read, view = reader(name, anatomy), slot(anatomy)
         source = anatomy.encode(view.ids, view.attention)[-1][:, 0]
         language_loss(head, read(view, source.detach() if detached else source), view).backward()
@@ -143,7 +143,7 @@ def test_condensers_loss_reaches_late_layers_through_the_first_position_alone() 
     # 12 layers, skip from 6: with states[-1][:, 0] detached layers 7-12 have no gradient and layers 1-6 have one.
     for detached in (False, True):
         model = masked_lm("bert", num_hidden_layers=12)
-        anatomy, head = Anatomy(model.bert), LMHead(model, model.bert)
+        anatomy, head = BackboneAdapter(model.bert), LMHead(model, model.bert)
         read, view = reader("condenser", anatomy), slot(anatomy)
         assert read.skip == 6
         states = anatomy.encode(view.ids, view.attention)
@@ -159,7 +159,7 @@ def test_condensers_loss_reaches_late_layers_through_the_first_position_alone() 
 
 def test_condenser_with_layers_that_do_nothing_and_the_last_states_is_the_masked_language_model() -> None:
     model = masked_lm("bert")
-    anatomy, head = Anatomy(model.bert), LMHead(model, model.bert)
+    anatomy, head = BackboneAdapter(model.bert), LMHead(model, model.bert)
     read, view = reader("condenser", anatomy, skip=anatomy.depth), slot(anatomy)
     read.layers = nn.ModuleList([Nothing(), Nothing()])
     mlm = language_loss(head, reader("encoder", anatomy)(view), view)
@@ -199,7 +199,7 @@ def test_parameters_that_readers_add_to_bert_base() -> None:
     layer = 7_087_872
     added = {"decoder": 2 * layer, "condenser": 2 * layer, "two-stream": layer, "encoder": 0, "causal": layer + 2 * 768}
     with torch.device("meta"):
-        anatomy = Anatomy(BertModel(BertConfig()))
+        anatomy = BackboneAdapter(BertModel(BertConfig()))
         readers = {name: READERS.load(name)(anatomy) for name in added}
     assert {name: sum(each.numel() for each in read.parameters()) for name, read in readers.items()} == added
     for name in ("causal", "two-stream"):
