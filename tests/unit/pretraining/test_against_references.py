@@ -33,7 +33,7 @@ from tests.reference.simlm import simlm, simlm_ae, simlm_joint, simlm_mlm, simlm
 from tests.reference.text import Text
 
 Terms = dict[str, Tensor]
-ROWS = 8
+ROWS = 6
 CHANGED = ("changed_one", "changed_two")
 
 

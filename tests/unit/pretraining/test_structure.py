@@ -12,8 +12,7 @@ from torch import Tensor
 from drtk.pretraining.batch import SlotBatch
 from tests.pretraining import Stage, World, gradients
 
-# One preset for each kind of reader and bottleneck; the others differ in views, rates and maskings.
-KINDS = ["simlm", "simlm-rtd", "cotmae", "qac-cotmae-released", "retromae", "cocondenser", "master", "diffcse-sts-bert"]
+# One term for each kind of reader and bottleneck.
 TERMS = [("simlm", "decoder"), ("simlm-rtd", "decoder"), ("cotmae", "context"), ("qac-cotmae-released", "context")]
 TERMS += [("retromae", "decoder"), ("cocondenser", "head"), ("master", "npr"), ("diffcse-sts-bert", "difference")]
 
@@ -101,7 +100,7 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         assert found[name].item() == pytest.approx(expected[name].item(), abs=5e-5, rel=5e-5), name
 
 
-@pytest.mark.parametrize("preset", KINDS)
+@pytest.mark.parametrize("preset", ["simlm", "qac-cotmae-released", "retromae", "cocondenser", "diffcse-sts-bert"])
 def test_neither_padding_nor_the_order_of_a_batch_changes_a_loss(preset: str, world: World):
     changes = ["objective.2.reduction=mean"] if preset.startswith("diffcse") else []  # its mean_all counts padding
     stage = world.stage(preset, *changes).redrawn()
