@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import TypeVar
 
+from drtk.data.checks import JudgedHits
+from drtk.data.ids import document_id
 from drtk.data.trec import Judgements, QueryHits, Ranking
 from drtk.errors import UsageError
 from drtk.evaluation.evaluate import Evaluator, View
+from drtk.evaluation.judged_runs import read_judgements
 from drtk.evaluation.measures import parse_measures
+from drtk.retrieval.config import FuseSettings
+from drtk.retrieval.fusion import FUSIONS, fuse
+from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.progress import log
 
 Point = TypeVar("Point")
 
@@ -90,3 +97,47 @@ def weight_grid(runs: int, step: float) -> Iterator[tuple[float, ...]]:
 
     for counts in split(steps, runs):
         yield tuple(count / steps for count in counts)
+
+
+def find_fusion_weights(
+    names: Sequence[str],
+    qrels: str,
+    settings: FuseSettings,
+    runs: Sequence[Mapping[str, Ranking]],
+    scored: Sequence[int | None] | None,
+    *,
+    job: FilterJob,
+) -> tuple[float, ...]:
+    """Return the weights with the highest score on the judged queries, the most even ones among equals.
+
+    names: files of the runs. Raises UsageError if no query of the runs is judged.
+    """
+    by = document_id if settings.by == "source" else None
+    judgements = read_judgements(qrels, job.intake)
+    score = RankingScorer(judgements, settings.measure, by=by)
+    queries = [query for query in judgements if any(query in run for run in runs)]
+    if not queries:
+        example = next((query for run in runs for query in run), "")
+        raise UsageError(
+            f"`sweep`: no query of the runs has judgements in {qrels} (runs: '{example}', judgements: "
+            f"'{next(iter(judgements))}'); pass the judgements of these queries"
+        )
+    for name, run in zip(names, runs, strict=True):
+        judged = JudgedHits(name, judgements, of=by)
+        if not any(judged.add(query, [id for id, _ in ranking]) for query, ranking in run.items()):
+            judged.warn()
+    method = FUSIONS.load(settings.method)
+
+    def rank(weights: tuple[float, ...]) -> dict[str, Ranking]:
+        return {
+            query: fuse([run.get(query, []) for run in runs], weights, settings, method, scored=scored)
+            for query in queries
+        }
+
+    def report(weights: tuple[float, ...], value: float) -> None:
+        log(f"fuse: weights {','.join(f'{weight:g}' for weight in weights)}: {score.name} {value:.4f}")
+
+    best, value = grid_search(sorted(weight_grid(len(runs), settings.step), key=max), rank, score, report)[0]
+    log(f"fuse: best weights {','.join(f'{weight:g}' for weight in best)}: {score.name} {value:.4f}")
+    job.counts["best"] = value
+    return best
