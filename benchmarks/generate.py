@@ -25,10 +25,10 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from drtk.expansion.generate import Generate, stripped
-from drtk.models.config import GenerationSettings, ScratchSettings
-from drtk.models.init_model import train_tokenizer, untrained_writer
-from drtk.models.seq2seq import load_writer, save_writer
+from drtk.expansion.generate import Generate
+from drtk.models.config import GenerationSettings, InitModelSettings
+from drtk.models.init_model import init_generator, train_tokenizer
+from drtk.models.seq2seq import load_generation_model, save_generation_model
 from drtk.records import Passage
 from drtk.runtime.progress import set_verbosity
 
@@ -54,10 +54,10 @@ def made_up(count: int, seed: int) -> list[tuple[Passage, str]]:
 
 def trained(folder: Path, device: str) -> None:
     """A model that has learnt when a query ends."""
-    settings = ScratchSettings(arch="t5", vocab_size=8000, layers=4, hidden=256, heads=4, max_length=512)
+    settings = InitModelSettings(arch="t5", vocab_size=8000, layers=4, hidden=256, heads=4, max_length=512)
     pairs = made_up(2000, seed=1)
     tokenizer = train_tokenizer((passage.text for passage, _ in pairs), settings)
-    model = untrained_writer(tokenizer, settings, seed=1).to(device).train()
+    model = init_generator(tokenizer, settings, seed=1).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(150):
         chosen = random.Random(step).sample(pairs, 16)
@@ -69,14 +69,14 @@ def trained(folder: Path, device: str) -> None:
         model(**inputs, labels=labels).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    save_writer(model.cpu().eval(), tokenizer, folder)
+    save_generation_model(model.cpu().eval(), tokenizer, folder)
 
 
 def plain(
     folder: Path, passages: list[Passage], settings: GenerationSettings, device: str, dtype: torch.dtype
 ) -> tuple[float, list[str]]:
     """Seconds and texts of the loop."""
-    writer = load_writer(folder)
+    writer = load_generation_model(folder)
     model: Any = writer.model.to(device, dtype)
     start = time.perf_counter()
     texts: list[str] = []
@@ -97,7 +97,7 @@ def plain(
 
 def ours(folder: Path, passages: list[Passage], settings: GenerationSettings, device: str) -> tuple[float, list[str]]:
     """Seconds and texts of drtk, in windows of 256."""
-    generate = Generate(str(folder), settings, 42, device, "queries", stripped, True)
+    generate = Generate(str(folder), settings, 42, device, "queries", True)
     start = time.perf_counter()
     texts: list[str] = []
     for at in range(0, len(passages), 256):

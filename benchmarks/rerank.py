@@ -27,7 +27,7 @@ from drtk.data.jsonl import dump, read_passages
 from drtk.data.trec import run_lines
 from drtk.models.config import ScoringSettings
 from drtk.models.cross_encoder import save_crossencoder, start_crossencoder
-from drtk.models.generator_input import text_of
+from drtk.models.generator_input import format_passage
 from drtk.records import Passage
 from drtk.retrieval.rerank import Rerank, read_candidates
 from drtk.runtime.filter_job import FilterJob
@@ -52,7 +52,7 @@ class Task:
             for query, text in self.queries.items():
                 chosen = draw.sample(passages, depth)
                 file.writelines(run_lines(query, [(each.id, float(-at)) for at, each in enumerate(chosen)]))
-                self.pairs += [(text, text_of(each, "join")) for each in chosen]
+                self.pairs += [(text, format_passage(each, "join")) for each in chosen]
 
 
 def rerank(task: Task, work: Rerank, output: Path) -> np.ndarray:

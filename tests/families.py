@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drtk.models.backbone import FAMILIES, Anatomy
+from drtk.models.backbone import FAMILIES, BackboneAdapter
 
 __all__ = ["FAMILIES", "Slot", "masked_lm", "padded", "saved_masked_lm"]
 VOCABULARY = 97
@@ -113,7 +113,7 @@ def padded(model: Any, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -
 class Slot:
     """A slot as readers want it (drtk.pretraining.decoders.transformer.DecoderInput); everything is visible unless said otherwise."""
 
-    anatomy: Anatomy
+    anatomy: BackboneAdapter
     ids: Tensor
     attention: Tensor
     clean: Tensor | None = None

@@ -46,26 +46,26 @@ def write_collection(folder: Path, count: int = 120, *, seed: int = 0) -> tuple[
 def tiny_model(folder: Path, *, seed: int = 1, **changes: object) -> Path:
     """The folder of an untrained encoder (2 layers, 32 wide) with a tokenizer of the made-up collection."""
     from drtk.models.checkpoint import save_encoder
-    from drtk.models.config import ScratchSettings
-    from drtk.models.init_model import train_tokenizer, untrained_encoder
+    from drtk.models.config import InitModelSettings
+    from drtk.models.init_model import init_encoder, train_tokenizer
 
     size = {"vocab_size": 400, "min_frequency": 1, "layers": 2, "hidden": 32, "heads": 4, "max_length": 64}
-    settings = ScratchSettings(**size | {"pooling": "mean"} | changes)
+    settings = InitModelSettings(**size | {"pooling": "mean"} | changes)
     tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in collection()[0]), settings)
-    save_encoder(untrained_encoder(tokenizer, settings, seed=seed), folder)
+    save_encoder(init_encoder(tokenizer, settings, seed=seed), folder)
     return folder
 
 
 def tiny_writer(folder: Path, arch: str, *, seed: int = 1, **changes: object) -> Path:
     """The folder of an untrained model that writes, t5 or gpt2, with a tokenizer of the made-up collection."""
-    from drtk.models.config import ScratchSettings
-    from drtk.models.init_model import train_tokenizer, untrained_writer
-    from drtk.models.seq2seq import save_writer
+    from drtk.models.config import InitModelSettings
+    from drtk.models.init_model import init_generator, train_tokenizer
+    from drtk.models.seq2seq import save_generation_model
 
     size = {"vocab_size": 300, "min_frequency": 1, "layers": 1, "hidden": 32, "heads": 4, "max_length": 64}
-    settings = ScratchSettings(**size | {"arch": arch} | changes)
+    settings = InitModelSettings(**size | {"arch": arch} | changes)
     tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in collection()[0]), settings)
-    save_writer(untrained_writer(tokenizer, settings, seed=seed), tokenizer, folder)
+    save_generation_model(init_generator(tokenizer, settings, seed=seed), tokenizer, folder)
     return folder
 
 
@@ -77,11 +77,11 @@ def tiny_crossencoder(folder: Path, *, seed: int = 1, labels: int = 1, **config:
     import torch
     from transformers import BertConfig, BertForSequenceClassification
 
-    from drtk.models.config import ScratchSettings
+    from drtk.models.config import InitModelSettings
     from drtk.models.init_model import train_tokenizer
     from drtk.models.loading import quiet_transformers
 
-    settings = ScratchSettings(vocab_size=400, min_frequency=1, max_length=64)
+    settings = InitModelSettings(vocab_size=400, min_frequency=1, max_length=64)
     tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in collection()[0]), settings)
     size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
     # Weights drawn this wide spread the scores; at the usual .02 they differ in the fifth decimal.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from drtk.cli.decorators import folder_maker
 from drtk.cli.options import Folder, Seed, Source, with_settings
-from drtk.models.config import ScratchSettings
+from drtk.models.config import InitModelSettings
 from drtk.runtime.folder_job import FolderJob
 
 
-@with_settings(ScratchSettings)
+@with_settings(InitModelSettings)
 @folder_maker("model", passages=True)
 def init_model(
-    output: Folder, source: Source = "-", seed: Seed = 42, *, settings: ScratchSettings, job: FolderJob
+    output: Folder, source: Source = "-", seed: Seed = 42, *, settings: InitModelSettings, job: FolderJob
 ) -> None:
     """Make an untrained model with a tokenizer learnt from a corpus.
 
@@ -19,20 +19,20 @@ def init_model(
     """
     from drtk.data.jsonl import read_passages
     from drtk.models.checkpoint import save_encoder
-    from drtk.models.init_model import train_tokenizer, untrained_encoder, untrained_writer
-    from drtk.models.seq2seq import save_writer
+    from drtk.models.init_model import init_encoder, init_generator, train_tokenizer
+    from drtk.models.seq2seq import save_generation_model
     from drtk.runtime.progress import track
 
     passages = track(read_passages(source, intake=job.intake, side_files=job.side_files), "init-model", unit="passages")
     tokenizer = train_tokenizer((f"{passage.title} {passage.text}" for passage in passages), settings)
     job.counts["word pieces"] = len(tokenizer)
     if settings.arch != "bert":
-        writer = untrained_writer(tokenizer, settings, seed=seed)
-        save_writer(writer, tokenizer, job.begin())
+        writer = init_generator(tokenizer, settings, seed=seed)
+        save_generation_model(writer, tokenizer, job.begin())
         job.counts["parameters"] = sum(weights.numel() for weights in writer.parameters())
         job.finish(architecture=settings.arch)
         return
-    model = untrained_encoder(tokenizer, settings, seed=seed)
+    model = init_encoder(tokenizer, settings, seed=seed)
     save_encoder(model, job.begin())
     job.counts["parameters"] = sum(weights.numel() for weights in model.encoder.parameters())
     job.finish(encoding=model.recipe.to_dict())

@@ -105,12 +105,12 @@ def pretrain(
     from drtk.pretraining.trainer import pretrain as train
     from drtk.runtime.manifest import find_inputs
     from drtk.text.token_dataset import TokenCorpus
-    from drtk.training.arguments import check_reporting, precision_of, trains_on_gpu
+    from drtk.training.arguments import check_reporting, resolve_precision, trains_on_gpu
 
     wants = check_composition(plan, place=place)
     check_reporting(settings.report_to)
     on_gpu = trains_on_gpu(device)
-    half = precision_of(settings.precision, on_gpu=on_gpu) != "float32"
+    half = resolve_precision(settings.precision, on_gpu=on_gpu) != "float32"
     attention = Attention(settings.attention, choose_device("cuda" if on_gpu else "cpu"), half)
     attention.check()
     network, tokenizer = build_network(plan, folder, seed=seed, place=place, attention=attention)
@@ -152,7 +152,7 @@ def _probe(folder: str | None, split: str, pairs: str | None, job: FolderJob) ->
     from pathlib import Path
 
     from drtk.evaluation.probes import RankingProbe, RatingProbe
-    from drtk.models.checkpoint import embedded
+    from drtk.models.checkpoint import embed_texts
 
     if folder is None and pairs is None:
         return None
@@ -161,4 +161,4 @@ def _probe(folder: str | None, split: str, pairs: str | None, job: FolderJob) ->
         probe = RankingProbe(Path(folder), split=split, intake=job.intake)
     else:
         probe = RatingProbe(str(pairs), intake=job.intake)
-    return lambda model: probe(lambda items, role: embedded(model, items, role=role))
+    return lambda model: probe(lambda items, role: embed_texts(model, items, role=role))

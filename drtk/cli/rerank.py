@@ -14,10 +14,10 @@ from drtk.cli.options import AnotherCorpus, Device, Output, with_settings
 from drtk.config import get_default
 from drtk.data.runs import SCORED
 from drtk.errors import UsageError
+from drtk.retrieval.config import RerankSettings
 from drtk.runtime.filter_job import Done, FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.runners import RunnerSettings
-from drtk.training.config import RerankSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,13 +92,13 @@ def _rerank_pairs(
 ) -> None:
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.jsonl import read_queries
-    from drtk.models.cross_encoder import title_of
+    from drtk.models.cross_encoder import resolve_title
     from drtk.models.model_folder import locate
     from drtk.retrieval.rerank import Rerank, find_text_problem, read_candidates, warn_of_missing_texts
     from drtk.runtime.runners import map_windows
 
     corpus, queries = files
-    title = title_of(model, settings.title, sealed=True)
+    title = resolve_title(model, settings.title, strict=True)
     job.lookups = (corpus, str(locate(model)))
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}
     depth = settings.depth or DEPTH
@@ -145,13 +145,13 @@ def _rerank_lists(
     from pathlib import Path
 
     from drtk.data.embeddings import PairVectors
-    from drtk.models.list_reranker import shape_of
+    from drtk.models.list_reranker import read_list_shape
     from drtk.retrieval.rerank import RerankLists, check_same_scorer, read_list_candidates
     from drtk.runtime.manifest import read_manifest_if_any
     from drtk.runtime.runners import run_filter
     from drtk.runtime.streams import name_of
 
-    longest = shape_of(Path(model)).depth
+    longest = read_list_shape(Path(model)).depth
     depth = settings.depth or longest
     if depth > longest:
         raise UsageError(f"--depth {depth}: {model} was trained on lists of {longest}")
@@ -173,7 +173,7 @@ class _VectorFolder:
 
     def __init__(self, folder: str, model: str, dtype: str, job: FilterJob) -> None:
         from drtk.data.embeddings import PairWriter, ShardWriter
-        from drtk.models.cross_encoder import scorer_identity
+        from drtk.models.cross_encoder import identify_scorer
         from drtk.runtime.manifest import is_done
 
         settings = {name: value for name, value in job.settings.items() if name not in ("vectors", "output", "source")}
@@ -187,7 +187,7 @@ class _VectorFolder:
         if self._is_whole:
             return
         self.job.check()
-        self._identity = scorer_identity(model)
+        self._identity = identify_scorer(model)
         self._path: Path = self.job.begin()
         dimension = int(self._identity["dimension"])
         self._writer = ShardWriter(self._path, dimension=dimension, dtype=dtype, model=model)

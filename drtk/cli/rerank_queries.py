@@ -133,7 +133,7 @@ def rerank_queries__train(
 
     check_beforehand(settings.trainer, device, labelled, queries, *devs.values(), dev_queries)
     locate(model)
-    from drtk.models.query_reranker_input import BY_KIND, READING, QueryReading
+    from drtk.models.query_reranker_input import INPUT_ENTRY, KIND_OF_SEVERAL, QueryInput
     from drtk.query_expansion.config import READ
     from drtk.query_expansion.query_reranker import start_query_reranker
     from drtk.query_expansion.train_reranker import plan, train_query_reranker
@@ -156,9 +156,9 @@ def rerank_queries__train(
         asked = set().union(*(measured[kind].asked for kind in devs if devs[kind] == file))
         warn_of_overlap(asked, groups.asked, "questions", file=file, source=name_of(labelled))
     plan(len(groups), settings)
-    reading = QueryReading(settings.scorer, settings.style, settings.max_length or READ[settings.scorer])
+    reading = QueryInput(settings.scorer, settings.style, settings.max_length or READ[settings.scorer])
     start = start_query_reranker(model, reading, max_length=settings.max_length, seed=seed)
-    reading = QueryReading(settings.scorer, settings.style, start.max_length)
+    reading = QueryInput(settings.scorer, settings.style, start.max_length)
     folder = job.begin()
     training: dict[str, Any] = {
         "start": start,
@@ -177,13 +177,13 @@ def rerank_queries__train(
         "repeated": groups.repeated,
     }
     job.counts |= {"tied": groups.tied, **facts}
-    about = {READING: reading.to_dict(), "depth": groups.depth}
+    about = {INPUT_ENTRY: reading.to_dict(), "depth": groups.depth}
     if "" in measured or not measured:
         job.finish(**about, best=best)
         return
     for each in measured:
         job.finish_part(folder / each, "model", **about, best=best and best[each])
-    job.finish(kind=BY_KIND, kinds=list(measured), best=best)
+    job.finish(kind=KIND_OF_SEVERAL, kinds=list(measured), best=best)
 
 
 def _files_by_kind(named: list[str]) -> dict[str, str]:
@@ -363,9 +363,9 @@ def _check(select: str, models: dict[str, str], index: str | None) -> Callable[[
 
     readings = {}
     if models:
-        from drtk.models.query_reranker_input import reading_of
+        from drtk.models.query_reranker_input import load_query_input
 
-        readings = {kind: reading_of(model) for kind, model in models.items()}
+        readings = {kind: load_query_input(model) for kind, model in models.items()}
 
     def wrong(expansion: Expansion, _: Any) -> str | None:
         if select == "oracle":
@@ -434,6 +434,7 @@ def _choose(
 
 rerank_queries = typer.Typer(
     help="Choose among expansions of questions those that retrieve best (EAR): label, train, apply.",
+    add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
 )

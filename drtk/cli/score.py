@@ -9,9 +9,9 @@ import typer
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import AnotherCorpus, Corpus, Device, Output, Queries, with_settings
 from drtk.errors import UsageError
+from drtk.retrieval.config import ScoreSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
-from drtk.training.config import ScoreSettings
 
 WINDOW = 16  # examples written at once: each may have hundreds of passages
 
@@ -48,7 +48,7 @@ def score(
     from drtk.data.checks import check_examples, check_looked_up, warn_if_swapped
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.jsonl import read_examples, read_queries
-    from drtk.models.cross_encoder import title_of
+    from drtk.models.cross_encoder import resolve_title
     from drtk.models.model_folder import locate
     from drtk.retrieval.rerank import Score, find_text_problem, read_example_texts, warn_of_missing_texts
     from drtk.runtime.inputs import Intake
@@ -61,7 +61,7 @@ def score(
     check_examples(source)
     warn_if_swapped(corpus, queries)
     check_looked_up(source, corpus, another=another_corpus)
-    title = title_of(model, settings.title, sealed=True)
+    title = resolve_title(model, settings.title, strict=True)
     job.lookups = (corpus, str(locate(model)))
     texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}
     examples = read_examples(source, intake=job.intake)

@@ -183,9 +183,9 @@ def _record(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, re
 
 
 def _describe(start: Start, settings: GeneratorConfig) -> dict[str, Any]:
-    from drtk.models.generator_input import RECIPE
+    from drtk.models.generator_input import INPUT_ENTRY
 
-    about: dict[str, Any] = {RECIPE: start.reading.to_dict(), "architecture": start.architecture}
+    about: dict[str, Any] = {INPUT_ENTRY: start.reading.to_dict(), "architecture": start.architecture}
     return about | ({} if settings.kind is None else {EXPANDS: settings.kind, "target_length": settings.target_length})
 
 

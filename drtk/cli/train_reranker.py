@@ -126,7 +126,7 @@ def _train_on_pairs(
     settings: RerankerConfig,
     job: FolderJob,
 ) -> None:
-    from drtk.models.cross_encoder import PAIRING, start_crossencoder, title_of
+    from drtk.models.cross_encoder import PAIRING, resolve_title, start_crossencoder
     from drtk.models.model_folder import locate
     from drtk.models.query_reranker_input import refuse_query_reranker
     from drtk.runtime.manifest import find_inputs
@@ -145,7 +145,7 @@ def _train_on_pairs(
         first_positive=settings.first_positive,
     )
     plan(data.examples, settings, source=data.source)
-    title = title_of(model, settings.title, sealed=False, default="colon")
+    title = resolve_title(model, settings.title, strict=False, default="colon")
     start = start_crossencoder(model, max_length=settings.max_length, seed=seed, default=LENGTH)
     evaluation = None
     if probe is not None and dev is not None:

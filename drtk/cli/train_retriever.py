@@ -116,7 +116,7 @@ def _dev_figures(
     from pathlib import Path
 
     from drtk.evaluation.probes import RankingProbe
-    from drtk.models.checkpoint import compared
+    from drtk.models.checkpoint import embed_for_scoring
     from drtk.runtime.progress import round_significant
     from drtk.text.rng import uniform
     from drtk.training.folds import question_digest
@@ -139,7 +139,7 @@ def _dev_figures(
     )
 
     def figures() -> dict[str, float]:
-        found = probe.figures(partial(compared, towers), batch=settings.batch)
+        found = probe.figures(partial(embed_for_scoring, towers), batch=settings.batch)
         return {f"dev_{name}": round_significant(value) for name, value in found.items()}
 
     return figures

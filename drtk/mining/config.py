@@ -7,7 +7,7 @@ from typing import Literal
 
 from drtk.config import NoEffect, option
 from drtk.indexing.config import BM25SearchSettings, DenseSearchSettings, SearchSettings
-from drtk.training.config import PairTitle
+from drtk.models.config import PairTitle
 
 ENCODER_OPTIONS = ("prompt", "max_length")
 SCORE_LIMITS = ("max_score", "min_score", "margin", "max_share")

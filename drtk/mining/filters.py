@@ -359,11 +359,11 @@ class CrossEncoderFilter(ContentFilter):
                     f"query '{pool.query_id}': passage '{id}' has no cross-encoder score; `scorer` MODEL computes it"
                 )
             return
-        from drtk.models.generator_input import text_of  # with torch, which mining without a model does not load
+        from drtk.models.generator_input import format_passage  # with torch, which mining without a model does not load
 
         self._texts.load(id for _, id in missing)
         pairs = [
-            (pool.query.query.text if pool.query.query else "", text_of(self._texts[id], self._title))
+            (pool.query.query.text if pool.query.query else "", format_passage(self._texts[id], self._title))
             for pool, id in missing
         ]
         scores = self._scorer(pairs) if pairs else np.empty(0, dtype=np.float32)

@@ -230,10 +230,10 @@ def _add_content_filters(
         scorer, title = None, "none"
         if settings.scorer:
             from drtk.models.config import ScoringSettings
-            from drtk.models.cross_encoder import Scorer, title_of
+            from drtk.models.cross_encoder import Scorer, resolve_title
             from drtk.models.model_folder import locate
 
-            title = title_of(settings.scorer, settings.scorer_title, sealed=True)
+            title = resolve_title(settings.scorer, settings.scorer_title, strict=True)
             scorer = Scorer(
                 settings.scorer,
                 device=settings.device,

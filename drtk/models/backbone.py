@@ -16,13 +16,13 @@ _BERT_LIKE = ("bert", "roberta", "xlm-roberta", "electra")
 FAMILIES = (*_BERT_LIKE, "distilbert", "modernbert")
 
 
-def types_for(backbone: Any, types: Tensor | None) -> dict[str, Tensor]:
+def token_type_inputs(backbone: Any, types: Tensor | None) -> dict[str, Tensor]:
     """Return {"token_type_ids": types} for a model with several token types; {} otherwise."""
     has_types = getattr(backbone.config, "type_vocab_size", 0) > 1
     return {"token_type_ids": types} if has_types and types is not None else {}
 
 
-class Anatomy:
+class BackboneAdapter:
     """An encoder taken apart: what is read may enter at any layer, and leave at any.
 
     It holds the encoder and no parameters of its own, and is no module: whoever keeps one does not own the encoder.
@@ -58,7 +58,7 @@ class Anatomy:
 
         ids, types: (B, L); without types all are 0    returns: (B, L, H)
         """
-        return self._widened(self.backbone.embeddings(input_ids=ids, **types_for(self.backbone, types)))
+        return self._widened(self.backbone.embeddings(input_ids=ids, **token_type_inputs(self.backbone, types)))
 
     def words(self, ids: Tensor) -> Tensor:
         """Word vectors as the table has them, no position added. ids: (B, L); returns: (B, L, H)"""

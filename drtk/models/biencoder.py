@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from drtk.errors import MismatchError
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
 from drtk.models.encoder import Encoder, by_length
-from drtk.models.model_folder import locate, tower, write_pair_layout
+from drtk.models.model_folder import locate, tower_folder, write_pair_layout
 from drtk.text.batching import groups_by_length
 
 
@@ -72,17 +72,17 @@ def _vectors(encoder: Encoder, given: Mapping[str, Tensor], *, prompt_length: in
     return found
 
 
-def load_towers(model: str, *, wishes: Mapping[str, Any], untied: bool) -> dict[str, TextEncoder]:
+def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> dict[str, TextEncoder]:
     """The text encoders to start training from: {"passage"} or, untied, {"query", "passage"}.
 
     A folder with one encoder serves both roles (a copy each where they are to be untied); one with two stays untied.
     Raises MismatchError where two towers give vectors of different widths.
     """
     folder = locate(model)
-    paths = {role: tower(folder, role) for role in ("query", "passage")}
-    passage = load_encoder(paths["passage"], wishes=wishes, sealed=False)
+    paths = {role: tower_folder(folder, role) for role in ("query", "passage")}
+    passage = load_encoder(paths["passage"], overrides=overrides, strict=False)
     if paths["query"] != paths["passage"]:
-        query = load_encoder(paths["query"], wishes=wishes, sealed=False)
+        query = load_encoder(paths["query"], overrides=overrides, strict=False)
         if query.encoder.dimension != passage.encoder.dimension:
             raise MismatchError(
                 f"{folder}: its towers differ in width: {query.encoder.dimension} and {passage.encoder.dimension}"

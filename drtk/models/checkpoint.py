@@ -20,15 +20,15 @@ from drtk.models.loading import (
     load_config,
     load_tokenizer,
     load_weights,
-    loading_faults,
     quiet_transformers,
+    report_load_errors,
     save_tokenizer,
 )
 from drtk.models.model_folder import Recipe, Role, read_layout, write_layout
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import content_digest, read_object
 from drtk.runtime.streams import digest_file
-from drtk.text.batching import Tokenizing, batches_by_length
+from drtk.text.batching import TextTokenizer, batches_by_length
 
 _TOKENIZER_FILES = (
     "tokenizer*.json",
@@ -49,10 +49,10 @@ class TextEncoder:
     tokenizer: Any
     recipe: Recipe
 
-    def tokenizing(self, role: Role) -> Tokenizing:
+    def tokenizing(self, role: Role) -> TextTokenizer:
         """What turns the texts of `role` into tokens."""
         prompt = self.recipe.prompt(role)
-        return Tokenizing(
+        return TextTokenizer(
             self.tokenizer,
             prompt=prompt,
             max_length=self.recipe.length(role),
@@ -70,18 +70,18 @@ class TextEncoder:
 
 
 def load_encoder(
-    folder: Path, *, wishes: Mapping[str, Any] | None = None, sealed: bool = True, weights: bool = True
+    folder: Path, *, overrides: Mapping[str, Any] | None = None, strict: bool = True, weights: bool = True
 ) -> TextEncoder:
     """The text encoder of a model folder, in float32 on the CPU, ready for inference.
 
-    wishes: entries of the recipe to be otherwise; with `sealed`, a model of drtk's own refuses them
+    overrides: entries of the recipe to be otherwise; with `strict`, a model of drtk's own refuses them
     weights: False leaves the backbone's on disk: it then says how it is built, and computes nothing
     Raises MismatchError for a folder that is no encoder or contradicts a wish, DrtkError for one that is damaged.
     """
     from transformers import AutoModel, AutoModelForTextEncoding
 
     layout = read_layout(folder)
-    with loading_faults(folder, "cannot be loaded as an encoder"):
+    with report_load_errors(folder, "cannot be loaded as an encoder"):
         config = load_config(layout.backbone)
         loader = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
         if weights:
@@ -97,12 +97,12 @@ def load_encoder(
         query_length=layout.recipe.query_length or longest,
         passage_length=layout.recipe.passage_length or longest,
     )
-    recipe = stated.changed(wishes or {}, sealed=sealed and layout.sealed, folder=str(folder)).checked(POOLINGS)
+    recipe = stated.override(overrides or {}, strict=strict and layout.strict, folder=str(folder)).checked(POOLINGS)
     _check_length(folder, recipe, config)
     if recipe.title == "sep" and not tokenizer.sep_token:
         raise MismatchError(f"{folder}: its tokenizer has no separator token to put after a title")
     if recipe.lowercase:
-        lower_cased(tokenizer)
+        add_lowercasing(tokenizer)
     encoder = Encoder(
         backbone, pooling=recipe.pooling, dense=dense, normalize=recipe.normalize, truncate=recipe.truncate
     )
@@ -130,7 +130,7 @@ def _check_length(folder: Path, recipe: Recipe, config: Any) -> None:
         raise MismatchError(f"{folder}: reads at most {positions} tokens; {wanted} were asked for")
 
 
-def lower_cased(tokenizer: Any) -> None:
+def add_lowercasing(tokenizer: Any) -> None:
     """Let a tokenizer put texts into lower case first."""
     from tokenizers.normalizers import Lowercase, Sequence
 
@@ -146,7 +146,7 @@ def _load_dense(path: Path) -> Dense:
     for name in ("module_input_name", "module_output_name"):
         if config.get(name) not in (None, "sentence_embedding"):
             raise MismatchError(f"{path}: a Dense module over {config[name]} gives no vector a text")
-    layer = Dense(config, activation_named(path, config.get("activation_function", "torch.nn.modules.activation.Tanh")))
+    layer = Dense(config, build_activation(path, config.get("activation_function", "torch.nn.modules.activation.Tanh")))
     if (path / "model.safetensors").exists():
         from safetensors.torch import load_file
 
@@ -157,7 +157,7 @@ def _load_dense(path: Path) -> Dense:
     return layer.float()
 
 
-def activation_named(path: Path, name: str) -> nn.Module:
+def build_activation(path: Path, name: str) -> nn.Module:
     """The activation function that the folder `path` calls `name`. Raises MismatchError where it is none of torch.nn."""
     found = getattr(nn, name.rpartition(".")[2], None) if name.startswith("torch.nn.") else None
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
@@ -175,21 +175,21 @@ def save_encoder(model: TextEncoder, folder: Path) -> None:
     encoder = model.encoder
     folder.mkdir(parents=True, exist_ok=True)
     model.tokenizer.model_max_length = max(model.recipe.query_length, model.recipe.passage_length)
-    with quiet_transformers(), writing_weights(folder):
+    with quiet_transformers(), report_write_errors(folder):
         encoder.backbone.save_pretrained(folder)
         save_tokenizer(model.tokenizer, folder)
     write_layout(folder, model.recipe, hidden=encoder.hidden, dense=len(encoder.dense))
     for number, layer in enumerate(encoder.dense):
         path = folder / f"{number + 2}_Dense"
         write_json(path / "config.json", layer.config)
-        with writing_weights(path):
+        with report_write_errors(path):
             save_file(
                 {name: value.contiguous() for name, value in layer.state_dict().items()}, path / "model.safetensors"
             )
 
 
 @contextmanager
-def writing_weights(folder: Path) -> Iterator[None]:
+def report_write_errors(folder: Path) -> Iterator[None]:
     """A disk that fills up is a DrtkError with its place: safetensors and torch have errors of their own for it.
 
     Weights may be read by whoever may read the folder's other files, which safetensors would not have.
@@ -245,7 +245,7 @@ _TOKENS = 1 << 14
 
 
 @torch.inference_mode()
-def embedded(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.ndarray:
+def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.ndarray:
     """The vectors of passages, queries or plain texts in their order, (items, dimension) float32, in evaluation mode."""
     encoder = model.encoder
     device = next(encoder.parameters()).device
@@ -264,10 +264,10 @@ def embedded(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.ndar
     return found
 
 
-def compared(towers: Mapping[str, TextEncoder], items: Sequence[Any], role: Role) -> np.ndarray:
+def embed_for_scoring(towers: Mapping[str, TextEncoder], items: Sequence[Any], role: Role) -> np.ndarray:
     """`embedded` by the tower of a role, of length 1 where vectors are compared by cosine: inner products then do."""
     tower = towers.get(role, towers["passage"])
-    rows = embedded(tower, items, role=role)
+    rows = embed_texts(tower, items, role=role)
     if tower.recipe.similarity == "cosine":
         rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     return rows

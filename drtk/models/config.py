@@ -10,6 +10,7 @@ from drtk.errors import UsageError
 
 Similarity = Literal["cosine", "dot"]
 Title = Literal["join", "sep", "segment", "none"]
+PairTitle = Literal["colon", "join", "none"]
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class ScoringSettings:
 
 
 @dataclass(frozen=True)
-class ScratchSettings:
+class InitModelSettings:
     """drtk init-model. The default size is that of MiniLM-L6."""
 
     arch: Literal["bert", "t5", "gpt2"] = option(

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.checkpoint import (
-    activation_named,
+    add_lowercasing,
+    build_activation,
     config_digest,
     longest_input,
-    lower_cased,
+    report_write_errors,
     tokenizer_digest,
-    writing_weights,
 )
 from drtk.models.config import ScoringSettings
 from drtk.models.device import choose_device, choose_dtype
@@ -31,17 +31,25 @@ from drtk.models.loading import (
     load_config,
     load_tokenizer,
     load_weights,
-    loading_faults,
     quiet_transformers,
+    report_load_errors,
     save_tokenizer,
 )
-from drtk.models.model_folder import MODULES, locate, module_settings, read_layout, read_modules, read_shared, tower
+from drtk.models.model_folder import (
+    MODULES,
+    locate,
+    module_settings,
+    read_layout,
+    read_modules,
+    read_shared,
+    tower_folder,
+)
 from drtk.models.query_reranker_input import refuse_query_reranker
 from drtk.runtime.integrity import content_digest, read_object
 from drtk.runtime.manifest import is_manifest, read_manifest_if_any
 from drtk.runtime.progress import warn
 from drtk.runtime.workers import read_ahead
-from drtk.text.batching import PairTokenizing, Tokens, batches_by_length
+from drtk.text.batching import PairTokenizer, Tokens, batches_by_length
 
 Pair = tuple[str, str]
 WINDOW = 16384  # pairs tokenised together by `Scorer.__call__`
@@ -74,7 +82,7 @@ def load_crossencoder(folder: Path) -> CrossEncoder:
 
     path, shared = _layout(folder)
     settings = module_settings(path)
-    with loading_faults(folder, "cannot be loaded as a cross-encoder"):
+    with report_load_errors(folder, "cannot be loaded as a cross-encoder"):
         config = load_config(path)
         _check_head(folder, config)
         model, missing = load_weights(AutoModelForSequenceClassification, path)
@@ -84,7 +92,7 @@ def load_crossencoder(folder: Path) -> CrossEncoder:
             )
         tokenizer = load_tokenizer(path, config)
     if settings.get("do_lower_case"):
-        lower_cased(tokenizer)
+        add_lowercasing(tokenizer)
     return CrossEncoder(
         model.eval(),
         tokenizer,
@@ -137,13 +145,13 @@ def _activation(path: Path, shared: dict[str, Any], config: Any) -> nn.Module:
     if name is None:
         return nn.Sigmoid()
     try:
-        return activation_named(path, name)
+        return build_activation(path, name)
     except MismatchError as error:  # sentence-transformers does the same with what it does not trust
         warn(f"{error}; a sigmoid takes its place, which changes scores but not their order")
         return nn.Sigmoid()
 
 
-class Prepared(NamedTuple):
+class TokenizedPairs(NamedTuple):
     """Pairs as tokens, each different pair once, and for each pair asked for the row of its tokens."""
 
     tokens: Tokens
@@ -190,7 +198,7 @@ class Scorer:
         self._model = loaded.model.to(self.device, self.dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
         self._tokenizing = (
-            PairTokenizing(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)
+            PairTokenizer(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)
             if tokenizing is None
             else tokenizing(loaded.tokenizer)
         )
@@ -212,17 +220,17 @@ class Scorer:
         found = [self.scores(prepared) for prepared in read_ahead(map(self.prepare, windows))]
         return np.concatenate(found) if found else np.empty(0, dtype=np.float32)
 
-    def prepare(self, pairs: Sequence[Pair]) -> Prepared:
+    def prepare(self, pairs: Sequence[Pair]) -> TokenizedPairs:
         """The pairs as tokens, what exceeds the longest input cut off the longer text."""
         places = {pair: row for row, pair in enumerate(dict.fromkeys(pairs))}
         rows = np.fromiter((places[pair] for pair in pairs), dtype=np.int64, count=len(pairs))
-        return Prepared(self._tokenizing(places), rows)
+        return TokenizedPairs(self._tokenizing(places), rows)
 
-    def scores(self, prepared: Prepared) -> np.ndarray:
+    def scores(self, prepared: TokenizedPairs) -> np.ndarray:
         """The scores of prepared pairs, (pairs,), float32. Raises DrtkError where one is not finite, or memory is too small."""
         return self._run(prepared, None)
 
-    def scores_and_vectors(self, prepared: Prepared) -> tuple[np.ndarray, np.ndarray]:
+    def scores_and_vectors(self, prepared: TokenizedPairs) -> tuple[np.ndarray, np.ndarray]:
         """The scores, (pairs,), and the last layer's vectors at the first position, (pairs, dimension), float32.
 
         Raises MismatchError for a model that has no body apart from its head, and what `scores` raises.
@@ -234,7 +242,7 @@ class Scorer:
         return self._run(prepared, vectors), vectors.cpu().numpy()[prepared.rows]
 
     @torch.inference_mode()
-    def _run(self, prepared: Prepared, vectors: torch.Tensor | None) -> np.ndarray:
+    def _run(self, prepared: TokenizedPairs, vectors: torch.Tensor | None) -> np.ndarray:
         """The scores; `vectors` (different pairs, dimension) is filled where it is given."""
         tokens, rows = prepared
         out = torch.empty(len(tokens), dtype=torch.float32, device=self.device)
@@ -268,7 +276,7 @@ class Scorer:
         return found[rows]
 
 
-def scorer_identity(model: str) -> dict[str, Any]:
+def identify_scorer(model: str) -> dict[str, Any]:
     """Return what identifies the cross-encoder of pair vectors: name, dimension, digests of weights, config and tokenizer."""
     folder = locate(model)
     path, _ = _layout(folder)
@@ -321,7 +329,7 @@ def start_crossencoder(model: str, *, max_length: int | None, seed: int, default
     Its scores are logits, whatever activation function the folder names; it reads no prompt.
     Raises MismatchError for a folder that is no encoder, or a length that it cannot read, DrtkError for a damaged one.
     """
-    folder = tower(locate(model), "passage")
+    folder = tower_folder(locate(model), "passage")
     if not (folder / "config.json").exists() and not (folder / "modules.json").exists():
         raise MismatchError(f"{model}: is no model folder: it has neither modules.json nor config.json")
     if is_classifier(folder):
@@ -358,7 +366,7 @@ def _with_new_head(folder: Path, *, seed: int) -> tuple[nn.Module, Any]:
 
     layout = read_layout(folder)
     path = layout.backbone
-    with loading_faults(folder, "cannot be loaded as an encoder"), torch.random.fork_rng(devices=[]):
+    with report_load_errors(folder, "cannot be loaded as an encoder"), torch.random.fork_rng(devices=[]):
         config = load_config(path)
         if config.is_encoder_decoder:
             raise MismatchError(f"{folder}: writes ({config.model_type}); an encoder such as BERT is needed")
@@ -366,7 +374,7 @@ def _with_new_head(folder: Path, *, seed: int) -> tuple[nn.Module, Any]:
         model, _ = load_weights(AutoModelForSequenceClassification, path, num_labels=1)
         tokenizer = load_tokenizer(path, config)
     if layout.recipe.lowercase:
-        lower_cased(tokenizer)
+        add_lowercasing(tokenizer)
     return model, tokenizer
 
 
@@ -387,20 +395,20 @@ def save_crossencoder(model: CrossEncoder, folder: Path) -> None:
     if hasattr(classifier.config, "sbert_ce_default_activation_function"):  # the older name would contradict it
         classifier.config.sbert_ce_default_activation_function = IDENTITY
     model.tokenizer.model_max_length = model.max_length
-    with quiet_transformers(), writing_weights(folder):
+    with quiet_transformers(), report_write_errors(folder):
         classifier.save_pretrained(folder)
         save_tokenizer(model.tokenizer, folder)
 
 
-def title_of(model: str, wish: str | None, *, sealed: bool, default: str = "join") -> str:
+def resolve_title(model: str, override: str | None, *, strict: bool, default: str = "join") -> str:
     """How a passage's title is put before a cross-encoder: as it was trained, or as wished for, or `default`.
 
-    Raises MismatchError where the folder says so, is `sealed`, and something else is wished for.
+    Raises MismatchError where the folder says so, is `strict`, and something else is wished for.
     """
     folder = locate(model)
     content = read_manifest_if_any(folder)
     pairing = content.get(PAIRING) if is_manifest(content) else None
     stated = pairing.get("title") if isinstance(pairing, dict) else None
-    if sealed and stated and wish and wish != stated:
-        raise MismatchError(f"{model}: was trained with --title {stated}; {wish} contradicts it")
-    return str(wish or stated or default)
+    if strict and stated and override and override != stated:
+        raise MismatchError(f"{model}: was trained with --title {stated}; {override} contradicts it")
+    return str(override or stated or default)

@@ -14,9 +14,9 @@ from torch import Tensor
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.config import GenerationSettings
 from drtk.models.device import choose_device
-from drtk.models.generator_input import reading_of, room_for, tokens_of
+from drtk.models.generator_input import load_generator_input, max_input_length, tokenize_texts
 from drtk.models.model_folder import locate
-from drtk.models.seq2seq import Decoding, Writer, load_writer
+from drtk.models.seq2seq import Decoding, GenerationModel, load_generation_model
 from drtk.runtime.progress import warn
 from drtk.text.batching import Tokens, batches_by_length
 
@@ -32,7 +32,7 @@ _OF_SAMPLING = {"min_p": 0.0, "top_h": 1.0, "typical_p": 1.0, "epsilon_cutoff": 
 _OF_BEAMS = {"length_penalty": 1.0, "early_stopping": False, "diversity_penalty": 0.0}
 
 
-def unheard(model: Any, decode: str) -> dict[str, Any]:
+def find_ignored_settings(model: Any, decode: str) -> dict[str, Any]:
     """The wishes of a model's generation config that decoding leaves out, by name.
 
     decode: sample, greedy, beam or greedy+sample, as GenerationSettings has it; sampling and beams have wishes of their own
@@ -42,16 +42,16 @@ def unheard(model: Any, decode: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None and value != neutral[name]}
 
 
-def warn_of_unheard(folder: object, model: Any, decode: str) -> None:
+def _warn_about_ignored_settings(folder: object, model: Any, decode: str) -> None:
     """One line that names what is left out, where something is."""
-    wishes = unheard(model, decode)
+    wishes = find_ignored_settings(model, decode)
     if wishes:
         named = ", ".join(f"{name} {value}" for name, value in wishes.items())
         warn(f"{folder}: its generation_config.json has {named}; texts are written without")
 
 
 @contextmanager
-def alone(model: Any, **choices: Any) -> Iterator[Any]:
+def use_generation_config(model: Any, **choices: Any) -> Iterator[Any]:
     """A GenerationConfig of these choices and nothing else, for `model.generate`; the model's own is back afterwards.
 
     What a passed one leaves open, transformers takes from the model's own, so that this one has to go meanwhile.
@@ -66,7 +66,7 @@ def alone(model: Any, **choices: Any) -> Iterator[Any]:
         model.generation_config = before
 
 
-def filtered(logits: Tensor, *, top_k: int, top_p: float, temperature: float) -> tuple[Tensor, Tensor]:
+def filter_logits(logits: Tensor, *, top_k: int, top_p: float, temperature: float) -> tuple[Tensor, Tensor]:
     """(probabilities, tokens), best first, of what is left of each distribution; what is cut off has probability 0.
 
     First the `top_k` most likely tokens are kept (0: all) and their probabilities brought to a sum of 1; of these the
@@ -84,7 +84,7 @@ def filtered(logits: Tensor, *, top_k: int, top_p: float, temperature: float) ->
     return probabilities, tokens
 
 
-def drawn(probabilities: Tensor, tokens: Tensor, uniform: Tensor) -> Tensor:
+def sample_tokens(probabilities: Tensor, tokens: Tensor, uniform: Tensor) -> Tensor:
     """The token of each row whose share of [0, 1) `uniform` falls into, shares lying side by side, the largest first.
 
     probabilities, tokens: (rows, width); uniform: (rows,); returns: (rows,)
@@ -96,7 +96,7 @@ def drawn(probabilities: Tensor, tokens: Tensor, uniform: Tensor) -> Tensor:
     return tokens.gather(1, torch.minimum(place, last)[:, None]).squeeze(1)
 
 
-def uniforms(keys: Sequence[str], *, seed: int, count: int, steps: int) -> np.ndarray:
+def sample_uniforms(keys: Sequence[str], *, seed: int, count: int, steps: int) -> np.ndarray:
     """Numbers in [0, 1) for each key, sample and step, decided by (seed, key, sample, step) alone.
 
     returns: (keys, count, steps), float64
@@ -114,8 +114,8 @@ _SPARSE = 0.75  # finished rows are taken out once so few of those in the batch 
 
 
 @torch.inference_mode()
-def answers(
-    writer: Writer, ids: Tensor, mask: Tensor, keys: Sequence[str], settings: GenerationSettings, *, seed: int
+def generate_tokens(
+    writer: GenerationModel, ids: Tensor, mask: Tensor, keys: Sequence[str], settings: GenerationSettings, *, seed: int
 ) -> list[list[list[int]]]:
     """Tokens of the answers to each input, without the one that ends them: [input][answer][token].
 
@@ -128,7 +128,7 @@ def answers(
     count = settings.n if "sample" in settings.decode else 1
     chance = None
     if "sample" in settings.decode:
-        table = uniforms(keys, seed=seed, count=count, steps=settings.max_new_tokens)
+        table = sample_uniforms(keys, seed=seed, count=count, steps=settings.max_new_tokens)
         if settings.decode == "greedy+sample":
             table[:, 0] = 0.0  # falls into the share of the most likely token, which lies first
         chance = torch.from_numpy(table.reshape(len(keys) * count, -1)).to(ids.device)
@@ -138,7 +138,7 @@ def answers(
 
 
 def _written(
-    writer: Writer, decoding: Decoding, count: int, chance: Tensor | None, settings: GenerationSettings
+    writer: GenerationModel, decoding: Decoding, count: int, chance: Tensor | None, settings: GenerationSettings
 ) -> tuple[np.ndarray, np.ndarray]:
     """(tokens, how many of them) of every answer: (answers, max_new_tokens), (answers,)"""
     decoding.repeat(count)
@@ -169,11 +169,11 @@ def _chosen(logits: Tensor, uniform: Tensor | None, settings: GenerationSettings
     """logits: (rows, vocabulary); uniform: (rows,); returns: (rows,)"""
     if uniform is None:
         return logits.argmax(dim=-1)
-    left = filtered(logits, top_k=settings.top_k, top_p=settings.top_p, temperature=settings.temperature)
-    return drawn(*left, uniform)
+    left = filter_logits(logits, top_k=settings.top_k, top_p=settings.top_p, temperature=settings.temperature)
+    return sample_tokens(*left, uniform)
 
 
-def _beams(writer: Writer, ids: Tensor, mask: Tensor, settings: GenerationSettings) -> list[list[list[int]]]:
+def _beams(writer: GenerationModel, ids: Tensor, mask: Tensor, settings: GenerationSettings) -> list[list[list[int]]]:
     """The n best of `settings.beams` beams, by transformers' own search."""
     model: Any = writer.model
     choices = {
@@ -184,32 +184,38 @@ def _beams(writer: Writer, ids: Tensor, mask: Tensor, settings: GenerationSettin
         "pad_token_id": writer.pad,
         "eos_token_id": list(writer.ends),
     }
-    if writer.two_sided:
+    if writer.is_encoder_decoder:
         choices |= {"decoder_start_token_id": writer.start, "forced_bos_token_id": writer.first}
-    with alone(model, **choices) as config:
+    with use_generation_config(model, **choices) as config:
         found = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
-    begin = 1 if writer.two_sided else ids.shape[1]  # the start token, or the input itself
+    begin = 1 if writer.is_encoder_decoder else ids.shape[1]  # the start token, or the input itself
     lists = [_until_end(row[begin:].tolist(), writer) for row in found]
     return [lists[at : at + settings.n] for at in range(0, len(lists), settings.n)]
 
 
-def _until_end(tokens: list[int], writer: Writer) -> list[int]:
+def _until_end(tokens: list[int], writer: GenerationModel) -> list[int]:
     return tokens[: next((at for at, token in enumerate(tokens) if token in writer.ends), len(tokens))]
 
 
 _CPU_TOKENS, _GPU_TOKENS = 1 << 14, 1 << 17
 
 
-class TextWriter:
+class TextGenerator:
     """Writes texts to texts; sampled ones depend on (seed, key of the text, number) alone.
 
     reading: how it was trained to read, as far as the settings do not say otherwise
     """
 
     def __init__(
-        self, model: str, settings: GenerationSettings, *, seed: int, device: str, two_sided: bool | None = None
+        self,
+        model: str,
+        settings: GenerationSettings,
+        *,
+        seed: int,
+        device: str,
+        is_encoder_decoder: bool | None = None,
     ) -> None:
-        """two_sided: whether it has to read one text and write another (T5), or to go on with one (GPT-2); None: either
+        """is_encoder_decoder: whether it has to read one text and write another (T5), or to go on with one (GPT-2); None: either
 
         Raises UsageError where prefix or output leave no room for a text, MismatchError for a model that does not write, or
         was trained to read otherwise.
@@ -218,24 +224,24 @@ class TextWriter:
         self._device = choose_device(device)
         folder = locate(model)
         wishes = {"prefix": settings.prefix, "title": settings.title, "max_length": settings.max_length}
-        self.reading = reading_of(folder, wishes, sealed=True)
-        self._writer = load_writer(folder)
-        if two_sided is not None and self._writer.two_sided != two_sided:
+        self.reading = load_generator_input(folder, wishes, strict=True)
+        self._writer = load_generation_model(folder)
+        if is_encoder_decoder is not None and self._writer.is_encoder_decoder != is_encoder_decoder:
             wanted = (
                 "reads one text and writes another; one that goes on with a text is needed"
-                if self._writer.two_sided
+                if self._writer.is_encoder_decoder
                 else "goes on with a text; a model that reads one and writes another is needed (T5, BART)"
             )
             raise MismatchError(f"{model}: {wanted}")
-        warn_of_unheard(model, self._writer.model, settings.decode)
+        _warn_about_ignored_settings(model, self._writer.model, settings.decode)
         self._writer.model.to(self._device, _dtype(settings.dtype, self._device))
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
-        self.room = room_for(self._writer, self.reading, written=settings.max_new_tokens)
+        self.room = max_input_length(self._writer, self.reading, written=settings.max_new_tokens)
 
     @property
-    def two_sided(self) -> bool:
+    def is_encoder_decoder(self) -> bool:
         """Whether it reads one text and writes another, rather than going on with one."""
-        return self._writer.two_sided
+        return self._writer.is_encoder_decoder
 
     def length(self, text: str) -> int:
         """Tokens of a text, special ones included, uncut."""
@@ -243,7 +249,7 @@ class TextWriter:
 
     def tokens(self, texts: Sequence[str]) -> Tokens:
         """The texts as they are read, cut to what there is room for."""
-        return tokens_of(texts, self._writer.tokenizer, room=self.room)
+        return tokenize_texts(texts, self._writer.tokenizer, room=self.room)
 
     def write(self, tokens: Tokens, keys: Sequence[str]) -> list[list[str]]:
         """What is written to each text, special tokens left out.
@@ -261,10 +267,10 @@ class TextWriter:
 
     def _write(self, tokens: Tokens, keys: Sequence[str], rows: np.ndarray) -> list[list[str]]:
         writer = self._writer
-        batch = tokens.padded(rows, pad=writer.pad, left=not writer.two_sided)
+        batch = tokens.padded(rows, pad=writer.pad, left=not writer.is_encoder_decoder)
         ids, mask = (torch.from_numpy(batch[name]).to(self._device) for name in ("input_ids", "attention_mask"))
         try:
-            found = answers(writer, ids, mask, [keys[row] for row in rows], self._settings, seed=self._seed)
+            found = generate_tokens(writer, ids, mask, [keys[row] for row in rows], self._settings, seed=self._seed)
         except torch.OutOfMemoryError as error:
             raise DrtkError(f"{self._device}: out of memory at {ids.numel():,} tokens; lower --batch-tokens") from error
         flat = writer.tokenizer.batch_decode([answer for each in found for answer in each], skip_special_tokens=True)

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from drtk.errors import MismatchError, UsageError
-from drtk.models.seq2seq import Writer
+from drtk.models.seq2seq import GenerationModel
 from drtk.records import Passage
 from drtk.runtime.manifest import is_manifest, read_manifest_if_any
 from drtk.text.batching import Tokens
 
-RECIPE = "writing"  # the entry of meta.json
+INPUT_ENTRY = "writing"  # the entry of meta.json
 
 
 @dataclass(frozen=True)
-class Reading:
+class GeneratorInput:
     """Prefix, space, title, space, text, cut to `max_length` tokens; `meta.json` of a trained model keeps it.
 
     title: "join" or "none"
@@ -33,39 +33,39 @@ class Reading:
 
     def text(self, passage: Passage) -> str:
         """The passage's input, whole."""
-        body = text_of(passage, self.title)
+        body = format_passage(passage, self.title)
         return f"{self.prefix} {body}" if self.prefix else body
 
 
-def text_of(passage: Passage, title: str) -> str:
+def format_passage(passage: Passage, title: str) -> str:
     """What is read of a passage: its title before its text ("join", or "colon": `title: text`), or its text alone ("none")."""
     if not passage.title.strip() or title == "none":
         return passage.text
     return f"{passage.title}: {passage.text}" if title == "colon" else f"{passage.title} {passage.text}"
 
 
-def reading_of(folder: Path, wishes: Mapping[str, Any], *, sealed: bool) -> Reading:
-    """How the model of a folder was trained to read, with what is not None in `wishes`; the defaults where it does not say.
+def load_generator_input(folder: Path, overrides: Mapping[str, Any], *, strict: bool) -> GeneratorInput:
+    """How the model of a folder was trained to read, with what is not None in `overrides`; the defaults where it does not say.
 
-    Raises MismatchError where the folder says so, is `sealed`, and another prefix or title is wished for.
+    Raises MismatchError where the folder says so, is `strict`, and another prefix or title is wished for.
     """
     content = read_manifest_if_any(folder)
-    stated = content.get(RECIPE) if is_manifest(content) else None
-    known = {name: value for name, value in (stated or {}).items() if name in Reading.__dataclass_fields__}
-    wanted = {name: value for name, value in wishes.items() if value is not None}
+    stated = content.get(INPUT_ENTRY) if is_manifest(content) else None
+    known = {name: value for name, value in (stated or {}).items() if name in GeneratorInput.__dataclass_fields__}
+    wanted = {name: value for name, value in overrides.items() if value is not None}
     for name in ("prefix", "title"):
-        if sealed and name in wanted and name in known and wanted[name] != known[name]:
+        if strict and name in wanted and name in known and wanted[name] != known[name]:
             raise MismatchError(f"{folder}: was trained with --{name} '{known[name]}'; '{wanted[name]}' contradicts it")
-    return replace(Reading(), **known | wanted)
+    return replace(GeneratorInput(), **known | wanted)
 
 
-def room_for(writer: Writer, reading: Reading, *, written: int = 0) -> int:
+def max_input_length(writer: GenerationModel, reading: GeneratorInput, *, written: int = 0) -> int:
     """The longest input in tokens. `written`: of what follows it, for a model that goes on where the input ends.
 
     Raises UsageError where that, or the prefix, leaves nothing for a passage.
     """
     room = min(reading.max_length, writer.longest)
-    if not writer.two_sided:
+    if not writer.is_encoder_decoder:
         room = min(reading.max_length, writer.longest - written)
         if room < 1:
             raise UsageError(f"--max-new-tokens {written}: the model reads {writer.longest} tokens in all")
@@ -75,7 +75,7 @@ def room_for(writer: Writer, reading: Reading, *, written: int = 0) -> int:
     return room
 
 
-def tokens_of(texts: Sequence[str], tokenizer: Any, *, room: int, written: bool = False) -> Tokens:
+def tokenize_texts(texts: Sequence[str], tokenizer: Any, *, room: int, written: bool = False) -> Tokens:
     """The tokens of each text, at most `room`, special ones included. `written`: as targets, where a tokenizer cares."""
     if not texts:
         return Tokens.of([], None)

@@ -11,7 +11,7 @@ import torch
 
 from drtk.errors import DrtkError, UsageError
 from drtk.models.checkpoint import TextEncoder
-from drtk.models.config import ScratchSettings
+from drtk.models.config import InitModelSettings
 from drtk.models.encoder import POOLINGS, Encoder
 from drtk.models.model_folder import Recipe
 
@@ -23,7 +23,7 @@ SPECIALS = {
 IN_MEMORY = 1 << 28  # bytes of corpus text kept in memory between two passes; more goes to a temporary file
 
 
-def train_tokenizer(texts: Iterable[str], settings: ScratchSettings) -> Any:
+def train_tokenizer(texts: Iterable[str], settings: InitModelSettings) -> Any:
     """A tokenizer whose word pieces were learnt from `texts`, with the special tokens of `settings.arch`.
 
     The same texts give the same pieces. Raises DrtkError where the texts hold no words.
@@ -72,7 +72,7 @@ def train_tokenizer(texts: Iterable[str], settings: ScratchSettings) -> Any:
     )
 
 
-def _learn_pieces(texts: Iterable[str], normalizer: Any, splitter: Any, settings: ScratchSettings) -> dict[str, int]:
+def _learn_pieces(texts: Iterable[str], normalizer: Any, splitter: Any, settings: InitModelSettings) -> dict[str, int]:
     """Word piece -> id.
 
     The trainer numbers pieces inside words (##a) in the order of a hash table that differs from run to run, and breaks
@@ -111,7 +111,7 @@ def _learn_pieces(texts: Iterable[str], normalizer: Any, splitter: Any, settings
     return found
 
 
-def untrained_encoder(tokenizer: Any, settings: ScratchSettings, *, seed: int) -> TextEncoder:
+def init_encoder(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> TextEncoder:
     """A BERT-type encoder of the given size whose weights are drawn from `seed`; the global generator is left alone.
 
     Raises UsageError where the heads do not divide the width, or the pooling is unknown.
@@ -143,7 +143,7 @@ def untrained_encoder(tokenizer: Any, settings: ScratchSettings, *, seed: int) -
     return TextEncoder(encoder.eval(), tokenizer, recipe)
 
 
-def untrained_writer(tokenizer: Any, settings: ScratchSettings, *, seed: int) -> Any:
+def init_generator(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> Any:
     """A T5 or GPT-2 model of the given size whose weights are drawn from `seed`; the global generator is left alone.
 
     Raises UsageError where the heads do not divide the width.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError, UsageError
-from drtk.models.checkpoint import writing_weights
+from drtk.models.checkpoint import report_write_errors
 from drtk.models.model_folder import CONFIG, WEIGHTS
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_object
@@ -67,7 +67,7 @@ def _layer(shape: ListShape) -> nn.TransformerEncoderLayer:
     )
 
 
-def new_list_reranker(shape: ListShape, *, seed: int) -> ListReranker:
+def init_list_reranker(shape: ListShape, *, seed: int) -> ListReranker:
     """One with weights drawn from `seed`; the global generator is left alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -78,7 +78,7 @@ def load_list_reranker(folder: Path) -> ListReranker:
     """The list re-ranker of a folder, in float32 on the CPU. Raises DrtkError for a folder that is damaged."""
     from safetensors.torch import load_file
 
-    shape = shape_of(folder)
+    shape = read_list_shape(folder)
     try:
         model = ListReranker(shape)
         model.load_state_dict(load_file(folder / WEIGHTS))
@@ -89,7 +89,7 @@ def load_list_reranker(folder: Path) -> ListReranker:
     return model.eval()
 
 
-def shape_of(folder: Path) -> ListShape:
+def read_list_shape(folder: Path) -> ListShape:
     """Return the sizes of the list re-ranker in a folder. Raises DrtkError if its configuration is damaged."""
     sizes = dict.fromkeys(("width", "depth", "hidden", "layers", "heads", "feedforward"), int)
     content = read_object(folder / CONFIG, **sizes, dropout=float)
@@ -102,5 +102,5 @@ def save_list_reranker(model: ListReranker, folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / CONFIG, asdict(model.shape))
-    with writing_weights(folder):
+    with report_write_errors(folder):
         save_file({name: each.contiguous() for name, each in model.state_dict().items()}, folder / WEIGHTS)

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.checkpoint import load_encoder, writing_weights
-from drtk.models.loading import load_weights, loading_faults, quiet_transformers, save_tokenizer
+from drtk.models.checkpoint import load_encoder, report_write_errors
+from drtk.models.loading import load_weights, quiet_transformers, report_load_errors, save_tokenizer
 from drtk.models.model_folder import read_layout
 from drtk.runtime.progress import warn
 
@@ -30,7 +30,7 @@ def save_head(module: nn.Module, folder: Path, name: str) -> None:
 
     path = head_file(folder, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with writing_weights(path):
+    with report_write_errors(path):
         save_file({key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()}, path)
 
 
@@ -134,10 +134,10 @@ def load_masked_lm(folder: Path, *, announce: bool = True) -> tuple[Any, LMHead,
     """
     loaded = load_encoder(folder)
     backbone = loaded.encoder.backbone
-    return backbone, lm_head_of(folder, backbone, announce=announce), loaded.tokenizer
+    return backbone, load_lm_head(folder, backbone, announce=announce), loaded.tokenizer
 
 
-def lm_head_of(folder: Path, backbone: nn.Module, *, announce: bool = True) -> LMHead:
+def load_lm_head(folder: Path, backbone: nn.Module, *, announce: bool = True) -> LMHead:
     """The head of the model in `folder` for its encoder `backbone`: what drtk kept in `heads`, or the checkpoint's own."""
     if head_file(folder, NAME).exists():
         head = LMHead(_untrained(backbone), backbone)
@@ -148,18 +148,18 @@ def lm_head_of(folder: Path, backbone: nn.Module, *, announce: bool = True) -> L
     config: Any = backbone.config
     if config.model_type not in _PARTS:
         raise MismatchError(f"{folder}: the language-model head of type {config.model_type} is not known")
-    with loading_faults(folder, "its language-model head cannot be loaded"):
+    with report_load_errors(folder, "its language-model head cannot be loaded"):
         model, missing = load_weights(AutoModelForMaskedLM, read_layout(folder).backbone)
     parts = _PARTS[config.model_type]
     fresh = {f"{parts.dense}.weight", f"{parts.norm}.weight"} <= {*missing}
     if missing and not fresh:
         raise MismatchError(f"{folder}: its language-model head lacks weights ({missing[0]}); restore the checkpoint")
     if fresh and announce:
-        announce_fresh(folder)
+        warn_untrained_head(folder)
     return LMHead(model, backbone, fresh=fresh).eval()
 
 
-def announce_fresh(folder: Path) -> None:
+def warn_untrained_head(folder: Path) -> None:
     """Say that a head begins untrained."""
     warn(f"{folder}: has no language-model head; an untrained one begins in its place, tied to the word embeddings")
 
@@ -177,7 +177,7 @@ def save_lm_head(head: LMHead, folder: Path) -> None:
     save_head(head, folder, NAME)
 
 
-def trained_masked_lm(folder: Path) -> tuple[Any, Any]:
+def load_trained_masked_lm(folder: Path) -> tuple[Any, Any]:
     """The encoder of `folder` with its head as one masked language model of transformers, and its tokenizer.
 
     Raises MismatchError where the folder has no trained head.
@@ -185,23 +185,23 @@ def trained_masked_lm(folder: Path) -> tuple[Any, Any]:
     backbone, head, tokenizer = load_masked_lm(folder, announce=False)
     if head.fresh:
         raise MismatchError(f"{folder}: has no language-model head; `drtk pretrain` writes one")
-    return assembled(backbone, head), tokenizer
+    return assemble_masked_lm(backbone, head), tokenizer
 
 
 def write_masked_lm(model: Any, tokenizer: Any, out: Path) -> None:
     """Write a masked language model so that AutoModelForMaskedLM reads it."""
     out.mkdir(parents=True, exist_ok=True)
-    with quiet_transformers(), writing_weights(out):
+    with quiet_transformers(), report_write_errors(out):
         model.save_pretrained(out)
         save_tokenizer(tokenizer, out)
 
 
 def export_masked_lm(folder: Path, out: Path) -> None:
-    """`trained_masked_lm` of a folder, written."""
-    write_masked_lm(*trained_masked_lm(folder), out)
+    """`load_trained_masked_lm` of a folder, written."""
+    write_masked_lm(*load_trained_masked_lm(folder), out)
 
 
-def assembled(backbone: nn.Module, head: LMHead) -> Any:
+def assemble_masked_lm(backbone: nn.Module, head: LMHead) -> Any:
     """The masked language model of transformers that an encoder and its head are the parts of; a copy of both."""
     model = _untrained(backbone)
     body = getattr(model, model.base_model_prefix)

@@ -48,7 +48,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 @contextmanager
-def loading_faults(folder: Path, problem: str) -> Iterator[None]:
+def report_load_errors(folder: Path, problem: str) -> Iterator[None]:
     """Silence transformers, and turn its exceptions into a one-line DrtkError: "FOLDER: problem: reason"."""
     try:
         with quiet_transformers():
@@ -105,7 +105,7 @@ def load_tokenizer(folder: Path, config: Any) -> Any:
         raise MismatchError(
             f"{folder}: its tokenizer has {len(tokenizer):,} tokens, but the model has embeddings for {rows:,}; {advice}"
         )
-    with loading_faults(folder, "its tokenizer does not work"):
+    with report_load_errors(folder, "its tokenizer does not work"):
         tokenizer("a")
     return tokenizer
 

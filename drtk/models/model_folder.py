@@ -56,7 +56,7 @@ def locate(model: str) -> Path:
         raise DrtkError(f"{model}: no such folder, and not on the model hub: {str(error).splitlines()[0]}") from error
 
 
-def tower(folder: Path, role: str) -> Path:
+def tower_folder(folder: Path, role: str) -> Path:
     """The folder of the encoder for `role`: itself, or one of the two of a model with untied encoders."""
     inner = folder / role  # a pair's own modules.json, if it has one, is for sentence-transformers
     is_pair = not (folder / "config.json").exists() and (inner / "config.json").exists()
@@ -103,21 +103,21 @@ class Recipe:
         known = {name: value for name, value in content.items() if name in cls.__dataclass_fields__}
         return cls(**known | {"pooling": tuple(known.get("pooling", ("cls",)))})
 
-    def changed(self, wishes: Mapping[str, Any], *, sealed: bool, folder: str) -> Recipe:
-        """The recipe with what is not None in `wishes`.
+    def override(self, overrides: Mapping[str, Any], *, strict: bool, folder: str) -> Recipe:
+        """The recipe with what is not None in `overrides`.
 
-        Raises MismatchError where the recipe is `sealed` (a model of drtk's own) and a wish differs from it.
+        Raises MismatchError where the recipe is `strict` (a model of drtk's own) and a wish differs from it.
         """
-        wishes = {name: value for name, value in wishes.items() if value is not None}
-        if isinstance(wishes.get("pooling"), str):
-            wishes["pooling"] = tuple(wishes["pooling"].split("+"))
-        for name, value in wishes.items():
+        overrides = {name: value for name, value in overrides.items() if value is not None}
+        if isinstance(overrides.get("pooling"), str):
+            overrides["pooling"] = tuple(overrides["pooling"].split("+"))
+        for name, value in overrides.items():
             mine = getattr(self, name)
-            if sealed and mine is not None and mine != value:
+            if strict and mine is not None and mine != value:
                 raise MismatchError(
                     f"{folder}: was made for {name.replace('_', ' ')} {_shown(mine)}; {_shown(value)} contradicts it"
                 )
-        return replace(self, **wishes)
+        return replace(self, **overrides)
 
     def checked(self, poolings: tuple[str, ...]) -> Recipe:
         """Itself, if its pooling is known. Raises UsageError otherwise."""
@@ -150,13 +150,13 @@ class Layout:
     """Where the backbone lies, the recipe, and the folders of Dense modules between pooling and normalisation.
 
     recipe: a length of 0 in it stands for "not stated": the tokenizer knows
-    sealed: the recipe is that of a model drtk wrote, so what contradicts it is a mistake
+    strict: the recipe is that of a model drtk wrote, so what contradicts it is a mistake
     """
 
     backbone: Path
     recipe: Recipe
     dense: tuple[Path, ...] = ()
-    sealed: bool = False
+    strict: bool = False
 
 
 def read_layout(folder: Path) -> Layout:
@@ -171,7 +171,7 @@ def read_layout(folder: Path) -> Layout:
     else:
         raise MismatchError(f"{folder}: is no model folder: it has neither {MODULES} nor config.json")
     stated = _stated_recipe(folder)
-    return layout if stated is None else replace(layout, recipe=stated, sealed=True)
+    return layout if stated is None else replace(layout, recipe=stated, strict=True)
 
 
 def _stated_recipe(folder: Path) -> Recipe | None:

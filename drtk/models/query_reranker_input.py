@@ -14,8 +14,8 @@ from drtk.runtime.manifest import is_manifest, read_manifest_if_any
 from drtk.text.batching import Tokens
 from drtk.text.expanded_text import expanded_query
 
-READING = "query_reranker"  # the entry of meta.json
-BY_KIND = "query re-rankers"  # of a folder of one for each kind of expansion
+INPUT_ENTRY = "query_reranker"  # the entry of meta.json
+KIND_OF_SEVERAL = "query re-rankers"  # of a folder of one for each kind of expansion
 
 
 class Candidate(NamedTuple):
@@ -28,7 +28,7 @@ class Candidate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class QueryReading:
+class QueryInput:
     """What is read: scorer "ri" (question, expansion) or "rd" (the first passage too); style "official" or "thesis".
 
     max_length: tokens, special ones included
@@ -55,25 +55,25 @@ class QueryReading:
         return (question, text) if self.scorer == "ri" else (question, text, candidate.title, candidate.passage)
 
 
-def stated_reading(folder: Path) -> QueryReading | None:
+def read_query_input(folder: Path) -> QueryInput | None:
     """What the model of a folder reads, None where it is no query re-ranker of drtk's."""
     content = read_manifest_if_any(folder)
-    stated = content.get(READING) if is_manifest(content) else None
+    stated = content.get(INPUT_ENTRY) if is_manifest(content) else None
     if not isinstance(stated, dict):
         return None
-    return QueryReading(**{name: stated[name] for name in QueryReading.__dataclass_fields__ if name in stated})
+    return QueryInput(**{name: stated[name] for name in QueryInput.__dataclass_fields__ if name in stated})
 
 
 def _kinds_of(folder: Path) -> list[str]:
     """The kinds that a folder of query re-rankers, one for each kind, has."""
     content = read_manifest_if_any(folder)
-    return list(content.get("kinds", [])) if is_manifest(content) and content.get("kind") == BY_KIND else []
+    return list(content.get("kinds", [])) if is_manifest(content) and content.get("kind") == KIND_OF_SEVERAL else []
 
 
-def reading_of(model: str) -> QueryReading:
+def load_query_input(model: str) -> QueryInput:
     """What a query re-ranker reads. Raises MismatchError for a model that is none."""
     folder = locate(model)
-    found = stated_reading(folder)
+    found = read_query_input(folder)
     if found is None:
         if kinds := _kinds_of(folder):
             named = " ".join(f"{kind}={model}/{kind}" for kind in kinds)
@@ -84,21 +84,21 @@ def reading_of(model: str) -> QueryReading:
 
 def refuse_query_reranker(model: str, folder: Path) -> None:
     """Raises MismatchError for a query re-ranker: its scores are estimated ranks, the lower the better."""
-    if stated_reading(folder) is not None:
+    if read_query_input(folder) is not None:
         raise MismatchError(
             f"{model}: is a query re-ranker, whose scores are better the lower they are; "
             "drtk rerank-queries apply is what it is for"
         )
 
 
-class CandidateTokenizing:
+class CandidateTokenizer:
     """How candidates become tokens: the parts of `reading` between the tokenizer's special tokens for a pair.
 
     The first part is the first segment, all others are the second. Each part gets what those before it leave of
     `max_length`; separators stay. Two parts that fit are the tokens of that pair.
     """
 
-    def __init__(self, tokenizer: Any, reading: QueryReading) -> None:
+    def __init__(self, tokenizer: Any, reading: QueryInput) -> None:
         self.tokenizer, self.reading = tokenizer, reading
         self.with_types = "token_type_ids" in tokenizer.model_input_names
         self.pad, self.left = int(tokenizer.pad_token_id or 0), tokenizer.padding_side == "left"

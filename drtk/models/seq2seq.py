@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.models.checkpoint import writing_weights
+from drtk.models.checkpoint import report_write_errors
 from drtk.models.loading import (
     load_config,
     load_tokenizer,
     load_weights,
-    loading_faults,
     quiet_transformers,
+    report_load_errors,
     save_tokenizer,
 )
 
@@ -27,17 +27,17 @@ _WRAPPED = {r"^encoder\.encoder\.": "encoder.", r"^(encoder\.block\.\d+)\.module
 
 
 @dataclass
-class Writer:
+class GenerationModel:
     """A model that writes, its tokenizer, and the tokens it begins and ends with.
 
-    two_sided: whether an encoder reads the input (T5, BART), or the text goes on where the input ends (GPT-2)
+    is_encoder_decoder: whether an encoder reads the input (T5, BART), or the text goes on where the input ends (GPT-2)
     start: what the decoder of a two-sided model is given first, and is no part of the text
     first: the token that every text of a two-sided model has to begin with (published BART: <s>), if there is one
     """
 
     model: nn.Module
     tokenizer: Any
-    two_sided: bool
+    is_encoder_decoder: bool
     start: int
     ends: tuple[int, ...]
     longest: int
@@ -50,7 +50,7 @@ class Writer:
         return int(self.ends[0] if found is None else found)
 
 
-def load_writer(folder: Path, *, tokenizer_at: Path | None = None) -> Writer:
+def load_generation_model(folder: Path, *, tokenizer_at: Path | None = None) -> GenerationModel:
     """The writing model of a folder, in float32 on the CPU, ready for inference.
 
     tokenizer_at: the folder of its tokenizer, where that is another one
@@ -61,7 +61,7 @@ def load_writer(folder: Path, *, tokenizer_at: Path | None = None) -> Writer:
 
     if not (folder / "config.json").exists():
         raise MismatchError(f"{folder}: is no model folder: it has no config.json")
-    with loading_faults(folder, "cannot be loaded"):
+    with report_load_errors(folder, "cannot be loaded"):
         config = load_config(folder)
         loader = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         if not config.is_encoder_decoder and not _writes(config):
@@ -75,7 +75,7 @@ def load_writer(folder: Path, *, tokenizer_at: Path | None = None) -> Writer:
     if ends is None:
         raise MismatchError(f"{folder}: neither model nor tokenizer names a token that ends a text")
     start = generation.decoder_start_token_id
-    return Writer(
+    return GenerationModel(
         model.eval(),
         tokenizer,
         bool(config.is_encoder_decoder),
@@ -86,10 +86,10 @@ def load_writer(folder: Path, *, tokenizer_at: Path | None = None) -> Writer:
     )
 
 
-def save_writer(model: Any, tokenizer: Any, folder: Path) -> None:
+def save_generation_model(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write a folder that loads with AutoModelForSeq2SeqLM or AutoModelForCausalLM: weights as safetensors, tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
-    with quiet_transformers(), writing_weights(folder):
+    with quiet_transformers(), report_write_errors(folder):
         model.save_pretrained(folder)
         save_tokenizer(tokenizer, folder)
 
@@ -114,7 +114,9 @@ class Decoding:
     Inputs are read once, whatever the number of answers; the first step is one for all answers to an input.
     """
 
-    def __init__(self, writer: Writer, ids: Tensor | None, mask: Tensor, *, hidden: Tensor | None = None) -> None:
+    def __init__(
+        self, writer: GenerationModel, ids: Tensor | None, mask: Tensor, *, hidden: Tensor | None = None
+    ) -> None:
         """ids, mask: (inputs, tokens), padded right for two-sided models, left for the others
 
         hidden: (inputs, positions, width), what the encoder of a two-sided model has made already, in the place of `ids`; `mask`
@@ -124,7 +126,7 @@ class Decoding:
 
         self._writer, self._mask = writer, mask
         model: Any = writer.model
-        if writer.two_sided:
+        if writer.is_encoder_decoder:
             if hidden is None:
                 hidden = model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state
             self._hidden = hidden
@@ -144,7 +146,7 @@ class Decoding:
         """tokens: (rows, new); returns: (rows, vocabulary) for the token to come"""
         model: Any = self._writer.model
         common = {"past_key_values": self._cache, "use_cache": True}
-        if self._writer.two_sided:
+        if self._writer.is_encoder_decoder:
             found = model(
                 encoder_outputs=(self._hidden,), attention_mask=self._mask, decoder_input_ids=tokens, **common
             )
@@ -161,18 +163,18 @@ class Decoding:
             self._cache.batch_repeat_interleave(times)
             self._mask = self._mask.repeat_interleave(times, dim=0)
             self.logits = self.logits.repeat_interleave(times, dim=0)
-            if self._writer.two_sided:
+            if self._writer.is_encoder_decoder:
                 self._hidden = self._hidden.repeat_interleave(times, dim=0)
 
     def keep(self, rows: Tensor) -> None:
         """Only these rows, in this order. rows: (kept,)"""
         self._cache.batch_select_indices(rows)
         self._mask = self._mask[rows]
-        if self._writer.two_sided:
+        if self._writer.is_encoder_decoder:
             self._hidden = self._hidden[rows]
 
     def step(self, tokens: Tensor) -> None:
         """Take in the token chosen for each row; `logits` are then those of the next. tokens: (rows,)"""
-        if not self._writer.two_sided:
+        if not self._writer.is_encoder_decoder:
             self._mask = torch.cat([self._mask, self._mask.new_ones((len(tokens), 1))], dim=1)
         self.logits = self._forward(tokens[:, None])

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder, writing_weights
+from drtk.models.checkpoint import TextEncoder, load_encoder, report_write_errors, save_encoder
 from drtk.models.device import choose_device
 from drtk.runtime.manifest import read_manifest_if_any
 from drtk.text.batching import Tokens, batches_by_length
@@ -61,7 +61,7 @@ class TermWeighter(nn.Module):
 
 
 @dataclass
-class Weigher:
+class TermWeightModel:
     """A model that weighs words, with its tokenizer.
 
     folder: where its tokenizer lies
@@ -103,17 +103,17 @@ class Weigher:
         return Tokens.of([[*self.first, *pieces[:room], *self.last] for pieces in texts], None)
 
 
-def start_weigher(model: Path, method: str, *, seed: int) -> Weigher:
+def init_term_weighter(model: Path, method: str, *, seed: int) -> TermWeightModel:
     """The encoder of a model folder with an untrained head, drawn with `seed`."""
-    encoder = load_encoder(model, sealed=False)
+    encoder = load_encoder(model, strict=False)
     torch.manual_seed(seed)
     head = new_head(method, encoder.encoder.hidden)
-    weigher = Weigher(method, model, encoder, TermWeighter(encoder.encoder.backbone, head), {})
+    weigher = TermWeightModel(method, model, encoder, TermWeighter(encoder.encoder.backbone, head), {})
     encoder.recipe = replace(encoder.recipe, passage_length=weigher.longest)  # what the folder that is saved reads
     return weigher
 
 
-def facts_of(folder: Path, method: str) -> dict[str, Any]:
+def read_training_facts(folder: Path, method: str) -> dict[str, Any]:
     """What training settled, as meta.json of a folder says.
 
     Raises MismatchError for a folder that holds no model that weighs words, or one of another method.
@@ -129,32 +129,32 @@ def facts_of(folder: Path, method: str) -> dict[str, Any]:
     return facts
 
 
-def load_weigher(folder: Path, method: str) -> Weigher:
-    """What `save_weigher` wrote and meta.json describes.
+def load_term_weighter(folder: Path, method: str) -> TermWeightModel:
+    """What `save_term_weighter` wrote and meta.json describes.
 
     Raises MismatchError for a folder that holds no such model, or one of another method.
     """
-    facts = facts_of(folder, method)
-    encoder = load_encoder(folder, sealed=False)
+    facts = read_training_facts(folder, method)
+    encoder = load_encoder(folder, strict=False)
     head = new_head(method, encoder.encoder.hidden)
     path = folder / HEADS / f"{method}.safetensors"
     try:
         head.load_state_dict(load_file(path))
     except Exception as error:
         raise DrtkError(f"{path}: cannot be loaded: {str(error).splitlines()[0]}") from error
-    return Weigher(method, folder, encoder, TermWeighter(encoder.encoder.backbone, head).eval(), facts)
+    return TermWeightModel(method, folder, encoder, TermWeighter(encoder.encoder.backbone, head).eval(), facts)
 
 
-def save_weigher(weigher: Weigher, folder: Path) -> None:
+def save_term_weighter(weigher: TermWeightModel, folder: Path) -> None:
     """Write the encoder's folder, which AutoModel loads, and the head apart. meta.json is the caller's."""
     save_encoder(weigher.encoder, folder)
     (folder / HEADS).mkdir(exist_ok=True)
-    with writing_weights(folder):
+    with report_write_errors(folder):
         weights = {name: value.contiguous() for name, value in weigher.module.head.state_dict().items()}
         save_file(weights, folder / HEADS / f"{weigher.method}.safetensors")
 
 
-class Weighing:
+class TermWeightPredictor:
     """A weigher at work: word pieces in, a number each out, in batches of like length.
 
     max_length: tokens of an input; None: what the model can
@@ -162,7 +162,7 @@ class Weighing:
 
     def __init__(
         self,
-        weigher: Weigher,
+        weigher: TermWeightModel,
         *,
         device: str = "auto",
         dtype: str = "auto",

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError, UsageError
-from drtk.models.backbone import Anatomy
+from drtk.models.backbone import BackboneAdapter
 from drtk.models.device import Attention
-from drtk.models.lm_head import announce_fresh, load_masked_lm
+from drtk.models.lm_head import load_masked_lm, warn_untrained_head
 from drtk.models.model_folder import locate
 from drtk.pretraining import TARGETS
 from drtk.pretraining.composition import Composition, Contrast, Reader, Recover
@@ -84,7 +84,7 @@ def build_network(
     for name, parameter in backbone.named_parameters():
         if "pooler" in name.split("."):  # unused: it would have no gradient, which several processes wait for
             parameter.requires_grad_(False)
-    anatomy = Anatomy(backbone)
+    anatomy = BackboneAdapter(backbone)
     if tokenizer.mask_token_id is None:
         raise MismatchError(f"{model}: its tokenizer has no mask token")
     with torch.random.fork_rng(devices=[]):
@@ -110,7 +110,7 @@ def build_network(
     if attention is not None and generator is not None:
         attention.given_to(generator.backbone)
     if head.fresh:
-        announce_fresh(model)
+        warn_untrained_head(model)
     if not any(part is head for each in recoveries.values() for part in each.modules()):
         head.requires_grad_(False)  # unused, as the pooler
     network = Network(
@@ -157,7 +157,7 @@ def warn_of_equal_views(network: Network) -> None:
                 )
 
 
-def _build_reader(use: str, anatomy: Anatomy, options: dict[str, Any], place: str) -> nn.Module:
+def _build_reader(use: str, anatomy: BackboneAdapter, options: dict[str, Any], place: str) -> nn.Module:
     try:
         reader: nn.Module = READERS.load(use)(anatomy, **options)
     except (TypeError, KeyError) as error:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.models.backbone import Anatomy
+from drtk.models.backbone import BackboneAdapter
 from drtk.models.biencoder import BiEncoder
 from drtk.models.checkpoint import TextEncoder
 from drtk.models.model_folder import locate
@@ -73,7 +73,7 @@ def diffcse_network(towers: Mapping[str, TextEncoder], settings: RetrieverConfig
     if len(towers) > 1 and towers["query"].tokenizer.get_vocab() != tower.tokenizer.get_vocab():
         raise MismatchError("`aux` diffcse: the two encoders have different vocabularies")
     proposing = Generator.from_folder(locate(settings.aux_generator), tower.tokenizer)
-    anatomy = Anatomy(tower.encoder.backbone)
+    anatomy = BackboneAdapter(tower.encoder.backbone)
     nothing = nn.Identity()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from drtk.losses.contrastive import similarities
 from drtk.losses.language import token_losses_sum
-from drtk.models.backbone import Anatomy
+from drtk.models.backbone import BackboneAdapter
 from drtk.pretraining import TARGETS
 from drtk.pretraining.batch import Batch, SlotBatch
 from drtk.pretraining.composition import Contrast, Recover
@@ -24,7 +24,7 @@ from drtk.pretraining.encoded_batch import EncodedBatch
 class LossParts:
     """The parts that token losses share. anatomy: the encoder's; head: its masked-LM head; readers: by name."""
 
-    anatomy: Anatomy
+    anatomy: BackboneAdapter
     head: Any
     readers: dict[str, nn.Module]
     _heads: dict[str, Any] = field(default_factory=dict)

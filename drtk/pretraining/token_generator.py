@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.models.backbone import types_for
+from drtk.models.backbone import token_type_inputs
 from drtk.models.lm_head import LMHead, load_masked_lm
 
 _CHUNK_VALUES = 1 << 24  # scores held at a time: 64 MiB in float32
@@ -79,7 +79,7 @@ class Generator(nn.Module):
 
     def states(self, ids: Tensor, attention: Tensor, types: Tensor | None = None) -> Tensor:
         """Return the last hidden states, (B, L, H), with gradients. ids, attention, types: (B, L)"""
-        given = {"input_ids": ids, "attention_mask": attention} | types_for(self.backbone, types)
+        given = {"input_ids": ids, "attention_mask": attention} | token_type_inputs(self.backbone, types)
         found: Tensor = self.backbone(**given).last_hidden_state
         return found
 

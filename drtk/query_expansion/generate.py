@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drtk.errors import MismatchError, RecordError, UsageError
-from drtk.models.generation import TextWriter
+from drtk.models.generation import TextGenerator
 from drtk.query_expansion.candidates import Gathered
 from drtk.query_expansion.config import ExpansionSettings
 from drtk.records import Passage, Query
@@ -127,9 +127,9 @@ class Expand(BatchFunction):
         wanted = settings.generation(trained_length=length)
         self._kind, self._prompt = kind, settings.prompt
         self._greedy = wanted.decode in ("greedy", "greedy+sample")
-        self._writers = [TextWriter(model, wanted, seed=seed, device=device) for model in models]
+        self._writers = [TextGenerator(model, wanted, seed=seed, device=device) for model in models]
         for model, writer in zip(models, self._writers, strict=True):
-            if not writer.two_sided and self._prompt is None:
+            if not writer.is_encoder_decoder and self._prompt is None:
                 raise UsageError(f"{model}: goes on with a text; {flag} says how it is asked")
             if self._prompt is not None and writer.length(self._read(writer, "?")) > writer.room:
                 raise UsageError(f"{flag} leaves nothing of the {writer.room} tokens of an input for a question")
@@ -160,7 +160,7 @@ class Expand(BatchFunction):
         known = [question.seen for question in questions if question.seen is not None]
         return Done(done.lines, done.counts | ({SEEN: sum(known)} if known else {}))
 
-    def _fitting(self, writer: TextWriter, question: str) -> str:
+    def _fitting(self, writer: TextGenerator, question: str) -> str:
         """The model's input; of a question too long for its prompt the last words go, since the prompt must not."""
         text = self._read(writer, question)
         if self._prompt is None or writer.length(text) <= writer.room:
@@ -173,6 +173,6 @@ class Expand(BatchFunction):
             low, high = (middle, high) if fits else (low, middle)
         return self._read(writer, " ".join(words[:low]))
 
-    def _read(self, writer: TextWriter, question: str) -> str:
+    def _read(self, writer: TextGenerator, question: str) -> str:
         body = " ".join(question.split()) if self._prompt is None else prompted(question, self._prompt)
         return writer.reading.text(Passage("", body))

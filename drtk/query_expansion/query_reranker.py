@@ -13,9 +13,15 @@ from torch import nn
 
 from drtk.errors import MismatchError
 from drtk.models.config import ScoringSettings
-from drtk.models.cross_encoder import CrossEncoder, Prepared, Scorer, is_classifier, start_crossencoder
-from drtk.models.model_folder import locate, tower
-from drtk.models.query_reranker_input import Candidate, CandidateTokenizing, QueryReading, reading_of, stated_reading
+from drtk.models.cross_encoder import CrossEncoder, Scorer, TokenizedPairs, is_classifier, start_crossencoder
+from drtk.models.model_folder import locate, tower_folder
+from drtk.models.query_reranker_input import (
+    Candidate,
+    CandidateTokenizer,
+    QueryInput,
+    load_query_input,
+    read_query_input,
+)
 from drtk.runtime.progress import log
 
 
@@ -29,7 +35,7 @@ class QueryScorer:
 
     def __init__(self, model: str, *, device: str = "auto", settings: ScoringSettings | None = None) -> None:
         settings = settings or ScoringSettings()
-        self.model, self.reading = model, reading_of(model)
+        self.model, self.reading = model, load_query_input(model)
         reading = self.reading
         if settings.max_length is not None:
             reading = replace(reading, max_length=settings.max_length)
@@ -38,23 +44,23 @@ class QueryScorer:
             device=device,
             settings=settings,
             logits=True,
-            tokenizing=lambda tokenizer: CandidateTokenizing(tokenizer, reading),
+            tokenizing=lambda tokenizer: CandidateTokenizer(tokenizer, reading),
         )
 
     def __call__(self, candidates: Sequence[Candidate]) -> np.ndarray:
         """The estimates of the candidates in their order, (len(candidates),), float32."""
         return self.estimates(self.prepare(candidates))
 
-    def prepare(self, candidates: Sequence[Candidate]) -> Prepared:
+    def prepare(self, candidates: Sequence[Candidate]) -> TokenizedPairs:
         """The candidates as tokens."""
         return self._scorer.prepare(candidates)  # type: ignore[arg-type]  # its tokenizing takes them
 
-    def estimates(self, prepared: Prepared) -> np.ndarray:
+    def estimates(self, prepared: TokenizedPairs) -> np.ndarray:
         """The estimates of prepared candidates, (candidates,), float32. Raises what Scorer.scores raises."""
         return self._scorer.scores(prepared) if len(prepared.rows) else np.empty(0, dtype=np.float32)
 
 
-def start_query_reranker(model: str, reading: QueryReading, *, max_length: int | None, seed: int) -> CrossEncoder:
+def start_query_reranker(model: str, reading: QueryInput, *, max_length: int | None, seed: int) -> CrossEncoder:
     """What training begins with: an encoder with a new head, or the head there is.
 
     model: a folder or hub name; the head of a cross-encoder that gives higher scores to better pairs is turned round
@@ -62,8 +68,8 @@ def start_query_reranker(model: str, reading: QueryReading, *, max_length: int |
     Raises what `start_crossencoder` raises.
     """
     start = start_crossencoder(model, max_length=max_length, seed=seed, default=reading.max_length)
-    folder: Path = tower(locate(model), "passage")
-    if is_classifier(folder) and stated_reading(folder) is None:
+    folder: Path = tower_folder(locate(model), "passage")
+    if is_classifier(folder) and read_query_input(folder) is None:
         _turn_round(start.model, model)
     return start
 

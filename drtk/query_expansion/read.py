@@ -17,7 +17,7 @@ from drtk.data.trec import Order, QueryHits
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.device import choose_device
 from drtk.models.model_folder import locate
-from drtk.models.seq2seq import Decoding, Writer, load_writer
+from drtk.models.seq2seq import Decoding, GenerationModel, load_generation_model
 from drtk.query_expansion.config import ReadSettings
 from drtk.records import Passage
 from drtk.runtime.filter_job import Done
@@ -38,7 +38,9 @@ class Answer(NamedTuple):
 
 
 @torch.inference_mode()
-def encoded(writer: Writer, tokens: Tokens, groups: Sequence[np.ndarray], *, budget: int) -> tuple[Tensor, Tensor]:
+def encoded(
+    writer: GenerationModel, tokens: Tokens, groups: Sequence[np.ndarray], *, budget: int
+) -> tuple[Tensor, Tensor]:
     """The encodings of each question's passages, one after the other.
 
     groups: for each question the rows of its passages in `tokens`, at least one; budget: tokens encoded at once
@@ -67,7 +69,7 @@ def encoded(writer: Writer, tokens: Tokens, groups: Sequence[np.ndarray], *, bud
 
 
 @torch.inference_mode()
-def answered(writer: Writer, hidden: Tensor, mask: Tensor, *, longest: int) -> list[Answer]:
+def answered(writer: GenerationModel, hidden: Tensor, mask: Tensor, *, longest: int) -> list[Answer]:
     """The greedy answer to each question, at most `longest` tokens of it.
 
     hidden, mask: as `encoded` gives them
@@ -168,8 +170,10 @@ class Read(BatchFunction):
 
     def __init__(self, model: str, tokenizer: str | None, settings: ReadSettings, device: str) -> None:
         self._model, self._settings, self._device = model, settings, choose_device(device)
-        self._writer = load_writer(locate(model), tokenizer_at=None if tokenizer is None else locate(tokenizer))
-        if not self._writer.two_sided:
+        self._writer = load_generation_model(
+            locate(model), tokenizer_at=None if tokenizer is None else locate(tokenizer)
+        )
+        if not self._writer.is_encoder_decoder:
             raise MismatchError(
                 f"{model}: goes on with a text; a model that reads one and writes another is needed (T5)"
             )

@@ -27,7 +27,7 @@ from drtk.text.expanded_text import expanded_query, plain_query
 from drtk.text.words import split_words
 
 if TYPE_CHECKING:
-    from drtk.models.cross_encoder import Prepared
+    from drtk.models.cross_encoder import TokenizedPairs
     from drtk.query_expansion.query_reranker import QueryScorer
     from drtk.retrieval.search import PassageSearcher
 
@@ -144,7 +144,7 @@ class QueryReranker:
         """
         return self.scores(groups, self.prepare(groups))
 
-    def prepare(self, groups: Sequence[Group]) -> dict[QueryScorer, Prepared]:
+    def prepare(self, groups: Sequence[Group]) -> dict[QueryScorer, TokenizedPairs]:
         """The candidates of the groups as tokens, by the model that reads them."""
         given: dict[QueryScorer, list[Candidate]] = {}
         first = self._first_passages(groups)
@@ -156,7 +156,7 @@ class QueryReranker:
                 candidates.append(Candidate(group.question, each.text, top.get("title", ""), top.get("text", "")))
         return {scorer: scorer.prepare(candidates) for scorer, candidates in given.items()}
 
-    def scores(self, groups: Sequence[Group], prepared: Mapping[QueryScorer, Prepared]) -> list[np.ndarray]:
+    def scores(self, groups: Sequence[Group], prepared: Mapping[QueryScorer, TokenizedPairs]) -> list[np.ndarray]:
         """The estimates of groups that were prepared."""
         found = {scorer: scorer.estimates(each) for scorer, each in prepared.items()}
         at = dict.fromkeys(found, 0)
@@ -204,7 +204,7 @@ class _Window(NamedTuple):
 
     records: list[Candidates]
     groups: list[Group]
-    tokens: dict[QueryScorer, Prepared] | None
+    tokens: dict[QueryScorer, TokenizedPairs] | None
     count_texts: dict[str, int]
 
 

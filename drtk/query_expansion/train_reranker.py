@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from drtk.losses.ranking import pairwise_margin
 from drtk.models.cross_encoder import CrossEncoder, PairScorer, save_crossencoder
-from drtk.models.query_reranker_input import Candidate, CandidateTokenizing, QueryReading
+from drtk.models.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
 from drtk.query_expansion.candidates import Candidates, distinct
 from drtk.query_expansion.config import EPOCHS, QueryRerankerConfig
 from drtk.records import Expansion
 from drtk.runtime.progress import log, warn
-from drtk.training.arguments import Schedule, arguments_of, plan_schedule
+from drtk.training.arguments import Schedule, make_arguments, plan_schedule
 from drtk.training.best_checkpoint import Selection, Selections, folder_of
 from drtk.training.dataset import pad_tokens
 from drtk.training.distributed import rank, world_size
@@ -136,7 +136,7 @@ def plan(groups: int, config: QueryRerankerConfig) -> Schedule:
     return plan_schedule(groups, replace(config, epochs=epochs), what="lists of candidates")
 
 
-def collate(groups: Sequence[Labelled], *, tokenizing: CandidateTokenizing) -> dict[str, Tensor]:
+def collate(groups: Sequence[Labelled], *, tokenizing: CandidateTokenizer) -> dict[str, Tensor]:
     """The model's inputs, (candidates, tokens) each, question after question; ranks and present, (questions, n) each.
 
     n: the most candidates of a question; present: False where a question has fewer
@@ -172,7 +172,7 @@ class MeasuredRank:
         groups: LabelledCandidates,
         numbers: Sequence[int],
         *,
-        tokenizing: CandidateTokenizing,
+        tokenizing: CandidateTokenizer,
         kind: str = "",
     ) -> None:
         """numbers: the groups to evaluate with; kind: of the candidates, if there are several evaluations"""
@@ -205,7 +205,7 @@ def train_query_reranker(
     folder: Path,
     *,
     start: CrossEncoder,
-    reading: QueryReading,
+    reading: QueryInput,
     settings: QueryRerankerConfig,
     dev: LabelledCandidates | Mapping[str, LabelledCandidates] | None = None,
     seed: int = 42,
@@ -222,7 +222,7 @@ def train_query_reranker(
     """
     schedule = plan(len(groups), settings)
     factor = factor_of(settings)
-    arguments = arguments_of(
+    arguments = make_arguments(
         settings,
         schedule,
         folder,
@@ -237,7 +237,7 @@ def train_query_reranker(
     if settings.gradient_checkpointing:
         allow_checkpointing(start.model)
     model = PairScorer(start.model, group_tokens=GROUP_TOKENS if arguments.device.type == "cpu" else None)
-    tokenizing = CandidateTokenizing(start.tokenizer, reading)
+    tokenizing = CandidateTokenizer(start.tokenizer, reading)
 
     def select(candidates: LabelledCandidates, place: Path, kind: str = "") -> Selection:
         numbers = _spread(len(candidates), settings.dev_questions)

@@ -1,4 +1,4 @@
-"""Settings of fusion."""
+"""Options of scoring, reranking and fusion."""
 
 from __future__ import annotations
 
@@ -6,6 +6,30 @@ from dataclasses import dataclass
 from typing import Literal
 
 from drtk.config import By, NoEffect, option
+from drtk.models.config import PairTitle, ScoringSettings
+
+
+@dataclass(frozen=True)
+class ScoreSettings(ScoringSettings):
+    """drtk score."""
+
+    title: PairTitle | None = option(
+        None, "Passage titles: colon (title: text), join (title text) or none. [default: as trained, or join]"
+    )
+    logits: bool = option(
+        False, "Scores before the activation function (often a sigmoid) that the model's folder names."
+    )
+
+
+@dataclass(frozen=True)
+class RerankSettings(ScoreSettings):
+    """drtk rerank (methods, sections 6.7 and 6.9)."""
+
+    depth: int | None = option(
+        None, "Documents of each query that are scored. [default: 200, or as many as a list model reads]", at_least=1
+    )
+    store: Literal["float32", "float16"] = option("float16", "--vectors: numbers to store.")
+    tag: str = option("drtk", "Last column of the run.", one_word=True)
 
 
 def _not_with(*methods: str) -> tuple[NoEffect, ...]:

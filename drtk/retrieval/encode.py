@@ -21,8 +21,8 @@ from drtk.models.checkpoint import config_digest, load_encoder, tokenizer_digest
 from drtk.models.config import EncodeSettings
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.encoder import Encoder
-from drtk.models.generator_input import text_of
-from drtk.models.model_folder import Role, locate, read_layout, tower
+from drtk.models.generator_input import format_passage
+from drtk.models.model_folder import Role, locate, read_layout, tower_folder
 from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import folder_entry
@@ -82,7 +82,7 @@ class Embedder:
         return self
 
     def _load_model(self, *, weights: bool) -> Any:
-        wishes = {
+        overrides = {
             "pooling": self.settings.pooling,
             "normalize": self.settings.normalize,
             "similarity": self.settings.similarity,
@@ -91,7 +91,7 @@ class Embedder:
             "title": self.settings.title,
             "truncate": self.settings.dimensions,
         }
-        return load_encoder(tower(self.folder, self.role), wishes=wishes, weights=weights)
+        return load_encoder(tower_folder(self.folder, self.role), overrides=overrides, weights=weights)
 
     def _set_encoder(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -109,7 +109,7 @@ class Embedder:
 
         Both roles of a model have the same identity, independent of a prompt or length chosen for one of them.
         """
-        roles: dict[Role, Path] = {role: tower(self.folder, role) for role in ("query", "passage")}
+        roles: dict[Role, Path] = {role: tower_folder(self.folder, role) for role in ("query", "passage")}
         towers = sorted({*roles.values()})
         digests = [weights_digest(path) for path in towers]
         backbones = [read_layout(path).backbone for path in towers]
@@ -203,7 +203,7 @@ def encode_corpus(
     else:
         unit = "passages"
         records = read_passages(source, intake=job.intake, side_files=job.side_files)
-        empty_texts = EmptyTexts(lambda passage: text_of(passage, title))
+        empty_texts = EmptyTexts(lambda passage: format_passage(passage, title))
     writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.store, model=model)
     encode_records(records, embedder, writer, running=running, part=part, unit=unit, empty_texts=empty_texts)
     job.counts[unit] = writer.rows

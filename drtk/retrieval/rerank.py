@@ -17,9 +17,9 @@ from drtk.data.trec import Ranking, iter_grouped_hits, run_lines
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.indexing.vectors import encoder_differences
 from drtk.models.config import ScoringSettings
-from drtk.models.cross_encoder import Prepared, Scorer
+from drtk.models.cross_encoder import Scorer, TokenizedPairs
 from drtk.models.device import choose_device
-from drtk.models.generator_input import text_of
+from drtk.models.generator_input import format_passage
 from drtk.models.list_reranker import load_list_reranker
 from drtk.records import Example
 from drtk.retrieval.fusion import strictly_falling, with_rest
@@ -94,7 +94,9 @@ def read_example_texts(
 def _look_up(corpus: Texts, ids: Sequence[str], title: str) -> tuple[list[str], int]:
     """Return the texts of passages as a cross-encoder reads them, and the number of passages without a text."""
     passages = corpus.many(ids)
-    return [text_of(passage, title) for passage in passages], sum(not passage.text.strip() for passage in passages)
+    return [format_passage(passage, title) for passage in passages], sum(
+        not passage.text.strip() for passage in passages
+    )
 
 
 def _count_pairs(records: Sequence[Candidates | ExampleTexts], pairs: int) -> dict[str, int]:
@@ -146,7 +148,7 @@ class _PairScorer(BatchFunction):
     def __init__(self, model: str, settings: ScoringSettings, device: str, logits: bool) -> None:
         self._scorer = Scorer(model, device=device, settings=settings, logits=logits)
 
-    def prepare(self, records: list[Any]) -> tuple[list[Any], Prepared]:
+    def prepare(self, records: list[Any]) -> tuple[list[Any], TokenizedPairs]:
         return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])
 
 
@@ -162,7 +164,7 @@ class Rerank(_PairScorer):
         super().__init__(model, settings, device, logits)
         self._tag, self._vectors = tag, vectors
 
-    def __call__(self, prepared: tuple[list[Candidates], Prepared]) -> Done | Scored:
+    def __call__(self, prepared: tuple[list[Candidates], TokenizedPairs]) -> Done | Scored:
         records, pairs = prepared
         vectors = np.empty((0, 0), dtype=np.float32)
         if self._vectors:
@@ -185,7 +187,7 @@ class Rerank(_PairScorer):
 class Score(_PairScorer):
     """Convert `ExampleTexts` to JSON lines of the examples with a score for each positive and negative."""
 
-    def __call__(self, prepared: tuple[list[ExampleTexts], Prepared]) -> Done:
+    def __call__(self, prepared: tuple[list[ExampleTexts], TokenizedPairs]) -> Done:
         records, pairs = prepared
         scores = _to_decimals(self._scorer.scores(pairs))
         lines, start = [], 0

@@ -202,6 +202,12 @@ class FilterJob:
         """
         self.run_windows(records, lambda windows: (Done(work(window)) for window in windows), unit=unit)
 
+    def run_report(self, lines: Iterable[str], *, num_inputs: int) -> None:
+        """Write the lines of a report on `num_inputs` runs or systems, which the manifest counts as its input."""
+        self.log_summary = False
+        self.counts["in"] = num_inputs
+        self.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")
+
     def run_windows(
         self,
         records: Iterable[Record],

@@ -315,9 +315,10 @@ def check_outputs(outputs: Mapping[str, str | None], settings: Mapping[str, Any]
         if other != option:
             raise UsageError(f"{other} and {option} name the same output, {target}; use different names")
     for option, target in outputs.items():
-        for path in _paths_named(settings) if target and target != STANDARD and os.path.isfile(target) else ():
-            if os.path.samefile(path, target):
-                raise UsageError(f"{option} {target}: would overwrite the input {path}; name another file")
+        if target and target != STANDARD and os.path.isfile(target):
+            for path in _paths_named(settings):
+                if os.path.samefile(path, target):
+                    raise UsageError(f"{option} {target}: would overwrite the input {path}; name another file")
 
 
 def _paths_named(settings: Mapping[str, Any]) -> list[str]:

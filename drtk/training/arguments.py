@@ -81,7 +81,7 @@ def trains_on_gpu(device: str) -> bool:
     return on_gpu
 
 
-def precision_of(name: str, *, on_gpu: bool) -> str:
+def resolve_precision(name: str, *, on_gpu: bool) -> str:
     """Resolve "auto": bfloat16 on a GPU that has it, float32 elsewhere."""
     if name != "auto":
         return name
@@ -115,7 +115,7 @@ def training_arguments(
     Raises UsageError for what TrainingArguments reject, MissingDependency if a logger is not installed.
     """
     on_gpu = trains_on_gpu(device)
-    precision = precision_of(precision, on_gpu=on_gpu)
+    precision = resolve_precision(precision, on_gpu=on_gpu)
     rising = round(warmup * steps) if warmup < 1 else round(warmup)
     if rising >= steps:
         warn(
@@ -161,7 +161,7 @@ def training_arguments(
     return arguments
 
 
-def arguments_of(
+def make_arguments(
     config: TrainingConfig,
     schedule: Schedule,
     folder: Path,

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError
-from drtk.models.checkpoint import writing_weights
+from drtk.models.checkpoint import report_write_errors
 from drtk.runtime.atomic import sync, write_bytes, write_json
 from drtk.runtime.integrity import read_json
 from drtk.runtime.progress import log as say
@@ -30,7 +30,7 @@ def save_weights(weights: Mapping[str, Tensor], path: Path) -> None:
     distinct: dict[tuple[int, torch.Size, torch.device], str] = {}
     for name, value in weights.items():
         distinct.setdefault((value.data_ptr() if value.numel() else id(value), value.shape, value.device), name)
-    with writing_weights(path.parent):
+    with report_write_errors(path.parent):
         save_file({name: weights[name].contiguous() for name in distinct.values()}, path)
 
 
@@ -59,11 +59,11 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 def complete_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints that were written completely, the newest first."""
-    checkpoints = sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True)
+    checkpoints = sorted(folder.glob("checkpoint-*"), key=checkpoint_step, reverse=True)
     return [path for path in checkpoints if (path / COMPLETE).exists()]
 
 
-def step_of(checkpoint: Path | None) -> int:
+def checkpoint_step(checkpoint: Path | None) -> int:
     """Return the number of steps before a checkpoint; 0 for None."""
     return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from drtk.config import NoEffect, option
 from drtk.errors import UsageError
-from drtk.models.config import ScoringSettings, Similarity, Title
+from drtk.models.config import PairTitle, Similarity, Title
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 NOT_MEASURED = NoEffect("goes with --dev, by which the best weights are kept", {"dev": (None,)})
@@ -190,7 +190,6 @@ class RetrieverConfig(TrainingConfig):
                 raise UsageError(f"`matryoshka` {size}: is given twice")
 
 
-PairTitle = Literal["colon", "join", "none"]
 _PAIRS = (NoEffect("is for --kind crossencoder", {"kind": ("hlatr",)}),)
 _LISTWISE = (*_PAIRS, NoEffect("is for --loss listwise; bce takes each pair by itself", {"loss": ("bce",)}))
 _LISTS = (NoEffect("is for --kind hlatr", {"kind": ("crossencoder",)}),)
@@ -274,29 +273,6 @@ class RerankerConfig(TrainingConfig):
         passages = self.negatives_in_a_step + 1
         if self.kind == "crossencoder" and self.loss == "listwise" and (self.backward or 0) > passages:
             raise UsageError(f"`backward` {self.backward}: a query has {passages} passages in a step")
-
-
-@dataclass(frozen=True)
-class ScoreSettings(ScoringSettings):
-    """drtk score."""
-
-    title: PairTitle | None = option(
-        None, "Passage titles: colon (title: text), join (title text) or none. [default: as trained, or join]"
-    )
-    logits: bool = option(
-        False, "Scores before the activation function (often a sigmoid) that the model's folder names."
-    )
-
-
-@dataclass(frozen=True)
-class RerankSettings(ScoreSettings):
-    """drtk rerank (methods, sections 6.7 and 6.9)."""
-
-    depth: int | None = option(
-        None, "Documents of each query that are scored. [default: 200, or as many as a list model reads]", at_least=1
-    )
-    store: Literal["float32", "float16"] = option("float16", "--vectors: numbers to store.")
-    tag: str = option("drtk", "Last column of the run.", one_word=True)
 
 
 GAR = "gar-"  # prefix of tasks about questions; the kind of expansion follows

@@ -17,7 +17,7 @@ from torch.utils.data import SequentialSampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from drtk.errors import DrtkError
-from drtk.models.checkpoint import writing_weights
+from drtk.models.checkpoint import report_write_errors
 from drtk.models.loading import quiet_transformers
 from drtk.runtime.atomic import sync_tree, write_bytes
 from drtk.runtime.progress import Progress, detail, round_significant, warn
@@ -28,12 +28,12 @@ from drtk.training.best_checkpoint import (
     WEIGHTS,
     Selection,
     Selections,
+    checkpoint_step,
     complete_checkpoints,
     cut_log,
     last_checkpoint,
     load_weights,
     save_weights,
-    step_of,
 )
 from drtk.training.distributed import all_reduce_mean, rank, wait_for_all, world_size
 from drtk.training.sampling import seed_of_step
@@ -280,7 +280,7 @@ class DrtkTrainer(Trainer):
         before such a loss is deleted, since it leads to the same loss at once.
         """
         start = last_checkpoint(Path(self.args.output_dir))
-        step = step_of(start)
+        step = checkpoint_step(start)
         if start is not None and (first := (start / COMPLETE).read_text(encoding="utf-8").strip()):
             self._first_loss = float(first)
         if self.is_world_process_zero():
@@ -349,7 +349,9 @@ class DrtkTrainer(Trainer):
             shutil.rmtree(newest, ignore_errors=True)
         left = complete_checkpoints(folder)
         return (
-            f"`resume` continues after step {step_of(left[0]):,}" if left else "there is no checkpoint to resume from"
+            f"`resume` continues after step {checkpoint_step(left[0]):,}"
+            if left
+            else "there is no checkpoint to resume from"
         )
 
     def evaluate(self, *given: Any, **named: Any) -> dict[str, float]:
@@ -475,7 +477,7 @@ class DrtkTrainer(Trainer):
                 "is written, and a lower `lr` may help"
             )
             return
-        with writing_weights(Path(self.args.output_dir)), quiet_transformers():
+        with report_write_errors(Path(self.args.output_dir)), quiet_transformers():
             super()._save_checkpoint(*given, **named)
         if self.args.should_save:
             folder = Path(self.args.output_dir) / f"checkpoint-{step}"

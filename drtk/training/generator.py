@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from drtk.errors import MismatchError
 from drtk.losses.language import IGNORED, summed_cross_entropy
 from drtk.models.config import GenerationSettings
-from drtk.models.generation import answers
-from drtk.models.generator_input import Reading, reading_of, room_for, tokens_of
+from drtk.models.generation import generate_tokens
+from drtk.models.generator_input import GeneratorInput, load_generator_input, max_input_length, tokenize_texts
 from drtk.models.model_folder import locate
-from drtk.models.seq2seq import Writer, load_writer, save_writer
+from drtk.models.seq2seq import GenerationModel, load_generation_model, save_generation_model
 from drtk.text.batching import batches_by_length
-from drtk.training.arguments import arguments_of, plan_schedule
+from drtk.training.arguments import make_arguments, plan_schedule
 from drtk.training.best_checkpoint import Selection
 from drtk.training.config import GeneratorConfig
 from drtk.training.distributed import all_reduce_sum, gather_items, rank, world_size
@@ -39,7 +39,14 @@ class GenerationEvaluation:
     """
 
     def __init__(
-        self, writer: Writer, pairs: Sequence[Pair], *, collate: Collate, score: Score | None, rows: int, longest: int
+        self,
+        writer: GenerationModel,
+        pairs: Sequence[Pair],
+        *,
+        collate: Collate,
+        score: Score | None,
+        rows: int,
+        longest: int,
     ) -> None:
         """rows: pairs at once; longest: tokens to generate"""
         self._writer, self._collate, self._score = writer, collate, score
@@ -82,7 +89,7 @@ class GenerationEvaluation:
             if pairs := [*{pair.source: pair for pair in new}.values()]:
                 batch = self._collate(pairs)
                 ids, mask = (batch[name].to(device) for name in ("input_ids", "attention_mask"))
-                generated = answers(self._writer, ids, mask, [""] * len(pairs), self._settings, seed=0)
+                generated = generate_tokens(self._writer, ids, mask, [""] * len(pairs), self._settings, seed=0)
                 decoded = self._writer.tokenizer.batch_decode([each for (each,) in generated], skip_special_tokens=True)
                 texts |= {pair.source: " ".join(text.split()) for pair, text in zip(pairs, decoded, strict=True)}
         return gather_items([texts[pair.source] for pair in self._mine])
@@ -112,8 +119,8 @@ def compute_logits(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
 class Start:
     """The model that training starts from, and how its input is built."""
 
-    writer: Writer
-    reading: Reading
+    writer: GenerationModel
+    reading: GeneratorInput
 
     @property
     def architecture(self) -> str:
@@ -128,23 +135,23 @@ def start_from(model: str, config: GeneratorConfig) -> Start:
     Raises MismatchError for a model without an encoder.
     """
     folder = locate(model)
-    wishes = {"prefix": config.prefix, "title": config.title, "max_length": config.max_length}
-    reading = reading_of(folder, wishes, sealed=False)
-    writer = load_writer(folder)
+    overrides = {"prefix": config.prefix, "title": config.title, "max_length": config.max_length}
+    reading = load_generator_input(folder, overrides, strict=False)
+    writer = load_generation_model(folder)
     start = Start(writer, reading)
-    if not writer.two_sided:
+    if not writer.is_encoder_decoder:
         raise MismatchError(
             f"{model}: is a decoder-only model ({start.architecture}); use a model of encoder and decoder (T5, BART)"
         )
-    room_for(writer, reading)
+    max_input_length(writer, reading)
     return start
 
 
-def collate(pairs: Sequence[Pair], *, writer: Writer, room: int, target_room: int) -> dict[str, Tensor]:
+def collate(pairs: Sequence[Pair], *, writer: GenerationModel, room: int, target_room: int) -> dict[str, Tensor]:
     """Return input_ids, attention_mask (pairs, tokens) of the sources, labels (pairs, tokens) of the targets, IGNORED on padding."""
     rows = np.arange(len(pairs))
-    sources = tokens_of([pair.source for pair in pairs], writer.tokenizer, room=room)
-    targets = tokens_of([pair.target for pair in pairs], writer.tokenizer, room=target_room, written=True)
+    sources = tokenize_texts([pair.source for pair in pairs], writer.tokenizer, room=room)
+    targets = tokenize_texts([pair.target for pair in pairs], writer.tokenizer, room=target_room, written=True)
     batch = sources.padded(rows, pad=writer.pad)
     batch["labels"] = targets.padded(rows, pad=IGNORED)["input_ids"]
     return {name: torch.from_numpy(array) for name, array in batch.items()}
@@ -184,13 +191,13 @@ def train_generator(
     writer = start.writer
     model: Any = writer.model
     schedule = plan_schedule(len(pairs), config, what="pairs")
-    arguments = arguments_of(config, schedule, folder, seed=seed, device=device, lr_schedule=config.schedule)
+    arguments = make_arguments(config, schedule, folder, seed=seed, device=device, lr_schedule=config.schedule)
     use_cache = model.config.use_cache
     if config.gradient_checkpointing:
         allow_checkpointing(model)
     positions = getattr(model.config, "max_position_embeddings", None) or config.target_length
     target_length = min(config.target_length, positions)
-    collating = partial(collate, writer=writer, room=room_for(writer, start.reading), target_room=target_length)
+    collating = partial(collate, writer=writer, room=max_input_length(writer, start.reading), target_room=target_length)
     selection = None
     if dev:
         by_loss = config.best_by == "loss"
@@ -213,7 +220,7 @@ def train_generator(
 
     def save() -> None:
         model.config.use_cache = use_cache
-        save_writer(model.cpu().eval(), writer.tokenizer, folder)
+        save_generation_model(model.cpu().eval(), writer.tokenizer, folder)
 
     return fit(
         model,

@@ -16,10 +16,10 @@ from drtk.data.embeddings import PairVectors
 from drtk.data.trec import Judgements, iter_grouped_hits
 from drtk.errors import DrtkError, RecordError
 from drtk.losses.ranking import listwise_labels
-from drtk.models.list_reranker import ListReranker, ListShape, new_list_reranker, save_list_reranker
+from drtk.models.list_reranker import ListReranker, ListShape, init_list_reranker, save_list_reranker
 from drtk.runtime.inputs import Intake
 from drtk.runtime.streams import name_of
-from drtk.training.arguments import Schedule, arguments_of, plan_schedule
+from drtk.training.arguments import Schedule, make_arguments, plan_schedule
 from drtk.training.best_checkpoint import Selection
 from drtk.training.config import RerankerConfig
 from drtk.training.fit import fit
@@ -157,7 +157,7 @@ def train_list_reranker(
     candidates: to evaluate with; dev_vectors: of their pairs, by default `vectors`
     """
     schedule = plan(data, config)
-    arguments = arguments_of(config, schedule, folder, seed=seed, device=device)
+    arguments = make_arguments(config, schedule, folder, seed=seed, device=device)
     shape = ListShape(
         width=vectors.dimension,
         depth=config.depth,
@@ -167,7 +167,7 @@ def train_list_reranker(
         feedforward=config.feedforward,
         dropout=config.dropout,
     )
-    model = new_list_reranker(shape, seed=seed).to(arguments.device)
+    model = init_list_reranker(shape, seed=seed).to(arguments.device)
     selection = None
     if candidates is not None:
         selection = Selection(

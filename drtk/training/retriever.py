@@ -15,7 +15,7 @@ from drtk.errors import MismatchError, UsageError
 from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from drtk.models.checkpoint import TextEncoder
 from drtk.models.lora import add_adapters, merge_adapters, need_peft
-from drtk.training.arguments import arguments_of, plan_schedule
+from drtk.training.arguments import make_arguments, plan_schedule
 from drtk.training.best_checkpoint import Selection
 from drtk.training.config import RetrieverConfig
 from drtk.training.dataset import SampledExamples, collate
@@ -62,7 +62,7 @@ def start_towers(model: str, config: RetrieverConfig) -> dict[str, TextEncoder]:
 
     Raises MismatchError for a `matryoshka` size above that of the vectors, UsageError for a temperature that cannot warm up.
     """
-    wishes = {
+    overrides = {
         "pooling": config.pooling,
         "normalize": config.normalize,
         "similarity": config.similarity,
@@ -72,14 +72,14 @@ def start_towers(model: str, config: RetrieverConfig) -> dict[str, TextEncoder]:
         "passage_prompt": config.passage_prompt,
         "title": config.title,
     }
-    towers = load_towers(model, wishes=wishes, untied=config.untied)
+    towers = load_towers(model, overrides=overrides, untied=config.untied)
     for tower in towers.values():
         settled: dict[str, Any] = {"similarity": tower.recipe.similarity or "cosine"}
         if config.query_length is None:
             settled["query_length"] = min(QUERY_LENGTH, tower.recipe.query_length)
         if config.passage_length is None:
             settled["passage_length"] = min(PASSAGE_LENGTH, tower.recipe.passage_length)
-        tower.recipe = tower.recipe.changed(settled, sealed=False, folder=model)
+        tower.recipe = tower.recipe.override(settled, strict=False, folder=model)
         for size in config.matryoshka:
             if size >= tower.encoder.dimension:
                 raise MismatchError(
@@ -113,7 +113,7 @@ def train_retriever(
     loss = RetrieverLoss.of(config, similarity=str(passage.recipe.similarity), normalize=passage.recipe.normalize)
     if config.draw != "replacement":
         data.examples.warn_of_few_negatives(config.negatives)
-    arguments = arguments_of(config, schedule, folder, seed=seed, device=device)
+    arguments = make_arguments(config, schedule, folder, seed=seed, device=device)
     pair = BiEncoder(
         passage.encoder,
         query.encoder if "query" in towers else None,

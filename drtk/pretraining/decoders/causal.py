@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.models.backbone import Anatomy
+from drtk.models.backbone import BackboneAdapter
 from drtk.pretraining.config import Count
 from drtk.pretraining.decoders.transformer import DecoderInput, replace_first
 
@@ -26,7 +26,7 @@ class CausalReader(nn.Module):
     needs_source = True
     says_next = True
 
-    def __init__(self, anatomy: Anatomy, *, layers: Count = 1, window: Count = 3) -> None:
+    def __init__(self, anatomy: BackboneAdapter, *, layers: Count = 1, window: Count = 3) -> None:
         super().__init__()
         if not anatomy.has_positions:
             raise MismatchError(

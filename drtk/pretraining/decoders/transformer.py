@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.models.backbone import Anatomy
+from drtk.models.backbone import BackboneAdapter
 from drtk.pretraining.config import Count, Share
 
 
@@ -22,11 +22,11 @@ class DecoderInput:
 
     anatomy: the encoder's parts    ids: hidden tokens masked or replaced    clean_ids: the original tokens
     attention: 1 at tokens, 0 at padding    types: token types, None if all are 0
-    states: returns the encoder's states of these tokens, as `Anatomy.encode` does
+    states: returns the encoder's states of these tokens, as `BackboneAdapter.encode` does
     visible: (B, L, L) bool, the tokens that each row may see; for "two-stream" only
     """
 
-    anatomy: Anatomy
+    anatomy: BackboneAdapter
     ids: Tensor
     clean_ids: Tensor
     attention: Tensor
@@ -48,7 +48,7 @@ def replace_first(source: Tensor | None, hidden: Tensor, *, reader: str) -> Tens
 class EncoderReader(nn.Module):
     """Return the encoder's last states. It has no parameters and takes no vector."""
 
-    def __init__(self, anatomy: Anatomy) -> None:
+    def __init__(self, anatomy: BackboneAdapter) -> None:
         super().__init__()
 
     def forward(self, view: DecoderInput, source: Tensor | None = None) -> Tensor:
@@ -65,7 +65,9 @@ class Decoder(nn.Module):
 
     needs_source = True
 
-    def __init__(self, anatomy: Anatomy, *, layers: Count = 2, init: Literal["random", "copy"] = "random") -> None:
+    def __init__(
+        self, anatomy: BackboneAdapter, *, layers: Count = 2, init: Literal["random", "copy"] = "random"
+    ) -> None:
         super().__init__()
         self.layers = anatomy.new_layers(layers, init)
 
@@ -88,7 +90,7 @@ class Condenser(nn.Module):
 
     def __init__(
         self,
-        anatomy: Anatomy,
+        anatomy: BackboneAdapter,
         *,
         layers: Count = 2,
         skip: int | Literal["half"] = "half",
@@ -114,13 +116,13 @@ class Discriminator(nn.Module):
     needs_source = True
     own_head = True
 
-    def __init__(self, anatomy: Anatomy) -> None:
+    def __init__(self, anatomy: BackboneAdapter) -> None:
         super().__init__()
         self.encoder = deepcopy(anatomy.backbone)
         if getattr(self.encoder, "pooler", None) is not None:  # it would have parameters without a gradient
             self.encoder.pooler = None
         self.encoder.requires_grad_(True)
-        self._anatomy = Anatomy(self.encoder)
+        self._anatomy = BackboneAdapter(self.encoder)
 
     def forward(self, view: DecoderInput, source: Tensor | None) -> Tensor:
         """source: (B, H); return (B, L, H)."""
@@ -138,7 +140,7 @@ class TwoStream(nn.Module):
 
     needs_source = True
 
-    def __init__(self, anatomy: Anatomy, *, visible: Share = 0.5) -> None:
+    def __init__(self, anatomy: BackboneAdapter, *, visible: Share = 0.5) -> None:
         super().__init__()
         if not anatomy.has_positions:
             raise MismatchError(

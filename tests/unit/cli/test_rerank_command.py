@@ -18,7 +18,7 @@ from drtk.cli.main import app
 from drtk.data.embeddings import PairVectors, read_shards
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models.config import ScoringSettings
-from drtk.models.cross_encoder import Scorer, scorer_identity
+from drtk.models.cross_encoder import Scorer, identify_scorer
 from drtk.models.list_reranker import ListReranker, ListShape, load_list_reranker, save_list_reranker
 from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.rerank import check_same_scorer, reorder
@@ -386,10 +386,10 @@ def test_pair_vectors_of_a_model_with_another_config_or_tokenizer_are_rejected(
     here: Path, tmp_path: Path, file: str, named: str
 ) -> None:
     shutil.copytree("model", tmp_path / "m")
-    trained = scorer_identity(str(tmp_path / "m"))
+    trained = identify_scorer(str(tmp_path / "m"))
     path = tmp_path / "m" / file
     path.write_text(json.dumps(json.loads(path.read_text()) | {"note": 1}))
-    made = scorer_identity(str(tmp_path / "m"))
+    made = identify_scorer(str(tmp_path / "m"))
     with pytest.raises(MismatchError, match=rf"v: holds vectors of .*m \(different {named}\)$"):
         check_same_scorer("h", trained, "v", made)
     earlier = {name: trained[name] for name in ("model", "digest", "dimension")}

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from drtk.cli.main import app
 from drtk.config import load_preset, merge
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.models.seq2seq import save_writer
+from drtk.models.seq2seq import save_generation_model
 from drtk.runtime.integrity import read_json
 from drtk.training.config import GeneratorConfig
 from drtk.training.fit import DrtkTrainer
@@ -134,47 +134,13 @@ def test_a_bart_model_trains_too(place: Path, tmp_path: Path) -> None:
              (("layers", 1), ("ffn_dim", 64), ("attention_heads", 4))}  # fmt: skip
     tokens = {"pad_token_id": pad, "bos_token_id": end, "eos_token_id": end, "decoder_start_token_id": end}
     config = BartConfig(vocab_size=len(tokenizer), d_model=32, max_position_embeddings=64, **sizes, **tokens)
-    save_writer(BartForConditionalGeneration(config), tokenizer, tmp_path / "bart")
+    save_generation_model(BartForConditionalGeneration(config), tokenizer, tmp_path / "bart")
     more = "--steps 24 --log-every 4 --dev-share 0.3 --select loss --target-length 99"
     manifest = train(place, tmp_path / "m", "--model", str(tmp_path / "bart"), *more.split())
     losses = [entry["loss"] for entry in entries(tmp_path / "m", "loss")]
     assert losses[-1] < 0.9 * losses[0]
     assert manifest["architecture"] == "bart"
     assert not entries(tmp_path / "m", "rougeL")
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("--dev x --dev-share 0.1", "`dev` and `dev_share`: choose one"),
-        ("--patience 2", "`patience` needs `dev` or `dev_share`"),
-        ("--trainer label_smoothing_factor=0.1", "label_smoothing_factor: cannot be chosen"),
-        (f"--prefix {'river,' * 30}", "--prefix is .* tokens long and leaves nothing of --max-length 24"),
-        ("--folds 2", "--folds only with --task gar-answer or gar-sentence or gar-title"),
-        ("--run x", "`run`: only with `task` gar-sentence or gar-title"),
-        ("--task gar-answer", "`queries`: with `task` gar-answer, INPUT holds the questions"),
-        ("--task gar-answer --title none", "--title only with --task doc2query"),
-        ("--task gar-answer --depth 5", "--depth only with --task gar-sentence or gar-title"),
-        ("--task gar-sentence --answer-case initial", "--answer-case only with --task gar-answer"),
-    ],
-)
-def test_contradictory_options_are_rejected(place: Path, tmp_path: Path, more: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        train(place, tmp_path / "m", *more.split())
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("--corpus x", "`corpus` and `queries` go together"),
-        ("--task gar-answer --corpus x", "`corpus`: only with `task` gar-sentence or gar-title"),
-        ("--task gar-title --corpus x", "`run`: is required by `task` gar-title"),
-        ("--task gar-title --corpus x --run x --dev x", "`dev` and `dev_run` go together"),
-    ],
-)
-def test_files_that_do_not_go_with_a_task_are_rejected(tmp_path: Path, more: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        app(["train-generator", "x", "--model", "x", "-o", str(tmp_path / "m"), *more.split()], standalone_mode=False)
 
 
 def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_path: Path) -> None:
@@ -184,6 +150,8 @@ def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_pat
     ):
         with pytest.raises(MismatchError, match=message):
             train(place, tmp_path / "m", "--model", str(model))
+    with pytest.raises(UsageError, match=r"--prefix is .* tokens long and leaves nothing of --max-length 24"):
+        train(place, tmp_path / "m", "--prefix", "river," * 30)
     with pytest.raises(DrtkError, match=r"examples.jsonl: no pairs to evaluate with at this `dev_share`"):
         train(place, tmp_path / "m", "--dev-share", "0")
 
@@ -213,7 +181,7 @@ def targets(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
 
     def record(pairs: Sequence[Any], folder: Path, *, start: Any, **_: Any) -> dict[str, Any]:
         by_folder[folder.name.removesuffix(".part")] = {pairs[at].source: pairs[at].target for at in range(len(pairs))}
-        save_writer(start.writer.model, start.writer.tokenizer, folder)
+        save_generation_model(start.writer.model, start.writer.tokenizer, folder)
         return {"steps": 0, "epochs": 0.0}
 
     for module in ("drtk.query_expansion.train_generator", "drtk.training.generator"):

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from drtk.cli.main import app
-from drtk.models.config import ScratchSettings
+from drtk.models.config import InitModelSettings
 from drtk.models.init_model import train_tokenizer
 from drtk.models.list_reranker import load_list_reranker
 from tests.reference import finetuning as slow
@@ -88,7 +88,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "qrels").write_text("".join(judged), encoding="utf-8")
     tokenizer = train_tokenizer(
         (f"{row['title']} {row['text']}" for row in PASSAGES),
-        ScratchSettings(vocab_size=400, min_frequency=1, max_length=200),
+        InitModelSettings(vocab_size=400, min_frequency=1, max_length=200),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)

@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
 from drtk.cli.main import app
-from drtk.models.config import ScratchSettings
+from drtk.models.config import InitModelSettings
 from drtk.models.init_model import train_tokenizer
 from tests.reference import finetuning as slow
 from tests.reference.finetuning import Asked
@@ -33,7 +33,7 @@ def plain_bert(folder: Path, *, seed: int) -> None:
     """A BERT as transformers writes it: no word of drtk's on pooling or similarity, no dropout, wide weights."""
     tokenizer = train_tokenizer(
         (f"{row['title']} {row['text']}" for row in PASSAGES),
-        ScratchSettings(vocab_size=400, min_frequency=1, max_length=256),
+        InitModelSettings(vocab_size=400, min_frequency=1, max_length=256),
     )
     config = BertConfig(
         vocab_size=len(tokenizer),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from drtk.losses import RETRIEVER_LOSSES
 from drtk.losses.contrastive import infonce_rows, known_positives, same_as_positive, simlm_full_rows, simlm_paper_rows
 from drtk.losses.ranking import binary, hardest, listwise, listwise_labels, r_drop
-from drtk.models.list_reranker import ListShape, new_list_reranker
+from drtk.models.list_reranker import ListShape, init_list_reranker
 from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.fusion import zscore_sum
 from drtk.training.retriever_loss import temperature_at
@@ -201,7 +201,7 @@ def test_the_loss_of_lists_of_unequal_sizes():
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (3, 2)])
 def test_the_list_transformer_item_by_item(layers: int, heads: int):
     shape = ListShape(width=10, depth=9, layers=layers, hidden=8, heads=heads, feedforward=12, dropout=0.1)
-    model = new_list_reranker(shape, seed=1).double().eval()
+    model = init_list_reranker(shape, seed=1).double().eval()
     torch.manual_seed(2)
     for weight in model.parameters():
         nn.init.normal_(weight, std=0.5)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from drtk.errors import MismatchError
-from drtk.models.backbone import Anatomy
+from drtk.models.backbone import BackboneAdapter
 from tests.families import FAMILIES, masked_lm, padded
 from tests.tiny import minilm
 
@@ -29,7 +29,7 @@ def test_states_are_the_hidden_states_of_transformers(family: str, attention: st
     types = (torch.arange(ids.shape[1]) > 2).long() * seen  # of no effect where the family has none
     typed = {"token_type_ids": types} if hasattr(backbone.embeddings, "token_type_embeddings") else {}
     expected = backbone(input_ids=ids, attention_mask=seen, output_hidden_states=True, **typed).hidden_states
-    anatomy = Anatomy(backbone)
+    anatomy = BackboneAdapter(backbone)
     states = anatomy.encode(ids, seen, types)
     assert len(states) == len(expected) == 1 + anatomy.depth
     for found, wanted in zip(states, expected, strict=True):
@@ -44,7 +44,7 @@ def test_minilm_too() -> None:
     backbone = AutoModel.from_pretrained(minilm()).eval()
     ids, seen = padded(backbone, lengths=(12, 5))
     expected = backbone(input_ids=ids, attention_mask=seen, output_hidden_states=True).hidden_states
-    for found, wanted in zip(Anatomy(backbone).encode(ids, seen), expected, strict=True):
+    for found, wanted in zip(BackboneAdapter(backbone).encode(ids, seen), expected, strict=True):
         torch.testing.assert_close(found, wanted)
 
 
@@ -52,7 +52,7 @@ def test_minilm_too() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_a_mask_for_every_row_may_say_what_one_for_all_says(family: str, attention: str) -> None:
-    anatomy = Anatomy(base(masked_lm(family, attention=attention)))
+    anatomy = BackboneAdapter(base(masked_lm(family, attention=attention)))
     ids, seen = padded(anatomy.backbone)
     rows = seen.unsqueeze(1).expand(-1, ids.shape[1], -1).bool()
     whole = anatomy.encode(ids, seen)[-1]
@@ -65,7 +65,7 @@ def test_a_mask_for_every_row_may_say_what_one_for_all_says(family: str, attenti
 @torch.no_grad()
 def test_a_row_does_not_see_what_its_mask_hides(family: str, attention: str) -> None:
     # One layer; row 5 may not look at column 2, row 4 may. Another token 2 changes row 4 and not row 5.
-    anatomy = Anatomy(base(masked_lm(family, attention=attention)))
+    anatomy = BackboneAdapter(base(masked_lm(family, attention=attention)))
     ids, _ = padded(anatomy.backbone, lengths=(7,))
     rows = torch.ones(1, 7, 7, dtype=torch.bool)
     rows[0, 5, 2] = False
@@ -78,7 +78,7 @@ def test_a_row_does_not_see_what_its_mask_hides(family: str, attention: str) -> 
 
 
 def test_attention_that_knows_no_mask_for_every_row_is_refused() -> None:
-    anatomy = Anatomy(base(masked_lm("bert")))
+    anatomy = BackboneAdapter(base(masked_lm("bert")))
     anatomy.config._attn_implementation = "flash_attention_2"
     with pytest.raises(MismatchError, match="flash_attention_2 knows no mask for every row"):
         anatomy.mask(torch.ones(1, 4, 4, dtype=torch.bool))
@@ -87,7 +87,7 @@ def test_attention_that_knows_no_mask_for_every_row_is_refused() -> None:
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "distilbert"])
 @torch.no_grad()
 def test_embeddings_are_the_norm_of_word_and_position_and_type(family: str) -> None:
-    anatomy = Anatomy(base(masked_lm(family)))
+    anatomy = BackboneAdapter(base(masked_lm(family)))
     ids, _ = padded(anatomy.backbone, lengths=(8,))
     table = anatomy.backbone.embeddings
     types = table.token_type_embeddings.weight[0] if hasattr(table, "token_type_embeddings") else 0.0
@@ -98,7 +98,7 @@ def test_embeddings_are_the_norm_of_word_and_position_and_type(family: str) -> N
 @torch.no_grad()
 def test_electras_narrow_vectors_are_widened_without_the_bias() -> None:
     # widened(w + p) - bias = widened without bias(w) + widened without bias(p): the projection is linear
-    anatomy = Anatomy(base(masked_lm("electra")))
+    anatomy = BackboneAdapter(base(masked_lm("electra")))
     backbone = anatomy.backbone
     ids, _ = padded(backbone, lengths=(8,))
     narrow = backbone.embeddings.word_embeddings(ids) + backbone.embeddings.position_embeddings.weight[:8]
@@ -108,13 +108,13 @@ def test_electras_narrow_vectors_are_widened_without_the_bias() -> None:
 
 
 def test_positions_that_are_not_there_are_refused() -> None:
-    assert Anatomy(base(masked_lm("bert"))).positions(64).shape == (64, 32)
+    assert BackboneAdapter(base(masked_lm("bert"))).positions(64).shape == (64, 32)
     with pytest.raises(MismatchError, match="has 64 positions; 65 were asked for"):
-        Anatomy(base(masked_lm("bert"))).positions(65)
+        BackboneAdapter(base(masked_lm("bert"))).positions(65)
     # RoBERTa's padding token is number 1, so its first position is row 2 of 64.
     with pytest.raises(MismatchError, match="has 62 positions; 63 were asked for"):
-        Anatomy(base(masked_lm("roberta"))).positions(63)
-    modern = Anatomy(base(masked_lm("modernbert")))
+        BackboneAdapter(base(masked_lm("roberta"))).positions(63)
+    modern = BackboneAdapter(base(masked_lm("modernbert")))
     assert not modern.has_positions
     with pytest.raises(MismatchError, match="modernbert has no position vectors"):
         modern.positions(3)
@@ -125,13 +125,13 @@ def test_other_families_are_refused_by_name() -> None:
 
     other = MPNetModel(MPNetConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
     with pytest.raises(MismatchError, match="type mpnet cannot be taken apart; those that can: bert, roberta"):
-        Anatomy(other)
+        BackboneAdapter(other)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_copies_compute_what_the_last_layers_compute_and_share_nothing(family: str) -> None:
-    anatomy = Anatomy(base(masked_lm(family)))
+    anatomy = BackboneAdapter(base(masked_lm(family)))
     ids, seen = padded(anatomy.backbone)
     states, mask = anatomy.encode(ids, seen), anatomy.mask(seen)
     copies = anatomy.copies(2)
@@ -143,13 +143,13 @@ def test_copies_compute_what_the_last_layers_compute_and_share_nothing(family: s
 
 def test_more_copies_than_layers_are_refused() -> None:
     with pytest.raises(MismatchError, match="has 3 layers; copies of its last 4"):
-        Anatomy(base(masked_lm("bert"))).copies(4)
+        BackboneAdapter(base(masked_lm("bert"))).copies(4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_fresh_layers_are_drawn_anew_with_the_spread_of_the_configuration(family: str) -> None:
-    anatomy = Anatomy(base(masked_lm(family)))
+    anatomy = BackboneAdapter(base(masked_lm(family)))
     torch.manual_seed(3)
     first = anatomy.fresh(2)
     torch.manual_seed(3)
@@ -172,7 +172,7 @@ def test_fresh_layers_are_drawn_anew_with_the_spread_of_the_configuration(family
 @torch.no_grad()
 def test_fresh_layers_of_modernbert_look_everywhere() -> None:
     # The encoder's own second layer sees 2 places to each side; a fresh one, made for a decoder, sees position 0 from 8.
-    anatomy = Anatomy(base(masked_lm("modernbert")))
+    anatomy = BackboneAdapter(base(masked_lm("modernbert")))
     hidden = torch.randn(1, 9, 32, generator=torch.Generator().manual_seed(1))
     other = hidden.clone()
     other[0, 0] = other[0, 0].flip(0)  # a constant would not pass the norm
@@ -187,7 +187,7 @@ def test_a_layer_of_bert_base_has_7087872_parameters() -> None:
     from transformers import BertConfig, BertModel
 
     with torch.device("meta"):
-        anatomy = Anatomy(BertModel(BertConfig()))
+        anatomy = BackboneAdapter(BertModel(BertConfig()))
     count = sum(parameter.numel() for parameter in anatomy.fresh(1).parameters())
     assert count == 4 * (768**2 + 768) + 2 * 768 * 3072 + 3072 + 768 + 4 * 768 == 7_087_872
     assert all(parameter.is_meta for parameter in anatomy.fresh(1).parameters())
@@ -195,7 +195,7 @@ def test_a_layer_of_bert_base_has_7087872_parameters() -> None:
 
 def test_gradient_checkpointing_reaches_the_layers_run_here() -> None:
     backbone = base(masked_lm("bert")).train()
-    anatomy = Anatomy(backbone)
+    anatomy = BackboneAdapter(backbone)
     ids, seen = padded(backbone)
     torch.manual_seed(0)
     plain = anatomy.encode(ids, seen)[-1]

@@ -22,7 +22,7 @@ def inputs(towers, count: int = 12) -> dict[str, torch.Tensor]:
 
 
 def test_groups_of_like_length_give_the_vectors_and_gradients_of_one_batch(tmp_path: Path):
-    towers = load_towers(str(tiny_model(tmp_path / "m")), wishes={}, untied=False)
+    towers = load_towers(str(tiny_model(tmp_path / "m")), overrides={}, untied=False)
     results = []
     for tokens in (None, 4):
         model = BiEncoder(towers["passage"].encoder, group_overhead=tokens)
@@ -38,16 +38,16 @@ def test_groups_of_like_length_give_the_vectors_and_gradients_of_one_batch(tmp_p
 
 
 def test_one_encoder_is_one_set_of_weights(tmp_path: Path):
-    towers = load_towers(str(tiny_model(tmp_path / "m")), wishes={}, untied=False)
+    towers = load_towers(str(tiny_model(tmp_path / "m")), overrides={}, untied=False)
     shared = BiEncoder(towers["passage"].encoder)
-    apart = load_towers(str(tmp_path / "m"), wishes={}, untied=True)
+    apart = load_towers(str(tmp_path / "m"), overrides={}, untied=True)
     untied = BiEncoder(apart["passage"].encoder, apart["query"].encoder)
     count = sum(weights.numel() for weights in shared.parameters())
     assert sum(weights.numel() for weights in untied.parameters()) == 2 * count
 
 
 def test_the_query_encoder_encodes_queries_and_the_passage_encoder_passages(tmp_path: Path):
-    towers = load_towers(str(tiny_model(tmp_path / "m")), wishes={}, untied=True)
+    towers = load_towers(str(tiny_model(tmp_path / "m")), overrides={}, untied=True)
     with torch.no_grad():
         next(towers["query"].encoder.parameters()).neg_()
         queries, found = BiEncoder(towers["passage"].encoder, towers["query"].encoder).eval()(**inputs(towers))
@@ -58,17 +58,17 @@ def test_the_query_encoder_encodes_queries_and_the_passage_encoder_passages(tmp_
 
 
 def test_the_pooler_is_kept_and_not_trained(tmp_path: Path):
-    towers = load_towers(str(tiny_model(tmp_path / "m")), wishes={}, untied=False)
+    towers = load_towers(str(tiny_model(tmp_path / "m")), overrides={}, untied=False)
     frozen = [name for name, weights in towers["passage"].encoder.named_parameters() if not weights.requires_grad]
     assert frozen == ["backbone.pooler.dense.weight", "backbone.pooler.dense.bias"]
 
 
 def test_pairs_of_towers_are_saved_and_found_again(tmp_path: Path):
-    towers = load_towers(str(tiny_model(tmp_path / "m")), wishes={}, untied=True)
+    towers = load_towers(str(tiny_model(tmp_path / "m")), overrides={}, untied=True)
     with torch.no_grad():
         next(towers["query"].encoder.parameters()).add_(1)
     save_towers(towers, tmp_path / "pair")
-    found = load_towers(str(tmp_path / "pair"), wishes={}, untied=False)
+    found = load_towers(str(tmp_path / "pair"), overrides={}, untied=False)
     assert sorted(found) == ["passage", "query"]
     for role in found:
         mine, theirs = (next(side[role].encoder.parameters()) for side in (towers, found))
@@ -79,4 +79,4 @@ def test_towers_of_different_widths_are_refused(tmp_path: Path):
     tiny_model(tmp_path / "pair" / "query")
     tiny_model(tmp_path / "pair" / "passage", hidden=16)
     with pytest.raises(MismatchError, match="differ in width: 32 and 16"):
-        load_towers(str(tmp_path / "pair"), wishes={}, untied=False)
+        load_towers(str(tmp_path / "pair"), overrides={}, untied=False)

@@ -17,10 +17,10 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from drtk.models.config import GenerationSettings, ScratchSettings
-from drtk.models.generation import answers, filtered, unheard
+from drtk.models.config import GenerationSettings, InitModelSettings
+from drtk.models.generation import filter_logits, find_ignored_settings, generate_tokens
 from drtk.models.init_model import train_tokenizer
-from drtk.models.seq2seq import Decoding, Writer, load_writer, save_writer
+from drtk.models.seq2seq import Decoding, GenerationModel, load_generation_model, save_generation_model
 
 LENGTHS = (5, 9, 12, 3, 7)
 
@@ -31,7 +31,7 @@ class Pads:
     pad_token_id = 0
 
 
-def tiny(kind: str) -> Writer:
+def tiny(kind: str) -> GenerationModel:
     """An untrained model of 50 tokens; its weights are large, so that its distributions are not all alike."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
@@ -41,24 +41,24 @@ def tiny(kind: str) -> Writer:
                 **size, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0,
                 pad_token_id=0, eos_token_id=1,
             )  # fmt: skip
-            writer = Writer(T5ForConditionalGeneration(config), Pads, True, 0, (1,), 128)
+            writer = GenerationModel(T5ForConditionalGeneration(config), Pads, True, 0, (1,), 128)
         elif kind == "bart":
             config = BartConfig(
                 **size, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
                 decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=128,
                 pad_token_id=0, bos_token_id=3, eos_token_id=2, decoder_start_token_id=2, forced_eos_token_id=None,
             )  # fmt: skip
-            writer = Writer(BartForConditionalGeneration(config), Pads, True, 2, (2,), 128)
+            writer = GenerationModel(BartForConditionalGeneration(config), Pads, True, 2, (2,), 128)
         else:
             config = GPT2Config(**size, n_embd=32, n_layer=2, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=1)
-            writer = Writer(GPT2LMHeadModel(config), Pads, False, 1, (1,), 128)
+            writer = GenerationModel(GPT2LMHeadModel(config), Pads, False, 1, (1,), 128)
     for weights in writer.model.parameters():
         weights.data *= 3
     writer.model.eval()
     return writer
 
 
-def batch(writer: Writer, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(writer: GenerationModel, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Made-up inputs of differing length, padded on the side the model wants."""
     generator = torch.Generator().manual_seed(1)
     texts = [torch.randint(3, 50, (length,), generator=generator).tolist() for length in LENGTHS]
@@ -66,8 +66,8 @@ def batch(writer: Writer, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     ids, mask = [], []
     for row in rows:
         pad, text = [0] * (width - LENGTHS[row]), texts[row]
-        ids.append(text + pad if writer.two_sided else pad + text)
-        mask.append([1] * len(text) + pad if writer.two_sided else pad + [1] * len(text))
+        ids.append(text + pad if writer.is_encoder_decoder else pad + text)
+        mask.append([1] * len(text) + pad if writer.is_encoder_decoder else pad + [1] * len(text))
     return torch.tensor(ids), torch.tensor(mask)
 
 
@@ -75,16 +75,16 @@ def batch(writer: Writer, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
 def test_what_is_sampled_depends_on_seed_and_key_alone(kind: str) -> None:
     writer, keys = tiny(kind), list("abcde")
     settings = GenerationSettings(n=4, max_new_tokens=16)
-    together = answers(writer, *batch(writer, [0, 1, 2, 3, 4]), keys, settings, seed=7)
+    together = generate_tokens(writer, *batch(writer, [0, 1, 2, 3, 4]), keys, settings, seed=7)
     assert [len(found) for found in together] == [4] * 5
     assert len({tuple(text) for found in together for text in found}) > 5
     for row in range(5):
-        alone = answers(writer, *batch(writer, [row]), [keys[row]], settings, seed=7)
+        alone = generate_tokens(writer, *batch(writer, [row]), [keys[row]], settings, seed=7)
         assert alone == [together[row]]
-    assert answers(writer, *batch(writer, [3, 1]), ["d", "b"], settings, seed=7) == [together[3], together[1]]
-    fewer = answers(writer, *batch(writer, [2]), ["c"], GenerationSettings(n=2, max_new_tokens=16), seed=7)
+    assert generate_tokens(writer, *batch(writer, [3, 1]), ["d", "b"], settings, seed=7) == [together[3], together[1]]
+    fewer = generate_tokens(writer, *batch(writer, [2]), ["c"], GenerationSettings(n=2, max_new_tokens=16), seed=7)
     assert fewer == [together[2][:2]]  # the first of four are the first of two
-    assert answers(writer, *batch(writer, [2]), ["c"], settings, seed=8) != [together[2]]
+    assert generate_tokens(writer, *batch(writer, [2]), ["c"], settings, seed=8) != [together[2]]
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart", "gpt2"])
@@ -92,27 +92,29 @@ def test_greedy_and_beam_texts_are_those_of_transformers(kind: str) -> None:
     writer = tiny(kind)
     ids, mask = batch(writer, [0, 1, 2, 3])
     common = {"input_ids": ids, "attention_mask": mask, "do_sample": False, "max_new_tokens": 12, "pad_token_id": 0}
-    begin = 1 if writer.two_sided else ids.shape[1]
+    begin = 1 if writer.is_encoder_decoder else ids.shape[1]
 
     def plain(rows: torch.Tensor) -> list[list[int]]:
         lists = [row[begin:].tolist() for row in rows]
         return [row[: next((at for at, token in enumerate(row) if token in writer.ends), len(row))] for row in lists]
 
     greedy = GenerationSettings(n=1, decode="greedy", max_new_tokens=12)
-    ours = answers(writer, ids, mask, list("abcd"), greedy, seed=1)
+    ours = generate_tokens(writer, ids, mask, list("abcd"), greedy, seed=1)
     assert [found[0] for found in ours] == plain(writer.model.generate(**common))
     beam = GenerationSettings(n=2, decode="beam", beams=3, max_new_tokens=12)
     theirs = plain(writer.model.generate(**common, num_beams=3, num_return_sequences=2))
-    assert [text for found in answers(writer, ids, mask, list("abcd"), beam, seed=1) for text in found] == theirs
+    assert [
+        text for found in generate_tokens(writer, ids, mask, list("abcd"), beam, seed=1) for text in found
+    ] == theirs
 
 
 def test_first_tokens_are_drawn_as_often_as_they_are_likely() -> None:
     writer = tiny("t5")
     settings = GenerationSettings(n=2000, max_new_tokens=1, top_k=5, top_p=1.0)
     ids, mask = batch(writer, [1])
-    counts = Counter(text[0] if text else 1 for text in answers(writer, ids, mask, ["x"], settings, seed=1)[0])
+    counts = Counter(text[0] if text else 1 for text in generate_tokens(writer, ids, mask, ["x"], settings, seed=1)[0])
     with torch.inference_mode():
-        kept, tokens = filtered(Decoding(writer, ids, mask).logits, top_k=5, top_p=1.0, temperature=1.0)
+        kept, tokens = filter_logits(Decoding(writer, ids, mask).logits, top_k=5, top_p=1.0, temperature=1.0)
     for token, probability in zip(tokens[0].tolist(), kept[0].tolist(), strict=True):
         spread = (probability * (1 - probability) / 2000) ** 0.5
         assert counts[token] / 2000 == pytest.approx(probability, abs=4 * spread + 1e-9)
@@ -129,7 +131,7 @@ def test_finished_rows_leave_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Decoding, "step", watched)
     settings = GenerationSettings(n=20, max_new_tokens=40, top_k=0, top_p=1.0)
-    answers(writer, *batch(writer, [0, 1]), ["a", "b"], settings, seed=1)
+    generate_tokens(writer, *batch(writer, [0, 1]), ["a", "b"], settings, seed=1)
     assert widths[0] == 40
     assert widths == sorted(widths, reverse=True)
     assert widths[-1] < 40
@@ -144,10 +146,10 @@ def test_every_way_of_decoding_begins_with_the_token_that_the_checkpoint_forces(
     settings = replace(settings, max_new_tokens=10)
     writer = tiny("bart")
     ids, mask = batch(writer, [0, 1, 2, 3])
-    free = answers(writer, ids, mask, list("abcd"), settings, seed=1)
+    free = generate_tokens(writer, ids, mask, list("abcd"), settings, seed=1)
     assert any(text[:1] != [7] for found in free for text in found)
     writer.first = 7
-    forced = answers(writer, ids, mask, list("abcd"), settings, seed=1)
+    forced = generate_tokens(writer, ids, mask, list("abcd"), settings, seed=1)
     assert all(text[0] == 7 for found in forced for text in found)
     if settings.decode != "sample":
         writer.model.generation_config.forced_bos_token_id = 7
@@ -164,12 +166,12 @@ def test_every_way_of_decoding_begins_with_the_token_that_the_checkpoint_forces(
 def test_a_folder_names_the_token_that_texts_begin_with(tmp_path: Path) -> None:
     model = tiny("bart").model
     model.generation_config.forced_bos_token_id = 7
-    tokenizer = train_tokenizer(["some words for a tokenizer"], ScratchSettings(vocab_size=50, min_frequency=1))
-    save_writer(model, tokenizer, tmp_path)
-    writer = load_writer(tmp_path)
+    tokenizer = train_tokenizer(["some words for a tokenizer"], InitModelSettings(vocab_size=50, min_frequency=1))
+    save_generation_model(model, tokenizer, tmp_path)
+    writer = load_generation_model(tmp_path)
     assert (writer.start, writer.first, writer.ends) == (2, 7, (2,))
-    save_writer(writer.model, tokenizer, tmp_path / "again")
-    assert load_writer(tmp_path / "again").first == 7  # training passes on what it was given
+    save_generation_model(writer.model, tokenizer, tmp_path / "again")
+    assert load_generation_model(tmp_path / "again").first == 7  # training passes on what it was given
 
 
 @pytest.mark.parametrize("kind", ["bart", "gpt2"])
@@ -177,7 +179,7 @@ def test_beams_do_not_hear_what_greedy_and_sampling_do_not_hear(kind: str) -> No
     writer = tiny(kind)
     ids, mask = batch(writer, [0, 1, 2, 3])
     settings = GenerationSettings(n=2, decode="beam", beams=3, max_new_tokens=12)
-    before = answers(writer, ids, mask, list("abcd"), settings, seed=1)
+    before = generate_tokens(writer, ids, mask, list("abcd"), settings, seed=1)
     wishes = {"no_repeat_ngram_size": 1, "min_length": 11, "repetition_penalty": 3.0, "num_beams": 7, "max_length": 4}
     for name, value in wishes.items():
         setattr(writer.model.generation_config, name, value)
@@ -185,19 +187,21 @@ def test_beams_do_not_hear_what_greedy_and_sampling_do_not_hear(kind: str) -> No
         input_ids=ids, attention_mask=mask, do_sample=False, num_beams=3, num_return_sequences=2, max_new_tokens=12,
         pad_token_id=0,
     )  # fmt: skip
-    begin = 1 if writer.two_sided else ids.shape[1]
+    begin = 1 if writer.is_encoder_decoder else ids.shape[1]
     assert [row[begin:].tolist() for row in obeyed] != [text for found in before for text in found]  # they do matter
-    assert answers(writer, ids, mask, list("abcd"), settings, seed=1) == before
+    assert generate_tokens(writer, ids, mask, list("abcd"), settings, seed=1) == before
     assert writer.model.generation_config.no_repeat_ngram_size == 1
 
 
 def test_what_is_not_heard_is_told_for_the_way_of_decoding_that_it_is_for() -> None:
     model = tiny("bart").model
-    assert unheard(model, "beam") == {}
+    assert find_ignored_settings(model, "beam") == {}
     for name, value in {"no_repeat_ngram_size": 3, "min_length": 0, "early_stopping": True, "top_k": 4}.items():
         setattr(model.generation_config, name, value)
-    assert unheard(model, "greedy") == unheard(model, "sample") == {"no_repeat_ngram_size": 3}
-    assert unheard(model, "beam") == {"no_repeat_ngram_size": 3, "early_stopping": True}
+    assert (
+        find_ignored_settings(model, "greedy") == find_ignored_settings(model, "sample") == {"no_repeat_ngram_size": 3}
+    )
+    assert find_ignored_settings(model, "beam") == {"no_repeat_ngram_size": 3, "early_stopping": True}
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart", "gpt2"])
@@ -205,8 +209,8 @@ def test_greedy_and_sample_is_the_greedy_text_and_then_the_samples_of_their_numb
     writer, keys = tiny(kind), list("abcde")
     inputs = batch(writer, [0, 1, 2, 3, 4])
     shape = {"max_new_tokens": 12, "top_k": 20}
-    greedy = answers(writer, *inputs, keys, GenerationSettings(n=1, decode="greedy", max_new_tokens=12), seed=7)
-    sampled = answers(writer, *inputs, keys, GenerationSettings(n=4, decode="sample", **shape), seed=7)
-    both = answers(writer, *inputs, keys, GenerationSettings(n=4, decode="greedy+sample", **shape), seed=7)
+    greedy = generate_tokens(writer, *inputs, keys, GenerationSettings(n=1, decode="greedy", max_new_tokens=12), seed=7)
+    sampled = generate_tokens(writer, *inputs, keys, GenerationSettings(n=4, decode="sample", **shape), seed=7)
+    both = generate_tokens(writer, *inputs, keys, GenerationSettings(n=4, decode="greedy+sample", **shape), seed=7)
     assert both == [[first[0], *others[1:]] for first, others in zip(greedy, sampled, strict=True)]
     assert any(first[0] != others[0] for first, others in zip(greedy, sampled, strict=True))

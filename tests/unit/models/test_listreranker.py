@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from drtk.errors import DrtkError, UsageError
-from drtk.models.list_reranker import ListReranker, ListShape, load_list_reranker, new_list_reranker, save_list_reranker
+from drtk.models.list_reranker import (
+    ListReranker,
+    ListShape,
+    init_list_reranker,
+    load_list_reranker,
+    save_list_reranker,
+)
 from drtk.models.model_folder import is_list_reranker
 
 SHAPE = ListShape(width=12, depth=8, hidden=16, layers=2, heads=2, feedforward=32)
@@ -16,7 +22,7 @@ SHAPE = ListShape(width=12, depth=8, hidden=16, layers=2, heads=2, feedforward=3
 
 @pytest.fixture
 def model() -> ListReranker:
-    return new_list_reranker(SHAPE, seed=1).eval()
+    return init_list_reranker(SHAPE, seed=1).eval()
 
 
 def lists(queries: int = 3, n: int = 6) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -72,13 +78,13 @@ def test_a_folder_gives_the_same_logits(model: ListReranker, tmp_path: Path) -> 
 
 
 def test_the_seed_decides_the_weights() -> None:
-    one, same, other = (new_list_reranker(SHAPE, seed=seed).state_dict() for seed in (3, 3, 4))
+    one, same, other = (init_list_reranker(SHAPE, seed=seed).state_dict() for seed in (3, 3, 4))
     assert all(bool((one[name] == same[name]).all()) for name in one)
     assert bool((one["project.weight"] != other["project.weight"]).any())
 
 
 def test_layers_begin_with_weights_of_their_own() -> None:
-    made = new_list_reranker(SHAPE, seed=3).state_dict()
+    made = init_list_reranker(SHAPE, seed=3).state_dict()
     drawn = [name for name in made if name.startswith("layers.layers.0.") and made[name].dim() == 2]
     assert len(drawn) == 4  # attention in and out, feed-forward in and out
     for name in drawn:

@@ -10,9 +10,9 @@ import torch
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.backbone import Anatomy
+from drtk.models.backbone import BackboneAdapter
 from drtk.models.checkpoint import load_encoder, save_encoder, weights_digest
-from drtk.models.lm_head import LMHead, export_masked_lm, head_file, lm_head_of, load_masked_lm, save_lm_head
+from drtk.models.lm_head import LMHead, export_masked_lm, head_file, load_lm_head, load_masked_lm, save_lm_head
 from tests.families import FAMILIES, masked_lm, padded, saved_masked_lm
 from tests.tiny import minilm, tiny_model
 
@@ -25,7 +25,7 @@ def test_scores_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     backbone, head, tokenizer = load_masked_lm(tmp_path / "m")
     ids, seen = padded(model)
     expected = model(input_ids=ids, attention_mask=seen).logits
-    hidden = Anatomy(backbone).encode(ids, seen)[-1]
+    hidden = BackboneAdapter(backbone).encode(ids, seen)[-1]
     torch.testing.assert_close(head.logits(hidden), expected)
     features = head.features(hidden)
     assert features.shape[-1] == head.weight.shape[1] == (16 if family == "electra" else 32)
@@ -51,7 +51,7 @@ def test_embeddings_of_its_own_where_the_checkpoint_unties_them(tmp_path: Path) 
     assert head.weight is head.own_weight
     ids, seen = padded(model)
     with torch.no_grad():
-        found = head.logits(Anatomy(backbone).encode(ids, seen)[-1])
+        found = head.logits(BackboneAdapter(backbone).encode(ids, seen)[-1])
         torch.testing.assert_close(found, model(input_ids=ids, attention_mask=seen).logits)
 
 
@@ -68,7 +68,7 @@ def test_an_encoder_without_a_head_gets_one_and_that_is_said(
     assert head.weight is backbone.embeddings.word_embeddings.weight
     assert head.dense.weight.std().item() == pytest.approx(0.02, rel=0.05)
     torch.manual_seed(1)
-    torch.testing.assert_close(lm_head_of(folder, backbone).dense.weight, head.dense.weight)
+    torch.testing.assert_close(load_lm_head(folder, backbone).dense.weight, head.dense.weight)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -76,7 +76,7 @@ def test_an_encoder_without_a_head_gets_one_and_that_is_said(
 def test_an_encoder_folder_with_its_head_beside_becomes_a_masked_language_model(family: str, tmp_path: Path) -> None:
     model = saved_masked_lm(family, tmp_path / "m")
     text_encoder = load_encoder(tmp_path / "m")
-    head = lm_head_of(tmp_path / "m", text_encoder.encoder.backbone)
+    head = load_lm_head(tmp_path / "m", text_encoder.encoder.backbone)
     head.dense.weight.mul_(1.5)  # as training would change it
     head.bias.add_(0.25)
     save_encoder(text_encoder, tmp_path / "e")
@@ -91,7 +91,7 @@ def test_an_encoder_folder_with_its_head_beside_becomes_a_masked_language_model(
     ids, seen = padded(model)
     expected = head.logits(text_encoder.encoder.backbone(input_ids=ids, attention_mask=seen).last_hidden_state)
     assert (expected - model(input_ids=ids, attention_mask=seen).logits).abs().max() > 0.1
-    torch.testing.assert_close(again.logits(Anatomy(backbone).encode(ids, seen)[-1]), expected)
+    torch.testing.assert_close(again.logits(BackboneAdapter(backbone).encode(ids, seen)[-1]), expected)
 
     export_masked_lm(tmp_path / "e", tmp_path / "out")
     whole, report = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
@@ -118,10 +118,10 @@ def test_a_head_of_another_shape_or_a_damaged_one_is_told_with_its_place(tmp_pat
     narrow = masked_lm("bert", hidden_size=16)
     save_lm_head(LMHead(narrow, narrow.bert), folder)
     with pytest.raises(MismatchError, match=r"heads/lm_head\.safetensors: does not fit: size mismatch for"):
-        lm_head_of(folder, backbone)
+        load_lm_head(folder, backbone)
     head_file(folder, "lm_head").write_bytes(b"no weights")
     with pytest.raises(DrtkError, match=r"heads/lm_head\.safetensors: cannot be read"):
-        lm_head_of(folder, backbone)
+        load_lm_head(folder, backbone)
 
 
 def test_a_family_whose_head_is_unknown_is_refused_by_name(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from torch import Tensor
 from drtk.errors import DrtkError, MismatchError
 from drtk.expansion.term_weights.bprop import FirstTokenAttention
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
-from drtk.models.cross_encoder import load_crossencoder, scorer_identity, start_crossencoder
+from drtk.models.cross_encoder import identify_scorer, load_crossencoder, start_crossencoder
 from drtk.models.lm_head import load_masked_lm
-from drtk.models.seq2seq import load_writer
-from drtk.models.term_weighter import Weigher, start_weigher
+from drtk.models.seq2seq import load_generation_model
+from drtk.models.term_weighter import TermWeightModel, init_term_weighter
 from drtk.text.tokenizers import load_tokenizer
 from tests.families import FAMILIES, saved_masked_lm
 from tests.tiny import minilm, tiny_crossencoder, tiny_model, tiny_writer
@@ -36,12 +36,12 @@ LOADERS: dict[str, Callable[[Path], Any]] = {
     "new cross-encoder": start,
     "cross-encoder": load_crossencoder,
     "masked LM": load_masked_lm,
-    "weigher": lambda folder: start_weigher(folder, "deepct", seed=1),
+    "weigher": lambda folder: init_term_weighter(folder, "deepct", seed=1),
     "attention": lambda folder: FirstTokenAttention(
         folder, device="cpu", dtype="auto", max_length=None, batch_tokens=None
     ),
-    "t5": load_writer,
-    "gpt2": load_writer,
+    "t5": load_generation_model,
+    "gpt2": load_generation_model,
 }
 
 
@@ -77,7 +77,7 @@ def modules(loaded: Any) -> list[torch.nn.Module]:
         return [loaded[0], loaded[1]]
     if isinstance(loaded, TextEncoder):
         return [loaded.encoder.backbone]
-    return [loaded.encoder.encoder.backbone if isinstance(loaded, Weigher) else loaded.model]
+    return [loaded.encoder.encoder.backbone if isinstance(loaded, TermWeightModel) else loaded.model]
 
 
 def is_of_layer_0(name: str) -> bool:
@@ -251,7 +251,7 @@ def test_a_vocabulary_larger_than_the_embeddings_is_rejected(
 def test_a_model_whose_code_is_on_the_hub_is_rejected(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
     code = {"auto_map": {"AutoConfig": "configuration_x.XConfig", "AutoModel": "modeling_x.XModel"}}
     folder = copy_with_config(folders.get(kind, folders["encoder"]), tmp_path / "m", model_type="x", **code)
-    load = LOADERS.get(kind, lambda path: scorer_identity(str(path)))
+    load = LOADERS.get(kind, lambda path: identify_scorer(str(path)))
     with pytest.raises(MismatchError, match=r"m: needs remote code \(modeling_x\.XModel\), which drtk does not run"):
         load(folder)
 

@@ -9,7 +9,7 @@ import pytest
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.models.checkpoint import load_encoder, weights_digest
 from drtk.models.config import EncodeSettings
-from drtk.models.model_folder import Recipe, locate, tower
+from drtk.models.model_folder import Recipe, locate, tower_folder
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.atomic import write_json
 from tests.tiny import tiny_model
@@ -18,7 +18,7 @@ from tests.tiny import tiny_model
 def own(folder: Path, **changes: object) -> Path:
     """A model folder with a recipe of drtk's own in its meta.json."""
     tiny_model(folder)
-    recipe = load_encoder(folder).recipe.changed(changes, sealed=False, folder="")
+    recipe = load_encoder(folder).recipe.override(changes, strict=False, folder="")
     write_json(folder / "meta.json", {"kind": "model", "encoding": recipe.to_dict()})
     return folder
 
@@ -63,9 +63,9 @@ def test_repeating_what_an_own_model_says_is_fine(tmp_path: Path):
 def test_unknown_poolings_and_lengths_beyond_the_positions_are_refused(tmp_path: Path):
     folder = tiny_model(tmp_path / "m")
     with pytest.raises(UsageError, match="unknown pooling 'median'"):
-        load_encoder(folder, wishes={"pooling": "median"})
+        load_encoder(folder, overrides={"pooling": "median"})
     with pytest.raises(MismatchError, match="reads at most 64 tokens; 65"):
-        load_encoder(folder, wishes={"passage_length": 65})
+        load_encoder(folder, overrides={"passage_length": 65})
 
 
 def test_where_a_model_lies(tmp_path: Path):
@@ -88,7 +88,7 @@ def test_towers_lie_in_subfolders_and_share_the_recipe_above_them(tmp_path: Path
     recipe = Recipe(pooling=("mean",), query_length=8, passage_length=16, similarity="dot")
     manifest = {"kind": "model", "encoding": recipe.to_dict(), "towers": ["passage", "query"]}
     write_json(tmp_path / "pair" / "meta.json", manifest)
-    assert tower(tmp_path / "pair", "query") == tmp_path / "pair" / "query"
+    assert tower_folder(tmp_path / "pair", "query") == tmp_path / "pair" / "query"
     query, passage = (Embedder(str(tmp_path / "pair"), role=role) for role in ("query", "passage"))
     assert query.recipe == passage.recipe == recipe
     assert query.identity == passage.identity

@@ -16,15 +16,15 @@ from drtk.models.cross_encoder import (
     PairScorer,
     Scorer,
     load_crossencoder,
+    resolve_title,
     save_crossencoder,
     start_crossencoder,
-    title_of,
 )
-from drtk.models.generator_input import text_of
+from drtk.models.generator_input import format_passage
 from drtk.records import Passage
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
-from drtk.text.batching import PairTokenizing
+from drtk.text.batching import PairTokenizer
 from tests.tiny import collection, tiny_crossencoder, tiny_model, tiny_writer
 
 
@@ -95,7 +95,7 @@ def test_what_is_no_encoder_is_refused(tmp_path: Path) -> None:
 
 def test_groups_of_like_length_give_the_logits_and_gradients_of_one_batch(scorer: Path) -> None:
     loaded = start(scorer)
-    tokenizing = PairTokenizing(loaded.tokenizer, max_length=48)
+    tokenizing = PairTokenizer(loaded.tokenizer, max_length=48)
     padded = tokenizing(pairs()).padded(range(len(pairs())), pad=tokenizing.pad)
     inputs = {name: torch.from_numpy(array) for name, array in padded.items()}
     found = []
@@ -159,16 +159,16 @@ def test_padding_on_the_left_moves_the_first_position_along(scorer: Path, tmp_pa
 
 @pytest.mark.parametrize("title", ["join", "colon"])
 def test_a_blank_title_is_no_title(title: str) -> None:
-    assert text_of(Passage("1", "text", title=" "), title) == "text"
+    assert format_passage(Passage("1", "text", title=" "), title) == "text"
 
 
 def test_titles_are_put_before_a_model_as_it_was_trained(scorer: Path, tmp_path: Path) -> None:
-    assert title_of(str(scorer), None, sealed=True) == "join"
-    assert title_of(str(scorer), "none", sealed=True) == "none"
+    assert resolve_title(str(scorer), None, strict=True) == "join"
+    assert resolve_title(str(scorer), "none", strict=True) == "none"
     shutil.copytree(scorer, tmp_path / "ours")
     stated = {"command": "drtk train-reranker", "settings": {}, "inputs": [], "pairing": {"title": "colon"}}
     write_json(tmp_path / "ours" / "meta.json", stated)
-    assert title_of(str(tmp_path / "ours"), None, sealed=True) == "colon"
-    assert title_of(str(tmp_path / "ours"), "none", sealed=False) == "none"
+    assert resolve_title(str(tmp_path / "ours"), None, strict=True) == "colon"
+    assert resolve_title(str(tmp_path / "ours"), "none", strict=False) == "none"
     with pytest.raises(MismatchError, match="ours: was trained with --title colon; join contradicts it"):
-        title_of(str(tmp_path / "ours"), "join", sealed=True)
+        resolve_title(str(tmp_path / "ours"), "join", strict=True)

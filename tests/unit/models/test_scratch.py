@@ -9,8 +9,8 @@ import torch
 
 from drtk.errors import DrtkError, UsageError
 from drtk.models.checkpoint import load_encoder, weights_digest
-from drtk.models.config import ScratchSettings
-from drtk.models.init_model import train_tokenizer, untrained_encoder
+from drtk.models.config import InitModelSettings
+from drtk.models.init_model import init_encoder, train_tokenizer
 from tests.tiny import tiny_model
 
 SMALL = {"layers": 1, "hidden": 16, "heads": 2, "max_length": 32, "min_frequency": 1}
@@ -28,7 +28,7 @@ def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone(tmp
 
 
 def test_words_become_pieces_between_special_tokens():
-    tokenizer = train_tokenizer(["low lower lowest"] * 5, ScratchSettings(**SMALL, vocab_size=60))
+    tokenizer = train_tokenizer(["low lower lowest"] * 5, InitModelSettings(**SMALL, vocab_size=60))
     assert tokenizer.convert_ids_to_tokens(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     pieces = tokenizer.convert_ids_to_tokens(tokenizer("LOW Löwer")["input_ids"])
     assert pieces[0] == "[CLS]"
@@ -40,7 +40,7 @@ def test_words_become_pieces_between_special_tokens():
 
 
 def test_case_can_be_kept():
-    cased = train_tokenizer(["Low low Löw"] * 5, ScratchSettings(**SMALL, vocab_size=60, lowercase=False))
+    cased = train_tokenizer(["Low low Löw"] * 5, InitModelSettings(**SMALL, vocab_size=60, lowercase=False))
     assert {"Low", "low", "Löw"} <= set(cased.get_vocab())
 
 
@@ -51,9 +51,9 @@ def test_the_size_is_what_was_asked_for(tmp_path: Path):
 
 
 def test_what_cannot_be_made_is_refused():
-    settings = ScratchSettings(**SMALL | {"heads": 3}, vocab_size=60)
+    settings = InitModelSettings(**SMALL | {"heads": 3}, vocab_size=60)
     tokenizer = train_tokenizer(["some words"], settings)
     with pytest.raises(UsageError, match="--heads 3 does not divide --hidden 16"):
-        untrained_encoder(tokenizer, settings, seed=0)
+        init_encoder(tokenizer, settings, seed=0)
     with pytest.raises(DrtkError, match="no words"):
         train_tokenizer(["", " "], settings)

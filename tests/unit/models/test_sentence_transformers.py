@@ -182,7 +182,7 @@ def test_damaged_and_foreign_folders_are_refused_in_one_line(plain: Path, tmp_pa
 
 
 def test_one_folder_starts_two_towers_that_are_apart(tmp_path: Path):
-    towers = load_towers(str(tiny_model(tmp_path / "m")), wishes={}, untied=True)
+    towers = load_towers(str(tiny_model(tmp_path / "m")), overrides={}, untied=True)
     query, passage = (next(towers[role].encoder.parameters()) for role in ("query", "passage"))
     assert query is not passage
     assert bool((query == passage).all())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.losses.language import token_losses_sum
-from drtk.models.backbone import Anatomy
+from drtk.models.backbone import BackboneAdapter
 from drtk.models.lm_head import LMHead
 from drtk.pretraining.decoders import READERS
 from drtk.pretraining.decoders.causal import CausalReader
@@ -23,17 +23,17 @@ ABSOLUTE = [family for family in FAMILIES if family != "modernbert"]
 SERVED = [(name, family) for name in READERS for family in (ABSOLUTE if name in ("causal", "two-stream") else FAMILIES)]
 
 
-def anatomy_of(family: str = "bert", **changes: Any) -> Anatomy:
+def anatomy_of(family: str = "bert", **changes: Any) -> BackboneAdapter:
     model = masked_lm(family, **changes)
-    return Anatomy(getattr(model, model.base_model_prefix))
+    return BackboneAdapter(getattr(model, model.base_model_prefix))
 
 
-def reader(name: str, anatomy: Anatomy, **options: Any) -> Any:
+def reader(name: str, anatomy: BackboneAdapter, **options: Any) -> Any:
     torch.manual_seed(5)
     return READERS.load(name)(anatomy, **options).eval()
 
 
-def slot(anatomy: Anatomy, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -> Slot:
+def slot(anatomy: BackboneAdapter, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -> Slot:
     ids, attention = padded(anatomy.backbone, lengths=lengths, seed=seed)
     return Slot(anatomy, ids, attention)
 
@@ -130,7 +130,7 @@ def language_loss(head: LMHead, hidden: Tensor, view: Slot) -> Tensor:
     return token_losses_sum(head.features(hidden[where]), head.weight, head.bias, view.ids[where])
 
 
-def encoder_gradients(anatomy: Anatomy) -> list[bool]:
+def encoder_gradients(anatomy: BackboneAdapter) -> list[bool]:
     """For each layer of the encoder, whether any of its parameters has a gradient that is not zero."""
     return [
         any(parameter.grad is not None and bool((parameter.grad != 0).any()) for parameter in layer.parameters())
@@ -143,7 +143,7 @@ def test_the_decoders_loss_trains_the_encoder_through_the_vector_alone(name: str
     # methods, section 5.0: (1) every layer has a gradient; (2) none with the vector detached, while embeddings and head have
     for detached in (False, True):
         model = masked_lm("bert", num_hidden_layers=12)
-        anatomy, head = Anatomy(model.bert), LMHead(model, model.bert)
+        anatomy, head = BackboneAdapter(model.bert), LMHead(model, model.bert)
         read, view = reader(name, anatomy), slot(anatomy)
         source = anatomy.encode(view.ids, view.attention)[-1][:, 0]
         language_loss(head, read(view, source.detach() if detached else source), view).backward()
@@ -157,7 +157,7 @@ def test_condensers_loss_reaches_late_layers_through_the_first_position_alone() 
     # 12 layers, skip from 6: with states[-1][:, 0] detached layers 7-12 have no gradient and layers 1-6 have one.
     for detached in (False, True):
         model = masked_lm("bert", num_hidden_layers=12)
-        anatomy, head = Anatomy(model.bert), LMHead(model, model.bert)
+        anatomy, head = BackboneAdapter(model.bert), LMHead(model, model.bert)
         read, view = reader("condenser", anatomy), slot(anatomy)
         assert read.skip == 6
         states = anatomy.encode(view.ids, view.attention)
@@ -177,7 +177,7 @@ def test_condenser_with_layers_that_do_nothing_and_the_last_states_is_the_masked
             return hidden
 
     model = masked_lm("bert")
-    anatomy, head = Anatomy(model.bert), LMHead(model, model.bert)
+    anatomy, head = BackboneAdapter(model.bert), LMHead(model, model.bert)
     read, view = reader("condenser", anatomy, skip=anatomy.depth), slot(anatomy)
     read.layers = nn.ModuleList([Nothing(), Nothing()])
     mlm = language_loss(head, reader("encoder", anatomy)(view), view)
@@ -224,7 +224,7 @@ def test_a_causal_block_for_bert_base_has_as_many_parameters_as_a_layer_and_a_no
     from transformers import BertConfig, BertModel
 
     with torch.device("meta"):
-        read = CausalReader(Anatomy(BertModel(BertConfig())))
+        read = CausalReader(BackboneAdapter(BertModel(BertConfig())))
     assert sum(parameter.numel() for parameter in read.blocks.parameters()) == 7_087_872
     assert sum(parameter.numel() for parameter in read.parameters()) == 7_087_872 + 2 * 768
 
@@ -238,7 +238,7 @@ def test_parameters_that_readers_add_to_bert_base(name: str, count: int) -> None
     from transformers import BertConfig, BertModel
 
     with torch.device("meta"):
-        read = READERS.load(name)(Anatomy(BertModel(BertConfig())))
+        read = READERS.load(name)(BackboneAdapter(BertModel(BertConfig())))
     assert sum(parameter.numel() for parameter in read.parameters()) == count
     if name == "decoder":
         assert 5 * count == 70_878_720  # MASTER's five

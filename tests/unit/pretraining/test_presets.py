@@ -15,7 +15,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 from drtk.config import load_preset, merge, preset_names
-from drtk.models.backbone import Anatomy
+from drtk.models.backbone import BackboneAdapter
 from drtk.pretraining.assembly import check_composition
 from drtk.pretraining.composition import Composition, Contrast, Recover
 from drtk.pretraining.config import PretrainSettings
@@ -328,7 +328,7 @@ def test_terms_weigh_one_but_diffcses_difference() -> None:
 def test_presets_add_the_parameters_that_the_papers_count(name: str) -> None:
     made = plan(name)
     with torch.device("meta"):
-        anatomy = Anatomy(BertModel(BertConfig()))
+        anatomy = BackboneAdapter(BertModel(BertConfig()))
         readers = {
             each.reader: READERS.load(made.readers[each.reader].use)(anatomy, **made.readers[each.reader].options)
             for each in made.recovers

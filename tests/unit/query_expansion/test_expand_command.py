@@ -13,7 +13,7 @@ from drtk.cli.main import app
 from drtk.data.jsonl import read_expansions
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models import generation as text_writer
-from drtk.models.seq2seq import save_writer
+from drtk.models.seq2seq import save_generation_model
 from drtk.runtime.integrity import read_json
 from tests.asked import Asked, write_questions
 from tests.running import command, killed_at
@@ -51,7 +51,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, writer: Path, texts: Sequence[str])
         read.append(given.tokenizer.batch_decode(ids, skip_special_tokens=True))
         return [[tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts] for _ in keys]
 
-    monkeypatch.setattr(text_writer, "answers", answers)
+    monkeypatch.setattr(text_writer, "generate_tokens", answers)
     return read
 
 
@@ -216,7 +216,7 @@ def held_out(models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
     def noted(pairs: Any, target: Path, *, start: Any, **_: Any) -> dict[str, Any]:
         learnt[target.name] = {pairs[at].source for at in range(len(pairs))}
-        save_writer(start.writer.model, start.writer.tokenizer, target)
+        save_generation_model(start.writer.model, start.writer.tokenizer, target)
         return {"steps": 0, "epochs": 0.0}
 
     with pytest.MonkeyPatch.context() as patch:
@@ -233,13 +233,13 @@ def test_no_question_is_expanded_by_a_generator_that_saw_it(
     generators, questions, learnt = held_out
     assert len(learnt) == 3
     read: dict[int, set[str]] = {}
-    write = text_writer.TextWriter.tokens
+    write = text_writer.TextGenerator.tokens
 
     def watched(self: Any, texts: Sequence[str]) -> Any:
         read.setdefault(id(self), set()).update(texts)
         return write(self, texts)
 
-    monkeypatch.setattr(text_writer.TextWriter, "tokens", watched)
+    monkeypatch.setattr(text_writer.TextGenerator, "tokens", watched)
     # the same questions under other ids, in other letters, and in another order
     lines = [json.loads(line) for line in questions.read_text().splitlines()]
     renamed = [{"_id": "x" + row["_id"], "text": row["text"].removesuffix("?").upper()} for row in lines[::-1]]

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
-from drtk.models.seq2seq import Decoding, Writer
+from drtk.models.seq2seq import Decoding, GenerationModel
 from drtk.query_expansion.read import answered, encoded
 from drtk.text.batching import Tokens
 
@@ -26,7 +26,7 @@ class Pads:
     pad_token_id = 0
 
 
-def reader(kind: str) -> Writer:
+def reader(kind: str) -> GenerationModel:
     """An untrained model of 40 tokens; its weights are large, so that answers differ."""
     with torch.random.fork_rng():
         torch.manual_seed(5)
@@ -35,14 +35,14 @@ def reader(kind: str) -> Writer:
                 vocab_size=40, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0,
                 pad_token_id=0, eos_token_id=1,
             )  # fmt: skip
-            writer = Writer(T5ForConditionalGeneration(config), Pads, True, 0, (1,), 128)
+            writer = GenerationModel(T5ForConditionalGeneration(config), Pads, True, 0, (1,), 128)
         else:
             config = BartConfig(
                 vocab_size=40, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
                 decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=64,
                 pad_token_id=0, bos_token_id=3, eos_token_id=2, decoder_start_token_id=2, forced_eos_token_id=None,
             )  # fmt: skip
-            writer = Writer(BartForConditionalGeneration(config), Pads, True, 2, (2,), 64)
+            writer = GenerationModel(BartForConditionalGeneration(config), Pads, True, 2, (2,), 64)
     for weights in writer.model.parameters():
         weights.data *= 2 if kind == "t5" else 12
     writer.model.double().eval()  # so that rounding hides nothing
@@ -58,7 +58,7 @@ def inputs() -> tuple[list[list[Tensor]], Tokens, list[np.ndarray]]:
     return passages, tokens, [np.arange(end - len(each), end) for each, end in zip(LENGTHS, ends, strict=True)]
 
 
-def slow_logits(writer: Writer, passages: Sequence[Tensor], before: Sequence[int]) -> Tensor:
+def slow_logits(writer: GenerationModel, passages: Sequence[Tensor], before: Sequence[int]) -> Tensor:
     """Logits of the token after `before`, the start token first, (vocabulary,)."""
     model = writer.model
     states = [model.get_encoder()(input_ids=ids).last_hidden_state for ids in passages]  # (1, tokens, hidden) each
@@ -70,7 +70,7 @@ def slow_logits(writer: Writer, passages: Sequence[Tensor], before: Sequence[int
     return found.logits[0, -1]
 
 
-def slow_answer(writer: Writer, passages: Sequence[Tensor]) -> tuple[list[int], float]:
+def slow_answer(writer: GenerationModel, passages: Sequence[Tensor]) -> tuple[list[int], float]:
     tokens: list[int] = []
     score = 0.0
     while len(tokens) < LONGEST:

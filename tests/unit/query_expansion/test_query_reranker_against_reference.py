@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from drtk.cli.main import app
-from drtk.models.query_reranker_input import Candidate, CandidateTokenizing, QueryReading
+from drtk.models.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
 from drtk.query_expansion.candidates import Candidates
 from drtk.query_expansion.train_reranker import LabelledCandidates, MeasuredRank, inverse_sqrt
 from drtk.records import Expansion, Query
@@ -46,7 +46,7 @@ def test_what_is_read_and_what_is_cut_is_what_the_reference_says(tokenizer: obje
             parts += passage if style == "official" else [" ".join(passage)]
         pieces = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in parts]  # type: ignore[operator]
         first, last = tokenizer.cls_token_id, tokenizer.sep_token_id  # type: ignore[attr-defined]
-        found = CandidateTokenizing(tokenizer, QueryReading(scorer, style, longest))([candidate]).ids.tolist()
+        found = CandidateTokenizer(tokenizer, QueryInput(scorer, style, longest))([candidate]).ids.tolist()
         assert found == slow.scorer_input(pieces, first=first, last=last, longest=longest)
 
 
@@ -95,7 +95,7 @@ class Summing(nn.Module):
 def test_a_checkpoint_is_measured_as_the_reference_says(tokenizer: object, seed: int) -> None:
     draw = random.Random(seed)
     groups, wanted = [], []
-    reading = CandidateTokenizing(tokenizer, QueryReading("ri", "official", 24))
+    reading = CandidateTokenizer(tokenizer, QueryInput("ri", "official", 24))
     for number in range(draw.randint(1, 9)):
         question = text(draw, 5) + "?"
         texts = [text(draw, 6) for _ in range(draw.randint(1, 8))]

@@ -14,7 +14,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError
-from drtk.models.seq2seq import load_writer
+from drtk.models.seq2seq import load_generation_model
 from drtk.query_expansion.read import Read, questions_read, reader_input
 from drtk.records import Passage
 from drtk.runtime.inputs import Intake
@@ -60,7 +60,7 @@ def predictions(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> di
 
 def by_hand(model: Path, inputs: list[str]) -> tuple[str, float]:
     """Passage by passage through the encoder, then token by token without a cache."""
-    writer = load_writer(model)
+    writer = load_generation_model(model)
     network: Any = writer.model
     states = [
         network.encoder(input_ids=writer.tokenizer(text, return_tensors="pt")["input_ids"]).last_hidden_state

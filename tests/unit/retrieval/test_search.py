@@ -10,8 +10,7 @@ from drtk.indexing.base import index_class
 from drtk.indexing.config import IndexSettings, SearchSettings
 from drtk.indexing.vectors import open_embeddings
 from drtk.records import Passage, Query
-from drtk.retrieval.queries import QueryEncoder, StoredQueries, TextQueries
-from drtk.retrieval.search import Collection, RankingOptions, search
+from drtk.retrieval.search import Collection, QueryEncoder, RankingOptions, StoredQueries, TextQueries, search
 from drtk.runtime.folder_job import FolderJob
 from tests.vectors import ENCODER, embeddings, rewrite_record
 

@@ -49,7 +49,7 @@ def test_positives_take_turns_or_the_first_is_the_one():
 
 
 def test_tensors_are_as_long_as_they_need_be(tmp_path: Path):
-    tower = load_towers(str(tiny_model(tmp_path / "m")), wishes={}, untied=False)["passage"]
+    tower = load_towers(str(tiny_model(tmp_path / "m")), overrides={}, untied=False)["passage"]
     found = draws()
     chosen = [next(n for n in range(COUNT) if found[n].key[2] == id) for id in ("q1", "q2")]
     batch = collate(

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.multiprocessing as processes
 from torch import Tensor
 
-from drtk.models.seq2seq import Writer, load_writer
+from drtk.models.seq2seq import GenerationModel, load_generation_model
 from drtk.training.distributed import gather, gather_items
 from drtk.training.generator import GenerationEvaluation, collate, teacher_forcing_terms
 from drtk.training.text_pairs import Pair
@@ -36,7 +36,7 @@ def halves(inputs: dict[str, Tensor]) -> list[dict[str, Tensor]]:
     return [{name: value.chunk(2)[rank] for name, value in inputs.items()} for rank in range(2)]
 
 
-def pairs_of(writer: Writer, start: int, stop: int) -> dict[str, Tensor]:
+def pairs_of(writer: GenerationModel, start: int, stop: int) -> dict[str, Tensor]:
     return collate(PAIRS[start:stop], writer=writer, room=12, target_room=9)
 
 
@@ -47,7 +47,7 @@ def generator_step(model: torch.nn.Module, inputs: dict[str, Tensor]) -> tuple[f
     return loss.item(), [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
 
 
-def evaluate(writer: Writer) -> dict[str, float]:
+def evaluate(writer: GenerationModel) -> dict[str, float]:
     """The loss on PAIRS, and a figure that depends on the order of the generated texts."""
 
     def score(generated: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
@@ -69,7 +69,7 @@ def check(rank: int, folder: str, generator: str, store: str, path: list[str]) -
         for chunk in (None, 3)
     }
     alone = {name: stage.step(trainers[name, None], whole[name]) for name, stage in stages.items()}
-    writer = load_writer(Path(generator))
+    writer = load_generation_model(Path(generator))
     lonely, wanted = generator_step(writer.model, pairs_of(writer, 0, 4))
     figures = evaluate(writer)
     os.environ |= torchrun(rank=rank, processes=2)

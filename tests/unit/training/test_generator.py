@@ -12,8 +12,8 @@ import torch
 
 from drtk.errors import DrtkError
 from drtk.losses.language import IGNORED, summed_cross_entropy
-from drtk.models.generator_input import Reading, reading_of
-from drtk.models.seq2seq import load_writer
+from drtk.models.generator_input import GeneratorInput, load_generator_input
+from drtk.models.seq2seq import load_generation_model
 from drtk.records import Example, Passage
 from drtk.training.examples import PackedExamples
 from drtk.training.generator import GenerationEvaluation, collate, teacher_forcing_terms
@@ -64,7 +64,7 @@ def test_two_words_at_known_odds():
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_loss_is_that_of_a_loop_over_tokens_and_padding_does_not_count(folder: Path, smoothing: float):
-    writer = load_writer(folder)
+    writer = load_generation_model(folder)
     batch = collate(TEXTS, writer=writer, room=20, target_room=8)
     lengths = [len(writer.tokenizer(pair.target)["input_ids"]) for pair in TEXTS]
     assert (batch["labels"] != IGNORED).sum(dim=1).tolist() == lengths  # the end token is a target, padding is none
@@ -88,7 +88,7 @@ def test_the_loss_is_that_of_a_loop_over_tokens_and_padding_does_not_count(folde
 
 
 def test_sources_and_targets_are_cut_to_their_lengths(folder: Path):
-    writer = load_writer(folder)
+    writer = load_generation_model(folder)
     long = Pair("rivers " * 30, "engines " * 30)
     batch = collate([long], writer=writer, room=12, target_room=5)
     assert (batch["input_ids"].shape, batch["labels"].shape) == ((1, 12), (1, 5))
@@ -96,7 +96,7 @@ def test_sources_and_targets_are_cut_to_their_lengths(folder: Path):
 
 
 def test_what_is_measured_is_the_loss_over_all_tokens_and_the_texts_written(folder: Path):
-    writer = load_writer(folder)
+    writer = load_generation_model(folder)
     writer.model.train()
     seen: list[tuple[list[str], list[str]]] = []
 
@@ -128,7 +128,9 @@ def pairs_of_examples() -> ExamplePairs:
     examples = [Example("q1", ("d1", "d2"), ()), Example("q2", ("d2",), ()), Example("q3", ("d1",), ())]
     queries = {"q1": "what is a wing", "q2": "lift", "q3": " "}
     corpus = Corpus(Passage("d1", "text one", "Wing"), Passage("d2", "text two"))
-    return ExamplePairs(PackedExamples(examples), queries=queries, corpus=corpus, source=Reading(prefix="ask:").text)
+    return ExamplePairs(
+        PackedExamples(examples), queries=queries, corpus=corpus, source=GeneratorInput(prefix="ask:").text
+    )
 
 
 def test_every_positive_is_a_pair_with_prefix_and_title_and_empty_queries_are_none():
@@ -145,10 +147,10 @@ def test_passages_bring_their_queries():
     first = Passage("d1", "one", "Wing", extra={"queries": ["a", "", "b"]})
     third = Passage("d3", "three", extra={"queries": ["c"]})
     passages = [first, Passage("d2", "two"), third]
-    pairs = EnrichedPairs(passages, corpus=Corpus(*passages), source=Reading(title="none").text)
+    pairs = EnrichedPairs(passages, corpus=Corpus(*passages), source=GeneratorInput(title="none").text)
     assert [pairs[number] for number in range(len(pairs))] == [Pair("one", "a"), Pair("one", "b"), Pair("three", "c")]
     with pytest.raises(ValueError, match="'queries' must be a list of strings"):
-        EnrichedPairs([Passage("d4", "", extra={"queries": [1]})], corpus=Corpus(), source=Reading().text)
+        EnrichedPairs([Passage("d4", "", extra={"queries": [1]})], corpus=Corpus(), source=GeneratorInput().text)
 
 
 def many_pairs(count: int, each: int = 2) -> EnrichedPairs:
@@ -156,7 +158,7 @@ def many_pairs(count: int, each: int = 2) -> EnrichedPairs:
         Passage(f"d{number}", "x", extra={"queries": [f"{number}.{slot}" for slot in range(each)]})
         for number in range(count)
     ]
-    return EnrichedPairs(passages, corpus=Corpus(*passages), source=Reading().text)
+    return EnrichedPairs(passages, corpus=Corpus(*passages), source=GeneratorInput().text)
 
 
 def test_passages_are_held_out_whole_by_their_id_alone():
@@ -197,12 +199,12 @@ def test_each_epoch_sees_every_pair_that_fits_in_an_order_of_its_own():
 
 
 def test_a_model_says_how_it_was_trained_to_read(tmp_path: Path):
-    assert reading_of(tmp_path, {"prefix": "a"}, sealed=True) == Reading(prefix="a")
+    assert load_generator_input(tmp_path, {"prefix": "a"}, strict=True) == GeneratorInput(prefix="a")
     stated = {"prefix": "ask:", "title": "none", "max_length": 99, "of a later version": 1}
     manifest = {"command": "drtk x", "settings": {}, "inputs": [], "writing": stated}
     (tmp_path / "meta.json").write_text(json.dumps(manifest))
     wishes = {"prefix": None, "title": "none", "max_length": 30}
-    assert reading_of(tmp_path, wishes, sealed=True) == Reading("ask:", "none", 30)
+    assert load_generator_input(tmp_path, wishes, strict=True) == GeneratorInput("ask:", "none", 30)
     with pytest.raises(DrtkError, match="was trained with --prefix 'ask:'; '' contradicts it"):
-        reading_of(tmp_path, {"prefix": ""}, sealed=True)
-    assert reading_of(tmp_path, {"prefix": ""}, sealed=False) == Reading("", "none", 99)
+        load_generator_input(tmp_path, {"prefix": ""}, strict=True)
+    assert load_generator_input(tmp_path, {"prefix": ""}, strict=False) == GeneratorInput("", "none", 99)
