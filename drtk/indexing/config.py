@@ -7,6 +7,7 @@ from typing import Literal
 
 from drtk.config import NoEffect, option
 
+INDEX_KIND = "index"  # of manifests
 RUN_DEPTH = 1000  # passages per query in a run, by default
 
 
