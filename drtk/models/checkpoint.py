@@ -26,8 +26,7 @@ from drtk.models.loading import (
 )
 from drtk.models.model_folder import Recipe, Role, read_layout, write_layout
 from drtk.runtime.atomic import write_json
-from drtk.runtime.cache import content_digest
-from drtk.runtime.integrity import read_object
+from drtk.runtime.integrity import content_digest, read_object
 from drtk.runtime.streams import digest_file
 from drtk.text.batching import TextTokenizer, batches_by_length
 

@@ -45,8 +45,7 @@ from drtk.models.model_folder import (
     tower_folder,
 )
 from drtk.models.query_reranker_input import refuse_query_reranker
-from drtk.runtime.cache import content_digest
-from drtk.runtime.integrity import read_object
+from drtk.runtime.integrity import content_digest, read_object
 from drtk.runtime.manifest import is_manifest, read_manifest_if_any
 from drtk.runtime.progress import warn
 from drtk.runtime.workers import read_ahead

@@ -20,9 +20,18 @@ from drtk.data.jsonl import join, read_passages
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
 from drtk.runtime.atomic import write_json
-from drtk.runtime.cache import cache_folder, content_digest, hash_of, replace_folder
 from drtk.runtime.inputs import Intake
-from drtk.runtime.integrity import add_digest, files_in, is_intact, read_object, record_files
+from drtk.runtime.integrity import (
+    add_digest,
+    cache_folder,
+    content_digest,
+    files_in,
+    hash_id,
+    is_intact,
+    read_object,
+    record_files,
+    replace_folder,
+)
 from drtk.runtime.manifest import folder_entry
 from drtk.runtime.progress import log
 from drtk.runtime.streams import STANDARD
@@ -133,11 +142,6 @@ class TokenCorpus:
     def lengths(self) -> np.ndarray:
         """The number of word pieces of each text, (passages,) int64."""
         return self._texts.lengths
-
-    @property
-    def title_lengths(self) -> np.ndarray:
-        """The number of word pieces of each title, (passages,) int64."""
-        return self._titles.lengths
 
     def id(self, row: int) -> str:
         """Return the id of a passage."""
@@ -338,7 +342,7 @@ def _read_located(sources: Sequence[str], side_files: Sequence[str], intake: Int
 
 def _check_duplicates(folder: Path, sources: str) -> None:
     ids = Ragged(folder, "ids", "uint8")
-    hashes = np.fromiter((hash_of(ids[row].tobytes().decode()) for row in range(len(ids))), np.uint64, len(ids))
+    hashes = np.fromiter((hash_id(ids[row].tobytes().decode()) for row in range(len(ids))), np.uint64, len(ids))
     order = np.argsort(hashes, kind="stable")
     for at in np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]]):
         one, other = (ids[int(order[place])].tobytes().decode() for place in (at, at + 1))

@@ -16,8 +16,8 @@ from drtk.data.ids import document_id_of
 from drtk.data.rows import strings_of
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
-from drtk.runtime.cache import hash_of
 from drtk.runtime.inputs import Intake
+from drtk.runtime.integrity import hash_id
 from drtk.runtime.progress import Progress
 from drtk.runtime.workers import read_ahead
 from drtk.text.sentences import Span
@@ -205,7 +205,7 @@ class TokenCorpusWriter:
                 rows["sentences"].append(ends)
                 self.counts["sentences"] += len(ends)
             if "documents" in self._wants:
-                self._documents.append(hash_of(each.document))
+                self._documents.append(hash_id(each.document))
                 self._positions.append(-1 if each.position is None else each.position)
         for name, arrays in rows.items():
             self._writers[name].extend(arrays)
