@@ -274,6 +274,7 @@ def rerank_queries__apply(
 
 rerank_queries = typer.Typer(
     help="Choose the expansions of questions that retrieve best (EAR): label, train, apply.",
+    add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
 )

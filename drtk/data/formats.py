@@ -6,6 +6,7 @@ Readers yield (line, record), with a ValueError in place of an invalid record.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import Literal, TypeVar
 
@@ -37,18 +38,14 @@ def queries(source: str, intake: Intake) -> Found[Query]:
         if isinstance(query, Query) and query.id[:1] == "q" and query.id == make_id("q", query.text):
             uses[query.id] = uses.get(query.id, 0) + 1
             if uses[query.id] > 1:
-                yield (
-                    number,
-                    Query(f"{query.id}-{uses[query.id]}", query.text, query.answers, query.metadata, query.extra),
-                )
-                continue
+                query = replace(query, id=f"{query.id}-{uses[query.id]}")
         yield number, query
 
 
-def examples(source: str, intake: Intake, *, complete: bool = True) -> Found[FoundExample]:
-    """Yield training examples; with `complete`, an example without positives is an error."""
-    for number, found in _examples_of(json_rows(source, intake)):
-        if complete and isinstance(found, FoundExample) and not found.example.positives:
+def examples(source: str, intake: Intake) -> Found[FoundExample]:
+    """Yield training examples; an example without positives is an error."""
+    for number, found in parse_rows(json_rows(source, intake), parse_example_row):
+        if isinstance(found, FoundExample) and not found.example.positives:
             yield number, ValueError("has no positives")
         else:
             yield number, found
@@ -113,7 +110,7 @@ def triples(source: str, intake: Intake) -> Found[FoundExample]:
     query, start = "", 0
     positives: dict[str, None] = {}
     negatives: dict[str, None] = {}
-    for number, columns in _columns_of(source, intake, "qid positive negative"):
+    for number, columns in chain(_columns_of(source, intake, "qid positive negative"), [(0, ["", "", ""])]):
         if isinstance(columns, ValueError):
             yield number, columns
             continue
@@ -123,8 +120,6 @@ def triples(source: str, intake: Intake) -> Found[FoundExample]:
             query, start, positives, negatives = columns[0], number, {}, {}
         positives[columns[1]] = None
         negatives[columns[2]] = None
-    if positives:
-        yield start, FoundExample(Example(query, tuple(positives), tuple(negatives)))
 
 
 def _first_line(source: str, intake: Intake) -> bytes:
@@ -221,7 +216,7 @@ def _jsonl(lines: Iterator[tuple[int, bytes]]) -> Iterator[Placed]:
 
 def _texts_of(rows: Iterator[Placed]) -> Found[Passage]:
     seen: dict[int, tuple[int, int]] = {}  # hash of id -> hash of text, line: about 200 bytes a passage
-    for number, found in _examples_of(rows):
+    for number, found in parse_rows(rows, parse_example_row):
         if isinstance(found, ValueError):
             yield number, found
             continue
@@ -233,25 +228,13 @@ def _texts_of(rows: Iterator[Placed]) -> Found[Passage]:
 
 def _queries_of(rows: Iterator[Placed]) -> Found[Query]:
     seen: dict[int, tuple[int, int]] = {}
-    for number, found in _examples_of(rows):
+    for number, found in parse_rows(rows, parse_example_row):
         if isinstance(found, ValueError):
             yield number, found
         elif found.query is None:
             yield number, ValueError("this training data holds ids, not texts: it has no queries")
         else:
             yield from _once(number, found.query, found.query.id, found.query.text, seen)
-
-
-def _examples_of(rows: Iterator[Placed]) -> Found[FoundExample]:
-    for number, row in rows:
-        try:
-            if isinstance(row, ValueError):
-                raise row
-            found = parse_example_row(row)
-        except ValueError as error:
-            yield number, error
-            continue
-        yield number, found
 
 
 def _once(
@@ -268,15 +251,12 @@ def _once(
 
 
 def _result_hits(source: str, intake: Intake) -> Found[Hit]:
-    for number, row in json_rows(source, intake):
-        try:
-            if isinstance(row, ValueError):
-                raise row
-            query, found = parse_result_hits(row)
-        except ValueError as error:
-            yield number, error
+    for number, found in parse_rows(json_rows(source, intake), parse_result_hits):
+        if isinstance(found, ValueError):
+            yield number, found
             continue
-        for rank, (doc_id, score) in enumerate(found, start=1):
+        query, ranking = found
+        for rank, (doc_id, score) in enumerate(ranking, start=1):
             yield number, Hit(query.id, doc_id, rank, score)
 
 

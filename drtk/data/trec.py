@@ -23,6 +23,7 @@ Judgements = dict[str, dict[str, int]]
 
 RUN_COLUMNS = "qid Q0 docid rank score tag"
 _MAX_NUMBER = (1 << 63) - 1  # of a rank or a grade
+_COLUMNS = ("doc_ids", "scores", "ranks", "tags", "lines")
 _BLOCK = 20_000  # lines split in one call, for speed
 
 
@@ -39,15 +40,12 @@ class QueryHits:
 
     def extend(self, more: QueryHits) -> None:
         """Append the lines of `more`, of the same query."""
-        self.doc_ids += more.doc_ids
-        self.scores += more.scores
-        self.ranks += more.ranks
-        self.tags += more.tags
-        self.lines += more.lines
+        for name in _COLUMNS:
+            getattr(self, name).extend(getattr(more, name))
 
     def keep(self, wanted: list[int]) -> None:
         """Keep only the lines at these positions."""
-        for name in ("doc_ids", "scores", "ranks", "tags", "lines"):
+        for name in _COLUMNS:
             column = getattr(self, name)
             setattr(self, name, [column[position] for position in wanted])
 
@@ -184,19 +182,15 @@ def _split_carefully(block: Iterable[tuple[int, bytes]], source: str, intake: In
         if not line.strip():
             continue
         try:
-            query_id, doc_id, rank, score, tag = _hit(line)
+            columns = _columns(line)
+            if len(columns) < 6:
+                raise ValueError(f"expected 6 columns '{RUN_COLUMNS}', found {len(columns)}")
+            query_id, _, doc_id, rank, score, tag = columns[:6]
+            hits = QueryHits(query_id, [doc_id], [_finite(score)], [_whole(rank, "rank")], [tag], [number])
         except ValueError as error:
             intake.forgive(RecordError(f"{name_of(source)}:{number}", _describe(error, line, number, "a TREC run")))
             continue
-        yield QueryHits(query_id, [doc_id], [score], [rank], [tag], [number])
-
-
-def _hit(line: bytes) -> tuple[str, str, int, float, str]:
-    columns = _columns(line)
-    if len(columns) < 6:
-        raise ValueError(f"expected 6 columns '{RUN_COLUMNS}', found {len(columns)}")
-    query_id, _, doc_id, rank, score, tag = columns[:6]
-    return query_id, doc_id, _whole(rank, "rank"), _finite(score), tag
+        yield hits
 
 
 def _columns(line: bytes) -> list[str]:

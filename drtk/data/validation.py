@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from drtk.data import formats, sniff
 from drtk.data.config import ValidationSettings
@@ -19,7 +19,7 @@ from drtk.data.rows import Row, expansion_from, parse_row, prediction_from
 from drtk.data.sniff import LOOKED_AT, is_surely_passage, kind_of_row
 from drtk.data.trec import Judgements, load_qrels
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.records import Expansion, Hit, Passage, Prediction, Query
+from drtk.records import Hit, Passage, Query
 from drtk.runtime.inputs import Intake
 from drtk.runtime.manifest import find_damage, read_manifest
 from drtk.runtime.streams import STANDARD, is_stream, name_of
@@ -39,7 +39,7 @@ def validate(source: str, settings: ValidationSettings) -> Findings:
     kind = settings.kind or detect_kind(source, intake)
     if kind is None:
         raise UsageError(
-            f"--as is needed: one of {', '.join(_CHECKERS)}; {name_of(source)}: its first records do not tell its kind"
+            f"`as` is needed: one of {', '.join(_CHECKERS)}; {name_of(source)}: its first records do not tell its kind"
         )
     references = References(settings, kind)
     findings = intake.findings = Findings(name_of(source), kind, settings.show)
@@ -61,8 +61,8 @@ def validate_folder(folder: str, settings: ValidationSettings) -> Findings:
     manifest = read_manifest(folder)
     for name in ("kind", "corpus", "queries", "qrels", "leak"):
         if getattr(settings, name) is not None:
-            flag = "as" if name == "kind" else name
-            raise UsageError(f"--{flag}: applies to record files only; {folder} is a folder made by drtk")
+            field = "as" if name == "kind" else name
+            raise UsageError(f"`{field}` applies to record files only; {folder} is a folder made by drtk")
     findings = Findings(folder, "files", settings.show)
     if isinstance(manifest.get("files"), dict):
         findings.records = len(manifest["files"])
@@ -93,14 +93,14 @@ class References:
     """The files with which a file is compared."""
 
     def __init__(self, settings: ValidationSettings, kind: str) -> None:
-        for value, flag, kinds in (
+        for value, field, kinds in (
             (settings.corpus, "corpus", ("qrels", "run", "examples")),
             (settings.queries, "queries", ("qrels", "run", "examples", "expansions", "predictions")),
             (settings.qrels, "qrels", ("queries", "run", "examples")),
             (settings.leak, "leak", ("passages", "queries", "examples")),
         ):
             if value is not None and kind not in kinds:
-                raise UsageError(f"--{flag} goes with --as {', '.join(kinds[:-1])} or {kinds[-1]}")
+                raise UsageError(f"`{field}` goes with `as` {', '.join(kinds[:-1])} or {kinds[-1]}")
         self.queries: dict[str, str] | None = None
         self.qrels: Judgements | None = None
         self.corpus: CorpusStore | None = None
@@ -279,17 +279,10 @@ def _count_valid(found: formats.Found[formats.Record], findings: Findings) -> It
             yield line, record
 
 
-_KINDS: dict[str | None, Literal["examples", "expansions", "predictions"]] = {
-    sniff.EXAMPLES: "examples",
-    sniff.EXPANSIONS: "expansions",
-    sniff.PREDICTIONS: "predictions",
-}
+_KINDS = {sniff.EXAMPLES: "examples", sniff.EXPANSIONS: "expansions", sniff.PREDICTIONS: "predictions"}
 
 
-Recognised = Literal["run", "qrels", "examples", "expansions", "predictions", "passages"]
-
-
-def detect_kind(source: str, intake: Intake) -> Recognised | None:
+def detect_kind(source: str, intake: Intake) -> str | None:
     """Return the kind of a file; None if its first records do not tell.
 
     Runs and judgements are recognized by the columns of their first lines, passages by a title in one of the first ten.
@@ -303,7 +296,7 @@ def detect_kind(source: str, intake: Intake) -> Recognised | None:
         rows = [row for _, row in first if isinstance(row, dict)]
     if not rows:
         return None
-    if (kind := _KINDS.get(kind_of_row(rows[0]))) is not None:
+    if (kind := _KINDS.get(str(kind_of_row(rows[0])))) is not None:
         return kind
     alike = {kind_of_row(row) for row in rows} <= {sniff.PASSAGES, sniff.EITHER}
     return "passages" if alike and any(map(is_surely_passage, rows)) else None
@@ -319,7 +312,6 @@ def _first_of_stream(beginning: bytes) -> Iterator[Row]:
 
 
 def _expansions(source: str, intake: Inspection, findings: Findings, references: References) -> None:
-    found: Iterator[tuple[int, Expansion]]
     found = _count_valid(formats.parse_rows(formats.json_rows(source, intake), expansion_from), findings)
     ids, texts, lists = Grouping(), Grouping(), Grouping()
     seen: set[str] = set()
@@ -348,7 +340,6 @@ def _expansions(source: str, intake: Inspection, findings: Findings, references:
 
 
 def _predictions(source: str, intake: Inspection, findings: Findings, references: References) -> None:
-    found: Iterator[tuple[int, Prediction]]
     found = _count_valid(formats.parse_rows(formats.json_rows(source, intake), prediction_from), findings)
     places = Grouping()
     seen: set[str] = set()
@@ -429,7 +420,7 @@ def _texts(source: str, kind: str, queries: Mapping[str, str]) -> Iterator[tuple
                 text = record.query.text if record.query is not None else queries.get(id)
                 if text is None:
                     raise DrtkError(
-                        f"{source}:{line}: only the id of query '{id}' is known: --queries FILE gives its text"
+                        f"{source}:{line}: only the id of query '{id}' is known: `queries` FILE gives its text"
                     )
                 yield line, id, text
 

@@ -45,12 +45,11 @@ from drtk.models.model_folder import (
     tower_folder,
 )
 from drtk.models.query_reranker_input import refuse_query_reranker
-from drtk.runtime.cache import content_digest
-from drtk.runtime.integrity import read_object
+from drtk.runtime.integrity import content_digest, read_object
 from drtk.runtime.manifest import is_manifest, read_manifest_if_any
 from drtk.runtime.progress import warn
 from drtk.runtime.workers import read_ahead
-from drtk.text.batching import PairTokenizing, Tokens, batches_by_length
+from drtk.text.batching import PairTokenizer, Tokens, batches_by_length
 
 Pair = tuple[str, str]
 WINDOW = 16384  # pairs tokenised together by `Scorer.__call__`
@@ -199,7 +198,7 @@ class Scorer:
         self._model = loaded.model.to(self.device, self.dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
         self._tokenizing = (
-            PairTokenizing(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)
+            PairTokenizer(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)
             if tokenizing is None
             else tokenizing(loaded.tokenizer)
         )

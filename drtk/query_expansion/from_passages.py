@@ -16,7 +16,7 @@ from drtk.records import Passage, Query
 from drtk.runtime.filter_job import Done
 from drtk.runtime.inputs import Intake
 from drtk.runtime.runners import BatchFunction
-from drtk.text.sentences import plain_sentences
+from drtk.text.sentences import split_plain_sentences
 from drtk.text.words import content_words
 
 
@@ -92,7 +92,7 @@ def iter_sentences(question: str, passages: Sequence[Passage]) -> Iterator[str]:
     @cache  # most passages are never split
     def ordered(at: int) -> list[str]:
         return sorted(
-            plain_sentences(passages[at].text), key=lambda sentence: -len(asked & set(content_words(sentence)))
+            split_plain_sentences(passages[at].text), key=lambda sentence: -len(asked & set(content_words(sentence)))
         )
 
     for place in count():

@@ -13,8 +13,8 @@ from drtk.expansion.config import WeightingSettings
 from drtk.records import Passage
 from drtk.runtime.inputs import Intake
 from drtk.runtime.streams import name_of
-from drtk.text.word_pieces import Pieces, Splitter, WordPieceTokenizer, WordSplit, owners, splitter
-from drtk.text.words import LUCENE_STOPWORDS, read_stopwords, stem_with
+from drtk.text.word_pieces import Pieces, Splitter, WordPieceTokenizer, WordSplit, find_words, get_splitter
+from drtk.text.words import LUCENE_STOPWORDS, make_stemmer, read_stopwords
 
 
 class Reading(NamedTuple):
@@ -55,8 +55,8 @@ class Reader:
 
     def __init__(self, tokenizer: WordPieceTokenizer, settings: WeightingSettings, split: WordSplit) -> None:
         self._tokenizer = tokenizer
-        self._split: Splitter = splitter(split)
-        self._stem: Callable[[str], str] = stem_with(settings.stemmer)
+        self._split: Splitter = get_splitter(split)
+        self._stem: Callable[[str], str] = make_stemmer(settings.stemmer)
         self._stopwords: frozenset[str] = frozenset()
         if settings.stopwords != "none":
             is_listed = settings.stopwords == "lucene"
@@ -79,7 +79,7 @@ class Reader:
     def _words(self, text: str, pieces: Pieces) -> tuple[list[str], list[int]]:
         """Return the words that have a piece and are no stop words, and the number of each piece's word among them."""
         spans = self._split(text, pieces)
-        owned = owners(pieces, spans)
+        owned = find_words(pieces, spans)
         owning = set(owned)
         words = [text[begin:end].lower() for begin, end in spans]
         kept = [at in owning and word not in self._stopwords for at, word in enumerate(words)]

@@ -16,7 +16,7 @@ from drtk.records import Passage
 from drtk.runtime.inputs import Intake
 from drtk.runtime.streams import name_of
 from drtk.text.expanded_text import added_texts
-from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, WordSplit, expanded
+from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, WordSplit, append_added_words
 from drtk.text.words import basic_form, function_words
 
 
@@ -118,7 +118,7 @@ class DeepImpact:
         ]
         if self._expand:
             passages = [reading.passage for reading in readings]
-            places = expanded(places, passages, self._tokenizer, self.split, expand=self._expand)
+            places = append_added_words(places, passages, self._tokenizer, self.split, expand=self._expand)
         outputs = self._weigh([each.ids for each in places])
         self._impacts = {}
         weights = []

@@ -15,7 +15,7 @@ from drtk.errors import MismatchError
 from drtk.records import Passage
 from drtk.runtime import pages
 from drtk.runtime.progress import printable
-from drtk.text.word_pieces import RecordedTokenizers, WordPieceTokenizer, of_pieces, recorded_name
+from drtk.text.word_pieces import RecordedTokenizers, WordPieceTokenizer, read_weights_tokenizer, split_by_pieces
 
 Word = tuple[str, float]
 
@@ -51,9 +51,9 @@ def iter_weighted(passages: Iterable[Passage], *, top: int, tokenizer: str = "")
     """
     tokenizers = RecordedTokenizers(tokenizer)
     for passage in passages:
-        name = recorded_name(passage)
+        name = read_weights_tokenizer(passage)
         weights = passage.extra.get("weights")
-        if not isinstance(weights, list) or not (name or tokenizers.named):
+        if not isinstance(weights, list) or not (name or tokenizers.replacement):
             raise MismatchError(f"passage '{passage.id}' has no weights; drtk termweight makes them")
         pieces_of = tokenizers(name)
         title: list[Word] = [(passage.title, 0.0)] if passage.title else []
@@ -74,7 +74,7 @@ def _split(text: str, weights: Any, tokenizer: WordPieceTokenizer, id: str) -> l
         )
     words: list[Word] = []
     at = 0
-    for begin, end in of_pieces(text, pieces):
+    for begin, end in split_by_pieces(text, pieces):
         inside = [
             float(weight)
             for (start, stop), weight in zip(pieces.offsets, weights, strict=True)

@@ -18,8 +18,8 @@ from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, save
 from drtk.records import Passage
 from drtk.runtime.sharding import sample_evenly
 from drtk.text.expanded_text import added_texts
-from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, passage_places
-from drtk.text.words import function_words, question_words, stem_with
+from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, locate_passage_words
+from drtk.text.words import function_words, make_stemmer, question_words
 from drtk.training.arguments import Schedule, make_arguments, plan_schedule
 from drtk.training.dataset import SampledExample, SampledExamples, Texts
 from drtk.training.examples import PackedExamples, TrainingData
@@ -98,8 +98,8 @@ class RecallCollator(_Collator):
 
     def __call__(self, items: Sequence[AskedPassage]) -> dict[str, Tensor]:
         """Return the inputs of a step."""
-        stem = stem_with("porter")
-        places = passage_places([item.passage for item in items], self._tokenizer, "pieces", title=self._title)
+        stem = make_stemmer("porter")
+        places = locate_passage_words([item.passage for item in items], self._tokenizer, "pieces", title=self._title)
         batch = self._inputs(places)
         recall = np.zeros(batch["input_ids"].shape, dtype=np.float32)
         first = np.zeros_like(recall)
@@ -122,7 +122,9 @@ class PairCollator(_Collator):
         places = [
             each
             for item in items
-            for each in passage_places(item.passages, self._tokenizer, "basic", title=self._title, expand=self._expand)
+            for each in locate_passage_words(
+                item.passages, self._tokenizer, "basic", title=self._title, expand=self._expand
+            )
         ]
         batch = self._inputs(places)
         asked = np.zeros(batch["input_ids"].shape, dtype=np.float32)
@@ -252,7 +254,9 @@ def find_largest_impact(
     largest = 0.0
     for begin in range(0, len(ids), 256):
         passages = corpus.many(ids[begin : begin + 256])
-        places = passage_places(passages, tokenizer, "basic", title=settings.title or "join", expand=settings.expand)
+        places = locate_passage_words(
+            passages, tokenizer, "basic", title=settings.title or "join", expand=settings.expand
+        )
         for each, values in zip(places, run([each.ids for each in places]), strict=True):
             heads = [head for word, head in each.first().items() if word not in excluded]
             largest = max([largest, *map(float, values[heads])])

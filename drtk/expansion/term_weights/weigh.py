@@ -31,7 +31,7 @@ from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.streams import is_replaceable, is_stream
 from drtk.text.rng import generator
-from drtk.text.word_pieces import Pieces, WordPieceTokenizer, WordSplit, owners, plain
+from drtk.text.word_pieces import Pieces, WordPieceTokenizer, WordSplit, find_words, split_plain
 from drtk.text.words import read_stopwords, stop_words
 
 RATE = 0.15  # masking rate of the report
@@ -64,11 +64,11 @@ def count_masked(reading: Reading, pieces: Pieces, weights: Sequence[float], see
 
 def _is_stopword_or_mark(text: str, pieces: Pieces) -> np.ndarray:
     """Return a mask of the pieces, (pieces,), bool."""
-    spans = plain(text, pieces)
+    spans = split_plain(text, pieces)
     listed = stop_words()
     words = [text[begin:end].lower().replace("’", "'") for begin, end in spans]
     is_empty = [word in listed or not is_word(word) for word in words]
-    return np.array([owner < 0 or is_empty[owner] for owner in owners(pieces, spans)], dtype=bool)
+    return np.array([owner < 0 or is_empty[owner] for owner in find_words(pieces, spans)], dtype=bool)
 
 
 def format_report(counts: Mapping[str, Any], method: str) -> list[str]:
@@ -194,7 +194,7 @@ def make_plan(
     name = _absolute(tokenizer or model or "")
     pieces = WordPieceTokenizer(name)  # a missing tokenizer is found before the first pass
     if kind.with_model and tokenizer is not None:
-        pieces.check(_absolute(model or ""))
+        pieces.check(WordPieceTokenizer(_absolute(model or "")))
     settings = replace(settings, title=_resolve_title(settings.title, method, model))
     return Plan(method, settings, settings.words or kind.split, name, model, device, seed)
 

@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from drtk.cli.main import app
-from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.errors import DrtkError, MismatchError
 from drtk.models.query_reranker_input import Candidate
 from drtk.query_expansion.rerank import QueryScorer
 from drtk.runtime.integrity import read_json
@@ -272,27 +272,15 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
 
 
 @pytest.mark.parametrize(
-    ("more", "error", "message"),
+    ("more", "message"),
     [
-        (["--depth", "99"], UsageError, "`depth` 99: .*labelled.jsonl was labelled with `depth` 100"),
-        (["--max-rank", "50"], UsageError, "`max_rank` 50: must be above the depth of the labels, 100"),
-        (["--warmup", "0.1"], UsageError, "`warmup` 0.1: `schedule` inverse-sqrt needs a number of steps"),
-        (["--dev-kind", "answer"], UsageError, "--dev-queries and --dev-kind go with --dev"),
-        (["--patience", "1"], UsageError, "--patience goes with --dev"),
-        (["--dev", "a=x", "--dev", "a=y"], UsageError, "--dev: two are for kind a; KIND=NAME is for one"),
-        (["--dev", "x", "--dev", "y"], UsageError, "--dev: two are for all kinds; KIND=NAME is for one"),
-        (["--dev", "x", "--dev", "a=y"], UsageError, "--dev: give one FILE, or KIND=FILE for each kind"),
-        (["--dev", "..=x"], UsageError, r"--dev: '\.\.' cannot be the name of a folder for its model"),
-        (["--dev", "a=x", "--dev-kind", "a"], UsageError, "--dev-kind: --dev KIND=FILE names the kind already"),
-        (["--preset", "simlm-r1"], UsageError, "preset 'simlm-r1' is for drtk train-retriever"),
-        (["--micro-batch", "3"], DrtkError, "`micro_batch` 3: does not divide the 4 of a device"),
-        (["--kind", "poem"], DrtkError, "labelled.jsonl: holds no candidates of kind 'poem'"),
+        (["--depth", "99"], "`depth` 99: .*labelled.jsonl was labelled with `depth` 100"),
+        (["--micro-batch", "3"], "`micro_batch` 3: does not divide the 4 of a device"),
     ],
 )
-def test_contradictory_options_are_rejected(
-    place: Path, tmp_path: Path, more: list[str], error: type[DrtkError], message: str
+def test_options_that_contradict_the_data_are_rejected(
+    place: Path, tmp_path: Path, more: list[str], message: str
 ) -> None:
-    with pytest.raises(error, match=message) as fault:
+    with pytest.raises(DrtkError, match=message):
         train(place, tmp_path / "m", *more)
-    assert "\n" not in str(fault.value)
     assert not (tmp_path / "m").exists()

@@ -24,7 +24,7 @@ from drtk.models.generator_input import format_passage
 from drtk.records import Passage
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
-from drtk.text.batching import PairTokenizing
+from drtk.text.batching import PairTokenizer
 from tests.tiny import collection, tiny_crossencoder, tiny_model, tiny_writer
 
 
@@ -95,7 +95,7 @@ def test_what_is_no_encoder_is_refused(tmp_path: Path) -> None:
 
 def test_groups_of_like_length_give_the_logits_and_gradients_of_one_batch(scorer: Path) -> None:
     loaded = start(scorer)
-    tokenizing = PairTokenizing(loaded.tokenizer, max_length=48)
+    tokenizing = PairTokenizer(loaded.tokenizer, max_length=48)
     padded = tokenizing(pairs()).padded(range(len(pairs())), pad=tokenizing.pad)
     inputs = {name: torch.from_numpy(array) for name, array in padded.items()}
     found = []
