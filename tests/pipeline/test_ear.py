@@ -127,7 +127,7 @@ def test_the_whole_chain_runs_in_miniature(place: Path) -> None:
     sweep = [line.split()[0] for line in (out / "sweep.txt").read_text().splitlines() if ".of-" in line]
     assert sweep == ["ri.of-2", "rd.of-2"]
     costs = (out / "costs.txt").read_text()
-    assert costs.count(" s a question") == 12
+    assert costs.count(" s a question") == 11
     for stage in ("first passages and choose, RD", "fuse the RD runs", "passage re-ranker, RD", "fuse RD with dense"):
         assert f"\n{stage} " in costs, stage
     assert costs.count(" MB") == 3
