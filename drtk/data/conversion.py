@@ -27,12 +27,15 @@ WINDOW = 100  # training examples per window
 _OPENING, _CLOSING = "opening", "closing"
 
 
-def convert(sources: Sequence[str], settings: ConversionSettings, job: FilterJob) -> None:
+def convert_records(sources: Sequence[str], settings: ConversionSettings, job: FilterJob) -> None:
     """Write the records of the sources in another format, and if asked the texts they contain.
 
     Raises UsageError for settings that do not fit, MismatchError for an id that `corpus` or `queries` lacks.
     """
-    kind, name = _choice(settings)
+    if settings.kind is None:
+        raise UsageError(f"`as` is needed: one of {', '.join(FORMATS)}")
+    kind = settings.kind
+    name = FORMATS[kind].check(settings.to or next(iter(FORMATS[kind])))
     if job.side_files and kind != "passages":
         raise UsageError("`with` adds fields to passages: `as` passages")
     job.kind = "corpus" if kind == "passages" else kind
@@ -71,18 +74,6 @@ def records(source: str, kind: str, intake: Intake, side_files: Sequence[str] = 
     if kind == "examples" and formats.is_triples(source, intake):
         found = formats.triples
     return iter_valid(found(source, intake), source, intake)  # type: ignore[operator]
-
-
-def _choice(settings: ConversionSettings) -> tuple[str, str]:
-    if settings.kind is None:
-        raise UsageError(f"`as` is needed: one of {', '.join(FORMATS)}")
-    registry = FORMATS[settings.kind]
-    name = registry.check(settings.to or next(iter(registry)))
-    if settings.kind != "examples":
-        for field in ("corpus", "queries", "corpus_out", "queries_out"):
-            if getattr(settings, field):
-                raise UsageError(f"`{field}` goes with `as` examples")
-    return settings.kind, name
 
 
 def _side_jobs(settings: ConversionSettings, job: FilterJob) -> list[tuple[FilterJob, Callable[..., Iterator[Any]]]]:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from drtk.cli.main import app
 from drtk.data.config import ValidationSettings
 from drtk.data.findings import CHECKS, Findings
-from drtk.data.validation import validate
+from drtk.data.validation import validate_file
 from drtk.errors import DrtkError, UsageError
 from tests.data import shared_data
 
@@ -25,7 +25,7 @@ def file(folder: Path, content: bytes | list[Any], name: str = "file") -> str:
 
 
 def findings(source: str, kind: str, **options: Any) -> Findings:
-    return validate(source, ValidationSettings(kind=kind, **options))  # type: ignore[arg-type]
+    return validate_file(source, ValidationSettings(kind=kind, **options))  # type: ignore[arg-type]
 
 
 def places(found: Findings) -> dict[str, list[int]]:
