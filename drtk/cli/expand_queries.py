@@ -52,7 +52,8 @@ def expand_queries(
         raise UsageError("--model and --from-run: choose one")
     if (corpus is None) != (from_run is None):
         raise UsageError("--corpus and --from-run go together")
-    settings.check(from_run=from_run is not None)
+    settings.check()
+    settings.check_kind(from_run=from_run is not None)
     if model is not None:
         _generate(source, model, seed, device, settings, running, job)
     elif from_run is not None and corpus is not None:

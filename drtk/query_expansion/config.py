@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal
 
 from drtk.config import NoEffect, option
 from drtk.errors import UsageError
-from drtk.models.config import GenerationSettings, ScoringSettings
+from drtk.models.config import NOT_BEAM, NOT_SAMPLING, GenerationSettings, ScoringSettings
 from drtk.records import kind_problem
 from drtk.training.config import NOT_MEASURED, TrainingConfig
 
 PASSAGE_KINDS = ("sentence", "title", "terms")  # candidates without a generator
 _PROMPTED_TOKENS = 100  # methods, section 7.3
 _TOKENS = 64  # the longest target of GAR (methods, section 7.2)
-_ONLY_MODEL = NoEffect("goes with --model", {"model": (None,)})
-_MODEL = (_ONLY_MODEL,)
 _RUN = (NoEffect("goes with --from-run", {"from_run": (None,)}),)
-_SAMPLING = (_ONLY_MODEL, NoEffect("only with --decode sample", {"decode": ("greedy", "beam")}))
-_BEAMS = (_ONLY_MODEL, NoEffect("only with --decode beam", {"decode": (None, "sample", "greedy", "greedy+sample")}))
+_HOLDOUT = (NoEffect("goes with --holdout", {"holdout": (False,)}),)
+_TRAINED = (NoEffect("is for a model that was not trained for this", {"holdout": (True,)}),)
+_OF_RUN = ("kind", "candidates", "depth", "feedback", "terms")  # the options of candidates without a generator
 
 
 @dataclass(frozen=True)
-class ExpansionSettings:
+class ExpansionSettings(GenerationSettings):
     """drtk expand-queries; 50 samples with top-k 50 and temperature 1 are those of methods, section 7.3."""
 
     kind: str | None = option(
@@ -30,65 +29,40 @@ class ExpansionSettings:
         "Kind of the expansions: answer, sentence, title, or a word of your own. [default: as the generator was trained; "
         "with --from-run sentence, title and terms]",
     )
-    n: int = option(
-        50, "Texts to generate per question; repeats are dropped afterwards.", at_least=1, flag="--n", no_effect=_MODEL
-    )
-    decode: Literal["sample", "greedy", "beam", "greedy+sample"] | None = option(
+    n: int = option(50, "Texts to generate per question; repeats are dropped afterwards.", at_least=1, flag="--n")
+    decode: Literal["sample", "greedy", "beam", "greedy+sample"] | None = option(  # type: ignore[assignment]
         None,
         "Decoding: sample, greedy (one text), beam (the n best), or greedy+sample (one greedy text, then samples). "
         "[default: sample; with --prompt greedy+sample]",
-        no_effect=_MODEL,
     )
-    top_k: int = option(50, "Sample from the K most likely tokens; 0: from all.", at_least=0, no_effect=_SAMPLING)
+    top_k: int = option(50, "Sample from the K most likely tokens; 0: from all.", at_least=0, no_effect=NOT_SAMPLING)
     top_p: float = option(
         1.0,
         "Of these, sample from the most likely with this total probability.",
         at_least=1e-6,
         at_most=1,
-        no_effect=_SAMPLING,
+        no_effect=NOT_SAMPLING,
     )
-    temperature: float = option(1.0, "Sampling temperature.", at_least=1e-6, no_effect=_SAMPLING)
-    beams: int = option(10, "Beams of --decode beam; at least --n.", at_least=1, no_effect=_BEAMS)
-    max_new_tokens: int | None = option(
+    beams: int = option(10, "Beams of --decode beam; at least --n.", at_least=1, no_effect=NOT_BEAM)
+    max_new_tokens: int | None = option(  # type: ignore[assignment]
         None,
         "Longest text to generate, in tokens. [default: as the generator was trained, or 64; with --prompt 100]",
         at_least=1,
-        no_effect=_MODEL,
     )
     prompt: str | None = option(
         None,
         "Prompt of a model that was not trained for this (T0, GPT-2); the question replaces …, or else precedes it.",
-        no_effect=(_ONLY_MODEL, NoEffect("is for a model that was not trained for this", {"holdout": (True,)})),
+        no_effect=_TRAINED,
     )
-    prefix: str | None = option(
-        None,
-        "Text before every question, followed by a space. [default: as the model was trained, or nothing]",
-        no_effect=_MODEL,
-    )
-    max_length: int | None = option(
-        None,
-        "Longest input in tokens; the question is cut, never the prompt. [default: as the model was trained, or 512]",
-        at_least=2,
-        no_effect=_MODEL,
-    )
-    batch_tokens: int | None = option(
-        None,
-        "Tokens of input and output per batch. [default: 16,384 on a CPU, 131,072 on a GPU]",
-        at_least=1,
-        no_effect=_MODEL,
-    )
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Compute dtype; auto is float32 on a CPU, bfloat16 on a GPU.", no_effect=_MODEL
-    )
+    title: ClassVar[None] = None  # type: ignore[misc]
     holdout: bool = option(
         False,
         "The model is a folder of train-generator --folds: each question goes to the generator that was not trained on it.",
-        no_effect=_MODEL,
     )
     outside: Literal["refuse", "draw"] = option(
         "refuse",
         "holdout: a question of no fold is an error (refuse), or goes to a random generator (draw).",
-        no_effect=(NoEffect("goes with --holdout", {"holdout": (False,)}),),
+        no_effect=_HOLDOUT,
     )
     candidates: int = option(10, "from-run: candidates per question and kind.", at_least=1, no_effect=_RUN)
     depth: int = option(100, "from-run: hits per question to use.", at_least=1, no_effect=_RUN)
@@ -97,32 +71,26 @@ class ExpansionSettings:
     )
     terms: int = option(10, "from-run: words in a candidate of terms.", at_least=1, no_effect=_RUN)
 
-    def generation(self, *, trained_length: int | None) -> GenerationSettings:
-        """Return the settings of generation. trained_length: longest target that the generator was trained on, if known"""
+    def resolve(self, *, trained_length: int | None) -> ExpansionSettings:
+        """Return the settings with their defaults. trained_length: longest target the generator was trained on, if known"""
         decode = self.decode or ("sample" if self.prompt is None else "greedy+sample")
         longest = _PROMPTED_TOKENS if self.prompt is not None else (trained_length or _TOKENS)
-        return GenerationSettings(
+        return replace(
+            self,
             n=1 if decode == "greedy" else self.n,
             decode=decode,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            temperature=self.temperature,
-            beams=self.beams,
             max_new_tokens=self.max_new_tokens or longest,
-            prefix=self.prefix,
-            max_length=self.max_length,
-            batch_tokens=self.batch_tokens,
-            dtype=self.dtype,
         )
 
-    def check(self, *, from_run: bool) -> None:
-        """Raise UsageError for an impossible kind, or for several greedy texts."""
+    def check_kind(self, *, from_run: bool) -> None:
+        """Raise UsageError for an impossible kind, or for options of a generator `from_run`, which needs none."""
         if self.kind is not None and (problem := kind_problem(self.kind)):
             raise UsageError(f"`kind` '{self.kind}': {problem}")
         if from_run and self.kind is not None and self.kind not in PASSAGE_KINDS:
             raise UsageError(f"`kind` {self.kind}: `from_run` makes {', '.join(PASSAGE_KINDS)}")
-        if self.decode == "greedy" and self.n not in (1, ExpansionSettings.n):
-            raise UsageError(f"`n` {self.n}: `decode` greedy generates one text")
+        for item in fields(self) if from_run else ():
+            if item.name not in _OF_RUN and getattr(self, item.name) != item.default:
+                raise UsageError(f"`{item.name}` goes with `model`")
 
 
 READ = {"ri": 64, "rd": 256}  # tokens of a candidate (methods, section 7.6)

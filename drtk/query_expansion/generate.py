@@ -121,7 +121,7 @@ class Expand(BatchFunction):
         seed: int,
         device: str,  # positional: the arguments travel to other processes in a tuple
     ) -> None:
-        wanted = settings.generation(trained_length=length)
+        wanted = settings.resolve(trained_length=length)
         self._kind, self._prompt = kind, settings.prompt
         self._greedy = wanted.decode in ("greedy", "greedy+sample")
         self._writers = [TextGenerator(model, wanted, seed=seed, device=device) for model in models]

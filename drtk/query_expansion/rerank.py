@@ -20,7 +20,7 @@ from drtk.models.config import ScoringSettings
 from drtk.models.query_reranker_input import Candidate, CandidateTokenizer, load_query_input
 from drtk.query_expansion.candidates import CandidateList, find_missing, iter_candidate_lists, select_distinct
 from drtk.query_expansion.config import ChooseSettings
-from drtk.records import Expansion, Query
+from drtk.records import Expansion, Passage, Query
 from drtk.runtime.filter_job import Done, FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json
@@ -128,37 +128,45 @@ class QueryScorer:
         return self._scorer.scores(prepared) if len(prepared.rows) else np.empty(0, dtype=np.float32)
 
 
-class QueryReranker:
-    """Query re-rankers by kind of expansion.
+class _Window(NamedTuple):
+    """Lists of distinct candidates, their tokens by model, and counts."""
 
-    models: folders by kind; that of ANY is for other kinds
-    texts: searches the first passage of candidates without "top1", for retrieval-dependent (RD) models
-    counts: of the passages that were looked up, and of those without a text
-    Raises MismatchError for a folder that is no query re-ranker, and what loading one raises.
+    lists: list[CandidateList]
+    tokens: dict[QueryScorer, TokenizedPairs]
+    counts: Counter[str]
+
+
+class ChooseQueries(BatchFunction):
+    """Choose queries: windows of `CandidateList` to lines of choices.jsonl, best first.
+
+    models: query re-rankers by kind, that of ANY for other kinds; for `select` scorer only, as other choices need no torch
+    index, corpus: to search the first passage of candidates without "top1", for retrieval-dependent (RD) models
     """
 
     def __init__(
-        self,
-        models: Mapping[str, str],
-        *,
-        device: str = "auto",
-        settings: ScoringSettings | None = None,
-        texts: PassageSearcher | None = None,
+        self, settings: ChooseSettings, models: Mapping[str, str], device: str, index: str | None, corpus: str | None
     ) -> None:
+        self._settings = settings
+        self.ahead = index is None  # an index must be searched by the thread that opened it
+        self._texts: PassageSearcher | None = None
+        if index is not None:
+            from drtk.retrieval.search import PassageSearcher
+
+            self._texts = PassageSearcher(index, corpus=corpus, settings=SearchSettings(k1=settings.k1, b=settings.b))
         loaded = {
             model: QueryScorer(model, device=device, settings=settings) for model in dict.fromkeys(models.values())
         }
         self._scorers = {kind: loaded[model] for kind, model in models.items()}
-        self._texts = texts
-        self.counts: Counter[str] = Counter()
 
-    def _scorer(self, kind: str) -> QueryScorer:
-        return self._scorers[kind if kind in self._scorers else ANY]
-
-    def prepare(self, lists: Sequence[CandidateList]) -> dict[QueryScorer, TokenizedPairs]:
-        """Tokenize the candidates, by the model that reads them."""
+    def prepare(self, records: list[CandidateList]) -> _Window:
+        """Select the distinct candidates of each list, and tokenize them."""
+        most = self._settings.max_candidates
+        lists = [replace(each, expansions=tuple(select_distinct(each.expansions, most))) for each in records]
+        counts: Counter[str] = Counter(candidates=sum(len(each.expansions) for each in records))
+        if not self._scorers:
+            return _Window(lists, {}, counts)
+        first = self._search_first(lists, counts)
         given: dict[QueryScorer, list[Candidate]] = {}
-        first = self._search_first(lists)
         for each in lists:
             scorer = self._scorer(each.kind)
             candidates = given.setdefault(scorer, [])
@@ -166,22 +174,12 @@ class QueryReranker:
                 query = expanded_query(each.query.text, one.text)
                 top = (one.top1 or first[query]) if scorer.reading.scorer == "rd" else {}
                 candidates.append(Candidate(each.query.text, one.text, top.get("title", ""), top.get("text", "")))
-        return {scorer: scorer.prepare(candidates) for scorer, candidates in given.items()}
+        return _Window(lists, {scorer: scorer.prepare(candidates) for scorer, candidates in given.items()}, counts)
 
-    def estimates(
-        self, lists: Sequence[CandidateList], prepared: Mapping[QueryScorer, TokenizedPairs]
-    ) -> list[np.ndarray]:
-        """Return the estimated ranks of each list's candidates, (candidates,) float32: THE LOWER, THE BETTER."""
-        values = {scorer: scorer.estimates(each) for scorer, each in prepared.items()}
-        at = dict.fromkeys(values, 0)
-        estimates = []
-        for each in lists:
-            scorer = self._scorer(each.kind)
-            start, at[scorer] = at[scorer], at[scorer] + len(each.expansions)
-            estimates.append(values[scorer][start : at[scorer]])
-        return estimates
+    def _scorer(self, kind: str) -> QueryScorer:
+        return self._scorers[kind if kind in self._scorers else ANY]
 
-    def _search_first(self, lists: Sequence[CandidateList]) -> dict[str, dict[str, str]]:
+    def _search_first(self, lists: Sequence[CandidateList], counts: Counter[str]) -> dict[str, dict[str, str]]:
         """Return title and text of the first passage, by query, for candidates without "top1" whose model reads it."""
         queries = dict.fromkeys(
             expanded_query(each.query.text, one.text)
@@ -192,71 +190,35 @@ class QueryReranker:
         )
         if not queries:
             return {}
-        assert self._texts is not None  # `CandidateCheck` rejects these candidates without an index
+        assert self._texts is not None  # `choose_queries` rejects these candidates without an index
         first: dict[str, dict[str, str]] = {}
         passages = []
         for query, ranking in zip(queries, self._texts.search(list(queries), 1), strict=True):
-            passage = self._texts.passage(ranking[0][0]) if ranking else None
-            first[query] = {"title": passage.title, "text": passage.text} if passage else {"title": "", "text": ""}
-            passages += [passage] if passage else []
-        self.counts.update(count_texts(passages))
+            passage = self._texts.passage(ranking[0][0]) if ranking else Passage("", "")
+            first[query] = {"title": passage.title, "text": passage.text}
+            passages += [passage] if ranking else []
+        counts.update(count_texts(passages))
         return first
 
-
-class _Window(NamedTuple):
-    """Lists of distinct candidates, the number of all candidates, the tokens for a model, and counts of the passages."""
-
-    lists: list[CandidateList]
-    number: int
-    tokens: dict[QueryScorer, TokenizedPairs] | None
-    counts: dict[str, int]
-
-
-class ChooseQueries(BatchFunction):
-    """Choose queries: windows of `CandidateList` to lines of choices.jsonl, best first.
-
-    models: query re-rankers by kind, for `select` scorer alone; other choices need no torch
-    index, corpus: for models that read passages
-    """
-
-    def __init__(
-        self, settings: ChooseSettings, models: Mapping[str, str], device: str, index: str | None, corpus: str | None
-    ) -> None:
-        self._settings = settings
-        self.ahead = index is None  # an index must be searched by the thread that opened it
-        self._reranker: QueryReranker | None = None
-        if settings.select == "scorer":
-            from drtk.retrieval.search import PassageSearcher
-
-            searching = SearchSettings(k1=settings.k1, b=settings.b)
-            texts = None if index is None else PassageSearcher(index, corpus=corpus, settings=searching)
-            self._reranker = QueryReranker(models, device=device, settings=settings, texts=texts)
-
-    def prepare(self, records: list[CandidateList]) -> _Window:
-        """Select the distinct candidates of each list, and tokenize them."""
-        number = sum(len(each.expansions) for each in records)
-        most = self._settings.max_candidates
-        lists = [replace(each, expansions=tuple(select_distinct(each.expansions, most))) for each in records]
-        if self._reranker is None:
-            return _Window(lists, number, None, {})
-        self._reranker.counts.clear()
-        tokens = self._reranker.prepare(lists)
-        return _Window(lists, number, tokens, dict(self._reranker.counts))
-
     def __call__(self, prepared: _Window) -> Done:
-        """Return the lines of a window, and the numbers of candidates."""
-        lists, number, tokens, looked_up = prepared
-        counts = {"candidates": number, "distinct": 0, "chosen": 0, "cut": 0, "above Lucene's limit": 0}
-        estimates: Sequence[np.ndarray | None] = [None] * len(lists)
-        if self._reranker is not None and tokens is not None:
-            estimates = self._reranker.estimates(lists, tokens)
+        """Return the lines of a window, and counts of candidates and of the passages that were looked up."""
+        lists, tokens, looked_up = prepared
+        names = ("candidates", "distinct", "chosen", "cut", "above Lucene's limit")
+        counts: dict[str, int] = dict.fromkeys(names, 0) | looked_up
+        values = {scorer: scorer.estimates(each) for scorer, each in tokens.items()}
+        at = dict.fromkeys(values, 0)
         lines = []
-        for each, estimate in zip(lists, estimates, strict=True):
+        for each in lists:
+            estimates: np.ndarray | None = None
+            if self._scorers:
+                scorer = self._scorer(each.kind)
+                start, at[scorer] = at[scorer], at[scorer] + len(each.expansions)
+                estimates = values[scorer][start : at[scorer]]
             counts["distinct"] += len(each.expansions)
-            lines.append(dump(self._line(each, estimate, counts)))
-        return Done(lines, counts | looked_up)
+            lines.append(dump(self._line(each, estimates, counts)))
+        return Done(lines, counts)
 
-    def _line(self, each: CandidateList, estimate: np.ndarray | None, counts: dict[str, int]) -> dict[str, Any]:
+    def _line(self, each: CandidateList, estimates: np.ndarray | None, counts: dict[str, int]) -> dict[str, Any]:
         expansions, query = each.expansions, each.query.text
         line: dict[str, Any] = {"query_id": each.query.id, "kind": each.kind}
         if self._settings.select == "concat":
@@ -265,14 +227,14 @@ class ChooseQueries(BatchFunction):
             counts["cut"] += cut
             counts["above Lucene's limit"] += len(set(split_words(text, latin=False))) > LUCENE_CLAUSES
             return line | {"chosen": [[one.id for one in expansions]], "queries": [text]}
-        if estimate is not None:
-            best = sort_by_estimate(expansions, estimate)[: self._settings.top]
+        if estimates is not None:
+            best = sort_by_estimate(expansions, estimates)[: self._settings.top]
         else:
             best = CHOICES[self._settings.select](expansions)[: self._settings.top]
         counts["chosen"] += bool(best)
         line |= {"chosen": [[one.id] for one in best]}
-        if estimate is not None:
-            of = dict(zip((one.id for one in expansions), estimate.tolist(), strict=True))
+        if estimates is not None:
+            of = dict(zip((one.id for one in expansions), estimates.tolist(), strict=True))
             line["estimates"] = [of[one.id] for one in best]
         if all(one.rank is not None for one in best):
             line["ranks"] = [one.rank for one in best]
