@@ -366,7 +366,7 @@ def test_a_run_with_ids_that_lead_nowhere_is_told_in_a_line(asked: Asked, capfd:
         (["--from-run", "r"], "--corpus and --from-run go together"),
         (["--model", "m", "--corpus", "c"], "--corpus and --from-run go together"),
         (["--model", "m", "--candidates", "3"], "--candidates goes with --from-run"),
-        (["--from-run", "r", "--corpus", "c", "--n", "3"], "--n goes with --model"),
+        (["--from-run", "r", "--corpus", "c", "--n", "3"], "`n` goes with `model`"),
         (["--from-run", "r", "--corpus", "c", "--kind", "answer"], "`from_run` makes sentence, title, terms"),
         (["--model", "m", "--kind", "../a"], "`kind` '../a': must be one word that can stand in a file name"),
         (["--model", "m", "--decode", "greedy", "--n", "3"], "`n` 3: `decode` greedy generates one text"),
