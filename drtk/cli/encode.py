@@ -24,7 +24,7 @@ def encode(
         Literal["passage", "query"], typer.Option("--role", help="Whether the input holds passages or queries.")
     ] = "passage",
     shard: Annotated[
-        str, typer.Option("--shard", metavar="N/OF", help="Encode one part of several, on several machines or GPUs.")
+        str, typer.Option("--shard", metavar="N/OF", help="Encode one of several shards, on several machines or GPUs.")
     ] = "1/1",
     device: Device = "auto",
     *,

@@ -1,4 +1,4 @@
-"""drtk fuse: several runs to one."""
+"""drtk fuse: fuse runs."""
 
 from __future__ import annotations
 

@@ -40,27 +40,26 @@ def search(
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="Where the encoder is; by default as the index says.")
+        str | None, typer.Option("--model", metavar="MODEL", help="Encoder. [default: the index's]")
     ] = None,
     by: Annotated[
-        Literal["passage", "source"], typer.Option("--by", help="source: rank documents, by their best passage (MaxP).")
+        Literal["passage", "source"],
+        typer.Option("--by", help="Unit that is ranked: passage, or source (a document by its best passage, MaxP)."),
     ] = "passage",
     drop_same_id: Annotated[
-        bool, typer.Option("--drop-same-id", help="Leave out the document that is called what the query is called.")
+        bool, typer.Option("--drop-same-id", help="Exclude the document whose id is the query's id.")
     ] = False,
     corpus: Annotated[
         str | None,
-        typer.Option(
-            "--corpus", metavar="FILE", help="Passages: texts for --query, names of documents for --by source."
-        ),
+        typer.Option("--corpus", metavar="FILE", help="Passages: texts for --query, document ids for --by source."),
     ] = None,
     tune: Annotated[
-        bool, typer.Option("--tune", help="Try a grid of k1 and b against --qrels; write a table, the best first.")
+        bool, typer.Option("--tune", help="Evaluate a grid of k1 and b on --qrels; write a table, best first.")
     ] = False,
     qrels: Annotated[
         str | None,
         typer.Option(
-            "--qrels", metavar="FILE", help="Judgements: search the judged queries alone; what --tune goes by."
+            "--qrels", metavar="FILE", help="Judgements: only judged queries are searched; --tune needs them."
         ),
     ] = None,
     *,
@@ -107,7 +106,7 @@ def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     from pathlib import Path
 
     from drtk.data.embeddings import KIND
-    from drtk.retrieval.search import INDEX_KIND
+    from drtk.indexing.config import INDEX_KIND
     from drtk.runtime.manifest import has_unfinished_part, read_manifest
     from drtk.runtime.progress import is_quiet
 

@@ -154,7 +154,7 @@ class Embedder:
         assert encoder is not None
         out = torch.empty((len(tokens), self.dimension), dtype=torch.float32, device=self.device)
         for rows in batches_by_length(tokens.lengths, budget=self._budget):
-            batch = tokens.padded(rows, pad=self._tokenize.pad, left=self._tokenize.left)
+            batch = tokens.pad(rows, pad=self._tokenize.pad, left=self._tokenize.left)
             inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
             try:
                 vectors = encoder(**inputs, prompt_length=self._prompt_length)

@@ -18,7 +18,7 @@ from drtk.data.jsonl import read_queries
 from drtk.data.trec import load_qrels, run_lines
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import Ranking, best_first, index_class
-from drtk.indexing.config import RUN_DEPTH, SearchSettings
+from drtk.indexing.config import INDEX_KIND, RUN_DEPTH, SearchSettings
 from drtk.indexing.vectors import encoder_differences, unit_length, wants_unit_length
 from drtk.records import Passage, Query
 from drtk.runtime.filter_job import FilterJob
@@ -80,7 +80,6 @@ def search(
     return [hits[: options.k] for hits in results]
 
 
-INDEX_KIND = "index"
 _KEYS = {"type": str, "encoder": dict | None, "dimension": int | None, "bm25": dict | None}  # of its meta.json
 
 
