@@ -94,13 +94,6 @@ def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[st
         if isinstance(node, list):
             raise UsageError(f"`set` {path}: name a setting of an objective: objective.1.weight")
         node[last] = value
-    for table, key in (("slots", "view"), ("readers", "use")):  # a new entry, or a misspelled name
-        known = content.get(table, {})
-        for name, entry in changed.get(table, {}).items():
-            if name not in known and isinstance(entry, dict) and key not in entry:
-                raise UsageError(
-                    f"`set` {table}.{name}: there is no '{name}', and a new one needs a '{key}'; {format_choices(known)}"
-                )
     return changed
 
 

@@ -152,16 +152,16 @@ def test_what_is_visible_is_never_corrupted(text, rate, seed):
 def test_an_edited_text_is_the_text_with_a_share_put_in_or_taken_out(text, rate, seed):
     share = round(rate * int((text.words >= 0).sum()))
     longer = insert_masks(text, rate, generator(seed), VOCABULARY)
-    assert longer.ids[longer.edited == 0].tolist() == text.ids.tolist()
-    assert longer.types[longer.edited == 0].tolist() == text.types.tolist()
-    assert (longer.ids[longer.hidden] == VOCABULARY.mask).all()
+    assert longer.text.ids[longer.edited == 0].tolist() == text.ids.tolist()
+    assert longer.text.types[longer.edited == 0].tolist() == text.types.tolist()
+    assert (longer.text.ids[longer.hidden] == VOCABULARY.mask).all()
     assert longer.hidden.sum() == longer.edited.sum() == share
     shorter = delete_tokens(text, rate, generator(seed))
-    assert len(shorter.ids) == len(text.ids) - share
+    assert len(shorter.text.ids) == len(text.ids) - share
     assert shorter.edited.sum() <= share
     assert bool(shorter.edited.any()) == (share > 0)
     for found in (longer, shorter):
-        assert (found.words < 0).sum() == (text.words < 0).sum()
-        numbers = found.words[found.words >= 0].tolist()
+        assert (found.text.words < 0).sum() == (text.words < 0).sum()
+        numbers = found.text.words[found.text.words >= 0].tolist()
         assert all(0 <= later - number <= 1 for number, later in pairwise([-1, *numbers]))
-        assert len({len(part) for part in found}) == 1
+        assert len({len(part) for part in (found.hidden, found.edited, *found.text) if part is not None}) == 1

@@ -105,6 +105,7 @@ WRONG = {
     "no view at all": (("[slots]\none = { view = [] }\n", MLM), "[slots.one]: view: expected a name or a list of names, found []"),
     "corruption without masking": (('[slots]\none = { view = "passage", corruption = "bert" }\n', MLM), "[slots.one]: corruption 'bert' needs a masking"),
     "a slot without room": (('[slots]\none = { view = "passage", max_length = 2 }\n', MLM), "[slots.one]: max_length 2 has no room for a token between the special ones"),
+    "a misspelled slot of a change": ((SLOTS, "onne = { rate = 0.4 }\n", MLM), "[slots.onne]: lacks 'view'"),
     "a slot that refers to none": ((SLOTS.replace('of = "one"', 'of = "zero"'), MLM), "[slots.two] of: there is no slot 'zero'; choose from one, plain, two"),
     "a slot that refers to another view": ((SLOTS.replace('two = { view = "passage"', 'two = { view = "next"'), MLM), "[slots.two] refers to 'one', which reads another view"),
     "a circle": (
@@ -199,8 +200,6 @@ CHANGES_WRONG = {
     "the number 0": ("objective.0.weight=1", "--set objective.0.weight: there is no '0'; choose from 1, 2, 3, contrast, decoder, mlm"),
     "no such name": ("objective.mkp.weight=1", "--set objective.mkp.weight: there is no 'mkp'; choose from 1, 2, 3, contrast, decoder, mlm"),
     "no such table": ("slot.one.rate=0.4", "--set slot.one.rate: there is no 'slot'; choose from generator, objective, projectors, readers, slots"),
-    "no such slot": ("slots.onne.rate=0.4", "--set slots.onne: there is no 'onne', and a new one needs a 'view'; choose from one, plain, two"),
-    "no such reader": ("readers.shared.layers=3", "--set readers.shared: there is no 'shared', and a new one needs a 'use'; there are none"),
     "an objective as a whole": ("objective.2=1", "--set objective.2: name a setting of an objective: objective.1.weight"),
     "parts of a number": ("slots.one.rate.high=1", "--set slots.one.rate.high: 'rate' is 0.3, which has no parts"),
     "an option": ("settings.micro_batch=8", "--set settings.micro_batch: is an option of its own: --micro-batch"),
