@@ -267,7 +267,7 @@ class TextGenerator:
 
     def _write(self, tokens: Tokens, keys: Sequence[str], rows: np.ndarray) -> list[list[str]]:
         writer = self._writer
-        batch = tokens.padded(rows, pad=writer.pad, left=not writer.is_encoder_decoder)
+        batch = tokens.pad(rows, pad=writer.pad, left=not writer.is_encoder_decoder)
         ids, mask = (torch.from_numpy(batch[name]).to(self._device) for name in ("input_ids", "attention_mask"))
         try:
             found = generate_tokens(writer, ids, mask, [keys[row] for row in rows], self._settings, seed=self._seed)

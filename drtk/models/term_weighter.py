@@ -185,9 +185,7 @@ class TermWeightPredictor:
         found = [np.zeros(len(pieces), dtype=np.float32) for pieces in texts]
         before = len(self._weigher.first)
         for rows in batches_by_length(tokens.lengths, budget=self._budget):
-            batch = {
-                name: torch.from_numpy(array) for name, array in tokens.padded(rows, pad=self._weigher.pad).items()
-            }
+            batch = {name: torch.from_numpy(array) for name, array in tokens.pad(rows, pad=self._weigher.pad).items()}
             try:
                 values = self._weigher.module(**{name: value.to(self._device) for name, value in batch.items()})
             except torch.OutOfMemoryError as error:

@@ -96,7 +96,7 @@ def test_what_is_no_encoder_is_refused(tmp_path: Path) -> None:
 def test_groups_of_like_length_give_the_logits_and_gradients_of_one_batch(scorer: Path) -> None:
     loaded = start(scorer)
     tokenizing = PairTokenizer(loaded.tokenizer, max_length=48)
-    padded = tokenizing(pairs()).padded(range(len(pairs())), pad=tokenizing.pad)
+    padded = tokenizing(pairs()).pad(range(len(pairs())), pad=tokenizing.pad)
     inputs = {name: torch.from_numpy(array) for name, array in padded.items()}
     found = []
     for tokens in (None, 100):

@@ -119,7 +119,7 @@ def test_pre_training_reads_titles_as_encoding_does(world: World, tmp_path: Path
     stage = titled(world, tmp_path).stage("simlm-ae", f"title={title}", max_length=40)
     model = load_encoder(world.model)
     tokens = TextTokenizer(model.tokenizer, prompt="", max_length=40, title=title, with_types=True)(seen(stage))
-    wanted = tokens.padded(range(6), pad=0)
+    wanted = tokens.pad(range(6), pad=0)
     slot = stage.batch()["encoder"]
     assert slot.given.tolist() == wanted["input_ids"].tolist()
     types = torch.zeros_like(slot.given) if slot.types is None else slot.types
