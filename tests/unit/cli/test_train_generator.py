@@ -50,7 +50,20 @@ def test_a_generator_writes_the_queries_it_memorized(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     larger = tiny_writer(tmp_path / "larger", "t5", hidden=64, layers=2)
-    more = ("--model", str(larger), "--steps", "60", "--batch", "20", "--log-every", "20", "--warmup", "0", "--lr", "6e-3")
+    more = (
+        "--model",
+        str(larger),
+        "--steps",
+        "60",
+        "--batch",
+        "20",
+        "--log-every",
+        "20",
+        "--warmup",
+        "0",
+        "--lr",
+        "6e-3",
+    )
     train(place, tmp_path / "m", *more)
     losses = [entry["loss"] for entry in entries(tmp_path / "m", "loss")]
     assert losses[-1] < 0.3 * losses[0]
