@@ -54,6 +54,9 @@ def test_greedy_overlap_and_targets():
         [(0, 0, 4), (1, 0, 4)],
         [(1, 0, 4), (2, 0, 4)],
     ]  # not the whole group
+    # After a group with a smaller cap, its only sentence would fit into the next, but is not repeated.
+    groups = group_sentences("greedy", [2, 2, 2], 10, target=lambda group: 10 if group else 3, overlap=1)
+    assert groups == [[(0, 0, 2)], [(1, 0, 2), (2, 0, 2)]]
     # A target of 3 closes the first group after one sentence of 4, and cuts nothing.
     assert sizes(group_sentences("greedy", [4, 4, 4, 4], 10, target=lambda group: 3 if group == 0 else 10)) == [4, 8, 4]
 
