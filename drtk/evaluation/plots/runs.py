@@ -145,7 +145,7 @@ class Differences(Plot):
 
         axis = figure.subplots()
         values, first, second = numbers["differences"], *map(shorten, numbers["runs"])
-        count, ids = len(values), [_short(query, MAX_ID) for query in numbers["queries"]]
+        count, ids = len(values), [_shorten_id(query, MAX_ID) for query in numbers["queries"]]
         colors = [GOOD if value > 0 else BAD for value in values]
         axis.bar(range(count), values, width=1.0 if count > 60 else 0.85, color=colors)
         axis.axhline(0, color="#444444", linewidth=0.8)
@@ -169,7 +169,7 @@ class Differences(Plot):
         style_axis(axis, settings.title or f"{first} against {second}, query by query")
 
 
-def _short(id: str, most: int) -> str:
+def _shorten_id(id: str, most: int) -> str:
     """Return an id of at most `most` characters, cut in the middle."""
     if len(id) <= most:
         return id
@@ -195,12 +195,12 @@ class ScoreDistributions(Plot):
             if inputs.qrels is not None:
                 raise UsageError("`qrels` does not go with training examples: they name their positives")
             kinds = ["positives", "negatives"]
-            panels = {item.name: _of_examples(item, inputs) for item in inputs.inputs}
+            panels = {item.name: _read_example_scores(item, inputs) for item in inputs.inputs}
         else:
             kinds = ["relevant", "not relevant, or not judged"]
             judgements = inputs.judgements()
-            panels = {item.name: _of_run(item, judgements, inputs) for item in inputs.inputs}
-        return {"kinds": kinds, "panels": {name: spread(*scores, name) for name, scores in panels.items()}}
+            panels = {item.name: _read_run_scores(item, judgements, inputs) for item in inputs.inputs}
+        return {"kinds": kinds, "panels": {name: summarize_scores(*scores, name) for name, scores in panels.items()}}
 
     def size(self, numbers: Numbers) -> tuple[float, float]:
         return SIZE[0], 1.0 + 2.6 * len(numbers["panels"])
@@ -230,7 +230,7 @@ class ScoreDistributions(Plot):
             figure.suptitle(settings.title, fontsize=14, fontweight="bold")
 
 
-def spread(good: np.ndarray, other: np.ndarray, name: str) -> Numbers:
+def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> Numbers:
     """Return counts in bins over the common range, and how often a good score is the higher one (AUC; ties count half).
 
     good, other: (n,), (m,). Raises DrtkError if one is empty.
@@ -253,7 +253,7 @@ def spread(good: np.ndarray, other: np.ndarray, name: str) -> Numbers:
     }
 
 
-def _of_run(run: NamedRun, judgements: Judgements, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
+def _read_run_scores(run: NamedRun, judgements: Judgements, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
     view, rel = inputs.view, inputs.rel
     good: list[float] = []
     other: list[float] = []
@@ -267,7 +267,7 @@ def _of_run(run: NamedRun, judgements: Judgements, inputs: PlotInputs) -> tuple[
     return np.array(good), np.array(other)
 
 
-def _of_examples(item: NamedRun, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
+def _read_example_scores(item: NamedRun, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
     good: list[float] = []
     other: list[float] = []
     for example in read_examples(item.source, intake=inputs.intake):
