@@ -133,9 +133,9 @@ def rerank_queries__train(
 
     check_beforehand(settings.trainer, device, labelled, queries, *devs.values(), dev_queries)
     locate(model)
-    from drtk.models.query_reranker_input import INPUT_ENTRY, KIND_OF_SEVERAL, QueryInput
     from drtk.query_expansion.config import READ
     from drtk.query_expansion.query_reranker import start_query_reranker
+    from drtk.query_expansion.query_reranker_input import INPUT_ENTRY, KIND_OF_SEVERAL, QueryInput
     from drtk.query_expansion.train_reranker import plan, train_query_reranker
     from drtk.runtime.manifest import find_inputs
     from drtk.runtime.progress import log
@@ -363,7 +363,7 @@ def _check(select: str, models: dict[str, str], index: str | None) -> Callable[[
 
     readings = {}
     if models:
-        from drtk.models.query_reranker_input import load_query_input
+        from drtk.query_expansion.query_reranker_input import load_query_input
 
         readings = {kind: load_query_input(model) for kind, model in models.items()}
 

@@ -50,9 +50,7 @@ class Generate(BatchFunction):
         bare: bool,  # positional: it travels to other processes in a tuple
     ) -> None:
         self._field, self._finish, self._bare = field, finish, bare
-        self._writer = TextGenerator(
-            model, settings, seed=seed, device=device, is_encoder_decoder=field != "continuations"
-        )
+        self._writer = TextGenerator(model, settings, seed=seed, device=device, needs_encoder=field != "continuations")
         self.reading = self._writer.reading
 
     def prepare(self, records: list[Passage]) -> Prepared:
@@ -68,7 +66,7 @@ class Generate(BatchFunction):
     def write(self, prepared: Prepared) -> list[list[str]]:
         """The texts written to each of the window's passages."""
         passages, tokens = prepared
-        written = self._writer.write(tokens, [passage.id for passage in passages])
+        written = self._writer.generate(tokens, [passage.id for passage in passages])
         return [
             [self._finish(passage, text) for text in texts] for passage, texts in zip(passages, written, strict=True)
         ]
@@ -103,7 +101,7 @@ class Judge:
             device=device,
             settings=wanted,
             logits=settings.scorer_logits,
-            option="--scorer-batch-tokens",
+            batch_field="scorer_batch_tokens",
         )
         self._title = title
 

@@ -15,12 +15,12 @@ PairTitle = Literal["colon", "join", "none"]
 
 @dataclass(frozen=True)
 class EncodeSettings:
-    """drtk encode. What is None is taken from the model folder."""
+    """drtk encode; None means as in the model folder."""
 
     pooling: str | None = option(
         None, "cls, mean, max, mean_sqrt_len_tokens, weightedmean or lasttoken; by default the model's own, or cls."
     )
-    normalize: bool | None = option(None, "Give vectors of length 1; by default as the model folder says.")
+    normalize: bool | None = option(None, "Scale vectors to length 1; by default as the model folder says.")
     similarity: Similarity | None = option(None, "How vectors are compared; by default as the model folder says.")
     max_length: int | None = option(None, "Longest input, in tokens; by default the model's.", at_least=3)
     prompt: str | None = option(None, "Text put before each input; by default the model's for this role.")
@@ -35,39 +35,37 @@ class EncodeSettings:
         at_least=1,
     )
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Numbers to compute with; auto is float32 on a CPU, half precision on a GPU."
+        "auto", "Compute dtype; auto is float32 on a CPU, half precision on a GPU."
     )
-    store: Literal["float32", "float16"] = option("float32", "Numbers to store.")
+    store: Literal["float32", "float16"] = option("float32", "Stored dtype.")
     batch_tokens: int | None = option(
         None, "Tokens in one batch, padding included; by default 2048 on a CPU, 65536 on a GPU.", at_least=1
     )
-    shard_size: int = option(
-        16384, "Texts in a shard: what is sorted by length together, and lost by a crash.", at_least=1
-    )
+    shard_size: int = option(16384, "Texts in a shard, the unit of sorting by length and of resuming.", at_least=1)
 
 
 @dataclass(frozen=True)
 class GenerationSettings:
-    """drtk doc2query; the figures are those of query-as-context pre-training."""
+    """drtk doc2query; the defaults are those of query-as-context pre-training."""
 
-    n: int = option(5, "Texts to write for each passage.", at_least=1, flag="--n")
+    n: int = option(5, "Texts to generate for each passage.", at_least=1, flag="--n")
     decode: Literal["sample", "greedy", "beam", "greedy+sample"] = option(
         "sample",
-        "How tokens are chosen: sample, greedy (one text), beam (the n best), or greedy+sample (one greedy text, then samples).",
+        "Decoding: sample, greedy (one text), beam (the n best), or greedy+sample (one greedy text, then samples).",
     )
-    top_k: int = option(25, "Draw among the so many most likely tokens; 0: among all.", at_least=0)
+    top_k: int = option(25, "Sample from the N most likely tokens; 0: from all.", at_least=0)
     top_p: float = option(
-        0.95, "Of these, draw among the most likely that together have this probability.", at_least=1e-6, at_most=1
+        0.95, "Of these, sample from the smallest set with this probability (nucleus).", at_least=1e-6, at_most=1
     )
-    temperature: float = option(1.0, "Divides the logits: below 1 the likely become likelier.", at_least=1e-6)
+    temperature: float = option(1.0, "Logits are divided by this; below 1 is closer to greedy.", at_least=1e-6)
     beams: int = option(4, "Beams of --decode beam; at least --n.", at_least=1)
-    max_new_tokens: int = option(64, "Longest text to write, in tokens.", at_least=1)
+    max_new_tokens: int = option(64, "Longest generated text, in tokens.", at_least=1)
     title: Literal["join", "none"] | None = option(
         None, "A passage's title: join (before its text) or none; by default as the model was trained, or join."
     )
     prefix: str | None = option(
         None,
-        "Put before every passage; a space follows it (all-with_prefix-t5-base-v1: text2query:); "
+        "Text before every passage, followed by a space (all-with_prefix-t5-base-v1: text2query:); "
         "by default as the model was trained, or nothing.",
     )
     max_length: int | None = option(
@@ -79,43 +77,37 @@ class GenerationSettings:
         None, "Tokens of input and output at once. [default: 16,384 on a CPU, 131,072 on a GPU]", at_least=1
     )
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Numbers the model computes with: auto is float32 on a CPU, bfloat16 on a GPU."
+        "auto", "Compute dtype; auto is float32 on a CPU, bfloat16 on a GPU."
     )
 
     def check(self) -> None:
-        """Raise UsageError for a choice other than its default that --decode does not look at."""
-        usual = type(self)
-        if self.decode == "greedy" and self.n not in (1, usual.n):
-            raise UsageError(f"--n {self.n}: --decode greedy writes one text")
-        for flag, changed, decode in (
-            ("--top-k", self.top_k != usual.top_k, "sample"),
-            ("--top-p", self.top_p != usual.top_p, "sample"),
-            ("--temperature", self.temperature != usual.temperature, "sample"),
-            ("--beams", self.beams != usual.beams, "beam"),
-        ):
-            if changed and decode not in self.decode:
-                raise UsageError(f"{flag}: only with --decode {decode}")
+        """Raise UsageError for an option that `decode` ignores."""
+        if self.decode == "greedy" and self.n not in (1, type(self).n):
+            raise UsageError(f"`n` {self.n}: `decode` greedy generates one text")
+        for name, decode in (("top_k", "sample"), ("top_p", "sample"), ("temperature", "sample"), ("beams", "beam")):
+            if getattr(self, name) != getattr(type(self), name) and decode not in self.decode:
+                raise UsageError(f"`{name}`: only with `decode` {decode}")
 
 
 @dataclass(frozen=True)
 class ContinuationSettings(GenerationSettings):
-    """drtk continue-text; MASTER's paper names no figures, these are those of methods, section 2.4."""
+    """drtk continue-text; MASTER's paper has no values, these are of methods, section 2.4."""
 
-    n: int = option(1, "Continuations to write for each passage.", at_least=1, flag="--n")
-    top_k: int = option(50, "Draw among the so many most likely tokens; 0: among all.", at_least=0)
+    n: int = option(1, "Continuations to generate for each passage.", at_least=1, flag="--n")
+    top_k: int = option(50, "Sample from the N most likely tokens; 0: from all.", at_least=0)
     max_new_tokens: int = option(128, "Longest continuation, in tokens.", at_least=1)
 
 
 @dataclass(frozen=True)
 class ScoringSettings:
-    """A cross-encoder over pairs of texts. What is None is taken from the model folder."""
+    """Options of a cross-encoder; None means as in the model folder."""
 
     max_length: int | None = option(None, "Longest pair, in tokens; by default the model's.", at_least=4)
     batch_tokens: int | None = option(
         None, "Tokens in one batch, padding included; by default 2048 on a CPU, 65536 on a GPU.", at_least=1
     )
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Numbers to compute with; auto is float32 on a CPU, half precision on a GPU."
+        "auto", "Compute dtype; auto is float32 on a CPU, half precision on a GPU."
     )
 
 
@@ -125,17 +117,24 @@ class InitModelSettings:
 
     arch: Literal["bert", "t5", "gpt2"] = option(
         "bert",
-        "What is made: bert (an encoder), t5 (encoder and decoder: writes), gpt2 (decoder: goes on with a text).",
+        "Architecture: bert (encoder), t5 (encoder-decoder) or gpt2 (decoder-only).",
     )
-    vocab_size: int = option(30522, "Word pieces, at most; a small corpus gives fewer.", at_least=10)
-    lowercase: bool = option(True, "Read upper and lower case alike, and letters without their accents.")
-    min_frequency: int = option(2, "Word pieces seen less often are left out.", at_least=1)
+    vocab_size: int = option(30522, "Word pieces at most; a small corpus has fewer.", at_least=10)
+    lowercase: bool = option(True, "Lowercase texts and remove accents.")
+    min_frequency: int = option(2, "Least occurrences of a word piece.", at_least=1)
     layers: int = option(6, "Layers.", at_least=1)
     hidden: int = option(384, "Width of the token vectors.", at_least=1)
-    heads: int = option(12, "Attention heads; their number divides the width.", at_least=1)
-    intermediate: int | None = option(None, "Width inside the layers; by default four times --hidden.", at_least=1)
+    heads: int = option(12, "Attention heads; must divide --hidden.", at_least=1)
+    intermediate: int | None = option(
+        None, "Width of the feed-forward layers; by default four times --hidden.", at_least=1
+    )
     max_length: int = option(512, "Longest input, in tokens.", at_least=8)
     pooling: str = option("cls", "cls, mean, max, mean_sqrt_len_tokens, weightedmean or lasttoken.")
-    normalize: bool = option(False, "Give vectors of length 1.")
+    normalize: bool = option(False, "Scale vectors to length 1.")
     similarity: Similarity = option("cosine", "How vectors are compared.")
-    language: Literal["any", "chinese"] = option("any", "chinese puts every Chinese character in a token of its own.")
+    language: Literal["any", "chinese"] = option("any", "chinese makes every Chinese character a token.")
+
+    def check(self) -> None:
+        """Raise UsageError if the heads do not divide the width."""
+        if self.hidden % self.heads:
+            raise UsageError(f"`heads` {self.heads} does not divide `hidden` {self.hidden}")

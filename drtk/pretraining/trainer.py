@@ -20,12 +20,11 @@ from drtk.pretraining.export import Exporter, SaveEncoders
 from drtk.pretraining.network import Network, NetworkOutput, Sums, compute_batch_terms, contrasts_without_negatives
 from drtk.runtime.atomic import write_bytes
 from drtk.runtime.progress import log, round_significant, warn
-from drtk.training.arguments import training_arguments
-from drtk.training.best_checkpoint import Selection
+from drtk.training.arguments import Schedule, training_arguments
+from drtk.training.best_checkpoint import Probe, Selection
 from drtk.training.distributed import all_reduce_mean, all_reduce_sum, gather, rank, share_batch_norm, world_size
 from drtk.training.fit import (
     DrtkTrainer,
-    MeasureTheStart,
     NonFiniteLossError,
     ShowProgress,
     allow_checkpointing,
@@ -38,7 +37,7 @@ LOG = "log.jsonl"
 MICRO_FILE = "micro_batch"  # in the folder of checkpoints: what `micro_batch` was halved to
 MICRO_BATCH_ON_CPU = 32  # examples in memory at once; the system ends a process that takes more memory than there is
 _PARTS = 1 << 20  # more than the parts of any step
-Probe = Callable[[TextEncoder], float]
+EncoderScore = Callable[[TextEncoder], float]
 
 
 class Pretrainer(DrtkTrainer):
@@ -194,10 +193,8 @@ def _unused(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Tensor]:
     raise AssertionError("the step computes its own loss")
 
 
-class HeldOutProbe:
-    """Evaluate the held-out rows every `every` steps, and keep no weights (drtk.training.fit.Probe)."""
-
-    enough = False
+class HeldOutProbe(Probe):
+    """Evaluate the held-out rows every `every` steps, and keep no weights."""
 
     def __init__(self, evaluate: Callable[[], dict[str, float]], *, every: int) -> None:
         self._evaluate, self.every = evaluate, every
@@ -205,12 +202,6 @@ class HeldOutProbe:
     def measure(self, step: int) -> dict[str, float]:
         """Return the numbers for the log."""
         return self._evaluate()
-
-    def save(self, checkpoint: Path) -> None:
-        """Do nothing: there is no state."""
-
-    def restore(self, checkpoint: Path | None) -> None:
-        """Do nothing: there is no state."""
 
 
 def pretrain(
@@ -220,7 +211,7 @@ def pretrain(
     network: Network,
     tokenizer: Any,
     device: str = "auto",
-    probe: Probe | None = None,
+    probe: EncoderScore | None = None,
 ) -> dict[str, Any]:
     """Train, write the encoder and what was trained beside it into `folder` (rank zero), and return counts of the run.
 
@@ -233,21 +224,9 @@ def pretrain(
     check_batch(settings, network)
     checkpoints = folder / "checkpoints"
     share = settings.batch // world_size()
+    schedule = Schedule(share, data.steps, data.steps_per_epoch)
     arguments = training_arguments(
-        checkpoints,
-        steps=data.steps,
-        batch=share,
-        lr=settings.lr,
-        warmup=settings.warmup,
-        weight_decay=settings.weight_decay,
-        seed=data.seed,
-        device=device,
-        precision=settings.precision,
-        log_every=settings.log_every,
-        save_every=settings.checkpoint_every,
-        others=settings.trainer,
-        fused=settings.fused,
-        report_to=settings.report_to,
+        settings, schedule, folder, seed=data.seed, device=device, save_every=settings.checkpoint_every
     )
     micro = settings.micro_batch or share
     if settings.micro_batch is None and not needs_whole_batch(network):
@@ -291,6 +270,7 @@ def pretrain(
             log=folder / LOG,
             steps_per_epoch=data.steps_per_epoch,
             probe=evaluation,
+            probe_start=True,
             model=network,
             args=arguments,
             train_dataset=data.dataset(),
@@ -302,14 +282,12 @@ def pretrain(
             ],
         )
     trainer.relief = advice
-    if evaluation is not None:
-        trainer.add_callback(MeasureTheStart(trainer))
 
     def save() -> None:
         network.cpu().eval()
         exporter.save(folder)
 
-    return trainer.finish(save) | {"micro_batch": trainer.micro}
+    return trainer.run(save) | {"micro_batch": trainer.micro}
 
 
 def check_batch(settings: PretrainSettings, network: Network) -> None:

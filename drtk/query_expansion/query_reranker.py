@@ -15,7 +15,7 @@ from drtk.errors import MismatchError
 from drtk.models.config import ScoringSettings
 from drtk.models.cross_encoder import CrossEncoder, Scorer, TokenizedPairs, is_classifier, start_crossencoder
 from drtk.models.model_folder import locate, tower_folder
-from drtk.models.query_reranker_input import (
+from drtk.query_expansion.query_reranker_input import (
     Candidate,
     CandidateTokenizer,
     QueryInput,

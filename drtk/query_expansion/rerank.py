@@ -17,9 +17,9 @@ from drtk.data.jsonl import dump
 from drtk.errors import MismatchError
 from drtk.indexing.config import SearchSettings
 from drtk.models.config import ScoringSettings
-from drtk.models.query_reranker_input import Candidate
 from drtk.query_expansion.candidates import Candidates, distinct
 from drtk.query_expansion.config import ChooseSettings
+from drtk.query_expansion.query_reranker_input import Candidate
 from drtk.records import Expansion, Query
 from drtk.runtime.filter_job import Done
 from drtk.runtime.runners import BatchFunction

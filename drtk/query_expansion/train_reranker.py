@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from drtk.losses.ranking import pairwise_margin
 from drtk.models.cross_encoder import CrossEncoder, PairScorer, save_crossencoder
-from drtk.models.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
 from drtk.query_expansion.candidates import Candidates, distinct
 from drtk.query_expansion.config import EPOCHS, QueryRerankerConfig
+from drtk.query_expansion.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
 from drtk.records import Expansion
 from drtk.runtime.progress import log, warn
-from drtk.training.arguments import Schedule, make_arguments, plan_schedule
+from drtk.training.arguments import Schedule, plan_schedule, training_arguments
 from drtk.training.best_checkpoint import Selection, Selections, folder_of
 from drtk.training.dataset import pad_tokens
 from drtk.training.distributed import rank, world_size
@@ -222,7 +222,7 @@ def train_query_reranker(
     """
     schedule = plan(len(groups), settings)
     factor = factor_of(settings)
-    arguments = make_arguments(
+    arguments = training_arguments(
         settings,
         schedule,
         folder,

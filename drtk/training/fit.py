@@ -8,13 +8,14 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import SequentialSampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.integrations import TensorBoardCallback
 
 from drtk.errors import DrtkError
 from drtk.models.checkpoint import report_write_errors
@@ -22,10 +23,11 @@ from drtk.models.loading import quiet_transformers
 from drtk.runtime.atomic import sync_tree, write_bytes
 from drtk.runtime.progress import Progress, detail, round_significant, warn
 from drtk.runtime.progress import log as say
-from drtk.training.arguments import Schedule, keep_tensorboard
+from drtk.training.arguments import KeptTensorBoard, Schedule
 from drtk.training.best_checkpoint import (
     COMPLETE,
     WEIGHTS,
+    Probe,
     Selection,
     Selections,
     checkpoint_step,
@@ -43,27 +45,6 @@ FIRST_PROGRESS = 10.0  # seconds until the first line of progress, if stderr is 
 EXPLODED = 10.0  # a loss of this many times the first (or 1, if that was less) is beyond recovery
 
 Objective = Callable[[nn.Module, dict[str, Any]], dict[str, Tensor]]
-
-
-class Probe(Protocol):
-    """An evaluation during training, whose state is part of each checkpoint."""
-
-    @property
-    def every(self) -> int:
-        """Steps between two evaluations; there is one after the last step too."""
-
-    @property
-    def enough(self) -> bool:
-        """Whether training should stop."""
-
-    def measure(self, step: int) -> dict[str, float]:
-        """Return figures for the log. All processes call it and get the same figures."""
-
-    def save(self, checkpoint: Path) -> None:
-        """Add the state to the folder of a checkpoint."""
-
-    def restore(self, checkpoint: Path | None) -> None:
-        """Restore the state of a checkpoint; None: start anew."""
 
 
 def fit(
@@ -102,6 +83,7 @@ def fit(
             log=folder / LOG,
             steps_per_epoch=schedule.steps_per_epoch,
             probe=probe,
+            probe_start=probe_start,
             micro_batch=micro_batch,
             model=model,
             args=arguments,
@@ -110,10 +92,8 @@ def fit(
             callbacks=[ShowProgress(name, schedule.steps)],
             **more,
         )
-        if probe is not None and probe_start:
-            trainer.add_callback(MeasureTheStart(trainer))
         try:
-            return trainer.finish(save)
+            return trainer.run(save)
         except OutOfMemoryError as error:
             smaller = trainer.halve_micro_batch()
             if smaller is None or world_size() > 1 or not trainer.save_for_retry():
@@ -155,29 +135,22 @@ class ShowProgress(TrainerCallback):
             self._progress.close()
 
 
-class MeasurePeriodically(TrainerCallback):
-    """Evaluate every so many steps, and after the last one."""
+class Evaluate(TrainerCallback):
+    """Evaluate every so many steps and after the last one; start: before the first step too."""
 
-    def __init__(self, every: int) -> None:
-        self._every = every
+    def __init__(self, trainer: Trainer, *, every: int, start: bool) -> None:
+        self._trainer, self._every, self._start = trainer, every, start
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._start and state.global_step == 0:
+            self._trainer.evaluate()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step = state.global_step
         control.should_evaluate = step % self._every == 0 or step == state.max_steps
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_evaluate = False  # the Trainer asks a second time after the last step
-
-
-class MeasureTheStart(TrainerCallback):
-    """Evaluate before the first step, so that the log shows what training changed."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == 0:
-            self._trainer.evaluate()
+        control.should_evaluate = False  # the Trainer would evaluate again after the last step
 
 
 class NonFiniteLossError(DrtkError):
@@ -244,6 +217,7 @@ class DrtkTrainer(Trainer):
         log: Path,
         steps_per_epoch: float,
         probe: Probe | None = None,
+        probe_start: bool = False,
         weights: Mapping[str, float] | None = None,
         factor: Callable[[int], float] | None = None,
         micro_batch: int | None = None,
@@ -258,11 +232,12 @@ class DrtkTrainer(Trainer):
         self._factor = factor
         self._weights = weights or {}
         self.remove_callback(PrinterCallback)
-        kept = log.parent / "tensorboard"
-        self.callback_handler.callbacks = [keep_tensorboard(each, kept) for each in self.callback_handler.callbacks]
+        if any(type(each) is TensorBoardCallback for each in self.callback_handler.callbacks):
+            self.remove_callback(TensorBoardCallback)  # it would write among the checkpoints
+            self.add_callback(KeptTensorBoard(log.parent / "tensorboard"))
         self.probe = probe
         if probe is not None:
-            self.add_callback(MeasurePeriodically(probe.every))
+            self.add_callback(Evaluate(self, every=probe.every, start=probe_start))
         self.objective, self.micro_batch = objective, micro_batch
         self._log_path, self._steps_per_epoch = log, steps_per_epoch
         self._terms: dict[str, Tensor] = {}
@@ -273,12 +248,25 @@ class DrtkTrainer(Trainer):
         self._seeded_step = -1  # the step whose seed is set
         self.model_accepts_loss_kwargs = False
 
-    def run(self) -> int:
-        """Train from the last complete checkpoint to the end; return the number of the last step.
+    def run(self, save: Callable[..., None]) -> dict[str, Any]:
+        """Train from the last complete checkpoint to the end, let rank zero `save` the best weights, and delete the checkpoints.
 
-        Raises DrtkError if memory does not suffice, or the loss or a weight is NaN or infinite. The checkpoint of the step
-        before such a loss is deleted, since it leads to the same loss at once.
+        save: called once; with each name for Selections
+        Returns "steps", "epochs" and, if a Selection chose the weights, "best": its step and value, or those by name.
+        Raises DrtkError if memory does not suffice, or the loss or a weight is NaN or infinite.
         """
+        steps = self._train_to_end()
+        facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / self._steps_per_epoch, 4)}
+        if self.is_world_process_zero():
+            if isinstance(self.probe, Selection | Selections):
+                facts["best"] = self.probe.conclude(self.model, save)
+            else:
+                save()
+            shutil.rmtree(self.args.output_dir, ignore_errors=True)
+        wait_for_all()
+        return facts
+
+    def _train_to_end(self) -> int:
         start = last_checkpoint(Path(self.args.output_dir))
         step = checkpoint_step(start)
         if start is not None and (first := (start / COMPLETE).read_text(encoding="utf-8").strip()):
@@ -309,23 +297,6 @@ class DrtkTrainer(Trainer):
                 f"{self.args.device}: out of memory at step {self.state.global_step + 1}; {field}{self.relief} may help; "
                 f"{self._what_remains(nan=False)}"
             ) from error
-
-    def finish(self, save: Callable[..., None]) -> dict[str, Any]:
-        """Train to the end, let rank zero `save` the model with its best weights, and delete the checkpoints.
-
-        save: called once; with each name for Selections
-        Returns "steps", "epochs" and, if a Selection chose the weights, "best": its step and value, or those by name.
-        """
-        steps = self.run()
-        facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / self._steps_per_epoch, 4)}
-        if self.is_world_process_zero():
-            if isinstance(self.probe, Selection | Selections):
-                facts["best"] = self.probe.conclude(self.model, save)
-            else:
-                save()
-            shutil.rmtree(self.args.output_dir, ignore_errors=True)
-        wait_for_all()
-        return facts
 
     def halve_micro_batch(self) -> int | None:
         """Return the largest divisor of the micro-batch that is smaller, None if there is none."""

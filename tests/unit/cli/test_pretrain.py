@@ -307,9 +307,9 @@ def test_the_masked_language_model_is_exported(world: World, tmp_path: Path):
     pretrain(world, tmp_path / "m", "mlm", "--steps", "1")
     from transformers import AutoModelForMaskedLM
 
-    from drtk.models.lm_head import export_masked_lm, load_masked_lm
+    from drtk.models.lm_head import load_masked_lm, load_trained_masked_lm, write_masked_lm
 
-    export_masked_lm(tmp_path / "m", tmp_path / "lm")
+    write_masked_lm(*load_trained_masked_lm(tmp_path / "m"), tmp_path / "lm")
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "lm").eval()
     backbone, head, _ = load_masked_lm(tmp_path / "m")
     ids = torch.tensor([[2, 20, 30, 3]])
@@ -457,7 +457,7 @@ def test_a_generator_with_another_vocabulary_or_without_a_head_is_rejected(
     assert "has no language-model head, so it proposes no tokens" in message
     assert "untrained" not in capsys.readouterr().err
     pretrain(world, tmp_path / "warm", "mlm", "--steps", "1", "--model", other)
-    assert capsys.readouterr().err.count("an untrained one begins in its place") == 1
+    assert capsys.readouterr().err.count("training starts with a random one") == 1
     message = rejected(world, tmp_path, "simlm", "--generator", tmp_path / "warm")
     assert re.search(r"warm: the generator's vocabulary \(.* is not the encoder's \(", message)
 

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.models.query_reranker_input import Candidate
 from drtk.query_expansion.query_reranker import QueryScorer
+from drtk.query_expansion.query_reranker_input import Candidate
 from drtk.runtime.integrity import read_json
 from tests.expansions import labelled, rows_of, write_rows, write_world
 from tests.running import killed_at
@@ -107,7 +107,7 @@ def test_no_command_that_wants_higher_scores_takes_the_folder(place: Path, tmp_p
     write_rows(tmp_path / "examples.jsonl", [{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"]}])
     files = ["--corpus", str(place / "corpus.jsonl"), "--queries", str(place / "queries.jsonl")]
     model = ["--model", str(tmp_path / "ri"), "-o", str(tmp_path / "out"), "-q"]
-    told = "ri: is a query re-ranker, whose scores are better the lower they are; drtk rerank-queries apply"
+    told = "ri: is a query re-ranker, whose lower scores are better; it is for drtk rerank-queries apply"
     for call in (
         ["rerank", str(tmp_path / "run")],
         ["score", str(tmp_path / "examples.jsonl")],
@@ -162,7 +162,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         QueryScorer(str(folder), device="cpu")
     call = ["rerank-queries", "apply", str(place / "labelled.jsonl"), "--queries", str(place / "queries.jsonl"), "-q"]
     with pytest.raises(
-        MismatchError, match=r"holds a query re-ranker for each kind; name them: answer=.*m/answer title="
+        MismatchError, match=r"contains a query re-ranker for each kind; name them: answer=.*m/answer title="
     ):
         app([*call, "--model", str(tmp_path / "m"), "-o", str(tmp_path / "out")], standalone_mode=False)
 

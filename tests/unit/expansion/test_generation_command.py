@@ -155,12 +155,12 @@ def test_texts_are_counted(here: Path, models: Path, capfd: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("more", "complaint"),
     [
-        (["--decode", "greedy", "--n", "3"], "--n 3: --decode greedy writes one text"),
-        (["--decode", "greedy", "--top-k", "3"], "--top-k: only with --decode sample"),
-        (["--decode", "beam", "--top-p", "0.5"], "--top-p: only with --decode sample"),
-        (["--decode", "beam", "--temperature", "2"], "--temperature: only with --decode sample"),
-        (["--decode", "greedy", "--beams", "2"], "--beams: only with --decode beam"),
-        (["--beams", "2"], "--beams: only with --decode beam"),
+        (["--decode", "greedy", "--n", "3"], "`n` 3: `decode` greedy generates one text"),
+        (["--decode", "greedy", "--top-k", "3"], "`top_k`: only with `decode` sample"),
+        (["--decode", "beam", "--top-p", "0.5"], "`top_p`: only with `decode` sample"),
+        (["--decode", "beam", "--temperature", "2"], "`temperature`: only with `decode` sample"),
+        (["--decode", "greedy", "--beams", "2"], "`beams`: only with `decode` beam"),
+        (["--beams", "2"], "`beams`: only with `decode` beam"),
     ],
 )
 def test_what_decoding_does_not_look_at_is_refused(
@@ -186,7 +186,7 @@ def test_what_a_checkpoint_wishes_and_does_not_get_is_told_once(
         app([*call, f"{decode}.jsonl", "--model", "wishing", "--batch-tokens", "60"], standalone_mode=False)
         told = capfd.readouterr().err
         assert told.count("generation_config.json") == 1
-        assert f"wishing: its generation_config.json has {named}; texts are written without\n" in told
+        assert f"wishing: its generation_config.json has {named}; this is ignored\n" in told
         app([*call, f"{decode}.plain", "--model", str(models / "t5")], standalone_mode=False)
         assert "generation_config" not in capfd.readouterr().err
         assert (here / f"{decode}.jsonl").read_bytes() == (here / f"{decode}.plain").read_bytes()
@@ -195,11 +195,9 @@ def test_what_a_checkpoint_wishes_and_does_not_get_is_told_once(
 def test_a_model_that_writes_in_the_other_way_is_refused(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(MismatchError, match="goes on with a text; a model that reads one and writes another is needed"):
+    with pytest.raises(MismatchError, match="is a decoder-only model; an encoder-decoder is needed"):
         command(capfd, "doc2query", "c.jsonl", "--model", models / "gpt2")
-    with pytest.raises(
-        MismatchError, match="reads one text and writes another; one that goes on with a text is needed"
-    ):
+    with pytest.raises(MismatchError, match="is an encoder-decoder; a decoder-only model is needed"):
         command(capfd, "continue-text", "c.jsonl", "--model", models / "t5")
 
 

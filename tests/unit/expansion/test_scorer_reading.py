@@ -137,7 +137,7 @@ def test_a_title_that_contradicts_training_is_refused(
 ) -> None:
     wish = ["--scorer", models / "colon", "--scorer-title", "join", "--scores", "-q", "-o", "x.jsonl"]
     for call in (["doc2query", "corpus.jsonl", "--model", models / "t5"], ["keep-queries", "written.jsonl"]):
-        with pytest.raises(MismatchError, match="colon: was trained with --title colon; join contradicts it"):
+        with pytest.raises(MismatchError, match="colon: was trained with `title` colon; join contradicts it"):
             command(capfd, *call, *wish)
         for more in (["--scorer-title", "none"], ["--scorer-logits"]):
             with pytest.raises(UsageError, match=f"{more[0]}: only with --scorer"):

@@ -12,25 +12,23 @@ import torch
 from torch import Tensor, nn
 
 from drtk.losses import RETRIEVER_LOSSES
-from drtk.losses.contrastive import infonce_rows, known_positives, same_as_positive, simlm_full_rows, simlm_paper_rows
+from drtk.losses.contrastive import infonce, known_positives, same_as_positive, simlm_full, simlm_paper
 from drtk.losses.ranking import binary, hardest, listwise, listwise_labels, r_drop
 from drtk.models.list_reranker import ListShape, init_list_reranker
 from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.fusion import zscore_sum
 from drtk.training.retriever_loss import temperature_at
-from drtk.training.sampling import negatives_of_epoch, positive_of_epoch
 from tests.finetuning import settings_of, terms_of
 from tests.reference import finetuning as slow
 from tests.reference.finetuning import Asked, Masking, Similarity
 from tests.reference.hlatr import logits as slow_logits
 from tests.reference.hlatr import of_transformer
 
-SEEDS = range(6)
-Rows = Callable[..., Tensor]
-CONTRASTIVE: dict[str, tuple[Rows, Callable[..., list[float]]]] = {
-    "infonce": (infonce_rows, slow.infonce),
-    "simlm-paper": (simlm_paper_rows, slow.simlm_paper),
-    "simlm-full": (simlm_full_rows, slow.simlm_full),
+SEEDS = range(4)
+CONTRASTIVE: dict[str, tuple[Callable[..., Tensor], Callable[..., list[float]]]] = {
+    "infonce": (infonce, slow.infonce),
+    "simlm-paper": (simlm_paper, slow.simlm_paper),
+    "simlm-full": (simlm_full, slow.simlm_full),
 }
 
 
@@ -70,7 +68,7 @@ class Batch:
         )
         self.teacher = torch.tensor([each.teacher for each in self.asked], dtype=torch.float64)
 
-    def barred(self, masking: Masking) -> Tensor | None:
+    def mask(self, masking: Masking) -> Tensor | None:
         if masking == "none":
             return None
         if masking == "duplicates":
@@ -83,23 +81,20 @@ class Batch:
 
 
 @pytest.mark.parametrize("masking", ["none", "duplicates", "answers"])
-@pytest.mark.parametrize(("similarity", "temperature"), [("cosine", 0.02), ("cosine", 0.5), ("dot", 1.0), ("dot", 0.7)])
+@pytest.mark.parametrize(("similarity", "temperature"), [("cosine", 0.02), ("dot", 0.7)])
 @pytest.mark.parametrize("name", CONTRASTIVE)
-def test_contrastive_losses_row_by_row(name: str, similarity: Similarity, temperature: float, masking: Masking):
+def test_contrastive_losses(name: str, similarity: Similarity, temperature: float, masking: Masking):
     fast, reference = CONTRASTIVE[name]
     masked = 0
     for seed in SEEDS:
         batch = Batch(seed)
         given: dict[str, Any] = {"similarity": similarity, "temperature": temperature}
-        barred = batch.barred(masking)
-        found = fast(batch.queries, batch.passages, barred=barred, **given)
+        found = fast(batch.queries, batch.passages, mask=batch.mask(masking), **given)
         assert found.dtype == torch.float64
         expected = reference(batch.asked, masking=masking, **given)
-        assert found.tolist() == close(expected)
-        mean = RETRIEVER_LOSSES.load(name)(batch.queries, batch.passages, barred=barred, **given)
-        assert mean.item() == close(slow.mean(expected))
+        assert found.item() == close(slow.mean(expected))
         masked += expected != reference(batch.asked, **given)
-    assert masked == 0 if masking == "none" else masked > 3  # the masks bite in most of the batches
+    assert masked == 0 if masking == "none" else masked > 2  # the masks bite in most of the batches
 
 
 @pytest.mark.parametrize(("similarity", "temperature", "softer"), [("cosine", 0.02, 1.0), ("dot", 1.3, 2.5)])
@@ -149,19 +144,6 @@ def test_the_temperature_warms_up():
                 assert temperature_at(step, last=temperature, steps=warmup) == close(expected)
 
 
-def test_the_window_over_negatives_and_the_turns_of_positives():
-    for length in (1, 3, 15, 16, 40):
-        items = [str(number) for number in range(length)]
-        for count in (1, 2, 15):
-            for epoch in range(5):
-                for seed in (0, 42):
-                    expected = slow.window(items, count, epoch=epoch, seed=seed)
-                    assert negatives_of_epoch(items, count, epoch=epoch, seed=seed) == expected
-        turns = [positive_of_epoch(items, epoch=epoch, seed=42) for epoch in range(2 * length)]
-        assert sorted(turns[:length]) == sorted(items)  # each once in so many epochs
-        assert turns[:length] == turns[length:]
-
-
 def test_losses_of_re_rankers():
     for seed in SEEDS:
         draw = random.Random(seed)
@@ -198,9 +180,8 @@ def test_the_loss_of_lists_of_unequal_sizes():
         assert listwise_labels(logits, labels, present).item() == pytest.approx(slow.mean(losses), abs=1e-5)
 
 
-@pytest.mark.parametrize(("layers", "heads"), [(1, 1), (3, 2)])
-def test_the_list_transformer_item_by_item(layers: int, heads: int):
-    shape = ListShape(width=10, depth=9, layers=layers, hidden=8, heads=heads, feedforward=12, dropout=0.1)
+def test_the_list_transformer_item_by_item():
+    shape = ListShape(width=10, depth=9, layers=3, hidden=8, heads=2, feedforward=12, dropout=0.1)
     model = init_list_reranker(shape, seed=1).double().eval()
     torch.manual_seed(2)
     for weight in model.parameters():
@@ -212,7 +193,7 @@ def test_the_list_transformer_item_by_item(layers: int, heads: int):
     for row, size in enumerate(sizes):
         parts = SimpleNamespace(project=model.project, ranks=model.ranks, norm=model.norm, head=model.head)
         expected = slow_logits(
-            list(vectors[row, :size]), layers=of_transformer(model.layers.layers), heads=heads, **vars(parts)
+            list(vectors[row, :size]), layers=of_transformer(model.layers.layers), heads=2, **vars(parts)
         )
         assert found[row, :size].tolist() == close([logit.item() for logit in expected])
 

@@ -274,7 +274,7 @@ def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
         assert 4 <= len(limited["negatives"]) <= 5
         assert max(limited["negatives"]) <= limited["positives"][0] - margin
         return
-    with pytest.raises(MismatchError, match="ours: was trained with --title colon; join contradicts it"):
+    with pytest.raises(MismatchError, match="ours: was trained with `title` colon; join contradicts it"):
         command(capfd, *mine, "--scorer-title", "join")
     # another model in the folder's place: what the old one scored is not up to date
     for renewed in (False, True):

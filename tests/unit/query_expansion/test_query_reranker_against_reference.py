@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from drtk.cli.main import app
-from drtk.models.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
 from drtk.query_expansion.candidates import Candidates
+from drtk.query_expansion.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
 from drtk.query_expansion.train_reranker import LabelledCandidates, MeasuredRank, inverse_sqrt
 from drtk.records import Expansion, Query
 from tests.expansions import labelled, write_world
