@@ -66,7 +66,7 @@ def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
     set_verbosity(quiet=True, verbose=False)
     if way == "anserini":
         from drtk.indexing.lucene.jvm import java
-        from drtk.indexing.lucene.method_handles import java_list
+        from drtk.indexing.lucene.search import java_list
 
         texts = queries(folder)
         searcher = java("io.anserini.search.SimpleSearcher")(str(folder / "index" / "lucene"))

@@ -140,15 +140,9 @@ def _check_item(value: Any, kind: Any, item: Any) -> Any:
         raise UsageError(f"{flag}: must be at least {low}, is {value}")
     if high is not None and value > high:
         raise UsageError(f"{flag}: must be at most {high}, is {value}")
-    if item.metadata.get("one_word"):
-        check_word(flag, value)
-    return value
-
-
-def check_word(flag: str, value: str) -> None:
-    """Raise UsageError for a value that is empty or contains white space or control characters: runs have columns."""
-    if value.split() != [value] or any(category(character) == "Cc" for character in value):
+    if item.metadata.get("one_word") and (value.split() != [value] or any(category(char) == "Cc" for char in value)):
         raise UsageError(f"{flag}: {value!r} must be one word")
+    return value
 
 
 def check_integer(flag: str, value: Any) -> None:

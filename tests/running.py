@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +17,7 @@ import orjson
 import pytest
 
 from drtk.cli.main import app
+from tests.contract.forkserver import KILL_AT, shared_forkserver
 
 
 def command(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
@@ -77,9 +80,10 @@ def stopped_at(file: Path, *arguments: object, **options: Any) -> subprocess.Pop
 
 def killed_at(file: Path, *arguments: object) -> None:
     """Run `drtk ARGUMENTS` in a process that is killed as soon as `file` exists, regardless of the machine's speed."""
-    running = stopped_at(file, *arguments)
-    running.kill()
-    running.wait()
+    with tempfile.TemporaryDirectory() as folder:
+        stderr = Path(folder, "stderr")
+        running = shared_forkserver().start([*map(str, arguments)], Path.cwd(), stderr, **{KILL_AT: file})
+        assert running.status() == 128 + signal.SIGKILL, stderr.read_text()
 
 
 def torchrun(*, rank: int, processes: int) -> dict[str, str]:

@@ -25,7 +25,7 @@ def chunk(
     Reads a corpus and writes a corpus whose ids are DOC#0, DOC#1, … A passage is a run of whole sentences, as many as fit.
     """
     from drtk.data.jsonl import read_passages
-    from drtk.text.chunk_corpus import chunk_corpus
+    from drtk.text.chunking import chunk_corpus
 
     documents = read_passages(source, intake=job.intake, side_files=job.side_files)
     chunk_corpus(documents, settings, job, running=running)

@@ -82,5 +82,4 @@ def compare(
         )
 
     lines = format_comparison(comparison, find_changed_queries(comparison, texts=texts, show=show))
-    job.log_summary = False
-    job.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")
+    job.run_report(lines, num_inputs=len(runs))

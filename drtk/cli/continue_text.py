@@ -1,4 +1,4 @@
-"""drtk continue-text: passages gone on with by a language model."""
+"""drtk continue-text: continue passages with a language model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drtk.models.config import ContinuationSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 
-WINDOW = 256  # passages between two places to go on from: each takes long
+WINDOW = 256  # passages between two points to resume from
 
 LanguageModel = Annotated[
     str, typer.Option("--model", metavar="MODEL", help="Folder or hub name of a GPT-2-type model.")
@@ -33,18 +33,17 @@ def continue_text(
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:
-    """Add what a language model goes on with after each passage.
+    """Add continuations of each passage by a language model.
 
     Reads a corpus and writes it again, each passage with "continuations": [...] (MASTER). An empty continuation is
     replaced by the passage itself.
     """
     from drtk.data.jsonl import read_passages
-    from drtk.expansion.generate import Generate, or_the_passage
+    from drtk.expansion.generate import CONTINUATIONS, Generate
     from drtk.runtime.runners import run_filter
 
     settings.check()
     passages = read_passages(source, intake=job.intake, side_files=job.side_files)
     run_filter(
-        passages, job, Generate, model, settings, seed, device, "continuations", or_the_passage, job.bare,
-        running=running, window=WINDOW,
-    )  # fmt: skip
+        passages, job, Generate, model, settings, seed, device, CONTINUATIONS, job.bare, running=running, window=WINDOW
+    )

@@ -16,10 +16,10 @@ from drtk.errors import DrtkError, OutputClosed, UsageError
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.inputs import Intake
-from drtk.runtime.manifest import check_keeps_inputs, find_changes
+from drtk.runtime.manifest import check_outputs, find_changes
 from drtk.runtime.progress import log, set_verbosity
 from drtk.runtime.sharding import WHOLE, parse_part
-from drtk.runtime.streams import STANDARD, check_outputs
+from drtk.runtime.streams import STANDARD
 
 _FLAGS: dict[str, tuple[Any, Any]] = {
     "resume": (Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")], False),
@@ -204,8 +204,7 @@ def _common(
         if not output and not dry_run:
             raise UsageError("--output: name what to make")
         outputs = {"--output": output} | {f"--{key.replace('_', '-')}": settings.get(key) for key in writes}
-        check_outputs(outputs)
-        check_keeps_inputs(outputs, {key: value for key, value in settings.items() if key not in writes})
+        check_outputs(outputs, {key: value for key, value in settings.items() if key not in writes})
         if common["skip_done"] and not dry_run and output == STANDARD:
             raise UsageError("--skip-done needs a named output: -o")
         job = make(name, output, settings, common)

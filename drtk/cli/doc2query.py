@@ -1,4 +1,4 @@
-"""drtk doc2query: queries that a passage answers, written by a model."""
+"""drtk doc2query: generate queries that a passage answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drtk.models.config import GenerationSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 
-WINDOW = 256  # passages between two places to go on from: each takes long
+WINDOW = 256  # passages between two points to resume from
 
 WritingModel = Annotated[
     str, typer.Option("--model", metavar="MODEL", help="Folder or hub name of a T5 or BART model.")
@@ -36,37 +36,31 @@ def doc2query(
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:
-    """Add queries that a model writes for each passage.
+    """Add generated queries to each passage.
 
-    Reads a corpus and writes it again, each passage with "queries": [...]. What is sampled depends on the seed and the
-    passage's id alone. With --scorer and --keep or --min-score, queries that do not fit their passage go again.
+    Reads a corpus and writes it again, each passage with "queries": [...]. Sampling depends only on the seed and the
+    passage id. With --scorer and --keep or --min-score, queries that do not fit their passage are dropped.
     """
     from drtk.data.jsonl import read_passages
     from drtk.errors import UsageError
-    from drtk.expansion.generate import Generate, stripped
-    from drtk.expansion.keep_queries import BestShare, check_keeping
+    from drtk.expansion.generate import Generate
+    from drtk.expansion.keep_queries import QUERIES, KeepBestShare
+    from drtk.models.model_folder import locate
     from drtk.runtime.runners import run_filter
     from drtk.runtime.sharding import WHOLE
 
     settings.check()
-    scored = check_keeping(keeping, written=False)
+    keeping.check(generates=True)
     if keeping.keep is not None and job.part != WHOLE:
         raise UsageError(
-            "--keep takes a share of all queries, and a part does not know the others': "
+            "--keep takes a share of all queries, which a part does not know: "
             "--scores in the parts, then drtk keep-queries --keep on all of them"
         )
     passages = read_passages(source, intake=job.intake, side_files=job.side_files)
-    generating = (model, settings, seed, device, "queries", stripped, job.bare)
-    if not scored:
-        run_filter(passages, job, Generate, *generating, running=running, window=WINDOW)
-        return
-    from drtk.expansion.generate import GenerateAndJudge
-    from drtk.models.cross_encoder import resolve_title
-    from drtk.models.model_folder import locate
-
-    title = resolve_title(keeping.scorer, keeping.scorer_title, strict=True)
-    job.lookups = (str(locate(keeping.scorer)),)
+    if keeping.scorer:
+        job.lookups = (str(locate(keeping.scorer)),)
+    revise = None if keeping.keep is None else KeepBestShare(keeping.keep, job.counts, with_scores=keeping.scores)
     run_filter(
-        passages, job, GenerateAndJudge, generating, keeping, title, device, job.bare,
-        running=running, window=WINDOW, revise=None if keeping.keep is None else BestShare(keeping, job.counts),
+        passages, job, Generate, model, settings, seed, device, QUERIES, job.bare, keeping if keeping.scorer else None,
+        running=running, window=WINDOW, revise=revise,
     )  # fmt: skip

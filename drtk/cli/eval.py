@@ -95,5 +95,4 @@ def eval_(
         if Path(qrels).is_dir():
             qrels = str(find_qrels(Path(qrels), settings.split))
         lines = evaluate_runs(named, qrels, corpus, settings, job.intake)
-    job.log_summary = False
-    job.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")
+    job.run_report(lines, num_inputs=len(named))

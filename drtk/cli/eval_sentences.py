@@ -94,6 +94,5 @@ def eval_sentences(
         with Stream(pairs_out) as stream:
             for line in pairs():
                 stream.write(line)
-    job.log_summary = False
     lines = format_sentence_results(results, settings.format, digits=settings.digits)
-    job.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")
+    job.run_report(lines, num_inputs=len(named))

@@ -1,4 +1,4 @@
-"""drtk keep-queries: of queries written before, those that fit their passage."""
+"""drtk keep-queries: drop generated queries that do not fit their passage."""
 
 from __future__ import annotations
 
@@ -21,27 +21,20 @@ def keep_queries(
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:
-    """Drop written queries that do not fit their passage.
+    """Drop generated queries that do not fit their passage.
 
-    Reads passages with "queries": [...] and writes them with those that stay. Scores are those in "query_scores",
-    or with --scorer those of a cross-encoder.
+    Reads passages with "queries": [...] and writes them with the queries that are kept. Scores are those in
+    "query_scores", or with --scorer those of a cross-encoder.
     """
     from drtk.data.jsonl import read_passages
-    from drtk.expansion.keep_queries import BestShare, KeepWritten, check_keeping, with_queries
+    from drtk.expansion.keep_queries import KeepBestShare, KeepQueries, iter_with_queries
+    from drtk.models.model_folder import locate
     from drtk.runtime.runners import run_filter
 
-    check_keeping(settings, written=True)
-    found = read_passages(source, intake=job.intake, side_files=job.side_files)
-    passages = with_queries(found, source, job.intake, scored=not settings.scorer)
-    revise = None if settings.keep is None else BestShare(settings, job.counts)
-    if not settings.scorer:
-        run_filter(passages, job, KeepWritten, settings, job.bare, running=running, revise=revise)
-        return
-    from drtk.expansion.generate import JudgeWritten
-    from drtk.models.cross_encoder import resolve_title
-    from drtk.models.model_folder import locate
-
-    title = resolve_title(settings.scorer, settings.scorer_title, strict=True)
-    job.lookups = (str(locate(settings.scorer)),)
-    arguments = (settings, title, device, job.bare)
-    run_filter(passages, job, JudgeWritten, *arguments, running=running, revise=revise)
+    settings.check(generates=False)
+    records = read_passages(source, intake=job.intake, side_files=job.side_files)
+    passages = iter_with_queries(records, source, job.intake, scored=not settings.scorer)
+    if settings.scorer:
+        job.lookups = (str(locate(settings.scorer)),)
+    revise = None if settings.keep is None else KeepBestShare(settings.keep, job.counts, with_scores=settings.scores)
+    run_filter(passages, job, KeepQueries, settings, device, job.bare, running=running, revise=revise)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
 import os
 import re
@@ -131,23 +132,61 @@ DISTRIBUTED = ("train-generator", "rerank-queries train", "pretrain", "train-ret
 MAX_LINE_FLAG = "--max-line-bytes"
 
 
-class _InOrder(TyperGroup):
-    """List commands and groups in the order of COMMANDS; Typer lists groups last."""
+@functools.cache
+def load_command(name: str) -> Callable[..., Any] | typer.Typer:
+    """Import a command of COMMANDS: its function, or the Typer app of a group."""
+    attribute = name.replace("-", "_")
+    module = import_module(f"drtk.cli.{attribute}")
+    return getattr(module, attribute, None) or getattr(module, attribute + "_")  # type: ignore[no-any-return]
 
-    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
-        """Return the names of the commands in the order of the help."""
-        return [*COMMANDS]
+
+def load_functions() -> dict[str, Callable[..., Any]]:
+    """Import all commands and return their functions by name; "GROUP STEP" for the steps of a group."""
+    functions: dict[str, Callable[..., Any]] = {}
+    for name in COMMANDS:
+        found = load_command(name)
+        if isinstance(found, typer.Typer):
+            functions |= {f"{name} {step.name}": step.callback for step in found.registered_commands if step.callback}
+        else:
+            functions[name] = found
+    return functions
+
+
+_LAYOUT: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None, "pretty_exceptions_enable": False}
+
+
+@functools.cache
+def _build_parser(name: str) -> Any:
+    """Return the parser of one command. Typer alone would import and build all commands at every start."""
+    found = load_command(name)
+    if not isinstance(found, typer.Typer):
+        single = typer.Typer(**_LAYOUT)
+        single.command(name)(found)
+        found = single
+    parser = typer.main.get_command(found)
+    parser.name = name
+    return parser
+
+
+class _Commands(TyperGroup):
+    """The commands in the order of COMMANDS, each built when it is called or listed."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
+        """Return the parser of a command; None if there is no such command."""
+        return _build_parser(cmd_name) if cmd_name in COMMANDS else None
 
 
 app = typer.Typer(
     name="drtk",
-    cls=_InOrder,
+    cls=_Commands,
     help="Composable Unix-style tools for dense retrieval: each command reads and writes JSONL, runs or index folders.",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
+    **_LAYOUT,
 )
 
 
@@ -176,19 +215,6 @@ def drtk(
 ) -> None:
     """Composable Unix-style tools for dense retrieval: each command reads and writes JSONL, runs or index folders."""
     set_max_line_bytes(max_line_bytes)
-
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {}  # by command name; "GROUP STEP" for the steps of a group
-for _name in COMMANDS:
-    _module = import_module(f"drtk.cli.{_name.replace('-', '_')}")
-    _attribute = _name.replace("-", "_")
-    _found = getattr(_module, _attribute, None) or getattr(_module, _attribute + "_")
-    if isinstance(_found, typer.Typer):
-        app.add_typer(_found, name=_name)
-        FUNCTIONS |= {f"{_name} {step.name}": step.callback for step in _found.registered_commands if step.callback}
-    else:
-        app.command(_name)(_found)
-        FUNCTIONS[_name] = _found
 
 
 def run() -> None:
@@ -319,10 +345,11 @@ def _command_name() -> str:
         words = words[2:]
     elif words[:1] and words[0].startswith(f"{MAX_LINE_FLAG}="):
         words = words[1:]
-    step = " ".join(words[:2])
-    if step in FUNCTIONS:
-        return step
-    return words[0] if words and words[0] in {name.split()[0] for name in FUNCTIONS} else ""
+    if not words or words[0] not in COMMANDS:
+        return ""
+    found = load_command(words[0])
+    is_step = isinstance(found, typer.Typer) and words[1:2] and words[1] in {s.name for s in found.registered_commands}
+    return " ".join(words[:2]) if is_step else words[0]
 
 
 def _is_distributed() -> bool:

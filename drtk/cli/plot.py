@@ -74,6 +74,7 @@ def plot(
     plot_inputs = PlotInputs(named, qrels, pairs, settings, job.intake, load_encoder)
     data = render_plot(chosen, chosen.numbers(plot_inputs), settings, format)
     job.log_summary = False
+    job.counts["in"] = len(named)
     job.run([kind], lambda _: [data], unit="pictures")
 
 

@@ -66,9 +66,9 @@ def _checked(preset: Preset) -> str:
 
 def _settings_of(preset: Preset) -> type:
     """The settings that a preset fills. Raises UsageError where its command takes no preset, or does not exist."""
-    from drtk.cli.main import FUNCTIONS
+    from drtk.cli.main import load_functions
 
-    found = getattr(FUNCTIONS.get(preset.command), "preset_settings", None)
+    found = getattr(load_functions().get(preset.command), "preset_settings", None)
     if found is None:
         raise UsageError(f"{preset.name}: drtk {preset.command} takes no preset")
     kind: type = found

@@ -146,7 +146,7 @@ def _rerank_lists(
 
     from drtk.data.embeddings import PairVectors
     from drtk.models.list_reranker import read_list_shape
-    from drtk.retrieval.rerank import RerankLists, read_list_candidates
+    from drtk.retrieval.rerank import RerankLists, check_same_scorer, read_list_candidates
     from drtk.runtime.manifest import read_manifest_if_any
     from drtk.runtime.runners import run_filter
     from drtk.runtime.streams import name_of
@@ -166,18 +166,6 @@ def _rerank_lists(
         running=running, window=WINDOW_OF_LISTS, unit="queries",
     )  # fmt: skip
     opened.warn_of_another_order(name_of(run))
-
-
-def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, made: dict[str, Any]) -> None:
-    """Raise MismatchError for pair vectors of another cross-encoder than a list re-ranker was trained on."""
-    from drtk.errors import MismatchError
-    from drtk.indexing.vectors import encoder_differences
-
-    if differences := encoder_differences({"encoder": trained}, {"encoder": made}):
-        raise MismatchError(
-            f"{vectors}: holds vectors of {made.get('model')}; {model} was trained on those of {trained.get('model')} "
-            f"(different {', '.join(differences)})"
-        )
 
 
 class _VectorFolder:

@@ -434,6 +434,7 @@ def _choose(
 
 rerank_queries = typer.Typer(
     help="Choose among expansions of questions those that retrieve best (EAR): label, train, apply.",
+    add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
 )

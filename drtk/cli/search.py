@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Output, with_settings
-from drtk.errors import MismatchError, RecordError, UsageError
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.indexing.config import RUN_DEPTH, SearchSettings
 from drtk.runtime.filter_job import FilterJob
 
 if TYPE_CHECKING:
     from drtk.data.trec import Judgements, Ranking
     from drtk.records import Passage, Query
-    from drtk.retrieval.queries import QueryEncoder
-    from drtk.retrieval.search import Collection, RankingOptions
+    from drtk.retrieval.search import Collection, QueryEncoder, RankingOptions
 
 TERMINAL_DEPTH = 5  # passages printed for a typed query
 
@@ -55,7 +54,6 @@ def search(
             "--corpus", metavar="FILE", help="Passages: texts for --query, names of documents for --by source."
         ),
     ] = None,
-    tag: Annotated[str, typer.Option("--tag", metavar="NAME", help="Last column of the run.")] = "drtk",
     tune: Annotated[
         bool, typer.Option("--tune", help="Try a grid of k1 and b against --qrels; write a table, the best first.")
     ] = False,
@@ -74,12 +72,9 @@ def search(
     Writes a TREC run: qid Q0 docid rank score tag, best first; equal scores by descending id, as trec_eval orders them.
     Several index folders are searched as parts of one collection.
     """
-    from drtk.config import check_word
-    from drtk.retrieval.queries import QueryEncoder, sort_paths
-    from drtk.retrieval.search import Collection, RankingOptions
+    from drtk.retrieval.search import Collection, QueryEncoder, RankingOptions
     from drtk.runtime.progress import log
 
-    check_word("--tag", tag)
     folders, source = sort_paths(paths)
     if question is not None and (source or by == "source" or job.output != "-"):
         raise UsageError("--query prints passages to the terminal; omit query files, --by source and -o")
@@ -104,7 +99,44 @@ def search(
         from drtk.evaluation.judged_runs import read_judgements
 
         judgements = read_judgements(qrels, job.intake)
-    _write_run(source or "-", collection, encoder, options, tag, judgements, settings.batch, job)
+    _write_run(source or "-", collection, encoder, options, judgements, settings, job)
+
+
+def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
+    """Split paths into index folders and the one source of queries: a file, "-", an embeddings folder, or None.
+
+    Raises UsageError if there is no index or more than one source, MismatchError for a folder of another kind.
+    """
+    from pathlib import Path
+
+    from drtk.data.embeddings import KIND
+    from drtk.retrieval.search import INDEX_KIND
+    from drtk.runtime.manifest import has_unfinished_part, read_manifest
+    from drtk.runtime.progress import is_quiet
+
+    folders, sources = [], []
+    for path in paths:
+        if path != "-" and not Path(path).exists():
+            if has_unfinished_part(Path(path)):
+                read_manifest(path)  # raises MismatchError
+            is_text = is_quiet() or any(map(str.isspace, path))
+            hint = "; for a typed query use --query TEXT (-q is --quiet)" if is_text else ""
+            raise DrtkError(f"{path}: no such file or folder{hint}")
+        if path == "-" or not Path(path).is_dir():
+            sources.append(path)
+        elif (kind := read_manifest(path)["kind"]) == INDEX_KIND:
+            folders.append(path)
+        elif kind == KIND:
+            sources.append(path)
+        else:
+            raise MismatchError(f"{path}: is of kind '{kind}'; expected '{INDEX_KIND}' (drtk index makes it)")
+    if not folders:
+        raise UsageError(f"there is no index among {', '.join(paths)}; drtk index makes one")
+    if len(folders) > len(set(folders)):
+        raise UsageError("an index folder is named twice")
+    if len(sources) > 1:
+        raise UsageError(f"queries come from one place; found {' and '.join(sources)}")
+    return folders, sources[0] if sources else None
 
 
 def _write_run(
@@ -112,16 +144,15 @@ def _write_run(
     collection: Collection,
     encoder: QueryEncoder | None,
     options: RankingOptions,
-    tag: str,
     judgements: Judgements | None,
-    batch: int,
+    settings: SearchSettings,
     job: FilterJob,
 ) -> None:
     from itertools import chain
     from pathlib import Path
 
     from drtk.data.trec import run_lines
-    from drtk.retrieval.queries import StoredQueries, TextQueries
+    from drtk.retrieval.search import StoredQueries, TextQueries
     from drtk.runtime.manifest import folder_entry
 
     job.intake.inputs += [folder_entry(folder) for folder in collection.folders]
@@ -137,11 +168,11 @@ def _write_run(
     def write_window(window: list[Any]) -> Iterator[bytes]:
         empty = searcher.empty
         for query_id, ranking in searcher(window, options):
-            yield from run_lines(query_id, ranking, tag)
+            yield from run_lines(query_id, ranking, settings.tag)
         if searcher.empty > empty:
             job.counts["without a word"] = job.counts.get("without a word", 0) + searcher.empty - empty
 
-    job.window = batch
+    job.window = settings.batch
     if judgements is not None:
         queries = (query for query in queries if query.id in judgements)
         first = next(queries, None)
@@ -229,8 +260,7 @@ def print_passages(
     Raises UsageError for an empty query, RecordError for a line that is not UTF-8.
     """
     from drtk.records import Query
-    from drtk.retrieval.queries import TextQueries
-    from drtk.retrieval.search import RankingOptions
+    from drtk.retrieval.search import RankingOptions, TextQueries
     from drtk.runtime.progress import printable
 
     searcher = TextQueries(collection, encoder)
@@ -307,7 +337,7 @@ def _warn_if_corpus_changed(collection: Collection, corpora: list[str]) -> None:
     from pathlib import Path
 
     from drtk.data.checks import origins_of
-    from drtk.runtime.cache import content_digest
+    from drtk.runtime.integrity import content_digest
     from drtk.runtime.progress import warn
 
     paths = {Path(path).resolve() for path in corpora}

@@ -310,15 +310,15 @@ def show(
 
 def _weights(path: str, count: int, top: int, tokenizer: str, html: str | None, with_files: list[str]) -> None:
     from drtk.data.jsonl import read_passages
-    from drtk.expansion.term_weights.show import as_page, in_terminal, weighted
+    from drtk.expansion.term_weights.show import build_page, format_terminal, iter_weighted
 
-    passages = weighted(islice(read_passages(path, side_files=with_files), count), top=top, tokenizer=tokenizer)
+    passages = iter_weighted(islice(read_passages(path, side_files=with_files), count), top=top, tokenizer=tokenizer)
     if html is None:
-        for line in in_terminal(passages, colour=_use_color()):
+        for line in format_terminal(passages, color=_use_color()):
             sys.stdout.write(line + "\n")
         return
     with Output(html) as page:
-        for line in as_page(passages, title=f"Term weights: {name_of(path)}"):
+        for line in build_page(passages, title=f"Term weights: {name_of(path)}"):
             page.write(line.encode() + b"\n")
     log(f"wrote {html}")
 

@@ -1,14 +1,17 @@
-"""drtk termweight: how much each word piece of a passage matters."""
+"""drtk termweight: add a weight to each word piece of a passage."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Annotated, Any
 
 import typer
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, Seed, Source, with_settings
+from drtk.config import get_default
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
 from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.runtime.filter_job import FilterJob
@@ -16,6 +19,23 @@ from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.runners import RunnerSettings
 from drtk.runtime.sharding import WHOLE
 from drtk.runtime.streams import STANDARD
+
+# The settings and arguments that have an effect on other work than weighing. What decides statistics may be given to
+# --merge too, so that one list of options does for both.
+_COUNTING = {
+    *("words", "stemmer", "stopwords", "title", "emit", "sub2word", "gather", "saturation"),
+    *("max_length", "batch_tokens", "dtype", "tokenizer"),
+}
+_EFFECTS = {
+    "collect": _COUNTING | {"INPUT", "collect", "with", "shard", "runner", "ray_workers", "ray_address"},
+    "merge": _COUNTING | {"merge", "collection"},
+    "train": {"title", "max_length", "expand"},
+}
+_PURPOSES = {
+    "collect": "--collect writes statistics",
+    "merge": "--merge joins the files of --collection",
+    "train": "--train makes a model",
+}
 
 
 @with_settings(WeightingSettings)
@@ -32,19 +52,19 @@ def termweight(
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option("--tokenizer", metavar="NAME", help="Whose word pieces are weighted: a model folder or hub name."),
+        typer.Option("--tokenizer", metavar="NAME", help="Tokenizer of the word pieces: a model folder or hub name."),
     ] = None,
     collection: Annotated[
         list[str] | None,
         typer.Option("--collection", metavar="FILE", help="Statistics of the collection; repeatable, parts add up."),
     ] = None,
     collect: Annotated[bool, typer.Option("--collect", help="Write statistics of the input, not weights.")] = False,
-    merge: Annotated[
-        bool, typer.Option("--merge", help="Join the files of --collection, and read nothing else.")
-    ] = False,
+    merge: Annotated[bool, typer.Option("--merge", help="Join the files of --collection; reads no input.")] = False,
     report: Annotated[
         bool,
-        typer.Option("--report", help="Tell how many stop words would be hidden, were the passages masked by weight."),
+        typer.Option(
+            "--report", help="Log the share of stop words among the pieces that masking by weight would hide."
+        ),
     ] = False,
     train: Annotated[
         str | None,
@@ -66,48 +86,53 @@ def termweight(
 ) -> None:
     """Add a weight to each word piece of a passage.
 
-    Reads a corpus and writes it again, each passage with "weights": [...], one a word piece of its text.
+    Reads a corpus and writes it again, each passage with "weights": [...], one per word piece of its text.
     """
     from drtk.errors import UsageError
-    from drtk.expansion.term_weights.base import Work, check_options, check_settings
 
     TERM_WEIGHTS.check(method)
     if collect and merge:
-        raise UsageError("--collect reads passages, --merge joins what it wrote: one of them")
-    given: dict[str, object] = {
-        "INPUT": source != "-",
-        "--tokenizer": tokenizer,
-        "--collection": collection,
-        "--collect": collect,
-        "--merge": merge,
-        "--report": report,
-        "--runner": running.runner != RunnerSettings.runner,
-        "--ray-workers": running.ray_workers,
-        "--ray-address": running.ray_address,
+        raise UsageError("--collect reads passages, --merge joins what it wrote: choose one")
+    work = "train" if isinstance(job, FolderJob) else "collect" if collect else "merge" if merge else "weigh"
+    given: dict[str, Any] = {
+        "INPUT": source != STANDARD,
+        "tokenizer": tokenizer,
+        "collection": collection,
+        "collect": collect,
+        "merge": merge,
+        "report": report,
     }
+    if isinstance(job, FilterJob):
+        given |= {"bare": job.bare, "with": job.side_files, "shard": job.part != WHOLE}
+    names = [*_changed(settings), *_changed(running), *(name for name, value in given.items() if value)]
+    for name in names if work in _EFFECTS else ():
+        if name not in _EFFECTS[work]:
+            raise UsageError(f"{name if name == 'INPUT' else f'`{name}`'} is for weighing; {_PURPOSES[work]}")
     if isinstance(job, FolderJob):
         if corpus is None or queries is None or model is None:
             raise UsageError("--train needs --corpus, --queries and --model")
-        check_options(given, training, "train")
         _train(str(train), corpus, queries, model, method, settings, training, seed, device, job)
         return
+    for name in _changed(training):
+        raise UsageError(f"`{name}`: only with --train")
     if corpus is not None or queries is not None:
         raise UsageError("--corpus and --queries go with --train")
-    given |= {"--bare": job.bare, "--with": job.side_files, "--shard": job.part != WHOLE}
-    work: Work = "collect" if collect else "merge" if merge else "weigh"
-    check_options(given, training, work)
-    check_settings(method, settings, work)
     if report and output == STANDARD and sys.stdout.isatty():
-        raise UsageError("--report is told here, where the passages would go too; name a file for them: -o")
+        raise UsageError("--report is printed here, where the passages would go too; name a file for them: -o")
     from drtk.expansion.term_weights import weigh as passes
 
-    plan = passes.planned(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)
+    plan = passes.make_plan(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)
     if collect:
         passes.collect(source, plan, running=running, job=job)
     elif merge:
         passes.merge(collection or [], plan, job)
     else:
         passes.weigh(source, plan, collection or [], report=report, running=running, job=job)
+
+
+def _changed(settings: Any) -> Iterable[str]:
+    """Return the names of the fields that differ from their default."""
+    return [item.name for item in fields(settings) if getattr(settings, item.name) != get_default(item)]
 
 
 def _train(
@@ -122,15 +147,12 @@ def _train(
     device: str,
     job: FolderJob,
 ) -> None:
-    from dataclasses import replace
     from pathlib import Path
 
-    from drtk.expansion.term_weights.base import check_method, check_settings
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_beforehand
 
-    check_method(method)
-    check_settings(method, settings, "train")
+    training = training.resolve(method)
     check_beforehand(training.trainer, device, examples, queries, kept=[corpus])
     locate(model)
     from drtk.expansion.term_weights.train import check_added_texts, plan, train_weigher
@@ -138,14 +160,8 @@ def _train(
     from drtk.runtime.manifest import find_inputs
     from drtk.training.examples import load_examples
 
-    settings = replace(settings, title=settings.title or "join")
-    data = load_examples(
-        examples,
-        queries=queries,
-        corpus=corpus,
-        intake=job.intake,
-        negatives=1 if method == "deepimpact" else 0,
-    )
+    negatives = 1 if method == "deepimpact" else 0
+    data = load_examples(examples, queries=queries, corpus=corpus, intake=job.intake, negatives=negatives)
     plan(data.examples, method, training, source=data.source)
     if method == "deepimpact":
         check_added_texts(data.examples.passage_ids, data.corpus, settings.expand)

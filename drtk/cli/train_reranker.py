@@ -218,9 +218,9 @@ def _train_on_lists(
     settings: RerankerConfig,
     job: FolderJob,
 ) -> None:
-    from drtk.cli.rerank import check_same_scorer
     from drtk.data.embeddings import PairVectors
     from drtk.data.trec import load_qrels
+    from drtk.retrieval.rerank import check_same_scorer
     from drtk.runtime.manifest import find_inputs
     from drtk.runtime.progress import log
     from drtk.training.list_reranker import plan, read_lists, train_list_reranker

@@ -22,8 +22,16 @@ from drtk.data.rows import parse_row, passage_from
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
 from drtk.runtime.atomic import write_json
-from drtk.runtime.cache import cache_folder, content_digest, hash_of, replace_folder
-from drtk.runtime.integrity import add_digest, files_in, is_intact, record_files
+from drtk.runtime.integrity import (
+    add_digest,
+    cache_folder,
+    content_digest,
+    files_in,
+    hash_id,
+    is_intact,
+    record_files,
+    replace_folder,
+)
 from drtk.runtime.progress import log, track
 from drtk.runtime.streams import is_stream, max_line_bytes, name_of, raw_lines
 
@@ -77,7 +85,7 @@ class CorpusStore:
 
     def get(self, id: str) -> Passage | None:
         """Return the passage `id`, or None."""
-        wanted = hash_of(id)
+        wanted = hash_id(id)
         position = int(self._hashes.searchsorted(np.uint64(wanted)))
         while position < len(self._hashes) and int(self._hashes[position]) == wanted:
             passage = self._read(int(self._offsets[position]), int(self._lengths[position]))
@@ -88,7 +96,7 @@ class CorpusStore:
 
     def many(self, ids: Sequence[str]) -> list[Passage]:
         """Return the passages `ids`, in that order. Raises MismatchError for an unknown id."""
-        wanted = np.fromiter((hash_of(id) for id in ids), dtype=np.uint64, count=len(ids))
+        wanted = np.fromiter((hash_id(id) for id in ids), dtype=np.uint64, count=len(ids))
         positions = self._hashes.searchsorted(wanted)
         offsets = self._offsets[np.minimum(positions, len(self) - 1)] if len(self) else positions
         found: list[Passage | None] = [None] * len(ids)
@@ -103,7 +111,7 @@ class CorpusStore:
         """Return the place of a passage for messages: `file:line`, or only the file if the store has a copy of it."""
         if self._source != self.path:
             return str(self._source)
-        for position in np.flatnonzero(self._hashes == np.uint64(hash_of(id))):
+        for position in np.flatnonzero(self._hashes == np.uint64(hash_id(id))):
             if self._read(int(self._offsets[position]), int(self._lengths[position])).id == id:
                 return f"{self.path}:{1 + self._lines_before(int(self._offsets[position]))}"
         return str(self.path)
@@ -115,7 +123,7 @@ class CorpusStore:
     def missing(self, ids: Iterable[str]) -> Iterator[str]:
         """Yield the ids that the corpus lacks, by their hashes, without reading texts."""
         for id in ids:
-            wanted = np.uint64(hash_of(id))
+            wanted = np.uint64(hash_id(id))
             position = int(self._hashes.searchsorted(wanted))
             if position == len(self._hashes) or self._hashes[position] != wanted:
                 yield id
@@ -150,7 +158,7 @@ def _build(path: Path, folder: Path) -> None:
         hashes, offsets, lengths = array("Q"), array("Q"), array("I")
         located = _located(path) if _is_plain_jsonl(path) else _unpacked(path, making / "corpus.jsonl")
         for id, offset, length in track(located, "index corpus", unit="passages"):
-            hashes.append(hash_of(id))
+            hashes.append(hash_id(id))
             offsets.append(offset)
             lengths.append(length)
         keys = np.frombuffer(hashes, dtype=np.uint64) if hashes else np.empty(0, np.uint64)

@@ -14,7 +14,7 @@ from drtk.data.jsonl import read_predictions, read_queries
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgements, iter_query_hits
 from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError, pip_install
-from drtk.evaluation.config import EvalSettings
+from drtk.evaluation.config import EvalSettings, RunSettings
 from drtk.evaluation.evaluate import Evaluation, Evaluator, Value, View, warn_shallow
 from drtk.evaluation.judged_runs import JudgedRankings, log_missing, read_rankings
 from drtk.evaluation.measures import Measure, parse_measures
@@ -137,30 +137,20 @@ def _score_predictions(
 def evaluate_by_answers(
     runs: Sequence[NamedRun], questions: str, corpus: str, settings: EvalSettings, intake: Intake
 ) -> Iterator[str]:
-    """Return the lines of a table with a run per row.
-
-    Raises UsageError for measures that need to know every relevant passage, MismatchError (file:line) for a passage that
-    the corpus does not have, DrtkError if no passage has a text.
-    """
-    if settings.by == "source" or settings.rel != 1:
-        raise UsageError("`by` source and `rel` go with `qrels`; with `answers` a passage is right or not")
-    measures = parse_answer_measures(settings.measures or ANSWER_MEASURES)
-    answers = read_answers(questions, settings.match, intake)
-    with closing(CorpusStore.open(corpus)) as store:  # built here once, not by every worker
-        size = len(store)
-    counts: Counter[str] = Counter()
+    """Return the lines of a table with a run per row. Raises as `AnswerJudge`."""
+    judge = AnswerJudge(questions, corpus, settings, intake, workers=settings.workers)
     results = []
     for run in runs:
-        judgements: Judgements = {id: {} for id in answers}
-        rankings = _judge_run(run, judgements, answers, corpus, measures, settings, intake, counts)
+        rankings = judge(run)
         only = settings.retrieved_only
-        log_missing(run.name, len(rankings.ids), len(answers), retrieved_only=only, right="answers")
-        result = Evaluator(judgements, measures)(run.name, rankings.ids, retrieved_only=only)
+        log_missing(run.name, len(rankings.ids), len(judge.answers), retrieved_only=only, right="answers")
+        result = Evaluator(judge.judgements, judge.measures)(run.name, rankings.ids, retrieved_only=only)
         result.deepest = rankings.deepest
         results.append(result)
-    _check_texts(counts, corpus)
-    warn_shallow({result.name: result.deepest for result in results}, measures, right="answers", size=size)
-    return format_results(results, measures, settings)
+    judge.check_texts()
+    depths = {result.name: result.deepest for result in results}
+    warn_shallow(depths, judge.measures, right="answers", size=judge.corpus_size)
+    return format_results(results, judge.measures, settings)
 
 
 def parse_answer_measures(text: str) -> list[Measure]:
@@ -198,68 +188,58 @@ def read_answers(source: str, match: str, intake: Intake) -> dict[str, tuple[str
     return answers
 
 
-def judge_by_answers(
-    runs: Sequence[NamedRun],
-    answers: Answers,
-    corpus: str,
-    measures: Sequence[Measure],
-    settings: EvalSettings,
-    intake: Intake,
-) -> Judgements:
-    """Judge the first right passage of every run for each question, which suffices for `parse_answer_measures`.
+class AnswerJudge:
+    """Judge the first right passage of runs for each question, which suffices for `parse_answer_measures`.
 
     The first right passage of another run contains an answer too, so it cannot be ranked above a run's own.
-    Raises as `evaluate_by_answers`.
+    judgements: by question, of all runs so far
+    Raises UsageError for measures that need to know every relevant passage, MismatchError (file:line) for a passage that
+    the corpus does not have.
     """
-    CorpusStore.open(corpus).close()  # built here once, not by every worker
-    judgements: Judgements = {id: {} for id in answers}
-    counts: Counter[str] = Counter()
-    for run in runs:
-        _judge_run(run, judgements, answers, corpus, measures, settings, intake, counts)
-    _check_texts(counts, corpus)
-    return judgements
 
+    def __init__(
+        self, questions: str, corpus: str, settings: RunSettings, intake: Intake, *, workers: int | None = None
+    ) -> None:
+        if settings.by == "source" or settings.rel != 1:
+            raise UsageError("`by` source and `rel` go with `qrels`; with `answers` a passage is right or not")
+        self.measures = parse_answer_measures(settings.measures or ANSWER_MEASURES)
+        self.answers = read_answers(questions, settings.match, intake)
+        self.judgements: Judgements = {id: {} for id in self.answers}
+        self._corpus, self._settings, self._intake, self._workers = corpus, settings, intake, workers
+        self._counts: Counter[str] = Counter()
+        with closing(CorpusStore.open(corpus)) as store:  # built here once, not by every worker
+            self.corpus_size = len(store)
 
-def _check_texts(counts: Counter[str], corpus: str) -> None:
-    """Raise DrtkError if no passage that was read had a text; warn if some had none."""
-    if problem := describe_textless(counts, corpus):
-        raise DrtkError(problem)
-    warn_of_textless(counts, corpus)
+    def __call__(self, run: NamedRun) -> JudgedRankings:
+        """Read a run and judge the first right passage of each ranking, down to the largest cut-off."""
+        rankings = read_rankings(run, self.judgements, View.of(self._settings), self._intake, right="answers")
+        cutoffs = [measure.cutoff for measure in self.measures]
+        depth = None if None in cutoffs else max(cutoff for cutoff in cutoffs if cutoff is not None)
+        work: list[Question] = [(id, self.answers[id], ids[:depth]) for id, ids in rankings.ids.items()]
+        size = sum(len(ids) for _, _, ids in work)
+        count = self._workers or (count_cores() if size >= _MIN_PARALLEL else 1)
+        batches = [work[at : at + _BATCH] for at in range(0, len(work), _BATCH)]
+        matching = self._corpus, self._settings.match, self._settings.match_title
+        with (
+            Workers(AnswerFinder, *matching, count=count) as workers,
+            Progress("eval", unit="questions", total=len(work)) as progress,
+        ):
+            for batch in workers.map(batches):
+                for match in batch:
+                    if match.absent is not None:
+                        place = _find_line(run.source, match.query_id, match.absent)
+                        raise MismatchError(f"{place}: passage '{match.absent}' is not in the corpus {self._corpus}")
+                    if match.right is not None:
+                        self.judgements[match.query_id][match.right] = 1
+                    self._counts.update(match.counts)
+                progress.add(len(batch))
+        return rankings
 
-
-def _judge_run(
-    run: NamedRun,
-    judgements: Judgements,
-    answers: Answers,
-    corpus: str,
-    measures: Sequence[Measure],
-    settings: EvalSettings,
-    intake: Intake,
-    counts: Counter[str],
-) -> JudgedRankings:
-    """Read a run and judge the first right passage of each ranking as relevant, down to the largest cut-off."""
-    view = View(order=settings.order, drop_same_id=bool(settings.drop_same_id), depth=settings.depth)
-    rankings = read_rankings(run, judgements, view, intake, right="answers")
-    cutoffs = [measure.cutoff for measure in measures]
-    depth = None if None in cutoffs else max(cutoff for cutoff in cutoffs if cutoff is not None)
-    work: list[Question] = [(id, answers[id], ids[:depth]) for id, ids in rankings.ids.items()]
-    size = sum(len(ids) for _, _, ids in work)
-    count = settings.workers or (count_cores() if size >= _MIN_PARALLEL else 1)
-    batches = [work[at : at + _BATCH] for at in range(0, len(work), _BATCH)]
-    with (
-        Workers(AnswerFinder, corpus, settings.match, settings.match_title, count=count) as workers,
-        Progress("eval", unit="questions", total=len(work)) as progress,
-    ):
-        for batch in workers.map(batches):
-            for match in batch:
-                if match.absent is not None:
-                    place = _find_line(run.source, match.query_id, match.absent)
-                    raise MismatchError(f"{place}: passage '{match.absent}' is not in the corpus {corpus}")
-                if match.right is not None:
-                    judgements[match.query_id][match.right] = 1
-                counts.update(match.counts)
-            progress.add(len(batch))
-    return rankings
+    def check_texts(self) -> None:
+        """Raise DrtkError if no passage that was read had a text; warn if some had none."""
+        if problem := describe_textless(self._counts, self._corpus):
+            raise DrtkError(problem)
+        warn_of_textless(self._counts, self._corpus)
 
 
 class AnswerMatch(NamedTuple):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from drtk.data.beir import PACKED, find_qrels
-from drtk.data.ids import document_id
 from drtk.data.runs import NamedRun
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.config import EvalSettings
@@ -87,9 +86,7 @@ def evaluate_collections(
         raise MismatchError(f"{folder}: there is no collection that every system has a run for")
     if left_out := [c.name for c in collections if c not in common]:
         warn(f"left out, for want of a run: {', '.join(left_out)}")
-    drop = True if settings.drop_same_id is None else settings.drop_same_id
-    by = document_id if settings.by == "source" else None
-    view = View(order=settings.order, by=by, drop_same_id=drop, depth=settings.depth)
+    view = View.of(replace(settings, drop_same_id=settings.drop_same_id in (True, None)))
     values: dict[str, dict[str, dict[str, Value]]] = {name: {} for name in runs}
     depths: dict[str, int] = {}
     for collection in track(common, "eval", unit="collections", total=len(common)):

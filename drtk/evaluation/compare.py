@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from math import isfinite
@@ -12,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from drtk.data.corpus_store import CorpusStore
 from drtk.data.runs import NamedRun, group_runs
 from drtk.data.trec import Judgements
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.evaluation.answers import ANSWER_MEASURES, judge_by_answers, parse_answer_measures, read_answers
-from drtk.evaluation.config import CompareSettings, EvalSettings
+from drtk.evaluation.answers import AnswerJudge
+from drtk.evaluation.config import CompareSettings
 from drtk.evaluation.evaluate import Evaluation, Evaluator, View, warn_shallow
 from drtk.evaluation.judged_runs import Right, load_judgements, log_missing, read_rankings
 from drtk.evaluation.measures import Measure, parse_measures
@@ -78,6 +76,7 @@ class Contrast:
     """`system` minus `baseline` on one measure.
 
     effect: Cohen's d; interval: of the mean difference; None if undefined. better, equal, worse: numbers of queries
+    significant: whether the corrected p values of both tests are below the alpha of the settings
     """
 
     baseline: str
@@ -95,15 +94,11 @@ class Contrast:
     better: int
     equal: int
     worse: int
+    significant: bool
 
-    def is_significant(self, alpha: float) -> bool:
-        """Return whether the corrected p values of both tests are below alpha."""
-        return max(self.t_p_corrected, self.randomisation_p_corrected) < alpha
-
-    def to_json(self, alpha: float) -> dict[str, Any]:
-        """Return the fields and whether the difference is significant; an infinite t is null."""
-        t = self.t if self.t is not None and isfinite(self.t) else None
-        return asdict(self) | {"t": t, "significant": self.is_significant(alpha)}
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields; an infinite t is null."""
+        return asdict(self) | {"t": self.t if self.t is not None and isfinite(self.t) else None}
 
 
 @dataclass(frozen=True)
@@ -149,10 +144,6 @@ class Comparison:
         """Return a row per system with a column per measure."""
         return [[system.average(measure.name) for measure in self.measures] for system in self.systems.values()]
 
-    def is_significant(self, contrast: Contrast) -> bool:
-        """Return whether both corrected p values are below the alpha of the settings."""
-        return contrast.is_significant(self.settings.alpha)
-
     def differences(self, baseline: str, system: str, measure: str) -> np.ndarray:
         """Return `system` minus `baseline` for each query: (queries,). Raises DrtkError for values that are not finite."""
         values = [self.systems[name].values(measure, self.queries) for name in (baseline, system)]
@@ -187,18 +178,10 @@ def compare_runs(
     size: int | None
     if answers is not None:
         measures, judgements, size = _judge_by_answers(grouped, answers, corpus, settings, intake)
-        view = View(order=settings.order, drop_same_id=settings.drop_same_id, depth=settings.depth)
+        view = View.of(settings)
     elif qrels is not None:
         measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
-        judgements, view, size = load_judgements(
-            qrels,
-            corpus,
-            intake,
-            by=settings.by,
-            order=settings.order,
-            drop_same_id=settings.drop_same_id,
-            depth=settings.depth,
-        )
+        judgements, view, size = load_judgements(qrels, corpus, settings, intake)
     else:
         raise UsageError("`qrels` or `answers` is required")
     if unfit := [measure.name for measure in measures if measure.aggregate != "mean"]:
@@ -252,22 +235,13 @@ def _judge_by_answers(
     runs = [run for files in systems.values() for run in files]
     if corpus is None:
         raise UsageError("`answers` needs the texts of the passages: `corpus`")
-    if settings.by == "source" or settings.rel != 1:
-        raise UsageError("`by` source and `rel` go with `qrels`; with `answers` a passage is right or not")
     if any(is_stream(run.source) for run in runs):
         raise UsageError("`answers` reads every run twice, so none can be a stream")
-    measures = parse_answer_measures(settings.measures or ANSWER_MEASURES)
-    matching = EvalSettings(
-        match=settings.match,
-        match_title=settings.match_title,
-        order=settings.order,
-        drop_same_id=settings.drop_same_id,
-        depth=settings.depth,
-    )
-    known = read_answers(answers, settings.match, intake)
-    judgements = judge_by_answers(runs, known, corpus, measures, matching, intake)
-    with closing(CorpusStore.open(corpus)) as store:
-        return measures, judgements, len(store)
+    judge = AnswerJudge(answers, corpus, settings, intake)
+    for run in runs:
+        judge(run)
+    judge.check_texts()
+    return judge.measures, judge.judgements, judge.corpus_size
 
 
 def _common_queries(
@@ -324,6 +298,7 @@ def _test_pairs(comparison: Comparison, measure: str) -> list[Contrast]:
             better=int((differences[at] > ZERO).sum()),
             equal=int((np.abs(differences[at]) <= ZERO).sum()),
             worse=int((differences[at] < -ZERO).sum()),
+            significant=max(t_corrected[at], random_corrected[at]) < settings.alpha,
         )
         for at, (baseline, system) in enumerate(comparison.pairs)
     ]

@@ -80,9 +80,7 @@ def _notes(comparison: Comparison) -> list[str]:
 def _average_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
     """Return a row per system: the mean of each measure, the best marked, a dagger if it differs from the baseline."""
     settings = comparison.settings
-    marked = {
-        (c.system, c.measure) for c in comparison.contrasts if not settings.all_pairs and comparison.is_significant(c)
-    }
+    marked = {(c.system, c.measure) for c in comparison.contrasts if not settings.all_pairs and c.significant}
     averages = comparison.averages()
     best = [max(average.mean for average in column) for column in zip(*averages, strict=True)]
 
@@ -121,7 +119,7 @@ def _contrast_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
         t = "-" if c.t is None else ("∞" if c.t > 0 else "-∞") if isinf(c.t) else f"{c.t:z.2f}"
         effect = "-" if c.effect is None else f"{c.effect:+z.2f}"
         names = [c.measure, *([f"{c.system} - {c.baseline}"] if several else [])]
-        difference = Cell(f"{c.difference:+z.{digits}f}", note="†" if comparison.is_significant(c) else "")
+        difference = Cell(f"{c.difference:+z.{digits}f}", note="†" if c.significant else "")
         texts = [interval, effect, t, *map(format_p, p)]
         rows.append([*map(Cell, names), difference, *map(Cell, texts), Cell(c.better), Cell(c.equal), Cell(c.worse)])
     return [*header, "better", "equal", "worse"], rows
@@ -176,13 +174,15 @@ def _query_in_text(query: ChangedQuery, digits: int) -> Iterator[str]:
     yield from textwrap.wrap(title, WIDTH, subsequent_indent="  ")
     yield f"  {_headline(query, digits)}"
     for what, passage in _passages(query):
-        name = passage.id if not passage.title else f"{passage.id}  {' '.join(passage.title.split())}"
-        yield "  " + textwrap.shorten(f"- {what}: {name}", WIDTH - 2, placeholder=" …")
-        if passage.snippet:
-            indent = " " * 4
-            yield from textwrap.wrap(
-                passage.snippet, WIDTH, initial_indent=indent, subsequent_indent=indent, max_lines=2, placeholder=" …"
-            )
+        head = f"- {what}: {passage.id}  {passage.title}"
+        yield "  " + textwrap.shorten(head, WIDTH - 2, placeholder=" …")
+        yield from wrap_snippet(passage.snippet, WIDTH, indent=4)
+
+
+def wrap_snippet(snippet: str, width: int, *, indent: int) -> list[str]:
+    """Return the first two lines of a snippet."""
+    space = " " * indent
+    return textwrap.wrap(snippet, width, initial_indent=space, subsequent_indent=space, max_lines=2, placeholder=" …")
 
 
 def _query_in_markdown(query: ChangedQuery, digits: int) -> Iterator[str]:
@@ -190,9 +190,14 @@ def _query_in_markdown(query: ChangedQuery, digits: int) -> Iterator[str]:
     yield f"**{name}** ({markdown_code(query.query_id)}): {escape_markdown(_headline(query, digits))}"
     yield ""
     for what, passage in _passages(query):
-        title, snippet = escape_markdown(passage.title or passage.id), escape_markdown(passage.snippet)
-        yield f"- {escape_markdown(what)}: **{title}** ({markdown_code(passage.id)}) {snippet}".rstrip()
+        yield passage_in_markdown(what, passage.id, passage.title, passage.snippet)
     yield ""
+
+
+def passage_in_markdown(what: str, id: str, title: str, snippet: str) -> str:
+    """Return a list item of a Markdown page."""
+    name = f"**{escape_markdown(title or id)}** ({markdown_code(id)})"
+    return f"- {escape_markdown(what)}: {name} {escape_markdown(snippet)}".rstrip()
 
 
 def _page_parts(comparison: Comparison, changed: Sequence[ChangedQuery], digits: int) -> Iterator[Markup]:
@@ -230,6 +235,6 @@ def _json_lines(comparison: Comparison, changed: Sequence[ChangedQuery]) -> Iter
         {"kind": "comparison", "queries": len(comparison.queries), "settings": asdict(settings)}
     ]
     rows += [{"kind": "system"} | asdict(average) for row in comparison.averages() for average in row]
-    rows += [{"kind": "contrast"} | contrast.to_json(settings.alpha) for contrast in comparison.contrasts]
+    rows += [{"kind": "contrast"} | contrast.to_json() for contrast in comparison.contrasts]
     rows += [{"kind": "move"} | asdict(query) for query in changed]
     yield from (orjson.dumps(row).decode() for row in rows)

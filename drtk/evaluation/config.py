@@ -18,7 +18,21 @@ DIGITS = "Decimals shown; jsonl and csv hold all of them."
 
 
 @dataclass(frozen=True)
-class EvalSettings:
+class RunSettings:
+    """How runs are read and what is relevant; settings of eval and compare."""
+
+    measures: str = option("", "Measures, as drtk eval takes them.")
+    rel: int = option(1, REL)
+    by: By = option("passage", BY)
+    drop_same_id: bool | None = option(None, DROP)
+    depth: int | None = option(None, DEPTH, at_least=1)
+    order: Literal["score", "rank"] = option("score", ORDER)
+    match: Literal["tokens", "regex"] = option("tokens", MATCH)
+    match_title: bool = option(False, MATCH_TITLE)
+
+
+@dataclass(frozen=True)
+class EvalSettings(RunSettings):
     """Settings of drtk eval."""
 
     measures: str = option(
@@ -27,23 +41,17 @@ class EvalSettings:
         "[default: nDCG@10 RR@10 R@10 R@100 Success@10; of a folder of collections nDCG@10 R@100; with --answers Answer@1 Answer@5 Answer@20 Answer@100; with "
         "--exact-match EM F1]",
     )
-    rel: int = option(1, REL)
-    by: By = option("passage", BY)
     drop_same_id: bool | None = option(
         None,
         "Take a query's own document out of its ranking, before the cut (arguana, quora). [default: on where --qrels is a "
         "folder of several collections, otherwise off]",
     )
     split: str = option("test", "Which judgements of BEIR collections: NAME/qrels/SPLIT.tsv.")
-    depth: int | None = option(None, DEPTH, at_least=1)
-    order: Literal["score", "rank"] = option("score", ORDER)
     retrieved_only: bool = option(False, "Leave out judged queries the run lacks, instead of counting them as 0.")
     per_query: bool = option(False, "Show the values of each query too.")
     format: Literal["table", "jsonl", "markdown", "latex", "csv", "trec"] = option(
         "table", "table, jsonl, markdown, latex, csv or trec (as trec_eval prints)."
     )
-    match: Literal["tokens", "regex"] = option("tokens", MATCH)
-    match_title: bool = option(False, MATCH_TITLE)
     exact_match: bool = option(False, "The input holds predictions, which must equal one of the --answers.")
     workers: int | None = option(None, "Processes that look for answers. [default: one a core]", at_least=1)
     digits: int = option(4, DIGITS, at_least=0, at_most=17)
@@ -63,7 +71,7 @@ class ReportSettings:
 
 
 @dataclass(frozen=True)
-class CompareSettings:
+class CompareSettings(RunSettings):
     """Settings of drtk compare."""
 
     measures: str = option(
@@ -73,13 +81,7 @@ class CompareSettings:
     )
     baseline: str = option("", "The system that others are set against. [default: the first]")
     all_pairs: bool = option(False, "Set every system against every other one.")
-    rel: int = option(1, REL)
-    by: By = option("passage", BY)
     drop_same_id: bool = option(False, DROP)
-    depth: int | None = option(None, DEPTH, at_least=1)
-    order: Literal["score", "rank"] = option("score", ORDER)
-    match: Literal["tokens", "regex"] = option("tokens", MATCH)
-    match_title: bool = option(False, MATCH_TITLE)
     intersect: bool = option(False, "Compare on the queries that all runs have.")
     missing_as_zero: bool = option(False, "Count a query that a run lacks as one that found nothing.")
     permutations: int = option(100_000, "Sign assignments of the randomisation test.", at_least=100)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import Any
 
-from drtk.data.rows import parse_row
+from drtk.data.jsonl import read_records
+from drtk.data.rows import Row
 from drtk.data.trec import Judgements
-from drtk.errors import DrtkError, RecordError
+from drtk.errors import DrtkError
 from drtk.runtime.inputs import Intake
 from drtk.runtime.streams import name_of
 
@@ -82,30 +84,27 @@ def read_curves(source: str, *, field: str | None = None, intake: Intake | None 
     Raises RecordError (file:line) for a line without a whole `step`, or whose loss or `field` is not a number; DrtkError
     for a log without numbers, or without `field`.
     """
-    intake = intake or Intake()
-    curves: dict[str, Curve] = {}
     needed = field or "loss"
-    for number, line in intake.lines(source):
-        if not line.strip():
-            continue
-        try:
-            row = parse_row(line)
-            step = row.get("step")
-            is_whole = isinstance(step, int) and not isinstance(step, bool)
-            if needed in row or field is None:
-                value = row.get(needed, 0.0)
-                if not is_whole or not isinstance(value, int | float) or (field and isinstance(value, bool)):
-                    raise ValueError(f"expected a whole 'step' and a number as '{needed}'")
-        except ValueError as error:
-            intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
-            continue
-        for name, value in row.items():
-            if name == "step" or not is_whole or isinstance(value, bool) or not isinstance(value, int | float):
-                continue
+
+    def parse(row: Row) -> tuple[int, dict[str, float]]:
+        step: Any = row.get("step")
+        numbers = {
+            name: float(value)
+            for name, value in row.items()
+            if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        has_step = isinstance(step, int) and not isinstance(step, bool)
+        if (needed in row or field is None) and not (has_step and (needed in numbers or needed not in row)):
+            raise ValueError(f"expected a whole 'step' and a number as '{needed}'")
+        return (step, numbers) if has_step else (0, {})
+
+    curves: dict[str, Curve] = {}
+    for step, numbers in read_records(source, parse, intake=intake):
+        for name, value in numbers.items():
             if isfinite(value):
                 curve = curves.setdefault(name, Curve([], []))
-                curve.steps.append(row["step"])
-                curve.values.append(float(value))
+                curve.steps.append(step)
+                curve.values.append(value)
     if not curves and field is None:
         raise DrtkError(f"{name_of(source)}: holds no numbers")
     if field is not None and field not in curves:

@@ -9,9 +9,11 @@ from itertools import islice
 from math import exp, log
 from subprocess import SubprocessError
 
+from drtk.data.ids import document_id
 from drtk.data.trec import Judgements, Order, QueryHits
 from drtk.errors import UsageError
 from drtk.evaluation import METRICS
+from drtk.evaluation.config import RunSettings
 from drtk.evaluation.measures import Measure
 from drtk.evaluation.metrics import JudgedRanks, rank_measure
 from drtk.runtime import progress
@@ -36,6 +38,12 @@ class View:
     by: SourceOf | None = None
     drop_same_id: bool = False
     depth: int | None = None
+
+    @classmethod
+    def of(cls, settings: RunSettings, *, document_of: SourceOf = document_id) -> View:
+        """Return the view that the settings describe; document_of: maps a passage to its document."""
+        by = document_of if settings.by == "source" else None
+        return cls(settings.order, by, bool(settings.drop_same_id), settings.depth)
 
     def __call__(self, hits: QueryHits) -> list[str]:
         """Return the ids of one query's ranking, best first."""
@@ -72,25 +80,22 @@ def warn_shallow(
     depths: by run, documents of the longest ranking of a query that counts; 0 is ignored
     right: what makes a query count. size: documents of the collection if known: no run can hold more.
     """
-    cutoffs = {measure.name: measure.cutoff for measure in measures if measure.cutoff is not None}
     by_depth: dict[int, list[str]] = {}
     for name, depth in depths.items():
         if depth and (size is None or depth < size):
             by_depth.setdefault(depth, []).append(name)
     for depth, names in by_depth.items():
-        deeper = {name: cutoff for name, cutoff in cutoffs.items() if cutoff > depth}
-        if not deeper:
-            continue
-        others = len(names) - _MAX_NAMED
-        runs = ", ".join(names[:_MAX_NAMED]) + (f" and {others:,} more" if others > 0 else "")
-        (first, cutoff), *rest = deeper.items()
-        looks = ", ".join([f"{first} looks at {cutoff:,}", *(f"{name} at {depth:,}" for name, depth in rest)])
-        if len(deeper) > _MAX_NAMED:
-            furthest = max(deeper, key=lambda name: deeper[name])
-            looks = f"{len(deeper):,} measures look further, {furthest} at {deeper[furthest]:,}"
-        holds = "holds" if len(names) == 1 else "hold"
-        documents = "1 document" if depth == 1 else f"{depth:,} documents"
-        progress.log(f"{runs}: {holds} at most {documents} for a query with {right}; {looks}")
+        deeper = [measure.name for measure in measures if measure.cutoff is not None and measure.cutoff > depth]
+        if deeper:
+            progress.log(
+                f"{_join_names(names)}: at most {depth:,} {'document' if depth == 1 else 'documents'} for a query with "
+                f"{right}, fewer than the cut-off of {_join_names(deeper)}"
+            )
+
+
+def _join_names(names: Sequence[str]) -> str:
+    others = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {others:,} more" if others > 0 else "")
 
 
 @dataclass
@@ -138,14 +143,14 @@ class Evaluator:
         A query without a ranking counts as 0, or is left out if `retrieved_only`. Queries without judgements are left out.
         tag: the tag of the run
         """
-        queries = [query for query in self.judgements if query in rankings or not retrieved_only]
-        result = Evaluation(name, {})
-        for query in queries:
-            ranking, known = rankings.get(query, ()), self.judgements[query]
-            ranks = [rank for rank, id in enumerate(ranking, start=1) if id in known]
-            judged = JudgedRanks(ranks, [known[ranking[rank - 1]] for rank in ranks], len(ranking))
-            result.per_query[query] = self._values(judged, list(known.values()))
-        stream = iter(queries)
+        judged = {}
+        for query, known in self.judgements.items():
+            if query in rankings:
+                ranking = rankings[query]
+                ranks = [rank for rank, id in enumerate(ranking, start=1) if id in known]
+                judged[query] = JudgedRanks(ranks, [known[ranking[rank - 1]] for rank in ranks], len(ranking))
+        result = self._evaluate_ranks(name, judged, retrieved_only)
+        stream = iter(result.per_query)
         while self.needs_rankings and (batch := list(islice(stream, _BATCH))):
             part = {query: rankings.get(query, ()) for query in batch}
             for query, values in (*self._pytrec_values(part), *self._ir_measures_values(part)):
@@ -156,10 +161,13 @@ class Evaluator:
         self, name: str, judged: Mapping[str, JudgedRanks], *, retrieved_only: bool = False, tag: str = ""
     ) -> Evaluation:
         """Evaluate ranks of judged documents, which suffice unless `needs_rankings`."""
+        return self._aggregate(self._evaluate_ranks(name, judged, retrieved_only), tag)
+
+    def _evaluate_ranks(self, name: str, judged: Mapping[str, JudgedRanks], retrieved_only: bool) -> Evaluation:
         nothing = JudgedRanks((), (), 0)
         queries = [query for query in self.judgements if query in judged or not retrieved_only]
         values = {q: self._values(judged.get(q, nothing), list(self.judgements[q].values())) for q in queries}
-        return self._aggregate(Evaluation(name, values), tag)
+        return Evaluation(name, values)
 
     def _values(self, judged: JudgedRanks, known: list[int]) -> dict[str, Value]:
         values: dict[str, Value] = {}

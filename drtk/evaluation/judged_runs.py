@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from drtk.config import By
 from drtk.data.checks import JudgedHits
 from drtk.data.ids import CorpusIds, document_id
 from drtk.data.runs import NamedRun
-from drtk.data.trec import Judgements, Order, load_hits, load_qrels
+from drtk.data.trec import Judgements, load_hits, load_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError
-from drtk.evaluation.config import EvalSettings
+from drtk.evaluation.config import EvalSettings, RunSettings
 from drtk.evaluation.evaluate import Evaluation, Evaluator, View, warn_shallow
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.metrics import JudgedRanks
@@ -55,19 +54,13 @@ def read_judgements(
 def load_judgements(
     qrels: str,
     corpus: str | None,
+    settings: RunSettings,
     intake: Intake,
-    *,
-    by: By = "passage",
-    order: Order = "score",
-    drop_same_id: bool = False,
-    depth: int | None = None,
 ) -> tuple[Judgements, View, int | None]:
-    """Return judgements, the view of runs that these settings describe, and the number of passages of the corpus if given."""
+    """Return judgements, the view of runs that the settings describe, and the number of passages of the corpus if given."""
     known = None if corpus is None else CorpusIds.read(corpus, intake)
-    by_source = by == "source"
-    judgements = read_judgements(qrels, intake, known=known, by_source=by_source)
-    view = View(order=order, by=(known or document_id) if by_source else None, drop_same_id=drop_same_id, depth=depth)
-    return judgements, view, None if known is None else len(known)
+    judgements = read_judgements(qrels, intake, known=known, by_source=settings.by == "source")
+    return judgements, View.of(settings, document_of=known or document_id), None if known is None else len(known)
 
 
 @dataclass(frozen=True)
@@ -155,15 +148,7 @@ def evaluate_runs(
 ) -> Iterator[str]:
     """Return the lines of a table with a run per row."""
     measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
-    judgements, view, size = load_judgements(
-        qrels,
-        corpus,
-        intake,
-        by=settings.by,
-        order=settings.order,
-        drop_same_id=bool(settings.drop_same_id),
-        depth=settings.depth,
-    )
+    judgements, view, size = load_judgements(qrels, corpus, settings, intake)
     evaluator = Evaluator(judgements, measures)
     results = [score_run(run, evaluator, view, intake, retrieved_only=settings.retrieved_only) for run in runs]
     warn_shallow({result.name: result.deepest for result in results}, measures, size=size)

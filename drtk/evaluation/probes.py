@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from heapq import heappush, heapreplace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,7 +60,7 @@ class RankingProbe:
         relevant = {id for query in found for id, grade in judgements[query.id].items() if grade > 0}
         passages = read_passages(corpus, intake=intake)
         self._passages = (
-            list(passages) if pool is None or lot is None else sampled(passages, relevant, count=pool, lot=lot)
+            list(passages) if pool is None or lot is None else sample_passages(passages, relevant, count=pool, lot=lot)
         )
         self._relevant = {query.id: _best(judgements[query.id]) for query in found}
         kept = {query.id: judgements[query.id] for query in self._queries}
@@ -155,25 +156,27 @@ class RatingProbe:
             raise DrtkError(f"{self._source}: the encoder cannot be measured on it: {error}") from error
 
 
-def sampled(passages: Iterable[Passage], wanted: set[str], *, count: int, lot: Callable[[str], float]) -> list[Passage]:
+def sample_passages(
+    passages: Iterable[Passage], wanted: set[str], *, count: int, lot: Callable[[str], float]
+) -> list[Passage]:
     """Return all wanted passages and a sample of the others, `count` in all, in their order.
 
     Only the result is held in memory.
     """
-    kept: list[tuple[int, Passage]] = []
-    others: list[tuple[float, str, int, Passage]] = []  # the largest lot first
-    room = max(0, count - len(wanted))
-    for place, passage in enumerate(passages):
-        if passage.id in wanted:
-            kept.append((place, passage))
-        elif room:
-            entry = (-lot(passage.id), passage.id, place, passage)
-            if len(others) < room:
-                heappush(others, entry)
-            elif entry > others[0]:
-                heapreplace(others, entry)
-    kept += [(place, passage) for _, _, place, passage in others]
-    return [passage for _, passage in sorted(kept, key=lambda pair: pair[0])]
+    kept: dict[int, Passage] = {}
+
+    def iter_others() -> Iterator[tuple[float, str, int, Passage]]:
+        for place, passage in enumerate(passages):
+            if passage.id in wanted:
+                kept[place] = passage
+            else:
+                yield lot(passage.id), passage.id, place, passage
+
+    others = iter_others()
+    sample = nsmallest(max(0, count - len(wanted)), others)
+    deque(others, maxlen=0)  # reads on where the sample is empty
+    kept |= {place: passage for _, _, place, passage in sample}
+    return [kept[place] for place in sorted(kept)]
 
 
 def _best(judged: dict[str, int]) -> str:

@@ -15,13 +15,13 @@ from drtk.data.runs import NamedRun, read_fused_runs
 from drtk.data.trec import Judgements
 from drtk.errors import UsageError
 from drtk.evaluation.compare import Contrast, compare_with_first
-from drtk.evaluation.compare_report import format_p
-from drtk.evaluation.config import CompareSettings, ReportSettings
+from drtk.evaluation.compare_report import format_p, passage_in_markdown, wrap_snippet
+from drtk.evaluation.config import CompareSettings, EvalSettings, ReportSettings
 from drtk.evaluation.curves import Curve, choose_depths, describe_loss, read_curve, recall_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator, Rankings, warn_shallow
 from drtk.evaluation.judged_runs import JudgedRankings, evaluate_run, load_judgements
 from drtk.evaluation.measures import Measure, parse_measures
-from drtk.evaluation.result_table import format_overall
+from drtk.evaluation.result_table import format_results
 from drtk.runtime.inputs import Intake
 from drtk.runtime.progress import log
 from drtk.runtime.streams import is_stream
@@ -85,29 +85,16 @@ def measure_overlap(
     return Overlap(names, fused, depth, relevant, kept, sum(shares) / len(shares) if shares else 0.0)
 
 
-def describe_contrast(contrast: Contrast, values: tuple[float, float], alpha: float) -> str:
-    """Return a sentence that compares a run with the first one.
-
-    values: the means of the run and of the first one
-    """
+def describe_contrast(contrast: Contrast, values: tuple[float, float]) -> str:
+    """Return a sentence that compares a run with the first one; values: their means."""
     better = "better" if contrast.difference > 0 else "worse"
-    is_significant = contrast.is_significant(alpha)
-    verb = f"is significantly {better} than" if is_significant else "does not differ significantly from"
+    verb = f"is significantly {better} than" if contrast.significant else "does not differ significantly from"
     queries = contrast.better + contrast.worse + contrast.equal
     return (
         f"{contrast.system} {verb} {contrast.baseline} on {contrast.measure}: {values[0]:.4f} against {values[1]:.4f} "
         f"({contrast.difference:+z.4f}; p(t) {format_p(contrast.t_p_corrected)}, "
         f"p(rand) {format_p(contrast.randomisation_p_corrected)}); better on {contrast.better:,} of {queries:,} queries, "
         f"worse on {contrast.worse:,}, equal on {contrast.equal:,}."
-    )
-
-
-def describe_tests(baseline: str, comparisons: int, alpha: float) -> str:
-    """Return a sentence that names the tests of the p values."""
-    family = f", with Holm's correction over the {comparisons} comparisons with {baseline}" if comparisons > 1 else ""
-    return (
-        f"p(t) is from a paired t-test, p(rand) from a randomization test{family}; a difference is significant if both "
-        f"are below {alpha:g}."
     )
 
 
@@ -213,7 +200,7 @@ class Report:
             "systems": {result.name: result.overall for result in self.results},
             "recall": {"k": list(self.depths)} | {name: list(values) for name, values in self.recall.items()},
             "verdict": {
-                "comparisons": [contrast.to_json(self.alpha) for contrast in self.contrasts],
+                "comparisons": [contrast.to_json() for contrast in self.contrasts],
                 "overlap": None if self.overlap is None else asdict(self.overlap),
                 "text": self.findings(),
             },
@@ -227,9 +214,17 @@ class Report:
         """Return what the numbers show, a sentence or two each."""
         means = {result.name: float(result.overall[self.names[0]]) for result in self.results}
         main = [each for each in self.contrasts if each.measure == self.names[0]]
-        sentences = [describe_contrast(each, (means[each.system], means[each.baseline]), self.alpha) for each in main]
+        sentences = [describe_contrast(each, (means[each.system], means[each.baseline])) for each in main]
         if main:
-            sentences.append(describe_tests(main[0].baseline, len(main), self.alpha))
+            corrected = (
+                f", with Holm's correction over the {len(main)} comparisons with {main[0].baseline}"
+                if len(main) > 1
+                else ""
+            )
+            sentences.append(
+                f"p(t) is from a paired t-test, p(rand) from a randomization test{corrected}; a difference is significant "
+                f"if both are below {self.alpha:g}."
+            )
         if len(self.results) > 1:
             sentences += find_leaders(self.results, self.names)
         if self.overlap is not None:
@@ -241,7 +236,7 @@ class Report:
     def to_markdown(self) -> Iterator[str]:
         """Yield the lines of report.md."""
         yield from (f"# {escape_markdown(self.title)}", "", self._scope(), "")
-        yield from format_overall(self.results, self.measures, "markdown")
+        yield from format_results(self.results, self.measures, EvalSettings(format="markdown"))
         if self.has_plot:
             yield from ("", f"![{', '.join(self.names)} by system, recall by depth, loss by step]({PLOT})")
         yield from ("", "## Findings", "")
@@ -253,17 +248,18 @@ class Report:
             yield f"**{escape_markdown(example.query)}** ({markdown_code(example.query_id)}; {why})"
             yield ""
             for hit in example.hits:
-                head = markdown_code(hit.id) if hit.id else ""
-                if hit.title:
-                    head = f"**{escape_markdown(hit.title)}** ({head})"
-                system, snippet = escape_markdown(hit.system), escape_markdown(hit.snippet)
-                yield f"- {system}, {hit.describe()}: {head} {snippet}".rstrip()
+                what = f"{hit.system}, {hit.describe()}"
+                yield (
+                    passage_in_markdown(what, hit.id, hit.title, hit.snippet)
+                    if hit.id
+                    else f"- {escape_markdown(what)}"
+                )
             yield ""
 
     def to_text(self, width: int) -> Iterator[str]:
         """Yield lines for a terminal of `width` columns."""
         yield from (self.title, self._scope(), "")
-        yield from format_overall(self.results, self.measures, "table")
+        yield from format_results(self.results, self.measures, EvalSettings())
         yield ""
         for line in self.findings():
             yield from textwrap.wrap(line, width, initial_indent="- ", subsequent_indent="  ")
@@ -274,12 +270,9 @@ class Report:
             label = max(len(hit.system) for hit in example.hits)
             for hit in example.hits:
                 head = f"   {hit.system.ljust(label)}  "
-                title = f"{' '.join(hit.title.split()) or hit.id or 'nothing found'} ({hit.describe()})"
+                title = f"{hit.title or hit.id or 'nothing found'} ({hit.describe()})"
                 yield head + textwrap.shorten(title, max(40, width - len(head)), placeholder=" …")
-                indent = " " * len(head)
-                yield from textwrap.wrap(
-                    hit.snippet, width, initial_indent=indent, subsequent_indent=indent, max_lines=2, placeholder=" …"
-                )
+                yield from wrap_snippet(hit.snippet, width, indent=len(head))
 
     def _scope(self) -> str:
         systems = "1 system" if len(self.results) == 1 else f"{len(self.results)} systems"
@@ -302,7 +295,8 @@ def build_report(
     for measure in measures:
         if measure.aggregate not in ("mean", "geometric"):
             raise UsageError(f"`measures`: {measure.name} is not something to compare systems by")
-    judgements, view, size = load_judgements(qrels, corpus, intake, by=settings.by, drop_same_id=settings.drop_same_id)
+    reading = EvalSettings(by=settings.by, drop_same_id=settings.drop_same_id)
+    judgements, view, size = load_judgements(qrels, corpus, reading, intake)
     evaluator = Evaluator(judgements, measures)
     results: list[Evaluation] = []
     retrieved: dict[str, JudgedRankings] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import orjson
 
 from drtk.evaluation.config import EvalSettings
-from drtk.evaluation.evaluate import Evaluation
+from drtk.evaluation.evaluate import Evaluation, Value
 from drtk.evaluation.measures import Measure
 from drtk.runtime.tables import Cell, Row, format_table, format_value
 
@@ -49,54 +49,47 @@ def format_results(
                     if measure.name in values:
                         yield f"{measure.name:<22}\t{query}\t{format_value(values[measure.name], 4)}"
     else:
-        by_measure = len(measures) > MAX_COLUMNS or (parts.is_ranked and len(results) > 1)
-        table = _by_measure if by_measure else _by_run
-        yield from format_table(*table(results, measures, per_part, parts), settings.format, digits=settings.digits)
+        table = _build_table(results, measures, parts, per_part=per_part)
+        yield from format_table(*table, settings.format, digits=settings.digits)
 
 
-def format_overall(results: Sequence[Evaluation], measures: Sequence[Measure], format: str) -> Iterator[str]:
-    """Yield the lines of a table of averages only."""
-    table = _by_measure if len(measures) > MAX_COLUMNS else _by_run
-    return format_table(*table(results, measures, False, QUERIES), format)
-
-
-def _by_run(
-    results: Sequence[Evaluation], measures: Sequence[Measure], per_part: bool, parts: Parts
+def _build_table(
+    results: Sequence[Evaluation], measures: Sequence[Measure], parts: Parts, *, per_part: bool
 ) -> tuple[list[str], list[Row]]:
-    names = [measure.name for measure in measures]
-    best = _find_best(results, measures)
-    rows = []
-    for at, result in enumerate(results):
-        if per_part:
-            for part, values in result.per_query.items():
-                rows.append([Cell(result.name), Cell(part), *(Cell(values.get(name)) for name in names)])
-        overall = [Cell(result.overall.get(name), (name, at) in best) for name in names]
-        rows.append([Cell(result.name), *([Cell(parts.all)] if per_part else []), *overall])
-    return ["run", *([parts.name] if per_part else []), *names], rows
+    """Return header and rows: a row per run and part, or with many measures or ranked parts one per measure and part.
 
+    The highest of several averages is marked, and with ranked parts the highest of each part.
+    """
 
-def _by_measure(
-    results: Sequence[Evaluation], measures: Sequence[Measure], per_part: bool, parts: Parts
-) -> tuple[list[str], list[Row]]:
-    best = _find_best(results, measures)
-    rows: list[Row] = []
-    for name in (measure.name for measure in measures):
-        for part in dict.fromkeys(part for result in results for part in result.per_query) if per_part else ():
-            values = [result.per_query.get(part, {}).get(name) for result in results]
-            highest = max((float(v) for v in values if v is not None), default=0.0) if parts.is_ranked else None
-            cells = [Cell(value, value is not None and value == highest) for value in values]
-            rows.append([Cell(name), Cell(part), *cells])
-        overall = [Cell(result.overall.get(name), (name, at) in best) for at, result in enumerate(results)]
-        if any(cell.value is not None for cell in overall):
-            rows.append([Cell(name), *([Cell(parts.all)] if per_part else []), *overall])
-    return ["measure", *([parts.name] if per_part else []), *(result.name for result in results)], rows
+    def value(result: Evaluation, part: str | None, measure: Measure) -> Value | None:
+        return (result.overall if part is None else result.per_query.get(part, {})).get(measure.name)
 
+    def cell(result: Evaluation, part: str | None, measure: Measure) -> Cell:
+        own = value(result, part, measure)
+        is_ranked = part is None or parts.is_ranked
+        if own is None or len(results) < 2 or not is_ranked or measure.aggregate not in ("mean", "geometric"):
+            return Cell(own)
+        values = (value(other, part, measure) for other in results)
+        return Cell(own, float(own) == max(float(each) for each in values if each is not None))
 
-def _find_best(results: Sequence[Evaluation], measures: Sequence[Measure]) -> set[tuple[str, int]]:
-    """Return (measure, index of a run) of the highest averages, if there are several runs."""
-    best: set[tuple[str, int]] = set()
-    for measure in measures:
-        if len(results) > 1 and measure.aggregate in ("mean", "geometric"):
-            values = [float(result.overall[measure.name]) for result in results]
-            best |= {(measure.name, at) for at, value in enumerate(values) if value == max(values)}
-    return best
+    def label(name: str, part: str | None) -> list[Cell]:
+        return [Cell(name), *([Cell(parts.all if part is None else part)] if per_part else [])]
+
+    of_run = {result.name: [*(result.per_query if per_part else ()), None] for result in results}
+    names = [parts.name] if per_part else []
+    if len(measures) <= MAX_COLUMNS and not (parts.is_ranked and len(results) > 1):
+        rows = [
+            [*label(result.name, part), *(cell(result, part, measure) for measure in measures)]
+            for result in results
+            for part in of_run[result.name]
+        ]
+        return ["run", *names, *(measure.name for measure in measures)], rows
+    has_overall = {measure.name for measure in measures if any(measure.name in result.overall for result in results)}
+    all_parts = sorted(dict.fromkeys(part for each in of_run.values() for part in each), key=lambda part: part is None)
+    rows = [
+        [*label(measure.name, part), *(cell(result, part, measure) for result in results)]
+        for measure in measures
+        for part in all_parts
+        if part is not None or measure.name in has_overall
+    ]
+    return ["measure", *names, *(result.name for result in results)], rows

@@ -139,9 +139,9 @@ class RankedIds:
         """
         if not (finite := np.isfinite(scores)).all():
             raise self.score_error(int(rows[int(np.argmin(finite))]))
-        keys = keys_of(scores, self.ranks[rows])
-        best = np.argsort(-keys)[:k]
-        return list(zip(self._ids.take(rows[best].tolist()), scores_of(keys[best]).tolist(), strict=True))
+        scores = scores.astype(np.float32) + np.float32(0)  # -0.0 becomes 0.0
+        best = np.lexsort((self.ranks[rows], scores))[::-1][:k]
+        return list(zip(self._ids.take(rows[best].tolist()), scores[best].tolist(), strict=True))
 
     def score_error(self, row: int) -> DrtkError:
         """Return the error for a row whose score is NaN or infinite."""
@@ -149,24 +149,3 @@ class RankedIds:
         return DrtkError(
             f"{self._folder}: the score of '{id}' is NaN or infinite: a vector is damaged or too large; encode and index again"
         )
-
-
-def keys_of(scores: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """Return int64 keys that order by float32 score, then by rank (below 2**32); larger is better."""
-    bits = (scores.astype(np.float32) + np.float32(0)).view(np.int32)  # adding zero makes -0.0 equal 0.0
-    sortable = bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))  # negative floats run backwards in two's complement
-    keys: np.ndarray = (sortable.astype(np.int64) << 32) | ranks.astype(np.int64)
-    return keys
-
-
-def scores_of(keys: np.ndarray) -> np.ndarray:
-    """Return the float32 scores in keys."""
-    sortable = (keys >> 32).astype(np.int32)
-    scores: np.ndarray = (sortable ^ ((sortable >> 31) & np.int32(0x7FFFFFFF))).view(np.float32)
-    return scores
-
-
-def ranks_of(keys: np.ndarray) -> np.ndarray:
-    """Return the ranks in keys."""
-    ranks: np.ndarray = keys & np.int64(0xFFFFFFFF)
-    return ranks

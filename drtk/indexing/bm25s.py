@@ -18,7 +18,7 @@ from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.records import Passage
 from drtk.runtime.integrity import read_object
 from drtk.runtime.progress import Progress, detail
-from drtk.text.words import LUCENE_STOPWORDS, read_stopwords, split_words, stem_with
+from drtk.text.words import LUCENE_STOPWORDS, make_stemmer, read_stopwords, split_words
 
 if TYPE_CHECKING:
     import bm25s
@@ -156,7 +156,7 @@ def load_stemmer(name: str, language: str) -> Callable[[str], str]:
         from nltk.stem.porter import PorterStemmer
 
         return cache(PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS).stem)
-    return stem_with(name, language=language)
+    return make_stemmer(name, language=language)
 
 
 def _count_terms(texts: list[list[int]]) -> np.ndarray:

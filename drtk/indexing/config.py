@@ -142,5 +142,6 @@ class SearchSettings(DenseSearchSettings, BM25SearchSettings, RunSettings):  # h
     grid: str = option(
         "k1=0.6,0.82,0.9,1.2,1.6 b=0.2,0.4,0.55,0.68,0.75,0.9", "tune: values of k1 and b; every pair is tried."
     )
+    tag: str = option("drtk", "Last column of the run.", one_word=True)
     measure: str = option("RR@10", "tune: what is judged by, named as in drtk eval.")
     threads: int = option(0, "CPU threads to use; 0 takes every core.", at_least=0)

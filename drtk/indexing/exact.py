@@ -12,7 +12,7 @@ from torch import Tensor
 
 from drtk.data.arrays import read_array
 from drtk.errors import DrtkError
-from drtk.indexing.base import RankedIds, Ranking, ranks_of, scores_of
+from drtk.indexing.base import RankedIds, Ranking
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.vectors import FULL, SCALE, VECTORS, Vectors, rescore
 from drtk.models.device import choose_device
@@ -115,10 +115,10 @@ class ExactIndex:
             if not bool((finite := scores[0, : len(ranks)].isfinite()).all()):
                 raise self.ids.score_error(int(self.ids.rows(ranks[~finite].cpu().numpy())[0]))
             keys = keep_best(keys, scores[: len(scaled), : len(ranks)], ranks)
-        best = keys.sort(dim=1, descending=True).values.cpu().numpy()
-        rows = [self.ids.rows(ranks_of(row)) for row in best]
+        keys = keys.cpu()
+        rows = [self.ids.rows(ranks) for ranks in ranks_of(keys).numpy()]
         if self._full is None:
-            return [self.ids.ranking(at, scores_of(row)) for at, row in zip(rows, best, strict=True)]
+            return [self.ids.ranking(*hits) for hits in zip(rows, scores_of(keys).numpy(), strict=True)]
         return rescore(self.ids, self._full, rows, vectors, k, threads=self._settings.threads)
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -142,7 +142,7 @@ def keep_best(keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
     Candidates are all scores not below the worst one in `keys`, so that ties at the cut are broken by rank too.
     """
     depth = keys.shape[1]
-    floor = _scores(keys.amin(dim=1))
+    floor = scores_of(keys.amin(dim=1))
     may_tighten = scores.shape[1] > depth
     if may_tighten and bool((floor == -torch.inf).any()):
         floor, may_tighten = torch.maximum(floor, _worst_of_best(scores, depth)), False
@@ -155,7 +155,7 @@ def keep_best(keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
     counts = rows.bincount(minlength=len(keys))
     places = torch.arange(len(rows), device=keys.device) - (counts.cumsum(0) - counts)[rows]
     candidates = torch.full((len(keys), int(counts.max())), EMPTY, dtype=torch.int64, device=keys.device)
-    candidates[rows, places] = _keys(scores[rows, columns], ranks[columns])
+    candidates[rows, places] = keys_of(scores[rows, columns], ranks[columns])
     return torch.cat([keys, candidates], dim=1).topk(depth, dim=1, sorted=False).values
 
 
@@ -164,14 +164,19 @@ def _worst_of_best(scores: Tensor, depth: int) -> Tensor:
     return scores.topk(depth, dim=1, sorted=False).values.amin(dim=1)
 
 
-def _keys(scores: Tensor, ranks: Tensor) -> Tensor:
-    """Compute `base.keys_of` in torch."""
-    bits = (scores + 0.0).view(torch.int32)
-    sortable = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+def keys_of(scores: Tensor, ranks: Tensor) -> Tensor:
+    """Return int64 keys that order by float32 score, then by rank (below 2**32); larger is better."""
+    bits = (scores + 0.0).view(torch.int32)  # adding zero makes -0.0 equal 0.0
+    sortable = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # negative floats run backwards in two's complement
     return (sortable.long() << 32) | ranks
 
 
-def _scores(keys: Tensor) -> Tensor:
-    """Compute `base.scores_of` in torch."""
+def scores_of(keys: Tensor) -> Tensor:
+    """Return the float32 scores in keys."""
     sortable = (keys >> 32).int()
     return (sortable ^ ((sortable >> 31) & 0x7FFFFFFF)).view(torch.float32)
+
+
+def ranks_of(keys: Tensor) -> Tensor:
+    """Return the ranks in keys."""
+    return keys & 0xFFFFFFFF

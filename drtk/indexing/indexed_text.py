@@ -15,7 +15,7 @@ from drtk.runtime.inputs import Intake
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import name_of
 from drtk.text.expanded_text import added_texts
-from drtk.text.word_pieces import Pieces, RecordedTokenizers, recorded_name
+from drtk.text.word_pieces import Pieces, RecordedTokenizers, read_weights_tokenizer
 
 Scale = Literal["linear", "sqrt"]
 # BM25 parameters for frequencies from weights, which reach 100 where those of texts seldom reach 5.
@@ -134,10 +134,10 @@ def repeat_by_weight(
     while batch := list(islice(stream, _BATCH)):
         readable: list[tuple[Located, str]] = []
         for item in batch:
-            name = recorded_name(item[0])
+            name = read_weights_tokenizer(item[0])
             if "weights" not in item[0].extra:
                 reject(item, "has no 'weights'; drtk termweight makes them")
-            elif not name and tokenizers.named is None:
+            elif not name and tokenizers.replacement is None:
                 reject(item, "does not say in 'metadata.weights_tokenizer' which tokenizer its weights are for")
             else:
                 readable.append((item, name))

@@ -22,7 +22,7 @@ from drtk.indexing.vectors import unit_length
 from drtk.mining.candidates import Candidate, Pool, Rejection
 from drtk.mining.config import MineSettings
 from drtk.records import Passage
-from drtk.runtime.cache import hash_of
+from drtk.runtime.integrity import hash_id
 from drtk.runtime.manifest import read_manifest
 from drtk.text.answers import MATCHES
 
@@ -270,13 +270,13 @@ class VectorsById:
             ids = Shard(
                 shard.folder, shard.number, shard.rows, shard.dimension
             ).ids  # a copy: `shard` would keep its ids
-            keys[start : start + shard.rows] = np.fromiter(map(hash_of, ids), dtype=np.uint64, count=shard.rows)
+            keys[start : start + shard.rows] = np.fromiter(map(hash_id, ids), dtype=np.uint64, count=shard.rows)
         self._rows: np.ndarray = np.argsort(keys, kind="stable")  # (passages,)
         self._keys: np.ndarray = keys[self._rows]  # (passages,), ascending
 
     def take(self, ids: Sequence[str]) -> np.ndarray:
         """Return unit vectors (ids, dimension), float32. Raises MismatchError for ids without a vector."""
-        wanted = np.fromiter(map(hash_of, ids), dtype=np.uint64, count=len(ids))
+        wanted = np.fromiter(map(hash_id, ids), dtype=np.uint64, count=len(ids))
         places = np.minimum(self._keys.searchsorted(wanted), max(len(self._keys) - 1, 0))
         known = self._keys[places] == wanted if len(self._keys) else np.zeros(len(ids), dtype=bool)
         if not known.all():

@@ -10,8 +10,7 @@ from drtk.data.ids import CorpusIds
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.mining.candidates import Hits, MiningQuery
 from drtk.mining.config import MineSettings, MiningInputs
-from drtk.retrieval.queries import QueryEncoder, StoredQueries, StoredQuery, TextQueries
-from drtk.retrieval.search import Collection, RankingOptions
+from drtk.retrieval.search import Collection, QueryEncoder, RankingOptions, StoredQueries, StoredQuery, TextQueries
 
 
 class IndexSearch:

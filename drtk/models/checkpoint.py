@@ -26,10 +26,9 @@ from drtk.models.loading import (
 )
 from drtk.models.model_folder import Recipe, Role, read_layout, write_layout
 from drtk.runtime.atomic import write_json
-from drtk.runtime.cache import content_digest
-from drtk.runtime.integrity import read_object
+from drtk.runtime.integrity import content_digest, read_object
 from drtk.runtime.streams import digest_file
-from drtk.text.batching import Tokenizing, batches_by_length
+from drtk.text.batching import TextTokenizer, batches_by_length
 
 _TOKENIZER_FILES = [
     "tokenizer*.json",
@@ -51,9 +50,9 @@ class TextEncoder:
     tokenizer: Any
     recipe: Recipe
 
-    def tokenizing(self, role: Role) -> Tokenizing:
+    def tokenizing(self, role: Role) -> TextTokenizer:
         """Return the tokenization of texts of `role`."""
-        return Tokenizing(
+        return TextTokenizer(
             self.tokenizer,
             prompt=self.recipe.prompt(role),
             max_length=self.recipe.length(role),

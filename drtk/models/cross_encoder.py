@@ -46,11 +46,10 @@ from drtk.models.model_folder import (
     read_training_entry,
     tower_folder,
 )
-from drtk.runtime.cache import content_digest
-from drtk.runtime.integrity import read_object
+from drtk.runtime.integrity import content_digest, read_object
 from drtk.runtime.progress import warn
 from drtk.runtime.workers import read_ahead
-from drtk.text.batching import PairTokenizing, Tokens, batches_by_length
+from drtk.text.batching import PairTokenizer, Tokens, batches_by_length
 
 Pair = tuple[str, str]
 WINDOW = 16384  # pairs that `Scorer.__call__` tokenizes together
@@ -195,7 +194,7 @@ class Scorer:
         self._model = loaded.model.to(self.device, self.dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
         self._tokenizing = (
-            PairTokenizing(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)
+            PairTokenizer(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)
             if tokenizing is None
             else tokenizing(loaded.tokenizer)
         )

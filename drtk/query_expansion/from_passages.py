@@ -16,7 +16,7 @@ from drtk.records import Passage, Query
 from drtk.runtime.filter_job import Done
 from drtk.runtime.inputs import Intake
 from drtk.runtime.runners import BatchFunction
-from drtk.text.sentences import plain_sentences
+from drtk.text.sentences import split_plain_sentences
 from drtk.text.words import content_words
 
 
@@ -92,7 +92,7 @@ def sentences(question: str, passages: Sequence[Passage]) -> Iterator[str]:
 
     @cache  # a passage is parted when it is first looked at: most are never
     def ordered(at: int) -> list[str]:
-        parted = plain_sentences(passages[at].text)
+        parted = split_plain_sentences(passages[at].text)
         return sorted(parted, key=lambda sentence: -len(asked & set(content_words(sentence))))
 
     for place in count():

@@ -18,7 +18,7 @@ from drtk.runtime.inputs import Intake
 from drtk.runtime.progress import log, track, warn
 from drtk.runtime.streams import name_of
 from drtk.text.answers import MATCHES, Contains
-from drtk.text.sentences import plain_sentences
+from drtk.text.sentences import split_plain_sentences
 from drtk.training.arguments import plan_schedule
 from drtk.training.config import GeneratorConfig
 from drtk.training.folds import fold_folder
@@ -54,7 +54,7 @@ def sentence_target(passages: Iterable[Passage], contains: Contains) -> str | No
 
 
 def _around_answer(text: str, contains: Contains) -> str:
-    sentences = plain_sentences(text)
+    sentences = split_plain_sentences(text)
     for size in range(1, len(sentences)):
         for begin in range(len(sentences) - size + 1):
             stretch = " ".join(sentences[begin : begin + size])

@@ -15,6 +15,7 @@ from drtk.data.embeddings import PairVectors, pair_id
 from drtk.data.jsonl import dump
 from drtk.data.trec import Ranking, iter_grouped_hits, run_lines
 from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.indexing.vectors import encoder_differences
 from drtk.models.config import ScoringSettings
 from drtk.models.cross_encoder import Scorer, TokenizedPairs
 from drtk.models.device import choose_device
@@ -141,7 +142,17 @@ class Scored(NamedTuple):
     vectors: np.ndarray
 
 
-class Rerank(BatchFunction):
+class _PairScorer(BatchFunction):
+    """Score the pairs of a query and each text of its record with a cross-encoder."""
+
+    def __init__(self, model: str, settings: ScoringSettings, device: str, logits: bool) -> None:
+        self._scorer = Scorer(model, device=device, settings=settings, logits=logits)
+
+    def prepare(self, records: list[Any]) -> tuple[list[Any], TokenizedPairs]:
+        return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])
+
+
+class Rerank(_PairScorer):
     """Convert `Candidates` to lines of a run: the scored documents by score, the others below them.
 
     vectors: return `Scored`, not `Done`
@@ -150,11 +161,8 @@ class Rerank(BatchFunction):
     def __init__(
         self, model: str, settings: ScoringSettings, device: str, logits: bool, tag: str, vectors: bool
     ) -> None:
-        self._scorer = Scorer(model, device=device, settings=settings, logits=logits)
+        super().__init__(model, settings, device, logits)
         self._tag, self._vectors = tag, vectors
-
-    def prepare(self, records: list[Candidates]) -> tuple[list[Candidates], TokenizedPairs]:
-        return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])
 
     def __call__(self, prepared: tuple[list[Candidates], TokenizedPairs]) -> Done | Scored:
         records, pairs = prepared
@@ -176,14 +184,8 @@ class Rerank(BatchFunction):
         return Scored(done, ids, vectors)
 
 
-class Score(BatchFunction):
+class Score(_PairScorer):
     """Convert `ExampleTexts` to JSON lines of the examples with a score for each positive and negative."""
-
-    def __init__(self, model: str, settings: ScoringSettings, device: str, logits: bool) -> None:
-        self._scorer = Scorer(model, device=device, settings=settings, logits=logits)
-
-    def prepare(self, records: list[ExampleTexts]) -> tuple[list[ExampleTexts], TokenizedPairs]:
-        return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])
 
     def __call__(self, prepared: tuple[list[ExampleTexts], TokenizedPairs]) -> Done:
         records, pairs = prepared
@@ -209,6 +211,15 @@ class ListCandidates:
     query_id: str
     ranking: Ranking
     rows: list[int]
+
+
+def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, made: dict[str, Any]) -> None:
+    """Raise MismatchError for pair vectors of another cross-encoder than a list re-ranker was trained on."""
+    if differences := encoder_differences({"encoder": trained}, {"encoder": made}):
+        raise MismatchError(
+            f"{vectors}: holds vectors of {made.get('model')}; {model} was trained on those of {trained.get('model')} "
+            f"(different {', '.join(differences)})"
+        )
 
 
 def read_list_candidates(run: str, *, vectors: PairVectors, depth: int, intake: Intake) -> Iterator[ListCandidates]:

@@ -1,20 +1,23 @@
-"""Search one or several indexes for passages or documents."""
+"""Search one or several indexes with texts, encoded texts or stored vectors, for passages or documents."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from drtk.data.corpus_store import CorpusStore
-from drtk.errors import DrtkError, MismatchError
+from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
+from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import Ranking, best_first, index_class
 from drtk.indexing.config import SearchSettings
 from drtk.indexing.vectors import encoder_differences, unit_length, wants_unit_length
-from drtk.records import Passage
+from drtk.records import Passage, Query
 from drtk.runtime.manifest import Manifest, folder_entry, read_manifest
 from drtk.runtime.progress import warn
 
@@ -161,6 +164,142 @@ def _open_index(engine: Any, folder: str, settings: SearchSettings) -> Any:
         raise DrtkError(
             f"{folder}: cannot be opened: {reason}; drtk validate {folder} reports damaged files"
         ) from error
+
+
+Encode = Callable[[Sequence[str]], np.ndarray]
+
+
+class TextQueries:
+    """Search a collection with texts.
+
+    encode: returns the vectors of texts; None for an index of words
+    empty: number of queries without a word so far; they find nothing
+    """
+
+    def __init__(self, collection: Collection, encode: Encode | None) -> None:
+        self.collection, self._encode = collection, encode
+        self.empty = 0
+
+    def __call__(self, queries: Sequence[Query], options: RankingOptions) -> Iterator[tuple[str, Ranking]]:
+        """Yield (query id, ranking) for each query, in order."""
+        nonempty = [query for query in queries if query.text.strip()]
+        self.empty += len(queries) - len(nonempty)
+        rankings: Sequence[Ranking] = []
+        if nonempty:
+            texts = [query.text for query in nonempty]
+            batch = texts if self._encode is None else self._encode(texts)
+            rankings = search(self.collection, [query.id for query in nonempty], batch, options)
+        by_id = {query.id: ranking for query, ranking in zip(nonempty, rankings, strict=True)}
+        for query in queries:
+            yield query.id, by_id.get(query.id, [])
+
+
+@dataclass(frozen=True)
+class StoredQuery:
+    """A query whose vector is row `row` of shard `shard` of an embeddings folder."""
+
+    id: str
+    shard: int
+    row: int
+
+
+class StoredQueries:
+    """Search a collection with the vectors of an embeddings folder of role query; iterate over its queries.
+
+    Raises MismatchError for a folder of passages or of another encoder, and for an index of words.
+    """
+
+    empty = 0
+
+    def __init__(self, collection: Collection, folder: str) -> None:
+        manifest = read_manifest(folder, kind=KIND, encoder=dict | None, settings=dict | None)
+        if collection.reads != "vectors":
+            raise MismatchError(f"{folder}: holds vectors; {collection.folders[0]} is an index of words")
+        if manifest.get("role", "query") != "query":
+            raise MismatchError(f"{folder}: holds vectors of passages; make those of queries: drtk encode --role query")
+        settings = manifest.get("settings") or {}
+        differences = _query_differences(manifest, collection, settings.get("prompt"), settings.get("max_length"))
+        if differences:
+            raise MismatchError(
+                f"{folder}: was made by another encoder than {collection.folders[0]} (different "
+                f"{', '.join(differences)}); encode the queries with the encoder of the index"
+            )
+        self.collection = collection
+        self._shards = read_shards(folder)
+
+    def __iter__(self) -> Iterator[StoredQuery]:
+        for number, shard in enumerate(self._shards):
+            for row, id in enumerate(Shard(shard.folder, shard.number, shard.rows, shard.dimension).ids):
+                yield StoredQuery(id, number, row)
+
+    def __call__(self, queries: Sequence[StoredQuery], options: RankingOptions) -> Iterator[tuple[str, Ranking]]:
+        """Yield (query id, ranking) for each query, in order."""
+        vectors = np.stack([self._shards[query.shard].vectors[query.row] for query in queries]).astype(np.float32)
+        if not np.isfinite(vectors).all():
+            for query, vector in zip(queries, vectors, strict=True):
+                check_finite(self._shards[query.shard], vector[None], [query.row])
+        ids = [query.id for query in queries]
+        yield from zip(ids, search(self.collection, ids, vectors, options), strict=True)
+
+
+@dataclass(frozen=True)
+class QueryEncoder:
+    """Encode queries with the encoder of an index; the model is loaded at the first call.
+
+    model: another place of the same model; None for the one that the index names
+    Raises UsageError if no model is known, MismatchError if it is not the one the index was made with.
+    """
+
+    collection: Collection
+    settings: SearchSettings
+    model: str | None = None
+
+    @property
+    def place(self) -> str | None:
+        """Return the folder or hub name of the model."""
+        return self.model or (self.collection.encoder or {}).get("model")
+
+    @cached_property
+    def _embedder(self) -> Encode:
+        from drtk.models.config import EncodeSettings
+        from drtk.retrieval.encode import Embedder
+
+        encoder, folder, place = self.collection.encoder or {}, self.collection.folders[0], self.place
+        if not place:
+            raise UsageError(f"{folder}: does not say which encoder made its vectors; name it with `model`")
+        if self.model is None and os.path.isabs(place) and not os.path.isdir(place):
+            raise MismatchError(f"{folder}: its encoder {place} is not there; name its place now with `model`")
+        prompt, max_length = self.settings.prompt, self.settings.max_length
+        settings = EncodeSettings(
+            pooling="+".join(encoder["pooling"]) if encoder.get("pooling") else None,
+            normalize=encoder.get("normalized"),
+            similarity=encoder.get("similarity"),
+            prompt=prompt,
+            max_length=max_length,
+            dimensions=encoder.get("dimension"),  # vectors may have been cut when they were made
+        )
+        embedder = Embedder(place, role="query", settings=settings, device=self.settings.device)
+        differences = _query_differences({"encoder": embedder.identity}, self.collection, prompt, max_length)
+        if differences:
+            can_override = {"query prompt", "query length"} >= {*differences}
+            options = " (or give `prompt`, `max_length`)" if can_override else ""
+            raise MismatchError(
+                f"{place}: is not the model that made the vectors of {folder} ({encoder.get('model')}): different "
+                f"{', '.join(differences)}; restore it{options}, or encode and index the passages again"
+            )
+        return embedder
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the vectors of texts, (texts, dimension) float32."""
+        return self._embedder(texts)
+
+
+def _query_differences(
+    manifest: Manifest, collection: Collection, prompt: str | None, max_length: int | None
+) -> list[str]:
+    """Return how an encoder differs from that of a collection, without a query prompt or length chosen by the user."""
+    chosen = {"query prompt": prompt, "query length": max_length}
+    return [name for name in encoder_differences(manifest, collection.manifest) if chosen.get(name) is None]
 
 
 class PassageSearcher:

@@ -10,7 +10,7 @@ from functools import cache
 from drtk.indexing.base import Ranking
 from drtk.records import Passage
 from drtk.runtime.progress import printable
-from drtk.text.words import stem_with, stop_words
+from drtk.text.words import make_stemmer, stop_words
 
 SNIPPET_WORDS = 50
 LEAD_WORDS = 12  # at most so many words before the first match
@@ -69,7 +69,7 @@ def _start_of_snippet(text: str, spans: Sequence[tuple[int, int]], hit: int) -> 
 
 @cache
 def _stemmer() -> Callable[[str], str]:
-    return stem_with("porter")
+    return make_stemmer("porter")
 
 
 def format_passages(

@@ -117,15 +117,11 @@ def _complete(part: Path, final: Path, manifest: Mapping[str, Any] | None) -> No
     manifest_beside(final).unlink(missing_ok=True)  # it describes the file that is replaced
     if part.exists():
         os.replace(part, final)
-    for left in _leftovers(final):
+    leftovers = [final.with_name(final.name + suffix) for suffix in (".part.json", ".part")]  # journal, first pass
+    for left in leftovers + torn_files(final):
         left.unlink(missing_ok=True)
     write_json(manifest_beside(part), manifest)  # without what it may replace
     os.replace(manifest_beside(part), manifest_beside(final))
-
-
-def _leftovers(final: Path) -> list[Path]:
-    """Return the temporary files of a finished output: the part of a first pass, the journal, torn files."""
-    return [final.with_name(final.name + suffix) for suffix in (".part.json", ".part")] + torn_files(final)
 
 
 def torn_files(final: Path) -> list[Path]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -88,10 +88,10 @@ class Journal:
         if not path.exists():
             return None
         content = read_json(path)
+        numbers = {"records": int, "lines": int, "offset": int, "seconds": int | float, "replaces": dict | None}
         try:
-            check_object(content, str(path), settings=dict, sources=list, others=list, counts=dict, digest=str)
             check_object(
-                content, str(path), records=int, lines=int, offset=int, seconds=int | float, replaces=dict | None
+                content, str(path), settings=dict, sources=list, others=list, counts=dict, digest=str, **numbers
             )
             journal = cls(**content)
         except (DrtkError, TypeError):
@@ -100,11 +100,6 @@ class Journal:
         if not is_valid or not are_entries(journal.sources + journal.others):
             raise DrtkError(f"{path}: is not the journal of an interrupted run; remove it, or choose another output")
         return journal
-
-    def changes(self, settings: Mapping[str, Any]) -> list[str]:
-        """Return the names of settings that differ now, and of files and folders that changed."""
-        names = self.settings.keys() | settings.keys()
-        return sorted(name for name in names if self.settings.get(name) != settings.get(name)) + _changed(self.others)
 
 
 def _is_count(value: Any) -> bool:
@@ -148,11 +143,16 @@ class FilterJob:
     intake: Intake = field(default_factory=Intake)
     counts: dict[str, Any] = field(default_factory=dict)
     side_outputs: list[Output] = field(default_factory=list)
-    # Manifest entries: of folders in the settings, before models are loaded; of all files in the settings and of
-    # `lookups`, before the first record.
-    _folders: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
-    _named: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
-    _lookup_entries: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Manifest entries: of folders in the settings, before models are loaded; of all files in the settings and of
+        # `lookups`, before the first record.
+        self._folders: list[dict[str, Any]] = []
+        self._named: list[dict[str, Any]] = []
+        self._lookup_entries: list[dict[str, Any]] = []
+        self._finished = Journal({})  # the windows whose lines are in the output
+        self._pending: Journal | None = None  # the newest state that is not in a journal
+        self._written = -JOURNAL_EVERY  # when the last journal was written
 
     @property
     def journal(self) -> Path:
@@ -202,6 +202,12 @@ class FilterJob:
         """
         self.run_windows(records, lambda windows: (Done(work(window)) for window in windows), unit=unit)
 
+    def run_report(self, lines: Iterable[str], *, num_inputs: int) -> None:
+        """Write the lines of a report on `num_inputs` runs or systems, which the manifest counts as its input."""
+        self.log_summary = False
+        self.counts["in"] = num_inputs
+        self.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")
+
     def run_windows(
         self,
         records: Iterable[Record],
@@ -216,11 +222,10 @@ class FilterJob:
         a run resumes with the same input only. Records of other shards are skipped and not counted.
         revise: makes the output from all lines of `work`, which are kept in the part or, for a pipe, a temporary file
         """
-        clock = Clock()
-        manifest = new_manifest(self.kind, self.settings, program=self.command)
+        self._clock, self._manifest = Clock(), new_manifest(self.kind, self.settings, program=self.command)
         resumable = is_replaceable(self.output)
-        journal = self._open_journal() if resumable else Journal({})
-        clock.before = journal.seconds
+        journal = self._finished = self._open_journal() if resumable else Journal({})
+        self._clock.before = journal.seconds
         stream = select_part(records, self.part, window=self.window)
         digest = hashlib.blake2b(digest_size=16)
         for record in islice(stream, journal.records):
@@ -249,29 +254,59 @@ class FilterJob:
                 scratch=revise is not None,
                 journal=self.journal if resumable else None,
             ) as output,
-            _JournalWriter(self, output, clock) as journal_writer,
+            self._keep_journal(output),
             Progress(self.command, unit=unit, initial=journal.records) as progress,
         ):
             for torn in torn_files(Path(self.output)) if resumable else ():
                 torn.unlink(missing_ok=True)
             for done in results:
-                self._write(done, output, journal)
+                self._write(done, output)
                 size, journal.digest = taken.popleft()
                 journal.records += size
                 journal.offset = output.end_frame()
                 if resumable:
-                    journal_writer(journal)
+                    seconds = round(self._clock.seconds, 3)
+                    self._pending = replace(journal, counts=deepcopy(self.counts), seconds=seconds)
+                    if time.monotonic() - self._written >= JOURNAL_EVERY:
+                        self._write_journal(self._pending, output)
                 progress.add(size)
             problem = self.find_problem(journal.lines) if self.find_problem is not None and journal.records else None
-            if problem is not None:
-                journal_writer.discard()  # there is nothing to resume
+            if problem is not None:  # there is nothing to resume
+                self._pending, output.keep_part = None, False
+                self.journal.unlink(missing_ok=True)
                 raise DrtkError(problem)
             if revise is not None:
                 assert output.part is not None
-                self._run_second_pass(revise, output.part, journal, manifest, clock)
+                self._run_second_pass(revise, output.part)
             elif resumable:
-                output.manifest = self._complete_manifest(manifest, journal, clock)
-        self._log_summary(journal, clock)
+                output.manifest = self._complete_manifest()
+        self._log_summary()
+
+    @contextmanager
+    def _keep_journal(self, output: Output) -> Iterator[None]:
+        """If the run fails, write the journal once more, and log how far the run came."""
+        try:
+            yield
+        except BaseException:
+            with suppress(DrtkError):  # report the first error, not this one
+                if self._pending is not None:
+                    self._write_journal(self._pending, output)
+            journal = Journal.read(self.journal) if output.keep_part else None
+            if journal is not None:
+                log(f"{output.part}: has the output of {journal.records:,} records; `resume` continues from there")
+            raise
+
+    def _write_journal(self, journal: Journal, output: Output) -> None:
+        for each in (*self.side_outputs, output):
+            each.sync()
+        opened = {entry["path"] for entry in self.intake.inputs}
+        journal.sources = [entry for entry in self.intake.inputs if entry.get("digest") is None]
+        journal.others = [entry for entry in self.intake.inputs if entry.get("digest") is not None]
+        journal.others += [entry for entry in self._named if entry["path"] not in opened]
+        with hold_interrupts():  # a journal without its part, or the reverse, is useless
+            write_json(self.journal, asdict(journal))
+            output.keep_part = True
+            self._pending, self._written = None, time.monotonic()
 
     @contextmanager
     def _first_pass(self, *, has_second: bool) -> Iterator[str]:
@@ -283,7 +318,7 @@ class FilterJob:
             log(f"{self.command}: all records are processed before the first is written; they are kept in {folder}")
             yield str(Path(folder) / "records")
 
-    def _run_second_pass(self, revise: Revise, part: Path, journal: Journal, manifest: Manifest, clock: Clock) -> None:
+    def _run_second_pass(self, revise: Revise, part: Path) -> None:
         """Write the output from the lines in `part`, which is kept until the end."""
 
         def lines() -> Iterator[bytes]:
@@ -292,38 +327,39 @@ class FilterJob:
                 for _, line in read_lines(stream, str(part)):
                     yield line
 
-        journal.lines = 0
+        self._finished.lines = 0
         with Output(self.output, suffix=".part.new") as output, Progress(self.command, unit="lines") as progress:
             for done in revise(lines):
-                progress.add(self._write(done, output, journal))
+                progress.add(self._write(done, output))
                 output.end_frame()
             if is_replaceable(self.output):
-                output.manifest = self._complete_manifest(manifest, journal, clock)
+                output.manifest = self._complete_manifest()
 
-    def _write(self, done: Done, output: Output, journal: Journal) -> int:
+    def _write(self, done: Done, output: Output) -> int:
         """Write the lines of a window and add up its counts; return the number of lines."""
-        before = journal.lines
+        before = self._finished.lines
         for line in done.lines:
             output.write(line)
-            journal.lines += 1
+            self._finished.lines += 1
         _add(self.counts, done.counts)
-        return journal.lines - before
+        return self._finished.lines - before
 
     def _open_journal(self) -> Journal:
         """Return the journal to resume from, or a new one. Raises MismatchError if the interrupted run does not fit."""
-        settings = {
-            name: value for name, value in to_json_values(self.settings).items() if name not in (*SOURCES, "skip_bad")
-        }
-        fresh = Journal(settings, replaces=identity(Path(self.output)))
+        settings = to_json_values(self.settings)
+        settings = {name: value for name, value in settings.items() if name not in (*SOURCES, "skip_bad")}
         self._named = find_inputs(
             self._without_outputs(settings), self._folders
-        )  # now: the command may write some of these files later
+        )  # now: the command may write them later
         self._lookup_entries = find_inputs({"lookups": self.lookups}, self._named)
+        fresh = Journal(settings, replaces=identity(Path(self.output)))
         journal = Journal.read(self.journal) if self.resume else None
         part = Path(self.output + ".part")
         if journal is None or not part.exists():
             return fresh
-        changed = journal.changes(settings)
+        names = journal.settings.keys() | settings.keys()
+        changed = sorted(name for name in names if journal.settings.get(name) != settings.get(name))
+        changed += _changed(journal.others)
         if part.stat().st_size < journal.offset:
             problem = f"{part}: is shorter than its journal says"
         elif changed:
@@ -342,25 +378,26 @@ class FilterJob:
     def _without_outputs(self, settings: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in settings.items() if name not in self.writes}
 
-    def _all_counts(self, journal: Journal) -> dict[str, Any]:
+    def _all_counts(self) -> dict[str, Any]:
         skipped = {"skipped": self.intake.bad} if self.intake.bad else {}
-        return {"in": journal.records, "out": journal.lines, **self.counts, **skipped}
+        return {"in": self._finished.records, "out": self._finished.lines, **self.counts, **skipped}
 
-    def _complete_manifest(self, manifest: Manifest, journal: Journal, clock: Clock) -> Manifest:
+    def _complete_manifest(self) -> Manifest:
         inputs = add_folders(self.intake.inputs + self._lookup_entries, self._named)
-        return complete_manifest(manifest, inputs=inputs, counts=self._all_counts(journal), seconds=clock.seconds)
+        counts, seconds = self._all_counts(), self._clock.seconds
+        return complete_manifest(self._manifest, inputs=inputs, counts=counts, seconds=seconds)
 
-    def _log_summary(self, journal: Journal, clock: Clock) -> None:
+    def _log_summary(self) -> None:
         number, of = self.part
-        if not journal.records and self.part != WHOLE:
+        if not self._finished.records and self.part != WHOLE:
             warn(
                 f"part {number} of {of} is empty: the input fills fewer than {number} windows of {self.window:,} records"
             )
-        elif not journal.records and self.no_input is not None:
+        elif not self._finished.records and self.no_input is not None:
             warn(f"{self.command}: {self.no_input}")
-        counts = self._all_counts(journal).items()
+        counts = self._all_counts().items()
         summary = ", ".join(f"{value:,} {name}" for name, value in counts if isinstance(value, int))
-        (log if self.log_summary else detail)(f"{self.command}: {summary}, {clock.seconds:,.1f} s")
+        (log if self.log_summary else detail)(f"{self.command}: {summary}, {self._clock.seconds:,.1f} s")
 
 
 def _add(counts: dict[str, Any], more: dict[str, Any]) -> None:
@@ -369,47 +406,3 @@ def _add(counts: dict[str, Any], more: dict[str, Any]) -> None:
             _add(counts.setdefault(name, {}), number)
         else:
             counts[name] = counts.get(name, 0) + number
-
-
-class _JournalWriter(AbstractContextManager["_JournalWriter"]):
-    """Write the journal of a run every few seconds, and once more when the run fails."""
-
-    def __init__(self, job: FilterJob, output: Output, clock: Clock) -> None:
-        self._job, self._output, self._clock = job, output, clock
-        self._pending: Journal | None = None
-        self._written = -JOURNAL_EVERY
-
-    def __call__(self, journal: Journal) -> None:
-        """Record a finished window; write the journal if it is due."""
-        self._pending = replace(journal, counts=deepcopy(self._job.counts), seconds=round(self._clock.seconds, 3))
-        if time.monotonic() - self._written >= JOURNAL_EVERY:
-            self._write(self._pending)
-
-    def _write(self, journal: Journal) -> None:
-        for each in (*self._job.side_outputs, self._output):
-            each.sync()
-        inputs = self._job.intake.inputs
-        opened = {entry["path"] for entry in inputs}
-        journal.sources = [entry for entry in inputs if entry.get("digest") is None]
-        journal.others = [entry for entry in inputs if entry.get("digest") is not None]
-        journal.others += [entry for entry in self._job._named if entry["path"] not in opened]
-        with hold_interrupts():  # a journal without its part, or the reverse, is useless
-            write_json(self._job.journal, asdict(journal))
-            self._output.keep_part = True
-            self._pending, self._written = None, time.monotonic()
-
-    def discard(self) -> None:
-        """Remove the journal, and let the output remove the part."""
-        self._pending = None
-        self._output.keep_part = False
-        self._job.journal.unlink(missing_ok=True)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if kind is None:
-            return
-        with suppress(DrtkError):  # report the first error, not this one
-            if self._pending is not None:
-                self._write(self._pending)
-        journal = Journal.read(self._job.journal) if self._output.keep_part else None
-        if journal is not None:
-            log(f"{self._output.part}: has the output of {journal.records:,} records; `resume` continues from there")

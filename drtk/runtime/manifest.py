@@ -19,13 +19,13 @@ import orjson
 from drtk import __version__
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime.atomic import manifest_beside, write_json
-from drtk.runtime.cache import content_digest
 from drtk.runtime.integrity import (
     _DAMAGED,
     SMALL,
     add_digest,
     changed_files,
     check_object,
+    content_digest,
     files_in,
     is_changed,
     read_json,
@@ -33,7 +33,7 @@ from drtk.runtime.integrity import (
     record_files,
 )
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import STANDARD, digest_file, is_stream, name_of
+from drtk.runtime.streams import STANDARD, digest_file, is_replaceable, is_stream, name_of
 
 Manifest = dict[str, Any]
 FOLDER_MANIFEST = "meta.json"
@@ -305,8 +305,15 @@ def find_inputs(settings: Mapping[str, Any], known: Iterable[dict[str, Any]] = (
     return [earlier[Path(path)] | {"path": path} if Path(path) in earlier else _entry_of(path) for path in paths]
 
 
-def check_keeps_inputs(outputs: Mapping[str, str | None], settings: Mapping[str, Any]) -> None:
-    """Raise UsageError if an option names an output file that is also an input named in `settings`."""
+def check_outputs(outputs: Mapping[str, str | None], settings: Mapping[str, Any]) -> None:
+    """Raise UsageError if two options name the same output, or one names an input file that `settings` name."""
+    places: dict[str, str] = {}
+    for option, target in outputs.items():
+        if not target or (target != STANDARD and not is_replaceable(target) and not os.path.isdir(target)):
+            continue  # not given, or a device or pipe, which accepts both
+        other = places.setdefault(target if target == STANDARD else os.path.realpath(target), option)
+        if other != option:
+            raise UsageError(f"{other} and {option} name the same output, {target}; use different names")
     for option, target in outputs.items():
         if target and target != STANDARD and os.path.isfile(target):
             for path in _paths_named(settings):

@@ -23,8 +23,6 @@ def round_significant(value: Any, digits: int = DIGITS) -> Any:
 Item = TypeVar("Item")
 _LOGGER = logging.getLogger("drtk")
 PLAIN_INTERVAL = 30.0  # seconds between progress lines if stderr is not a terminal
-
-
 _FIELD = re.compile(r"`([a-z]\w*)`")
 _VISIBLE = {
     code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
@@ -126,8 +124,9 @@ class Progress:
             self._last, self._pause = time.monotonic(), PLAIN_INTERVAL
             of = f" of {self.total:,}" if self.total else ""
             rate = (self.done - self._initial) / (self._last - self._start)
+            pace = f"{1 / rate:,.1f} s each" if 0 < rate < 1 else f"{rate:,.1f}/s"
             note = f", {self.note}" if self.note else ""
-            log(f"{self.what}: {self.done:,}{of} {self.unit}, {_pace(rate)}{note}")
+            log(f"{self.what}: {self.done:,}{of} {self.unit}, {pace}{note}")
 
     def close(self) -> None:
         """Remove the bar."""
@@ -139,11 +138,6 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _pace(rate: float) -> str:
-    """Format a rate as units per second, or as seconds per unit if it is below 1."""
-    return f"{1 / rate:,.1f} s each" if 0 < rate < 1 else f"{rate:,.1f}/s"
 
 
 def track(items: Iterable[Item], what: str, *, total: int | None = None, unit: str = "records") -> Iterator[Item]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, BinaryIO
 
-from drtk.errors import DrtkError, OutputClosed, RecordError, UsageError
+from drtk.errors import DrtkError, OutputClosed, RecordError
 from drtk.runtime.atomic import commit, hold_interrupts, lock, manifest_beside
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -233,17 +233,6 @@ def is_replaceable(target: str) -> bool:
         return S_ISREG(os.stat(target).st_mode)
     except OSError:
         return True  # nothing there yet
-
-
-def check_outputs(outputs: Mapping[str, str | None]) -> None:
-    """Raise UsageError if two options name the same output: one would overwrite the other."""
-    places: dict[str, str] = {}
-    for option, target in outputs.items():
-        if not target or (target != STANDARD and not is_replaceable(target) and not os.path.isdir(target)):
-            continue  # not given, or a device or pipe, which accepts both
-        other = places.setdefault(target if target == STANDARD else os.path.realpath(target), option)
-        if other != option:
-            raise UsageError(f"{other} and {option} name the same output, {target}; use different names")
 
 
 def is_writable(folder: Path) -> bool:

@@ -21,12 +21,12 @@ from drtk.errors import DrtkError
 Item = TypeVar("Item")
 
 
-def read_ahead(items: Iterable[Item], *, items_ahead: int = 1) -> Generator[Item, None, None]:
-    """Yield the items in order, read by a thread that is at most `items_ahead` items ahead.
+def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
+    """Yield the items in order, read by a thread that keeps one item ready.
 
     An exception of the iterable is raised here. If the caller stops early, the thread ends after its current item.
     """
-    ready: queue.Queue[tuple[bool, Any]] = queue.Queue(maxsize=items_ahead)
+    ready: queue.Queue[tuple[bool, Any]] = queue.Queue(maxsize=1)
     stopped = threading.Event()
 
     def offer(entry: tuple[bool, Any]) -> bool:

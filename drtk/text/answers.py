@@ -1,4 +1,4 @@
-"""Does a passage contain an answer (DPR's matching), and does a prediction equal one (SQuAD's)."""
+"""Find answers in passages (DPR's matching), and compare predictions with answers (SQuAD's exact match and F1)."""
 
 from __future__ import annotations
 
@@ -20,26 +20,28 @@ Contains = Callable[[str], bool]
 
 
 def answer_tokens(text: str) -> list[str]:
-    """The tokens of a text in lower case, decomposed (NFD), as DPR matches them (Karpukhin 2020, its released code)."""
+    """Return the lower-case tokens of a text, decomposed (NFD), as in DPR's released code (Karpukhin 2020)."""
     return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
 
 
 class TokenMatch:
-    """Whether a text contains one of the answers as a sequence of whole tokens.
+    """Match texts that contain one of the answers as a sequence of whole tokens.
 
-    Answers without tokens match nothing here, where DPR's code lets an empty one match everything.
+    Answers without tokens match nothing; in DPR's code an empty one matches everything.
     """
 
     def __init__(self, answers: Iterable[str]) -> None:
         self._answers = [tokens for tokens in map(answer_tokens, answers) if tokens]
-        self._needles = [[_folded(token) for token in sorted(set(answer), key=len)[::-1]] for answer in self._answers]
+        self._needles = [
+            [_fold_case(token) for token in sorted(set(answer), key=len)[::-1]] for answer in self._answers
+        ]
 
     def __bool__(self) -> bool:
         return bool(self._answers)
 
     def __call__(self, text: str) -> bool:
-        # Most texts lack some token of the answer even as letters within a word: only the others are worth tokenising.
-        plain = _folded(unicodedata.normalize("NFD", text))
+        # Tokenize only texts that contain all tokens of an answer at least within words.
+        plain = _fold_case(unicodedata.normalize("NFD", text))
         likely = [
             answer
             for answer, needles in zip(self._answers, self._needles, strict=True)
@@ -48,20 +50,20 @@ class TokenMatch:
         if not likely:
             return False
         tokens = answer_tokens(text)
-        return any(_stands_in(answer, tokens) for answer in likely)
+        return any(_contains(tokens, answer) for answer in likely)
 
 
-def _folded(text: str) -> str:
-    """Lower case that a part of a text has as the whole has it: sigma alone looks at what follows."""
+def _fold_case(text: str) -> str:
+    """Return `text` in lower case, the same for a part as within the whole: only sigma depends on what follows."""
     return text.lower().replace("ς", "σ")
 
 
-def _stands_in(answer: Sequence[str], tokens: Sequence[str]) -> bool:
-    size, first = len(answer), answer[0]
+def _contains(tokens: Sequence[str], answer: Sequence[str]) -> bool:
+    size = len(answer)
     at = -1
     try:
         while True:
-            at = tokens.index(first, at + 1)
+            at = tokens.index(answer[0], at + 1)
             if tokens[at : at + size] == answer:
                 return True
     except ValueError:
@@ -69,19 +71,19 @@ def _stands_in(answer: Sequence[str], tokens: Sequence[str]) -> bool:
 
 
 class PatternMatch:
-    """Whether one of the answers, as a regular expression, is found in a text (CuratedTREC).
+    """Match texts in which a regular expression of `answers` is found (CuratedTREC).
 
-    Searched in the decomposed text (NFD), upper and lower case alike, ^ and $ at line ends.
-    invalid: the answers that are no regular expressions; they match nothing
+    The text is decomposed (NFD) and case is ignored; ^ and $ match at line ends.
+    invalid: answers that are not regular expressions; they match nothing
     """
 
     def __init__(self, answers: Iterable[str]) -> None:
         self._patterns: list[re.Pattern[str]] = []
         self.invalid: list[str] = []
-        for answer in filter(str.strip, answers):  # a blank one would be found between any two words
+        for answer in filter(str.strip, answers):  # a blank pattern would match between any two words
             pattern = unicodedata.normalize("NFD", answer)
             try:
-                with warnings.catch_warnings(action="ignore", category=FutureWarning):  # what "[[" may mean one day
+                with warnings.catch_warnings(action="ignore", category=FutureWarning):  # "[[" may change its meaning
                     self._patterns.append(re.compile(pattern, re.IGNORECASE | re.MULTILINE))
             except re.error:
                 self.invalid.append(answer)
@@ -100,20 +102,19 @@ MATCHES: dict[str, Callable[[Iterable[str]], TokenMatch | PatternMatch]] = {
 }
 
 
-def normalised_answer(text: str) -> str:
-    """Lower case, without ASCII punctuation, without articles, white space collapsed: in this order (SQuAD)."""
+def normalize_answer(text: str) -> str:
+    """Lower the case, remove ASCII punctuation and articles, and collapse white space, in this order (SQuAD)."""
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, answers: Iterable[str]) -> bool:
-    """Whether the prediction equals one of the answers, both normalised."""
-    wanted = normalised_answer(prediction)
-    return any(normalised_answer(answer) == wanted for answer in answers)
+    """Return whether the prediction equals one of the answers after normalization."""
+    return normalize_answer(prediction) in map(normalize_answer, answers)
 
 
 def token_f1(prediction: str, answers: Iterable[str]) -> float:
-    """The best F1 of the words that the prediction shares with an answer, both normalised (SQuAD); two empty ones: 1."""
-    return max((_f1(normalised_answer(prediction).split(), normalised_answer(a).split()) for a in answers), default=0.0)
+    """Return the best F1 of the normalized words of the prediction and of an answer (SQuAD); 1 if both are empty."""
+    return max((_f1(normalize_answer(prediction).split(), normalize_answer(a).split()) for a in answers), default=0.0)
 
 
 def _f1(predicted: Sequence[str], wanted: Sequence[str]) -> float:

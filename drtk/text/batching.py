@@ -14,9 +14,9 @@ from drtk.records import Passage, Query
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token ids of several texts, one after the other.
+    """Token ids of several texts, concatenated.
 
-    ids, types: (sum of lengths,), int32; `types` (segments) is None where the model has none
+    ids, types: (sum of lengths,), int32; `types` (segments) is None if the model has none
     lengths, starts: (texts,)
     """
 
@@ -27,7 +27,7 @@ class Tokens:
 
     @classmethod
     def of(cls, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None) -> Tokens:
-        """From one list of ids a text."""
+        """Return the tokens of one list of ids per text."""
         lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
         total = int(lengths.sum())
 
@@ -40,7 +40,7 @@ class Tokens:
         return len(self.lengths)
 
     def padded(self, rows: Sequence[int] | np.ndarray, *, pad: int, left: bool = False) -> dict[str, np.ndarray]:
-        """A model's inputs for some texts, padded to the longest: int64 arrays (len(rows), tokens) by argument name."""
+        """Return a model's inputs for some texts, padded to the longest: int64 arrays (len(rows), tokens) by name."""
         lengths = self.lengths[rows]
         width = int(lengths.max(initial=0))
         place = np.arange(width)
@@ -55,11 +55,11 @@ class Tokens:
         return batch
 
 
-class Tokenizing:
-    """How the texts of one role become tokens.
+class TextTokenizer:
+    """Tokenize the texts of one role.
 
-    title: "join" puts a passage's title before its text with a space, "sep" with the tokenizer's separator token and all
-           in the first segment, "segment" makes a pair of them, "none" leaves it out; a blank title is left out too
+    title: "join" puts a passage's title before its text with a space, "sep" with the separator token, in one segment;
+           "segment" makes a pair of them; "none" drops it. A blank title is always dropped
     """
 
     def __init__(self, tokenizer: Any, *, prompt: str, max_length: int, title: str, with_types: bool) -> None:
@@ -69,19 +69,17 @@ class Tokenizing:
         self.left = tokenizer.padding_side == "left"
 
     def __call__(self, items: Sequence[Passage | Query | str]) -> Tokens:
-        """The tokens of the items, each at most `max_length`, special ones included."""
-        first, second = zip(*map(self._texts, items), strict=True) if items else ((), ())
-        if not any(second):
-            return self._tokens(list(first), None)
-        paired = [bool(text) for text in second]
-        pairs = self._tokens(
-            [text for text, pair in zip(first, paired, strict=True) if pair], [text for text in second if text]
-        )
-        single = self._tokens([text for text, pair in zip(first, paired, strict=True) if not pair], None)
-        return _merged(np.array(paired), pairs, single)
+        """Return the tokens of the items, each at most `max_length`, special tokens included."""
+        parts = [self._split(item) for item in items]
+        is_pair = np.array([bool(second) for _, second in parts], dtype=bool)
+        single = self._encode([first for first, second in parts if not second], None)
+        if not is_pair.any():
+            return single
+        pairs = [part for part in parts if part[1]]
+        return _interleave(is_pair, self._encode([one for one, _ in pairs], [two for _, two in pairs]), single)
 
-    def _texts(self, item: Passage | Query | str) -> tuple[str, str]:
-        """(text, "") or the two parts of a pair."""
+    def _split(self, item: Passage | Query | str) -> tuple[str, str]:
+        """Return (text, ""), or the two parts of a pair."""
         if isinstance(item, str):
             return self.prompt + item, ""
         if isinstance(item, Query) or not item.title.strip() or self.title == "none":
@@ -91,23 +89,12 @@ class Tokenizing:
         between = self.tokenizer.sep_token if self.title == "sep" and item.text else ""
         return f"{self.prompt}{item.title}{between} {item.text}", ""
 
-    def _tokens(self, texts: list[str], pairs: list[str] | None) -> Tokens:
-        if not texts:
-            return Tokens.of([], [] if self.with_types else None)
-        found = self.tokenizer(
-            texts,
-            text_pair=pairs,
-            truncation="longest_first",
-            max_length=self.max_length,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=self.with_types,
-        )
-        return Tokens.of(found["input_ids"], found.get("token_type_ids") if self.with_types else None)
+    def _encode(self, texts: list[str], pairs: list[str] | None) -> Tokens:
+        return _encode(self.tokenizer, texts, pairs, max_length=self.max_length, with_types=self.with_types)
 
 
-class PairTokenizing:
-    """How pairs of texts become tokens: both with their special tokens, what exceeds the longest input cut off the longer text."""
+class PairTokenizer:
+    """Tokenize pairs of texts, with their special tokens; what exceeds `max_length` is cut off the longer text."""
 
     def __init__(self, tokenizer: Any, *, max_length: int, prompt: str = "") -> None:
         self.tokenizer, self.max_length, self.prompt = tokenizer, max_length, prompt
@@ -115,24 +102,29 @@ class PairTokenizing:
         self.pad, self.left = int(tokenizer.pad_token_id or 0), tokenizer.padding_side == "left"
 
     def __call__(self, pairs: Iterable[tuple[str, str]]) -> Tokens:
-        """The tokens of the pairs, in their order."""
+        """Return the tokens of the pairs, in their order."""
         pairs = list(pairs)
-        if not pairs:
-            return Tokens.of([], [] if self.with_types else None)
-        found = self.tokenizer(
-            [self.prompt + first for first, _ in pairs],
-            [second for _, second in pairs],
-            truncation="longest_first",
-            max_length=self.max_length,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=self.with_types,
-        )
-        return Tokens.of(found["input_ids"], found["token_type_ids"] if self.with_types else None)
+        first, second = [self.prompt + text for text, _ in pairs], [text for _, text in pairs]
+        return _encode(self.tokenizer, first, second, max_length=self.max_length, with_types=self.with_types)
 
 
-def _merged(is_first: np.ndarray, first: Tokens, second: Tokens) -> Tokens:
-    """Two sets of tokens in one order: where `is_first`, the next of `first`, elsewhere the next of `second`."""
+def _encode(tokenizer: Any, texts: list[str], pairs: list[str] | None, *, max_length: int, with_types: bool) -> Tokens:
+    if not texts:
+        return Tokens.of([], [] if with_types else None)
+    encoded = tokenizer(
+        texts,
+        text_pair=pairs,
+        truncation="longest_first",
+        max_length=max_length,
+        padding=False,
+        return_attention_mask=False,
+        return_token_type_ids=with_types,
+    )
+    return Tokens.of(encoded["input_ids"], encoded.get("token_type_ids") if with_types else None)
+
+
+def _interleave(is_first: np.ndarray, first: Tokens, second: Tokens) -> Tokens:
+    """Return the next tokens of `first` where `is_first`, elsewhere the next of `second`."""
     lengths = np.empty(len(is_first), dtype=np.int64)
     starts = np.empty(len(is_first), dtype=np.int64)
     lengths[is_first], lengths[~is_first] = first.lengths, second.lengths
@@ -144,9 +136,9 @@ def _merged(is_first: np.ndarray, first: Tokens, second: Tokens) -> Tokens:
 
 
 def batches_by_length(lengths: np.ndarray, *, budget: int, most: int = 4096) -> Iterator[np.ndarray]:
-    """Row numbers in batches of like length, longest first, so that a batch too large for memory shows at once.
+    """Yield batches of row numbers by falling length; out of memory then occurs in the first batch, if at all.
 
-    lengths: (texts,); a batch holds at most `budget` tokens, padding included, and `most` texts, but at least one
+    lengths: (texts,); a batch has at most `budget` tokens, padding included, and `most` texts, but at least one
     """
     order = np.argsort(-lengths, kind="stable")
     start = 0
@@ -157,12 +149,12 @@ def batches_by_length(lengths: np.ndarray, *, budget: int, most: int = 4096) -> 
 
 
 def groups_by_length(lengths: np.ndarray, *, overhead: float) -> list[np.ndarray]:
-    """Row numbers in groups of like length, longest first, that cost least: tokens, padding included, and `overhead` a group.
+    """Return groups of row numbers by falling length with the least cost: tokens, padding included, and `overhead` per group.
 
-    lengths: (texts,); overhead: what it costs to begin a group, in tokens
+    lengths: (texts,); overhead: cost of a group, in tokens
     """
     order = np.argsort(-lengths, kind="stable")
-    widths, starts = np.unique(-lengths[order], return_index=True)  # groups part where the length changes
+    widths, starts = np.unique(-lengths[order], return_index=True)  # groups begin where the length changes
     widths, bounds = -widths, np.append(starts, len(order))
     best, begins = np.zeros(len(widths) + 1), np.zeros(len(widths) + 1, dtype=np.int64)
     for end in range(1, len(widths) + 1):  # best[end]: the least cost of all texts before bounds[end]

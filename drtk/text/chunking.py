@@ -1,27 +1,47 @@
-"""Split a document into passages."""
+"""Split documents into passages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
 
+from drtk.data.jsonl import dump
 from drtk.errors import UsageError
 from drtk.records import Passage
+from drtk.runtime.filter_job import Done, FilterJob
+from drtk.runtime.manifest import folder_entry
+from drtk.runtime.progress import log
+from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
+from drtk.runtime.workers import Workers, count_cores
 from drtk.text.config import ChunkSettings
 from drtk.text.rng import between, uniform
-from drtk.text.sentences import PunktModel, SentenceSplitter, Span, layout, trimmed, word_spans
-from drtk.text.tokenizers import Units, WordPieces, Words
+from drtk.text.sentences import (
+    PunktModel,
+    SentenceSplitter,
+    Span,
+    load_installed_model,
+    normalize_whitespace,
+    parse_model,
+    save_model,
+    train_model,
+    trim,
+    word_spans,
+)
+from drtk.text.tokenizers import Units, WordCounter, WordPieceCounter, load_tokenizer, serialize_tokenizer
 
-Part = tuple[int, int, int]
+MAX_TOKENS, MAX_WORDS = 144, 100
+WINDOW = 250  # documents per window; they are larger than most records
+_BATCH = 200_000  # characters per batch of a worker
+_WORTH_WORKERS = 1_000_000  # characters; starting processes for less takes longer than the work
+_FIELDS_OF_DOCUMENT = ("weights", "impacts")  # they belong to the words of the whole text
+
+Part = tuple[int, int, int]  # sentence, its first unit, the end of its units
 Group = list[Part]
 Target = Callable[[int], int]  # the cap of the group with this number
 Boundary = Callable[[int, int, int], int]  # (sentence, begin, latest) -> where to cut, begin < cut
-
-
-def at_the_cap(sentence: int, begin: int, latest: int) -> int:
-    """The boundary of text whose units may be parted anywhere."""
-    return latest
 
 
 def greedy(
@@ -29,13 +49,15 @@ def greedy(
     cap: int,
     *,
     target: Target | None = None,
-    boundary: Boundary = at_the_cap,
+    boundary: Boundary = lambda sentence, begin, latest: latest,
     overlap: int = 0,
 ) -> list[Group]:
-    """Groups of whole sentences of at most `cap` units; a longer sentence is cut, its rest opens the next group.
+    """Group whole sentences of together at most `cap` units; cut a longer sentence, whose rest opens the next group.
 
-    target: a smaller cap for some groups; it closes groups early and cuts no sentence.
-    overlap: how many parts of a group are repeated at the start of the next, fewer where they do not fit.
+    lengths: units (words or word pieces) of each sentence
+    target: a smaller cap for some groups; it closes them early and cuts no sentence
+    boundary: moves the end of a cut, for example to the beginning of a word
+    overlap: number of parts repeated at the start of the next group, fewer if they do not fit
     """
     groups = _Groups(target, cap)
     for sentence, length in enumerate(lengths):
@@ -53,52 +75,52 @@ def greedy(
             if groups.size and groups.size + length > groups.limit:
                 groups.close(repeat=overlap, room_for=length)
             groups.add((sentence, 0, length))
-    return groups.finished()
+    groups.close()
+    return groups.closed
 
 
 def condenser(lengths: Sequence[int], cap: int, *, target: Target | None = None) -> list[Group]:
-    """As `greedy`, but a sentence longer than `cap` makes a group of its own, uncut (Condenser's released code)."""
+    """Group as `greedy` does, but keep a sentence longer than `cap` whole (Condenser's released code)."""
     groups = _Groups(target, cap)
     for sentence, length in enumerate(lengths):
         if groups.size and groups.size + length > groups.limit:
             groups.close()
         if length:
             groups.add((sentence, 0, length))
-    return groups.finished()
+    groups.close()
+    return groups.closed
 
 
 def cotmae(lengths: Sequence[int], cap: int, *, target: Target | None = None) -> list[Group]:
-    """Groups closed by the sentence that takes them over `cap` (the released code of CoT-MAE and query-as-context)."""
+    """Close each group after the sentence that exceeds `cap` (the released code of CoT-MAE and query-as-context)."""
     groups = _Groups(target, cap)
     for sentence, length in enumerate(lengths):
         if length:
             groups.add((sentence, 0, length))
         if groups.size > groups.limit:
             groups.close()
-    return groups.finished()
+    groups.close()
+    return groups.closed
 
 
-def blocks(count: int, cap: int, *, overlap: int = 0) -> list[tuple[int, int]]:
-    """(begin, end) of consecutive blocks of `cap` words out of `count`, the last may be shorter (DPR).
+def split_blocks(count: int, cap: int, *, overlap: int = 0) -> list[tuple[int, int]]:
+    """Return (begin, end) of consecutive blocks of `cap` out of `count` words; the last may be shorter (DPR).
 
-    overlap: words repeated at the start of the next block; less than `cap`.
+    overlap: words repeated at the start of the next block; less than `cap`
     """
     begins = range(0, max(count - overlap, min(count, 1)), cap - overlap)
     return [(begin, min(begin + cap, count)) for begin in begins]
 
 
 class _Groups:
-    """Groups closed so far, and the open one with its size and its cap."""
+    """The closed groups, and the open one with its size and cap."""
 
     def __init__(self, target: Target | None, cap: int) -> None:
-        self._target, self._cap = target, cap
-        self._closed: list[Group] = []
+        self._target = target or (lambda group: cap)
+        self.closed: list[Group] = []
         self._open: Group = []
         self.size = 0
-        self.limit = self._next_limit()
-
-    def _next_limit(self) -> int:
-        return self._cap if self._target is None else self._target(len(self._closed))
+        self.limit = self._target(0)
 
     def add(self, part: Part) -> None:
         self._open.append(part)
@@ -108,67 +130,35 @@ class _Groups:
         """Close the open group; the next begins with up to `repeat` of its last parts, never with all of them."""
         if not self._open:
             return
-        self._closed.append(self._open)
-        again = self._open[max(1, len(self._open) - repeat) :] if repeat else []
-        self._open, self.size, self.limit = [], 0, self._next_limit()
-        room = self.limit - room_for
-        for part in reversed(again):
-            self.size += part[2] - part[1]
-            if self.size > room:
-                self.size -= part[2] - part[1]
+        self.closed.append(self._open)
+        last = self._open[max(1, len(self._open) - repeat) :] if repeat else []
+        self._open, self.size, self.limit = [], 0, self._target(len(self.closed))
+        for part in reversed(last):
+            if self.size + part[2] - part[1] > self.limit - room_for:
                 break
+            self.size += part[2] - part[1]
             self._open.insert(0, part)
-
-    def finished(self) -> list[Group]:
-        self.close()
-        return self._closed
-
-
-MAX_TOKENS, MAX_WORDS = 144, 100
-_OF_THE_WHOLE_TEXT = ("weights", "impacts")  # fields that describe a document's text and would be false of a passage
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A passage to be: its span in the text it is cut from, and the spans of its sentences there."""
+    """Spans of a passage and of its sentences in the text of its document."""
 
     begin: int
     end: int
     sentences: list[Span]
 
 
-def check(settings: ChunkSettings) -> None:
-    """Raises UsageError for settings that contradict each other."""
-    words = settings.policy == "words"
-    if words and settings.tokenizer:
-        raise UsageError("--policy words counts words; --tokenizer does not go with it")
-    if settings.tokenizer and settings.max_words is not None:
-        raise UsageError("--max-words does not go with --tokenizer; the cap in word pieces is --max-tokens")
-    if not settings.tokenizer and (settings.max_tokens is not None or settings.reserve_special):
-        raise UsageError("--max-tokens and --reserve-special need a --tokenizer; the cap in words is --max-words")
-    if words and (settings.short_prob or settings.paragraphs):
-        raise UsageError("--policy words looks at no sentences; --short-prob and --paragraphs do not go with it")
-    if settings.overlap and settings.policy in ("condenser", "cotmae"):
-        raise UsageError(f"--policy {settings.policy} knows no --overlap; greedy and words do")
-    cap = settings.max_tokens or MAX_TOKENS if settings.tokenizer else settings.max_words or MAX_WORDS
-    if words and settings.overlap >= cap:
-        raise UsageError(f"--overlap {settings.overlap} leaves nothing new in passages of {cap} words")
-    if settings.short_min is not None and settings.short_min > cap:
-        raise UsageError(f"--short-min {settings.short_min} is more than the longest passage, {cap}")
-    if settings.save_punkt and settings.punkt_model:
-        raise UsageError("--save-punkt saves what is trained; with --punkt-model nothing is")
-
-
 def needs_sentences(settings: ChunkSettings) -> bool:
-    """Whether these settings ask for a sentence model at all."""
+    """Return whether these settings need a sentence model."""
     return settings.policy != "words" or settings.sentences
 
 
 class Chunker:
-    """Cuts documents into passages.
+    """Split documents into passages.
 
-    cap: the longest passage, in words or, with a `tokenizer` (as `tokens.portable` gives it), in word pieces.
-    model: the sentence model; None where `needs_sentences` is false.
+    cap: the longest passage, in words or, with a `tokenizer` (of `serialize_tokenizer`), in word pieces
+    model: the sentence model; None if `needs_sentences` is false
     """
 
     def __init__(
@@ -176,101 +166,93 @@ class Chunker:
     ) -> None:
         self._settings, self._cap = settings, cap
         self._splitter = None if model is None else SentenceSplitter(model)
-        self._measure = Words() if tokenizer is None else WordPieces(tokenizer)
+        self._counter = WordCounter() if tokenizer is None else WordPieceCounter(tokenizer)
 
     def __call__(self, documents: Sequence[Passage]) -> list[list[Passage]]:
-        """The passages of each document, in order; none for a document without words."""
+        """Return the passages of each document, in order; none for a document without words."""
+        settings = self._settings
         texts, spans = [], []
         for document in documents:
-            text, areas = layout(
-                document.text, paragraphs=self._settings.paragraphs, keep_whitespace=self._settings.keep_whitespace
+            text, areas = normalize_whitespace(
+                document.text, paragraphs=settings.paragraphs, keep_whitespace=settings.keep_whitespace
             )
             texts.append(text)
-            spans.append([span for area in areas for span in self._sentences(text, area)])
-        if self._settings.policy == "words":
-            cuts = [self._blocks(text, inside) for text, inside in zip(texts, spans, strict=True)]
+            spans.append([span for area in areas for span in self._find_sentences(text, area)])
+        if settings.policy == "words":
+            cuts = [self._cut_words(text, inside) for text, inside in zip(texts, spans, strict=True)]
         else:
             sentences = [text[begin:end] for text, inside in zip(texts, spans, strict=True) for begin, end in inside]
-            lengths = iter(self._measure.lengths(sentences))
+            lengths = iter(self._counter.count(sentences))
             cuts = [
-                self._groups(document.id, text, inside, list(islice(lengths, len(inside))))
+                self._group_sentences(document.id, text, inside, list(islice(lengths, len(inside))))
                 for document, text, inside in zip(documents, texts, spans, strict=True)
             ]
         return [
-            list(self._passages(document, text, cut))
+            list(self._make_passages(document, text, cut))
             for document, text, cut in zip(documents, texts, cuts, strict=True)
         ]
 
-    def _sentences(self, text: str, area: Span) -> list[Span]:
+    def _find_sentences(self, text: str, area: Span) -> list[Span]:
         if self._splitter is None:
             return []
         begin, end = area
         return [(begin + start, begin + stop) for start, stop in self._splitter.spans(text[begin:end])]
 
-    def _blocks(self, text: str, sentences: list[Span]) -> list[Cut]:
+    def _cut_words(self, text: str, sentences: list[Span]) -> list[Cut]:
         words = word_spans(text)
         cuts = []
         first = 0  # the first sentence that reaches into the block
-        for begin, end in blocks(len(words), self._cap, overlap=self._settings.overlap):
+        for begin, end in split_blocks(len(words), self._cap, overlap=self._settings.overlap):
             start, stop = words[begin][0], words[end - 1][1]
             while first < len(sentences) and sentences[first][1] <= start:
                 first += 1
             inside = []
-            last = first
-            while last < len(sentences) and sentences[last][0] < stop:
-                low, high = sentences[last]
-                inside.append(trimmed(text, max(low, start), min(high, stop)))
-                last += 1
+            for low, high in islice(sentences, first, None):
+                if low >= stop:
+                    break
+                inside.append(trim(text, max(low, start), min(high, stop)))
             cuts.append(Cut(start, stop, inside))
         return cuts
 
-    def _groups(self, id: str, text: str, sentences: list[Span], lengths: list[int]) -> list[Cut]:
+    def _group_sentences(self, id: str, text: str, sentences: list[Span], lengths: list[int]) -> list[Cut]:
         settings, cap = self._settings, self._cap
         units: dict[int, Units] = {}
 
         def units_of(sentence: int) -> Units:
             if sentence not in units:
                 begin, end = sentences[sentence]
-                units[sentence] = self._measure.units(text[begin:end])
+                units[sentence] = self._counter.units(text[begin:end])
             return units[sentence]
 
-        def target(group: int) -> int:
+        def random_cap(group: int) -> int:
             if uniform(settings.seed, id, "short", group) >= settings.short_prob:
                 return cap
             low = settings.short_min or (2 if settings.policy == "cotmae" else 1)
             return between(min(low, cap), cap, settings.seed, id, "short cap", group)
 
-        def place(part: Part) -> Span:
+        def span_of(part: Part) -> Span:
             sentence, begin, end = part
             first, last = sentences[sentence]
-            start, stop = first, last
-            if begin:
-                start = first + units_of(sentence).begins[begin]
-            if end < lengths[sentence]:
-                stop = first + units_of(sentence).begins[end]
-            return trimmed(text, start, stop)
+            start = first + units_of(sentence).begins[begin] if begin else first
+            stop = first + units_of(sentence).begins[end] if end < lengths[sentence] else last
+            return trim(text, start, stop)
 
-        short = target if settings.short_prob else None
+        target = random_cap if settings.short_prob else None
         if settings.policy == "greedy":
-            groups = greedy(
-                lengths,
-                cap,
-                target=short,
-                boundary=lambda sentence, begin, latest: units_of(sentence).boundary(begin, latest),
-                overlap=settings.overlap,
-            )
-        elif settings.policy == "condenser":
-            groups = condenser(lengths, cap, target=short)
+
+            def boundary(sentence: int, begin: int, latest: int) -> int:
+                return units_of(sentence).boundary(begin, latest)
+
+            groups = greedy(lengths, cap, target=target, boundary=boundary, overlap=settings.overlap)
         else:
-            groups = cotmae(lengths, cap, target=short)
-        placed = [[span for span in map(place, group) if span[0] < span[1]] for group in groups]
+            groups = (condenser if settings.policy == "condenser" else cotmae)(lengths, cap, target=target)
+        placed = [[span for span in map(span_of, group) if span[0] < span[1]] for group in groups]
         return [Cut(spans[0][0], spans[-1][1], spans) for spans in placed if spans]
 
-    def _passages(self, document: Passage, text: str, cuts: list[Cut]) -> Iterator[Passage]:
-        extra = {name: value for name, value in document.extra.items() if name not in _OF_THE_WHOLE_TEXT}
+    def _make_passages(self, document: Passage, text: str, cuts: list[Cut]) -> Iterator[Passage]:
+        extra = {name: value for name, value in document.extra.items() if name not in _FIELDS_OF_DOCUMENT}
         for position, cut in enumerate(cuts):
-            metadata = dict(document.metadata or {})
-            metadata |= {
+            metadata = (document.metadata or {}) | {
                 "source_id": document.id,
                 "position": position,
                 "prev": f"{document.id}#{position - 1}" if position else None,
@@ -279,3 +261,159 @@ class Chunker:
             if self._settings.sentences:
                 metadata["sentences"] = [[begin - cut.begin, end - cut.begin] for begin, end in cut.sentences]
             yield Passage(f"{document.id}#{position}", text[cut.begin : cut.end], document.title, metadata, extra)
+
+
+class ChunkWindows(BatchFunction):
+    """Chunk windows of documents in `count` processes, which work on the next window while this one is written.
+
+    arguments: those of `build_line_maker`
+    """
+
+    def __init__(self, count: int, *arguments: Any) -> None:
+        self._workers = Workers(build_line_maker, *arguments, count=count)
+        self.ahead = count > 1  # a single process would have to do both
+
+    def prepare(self, records: list[Passage]) -> Iterator[tuple[list[bytes], int]]:
+        """Start the work on a window; return its results, batch by batch."""
+        batches: list[list[Passage]] = [[]]
+        size = 0
+        for document in records:
+            if size >= _BATCH:
+                batches.append([])
+                size = 0
+            batches[-1].append(document)
+            size += len(document.text)
+        return self._workers.map(batches)
+
+    def __call__(self, prepared: Iterator[tuple[list[bytes], int]]) -> Done:
+        """Return the passages as JSON lines, and the number of documents without words."""
+        lines: list[bytes] = []
+        empty = 0
+        for batch_lines, batch_empty in prepared:
+            lines += batch_lines
+            empty += batch_empty
+        return Done(lines, {"empty": empty})
+
+    def close(self) -> None:
+        """End the processes."""
+        self._workers.close()
+
+
+def build_line_maker(
+    settings: ChunkSettings, cap: int, model: PunktModel | None, tokenizer: str | None, bare: bool
+) -> Callable[[Sequence[Passage]], tuple[list[bytes], int]]:
+    """Return a function that chunks documents and returns JSON lines and the number of documents without words.
+
+    bare: write ids, texts and metadata only
+    The other arguments are those of `Chunker`.
+    """
+    chunker = Chunker(settings, cap, model, tokenizer)
+
+    def make_lines(documents: Sequence[Passage]) -> tuple[list[bytes], int]:
+        chunked = chunker(documents)
+        passages = chain.from_iterable(chunked)
+        if bare:
+            lines = [dump({"_id": each.id, "text": each.text, "metadata": each.metadata}) for each in passages]
+        else:
+            lines = [dump(each) for each in passages]
+        return lines, sum(not each for each in chunked)
+
+    return make_lines
+
+
+def chunk_corpus(
+    documents: Iterable[Passage], settings: ChunkSettings, job: FilterJob, *, running: RunnerSettings
+) -> None:
+    """Write the passages of `documents` through `job`, in order; count documents without words as `empty`.
+
+    Raises UsageError for contradictory settings, DrtkError for a missing model or tokenizer.
+    """
+    check_settings(settings)
+    if running.runner != "local" and settings.workers:
+        raise UsageError("`workers` has no effect with Ray; `ray_workers` sets the number of its workers")
+    stream = iter(documents)
+    train = needs_sentences(settings) and settings.punkt_model is None
+    head: list[Passage] = []
+    size, wanted = 0, max(int(settings.punkt_mb * 1e6) if train else 0, _WORTH_WORKERS)
+    while size < wanted and (document := next(stream, None)) is not None:
+        head.append(document)
+        size += len(document.text)
+    model = _choose_model(settings, job, head) if needs_sentences(settings) else None
+    cap, tokenizer = _choose_cap(settings, job)
+    count = settings.workers or (count_cores() if size >= _WORTH_WORKERS else 1)
+    job.counts["empty"] = 0  # also reported without documents
+    run_filter(
+        chain(head, stream),
+        job,
+        ChunkWindows,
+        count if running.runner == "local" else 1,
+        settings,
+        cap,
+        model,
+        tokenizer,
+        job.bare,
+        running=running,
+        window=WINDOW,
+        unit="documents",
+        gpu=False,
+    )
+
+
+def check_settings(settings: ChunkSettings) -> None:
+    """Raise UsageError for settings that contradict each other."""
+    if settings.tokenizer and settings.max_words is not None:
+        raise UsageError("`max_words` has no effect with `tokenizer`; the cap in word pieces is `max_tokens`")
+    cap = (settings.max_tokens or MAX_TOKENS) if settings.tokenizer else (settings.max_words or MAX_WORDS)
+    if settings.policy == "words" and settings.overlap >= cap:
+        raise UsageError(f"`overlap` {settings.overlap} leaves nothing new in passages of {cap} words")
+    if settings.short_min is not None and settings.short_min > cap:
+        raise UsageError(f"`short_min` {settings.short_min} exceeds the longest passage, {cap}")
+    if settings.save_punkt and settings.punkt_model:
+        raise UsageError("`save_punkt` saves a trained model; with `punkt_model` none is trained")
+
+
+def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) -> PunktModel:
+    """Return the named Punkt model, nltk's, or one trained on the first megabytes of the input."""
+    if settings.punkt_model is not None:
+        data = b"\n".join(line for _, line in job.intake.lines(settings.punkt_model))
+        return parse_model(data, settings.punkt_model)
+    model = None if settings.save_punkt else load_installed_model(settings.language)
+    if model is not None:
+        return model
+    texts: list[str] = []
+    left = int(settings.punkt_mb * 1e6)
+    for document in head:
+        if not left:
+            break
+        data = document.text[:left].encode(errors="replace")[:left]
+        texts.append(data.decode(errors="ignore"))
+        left -= len(data)
+    model = train_model(texts, settings.language)
+    if head:
+        reason = "asked for" if settings.save_punkt else f"nltk's punkt_tab for {settings.language} is not installed"
+        log(
+            f"{reason}: trained Punkt on the first {sum(len(text.encode()) for text in texts) / 1e3:,.0f} kB of the input "
+            f"({len(texts):,} documents; {len(model.abbreviations):,} abbreviations)"
+        )
+    if settings.save_punkt:
+        save_model(model, settings.save_punkt, replace=job.force)
+    return model
+
+
+def _choose_cap(settings: ChunkSettings, job: FilterJob) -> tuple[int, str | None]:
+    """Return the largest length of a passage, and the tokenizer for word pieces (None: the length is in words)."""
+    if settings.tokenizer is None:
+        return settings.max_words or MAX_WORDS, None
+    tokenizer = load_tokenizer(settings.tokenizer)
+    if Path(settings.tokenizer).expanduser().is_dir():
+        job.intake.inputs.append(folder_entry(settings.tokenizer))
+    cap = settings.max_tokens or MAX_TOKENS
+    special = tokenizer.num_special_tokens_to_add(pair=False)
+    if settings.reserve_special:
+        cap = max(cap - special, 1)
+    else:
+        log(
+            f"passages of up to {cap} word pieces; with {special} special tokens a model reads {cap + special} "
+            "(`reserve_special` keeps that within the cap)"
+        )
+    return cap, serialize_tokenizer(tokenizer, settings.tokenizer)

@@ -6,30 +6,30 @@ from drtk.records import Passage
 
 
 def added_texts(passage: Passage, field: str) -> list[str]:
-    """The strings of a field, none where the passage lacks it or it is null.
+    """Return the strings of a field; none if it is missing or null.
 
-    Raises ValueError where the field holds something else than a string or a list of strings.
+    Raises ValueError for a field that is neither a string nor a list of strings.
     """
-    found = passage.extra.get(field)
-    if found is None:
+    value = passage.extra.get(field)
+    if value is None:
         return []
-    if isinstance(found, str):
-        return [found]
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ValueError(f"'{field}' must be a string or a list of strings, to be read as added texts")
-    return found
+    return value
 
 
 def plain_query(question: str) -> str:
-    """`question` as the expanded one begins: without white space around it and one question mark at its end, set apart.
+    """Return `question` with a single question mark at its end, separated by a space.
 
-    So that a plain and an expanded query differ in the expansion alone (methods, section 7.2).
+    Plain and expanded queries then differ in the expansion alone (methods: section 7.2).
     """
     return f"{question.strip().removesuffix('?').rstrip()} ?"
 
 
 def expanded_query(question: str, *expansions: str) -> str:
-    """`question`, a question mark, and `expansions` in their order: one (GAR, EAR), or all of them (GAR's concat).
+    """Return `question`, a question mark, and the expansions in their order: one (GAR, EAR) or all (GAR's concat).
 
     >>> expanded_query("who wrote hamlet?", "william shakespeare")
     'who wrote hamlet ? william shakespeare'

@@ -1,4 +1,4 @@
-"""Random numbers that depend on what they are for and on nothing else."""
+"""Random numbers that depend only on a key, such as a seed, a purpose and an id."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from hashlib import blake2b
 from typing import Any
 
 
-def uniform(*key: str | int) -> float:
-    """A number in [0, 1) decided by `key` alone: the same in every process, batch and version of Python.
+def _digest(key: tuple[str | int, ...], size: int) -> int:
+    return int.from_bytes(
+        blake2b("\0".join(map(str, key)).encode(errors="surrogatepass"), digest_size=size).digest(), "big"
+    )
 
-    A key begins with a seed or a purpose and goes on with the id and the slot the draw is for.
-    """
-    digest = blake2b("\0".join(map(str, key)).encode(errors="surrogatepass"), digest_size=8).digest()
-    return (int.from_bytes(digest, "big") >> 11) / (1 << 53)  # 53 bits: all of them fit into a float
+
+def uniform(*key: str | int) -> float:
+    """Return a number in [0, 1) that depends only on `key`: the same in every process, batch and version of Python."""
+    return (_digest(key, 8) >> 11) / (1 << 53)  # a float holds 53 bits
 
 
 def between(low: int, high: int, *key: str | int) -> int:
-    """A whole number in [low, high], both included, decided by `key` alone."""
+    """Return an integer in [low, high], both included, that depends only on `key`."""
     return low + int(uniform(*key) * (high - low + 1))
 
 
 def generator(*key: str | int) -> Any:
-    """A numpy Generator whose draws are decided by `key` alone; a key as for `uniform`."""
+    """Return a numpy Generator that depends only on `key`."""
     import numpy as np
 
-    digest = blake2b("\0".join(map(str, key)).encode(errors="surrogatepass"), digest_size=16).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "big")))
+    return np.random.Generator(np.random.Philox(key=_digest(key, 16)))

@@ -8,12 +8,11 @@ import re
 import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
 
 from drtk.data.jsonl import dump
 from drtk.errors import DrtkError, MissingDependency, pip_install
@@ -26,11 +25,14 @@ from drtk.text.config import SampleSettings
 from drtk.text.rng import uniform
 from drtk.text.words import content_words, words
 
-ATTACHED = {
-    "add_docstr": 2,
-    "add_docstr_all": 2,
-    "add_newdoc": 3,
-}  # calls that document compiled functions: their arguments
+STDLIB = "stdlib"
+# Calls that document compiled functions, and their number of arguments up to the text.
+_DOCUMENTING_CALLS = {"add_docstr": 2, "add_docstr_all": 2, "add_newdoc": 3}
+_QUERY_WORDS = range(4, 31)
+_NOT_DOCUMENTED = {"test", "tests", "testing", "site-packages", "dist-packages", "idlelib", "lib2to3", "turtledemo"}
+_PRIVATE_BUT_PUBLIC = {"_core"}  # of numpy
+_COPIES = "transformers/models/"  # hundreds of models made by copying, with the same sentences
+_FILES_AT_ONCE = 40
 _CALL = re.compile(r"[\w.]+\(")
 _ROLE = re.compile(r":[\w:+.-]+:`~?\.?([^`<]+?)(?:\s*<[^`>]*>)?`")  # :class:`~torch.Tensor` -> torch.Tensor
 _TICKS = re.compile(r"`{1,2}([^`\n]+)`{1,2}_?")
@@ -40,17 +42,20 @@ _SENTENCE_END = re.compile(r"(?<=[\w)\]'\"`*])[.!?](?=\s+[A-Z])(?<!e\.g\.)(?<!i\
 
 
 @dataclass(frozen=True, slots=True)
-class Documented:
-    """A documented object: its qualified name, what it is, and its documentation in two parts."""
+class DocString:
+    """The documentation of an object: its qualified name, kind, first sentence, and the rest.
+
+    kind: module, class, function or method
+    """
 
     name: str
-    kind: str  # module, class, function or method
-    summary: str  # one sentence, without mark-up
-    body: str  # everything after it
+    kind: str
+    summary: str
+    body: str
 
 
-def documented_in(path: Path, module: str) -> list[Documented]:
-    """What a source file documents, in file order; nothing of a file that does not parse."""
+def parse_docstrings(path: Path, module: str) -> list[DocString]:
+    """Return the docstrings of a source file in file order; none of a file that does not parse."""
     try:
         source = path.read_text(encoding="utf-8")
         if '"""' not in source and "'''" not in source:
@@ -58,46 +63,40 @@ def documented_in(path: Path, module: str) -> list[Documented]:
         tree = ast.parse(source)
     except (OSError, UnicodeDecodeError, SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    found = []
-    for name, kind, text in _strings(tree, module):
-        summary, body = parted(text)
-        if summary and body:
-            found.append(Documented(name, kind, summary, body))
-    return found
+    docstrings = [DocString(name, kind, *split_summary(text)) for name, kind, text in _iter_strings(tree, module)]
+    return [each for each in docstrings if each.summary and each.body]
 
 
-def _strings(tree: ast.Module, module: str) -> Iterator[tuple[str, str, str]]:
-    text = ast.get_docstring(tree)
-    if text:
+def _iter_strings(tree: ast.Module, module: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, kind, documentation) of a module and its public objects."""
+    if text := ast.get_docstring(tree):
         yield module, "module", text
-    yield from _definitions(tree.body, module, inside_class=False)
+    yield from _iter_definitions(tree.body, module, function="function")
 
 
-def _definitions(body: list[ast.stmt], scope: str, *, inside_class: bool) -> Iterator[tuple[str, str, str]]:
+def _iter_definitions(body: list[ast.stmt], scope: str, *, function: str) -> Iterator[tuple[str, str, str]]:
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             if node.name.startswith("_"):
                 continue
             is_class = isinstance(node, ast.ClassDef)
             name = f"{scope}.{node.name}"
-            text = ast.get_docstring(node)
-            if text:
-                yield name, "class" if is_class else "method" if inside_class else "function", text
+            if text := ast.get_docstring(node):
+                yield name, "class" if is_class else function, text
             if is_class:
-                yield from _definitions(node.body, name, inside_class=True)
+                yield from _iter_definitions(node.body, name, function="method")
         elif isinstance(node, ast.If | ast.Try):  # definitions that depend on the platform
-            yield from _definitions(node.body, scope, inside_class=inside_class)
-            yield from _definitions(node.orelse, scope, inside_class=inside_class)
+            yield from _iter_definitions(node.body + node.orelse, scope, function=function)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            yield from _attached(node.value, scope)
+            yield from _iter_documenting_call(node.value, scope)
 
 
-def _attached(call: ast.Call, scope: str) -> Iterator[tuple[str, str, str]]:
-    """The documentation that a call such as add_docstr(torch.abs, "…") gives to a compiled function."""
+def _iter_documenting_call(call: ast.Call, scope: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the documentation that a call such as add_docstr(torch.abs, "…") gives to a compiled function."""
     function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    if function not in ATTACHED or len(call.args) < ATTACHED[function]:
+    if function not in _DOCUMENTING_CALLS or len(call.args) < _DOCUMENTING_CALLS[function]:
         return
-    target, text = call.args[0], _text(call.args[ATTACHED[function] - 1])
+    target, text = call.args[0], _evaluate_text(call.args[_DOCUMENTING_CALLS[function] - 1])
     if text is None:
         return
     if function == "add_newdoc":  # place, name, text
@@ -108,43 +107,40 @@ def _attached(call: ast.Call, scope: str) -> Iterator[tuple[str, str, str]]:
     else:
         name = ast.unparse(target)
     if re.fullmatch(r"[\w.]+", name):
-        yield public(name), "function", inspect.cleandoc(_PLACEHOLDER.sub("", text))
+        yield public_name(name), "function", inspect.cleandoc(_PLACEHOLDER.sub("", text))
 
 
-def _text(node: ast.expr) -> str | None:
-    """The string an expression of literals, `+` and `.format(…)` makes; what would be filled in stays as {name}."""
+def _evaluate_text(node: ast.expr) -> str | None:
+    """Return the string of an expression of literals, `+` and `.format(…)`, with placeholders {name} kept."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = _text(node.left), _text(node.right)
+        left, right = _evaluate_text(node.left), _evaluate_text(node.right)
         return None if left is None or right is None else left + right
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
-        text = _text(node.func.value)
+        text = _evaluate_text(node.func.value)
         return None if text is None else text.replace("{{", "{").replace("}}", "}")
     return None
 
 
-def public(name: str) -> str:
-    """A qualified name without the private parts users do not write: numpy.linalg._linalg.solve -> numpy.linalg.solve."""
+def public_name(name: str) -> str:
+    """Return a qualified name without private parts: numpy.linalg._linalg.solve -> numpy.linalg.solve."""
     first, *rest = name.split(".")
     return ".".join([first.lstrip("_"), *(part for part in rest if not part.startswith("_"))])
 
 
-def parted(text: str) -> tuple[str, str]:
-    """(summary, rest) of a documentation string: its first sentence without mark-up, and what follows.
-
-    Signatures on the first lines are passed over. Both are empty where nothing else is there.
-    """
-    first, _, rest = _without_signatures(text.strip()).partition("\n\n")
+def split_summary(text: str) -> tuple[str, str]:
+    """Return the first sentence of a docstring, without signatures and markup, and the rest; either may be empty."""
+    first, _, rest = _remove_signatures(text.strip()).partition("\n\n")
     end = _SENTENCE_END.search(first)
     if end is not None:
         first, remaining = first[: end.end()], first[end.end() :].strip()
         rest = f"{remaining}\n\n{rest}" if rest else remaining
-    return plain(" ".join(first.split())).rstrip(".:").strip(), rest.strip("\n").rstrip()
+    return remove_markup(" ".join(first.split())).rstrip(".:").strip(), rest.strip("\n").rstrip()
 
 
-def _without_signatures(text: str) -> str:
-    """The text after lines such as `solve(a, b) -> x`, which may go on over several lines; blank lines hold no spaces."""
+def _remove_signatures(text: str) -> str:
+    """Return the text after signatures such as `solve(a, b) -> x`, which may have several lines."""
     text = re.sub(r"\n(?:[^\S\n]*\n)+", "\n\n", text)
     while (call := _CALL.match(text)) is not None:
         depth, end = 1, call.end()
@@ -158,23 +154,15 @@ def _without_signatures(text: str) -> str:
     return text
 
 
-def plain(text: str) -> str:
-    """Text without the mark-up of reStructuredText and Markdown: roles, ticks, links."""
+def remove_markup(text: str) -> str:
+    """Return a text without the markup of reStructuredText and Markdown: roles, ticks, links."""
     unmarked = _TICKS.sub(r"\1", _LINK.sub(r"\1", _ROLE.sub(r"\1", text)))
     return re.sub(r"(?<!\S)~(?=\w)", "", unmarked).replace("**", "")
 
 
-STDLIB = "stdlib"
-QUERY_WORDS = range(4, 31)  # shorter ones say too little, longer ones are no questions
-_NOT_DOCUMENTED = {"test", "tests", "testing", "site-packages", "dist-packages", "idlelib", "lib2to3", "turtledemo"}
-_PRIVATE_BUT_PUBLIC = {"_core"}  # where numpy keeps what users call numpy
-_COPIES = {"transformers/models"}  # hundreds of models made by copying: the same sentences over and over
-_FILES_AT_ONCE = 40
-
-
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A question, and the document that answers it."""
+    """A query, and the document that answers it."""
 
     query: Query
     document: Passage
@@ -182,23 +170,26 @@ class Pair:
 
 
 def make_sample(settings: SampleSettings, job: FolderJob) -> None:
-    """Write documents.jsonl, queries.jsonl and qrels/{train,test}.tsv into the job's folder.
+    """Write documents.jsonl, queries.jsonl and qrels/{train,test}.tsv into the job's folder, ordered by a hash of the names.
 
-    The order is by a hash of the names, so that the beginning of a file is a mixture of all packages.
-    Raises MissingDependency for a package that was asked for and is not installed, DrtkError where nothing is found.
+    Raises MissingDependency for a named package that is not installed, DrtkError if there is no documentation.
     """
     files = []
     versions = {}
     for package in settings.packages:
-        root = _root(package, asked_for=settings.packages != SampleSettings().packages)
+        root = _find_root(package)
+        if root is None and settings.packages != SampleSettings().packages:
+            raise MissingDependency(package, "its documentation", pip_install(package))
         if root is None:
-            log(f"{package} is not installed: left out")
+            log(f"{package} is not installed: excluded")
             continue
-        found = list(_sources(package, root))
-        if not found:
+        sources = list(_iter_sources(package, root))
+        if not sources:
             raise DrtkError(f"{package}: no Python sources in {root}")
-        files += found
-        versions[package], entry = _version(package)
+        files += sources
+        versions[package], path = _find_version(package)
+        facts = path.stat()
+        entry = {"path": str(path), "bytes": facts.st_size, "digest": digest_file(path), "mtime_ns": facts.st_mtime_ns}
         job.intake.inputs.append(entry)
     pairs = sample_pairs(files, settings)
     if not pairs:
@@ -210,93 +201,90 @@ def make_sample(settings: SampleSettings, job: FolderJob) -> None:
 
 
 def sample_pairs(files: list[tuple[str, Path, str]], settings: SampleSettings) -> list[Pair]:
-    """Pairs of the sources `(package, file, module)`, ordered by a hash of their names, at most `settings.limit`."""
+    """Return the pairs of the sources (package, file, module), ordered by a hash of their names, at most `settings.limit`."""
     batches = [files[begin : begin + _FILES_AT_ONCE] for begin in range(0, len(files), _FILES_AT_ONCE)]
-    with Workers(_reader, count=min(settings.workers or count_cores(), len(batches))) as workers:
-        found = [item for batch in workers.map(batches) for item in batch]
-    chosen = _usable(found, settings.min_words)
-    chosen.sort(key=lambda item: (uniform("sample", item[1].name), item[1].name))
-    return [_pair(package, item, settings.test_percent) for package, item in chosen[: settings.limit]]
+    with Workers(_make_reader, count=min(settings.workers or count_cores(), len(batches))) as workers:
+        docstrings = [item for batch in workers.map(batches) for item in batch]
+    usable = _select_usable(docstrings, settings.min_words)
+    usable.sort(key=lambda item: (uniform("sample", item[1].name), item[1].name))
+    pairs = []
+    for package, item in usable[: settings.limit]:
+        title = item.name.rpartition(".")[0] or item.name  # its own name often repeats words of the query
+        document = Passage(item.name, item.body, title, {"package": package, "kind": item.kind})
+        is_test = uniform("split", item.name) * 100 < settings.test_percent
+        pairs.append(Pair(Query(f"q-{item.name}", item.summary), document, is_test))
+    return pairs
 
 
-def _root(package: str, *, asked_for: bool) -> Path | None:
-    """The folder of a package's sources, found without importing it; None where it is not installed."""
+def _find_root(package: str) -> Path | None:
+    """Return the folder or file of a package's sources, without importing it; None if it is not installed."""
     if package == STDLIB:
         return Path(sysconfig.get_path("stdlib"))
-    found = PathFinder.find_spec(package) if package.isidentifier() else None
-    if found is None and asked_for:
-        raise MissingDependency(package, "its documentation", pip_install(package))
-    if found is None or not found.origin:
+    spec = PathFinder.find_spec(package) if package.isidentifier() else None
+    if spec is None or not spec.origin:
         return None
-    path = Path(found.origin)
+    path = Path(spec.origin)
     return path.parent if path.name == "__init__.py" else path
 
 
-def _sources(package: str, root: Path) -> Iterator[tuple[str, Path, str]]:
-    """(package, file, module) of its public sources, in the order of their names."""
+def _iter_sources(package: str, root: Path) -> Iterator[tuple[str, Path, str]]:
+    """Yield (package, file, module) of the public sources, sorted by path."""
     if root.is_file():
         yield package, root, package
         return
     for path in sorted(root.rglob("*.py")):
         inner = path.relative_to(root)
         folders = inner.parts[:-1]
-        if _NOT_DOCUMENTED.intersection(folders):
+        is_private = any(name.startswith("_") and name not in _PRIVATE_BUT_PUBLIC for name in folders)
+        if is_private or _NOT_DOCUMENTED.intersection(folders):
             continue
-        if any(name.startswith("_") and name not in _PRIVATE_BUT_PUBLIC for name in folders):
-            continue
-        if any(f"{package}/{inner.as_posix()}".startswith(f"{copies}/") for copies in _COPIES):
+        if f"{package}/{inner.as_posix()}".startswith(_COPIES):
             continue
         names = [*folders, *([] if path.stem == "__init__" else [path.stem])]
         if package != STDLIB:
             names.insert(0, package)
         if names and names != ["__main__"]:
-            yield package, path, public(".".join(names))
+            yield package, path, public_name(".".join(names))
 
 
-def _version(package: str) -> tuple[str, dict[str, Any]]:
-    """The version of a package, and an entry for the manifest's inputs of a file that changes with it."""
+def _find_version(package: str) -> tuple[str, Path]:
+    """Return the version of a package, and a file that changes with it."""
     if package == STDLIB:
-        return sys.version.split()[0], _entry(Path(sys.executable).resolve())
+        return sys.version.split()[0], Path(sys.executable).resolve()
     try:
-        found = distribution(package)
-    except PackageNotFoundError:  # a folder on the path that nobody installed
+        installed = distribution(package)
+    except PackageNotFoundError:  # a folder on the path
         spec = PathFinder.find_spec(package)
-        return "", _entry(Path(str(spec and spec.origin)))
-    records = [item for item in found.files or [] if item.name in ("RECORD", "METADATA")]
-    return found.version, _entry(Path(str(found.locate_file(records[0]))))
+        return "", Path(str(spec and spec.origin))
+    records = [item for item in installed.files or [] if item.name in ("RECORD", "METADATA")]
+    return installed.version, Path(str(installed.locate_file(records[0])))
 
 
-def _entry(path: Path) -> dict[str, Any]:
-    """How a file is listed among a manifest's inputs."""
-    found = path.stat()
-    return {"path": str(path), "bytes": found.st_size, "digest": digest_file(path), "mtime_ns": found.st_mtime_ns}
+def _make_reader() -> Callable[[Sequence[tuple[str, Path, str]]], list[tuple[str, DocString]]]:
+    return _read_files
 
 
-def _reader() -> Any:
-    return _read
+def _read_files(files: Sequence[tuple[str, Path, str]]) -> list[tuple[str, DocString]]:
+    return [(package, item) for package, path, module in files for item in parse_docstrings(path, module)]
 
 
-def _read(files: Iterable[tuple[str, Path, str]]) -> list[tuple[str, Documented]]:
-    return [(package, item) for package, path, module in files for item in documented_in(path, module)]
-
-
-def _usable(found: list[tuple[str, Documented]], min_words: int) -> list[tuple[str, Documented]]:
-    """Without copies, without what is too short, and without summaries that several objects share."""
+def _select_usable(docstrings: list[tuple[str, DocString]], min_words: int) -> list[tuple[str, DocString]]:
+    """Return the docstrings without copies, short texts, and summaries that are shared or repeated in the text."""
     names: set[str] = set()
     texts: set[tuple[str, str]] = set()
-    once = []
-    for package, item in found:
+    unique = []
+    for package, item in docstrings:
         text = (item.summary.lower(), " ".join(item.body.split()))
         if item.name not in names and text not in texts:
-            once.append((package, item))
+            unique.append((package, item))
         names.add(item.name)
         texts.add(text)
-    shared = Counter(_key(item.summary) for _, item in once)
+    shared = Counter(_key(item.summary) for _, item in unique)
     return [
         (package, item)
-        for package, item in once
+        for package, item in unique
         if shared[_key(item.summary)] == 1
-        and is_question(item.summary)
+        and is_query(item.summary)
         and len(item.body.split()) >= min_words
         and _key(item.summary) not in _key(item.body)
     ]
@@ -306,25 +294,15 @@ def _key(text: str) -> str:
     return " ".join(words(text))
 
 
-def is_question(summary: str) -> bool:
-    """Whether a summary can be asked for: a sentence of 4 to 30 words, with content, and not a parameter's description."""
+def is_query(summary: str) -> bool:
+    """Return whether a summary can be a query: a sentence of 4 to 30 words, with content, that describes no parameter."""
     head = summary.partition(":")[0]
     return (
-        len(summary.split()) in QUERY_WORDS
+        len(summary.split()) in _QUERY_WORDS
         and len(set(content_words(summary))) >= 2
         and summary[0].isalpha()
         and not ("(" in head and head.endswith(")"))
         and not any(mark in summary for mark in ("===", "---", "~~~", ">>>", "::"))
-    )
-
-
-def _pair(package: str, item: Documented, test_percent: int) -> Pair:
-    # The title is what the object is part of: its own name often repeats the words of the question.
-    title = item.name.rpartition(".")[0] or item.name
-    return Pair(
-        Query(f"q-{item.name}", item.summary),
-        Passage(item.name, item.body, title, {"package": package, "kind": item.kind}),
-        uniform("split", item.name) * 100 < test_percent,
     )
 
 

@@ -8,7 +8,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,22 +20,36 @@ from drtk.data.jsonl import join, read_passages
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
 from drtk.runtime.atomic import write_json
-from drtk.runtime.cache import cache_folder, content_digest, hash_of, replace_folder
 from drtk.runtime.inputs import Intake
-from drtk.runtime.integrity import add_digest, files_in, is_intact, read_object, record_files
+from drtk.runtime.integrity import (
+    add_digest,
+    cache_folder,
+    content_digest,
+    files_in,
+    hash_id,
+    is_intact,
+    read_object,
+    record_files,
+    replace_folder,
+)
 from drtk.runtime.manifest import folder_entry
 from drtk.runtime.progress import log
 from drtk.runtime.streams import STANDARD
 from drtk.text.sentences import Span
-from drtk.text.token_building import FIELDS, Building, fields_of, packing
+from drtk.text.token_writer import FIELDS, LISTS, WEIGHTS, TokenCorpusWriter, choose_dtype, parse_fields
 from drtk.text.word_pieces import WordPieceTokenizer
+
+VERSION = 2  # of the files, part of the folder's key
+META = "meta.json"
+SHORTEST = 3  # word pieces: shorter passages are excluded
 
 
 class Text(NamedTuple):
-    """A tokenised text; every array has the shape (tokens,).
+    """A tokenized text; every array has the shape (tokens,).
 
-    ids: int32; words: int32, the number of the word each piece belongs to, rising by at most 1, -1 for special tokens, which are
-    never masked; weights: float32, one a piece, or None where the text has none
+    ids: int32
+    words: int32, the number of the word of each piece, rising by at most 1; -1 for special tokens, which are never masked
+    weights: float32, one per piece, or None
     types: int32, 0 in the first segment and 1 in the second, or None for a text of one segment
     """
 
@@ -45,151 +59,10 @@ class Text(NamedTuple):
     types: np.ndarray | None = None
 
 
-VERSION = 2  # of the files; another number means another folder
-META = "meta.json"
-
-
-class Request(NamedTuple):
-    """What is to be tokenised: files, those joined with them by id, the fields wanted, and the fewest pieces of a passage."""
-
-    sources: list[str]
-    side_files: list[str]
-    wants: frozenset[str]
-    shortest: int
-
-    @property
-    def called(self) -> str:
-        """How complaints call the corpus."""
-        return ", ".join(self.sources)
-
-
-def tokenised(request: Request, tokenizer: WordPieceTokenizer, *, intake: Intake) -> Path:
-    """The folder that holds the corpus in pieces; makes it where it is not there yet. Its files are noted among the inputs.
-
-    Raises what reading and `token_building` raise, and DrtkError where a file is not there or the folder cannot be written.
-    """
-    files = [*request.sources, *request.side_files]
-    for name in files:
-        if name == STANDARD:
-            raise DrtkError("a corpus that is tokenised once and read often must be a file, not stdin")
-        if not Path(name).exists():
-            raise DrtkError(f"{name}: No such file or directory")
-    place = cache_folder() / "tokens"
-    try:
-        digests = {name: content_digest(Path(name)) for name in files}
-        of_files = [[digests[name] for name in names] for names in (request.sources, request.side_files)]
-        key = [VERSION, *of_files, tokenizer.digest, sorted(request.wants), request.shortest]
-        folder = place / hashlib.blake2b(orjson.dumps(key), digest_size=16).hexdigest()
-        if not _is_at_hand(folder, intake):
-            place.mkdir(parents=True, exist_ok=True)
-            with _alone(folder, request.called):
-                if not _is_at_hand(folder, intake):
-                    _tokenise(folder, request, digests, tokenizer, intake)
-                    return folder
-    except OSError as error:
-        raise DrtkError(
-            f"{error.filename or place}: {error.strerror or error}; "
-            "$DRTK_CACHE can name another folder for tokenised corpora"
-        ) from error
-    _note_inputs(intake, digests, read_object(folder / META, bad=int)["bad"])
-    return folder
-
-
-def _is_at_hand(folder: Path, intake: Intake) -> bool:
-    """Return whether an intact cache exists that skipped no more bad records than this run allows."""
-    if not is_intact(folder, META):
-        return False
-    return bool(read_object(folder / META, bad=int)["bad"] <= intake.skip_bad - intake.bad)
-
-
-@contextlib.contextmanager
-def _alone(folder: Path, called: str) -> Iterator[None]:
-    """Holds the lock of a folder to be made, waiting for another process that has it; what killed ones left behind is removed."""
-    with open(folder.with_suffix(".lock"), "wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log(f"waiting for another process, which is tokenising {called}")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            yield  # some network file systems have no locks; two processes may then do the same work
-            return
-        for left in folder.parent.glob(f"{folder.name}-making-*"):
-            shutil.rmtree(left, ignore_errors=True)
-        yield
-
-
-def _tokenise(
-    folder: Path, request: Request, digests: dict[str, str], tokenizer: WordPieceTokenizer, intake: Intake
-) -> None:
-    """Make `folder`, by way of a temporary one, so that a half-made corpus is never seen."""
-    if folder.exists() and not is_intact(folder, META):
-        log(f"{folder}: is damaged or from an older version; rebuilding it")
-    log(f"tokenising {request.called} for {tokenizer.name} (once)")
-    making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}-making-"))
-    before = intake.bad
-    try:
-        building = Building(making, tokenizer, request.wants, shortest=request.shortest)
-        building.add(fields_of(_placed(request, intake), request.wants, intake=intake))
-        building.finish()
-        if len(request.sources) > 1:
-            _refuse_twins(making, request.called)
-        for name, digest in digests.items():
-            if content_digest(Path(name)) != digest:
-                raise DrtkError(f"{name}: changed while it was read")
-        meta: dict[str, Any] = {"counts": building.counts, "bad": intake.bad - before, "wants": sorted(request.wants)}
-        meta |= {"tokenizer": tokenizer.name, "largest": tokenizer.largest}
-        meta |= {"specials": sorted(tokenizer.specials), "has_specials": building.has_specials}
-        meta["files"] = record_files(making, files_in(making), times=True)
-        write_json(making / META, add_digest(meta))
-        replace_folder(making, folder)
-    except OSError:
-        if not folder.exists():  # otherwise another process was quicker, and what it made is as good
-            raise
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
-
-
-def _placed(request: Request, intake: Intake) -> Iterator[tuple[str, Passage]]:
-    """(file:line, passage) of all sources, one after the other."""
-    current = request.sources[0]
-
-    def plain() -> Iterator[Passage]:
-        nonlocal current
-        for current in request.sources:
-            yield from read_passages(current, intake=intake)
-
-    passages = join(plain(), request.called, request.side_files, intake) if request.side_files else plain()
-    for passage in passages:
-        yield f"{current}:{intake.line}", passage
-
-
-def _refuse_twins(folder: Path, called: str) -> None:
-    ids = Ragged(folder, "ids", "uint8")
-    hashes = np.fromiter((hash_of(ids[row].tobytes().decode()) for row in range(len(ids))), np.uint64, len(ids))
-    order = np.argsort(hashes, kind="stable")
-    for at in np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]]):
-        one, other = (ids[int(order[place])].tobytes().decode() for place in (at, at + 1))
-        if one == other:
-            raise RecordError(called, f"duplicate id '{one}'")
-
-
-def _note_inputs(intake: Intake, digests: dict[str, str], bad: int) -> None:
-    """What a run that found the corpus tokenised has taken in, as if it had read it."""
-    for name, digest in digests.items():
-        found = os.stat(name)
-        file = {"path": name, "bytes": found.st_size, "digest": digest, "mtime_ns": found.st_mtime_ns}
-        intake.inputs.append(folder_entry(name) if Path(name).is_dir() else file)
-    intake.bad += bad
-
-
-SHORTEST = 3  # word pieces: a shorter passage is left out
-
-
 class TokenCorpus:
-    """Passages as word pieces by number, in the order of the files. Make one with `TokenCorpus.open`; it travels to other processes.
+    """The word pieces of the passages of a corpus, by row. Created by `TokenCorpus.open`; pickled as its folder's name.
 
-    sources: what the corpus is called in complaints; counts: what was found when it was tokenised
+    sources: the files, for errors; counts: those of `TokenCorpusWriter`
     """
 
     def __init__(self, folder: Path, sources: str) -> None:
@@ -199,21 +72,18 @@ class TokenCorpus:
         self.folder, self.sources = folder, sources
         self.counts: dict[str, int] = meta["counts"]
         self.wants = frozenset(meta["wants"])
-        dtype, bit = packing(meta["largest"])
+        dtype, bit = choose_dtype(meta["largest"])
         self._bit, self._mask = np.array(bit, dtype), np.array((1 << bit) - 1, dtype)
         self._specials = np.array(meta["specials"], np.int32) if meta["has_specials"] else None
         self._ids = Ragged(folder, "ids", "uint8")
         self._texts, self._titles = Ragged(folder, "texts", dtype), Ragged(folder, "titles", dtype)
         self._lists = {
             name: (Ragged(folder, name, dtype), Ragged(folder, f"{name}_of", "int64"))
-            for name in ("queries", "continuations")
+            for name in LISTS
             if name in self.wants
         }
-        self._weights = {
-            name: Ragged(folder, name, "float32")
-            for name in ("weights", "title_weights")
-            if self.wants & {"weights", "title_weights"}
-        }
+        has_weights = not self.wants.isdisjoint(WEIGHTS)
+        self._weights = {name: Ragged(folder, name, "float32") for name in WEIGHTS if has_weights}
         self._sentences = Ragged(folder, "sentences", "int32") if "sentences" in self.wants else None
         if "documents" in self.wants:
             self._document = map_array(folder / "document.values", "int32")
@@ -232,31 +102,29 @@ class TokenCorpus:
         intake: Intake | None = None,
         shortest: int = SHORTEST,
     ) -> TokenCorpus:
-        """The corpus in one or more files of any format drtk reads, joined with `side_files`; tokenised first where that was not done.
+        """Open the corpus in one or more files of any format, joined with `side_files`; tokenize it if it is not cached.
 
-        wants: fields to take beside text and title, of `token_fields.FIELDS`
-        shortest: passages with fewer word pieces are left out, and counted as `short`
-        Raises RecordError (file:line) for a record that cannot be read unless `intake` forgives it; MismatchError where a passage
-        lacks a wanted field, all have an empty one, or weights are of another tokenizer, where no document has two passages or no passage two sentences
-        and those are wanted, and where no passage is left.
+        wants: fields of `token_writer.FIELDS` to read in addition to text and title
+        shortest: exclude passages with fewer word pieces, and count them as `short`
+        Raises RecordError (file:line) for an invalid record unless `intake` skips it; MismatchError for a passage without
+        a wanted field, weights of another tokenizer, and a corpus with no passage or without any value of a wanted field.
         """
         names = [sources] if isinstance(sources, str) else list(sources)
         assert set(wants) <= set(FIELDS), wants
-        request = Request(names, list(side_files), frozenset(wants), shortest)
-        pieces = WordPieceTokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-        folder = tokenised(request, pieces, intake=intake or Intake())
-        corpus = cls(folder, request.called)
+        tokenizer = WordPieceTokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+        folder = tokenize(names, side_files, tokenizer, frozenset(wants), shortest, intake or Intake())
+        corpus = cls(folder, ", ".join(names))
         corpus._check(shortest)
         return corpus
 
     def _check(self, shortest: int) -> None:
         if self.counts["short"]:
-            log(f"{self.sources}: {self.counts['short']:,} passages of fewer than {shortest} word pieces are left out")
+            log(f"{self.sources}: {self.counts['short']:,} passages of fewer than {shortest} word pieces are excluded")
         if not len(self):
-            raise MismatchError(f"{self.sources}: holds no passage of {shortest} word pieces or more")
+            raise MismatchError(f"{self.sources}: has no passage of {shortest} word pieces or more")
         if "documents" in self.wants and self.counts["documents"] == self.counts["alone"]:
             raise MismatchError(
-                f"{self.sources}: no document has two passages, so none has a neighbour; {FIELDS['documents']}"
+                f"{self.sources}: no document has two passages, so no passage has a neighbor; {FIELDS['documents']}"
             )
         for name in self._lists:
             if not self.counts[name]:
@@ -268,68 +136,68 @@ class TokenCorpus:
         return len(self._ids)
 
     def __reduce__(self) -> tuple[type[TokenCorpus], tuple[Path, str]]:
-        return TokenCorpus, (self.folder, self.sources)  # other processes map the files themselves
+        return TokenCorpus, (self.folder, self.sources)  # the other process maps the files
 
     @property
     def lengths(self) -> np.ndarray:
-        """(passages,) int64: word pieces of each text."""
+        """The number of word pieces of each text, (passages,) int64."""
         return self._texts.lengths
 
     @property
     def title_lengths(self) -> np.ndarray:
-        """(passages,) int64: word pieces of each title."""
+        """The number of word pieces of each title, (passages,) int64."""
         return self._titles.lengths
 
     def id(self, row: int) -> str:
-        """The id of a passage."""
+        """Return the id of a passage."""
         return self._ids[row].tobytes().decode()
 
     def text(self, row: int) -> Text:
-        """The text of a passage, special tokens apart, with its weights where those were wanted."""
-        found = self._text(self._texts[row])
-        return found._replace(weights=np.array(self._weights["weights"][row])) if "weights" in self.wants else found
+        """Return the text of a passage without special tokens, with its weights if they are wanted."""
+        text = self._unpack(self._texts[row])
+        return text._replace(weights=np.array(self._weights["weights"][row])) if "weights" in self.wants else text
 
     def title(self, row: int) -> Text:
-        """The title of a passage, of no tokens where it has none; with its weights where they are there."""
-        found = self._text(self._titles[row])
-        if not self._weights or len(self._weights["title_weights"][row]) != len(found.ids):
-            return found
-        return found._replace(weights=np.array(self._weights["title_weights"][row]))
+        """Return the title of a passage, which may be empty, with its weights if it has any."""
+        title = self._unpack(self._titles[row])
+        if not self._weights or len(self._weights["title_weights"][row]) != len(title.ids):
+            return title
+        return title._replace(weights=np.array(self._weights["title_weights"][row]))
 
     def queries(self, row: int) -> list[Text]:
-        """The queries written to a passage, in order and with those written twice; without those of no tokens."""
-        return self._texts_of("queries", row)
+        """Return the queries of a passage in order, with repeated and without empty ones."""
+        return self._list("queries", row)
 
     def continuations(self, row: int) -> list[Text]:
-        """The continuations of a passage, in order; without those of no tokens."""
-        return self._texts_of("continuations", row)
+        """Return the continuations of a passage in order, without empty ones."""
+        return self._list("continuations", row)
 
     def sentences(self, row: int) -> list[Span]:
-        """(begin, end) of each sentence in pieces of the text; together they cover it. One where the passage told none."""
+        """Return (begin, end) of each sentence in pieces; together they cover the text."""
         assert self._sentences is not None, "sentences were not wanted"
         ends = self._sentences[row].tolist()
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
     def document(self, row: int) -> int:
-        """The number of the document a passage is part of; documents are numbered as they first appear."""
+        """Return the number of the document of a passage; documents are numbered by first occurrence."""
         return int(self._document[row])
 
     @property
     def documents(self) -> int:
-        """How many documents there are."""
+        """The number of documents."""
         return len(self._spans) - 1
 
     @property
     def shared_documents(self) -> np.ndarray:
-        """Numbers of the documents that have at least two passages."""
+        """The numbers of documents with at least two passages."""
         return np.flatnonzero(np.diff(self._spans) > 1)
 
     def span(self, document: int) -> np.ndarray:
-        """The passages of a document in reading order, wherever they stand in the file."""
+        """Return the passages of a document in reading order."""
         return self._members[self._spans[document] : self._spans[document + 1]]
 
     def run(self, row: int) -> tuple[np.ndarray, int]:
-        """The passages around one between which none is missing, in reading order, and its place among them."""
+        """Return the consecutive passages around one, in reading order, and its place among them."""
         span = self.span(self.document(row))
         place = int(np.flatnonzero(span == row)[0])
         gaps = np.flatnonzero(np.diff(self._position[span]) != 1) + 1
@@ -339,17 +207,17 @@ class TokenCorpus:
         return span[begin:end], place - begin
 
     def following(self, row: int) -> int | None:
-        """The passage that follows one in its document; None for the last, and where the next is missing."""
+        """Return the next passage of the document; None after the last and if the next is missing."""
         span, place = self.run(row)
         return int(span[place + 1]) if place + 1 < len(span) else None
 
-    def _texts_of(self, name: str, row: int) -> list[Text]:
+    def _list(self, name: str, row: int) -> list[Text]:
         assert name in self._lists, f"{name} were not wanted"
         texts, numbers = self._lists[name]
         first, end = numbers[row].tolist()
-        return [self._text(texts[number]) for number in range(first, end)]
+        return [self._unpack(texts[number]) for number in range(first, end)]
 
-    def _text(self, packed: np.ndarray) -> Text:
+    def _unpack(self, packed: np.ndarray) -> Text:
         ids = (packed & self._mask).astype(np.int32)
         begins = packed >> self._bit
         special = None if self._specials is None else np.isin(ids, self._specials)
@@ -358,3 +226,130 @@ class TokenCorpus:
         words = np.cumsum(np.where(special, 0, begins), dtype=np.int32) - np.int32(1)
         words[special] = -1
         return Text(ids, words)
+
+
+def tokenize(
+    sources: Sequence[str],
+    side_files: Sequence[str],
+    tokenizer: WordPieceTokenizer,
+    wants: frozenset[str],
+    shortest: int,
+    intake: Intake,
+) -> Path:
+    """Return the folder of a tokenized corpus; tokenize it if it is not cached. Add the files to the intake's inputs.
+
+    Raises what reading and `token_writer` raise, and DrtkError for a missing file and a folder that cannot be written.
+    """
+    for name in (*sources, *side_files):
+        if name == STANDARD:
+            raise DrtkError("stdin: a corpus to tokenize must be a file, because it is read several times")
+        if not Path(name).exists():
+            raise DrtkError(f"{name}: No such file or directory")
+    place = cache_folder() / "tokens"
+    try:
+        digests = {name: content_digest(Path(name)) for name in (*sources, *side_files)}
+        of_files = [[digests[name] for name in names] for names in (sources, side_files)]
+        key = [VERSION, *of_files, tokenizer.digest, sorted(wants), shortest]
+        folder = place / hashlib.blake2b(orjson.dumps(key), digest_size=16).hexdigest()
+        if not _is_usable(folder, intake):
+            place.mkdir(parents=True, exist_ok=True)
+            with _lock(folder, ", ".join(sources)):
+                if not _is_usable(folder, intake):
+                    _build(folder, sources, side_files, tokenizer, wants, shortest, digests, intake)
+                    return folder
+    except OSError as error:
+        raise DrtkError(
+            f"{error.filename or place}: {error.strerror or error}; "
+            "$DRTK_CACHE can name another folder for tokenized corpora"
+        ) from error
+    for name, digest in digests.items():  # as if this run had read them
+        facts = os.stat(name)
+        file = {"path": name, "bytes": facts.st_size, "digest": digest, "mtime_ns": facts.st_mtime_ns}
+        intake.inputs.append(folder_entry(name) if Path(name).is_dir() else file)
+    intake.bad += read_object(folder / META, bad=int)["bad"]
+    return folder
+
+
+def _is_usable(folder: Path, intake: Intake) -> bool:
+    """Return whether an intact cache exists that skipped no more bad records than this run allows."""
+    if not is_intact(folder, META):
+        return False
+    return bool(read_object(folder / META, bad=int)["bad"] <= intake.skip_bad - intake.bad)
+
+
+@contextlib.contextmanager
+def _lock(folder: Path, sources: str) -> Iterator[None]:
+    """Lock a folder while it is built, wait for another process that has the lock, and remove what killed ones left."""
+    with open(folder.with_suffix(".lock"), "wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log(f"waiting for another process, which is tokenizing {sources}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            yield  # some network file systems have no locks; two processes may then do the same work
+            return
+        for left in folder.parent.glob(f"{folder.name}-making-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        yield
+
+
+def _build(
+    folder: Path,
+    sources: Sequence[str],
+    side_files: Sequence[str],
+    tokenizer: WordPieceTokenizer,
+    wants: frozenset[str],
+    shortest: int,
+    digests: Mapping[str, str],
+    intake: Intake,
+) -> None:
+    """Tokenize a corpus into a temporary folder and rename it to `folder`."""
+    if folder.exists() and not is_intact(folder, META):
+        log(f"{folder}: is damaged or from an older version; rebuilding it")
+    log(f"tokenizing {', '.join(sources)} for {tokenizer.name} (once)")
+    making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}-making-"))
+    before = intake.bad
+    try:
+        writer = TokenCorpusWriter(making, tokenizer, wants, shortest=shortest)
+        writer.add(parse_fields(_read_located(sources, side_files, intake), wants, intake=intake))
+        writer.finish()
+        if len(sources) > 1:
+            _check_duplicates(making, ", ".join(sources))
+        for name, digest in digests.items():
+            if content_digest(Path(name)) != digest:
+                raise DrtkError(f"{name}: changed while it was read")
+        meta: dict[str, Any] = {"counts": writer.counts, "bad": intake.bad - before, "wants": sorted(wants)}
+        meta |= {"tokenizer": tokenizer.name, "largest": tokenizer.largest}
+        meta |= {"specials": sorted(tokenizer.specials), "has_specials": writer.has_specials}
+        meta["files"] = record_files(making, files_in(making), times=True)
+        write_json(making / META, add_digest(meta))
+        replace_folder(making, folder)
+    except OSError:
+        if not folder.exists():  # otherwise another process has built the same folder
+            raise
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def _read_located(sources: Sequence[str], side_files: Sequence[str], intake: Intake) -> Iterator[tuple[str, Passage]]:
+    """Yield (file:line, passage) of all sources."""
+    current = sources[0]
+
+    def read() -> Iterator[Passage]:
+        nonlocal current
+        for current in sources:
+            yield from read_passages(current, intake=intake)
+
+    for passage in join(read(), ", ".join(sources), side_files, intake):
+        yield f"{current}:{intake.line}", passage
+
+
+def _check_duplicates(folder: Path, sources: str) -> None:
+    ids = Ragged(folder, "ids", "uint8")
+    hashes = np.fromiter((hash_id(ids[row].tobytes().decode()) for row in range(len(ids))), np.uint64, len(ids))
+    order = np.argsort(hashes, kind="stable")
+    for at in np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]]):
+        one, other = (ids[int(order[place])].tobytes().decode() for place in (at, at + 1))
+        if one == other:
+            raise RecordError(sources, f"duplicate id '{one}'")

@@ -12,9 +12,9 @@ from drtk.text.sentences import word_spans
 
 
 def load_tokenizer(name: str) -> Any:
-    """The transformers tokenizer of a model folder, or of a hub name with an optional @revision.
+    """Load the transformers tokenizer of a model folder, or of a hub name with an optional @revision.
 
-    Of a model with an encoder for each side, the passages' one. Raises DrtkError where there is none.
+    Of a model with two encoders, load the one for passages. Raises DrtkError if there is none.
     """
     path = Path(name).expanduser()
     if path.exists() and not path.is_dir():
@@ -72,10 +72,10 @@ def open_tokenizer(place: str, *, revision: str | None = None) -> Any:
     return tokenizer
 
 
-def portable(tokenizer: Any, name: str) -> str:
-    """The JSON of a transformers tokenizer's Rust half, which another process can take up without transformers.
+def serialize_tokenizer(tokenizer: Any, name: str) -> str:
+    """Return a transformers tokenizer as JSON for `tokenizers`, which other processes load without transformers.
 
-    Raises MismatchError for a tokenizer written in Python alone: it does not say where in the text its pieces lie.
+    Raises MismatchError for a tokenizer without a fast version, which returns no offsets.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
@@ -83,22 +83,22 @@ def portable(tokenizer: Any, name: str) -> str:
     return backend.to_str()
 
 
-_AT_ONCE = 4096  # texts: what the tokenizer notes about them is many times their size
+_BATCH = 4096  # texts encoded together: an encoding takes many times the memory of its text
 
 
 class Units(NamedTuple):
-    """Where the units of a text begin, and before which of them it may be parted; both have one entry a unit."""
+    """The units (words or word pieces) of a text: where each begins, and whether the text may be cut before it."""
 
     begins: list[int]
-    may_part: list[bool]
+    may_cut: list[bool]
 
     def boundary(self, begin: int, latest: int) -> int:
-        """The last unit up to `latest` before which the text may be parted, so that begin < unit.
+        """Return the last unit up to `latest`, and after `begin`, before which the text may be cut.
 
-        Where one word reaches over all of it, it is cut at `latest` after all, though never within a character.
+        Cut a single longer word at `latest`, but never within a character.
         """
         for unit in range(latest, begin, -1):
-            if self.may_part[unit]:
+            if self.may_cut[unit]:
                 return unit
         for unit in [*range(latest, begin, -1), *range(latest + 1, len(self.begins))]:
             if self.begins[unit] > self.begins[unit - 1]:
@@ -106,23 +106,23 @@ class Units(NamedTuple):
         return len(self.begins)
 
 
-class Words:
-    """Counts words as `str.split` sees them."""
+class WordCounter:
+    """Count the words of `str.split`."""
 
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Words of each text."""
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of words of each text."""
         return [len(text.split()) for text in texts]
 
     def units(self, text: str) -> Units:
-        """The words of one text."""
+        """Return the words of a text."""
         begins = [begin for begin, _ in word_spans(text)]
         return Units(begins, [True] * len(begins))
 
 
-class WordPieces:
-    """Counts word pieces, special tokens apart.
+class WordPieceCounter:
+    """Count word pieces without special tokens.
 
-    definition: a tokenizer as `portable` gives it.
+    definition: a tokenizer of `serialize_tokenizer`
     """
 
     def __init__(self, definition: str) -> None:
@@ -132,20 +132,20 @@ class WordPieces:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Word pieces of each text, tokenised by itself."""
-        found: list[int] = []
-        for begin in range(0, len(texts), _AT_ONCE):
-            encoded = self._tokenizer.encode_batch_fast(list(texts[begin : begin + _AT_ONCE]), add_special_tokens=False)
-            found.extend(len(pieces) for pieces in encoded)
-        return found
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of word pieces of each text."""
+        counts: list[int] = []
+        for begin in range(0, len(texts), _BATCH):
+            encoded = self._tokenizer.encode_batch_fast(list(texts[begin : begin + _BATCH]), add_special_tokens=False)
+            counts.extend(map(len, encoded))
+        return counts
 
     def units(self, text: str) -> Units:
-        """The word pieces of one text. It may be parted where a word begins: for the tokenizer, or after white space."""
+        """Return the word pieces of a text. It may be cut where the tokenizer begins a word, and at white space."""
         pieces = self._tokenizer.encode(text, add_special_tokens=False)
         words = pieces.word_ids
         begins = [begin for begin, _ in pieces.offsets]
-        may_part = [
+        may_cut = [
             unit == 0
             or (
                 begin > begins[unit - 1]
@@ -153,4 +153,4 @@ class WordPieces:
             )
             for unit, begin in enumerate(begins)
         ]
-        return Units(begins, may_part)
+        return Units(begins, may_cut)

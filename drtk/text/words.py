@@ -11,13 +11,45 @@ from typing import Any, NamedTuple
 
 from drtk.errors import DrtkError, UsageError
 
-# Lucene's English stop words, which the BM25 of the literature leaves out (methods: section 8.1).
-_LUCENE = (
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
-    "to was will with"
+# Lucene's English stop words, which BM25 removes in the literature (methods: section 8.1).
+LUCENE_STOPWORDS = frozenset(
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "but",
+        "by",
+        "for",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "no",
+        "not",
+        "of",
+        "on",
+        "or",
+        "such",
+        "that",
+        "the",
+        "their",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "to",
+        "was",
+        "will",
+        "with",
+    ]
 )
-LUCENE_STOPWORDS = frozenset(_LUCENE.split())
-_REMEMBERED = 1 << 20  # stems
+_CACHED_STEMS = 1 << 20
 _LATIN = re.compile(r"[a-z0-9]+")
 _ANY_SCRIPT = re.compile(r"[^\W_]+")
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
@@ -41,24 +73,24 @@ _SNOWBALL = {
 
 
 def split_words(text: str, *, latin: bool = True) -> list[str]:
-    """Runs of letters and digits in lower case: of a to z and 0 to 9 alone, or of every script."""
+    """Return lower-case runs of letters and digits: of a-z and 0-9 only, or of every script."""
     return (_LATIN if latin else _ANY_SCRIPT).findall(text.lower())
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in lower case, of every script, an apostrophe within a word kept (as ')."""
+    """Return the lower-case words of a text, of every script; apostrophes within words are kept, as '."""
     return [word.replace("’", "'") for word in _WORD.findall(text.lower())]
 
 
 @cache
 def stop_words() -> frozenset[str]:
-    """English function words: the file stopwords.txt beside this module."""
+    """Return English function words, from the file stopwords.txt beside this module."""
     text = (resources.files("drtk") / "text" / "stopwords.txt").read_text(encoding="utf-8")
     return frozenset(word for line in text.splitlines() if not line.startswith("#") for word in line.split())
 
 
 def read_stopwords(path: str) -> list[str]:
-    """The words of a file with one word a line, in lower case, sorted; blank lines and lines that begin with # are passed over.
+    """Return the sorted lower-case words of a file with one word per line; `#` begins a comment line.
 
     Raises DrtkError for a file that cannot be read.
     """
@@ -72,34 +104,34 @@ def read_stopwords(path: str) -> list[str]:
 
 
 def content_words(text: str) -> list[str]:
-    """The words of a text without stop words and single characters."""
+    """Return the words of a text without stop words and single characters."""
     return [word for word in words(text) if len(word) > 1 and word not in stop_words()]
 
 
-def stem_with(name: str, *, language: str = "en") -> Callable[[str], str]:
-    """The stemmer `name` as a function of a word: porter (English), snowball (15 languages), or none.
+def make_stemmer(name: str, *, language: str = "en") -> Callable[[str], str]:
+    """Return a stemmer as a function of a word, with a cache: porter (English), snowball (15 languages) or none.
 
-    A word once stemmed is remembered. Raises UsageError where there is no such stemmer for the language.
+    Raises UsageError if there is no such stemmer for the language.
     """
     if name == "none":
         return lambda word: word
     if name == "porter":
         if language != "en":
-            raise UsageError(f"--stemmer porter: is for English, not for '{language}'")
+            raise UsageError(f"`stemmer` porter is for English, not for '{language}'")
         from nltk.stem.porter import PorterStemmer
 
-        return lru_cache(_REMEMBERED)(PorterStemmer().stem)
+        return lru_cache(_CACHED_STEMS)(PorterStemmer().stem)
     if name == "snowball":
         if language not in _SNOWBALL:
-            raise UsageError(f"--stemmer snowball: no rules for '{language}'; choose from {', '.join(_SNOWBALL)}")
+            raise UsageError(f"`stemmer` snowball has no rules for '{language}'; choose from {', '.join(_SNOWBALL)}")
         from nltk.stem.snowball import SnowballStemmer
 
-        return lru_cache(_REMEMBERED)(SnowballStemmer(_SNOWBALL[language]).stem)
-    raise UsageError(f"--stemmer {name}: is not one of porter, snowball, none")
+        return lru_cache(_CACHED_STEMS)(SnowballStemmer(_SNOWBALL[language]).stem)
+    raise UsageError(f"`stemmer` '{name}' is not one of porter, snowball, none")
 
 
 class Word(NamedTuple):
-    """A word in lower case and without accents, and where it lies in the text, in characters."""
+    """A word in lower case without accents, and its span in the text, in characters."""
 
     text: str
     begin: int
@@ -107,10 +139,7 @@ class Word(NamedTuple):
 
 
 def basic_words(text: str) -> list[Word]:
-    """The words of a text in order: parted at white space and punctuation, a Chinese character by itself.
-
-    Punctuation marks are left out.
-    """
+    """Return the words of BERT's basic tokenizer without punctuation; a Chinese character is a word."""
     from tokenizers import PreTokenizedString
 
     normalizer, parts = _splitter()
@@ -122,24 +151,20 @@ def basic_words(text: str) -> list[Word]:
 
 
 def question_words(text: str, *, stopped: frozenset[str] | None = None) -> list[str]:
-    """The different words of a question in order of their first occurrence, without those of `stopped`.
-
-    stopped: None for drtk's list of English function words and the ends of their contractions
-    """
-    left_out = function_words() if stopped is None else stopped
-    return [word for word in dict.fromkeys(word.text for word in basic_words(text)) if word not in left_out]
+    """Return the different words of a question in order, without those of `stopped` (None: `function_words`)."""
+    excluded = function_words() if stopped is None else stopped
+    return [word for word in dict.fromkeys(word.text for word in basic_words(text)) if word not in excluded]
 
 
 @lru_cache(1 << 20)
 def basic_form(word: str) -> str:
-    """A word in lower case and without accents, as `basic_words` gives it."""
-    found: str = _splitter()[0].normalize_str(word)
-    return found.strip()
+    """Return a word in lower case without accents, as `basic_words` does."""
+    return str(_splitter()[0].normalize_str(word)).strip()
 
 
 @cache
 def function_words() -> frozenset[str]:
-    """drtk's English stop words, and what follows the apostrophe in them: "don't" is parted into don and t."""
+    """Return drtk's English stop words, and their ends after apostrophes: "don't" is split into don and t."""
     return stop_words() | {word.split("'")[1] for word in stop_words() if "'" in word}
 
 

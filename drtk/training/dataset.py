@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from drtk.records import Passage
-from drtk.text.batching import Tokenizing, Tokens
+from drtk.text.batching import TextTokenizer, Tokens
 from drtk.training.examples import PackedExamples
 from drtk.training.sampling import EpochDataset, positive_of_epoch, sample_negatives
 
@@ -105,14 +105,14 @@ def pad_tokens(tokens: Tokens, tokenizing: Any, rows: np.ndarray | None = None) 
 
 
 def collate(
-    items: Sequence[SampledExample], *, query: Tokenizing, passage: Tokenizing, corrupt: Any = None
+    items: Sequence[SampledExample], *, query: TextTokenizer, passage: TextTokenizer, corrupt: Any = None
 ) -> dict[str, Tensor]:
     """Return the inputs of a step: those of BiEncoder and `passage_numbers` (queries * n,).
 
     If the examples have them, `positives`: (queries, most positives), -1 for padding; `teacher`: (queries, n) scores
     corrupt: adds inputs of an auxiliary task, given role, padded tokens and a key per text
     """
-    texts: dict[str, tuple[Tokenizing, list[Any]]] = {
+    texts: dict[str, tuple[TextTokenizer, list[Any]]] = {
         "query": (query, [item.query for item in items]),
         "passage": (passage, [text for item in items for text in item.passages]),
     }

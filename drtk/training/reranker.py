@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from drtk.losses.ranking import binary, hardest, listwise, r_drop
 from drtk.models.cross_encoder import CrossEncoder, PairScorer, save_crossencoder
 from drtk.models.generator_input import format_passage
-from drtk.text.batching import PairTokenizing, Tokens, batches_by_length
+from drtk.text.batching import PairTokenizer, Tokens, batches_by_length
 from drtk.training.arguments import Schedule, plan_schedule, training_arguments
 from drtk.training.best_checkpoint import Selection
 from drtk.training.config import RerankerConfig
@@ -52,13 +52,13 @@ def plan(examples: PackedExamples, config: RerankerConfig, *, source: str = "exa
     return plan_schedule(len(examples), config, source=source)
 
 
-def collate_lists(items: Sequence[SampledExample], *, tokenizing: PairTokenizing, title: str) -> dict[str, Tensor]:
+def collate_lists(items: Sequence[SampledExample], *, tokenizing: PairTokenizer, title: str) -> dict[str, Tensor]:
     """Return the model's inputs, (queries * n, tokens) each: in blocks of n passages per query, the positive first."""
     pairs = ((item.query, format_passage(passage, title)) for item in items for passage in item.passages)
     return pad_tokens(tokenizing(pairs), tokenizing)
 
 
-def collate_pairs(items: Sequence[JudgedPair], *, tokenizing: PairTokenizing, title: str) -> dict[str, Tensor]:
+def collate_pairs(items: Sequence[JudgedPair], *, tokenizing: PairTokenizer, title: str) -> dict[str, Tensor]:
     """Return the model's inputs, (pairs, tokens) each, and `labels` (pairs,), 1 for positives."""
     tokens = tokenizing((item.query, format_passage(item.passage, title)) for item in items)
     return pad_tokens(tokens, tokenizing) | {"labels": torch.tensor([float(item.relevant) for item in items])}
@@ -132,7 +132,7 @@ class PairEvaluation:
         *,
         queries: Mapping[str, str],
         corpus: Texts,
-        tokenizing: PairTokenizing,
+        tokenizing: PairTokenizer,
         title: str,
     ) -> None:
         self._model, self._candidates, self._tokenizing = model, candidates, tokenizing
@@ -155,7 +155,7 @@ def train_reranker(
     start: CrossEncoder,
     title: str,
     config: RerankerConfig,
-    evaluation: Callable[[PairScorer, PairTokenizing], PairEvaluation] | None = None,
+    evaluation: Callable[[PairScorer, PairTokenizer], PairEvaluation] | None = None,
     seed: int = 42,
     device: str = "auto",
 ) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def train_reranker(
     if config.gradient_checkpointing:
         allow_checkpointing(start.model)
     model = PairScorer(start.model, group_tokens=GROUP_TOKENS if arguments.device.type == "cpu" else None)
-    tokenizing = PairTokenizing(start.tokenizer, max_length=start.max_length)
+    tokenizing = PairTokenizer(start.tokenizer, max_length=start.max_length)
     selection = None
     if evaluation is not None:
         selection = Selection(

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import pytest
 from _pytest.mark import ParameterSet
 
-from drtk.cli.main import FUNCTIONS
+from drtk.cli.main import load_functions
 from tests.contract import collection
+
+FUNCTIONS = load_functions()
 
 
 @dataclass(frozen=True)

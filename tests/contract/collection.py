@@ -275,29 +275,17 @@ class Collection:
 
     def for_examples(self) -> dict[str, Path]:
         """The collection under the names the examples of the documentation use; the folders of models among them."""
-        files = {
-            "documents.jsonl": "documents.jsonl",
+        same = (
+            "documents.jsonl queried.jsonl queries.jsonl qrels.tsv questions.jsonl predictions.jsonl expansions.jsonl "
+        )
+        same += "labelled.jsonl sentences.jsonl tasks log.jsonl model writer gpt2 crossencoder"
+        files = {name: name for name in same.split()} | {
             "corpus.jsonl": "documents.jsonl",
             "passages.jsonl": "documents.jsonl",
-            "queried.jsonl": "queried.jsonl",
-            "queries.jsonl": "queries.jsonl",
-            "qrels.tsv": "qrels.tsv",
             "bm25.run": "first.run",
             "dense.run": "second.run",
             "train.jsonl": "examples.jsonl",
-            "questions.jsonl": "questions.jsonl",
-            "predictions.jsonl": "predictions.jsonl",
-            "expansions.jsonl": "expansions.jsonl",
-            "labelled.jsonl": "labelled.jsonl",
-            "sentences.jsonl": "sentences.jsonl",
-            "tasks": "tasks",
-            "log.jsonl": "log.jsonl",
+            "weighted.jsonl": "weighted",
+            "bm25": "bm25s",
         }
-        return {name: self[part] for name, part in files.items()} | {
-            "model": self["model"],
-            "writer": self["writer"],
-            "gpt2": self["gpt2"],
-            "weighted.jsonl": self["weighted"],
-            "crossencoder": self["crossencoder"],
-            "bm25": self["bm25s"],
-        }
+        return {name: self[part] for name, part in files.items()}

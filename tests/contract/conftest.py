@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.contract.collection import Collection
-from tests.contract.forkserver import Forkserver
-from tests.contract.running import environment
+from tests.contract.forkserver import Forkserver, shared_forkserver
 
 
 @pytest.fixture(scope="session")
@@ -19,10 +17,8 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
 
 
 @pytest.fixture(scope="session")
-def forkserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forkserver]:
-    server = Forkserver(tmp_path_factory.mktemp("server"), environment())
-    yield server
-    server.stop()
+def forkserver() -> Forkserver:
+    return shared_forkserver()
 
 
 @pytest.fixture

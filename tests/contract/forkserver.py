@@ -1,30 +1,34 @@
-"""Quick processes: forked from one that has loaded the libraries, not drtk's work.
+"""Run drtk in processes that are forked from one that has imported the libraries.
 
-As a script: `forkserver.py SOCKET` serves. Each request carries a command line, a folder, an environment and the three
-standard streams; it is answered with the id of the process, and at its end with the exit status. What runs is a process of
-its own, with real pipes.
+As a script: `forkserver.py SOCKET` serves. Each request contains a command line, a folder, an environment and the three
+standard streams; the replies are the process id and, at its end, the exit status.
 """
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import contextlib
+import functools
 import io
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-DIE_AT = "DRTK_TEST_DIE_AT"
+DIE_AT, KILL_AT, FILE_LIMIT = "DRTK_TEST_DIE_AT", "DRTK_TEST_KILL_AT", "DRTK_TEST_FILE_LIMIT"
+ROOT = str(Path(__file__).resolve().parents[2])
 _OPEN, _WRITES = os.open, os.O_WRONLY | os.O_RDWR
 
-# Spoken by `drtk` in the examples; it starts at once because it imports next to nothing.
+# The program `drtk` of the examples, which imports next to nothing.
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
 connection = socket.socket(socket.AF_UNIX)
@@ -38,13 +42,13 @@ sys.exit(connection.recv(1)[0])
 
 
 class Running:
-    """A process that the server has begun."""
+    """A process that the server has started."""
 
     def __init__(self, pid: int, connection: socket.socket) -> None:
         self.pid, self._connection = pid, connection
 
     def status(self, *, timeout: float | None = None) -> int | None:
-        """The exit status, 128 more than the signal where one killed it; None where it still runs after `timeout` seconds."""
+        """Return the exit status, 128 + the signal if one killed it; None if it still runs after `timeout` seconds."""
         self._connection.settimeout(timeout)
         try:
             return self._connection.recv(1)[0]
@@ -52,7 +56,7 @@ class Running:
             return None
 
     def kill(self) -> int | None:
-        """SIGKILL, now; the exit status."""
+        """Kill it now, and return the exit status."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         return self.status()
@@ -61,26 +65,22 @@ class Running:
 class Forkserver:
     """A running server; `client` is the program to put on the path as `drtk`."""
 
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self._socket, self._environment = folder / "socket", environment
+    def __init__(self, folder: Path, *, root: str = ROOT) -> None:
+        self._socket, self._variables = folder / "socket", {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
         command = [sys.executable, __file__, str(self._socket)]
-        self._process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen(command, env=os.environ | self._variables, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n"
         self.client = CLIENT.format(python=sys.executable, socket=str(self._socket))
 
-    def start(self, arguments: list[str], folder: Path, told: Path, *, die_at: int | None = None) -> Running:
-        """Start `drtk ARGUMENTS` in `folder`, with stderr in the file `told`.
-
-        die_at: kill it before its n-th call that changes files, counted from 1
-        """
+    def start(self, arguments: list[str], folder: Path, stderr: Path, **variables: object) -> Running:
+        """Start `drtk ARGUMENTS` in `folder`; variables: of the environment, such as those that `_run` reads."""
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(self._socket))
-        environment = self._environment | ({} if die_at is None else {DIE_AT: str(die_at)})
+        environment = os.environ | self._variables | {name: str(value) for name, value in variables.items()}
         request = json.dumps([arguments, str(folder), environment]).encode()
-        with open(os.devnull, "r+b") as nothing, open(told, "wb") as err:
-            streams = [nothing.fileno(), nothing.fileno(), err.fileno()]
-            socket.send_fds(connection, [len(request).to_bytes(4, "big")], streams)
+        with open(os.devnull, "r+b") as nothing, open(stderr, "wb") as err:
+            socket.send_fds(connection, [len(request).to_bytes(4, "big")], [*[nothing.fileno()] * 2, err.fileno()])
             connection.sendall(request)
         return Running(int.from_bytes(connection.recv(4), "big"), connection)
 
@@ -89,6 +89,22 @@ class Forkserver:
         self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
+
+
+@functools.cache
+def shared_forkserver() -> Forkserver:
+    """Return the server of this test process."""
+    folder = tempfile.TemporaryDirectory(prefix="drtk-forkserver-")
+    server = Forkserver(Path(folder.name))
+    atexit.register(folder.cleanup)
+    atexit.register(server.stop)
+    return server
+
+
+def _reap(*_: object) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def serve(path: str) -> None:
@@ -100,7 +116,7 @@ def serve(path: str) -> None:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(path)
     listening.listen()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, _reap)
     print("ready", flush=True)
     while True:
         connection, _ = listening.accept()
@@ -157,11 +173,28 @@ def die_at(number: int) -> None:
     builtins.open = io.open = counted(io.open)  # type: ignore[assignment]
 
 
+def kill_at(file: str) -> None:
+    """Kill this process at its first audit event (an open, rename or import, for example) after `file` exists."""
+    pid, killed = os.getpid(), []
+
+    def check(*_: object) -> None:  # os.kill is such an event, too
+        if not killed and os.getpid() == pid and os.path.exists(file):
+            killed.append(file)
+            os.kill(pid, signal.SIGKILL)
+
+    sys.addaudithook(check)
+
+
 def _run(arguments: list[str]) -> int:
     from drtk.cli import main
 
     if DIE_AT in os.environ:
         die_at(int(os.environ[DIE_AT]))
+    if KILL_AT in os.environ:
+        kill_at(os.environ[KILL_AT])
+    if FILE_LIMIT in os.environ:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(os.environ[FILE_LIMIT]),) * 2)
     sys.argv = ["drtk", *arguments]
     try:
         main.run()

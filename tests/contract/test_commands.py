@@ -1,4 +1,4 @@
-"""What every command owes: light help, a place in every complaint, streams that can be cut, compressed and resumed."""
+"""What every command promises: help, errors with file and line, streams that can be cut, compressed and resumed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -61,6 +62,10 @@ def result(name: str, output: Path) -> object:
     return files_of(output, CALLS[name].compares) if output.is_dir() else bytes_of(output)
 
 
+def read_manifest(output: Path) -> Any:
+    return orjson.loads((output / "meta.json" if output.is_dir() else Path(f"{output}.meta.json")).read_bytes())
+
+
 def with_a_torn_line(name: str, content: bytes, *, at: int) -> bytes:
     """The input with a line that is no record as its line `at` (counted from 1)."""
     lines = content.splitlines(keepends=True)
@@ -91,34 +96,36 @@ def test_every_option_that_names_an_output_is_declared_in_writes() -> None:
         assert writing <= set(getattr(function, "writes", ())), name
 
 
-@pytest.mark.parametrize(
-    ("name", "option"),
-    [(name, option) for name in FILTERS if name in QUICK for option in getattr(FUNCTIONS[name], "writes", ())],
-)
+def flag_of(parameter: str) -> str:
+    return f"--{parameter.replace('_', '-')}"
+
+
+@pytest.mark.parametrize("name", [name for name in FILTERS if name in QUICK])
 @pytest.mark.parametrize("other", ["out", "./out", "linked/out", "to-out"])
-def test_two_options_cannot_name_the_same_output(name: str, option: str, other: str, collection: Collection) -> None:
+def test_two_options_cannot_name_the_same_output(name: str, other: str, collection: Collection) -> None:
     Path("linked").symlink_to(".")
     Path("to-out").symlink_to("out")
-    flag = f"--{option.replace('_', '-')}"
-    outcome = here(*arguments(name, collection, collection[CALLS[name].input], "out"), flag, other)
-    assert outcome.status == 2
-    assert f"--output and {flag} name the same output, {other}; use different names" in outcome.err
-    assert not Path("out").exists()
+    for option in getattr(FUNCTIONS[name], "writes", ()):
+        call = [*arguments(name, collection, collection[CALLS[name].input], "out"), flag_of(option), other]
+        outcome = here(*call)
+        assert outcome.status == 2
+        assert f"--output and {flag_of(option)} name the same output, {other}; use different names" in outcome.err
+        assert not Path("out").exists()
 
 
 @pytest.mark.parametrize("name", FILTERS)
-@pytest.mark.parametrize("other", ["in", "./in", "hard"])
-def test_force_does_not_overwrite_an_input(name: str, other: str, collection: Collection) -> None:
-    content = bytes_of(Path(collection[CALLS[name].input]))
+def test_force_does_not_overwrite_an_input(name: str, collection: Collection) -> None:
+    content = bytes_of(collection[CALLS[name].input])
     Path("in").write_bytes(content)
     Path("hard").hardlink_to("in")
-    for option in ("-o", *(f"--{each.replace('_', '-')}" for each in getattr(FUNCTIONS[name], "writes", ()))):
-        output = "out" if option != "-o" else other
-        call = arguments(name, collection, Path("in"), output) + ([option, other] if option != "-o" else [])
-        outcome = here(*call, "--force")
-        assert outcome.status == 2
-        assert "would overwrite the input" in outcome.err
-        assert Path("in").read_bytes() == content
+    for other in ("in", "./in", "hard"):
+        outputs = [(other, [])]
+        outputs += [("out", [flag_of(option), other]) for option in getattr(FUNCTIONS[name], "writes", ())]
+        for output, more in outputs:
+            outcome = here(*arguments(name, collection, "in", output), *more, "--force")
+            assert outcome.status == 2
+            assert "would overwrite the input" in outcome.err
+            assert Path("in").read_bytes() == content
 
 
 def test_no_help_imports_anything_heavy() -> None:
@@ -142,32 +149,29 @@ print("light")
     assert (found.stdout, found.stderr) == ("light\n", "")
 
 
-@pytest.mark.parametrize("name", sorted(FUNCTIONS))
-def test_an_unknown_option_is_wrong_usage(name: str) -> None:
-    outcome = here(*name.split(), "--no-such-option")
-    assert (outcome.status, outcome.out) == (2, b"")
-    assert "--no-such-option" in outcome.err
+def test_an_unknown_option_is_a_usage_error() -> None:
+    for name in FUNCTIONS:
+        outcome = here(*name.split(), "--no-such-option")
+        assert (outcome.status, outcome.out) == (2, b""), name
+        assert "--no-such-option" in outcome.err, name
 
 
 @pytest.mark.parametrize("name", every(MAKERS))
 def test_a_named_output_has_a_manifest_and_is_not_overwritten(name: str, collection: Collection) -> None:
-    output = Path("out")
-    call = arguments(name, collection, collection[CALLS[name].input], output)
+    call = arguments(name, collection, collection[CALLS[name].input], "out")
     done(*call)
-    manifest_file = output / "meta.json" if output.is_dir() else Path("out.meta.json")
-    manifest = orjson.loads(manifest_file.read_bytes())
+    manifest = read_manifest(Path("out"))
     assert manifest["program"] == name
     assert {"kind", "command", "settings", "inputs", "counts", "versions", "started", "seconds"} <= set(manifest)
     if CALLS[name].input:
         noted = {entry["path"]: entry["digest"] for entry in manifest["inputs"]}
         assert noted.get(str(collection[CALLS[name].input])), "the input and its digest are in the manifest"
-    before = result(name, output)
-    refused = here(*call)
-    assert refused.status == 1
-    assert "out: exists already; --force replaces it" in refused.err
-    assert result(name, output) == before
-    left = {item.name for item in Path().iterdir()}
-    assert left == ({"out"} if output.is_dir() else {"out", "out.meta.json"})
+    before = result(name, Path("out"))
+    rejected = here(*call)
+    assert rejected.status == 1
+    assert "out: exists already; --force replaces it" in rejected.err
+    assert result(name, Path("out")) == before
+    assert set(os.listdir()) == ({"out"} if Path("out").is_dir() else {"out", "out.meta.json"})
 
 
 @pytest.mark.parametrize("name", every(MAKERS))
@@ -212,72 +216,45 @@ def test_skip_bad_leaves_out_so_many_bad_lines_and_counts_them(name: str, collec
     for line in (2, 6):
         assert f"skipped: bad:{line}: " in outcome.err
     assert result(name, Path("out")) == result(name, Path("expected"))
-    manifest = Path("out/meta.json") if Path("out").is_dir() else Path("out.meta.json")
-    assert orjson.loads(manifest.read_bytes())["counts"]["skipped"] == 2
+    assert read_manifest(Path("out"))["counts"]["skipped"] == 2
 
 
 @pytest.mark.parametrize("name", every(READERS, quick=("chunk", "encode", "eval")))
-def test_compressed_input_gives_the_same_as_plain(name: str, collection: Collection) -> None:
+def test_compressed_input_and_a_named_pipe_give_the_same_as_a_file(name: str, collection: Collection) -> None:
     plain = collection[CALLS[name].input].read_bytes()
     suffix = Path(CALLS[name].input).suffix
-    made = []
-    for extension, content in (
-        ("", plain),
-        (".gz", gzip.compress(plain)),
-        (".zst", zstandard.ZstdCompressor().compress(plain)),
-    ):
-        source = Path(f"in{suffix}{extension}")
-        source.write_bytes(content)
-        done(*arguments(name, collection, source, f"out{extension[1:]}"))
-        made.append(result(name, Path(f"out{extension[1:]}")))
-    assert made[0]
-    assert made[1] == made[0]
-    assert made[2] == made[0]
-
-
-@pytest.mark.parametrize("name", every(FILTERS))
-def test_stdin_and_stdout_give_the_same_as_files(name: str, collection: Collection) -> None:
-    source = collection[CALLS[name].input]
-    done(*arguments(name, collection, source, "out"))
-    outcome = done(*arguments(name, collection, "-", "-"), stdin=source.read_bytes())
-    assert outcome.out == Path("out").read_bytes()
-
-
-@pytest.mark.parametrize("name", every(READERS, quick=("chunk", "encode", "eval")))
-def test_a_pipe_that_goes_by_a_name_gives_the_same_as_a_file(name: str, collection: Collection) -> None:
-    source = collection[CALLS[name].input]
-    done(*arguments(name, collection, source, "out"))
-    with piped(source.read_bytes()) as pipe:
-        done(*arguments(name, collection, pipe, "piped"))
+    forms = {"": plain, ".gz": gzip.compress(plain), ".zst": zstandard.ZstdCompressor().compress(plain)}
+    for extension, content in forms.items():
+        Path(f"in{suffix}{extension}").write_bytes(content)
+        done(*arguments(name, collection, f"in{suffix}{extension}", f"out{extension[1:]}"))
+        assert result(name, Path(f"out{extension[1:]}")) == result(name, Path("out"))
     assert result(name, Path("out"))
+    with piped(plain) as pipe:
+        done(*arguments(name, collection, pipe, "piped"))
     if CALLS[name].streams:  # a table may name its source
         assert result(name, Path("piped")) == result(name, Path("out"))
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
 @pytest.mark.parametrize("name", every(FILTERS))
-def test_compressed_output_unpacks_to_the_plain_one(name: str, suffix: str, collection: Collection) -> None:
+def test_stdin_and_compressed_output_give_the_same_as_files(name: str, collection: Collection) -> None:
     source = collection[CALLS[name].input]
     done(*arguments(name, collection, source, "out"))
-    done(*arguments(name, collection, source, f"out{suffix}"))
-    assert Path(f"out{suffix}").read_bytes() != Path("out").read_bytes()
-    assert bytes_of(Path(f"out{suffix}")) == Path("out").read_bytes()
+    plain = Path("out").read_bytes()
+    assert done(*arguments(name, collection, "-", "-"), stdin=source.read_bytes()).out == plain
+    for suffix in (".gz", ".zst"):
+        done(*arguments(name, collection, source, f"out{suffix}"))
+        assert Path(f"out{suffix}").read_bytes() != plain
+        assert bytes_of(Path(f"out{suffix}")) == plain
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
 @pytest.mark.parametrize("name", every(STREAMS, quick=("chunk", "fuse")))
-def test_empty_input_gives_empty_output(name: str, suffix: str, collection: Collection) -> None:
+def test_empty_input_gives_empty_output(name: str, collection: Collection) -> None:
     Path("in").write_bytes(b"")
-    extra = ["second.run"] if name == "fuse" else []
-    for file in extra:
-        Path(file).write_bytes(b"")
-    call = [
-        word if not word.endswith("second.run") else "second.run"
-        for word in arguments(name, collection, "in", f"out{suffix}")
-    ]
-    done(*call)
-    assert bytes_of(Path(f"out{suffix}")) == b""
-    assert done(*[word if word != f"out{suffix}" else "-" for word in call]).out == b""
+    Path("second.run").write_bytes(b"")
+    for output in ("-", "out", "out.gz", "out.zst"):
+        call = arguments(name, collection, "in", output)
+        outcome = done(*["second.run" if word.endswith("second.run") else word for word in call])
+        assert (outcome.out if output == "-" else bytes_of(Path(output))) == b""
 
 
 @pytest.mark.parametrize("name", every(STREAMS, quick=("chunk", "keep-queries")))
@@ -300,8 +277,7 @@ def test_interrupted_then_resumed_equals_uninterrupted(name: str, collection: Co
     resumed = done(*arguments(name, collection, "in", "out.zst"), "--resume")
     assert "resuming out.zst after " in resumed.err
     assert bytes_of(Path("out.zst")) == Path("expected").read_bytes()
-    counts = [orjson.loads(Path(f"{made}.meta.json").read_bytes())["counts"] for made in ("expected", "out.zst")]
-    assert counts[0] == counts[1]
+    assert read_manifest(Path("out.zst"))["counts"] == read_manifest(Path("expected"))["counts"]
     assert sorted(path.name for path in Path().glob("out.zst*")) == ["out.zst", "out.zst.meta.json"]
 
 
@@ -317,59 +293,46 @@ def test_the_parts_of_an_input_together_are_the_whole(name: str, collection: Col
     assert first
     assert second
     assert sorted(first + second) == sorted(whole)
-    manifests = [orjson.loads(Path(f"{made}.meta.json").read_bytes()) for made in ("whole", "part.1", "part.2")]
+    manifests = [read_manifest(Path(made)) for made in ("whole", "part.1", "part.2")]
     assert [manifest["settings"]["shard"] for manifest in manifests] == ["1/1", "1/2", "2/2"]
     assert sum(manifest["counts"]["in"] for manifest in manifests[1:]) == manifests[0]["counts"]["in"] == 2100
     assert here(*arguments(name, collection, "in", "other"), "--shard", "3/2").status == 2
 
 
 @pytest.mark.parametrize("name", every([name for name in STREAMS if CALLS[name].keeps]))
-def test_unknown_fields_pass_through(name: str, collection: Collection) -> None:
-    made = [
-        orjson.loads(line)
-        for line in done(*arguments(name, collection, collection[CALLS[name].input], "-")).out.splitlines()
-    ]
-    assert {row["colour"] for row in made} == {"red", "blue"}
-    assert all("year" in row["metadata"] for row in made)
-
-
-@pytest.mark.parametrize("name", every([name for name in FILTERS if takes(name, "bare")]))
-def test_bare_output_joined_again_gives_the_full_one(name: str, collection: Collection) -> None:
+def test_unknown_fields_and_those_of_side_files_pass_through(name: str, collection: Collection) -> None:
     source = collection[CALLS[name].input]
-    full = [orjson.loads(line) for line in done(*arguments(name, collection, source, "-")).out.splitlines()]
-    bare = [orjson.loads(line) for line in done(*arguments(name, collection, source, "-"), "--bare").out.splitlines()]
-    assert [row["_id"] for row in bare] == [row["_id"] for row in full]
-    assert all("colour" not in row for row in bare)
-    for short, long in zip(bare, full, strict=True):
-        assert {field: long[field] for field in short if field != "metadata"} == {
-            field: value for field, value in short.items() if field != "metadata"
-        }
+    call = arguments(name, collection, source, "-")
+    if takes(name, "with_files"):
+        ids = [orjson.loads(line)["_id"] for line in source.read_bytes().splitlines()]
+        Path("side").write_bytes(b"".join(orjson.dumps({"_id": id, "note": f"about {id}"}) + b"\n" for id in ids))
+        call += ["--with", "side"]
+    rows = [orjson.loads(line) for line in done(*call).out.splitlines()]
+    assert {row["colour"] for row in rows} == {"red", "blue"}
+    assert all("year" in row["metadata"] for row in rows)
+    if takes(name, "with_files"):
+        assert {row["note"] for row in rows} == {f"about {id}" for id in ids}
+    if takes(name, "bare"):
+        bare = [orjson.loads(line) for line in done(*call, "--bare").out.splitlines()]
+        assert [row["_id"] for row in bare] == [row["_id"] for row in rows]
+        for short, long in zip(bare, rows, strict=True):
+            assert "colour" not in short
+            assert {**short, "metadata": 0} == {field: long[field] for field in short} | {"metadata": 0}
 
 
 @pytest.mark.parametrize("name", every([name for name in READERS if takes(name, "with_files")]))
-def test_a_side_file_in_another_order_is_refused_with_both_places(name: str, collection: Collection) -> None:
+def test_a_side_file_in_another_order_is_rejected_with_both_places(name: str, collection: Collection) -> None:
     rows = [orjson.loads(line)["_id"] for line in collection[CALLS[name].input].read_bytes().splitlines()]
     side = [orjson.dumps({"_id": row, "note": f"about {row}"}) + b"\n" for row in rows]
-    Path("side").write_bytes(b"".join(side))
     call = arguments(name, collection, collection[CALLS[name].input], "out")
-    done(*call, "--with", "side")
-    Path("side").write_bytes(b"".join([side[0], side[2], side[1], *side[3:]]))
-    outcome = here(*call, "--with", "side", "--force")
-    assert outcome.status == 1
-    assert f"side:2: id '{rows[2]}', but record 2 of " in outcome.err
-    Path("side").write_bytes(b"".join(side[:5]))
-    outcome = here(*call, "--with", "side", "--force")
-    assert outcome.status == 1
-    assert "side: ends before record 6 of " in outcome.err
-
-
-@pytest.mark.parametrize("name", every([name for name in STREAMS if takes(name, "with_files") and CALLS[name].keeps]))
-def test_fields_of_a_side_file_travel_with_the_record(name: str, collection: Collection) -> None:
-    source = collection[CALLS[name].input]
-    rows = [orjson.loads(line)["_id"] for line in source.read_bytes().splitlines()]
-    Path("side").write_bytes(b"".join(orjson.dumps({"_id": row, "note": f"about {row}"}) + b"\n" for row in rows))
-    made = done(*arguments(name, collection, source, "-"), "--with", "side").out.splitlines()
-    assert {orjson.loads(line)["note"] for line in made} == {f"about {row}" for row in rows}
+    for lines, message in (
+        ([side[0], side[2], side[1], *side[3:]], f"side:2: id '{rows[2]}', but record 2 of "),
+        (side[:5], "side: ends before record 6 of "),
+    ):
+        Path("side").write_bytes(b"".join(lines))
+        outcome = here(*call, "--with", "side", "--force")
+        assert outcome.status == 1
+        assert message in outcome.err
 
 
 @pytest.mark.parametrize("name", every(STREAMS, quick=("chunk",)))

@@ -12,8 +12,7 @@ import pytest
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.records import Passage
-from drtk.runtime.cache import content_digest
-from drtk.runtime.integrity import SMALL
+from drtk.runtime.integrity import SMALL, content_digest
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.contract.collection import Collection

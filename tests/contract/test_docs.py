@@ -19,7 +19,8 @@ from types import ModuleType
 import pytest
 from _pytest.mark import ParameterSet
 
-from drtk.cli.main import COMMANDS, FUNCTIONS
+from drtk.cli.main import COMMANDS
+from tests.contract.calls import FUNCTIONS
 from tests.contract.running import done, environment, shell
 from tests.contract.test_registries import ENTRIES, REGISTRIES
 from tests.tiny import collection, tiny_model, tiny_writer

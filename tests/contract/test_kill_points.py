@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.collection import Collection, documents
-from tests.contract.forkserver import Forkserver
+from tests.contract.forkserver import DIE_AT, Forkserver
 from tests.running import read_files
 
 SIGKILLED = 128 + 9
@@ -67,8 +67,8 @@ class Runs:
     forkserver: Forkserver
     place: Path
 
-    def __call__(self, folder: Path, *more: str, die_at: int | None = None) -> int:
-        running = self.forkserver.start([*self.arguments, *more], folder, self.place / "told", die_at=die_at)
+    def __call__(self, folder: Path, *more: str, **variables: object) -> int:
+        running = self.forkserver.start([*self.arguments, *more], folder, self.place / "told", **variables)
         status = running.status()
         assert status is not None
         return status
@@ -86,7 +86,7 @@ class Runs:
         while True:
             folder = self.place / "killed"
             shutil.copytree(begin, folder)
-            status = self(folder, *flags, die_at=number)
+            status = self(folder, *flags, **{DIE_AT: number})
             assert status in (0, SIGKILLED), self.told
             if status == 0:
                 assert number > 15  # enough calls are counted

@@ -1,4 +1,4 @@
-"""What the cookbook says of parts: joined by its own shell function, they stand in the order of the input again."""
+"""docs/cookbook/machines.md: parts of an output are joined in the order of the input by its own shell function."""
 
 from __future__ import annotations
 
@@ -9,60 +9,59 @@ from pathlib import Path
 import orjson
 import pytest
 
-from drtk.cli.doc2query import WINDOW
-from drtk.expansion.term_weights import weigh as passes
+from drtk.cli import doc2query
+from drtk.expansion.term_weights import weigh
 from tests.contract.collection import Collection, documents
 from tests.contract.running import done
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "cookbook" / "machines.md"
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cookbook" / "machines.md").read_text(encoding="utf-8")
+WINDOW = 20  # of the commands here; the page names their real windows
 
 
-def joined(window: int) -> bytes:
-    """The three parts in the order of the input, by the function that the page has."""
-    found = re.search(r"```sh in-order\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+def join_parts() -> list[dict]:
+    """Join the three parts by the function of the page, and return their rows."""
+    found = re.search(r"```sh in-order\n(.*?)```", PAGE, re.DOTALL)
     assert found is not None
-    script = f"{found[1]}\nin_order {window} part.1 part.2 part.3 > joined"
-    assert subprocess.run(["sh", "-eu", "-c", script], check=False).returncode == 0
-    return Path("joined").read_bytes()
+    script = f"{found[1]}\nin_order {WINDOW} part.1 part.2 part.3"
+    joined = subprocess.run(["sh", "-eu", "-c", script], check=True, capture_output=True).stdout
+    return [orjson.loads(line) for line in joined.splitlines()]
 
 
-@pytest.mark.parametrize("count", [300, 1100])  # 2 and 5 windows: with three parts, the last has none, or one
-def test_parts_are_put_back_into_order_by_the_function_of_the_cookbook(
+@pytest.mark.parametrize("count", [25, 86])  # 2 and 5 windows: of three parts, the last has none, or one
+def test_the_function_of_the_page_restores_the_order(
     count: int, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert f"in_order {doc2query.WINDOW} queries" in PAGE
+    monkeypatch.setattr(doc2query, "WINDOW", WINDOW)
     monkeypatch.chdir(tmp_path)
     Path("in").write_bytes(documents(count))
     call = ["doc2query", "in", "--model", str(collection["writer"]), "--n", "1", "--max-new-tokens", "2", "--bare"]
-    done(*call, "-o", "whole")
+    whole = done(*call).out
     for number in (1, 2, 3):
         done(*call, "-o", f"part.{number}", "--shard", f"{number}/3")
-    whole = Path("whole").read_bytes()
-    assert joined(WINDOW) == whole
+    assert join_parts() == [orjson.loads(line) for line in whole.splitlines()]
     parts = b"".join(Path(f"part.{number}").read_bytes() for number in (1, 2, 3))
-    assert (parts == whole) == (count == 300)  # two windows in parts of one each are in order as they are
+    assert (parts == whole) == (count == 25)  # two windows in parts of one each are in order
 
 
-WEIGHED = {"tfidf --tokenizer": 1000, "bprop --model": 512}  # windows, as the page has them
-
-
-@pytest.mark.parametrize("method", WEIGHED)
-def test_parts_that_are_counted_then_weighed_are_what_one_run_makes(
+@pytest.mark.parametrize("method", ["tfidf --tokenizer", "bprop --model"])
+def test_parts_that_are_counted_then_weighed_give_the_weights_of_one_run(
     method: str, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert f"in_order {weigh._PLAIN} weighted" in PAGE
+    for name in ("_COUNTED", "_READ_BY_MODEL", "_PLAIN"):
+        monkeypatch.setattr(weigh, name, WINDOW)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(passes, "_COUNTED", 700)  # 10,000 would put all of them into one part
-    window = WEIGHED[method]
-    count = 2 * window + 200  # 3 windows: one a part
-    Path("in").write_bytes(documents(count))
+    Path("in").write_bytes(documents(2 * WINDOW + 5))  # 3 windows: one for each part
     call = ["termweight", "--method", *method.split(), str(collection["model"])]
-    done(*call, "in", "--bare", "-o", "whole")
+    whole = [orjson.loads(line) for line in done(*call, "in", "--bare").out.splitlines()]
     for number in (1, 2, 3):
         done(*call, "in", "--collect", "--shard", f"{number}/3", "-o", f"counts.{number}")
     named = [word for number in (1, 2, 3) for word in ("--collection", f"counts.{number}")]
     done(*call, "--merge", *named, "-o", "counts")
     for number in (1, 2, 3):
         done(*call, "in", "--bare", "--collection", "counts", "--shard", f"{number}/3", "-o", f"part.{number}")
-    found, whole = (list(map(orjson.loads, text.splitlines())) for text in (joined(window), Path("whole").read_bytes()))
+    found = join_parts()
     assert [row["_id"] for row in found] == [row["_id"] for row in whole]
-    for one, other in zip(found, whole, strict=True):  # attention adds up in another order; six digits are printed
+    for one, other in zip(found, whole, strict=True):  # attention is summed in another order; six digits are printed
         assert one["weights"] == pytest.approx(other["weights"], rel=2e-5, abs=2e-6)

@@ -6,13 +6,12 @@ import json
 import os
 import random
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from drtk.text.expanded_text import expanded_query
-from tests.contract.forkserver import Forkserver
+from tests.contract.forkserver import shared_forkserver
 from tests.contract.running import environment
 from tests.running import write
 from tests.tiny import TOPICS, tiny_model, tiny_writer, words_of
@@ -53,16 +52,15 @@ def made_up(folder: Path) -> Path:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
+def place(tmp_path: Path) -> Path:
     """A folder with the data, the models, and `drtk` as quick processes."""
-    server = Forkserver(tmp_path, environment())
+    server = shared_forkserver()
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "drtk").write_text(server.client)
     (tmp_path / "bin" / "drtk").chmod(0o755)
     made_up(tmp_path / "data")
     tiny_model(tmp_path / "model")
-    yield tmp_path
-    server.stop()
+    return tmp_path
 
 
 def chain(place: Path, **knobs: str) -> subprocess.CompletedProcess[str]:

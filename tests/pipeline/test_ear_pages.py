@@ -6,12 +6,11 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.contract.forkserver import Forkserver
+from tests.contract.forkserver import shared_forkserver
 from tests.contract.running import environment
 from tests.expansions import labelled, rows_of, write_rows, write_world
 from tests.pipeline.test_ear import made_up
@@ -36,9 +35,9 @@ def blocks(page: str) -> list[str]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
+def place(tmp_path: Path) -> Path:
     """An empty folder; beside it `drtk`, as quick processes that do less than they are told."""
-    server = Forkserver(tmp_path, environment())
+    server = shared_forkserver()
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "whole-drtk").write_text(server.client)
@@ -51,8 +50,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
     for program in folder.iterdir():
         program.chmod(0o755)
     (tmp_path / "work").mkdir()
-    yield tmp_path / "work"
-    server.stop()
+    return tmp_path / "work"
 
 
 def run(place: Path, script: str, **settings: str) -> str:

@@ -5,13 +5,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drtk.data.embeddings import read_shards
-from drtk.indexing.base import best_first, keys_of
+from drtk.indexing.base import best_first
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
-from drtk.indexing.exact import ExactIndex
+from drtk.indexing.exact import ExactIndex, keys_of
 from drtk.indexing.vectors import Vectors
 from tests.vectors import embeddings
 
@@ -48,8 +49,8 @@ def test_exact_search_equals_a_full_sort(collection, k, block):
 
 @given(st.lists(st.tuples(SINGLE, st.integers(0, 2**32 - 1)), min_size=2, max_size=50))
 def test_keys_sort_as_pairs_of_score_and_rank_do(pairs):
-    scores, ranks = np.array([score for score, _ in pairs], np.float32), np.array([rank for _, rank in pairs])
-    by_key = [pairs[place] for place in np.argsort(keys_of(scores, ranks), kind="stable")]
+    keys = keys_of(torch.tensor([score for score, _ in pairs]), torch.tensor([rank for _, rank in pairs]))
+    by_key = [pairs[place] for place in keys.argsort(stable=True)]
     assert [(score, rank) for score, rank in by_key] == sorted(pairs)
 
 

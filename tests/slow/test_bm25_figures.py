@@ -95,7 +95,7 @@ def test_lucene_reaches_the_reference_figures(index_of, collection, split, k1, b
 @pytest.mark.parametrize("rm3", [False, True])
 def test_lucene_scores_are_those_of_anserinis_own_searcher(index_of, rm3: bool) -> None:
     from drtk.indexing.lucene.jvm import java
-    from drtk.indexing.lucene.method_handles import java_list
+    from drtk.indexing.lucene.search import java_list
 
     folder = index_of("lucene", "cranfield")
     queries = queries_of(shared_data("cranfield"), judgements_of(shared_data("cranfield"), "test"))
@@ -122,7 +122,7 @@ def test_lucene_scores_are_those_of_anserinis_own_searcher(index_of, rm3: bool) 
 def test_porter_stems_of_both_engines_are_the_same_for_every_word_of_squad() -> None:
     need_lucene()
     from drtk.indexing.lucene.jvm import java
-    from drtk.indexing.lucene.method_handles import JavaMap, find_static_method, java_list
+    from drtk.indexing.lucene.search import JavaMap, find_static_method, java_list
 
     words = {word for passage in corpus_of(shared_data("squad")) for word in split_words(passage.text)}
     words = sorted(word for word in words if word.isalpha() and word.isascii())

@@ -18,8 +18,8 @@ from drtk.retrieval import encode as embeddings
 from drtk.retrieval.encode import Embedder, EncodeWindows
 from drtk.runtime.integrity import read_json
 from drtk.runtime.runners import BatchFunction
-from drtk.text import chunk_corpus
-from drtk.text.chunk_corpus import ChunkWindows
+from drtk.text import chunking
+from drtk.text.chunking import ChunkWindows
 from tests.contract.collection import documents
 from tests.running import command
 from tests.tiny import passages, tiny_crossencoder, tiny_model, tiny_writer, write_collection
@@ -75,7 +75,7 @@ def test_encode_on_ray_makes_each_shard_once_and_loads_no_weights_itself(
 def test_a_chunk_begun_here_goes_on_on_ray_with_the_same_sentence_model(
     here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ray: object
 ) -> None:
-    monkeypatch.setattr(chunk_corpus, "WINDOW", 20)
+    monkeypatch.setattr(chunking, "WINDOW", 20)
     whole = documents(300)
     (here / "whole.jsonl").write_bytes(whole)
     call = ["--max-words", "20", "--save-punkt", "punkt.json"]
@@ -87,7 +87,7 @@ def test_a_chunk_begun_here_goes_on_on_ray_with_the_same_sentence_model(
         command(capfd, *call, "-q")
     assert not (here / "made").exists()
     (here / "c.jsonl").write_bytes(whole)
-    monkeypatch.setattr(chunk_corpus, "ChunkWindows", partial(Deadly, ChunkWindows, "d205", here / "killed"))
+    monkeypatch.setattr(chunking, "ChunkWindows", partial(Deadly, ChunkWindows, "d205", here / "killed"))
     command(capfd, *call, "--resume", *RAY)
     assert (here / "killed").exists()
     assert (here / "made").read_bytes() == (here / "expected").read_bytes()

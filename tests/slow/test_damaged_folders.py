@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from drtk.data.corpus_store import CorpusStore
-from drtk.runtime.cache import content_digest
+from drtk.runtime.integrity import content_digest
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.bm25 import need_lucene

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from drtk.cli.main import FUNCTIONS
+from drtk.cli.main import load_functions
 from tests.data import BESIDE
 from tests.slow.inventory import ROWS, STEPS, Checkout, prepare, running, with_needs
 from tests.tiny import minilm
@@ -40,7 +40,7 @@ def test_the_step_runs(name: str, work: Path, checkout: Checkout) -> None:
 
 def test_every_command_occurs() -> None:
     scripts = "\n".join(step.run for step in STEPS.values())
-    assert [name for name in FUNCTIONS if not re.search(rf"\bdrtk {name}(?![\w-])", scripts)] == []
+    assert [name for name in load_functions() if not re.search(rf"\bdrtk {name}(?![\w-])", scripts)] == []
 
 
 def test_every_preset_occurs() -> None:

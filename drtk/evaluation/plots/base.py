@@ -128,20 +128,6 @@ def style_axis(axis: Any, title: str = "", *, grid: str = "y") -> None:
     axis.tick_params(labelsize=10.5)
 
 
-def label_ends(axis: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Write names beside the ends of lines, moved apart if they would overlap. ends: x, y, name, color"""
-    low, high = axis.get_ylim()
-    least = (high - low) * 0.055
-    places: list[float] = []
-    ends = sorted(ends, key=lambda end: end[1])
-    for _, y, _, _ in ends:
-        places.append(max(y, places[-1] + least) if places else y)
-    over = max(0.0, places[-1] - high) if places else 0.0
-    for (x, _, name, color), place in zip(ends, places, strict=True):
-        style = {"color": color, "fontsize": 11, "fontweight": "bold", "va": "center", "annotation_clip": False}
-        axis.annotate(name, (x, place - over), xytext=(7, 0), textcoords="offset points", **style)
-
-
 def shorten(name: str, most: int = 28) -> str:
     """Return a name of at most `most` characters."""
     return name if len(name) <= most else name[: most - 1] + "…"

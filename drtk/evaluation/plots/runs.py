@@ -25,7 +25,6 @@ from drtk.evaluation.plots.base import (
     Numbers,
     Plot,
     PlotInputs,
-    label_ends,
     shorten,
     style_axis,
 )
@@ -42,6 +41,26 @@ def draw_curve(axis: Any, depths: Sequence[int], values: Sequence[float], deepes
     if known < len(depths):
         style = {"color": line.get_color(), "linewidth": line.get_linewidth()}
         axis.plot(depths[known - 1 :], values[known - 1 :], linestyle=":", **style)
+
+
+def draw_recall(axis: Any, numbers: Numbers) -> None:
+    """Draw a labeled line per run of `numbers` ("k", "curves", "deepest") over a logarithmic depth."""
+    depths = numbers["k"]
+    for at, (name, values) in enumerate(numbers["curves"].items()):
+        look = {
+            "color": COLORS[at % len(COLORS)],
+            "marker": MARKERS[at % len(MARKERS)],
+            "markersize": 5,
+            "linewidth": 2,
+        }
+        draw_curve(axis, depths, values, numbers["deepest"][name], label=shorten(name), **look)
+    axis.set_xscale("log")
+    ticks = [k for k in TICKS if depths[0] <= k <= depths[-1]]
+    axis.set_xticks(ticks, list(map(str, ticks)))
+    axis.minorticks_off()
+    axis.set_ylim(0, 1.02)
+    beyond = BEYOND if any(deepest < depths[-1] for deepest in numbers["deepest"].values()) else ""
+    axis.set_xlabel(f"k: documents looked at{beyond}", fontsize=11.5)
 
 
 class RecallCurves(Plot):
@@ -67,42 +86,24 @@ class RecallCurves(Plot):
         return {"measure": measure, "k": depths, "curves": curves, "deepest": deepest, "queries": len(judgements)}
 
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
-        """Draw lines over a logarithmic depth, named at their ends."""
+        """Draw lines over a logarithmic depth."""
         axis = figure.subplots()
-        hit = numbers["measure"] == "Success"
-        for at, (name, values) in enumerate(numbers["curves"].items()):
-            look = {"color": COLORS[at], "marker": MARKERS[at], "markersize": 5, "linewidth": 2.2}
-            draw_curve(axis, numbers["k"], values, numbers["deepest"][name], label=name, **look)
-        axis.set_xscale("log")
-        axis.set_xticks([k for k in TICKS if numbers["k"][0] <= k <= numbers["k"][-1]])
-        axis.set_xticklabels([str(k) for k in TICKS if numbers["k"][0] <= k <= numbers["k"][-1]])
-        axis.minorticks_off()
-        axis.set_ylim(0, 1.02)
-        beyond = BEYOND if any(deepest < numbers["k"][-1] for deepest in numbers["deepest"].values()) else ""
-        axis.set_xlabel(f"k: documents looked at{beyond}", fontsize=11.5)
-        what = (
+        draw_recall(axis, numbers)
+        is_hit_rate = numbers["measure"] == "Success"
+        axis.set_ylabel(
             "hit rate: share of queries with a relevant document found"
-            if hit
-            else "recall: share of relevant documents found"
+            if is_hit_rate
+            else "recall: share of relevant documents found",
+            fontsize=11.5,
         )
-        axis.set_ylabel(what, fontsize=11.5)
-        ends = [
-            (numbers["k"][-1], values[-1], shorten(name), COLORS[at])
-            for at, (name, values) in enumerate(numbers["curves"].items())
-        ]
-        label_ends(axis, ends)
-        style_axis(
-            axis,
-            settings.title or f"{'Hit rate' if hit else 'Recall'} at k, {numbers['queries']:,} queries",
-            grid="both",
-        )
+        axis.legend(frameon=False, loc="lower right")
+        title = f"{'Hit rate' if is_hit_rate else 'Recall'} at k, {numbers['queries']:,} queries"
+        style_axis(axis, settings.title or title, grid="both")
 
 
 NAMED = 3  # queries named at each end
-ROWS = 3  # rows of text above and below the bars
 MAX_ID = 24  # characters
-# inches: margins around the axes, height of a text row, width of a character, distance of two lines
-AROUND, ROW, LETTER, APART = (0.9, 0.8), 0.185, 0.078, 0.05
+MAX_TICKS = 12  # queries up to which each is named below its bar
 
 
 class Differences(Plot):
@@ -139,87 +140,33 @@ class Differences(Plot):
         }
 
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
-        """Draw bars from the largest gain to the largest loss, the mean as a line, and the ids at both ends above and below."""
-        from matplotlib.ticker import MaxNLocator
+        """Draw bars from the largest gain to the largest loss and the mean as a line; name the outermost queries."""
+        from matplotlib.patches import Patch
 
         axis = figure.subplots()
         values, first, second = numbers["differences"], *map(shorten, numbers["runs"])
-        count = len(values)
-        gains = [max(value, 0.0) for value in values]
-        losses = [min(value, 0.0) for value in values]
-        axis.bar(range(count), gains, width=1.0 if count > 60 else 0.85, color=GOOD)
-        axis.bar(range(count), losses, width=1.0 if count > 60 else 0.85, color=BAD)
+        count, ids = len(values), [_short(query, MAX_ID) for query in numbers["queries"]]
+        colors = [GOOD if value > 0 else BAD for value in values]
+        axis.bar(range(count), values, width=1.0 if count > 60 else 0.85, color=colors)
         axis.axhline(0, color="#444444", linewidth=0.8)
-        axis.axhline(numbers["mean"], color="#444444", linewidth=1.2, linestyle=(0, (5, 3)))
-        width, height = (
-            float(inches) - around for inches, around in zip(figure.get_size_inches(), AROUND, strict=True)
-        )
-        row = min(ROW / max(height, ROW), 0.3 / ROWS)
-        most = max(map(abs, values))
-        most = most if most > ZERO else 1.0
-        top = most / (1 - 2 * row * (ROWS + 0.5))
-        axis.set_ylim(-top, top)
-        axis.set_yticks(
-            [
-                tick
-                for tick in MaxNLocator(_ticks(height * most / top)).tick_values(-most, most)
-                if abs(tick) <= most * 1.001
-            ]
-        )
-        axis.set_xlim(-0.7, count - 0.3)
-        axis.set_xlabel(f"{count:,} {'query' if count == 1 else 'queries'}, by difference", fontsize=11.5)
-        gap = "\n" if len(first) + len(second) > 30 else " "
-        axis.set_ylabel(f"{numbers['measure']}: {first}{gap}minus {second}", fontsize=11.5)
-        text = {"transform": axis.transAxes, "fontsize": 11, "va": "center"}
-        for at, (said, look) in enumerate(
-            (
-                (f"{first} better: {numbers['better']:,}", {"color": GOOD, "fontweight": "bold"}),
-                (f"equal: {numbers['equal']:,}", {"color": "#444444", "fontweight": "bold"}),
-                (f"mean {numbers['mean']:+z.4f} (dashed)", {"color": "#444444"}),
-            )
-        ):
-            axis.text(0.99, 1 - row * (at + 0.5), said, ha="right", **look, **text)
-        axis.text(0.01, row * 0.5, f"{second} better: {numbers['worse']:,}", color=BAD, fontweight="bold", **text)
-        style_axis(axis, settings.title or f"{first}{gap}against {second}, query by query")
-        letters = int(width / count / LETTER) - 1
-        if count <= 2 * NAMED or all(len(query) <= letters for query in numbers["queries"]):
-            axis.set_xticks(range(count), [_short(id, max(letters, 5)) for id in numbers["queries"]], fontsize=9)
-            axis.tick_params(axis="x", labelsize=9, length=0)
-        else:
-            axis.set_xticks([])
-            most_letters = max(5, int(0.35 * width / LETTER))
-            _name_ends(axis, numbers, letters=most_letters, row=2 * top * row, apart=APART * count / max(width, APART))
-
-
-def _ticks(inches: float) -> int:
-    """Return the number of ticks that fit."""
-    return min(8, max(2, int(inches / 0.3)))
-
-
-def _name_ends(axis: Any, numbers: Numbers, *, letters: int, row: float, apart: float) -> None:
-    """Write ids of the largest gains above the bars and of the largest losses below, each in its row with a line to its bar.
-
-    The outermost bar has the outermost row, so that no line crosses an id. row: height of a row; apart: least distance of
-    two lines.
-    """
-    values, queries, count = numbers["differences"], numbers["queries"], len(numbers["queries"])
-    edge = axis.get_ylim()[1]
-    for at in range(NAMED):
-        for bar, sign, color, side in ((at, 1, GOOD, "left"), (count - 1 - at, -1, BAD, "right")):
-            if sign * values[bar] <= ZERO:
-                continue
-            place = sign * max(at, at * apart) + (0 if sign > 0 else count - 1), sign * (edge - row * (at + 0.5))
-            axis.plot((bar, place[0]), (values[bar], place[1]), color=color, linewidth=0.9, solid_capstyle="butt")
-            axis.annotate(
-                _short(queries[bar], min(letters, MAX_ID)),
-                place,
-                xytext=(3 * sign, 0),
-                textcoords="offset points",
+        mean = axis.axhline(numbers["mean"], color="#444444", linewidth=1.2, linestyle=(0, (5, 3)))
+        mean.set_label(f"mean {numbers['mean']:+z.4f}; {numbers['equal']:,} equal")
+        better, worse = (
+            Patch(
                 color=color,
-                ha=side,
-                va="center",
-                fontsize=9,
+                label=f"{name} better: {number:,}" + f" ({', '.join(outer[: min(number, NAMED)])})" * (number > 0),
             )
+            for name, number, outer, color in (
+                (first, numbers["better"], ids, GOOD),
+                (second, numbers["worse"], ids[::-1], BAD),
+            )
+        )
+        figure.legend(handles=[better, worse, mean], loc="outside lower center", frameon=False)
+        axis.set_xlim(-0.7, count - 0.3)
+        axis.set_xticks(range(count) if count <= MAX_TICKS else [], ids if count <= MAX_TICKS else [], rotation=30)
+        axis.set_xlabel(f"{count:,} {'query' if count == 1 else 'queries'}, by difference", fontsize=11.5)
+        axis.set_ylabel(f"{numbers['measure']}: difference", fontsize=11.5)
+        style_axis(axis, settings.title or f"{first} against {second}, query by query")
 
 
 def _short(id: str, most: int) -> str:

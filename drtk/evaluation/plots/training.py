@@ -9,17 +9,7 @@ from typing import Any, ClassVar
 from drtk.errors import DrtkError
 from drtk.evaluation.config import COMMON, PlotSettings
 from drtk.evaluation.curves import Curve, read_curve, read_curves
-from drtk.evaluation.plots.base import (
-    COLORS,
-    GRAY,
-    MAX_LINES,
-    Numbers,
-    Plot,
-    PlotInputs,
-    label_ends,
-    shorten,
-    style_axis,
-)
+from drtk.evaluation.plots.base import COLORS, GRAY, MAX_LINES, Numbers, Plot, PlotInputs, shorten, style_axis
 
 HELD_OUT, GAIN = "held_out_", "gain_"
 _MEASURED = (GAIN, "uniformity", "alignment")  # measurements on held-out passages besides their losses
@@ -70,22 +60,34 @@ class TrainingCurves(Plot):
         return _PANEL[0] * min(count, _COLUMNS), _PANEL[1] * ceil(count / _COLUMNS) + 0.6
 
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
-        """Draw logged values, faint, and their moving average; held-out measurements dashed."""
-        if "panels" in numbers:
-            _draw_panels(figure, numbers["panels"], settings)
-            return
-        axis = figure.subplots()
-        ends = []
-        for at, (name, curve) in enumerate(numbers["curves"].items()):
-            averages = _draw_curve(axis, curve, COLORS[at], width=2.3)
-            ends.append((curve["steps"][-1], averages[-1], shorten(name), COLORS[at]))
-        if min(value for curve in numbers["curves"].values() for value in curve["values"]) >= 0:
-            axis.set_ylim(bottom=0)
-        set_steps(axis, max(step for step, *_ in ends))
-        axis.set_xlabel("step", fontsize=11.5)
-        axis.set_ylabel(numbers["field"], fontsize=11.5)
-        label_ends(axis, ends)
-        style_axis(axis, settings.title or f"{numbers['field']} by training step")
+        """Draw a panel per field: logged values, faint, and their moving average; held-out measurements dashed."""
+        panels = numbers.get("panels") or [numbers | {"held_out": {}}]
+        columns = min(len(panels), _COLUMNS)
+        axes = figure.subplots(ceil(len(panels) / columns), columns, squeeze=False).ravel()
+        names = list(dict.fromkeys(name for panel in panels for part in ("curves", "held_out") for name in panel[part]))
+        colors = dict(zip(names, COLORS, strict=False))
+        has_dashed = False
+        for axis, panel in zip(axes, panels, strict=False):
+            dashed, solid = panel["held_out"], panel["curves"]
+            if panel["field"].startswith(_MEASURED):
+                dashed, solid = solid, {}
+            for name, curve in solid.items():
+                draw_curve(axis, curve["steps"], curve["values"], colors[name])
+            for name, curve in dashed.items():
+                axis.plot(curve["steps"], curve["values"], color=colors[name], **_DASHED)
+            has_dashed |= bool(dashed)
+            if panel["field"].startswith(GAIN):
+                axis.axhline(0, color=GRAY, linewidth=1)
+            style_axis(axis, shorten(panel["field"]))
+            set_steps(axis, max(curve["steps"][-1] for curve in [*solid.values(), *dashed.values()]))
+        for axis in axes[len(panels) :]:
+            axis.set_axis_off()
+        lines = {name: axes[0].plot([], [], color=colors[name], linewidth=2.2)[0] for name in names}
+        if has_dashed:
+            (lines["on held-out passages"],) = axes[0].plot([], [], color=GRAY, **_DASHED)
+        labels = [shorten(name) for name in lines]
+        figure.legend(lines.values(), labels, loc="outside lower center", ncols=min(4, len(lines)), frameon=False)
+        figure.suptitle(settings.title or "Training by step", fontsize=14, x=0.02, ha="left")
 
 
 def choose_fields(logs: Sequence[Mapping[str, Curve]]) -> list[str]:
@@ -115,49 +117,19 @@ def _select(logs: Mapping[str, Mapping[str, Curve]], field: str) -> Numbers:
     return {name: _to_json(log[field]) for name, log in logs.items() if field in log}
 
 
-def _draw_panels(figure: Any, panels: Sequence[Numbers], settings: PlotSettings) -> None:
-    columns = min(len(panels), _COLUMNS)
-    axes = figure.subplots(ceil(len(panels) / columns), columns, squeeze=False).ravel()
-    names = list(dict.fromkeys(name for panel in panels for part in ("curves", "held_out") for name in panel[part]))
-    colors = dict(zip(names, COLORS, strict=False))
-    has_dashed = False
-    for axis, panel in zip(axes, panels, strict=False):
-        dashed, solid = panel["held_out"], panel["curves"]
-        if panel["field"].startswith(_MEASURED):
-            dashed, solid = solid, {}
-        for name, curve in solid.items():
-            _draw_curve(axis, curve, colors[name], width=1.9)
-        for name, curve in dashed.items():
-            axis.plot(curve["steps"], curve["values"], color=colors[name], **_DASHED)
-        has_dashed |= bool(dashed)
-        if panel["field"].startswith(GAIN):
-            axis.axhline(0, color=GRAY, linewidth=1)
-        style_axis(axis, shorten(panel["field"]))
-        set_steps(axis, max(curve["steps"][-1] for curve in [*solid.values(), *dashed.values()]))
-        axis.set_xlabel("step", fontsize=10)
-    for axis in axes[len(panels) :]:
-        axis.set_axis_off()
-    lines = {name: axes[0].plot([], [], color=colors[name], linewidth=2.2)[0] for name in names}
-    if has_dashed:
-        (lines["on held-out passages"],) = axes[0].plot([], [], color=GRAY, **_DASHED)
-    labels = [shorten(name) for name in lines]
-    figure.legend(lines.values(), labels, loc="outside lower center", ncols=min(4, len(lines)), frameon=False)
-    figure.suptitle(settings.title or "Training by step", fontsize=14, x=0.02, ha="left")
-
-
-def _draw_curve(axis: Any, curve: Mapping[str, Any], color: str, *, width: float) -> list[float]:
-    averages = smooth(curve["values"])
-    marker = "o" if len(averages) <= _MAX_DOTS else ""
-    axis.plot(curve["steps"], curve["values"], color=color, linewidth=1, alpha=0.3)
-    axis.plot(curve["steps"], averages, color=color, linewidth=width, marker=marker, markersize=4)
-    return averages
+def draw_curve(axis: Any, steps: Sequence[int], values: Sequence[float], color: str) -> None:
+    """Draw values, faint, and their moving average."""
+    averages = smooth(values)
+    axis.plot(steps, values, color=color, linewidth=1, alpha=0.3)
+    axis.plot(steps, averages, color=color, linewidth=2, marker="o" if len(averages) <= _MAX_DOTS else "", markersize=4)
 
 
 def set_steps(axis: Any, last: int) -> None:
-    """Let an axis of steps run from 0 to the last step, with whole ticks."""
+    """Label an axis of steps, from 0 to the last step with whole ticks."""
     from matplotlib.ticker import MaxNLocator
 
     margin = 0.03 * max(last, 1)
+    axis.set_xlabel("step", fontsize=11)
     axis.set_xlim(-margin, max(last, 1) + margin)
     axis.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10], integer=True))
 

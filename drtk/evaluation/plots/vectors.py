@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from drtk.data.embeddings import check_finite, read_shards
-from drtk.data.rows import Row, parse_row
+from drtk.data.jsonl import read_records
+from drtk.data.rows import Row
 from drtk.data.runs import NamedRun
-from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.config import COMMON, PlotSettings
 from drtk.evaluation.plots.base import COLORS, GRAY, MARKERS, SIZE, Numbers, Plot, PlotInputs, shorten, style_axis
 from drtk.evaluation.sentence_data import read_pairs
@@ -176,22 +177,15 @@ def _from_file(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray, n
     """Read the pairs written by drtk eval-sentences --pairs-out, by system."""
     if inputs.pairs is not None:
         raise UsageError("`pairs` does not go with pairs that have their cosines already")
-    found: dict[str, tuple[list[float], list[float]]] = {}
-    for number, line in inputs.intake.lines(source):
-        if not line.strip():
-            continue
-        try:
-            row = parse_row(line)
-            name, cosine, rating = str(row.get("system", source)), _number(row, "cosine"), _number(row, "score")
-        except ValueError as error:
-            inputs.intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
-            continue
-        cosines, ratings = found.setdefault(name, ([], []))
-        cosines.append(cosine)
-        ratings.append(rating)
+    found: dict[str, list[tuple[float, float]]] = {}
+    rows = read_records(
+        source, lambda row: (row.get("system"), _number(row, "cosine"), _number(row, "score")), intake=inputs.intake
+    )
+    for system, cosine, rating in rows:
+        found.setdefault(str(system or source), []).append((cosine, rating))
     if not found:
         raise DrtkError(f"{name_of(source)}: holds no pairs")
-    return {name: (np.array(cosines), np.array(ratings)) for name, (cosines, ratings) in found.items()}
+    return {name: tuple(np.array(pairs).T) for name, pairs in found.items()}
 
 
 def _number(row: Row, field: str) -> float:
@@ -245,6 +239,10 @@ class VectorSpace(Plot):
             figure.suptitle(settings.title, fontsize=14, fontweight="bold")
 
 
+Groups = Mapping[str, tuple[Sequence[str], np.ndarray]]  # name -> ids and unit vectors (n, d)
+End = tuple[str, int]  # group and row of a vector
+
+
 def _of_models(inputs: PlotInputs) -> Numbers:
     if inputs.pairs is None:
         raise UsageError("models need sentences: `pairs`")
@@ -254,23 +252,18 @@ def _of_models(inputs: PlotInputs) -> Numbers:
     pairs = read_pairs(inputs.pairs, inputs.intake).pairs
     positive = POSITIVE if settings.positive is None else settings.positive
     near = [at for at, pair in enumerate(pairs) if pair.score > positive]
+    partners = [at + len(pairs) for at in near]
     texts = [pair.first for pair in pairs] + [pair.second for pair in pairs]
+    ids = [str(at % len(pairs)) for at in range(len(texts))]  # the same for both sentences of a pair
+    joined = [(("sentences", a), ("sentences", b)) for a, b in zip(near, partners, strict=True)]
     panels, geometry = [], {}
     for item in inputs.inputs:
         vectors = unit(inputs.load_encoder(item.source)(texts))
-        second = [at + len(pairs) for at in near]
         geometry[item.name] = {
-            "alignment": alignment(vectors[near], vectors[second]),
+            "alignment": alignment(vectors[near], vectors[partners]),
             "uniformity": uniformity(vectors),
         }
-        shown = set(_sample(list(map(str, range(len(pairs)))), max(1, (settings.points or POINTS) // 2)))
-        rows = [at for at in range(len(texts)) if at % len(pairs) in shown]
-        place = {row: at for at, row in enumerate(rows)}
-        plane, variance = project(vectors[rows])
-        links = [[place[at], place[at + len(pairs)]] for at in near if at in shown][:LINKS]
-        panels.append(
-            {"name": item.name, "groups": {"sentences": plane.tolist()}, "links": links, "variance": variance}
-        )
+        panels.append(_build_panel(item.name, {"sentences": (ids, vectors)}, joined, settings.points)[0])
     return {"panels": panels, "geometry": geometry, "pairs": len(near)}
 
 
@@ -284,7 +277,6 @@ def _of_embeddings(inputs: PlotInputs) -> Numbers:
     sizes = {vectors.shape[1] for _, vectors in groups.values()}
     if len(sizes) > 1:
         raise MismatchError(f"vectors of differing length ({', '.join(map(str, sorted(sizes)))}) share no space")
-    geometry: dict[str, dict[str, float]] = {}
     wanted = [] if inputs.qrels is None else [
         (query, id) for query, grades in inputs.judgements().items() for id, grade in grades.items() if grade >= inputs.rel
     ]  # fmt: skip
@@ -292,25 +284,27 @@ def _of_embeddings(inputs: PlotInputs) -> Numbers:
     joined = [(place[query], place[id]) for query, id in wanted if query in place and id in place]
     if wanted and not joined:
         raise MismatchError(f"no judged pair is among the vectors; the judgements begin with '{wanted[0][0]}'")
-    limit = settings.points or POINTS
-    kept = {name: _choose_rows(ids, name, joined, limit) for name, (ids, _) in groups.items()}
-    for name, (_, vectors) in groups.items():
-        geometry[name] = {"uniformity": uniformity(vectors[kept[name]])}
+    panel, kept = _build_panel("", groups, joined, settings.points)
+    geometry = {name: {"uniformity": uniformity(vectors[kept[name]])} for name, (_, vectors) in groups.items()}
     if joined:
         first, second = (np.stack([groups[end[side][0]][1][end[side][1]] for end in joined]) for side in (0, 1))
         geometry["judged pairs"] = {"alignment": alignment(first, second)}
-    plane, variance = project(np.concatenate([groups[name][1][kept[name]] for name in groups]))
-    number: dict[tuple[str, int], int] = {}
-    for name in groups:
-        for at in kept[name]:
-            number[name, at] = len(number)
-    links = [[number[a], number[b]] for a, b in joined if a in number and b in number][:LINKS]
-    parts, start = {}, 0
-    for name in groups:
-        parts[name] = plane[start : start + len(kept[name])].tolist()
-        start += len(kept[name])
-    panel = {"name": "", "groups": parts, "links": links, "variance": variance}
     return {"panels": [panel], "geometry": geometry, "pairs": len(joined)}
+
+
+def _build_panel(
+    name: str, groups: Groups, joined: Sequence[tuple[End, End]], points: int | None
+) -> tuple[Numbers, dict[str, list[int]]]:
+    """Project a sample of each group on one plane, pairs first; also return the rows that are drawn of each group."""
+    kept = {group: _choose_rows(ids, group, joined, points or POINTS) for group, (ids, _) in groups.items()}
+    plane, variance = project(np.concatenate([vectors[kept[group]] for group, (_, vectors) in groups.items()]))
+    ends = [(group, row) for group, rows in kept.items() for row in rows]
+    number = {end: at for at, end in enumerate(ends)}
+    links = [[number[a], number[b]] for a, b in joined if a in number and b in number][:LINKS]
+    places: dict[str, list[list[float]]] = {group: [] for group in groups}
+    for (group, _), point in zip(ends, plane.tolist(), strict=True):
+        places[group].append(point)
+    return {"name": name, "groups": places, "links": links, "variance": variance}, kept
 
 
 def _is_embeddings(item: NamedRun) -> bool:
@@ -330,17 +324,9 @@ def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.nda
     return ids, unit(np.concatenate([np.asarray(shard.vectors) for shard in shards]))
 
 
-def _sample(ids: Sequence[str], count: int) -> list[int]:
-    """Return `count` indices chosen by a hash of the id, in ascending order."""
-    ranked = sorted(range(len(ids)), key=lambda at: hashlib.blake2b(ids[at].encode(), digest_size=8).digest())
-    return sorted(ranked[:count])
-
-
-def _choose_rows(ids: Sequence[str], name: str, joined: Sequence[Any], count: int) -> list[int]:
-    """Return the indices of a group's vectors to draw: those of the first judged pairs, then a sample."""
-    linked = [end[1] for pair in joined[:LINKS] for end in pair if end[0] == name]
-    kept = list(dict.fromkeys(linked))[:count]
-    taken = set(kept)
-    others = [at for at in range(len(ids)) if at not in taken]
-    chosen = _sample([ids[at] for at in others], max(0, count - len(kept)))
-    return sorted(kept + [others[at] for at in chosen])
+def _choose_rows(ids: Sequence[str], name: str, joined: Sequence[tuple[End, End]], count: int) -> list[int]:
+    """Return the rows of a group to draw: those of the first joined pairs, then a sample by a hash of the id."""
+    linked = dict.fromkeys(row for pair in joined[:LINKS] for group, row in pair if group == name)
+    hashes = [hashlib.blake2b(id.encode(), digest_size=8).digest() for id in ids]
+    others = sorted(set(range(len(ids))) - linked.keys(), key=lambda row: (hashes[row], row))
+    return sorted([*linked, *others][:count])

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.errors import DrtkError, MismatchError
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import Needs, OfWords, Reading, Statistics
+from drtk.expansion.term_weights.base import Needs, Reading, Statistics, WordWeights
 from drtk.models.checkpoint import load_encoder
 from drtk.models.device import choose_device
 from drtk.models.model_folder import locate
@@ -22,14 +22,13 @@ from drtk.text.batching import Tokens, batches_by_length
 from drtk.text.word_pieces import WordSplit
 
 _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
-_OURS = "drtk_first_row"
 
 
 class FirstTokenAttention:
-    """Attention of the first token ([CLS]) in the last layer, averaged over its heads (B-PROP; methods: section 3.1, step A).
+    """Attention of the first token ([CLS]) in the last layer, averaged over the heads (methods: section 3.1, step A).
 
-    The other layers' attention is never held, and of the last one a row a head. `room`: word pieces of an input, special
-    tokens apart. Raises MismatchError for a model without such a token or whose attention cannot be seen.
+    Only one row per head of the last layer is in memory. `room`: word pieces of an input without special tokens.
+    Raises MismatchError for a model without such a token, or whose attention cannot be observed.
     """
 
     def __init__(
@@ -41,7 +40,7 @@ class FirstTokenAttention:
         self._pad = int(loaded.tokenizer.pad_token_id or 0)
         special = loaded.tokenizer("")["input_ids"]
         if not special or special[0] == loaded.tokenizer.eos_token_id != loaded.tokenizer.cls_token_id:
-            raise MismatchError(f"{folder}: puts no special token before a text whose attention could be taken")
+            raise MismatchError(f"{folder}: puts no special token before a text; a BERT-like encoder is needed")
         self._first, self._last = special[:1], special[1:]
         self.room = loaded.recipe.passage_length - len(special)
         self._budget = batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
@@ -55,13 +54,13 @@ class FirstTokenAttention:
     def __call__(
         self, texts: Sequence[Sequence[int]], hidden: Sequence[Sequence[int]] | None = None
     ) -> list[np.ndarray]:
-        """For each text, given as word pieces, the attention on each of them, float32; 0 for pieces beyond `room`.
+        """Return the attention on each word piece of each text, float32; 0 for pieces beyond `room`.
 
-        hidden: for each text the places of pieces that nothing may look at, "continuations" (methods, step B)
+        hidden: for each text the positions of pieces that are masked, "continuations" (methods, step B)
         """
         inputs = [[*self._first, *pieces[: self.room], *self._last] for pieces in texts]
         tokens = Tokens.of(inputs, None)
-        found = [np.zeros(len(pieces), dtype=np.float32) for pieces in texts]
+        values = [np.zeros(len(pieces), dtype=np.float32) for pieces in texts]
         for rows in batches_by_length(tokens.lengths, budget=self._budget):
             batch = tokens.padded(rows, pad=self._pad)
             if hidden is not None:
@@ -70,37 +69,37 @@ class FirstTokenAttention:
             attention = self._forward(batch)
             for at, row in enumerate(rows):
                 read = min(len(texts[row]), self.room)
-                found[row][:read] = attention[at, 1 : 1 + read]
-        return found
+                values[row][:read] = attention[at, 1 : 1 + read]
+        return values
 
     def _forward(self, batch: dict[str, np.ndarray]) -> np.ndarray:
-        """Attention of the first token on every token; (rows, tokens)"""
+        """Return the attention of the first token on every token, (rows, tokens)."""
         inputs = {name: torch.from_numpy(values).to(self._device) for name, values in batch.items()}
         self._row.clear()
         try:
             self._model(**inputs)
         except torch.OutOfMemoryError as error:
             size = batch["input_ids"].size
-            raise DrtkError(f"{self._device}: out of memory at {size:,} tokens; lower --batch-tokens") from error
+            raise DrtkError(f"{self._device}: out of memory at {size:,} tokens; lower `batch_tokens`") from error
         if not self._row:
-            raise MismatchError(f"{self._folder}: its attention cannot be seen; a BERT-like encoder is wanted")
-        # ALBERT has one layer that it goes through several times: the last row is that of the last time.
+            raise MismatchError(f"{self._folder}: its attention cannot be observed; a BERT-like encoder is needed")
+        # ALBERT applies one layer several times: the last row is that of the last time.
         return self._row[-1].float().mean(dim=1).cpu().numpy()  # (rows, heads, tokens) -> (rows, tokens)
 
 
 def _watch_last_layer(model: nn.Module, folder: Path) -> list[Tensor]:
-    """A list that each forward pass puts the first row of the last self-attention into, (rows, heads, tokens)."""
+    """Return a list to which each forward pass appends the first row of the last self-attention, (rows, heads, tokens)."""
     from transformers import AttentionInterface
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    seen = [
+    layers = [
         module
         for module in model.modules()
         if "Attention" in type(module).__name__ and hasattr(module, "config") and "Cross" not in type(module).__name__
     ]
-    leaves = [one for one in seen if not any(other is not one and other in [*one.modules()] for other in seen)]
+    leaves = [one for one in layers if not any(other is not one and other in [*one.modules()] for other in layers)]
     if not leaves:
-        raise MismatchError(f"{folder}: its attention cannot be seen; a BERT-like encoder is wanted")
+        raise MismatchError(f"{folder}: its attention cannot be observed; a BERT-like encoder is needed")
     last: Any = leaves[-1]
     usual = ALL_ATTENTION_FUNCTIONS.get_interface("sdpa", None)
     rows: list[Tensor] = []
@@ -116,10 +115,10 @@ def _watch_last_layer(model: nn.Module, folder: Path) -> list[Tensor]:
             mask = attention_mask[:, :, :1]
             scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
         rows.append(scores.softmax(dim=-1)[:, :, 0])
-        found: tuple[Tensor, None] = usual(module, query, key, value, attention_mask, **given)
-        return found
+        output: tuple[Tensor, None] = usual(module, query, key, value, attention_mask, **given)
+        return output
 
-    name = f"{_OURS}_{id(rows)}"
+    name = f"drtk_first_row_{id(rows)}"
     AttentionInterface.register(name, first_row)
     last.config = copy(last.config)
     last.config._attn_implementation = name
@@ -128,20 +127,20 @@ def _watch_last_layer(model: nn.Module, folder: Path) -> list[Tensor]:
 
 Saturation = Literal["ratio", "sqrt", "sigmoid"]
 Contrast = Literal["cross-entropy", "difference"]
-_LARGEST = 100.0  # the released code's ceiling of a score
+_LARGEST = 100.0  # ceiling of a score, as in the released code
 
 
-def gathered(words: Iterable[tuple[str, float]], *, by: Literal["sum", "max"] = "sum") -> dict[str, float]:
-    """Attention of each word from that of its occurrences (step C)."""
-    found: dict[str, float] = {}
+def gather_occurrences(words: Iterable[tuple[str, float]], *, by: Literal["sum", "max"] = "sum") -> dict[str, float]:
+    """Return the attention of each word from that of its occurrences (step C)."""
+    values: dict[str, float] = {}
     for word, attention in words:
-        known = found.get(word)
-        found[word] = attention if known is None else known + attention if by == "sum" else max(known, attention)
-    return found
+        known = values.get(word)
+        values[word] = attention if known is None else known + attention if by == "sum" else max(known, attention)
+    return values
 
 
-def saturated(attention: float, kind: Saturation) -> float:
-    """Step D: v / (v + .01), the square root of v, or a sigmoid around .02."""
+def saturate(attention: float, kind: Saturation) -> float:
+    """Return v / (v + .01), the square root of v, or a sigmoid around .02 (step D)."""
     if kind == "ratio":
         return attention / (attention + 0.01)
     if kind == "sqrt":
@@ -149,31 +148,31 @@ def saturated(attention: float, kind: Saturation) -> float:
     return 1 / (1 + exp(-200 * (attention - 0.02)))
 
 
-def normalised(values: Mapping[str, float]) -> dict[str, float]:
-    """Brought to a sum of 1 (step E, and of the collection step F); all 0 where they are."""
+def normalize(values: Mapping[str, float]) -> dict[str, float]:
+    """Divide by the sum (step E, and for the collection step F); zeros stay zeros."""
     total = sum(values.values())
     return {word: value / total if total > 0 else 0.0 for word, value in values.items()}
 
 
-def contrasted(
+def contrast(
     document: Mapping[str, float], collection: Mapping[str, float], kind: Contrast, *, unseen: float
 ) -> dict[str, float]:
-    """Step G: P(w|d) * -log2 P(w|C), at most 100, or max(P(w|d) - P(w|C), 0); 0 for words that are not letters alone.
+    """Return P(w|d) * -log2 P(w|C), at most 100, or max(P(w|d) - P(w|C), 0); 0 for words with other than letters (step G).
 
-    unseen: P(w|C) of a word the collection does not have: the smallest it has
+    unseen: P(w|C) of a word that the collection lacks: the smallest in it
     """
-    found = {}
+    scores = {}
     for word, here in document.items():
         if not word.isalpha():
-            found[word] = 0.0
+            scores[word] = 0.0
             continue
         there = collection.get(word) or unseen
-        found[word] = min(here * -log2(there), _LARGEST) if kind == "cross-entropy" else max(here - there, 0.0)
-    return found
+        scores[word] = min(here * -log2(there), _LARGEST) if kind == "cross-entropy" else max(here - there, 0.0)
+    return scores
 
 
 def softmax(scores: Mapping[str, float], *, temperature: float) -> dict[str, float]:
-    """Step H: a distribution over the words of letters; 0 for the others, uniform where there are few of them."""
+    """Return a distribution over the words of letters; 0 for other words (step H)."""
     chosen = {word: value for word, value in scores.items() if word.isalpha()}
     if not chosen:
         return dict.fromkeys(scores, 0.0)
@@ -186,12 +185,10 @@ def softmax(scores: Mapping[str, float], *, temperature: float) -> dict[str, flo
 _TEMPERATURES = {"cross-entropy": 1.0, "difference": 0.1}
 
 
-class Saturations:
-    """Steps A to D: for each word of a passage its saturated attention."""
+class WordAttention:
+    """Saturated attention of each word of a passage (steps A to D)."""
 
-    def __init__(self, settings: WeightingSettings, model: str | None, device: str) -> None:
-        if model is None:
-            raise UsageError("--method bprop needs --model: a BERT-like encoder that has not been fine-tuned")
+    def __init__(self, settings: WeightingSettings, model: str, device: str) -> None:
         self._settings = settings
         self._attention = FirstTokenAttention(
             Path(locate(model)),
@@ -202,22 +199,19 @@ class Saturations:
         )
 
     def __call__(self, readings: Sequence[Reading]) -> list[dict[str, float]]:
-        """The words of each passage; those that the model did not get to see have 0."""
-        first = self._settings.sub2word == "first"
-        hidden = [_continuations(reading) for reading in readings] if first else None
-        found = self._attention([reading.ids for reading in readings], hidden)
-        return [self._of_words(*each) for each in zip(readings, found, strict=True)]
+        """Return the values of the words of each passage; 0 for words beyond the longest input."""
+        hidden = [_continuations(reading) for reading in readings] if self._settings.sub2word == "first" else None
+        attention = self._attention([reading.ids for reading in readings], hidden)
+        return [self._of_words(*each) for each in zip(readings, attention, strict=True)]
 
     def _of_words(self, reading: Reading, attention: Iterable[float]) -> dict[str, float]:
-        """Steps B to D of one passage; pieces that were hidden have no attention to add."""
+        """Steps B to D of one passage; masked pieces have attention 0."""
         occurrences = [0.0] * len(reading.words)
         for owner, value in zip(reading.owners, attention, strict=True):
             if owner >= 0:
                 occurrences[owner] += float(value)
-        words = gathered(zip(reading.words, occurrences, strict=True), by=self._settings.gather)
-        return {
-            word: saturated(value, self._settings.saturation) if value > 0 else 0.0 for word, value in words.items()
-        }
+        words = gather_occurrences(zip(reading.words, occurrences, strict=True), by=self._settings.gather)
+        return {word: saturate(value, self._settings.saturation) if value > 0 else 0.0 for word, value in words.items()}
 
 
 def _continuations(reading: Reading) -> list[int]:
@@ -225,8 +219,8 @@ def _continuations(reading: Reading) -> list[int]:
     return [piece for piece, owner in enumerate(reading.owners) if owner >= 0 and piece not in heads]
 
 
-class Bprop(OfWords):
-    """Steps E to H. Raises UsageError without a model."""
+class Bprop(WordWeights):
+    """Contrast of the passage's attention with the collection's (steps E to H)."""
 
     needs: ClassVar[Needs | None] = "attention"
     split: ClassVar[WordSplit] = "treebank"
@@ -236,26 +230,25 @@ class Bprop(OfWords):
         self, settings: WeightingSettings, statistics: Statistics | None, model: str | None, device: str
     ) -> None:
         self._settings = settings
-        self._saturations = Saturations(settings, model, device)
+        self._attention = WordAttention(settings, model or "", device)
         sums = {word: values[0] for word, values in statistics.words.items()} if statistics is not None else {}
-        self._collection = normalised(sums)  # step F: the number of passages cancels
+        self._collection = normalize(sums)  # step F: the number of passages cancels
         self._unseen = min((share for share in self._collection.values() if share > 0), default=1.0)
 
     def values(self, readings: Sequence[Reading]) -> Iterator[Mapping[str, float]]:
-        """For each passage its words and what they weigh."""
-        for reading, saturations in zip(readings, self._saturations(readings), strict=True):
-            yield self.weights(reading.words, saturations)
+        """Yield the weight of each word, for each passage."""
+        for reading, saturations in zip(readings, self._attention(readings), strict=True):
+            yield self._weights(reading.words, saturations)
 
-    def weights(self, words: Sequence[str], saturations: Mapping[str, float]) -> dict[str, float]:
-        """Of the saturated attention of a passage's words: what --emit asks for."""
+    def _weights(self, words: Sequence[str], saturations: Mapping[str, float]) -> dict[str, float]:
         settings = self._settings
-        document = normalised(saturations)
+        document = normalize(saturations)
         if settings.emit == "attention":
             return document
         seen = {word for word, value in saturations.items() if value > 0 and word.isalpha()}  # by the model
         if sum(map(str.isalpha, words)) < settings.min_words:
             return {word: 1 / len(seen) if word in seen else 0.0 for word in document}
-        scores = contrasted(document, self._collection, settings.contrast, unseen=self._unseen)
+        scores = contrast(document, self._collection, settings.contrast, unseen=self._unseen)
         if settings.emit == "score":
             return scores
         temperature = settings.softmax_temperature or _TEMPERATURES[settings.contrast]

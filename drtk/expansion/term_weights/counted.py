@@ -1,4 +1,4 @@
-"""Weights from counts of words in the collection: tf-idf, inverse frequency, idf, BM25 (methods: sections 3.2 and 3.3)."""
+"""Term weights from word counts: tf-idf, inverse frequency, idf, BM25 (methods: sections 3.2 and 3.3)."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from math import log
 from typing import ClassVar
 
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import Needs, OfWords, Reading, Statistics
+from drtk.expansion.term_weights.base import Needs, Reading, Statistics, WordWeights
 from drtk.text.word_pieces import WordSplit
 
 
 def is_word(word: str) -> bool:
-    """Whether it holds a letter or digit; marks are neither counted nor weighted, where it matters."""
+    """Return whether a word holds a letter or digit; punctuation does not."""
     return any(map(str.isalnum, word))
 
 
 def tf_idf(count: int, length: int, *, documents: int, frequency: int) -> float:
-    """(tf / |p|) * log(N / df): 0 for a word of every passage."""
+    """Return (tf / |p|) * log(N / df), which is 0 for a word of every passage."""
     return count / length * log(documents / frequency)
 
 
 def idf(documents: int, frequency: int) -> float:
-    """ln(1 + (N - df + .5) / (df + .5)), Lucene's (methods: section 8.1): above 0 for every word."""
+    """Return Lucene's ln(1 + (N - df + .5) / (df + .5)), which is above 0 for every word (methods: section 8.1)."""
     return log(1 + (documents - frequency + 0.5) / (frequency + 0.5))
 
 
 def bm25(count: int, length: int, *, idf: float, average: float, k1: float, b: float) -> float:
-    """idf * tf / (tf + k1 (1 - b + b |d| / avgdl)), Lucene's, without its k1 + 1 (methods: section 8.1)."""
+    """Return Lucene's idf * tf / (tf + k1 (1 - b + b |d| / avgdl)), which has no factor k1 + 1 (methods: section 8.1)."""
     return idf * count / (count + k1 * (1 - b + b * length / average))
 
 
-class Counted(OfWords):
-    """A weight from counts in passage and collection. A word that the collection lacks counts as in one passage, once."""
+class Counted(WordWeights):
+    """Weights from counts in passage and collection. A word that the collection lacks counts once, in one passage."""
 
     needs: ClassVar[Needs | None] = "counts"
     split: ClassVar[WordSplit] = "pieces"
@@ -46,57 +46,53 @@ class Counted(OfWords):
         self._average = statistics.length / max(1, statistics.documents)
 
     def values(self, readings: Sequence[Reading]) -> Iterator[Mapping[str, float]]:
-        """For each passage its words and what they weigh."""
+        """Yield the weight of each word, for each passage."""
         for reading in readings:
             counts = Counter(reading.words)
             length = sum(count for word, count in counts.items() if is_word(word))
             yield {word: self.weight(word, count, length) for word, count in counts.items()}
 
     def weight(self, word: str, count: int, length: int) -> float:
-        """What a word weighs that a passage of `length` words has `count` times."""
+        """Return the weight of a word with `count` occurrences in a passage of `length` words."""
         raise NotImplementedError
 
     def _known(self, word: str) -> tuple[int, int]:
-        """Passages with the word, and occurrences, in the collection; at least 1."""
+        """Return the passages with the word and its occurrences in the collection; at least 1."""
         passages, occurrences = self._statistics.words.get(word, (1, 1))
         return int(passages), int(occurrences)
 
 
 class TfIdf(Counted):
-    """tf-idf, as MASTER's paper says."""
+    """tf-idf as in MASTER's paper; 0 for punctuation."""
 
     def weight(self, word: str, count: int, length: int) -> float:
-        """(tf / |p|) * log(N / df); 0 for marks."""
         if not is_word(word):
             return 0.0
         return tf_idf(count, length, documents=self._statistics.documents, frequency=self._known(word)[0])
 
 
 class InverseFrequency(Counted):
-    """1 / cf, as MASTER's released code has it; marks are words too."""
+    """1 / occurrences in the collection, as in MASTER's released code; punctuation is weighted too."""
 
     def weight(self, word: str, count: int, length: int) -> float:
-        """1 / occurrences in the collection."""
         return 1 / self._known(word)[1]
 
 
 class Idf(Counted):
-    """Lucene's idf."""
+    """Lucene's idf; 0 for punctuation."""
 
     split: ClassVar[WordSplit] = "plain"
 
     def weight(self, word: str, count: int, length: int) -> float:
-        """idf; 0 for marks."""
         return idf(self._statistics.documents, self._known(word)[0]) if is_word(word) else 0.0
 
 
 class Bm25(Counted):
-    """What one occurrence of the word in a query adds to the passage's score."""
+    """BM25 score of a one-word query; 0 for punctuation."""
 
     split: ClassVar[WordSplit] = "plain"
 
     def weight(self, word: str, count: int, length: int) -> float:
-        """The word's part of a BM25 score; 0 for marks."""
         if not is_word(word):
             return 0.0
         rarity = idf(self._statistics.documents, self._known(word)[0])

@@ -7,43 +7,32 @@ from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar
 
-from drtk.errors import MismatchError, RecordError, UsageError
+from drtk.errors import MismatchError, RecordError
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import Needs, Reading, Statistics, check_settings
+from drtk.expansion.term_weights.base import Needs, Reading, Statistics
 from drtk.models.model_folder import locate
 from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, load_term_weighter, read_training_facts
 from drtk.records import Passage
 from drtk.runtime.inputs import Intake
 from drtk.runtime.streams import name_of
 from drtk.text.expanded_text import added_texts
-from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, WordSplit, expanded
+from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, WordSplit, append_added_words
 from drtk.text.words import basic_form, function_words
 
 
-def weighing(
-    model: str | None, method: str, settings: WeightingSettings, device: str
+def _load(
+    model: str, method: str, settings: WeightingSettings, device: str
 ) -> tuple[TermWeightModel, TermWeightPredictor]:
-    """The trained model of a folder, and what runs it.
-
-    Raises UsageError without a folder, and for choices that training has made, MismatchError for a folder that holds
-    no such model.
-    """
-    if model is None:
-        raise UsageError(f"--method {method} needs --model: a folder that --train made")
-    check_settings(method, settings, "weigh")
+    """Return the trained model of a folder, and what runs it. Raises MismatchError for a folder without such a model."""
     weigher = load_term_weighter(Path(locate(model)), method)
-    run = TermWeightPredictor(
-        weigher,
-        device=device,
-        dtype=settings.dtype,
-        max_length=settings.max_length,
-        batch_tokens=settings.batch_tokens,
+    length, budget = settings.max_length, settings.batch_tokens
+    return weigher, TermWeightPredictor(
+        weigher, device=device, dtype=settings.dtype, max_length=length, batch_tokens=budget
     )
-    return weigher, run
 
 
 class DeepCT:
-    """What the model says of each occurrence's first piece, 0 where that is less."""
+    """The model's output at the first piece of each occurrence, at least 0."""
 
     needs: ClassVar[Needs | None] = None
     split: ClassVar[WordSplit] = "pieces"
@@ -52,43 +41,42 @@ class DeepCT:
     def __init__(
         self, settings: WeightingSettings, statistics: Statistics | None, model: str | None, device: str
     ) -> None:
-        _, self._weigh = weighing(model, "deepct", settings, device)
+        _, self._weigh = _load(model or "", "deepct", settings, device)
 
     def __call__(self, readings: Sequence[Reading]) -> list[list[float]]:
-        """One weight an occurrence of a word; those that the model does not get to see have 0."""
-        found = self._weigh([reading.ids for reading in readings])
+        """Return a weight per occurrence of a word; 0 for words beyond the longest input."""
+        outputs = self._weigh([reading.ids for reading in readings])
         return [
             [max(float(values[head]), 0.0) for head in reading.heads()]
-            for reading, values in zip(readings, found, strict=True)
+            for reading, values in zip(readings, outputs, strict=True)
         ]
 
     def fields(self, reading: Reading, weights: Sequence[float]) -> dict[str, Any]:
-        """Nothing."""
+        """Return no additional fields."""
         return {}
 
 
-STEPS, LARGEST = 256, 255  # of the quantisation; the largest must fit a byte
+STEPS, LARGEST = 256, 255  # of the quantization; the largest must fit a byte
 
 
-def quantised(impact: float, largest: float) -> int:
-    """ceil(256 impact / largest), at most 255; 0 for an impact of 0."""
-    steps = round(impact * STEPS / largest, 6)  # 3.65 of 7.3 is 128 steps, whatever the last bit says
+def quantize(impact: float, largest: float) -> int:
+    """Return ceil(256 impact / largest), at most 255; 0 for an impact of 0."""
+    steps = round(impact * STEPS / largest, 6)  # 3.65 of 7.3 is 128 steps, whatever the last bit of the quotient
     return min(ceil(steps), LARGEST) if impact > 0 else 0
 
 
-def fields_read(settings: WeightingSettings, facts: Mapping[str, Any]) -> list[str]:
-    """The fields whose texts are read after a passage: those of --expand, or those that training read."""
+def _fields_to_read(settings: WeightingSettings, facts: Mapping[str, Any]) -> list[str]:
     return list(settings.expand or facts.get("expand") or ())
 
 
-def with_added_texts(
+def iter_with_added_texts(
     passages: Iterable[Passage], model: str, settings: WeightingSettings, *, source: str, intake: Intake
 ) -> Iterator[Passage]:
-    """The passages whose added texts can be read, for a model and its settings.
+    """Yield the passages whose added texts can be read, for a model and its settings.
 
     Raises RecordError (file:line) for others, unless `intake` forgives it.
     """
-    fields = fields_read(settings, read_training_facts(Path(locate(model)), "deepimpact"))
+    fields = _fields_to_read(settings, read_training_facts(Path(locate(model)), "deepimpact"))
     for passage in passages:
         try:
             for name in fields:
@@ -101,10 +89,10 @@ def with_added_texts(
 
 
 class DeepImpact:
-    """Impacts of a passage's words, of those in the texts added to it too, and from them weights for masking (ROM).
+    """Impacts of the words of a passage and of its added texts, and from them weights for masking (ROM).
 
-    All occurrences of a word weigh the same: its impact, over the largest of the passage's own words. Function words
-    weigh nothing: questions never ask for them, so that training never sees their impacts.
+    All occurrences of a word weigh the same: its impact over the largest impact of the passage's own words. Function words
+    weigh nothing: questions never contain them after preprocessing, so training does not see their impacts.
     """
 
     needs: ClassVar[Needs | None] = None
@@ -114,51 +102,44 @@ class DeepImpact:
     def __init__(
         self, settings: WeightingSettings, statistics: Statistics | None, model: str | None, device: str
     ) -> None:
-        weigher, self._weigh = weighing(model, "deepimpact", settings, device)
+        weigher, self._weigh = _load(model or "", "deepimpact", settings, device)
         self._tokenizer = WordPieceTokenizer(str(locate(model or "")))
-        self._expand = fields_read(settings, weigher.facts)
+        self._expand = _fields_to_read(settings, weigher.facts)
         self._largest = settings.impact_max or float(weigher.facts.get("largest") or 0)
         if self._largest <= 0:
-            raise MismatchError(f"{model}: does not say what the largest impact is; --impact-max does")
+            raise MismatchError(f"{model}: does not record its largest impact; give `impact_max`")
         self._impacts: dict[int, dict[str, float]] = {}
 
     def __call__(self, readings: Sequence[Reading]) -> list[list[float]]:
-        """One weight an occurrence of a word in title and text, at most 1.
-
-        Raises RecordError for added texts that are none.
-        """
-        places = self._places(readings)
-        found = self._weigh([each.ids for each in places])
+        """Return a weight, at most 1, per occurrence of a word in title and text. Raises RecordError for bad added texts."""
+        places = [
+            WordPlaces(reading.ids, [basic_form(word) for word in reading.words], reading.heads())
+            for reading in readings
+        ]
+        if self._expand:
+            passages = [reading.passage for reading in readings]
+            places = append_added_words(places, passages, self._tokenizer, self.split, expand=self._expand)
+        outputs = self._weigh([each.ids for each in places])
         self._impacts = {}
         weights = []
-        for reading, each, values in zip(readings, places, found, strict=True):
-            impacts = impacts_of(each, values)
+        for reading, each, values in zip(readings, places, outputs, strict=True):
+            impacts = compute_impacts(each, values)
             self._impacts[id(reading)] = impacts
             own = [impacts.get(basic_form(word), 0.0) for word in reading.words]
             largest = max(own, default=0.0)
             weights.append([impact / largest if largest > 0 else 0.0 for impact in own])
         return weights
 
-    def _places(self, readings: Sequence[Reading]) -> list[WordPlaces]:
-        own = [
-            WordPlaces(reading.ids, [basic_form(word) for word in reading.words], reading.heads())
-            for reading in readings
-        ]
-        if not self._expand:
-            return own
-        passages = [reading.passage for reading in readings]
-        return expanded(own, passages, self._tokenizer, self.split, expand=self._expand)
-
     def fields(self, reading: Reading, weights: Sequence[float]) -> dict[str, Any]:
-        """The passage's impacts as whole numbers, those of added words too."""
-        found = {word: quantised(impact, self._largest) for word, impact in self._impacts[id(reading)].items()}
-        return {"impacts": {word: impact for word, impact in found.items() if impact}}
+        """Return the quantized impacts of the passage's words and of added words."""
+        impacts = {word: quantize(impact, self._largest) for word, impact in self._impacts[id(reading)].items()}
+        return {"impacts": {word: impact for word, impact in impacts.items() if impact}}
 
 
-def impacts_of(places: WordPlaces, values: Sequence[float] | Any) -> dict[str, float]:
-    """The impact of each word, read off the first piece of its first occurrence; none for function words.
+def compute_impacts(places: WordPlaces, values: Sequence[float] | Any) -> dict[str, float]:
+    """Return the impact of each word, the value at the first piece of its first occurrence; none for function words.
 
-    values: one number a piece
+    values: one number per piece
     """
-    left_out = function_words()
-    return {word: float(values[head]) for word, head in places.first().items() if word not in left_out}
+    excluded = function_words()
+    return {word: float(values[head]) for word, head in places.first().items() if word not in excluded}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,27 +13,27 @@ from torch import Tensor, nn
 from drtk.data.corpus_store import CorpusStore
 from drtk.errors import DrtkError, RecordError
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
-from drtk.expansion.term_weights.base import MAX_LENGTH
 from drtk.losses.ranking import pair_loss, recall_loss
 from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, save_term_weighter
 from drtk.records import Passage
 from drtk.runtime.sharding import sample_evenly
 from drtk.text.expanded_text import added_texts
-from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, passage_places
-from drtk.text.words import function_words, question_words, stem_with
+from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, locate_passage_words
+from drtk.text.words import function_words, make_stemmer, question_words
 from drtk.training.arguments import Schedule, plan_schedule, training_arguments
 from drtk.training.dataset import SampledExample, SampledExamples, Texts
 from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.fit import fit
 from drtk.training.sampling import EpochDataset
 
-# Largest norm of a gradient, as in the papers.
+# Longest input in tokens, and largest norm of a gradient, as in the papers.
+MAX_LENGTH = {"deepct": 128, "deepimpact": 300}
 MAX_GRADIENT = {"deepct": 1.0, "deepimpact": 2.0}
-_LOOKED_UP = 1000  # passages at once
+_BATCH = 1000  # passages that are looked up together
+_SAMPLE = 2000  # training passages in which the largest impact is searched
 
 
-@dataclass(frozen=True)
-class Asked:
+class AskedPassage(NamedTuple):
     """A passage and the questions it answers."""
 
     passage: Passage
@@ -55,52 +54,26 @@ class AskedPassages:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def __getitem__(self, number: int) -> Asked:
+    def __getitem__(self, number: int) -> AskedPassage:
         id = self._ids[number]
         (passage,) = self._corpus.many([id])
-        return Asked(passage, [self._texts[query] for query in dict.fromkeys(self._queries[id])])
+        return AskedPassage(passage, [self._texts[query] for query in dict.fromkeys(self._queries[id])])
 
 
-def recall_of(words: Iterable[str], queries: Sequence[str], *, stem: Callable[[str], str]) -> list[float]:
-    """For each word of a passage the share of its queries that have a word of the same stem; 0 for function words."""
-    asked = [{stem(word) for word in question_words(query)} for query in queries]
-    left_out = function_words()
+def compute_recall(words: Iterable[str], queries: Sequence[str], *, stem: Callable[[str], str]) -> list[float]:
+    """Return for each word the share of the queries with a word of the same stem; 0 for function words."""
+    stems = [{stem(word) for word in question_words(query)} for query in queries]
+    excluded = function_words()
     shares: dict[str, float] = {}
     for word in words:
         if word not in shares:
             stemmed = stem(word)
-            shares[word] = 0.0 if word in left_out else sum(stemmed in query for query in asked) / len(asked)
+            shares[word] = 0.0 if word in excluded else sum(stemmed in query for query in stems) / len(stems)
     return [shares[word] for word in words]
 
 
-class Recalling:
-    """Collates passages for DeepCT: `recall` and `first`, (passages, tokens), beside the model's inputs."""
-
-    def __init__(self, weigher: TermWeightModel, tokenizer: WordPieceTokenizer, *, room: int, title: str) -> None:
-        self._weigher, self._tokenizer, self._room, self._title = weigher, tokenizer, room, title
-        self._stem = stem_with("porter")
-
-    def __call__(self, asked: Sequence[Asked]) -> dict[str, Tensor]:
-        """The inputs of a step."""
-        places = passage_places([item.passage for item in asked], self._tokenizer, "pieces", title=self._title)
-        batch = _inputs(self._weigher, places, self._room)
-        recall = np.zeros(batch["input_ids"].shape, dtype=np.float32)
-        first = np.zeros_like(recall)
-        before = len(self._weigher.first)
-        for row, (item, each) in enumerate(zip(asked, places, strict=True)):
-            heads = [head for head in each.heads if head < self._room]
-            shares = recall_of(each.words[: len(heads)], item.queries, stem=self._stem)
-            columns = [before + head for head in heads]
-            recall[row, columns], first[row, columns] = shares, 1
-        return _tensors(batch | {"recall": recall, "first": first})
-
-
-class Pairing:
-    """Collates a positive and a negative of each example for DeepImpact: `asked`, (2 * examples, tokens), beside the inputs.
-
-    asked: 1 at the first piece of the first occurrence of a word that the question has
-    Raises RecordError for added texts that are none.
-    """
+class _Collator:
+    """Tokenize passages. room: word pieces of an input; expand: fields whose texts are read after a passage"""
 
     def __init__(
         self,
@@ -113,30 +86,65 @@ class Pairing:
     ) -> None:
         self._weigher, self._tokenizer, self._room, self._title = weigher, tokenizer, room, title
         self._expand = expand
+        self._before = len(weigher.first)  # special tokens
 
-    def __call__(self, drawn: Sequence[SampledExample]) -> dict[str, Tensor]:
-        """The inputs of a step; a positive's row is followed by its negative's."""
+    def _inputs(self, places: Sequence[WordPlaces]) -> dict[str, np.ndarray]:
+        tokens = self._weigher.tokens([each.ids for each in places], room=self._room)
+        return tokens.padded(np.arange(len(places)), pad=self._weigher.pad)
+
+
+class RecallCollator(_Collator):
+    """Batches for DeepCT: the model's inputs, and `recall` and `first`, (passages, tokens)."""
+
+    def __call__(self, items: Sequence[AskedPassage]) -> dict[str, Tensor]:
+        """Return the inputs of a step."""
+        stem = make_stemmer("porter")
+        places = locate_passage_words([item.passage for item in items], self._tokenizer, "pieces", title=self._title)
+        batch = self._inputs(places)
+        recall = np.zeros(batch["input_ids"].shape, dtype=np.float32)
+        first = np.zeros_like(recall)
+        for row, (item, each) in enumerate(zip(items, places, strict=True)):
+            columns = [self._before + head for head in each.heads if head < self._room]
+            recall[row, columns] = compute_recall(each.words[: len(columns)], item.queries, stem=stem)
+            first[row, columns] = 1
+        return _to_tensors(batch | {"recall": recall, "first": first})
+
+
+class PairCollator(_Collator):
+    """Batches for DeepImpact of a positive and a negative per example: inputs, and `asked`, (2 * examples, tokens).
+
+    asked: 1 at the first piece of the first occurrence of a word of the question
+    Raises RecordError for added texts of a wrong type.
+    """
+
+    def __call__(self, items: Sequence[SampledExample]) -> dict[str, Tensor]:
+        """Return the inputs of a step; a positive's row is followed by its negative's."""
         places = [
             each
-            for item in drawn
-            for each in passage_places(item.passages, self._tokenizer, "basic", title=self._title, expand=self._expand)
+            for item in items
+            for each in locate_passage_words(
+                item.passages, self._tokenizer, "basic", title=self._title, expand=self._expand
+            )
         ]
-        batch = _inputs(self._weigher, places, self._room)
+        batch = self._inputs(places)
         asked = np.zeros(batch["input_ids"].shape, dtype=np.float32)
-        before = len(self._weigher.first)
         for row, each in enumerate(places):
             first = each.first()
-            for word in question_words(drawn[row // 2].query):
+            for word in question_words(items[row // 2].query):
                 head = first.get(word, self._room)
                 if head < self._room:
-                    asked[row, before + head] = 1
-        return _tensors(batch | {"asked": asked})
+                    asked[row, self._before + head] = 1
+        return _to_tensors(batch | {"asked": asked})
+
+
+def _to_tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def check_added_texts(ids: Sequence[str], corpus: CorpusStore, fields: Sequence[str]) -> None:
-    """Raise RecordError (file:line) for the first passage of whose `fields` one holds no texts: before hours of training."""
-    for begin in range(0, len(ids) if fields else 0, _LOOKED_UP):
-        for passage in corpus.many(ids[begin : begin + _LOOKED_UP]):
+    """Raise RecordError (file:line) for the first passage with a field of `fields` that holds no texts."""
+    for begin in range(0, len(ids) if fields else 0, _BATCH):
+        for passage in corpus.many(ids[begin : begin + _BATCH]):
             try:
                 for name in fields:
                     added_texts(passage, name)
@@ -144,40 +152,27 @@ def check_added_texts(ids: Sequence[str], corpus: CorpusStore, fields: Sequence[
                 raise RecordError(corpus.place(passage.id), f"passage '{passage.id}': {error}") from error
 
 
-def _inputs(weigher: TermWeightModel, places: Sequence[WordPlaces], room: int) -> dict[str, np.ndarray]:
-    tokens = weigher.tokens([each.ids for each in places], room=room)
-    return tokens.padded(np.arange(len(places)), pad=weigher.pad)
-
-
-def _tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
-_LOOKED_AT = 2000  # training passages among which the largest impact is sought
-
-
 def plan(
     examples: PackedExamples, method: str, training: WeightTrainingConfig, *, source: str = "examples"
 ) -> Schedule:
     """Return the schedule for the examples of the file `source`. Raises what `plan_schedule` raises."""
-    config = training.resolve(method)
     if method == "deepimpact":
-        return plan_schedule(len(examples), config, source=source)
+        return plan_schedule(len(examples), training, source=source)
     passages = {number for at in range(len(examples)) for number in examples.positives(at)}
-    return plan_schedule(len(passages), config, what="passages", source=source)
+    return plan_schedule(len(passages), training, what="passages", source=source)
 
 
 def recall_objective(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """{"recall": ()}: DeepCT's loss of a batch."""
+    """Return {"recall": ()}, DeepCT's loss of a batch."""
     inputs = dict(inputs)
     recall, first = inputs.pop("recall"), inputs.pop("first")
     return {"recall": recall_loss(model(**inputs), recall, first)}
 
 
 def pair_objective(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """{"pairs": ()}: DeepImpact's loss of a batch whose rows are a positive and a negative by turns."""
+    """Return {"pairs": ()}, DeepImpact's loss of a batch with alternating rows of positives and negatives."""
     inputs = dict(inputs)
-    asked = inputs.pop("asked")  # (2 * pairs, tokens), 1 where a word begins that the question has
+    asked = inputs.pop("asked")  # (2 * pairs, tokens)
     scores = (model(**inputs) * asked).sum(dim=1)
     return {"pairs": pair_loss(scores[0::2], scores[1::2])}
 
@@ -195,33 +190,34 @@ def train_weigher(
     """Train, write the model into `folder` (rank zero); return counts of the run, and entries for the model's meta.json.
 
     folder: for checkpoints (deleted at the end), log.jsonl and the model; training continues from a checkpoint in it
+    training: as `WeightTrainingConfig.resolve` returns it
     Raises MismatchError for a length that the model cannot read, and what `drtk.training.fit.fit` raises.
     """
     method = weigher.method
     schedule = plan(data.examples, method, training, source=data.source)
-    config = training.resolve(method)
     length = settings.max_length or min(MAX_LENGTH[method], weigher.longest)
     title = settings.title or "join"
     clip = [f"max_grad_norm={MAX_GRADIENT[method]}"]
-    arguments = training_arguments(config, schedule, folder, seed=seed, device=device, defaults=clip)
+    arguments = training_arguments(training, schedule, folder, seed=seed, device=device, defaults=clip)
     tokenizer = WordPieceTokenizer(str(weigher.folder))
-    room = weigher.room(length)
-    collate: Callable[[Sequence[Any]], dict[str, Tensor]]
-    steps: dict[str, Any] = {"batch": config.batch, "steps": schedule.steps, "seed": seed}
+    reading: dict[str, Any] = {"room": weigher.room(length), "title": title, "expand": settings.expand}
+    texts: dict[str, Any] = {"queries": data.queries, "corpus": data.corpus}
+    steps: dict[str, Any] = {"batch": training.batch, "steps": schedule.steps, "seed": seed}
     dataset: EpochDataset[Any]
+    collate: Callable[[Sequence[Any]], dict[str, Tensor]]
     if method == "deepct":
-        dataset = EpochDataset(AskedPassages(data.examples, queries=data.queries, corpus=data.corpus), **steps)
-        collate = Recalling(weigher, tokenizer, room=room, title=title)
+        dataset = EpochDataset(AskedPassages(data.examples, **texts), **steps)
+        collate = RecallCollator(weigher, tokenizer, **reading)
     else:
-        dataset = SampledExamples(data.examples, queries=data.queries, corpus=data.corpus, negatives=1, **steps)
-        collate = Pairing(weigher, tokenizer, room=room, title=title, expand=settings.expand)
+        dataset = SampledExamples(data.examples, **texts, negatives=1, **steps)
+        collate = PairCollator(weigher, tokenizer, **reading)
     facts: dict[str, Any] = {"method": method, "title": title, "trained_length": length}
     if method == "deepimpact":
         facts |= {"expand": list(settings.expand)}
 
     def save() -> None:
         if method == "deepimpact":
-            facts["largest"] = largest_impact(
+            facts["largest"] = find_largest_impact(
                 weigher, tokenizer, data.examples, data.corpus, settings=settings, length=length, device=device
             )
         weigher.module.cpu().float().eval()
@@ -241,7 +237,7 @@ def train_weigher(
     return counts, facts
 
 
-def largest_impact(
+def find_largest_impact(
     weigher: TermWeightModel,
     tokenizer: WordPieceTokenizer,
     examples: PackedExamples,
@@ -251,17 +247,19 @@ def largest_impact(
     length: int,
     device: str,
 ) -> float:
-    """The largest impact of a word, function words apart, in at most 2,000 of the examples' passages, evenly spread."""
-    ids = [*sample_evenly(examples.passage_ids, _LOOKED_AT, of=len(examples.passage_ids))]
+    """Return the largest impact of a word, without function words, in at most 2,000 of the examples' passages."""
+    ids = [*sample_evenly(examples.passage_ids, _SAMPLE, of=len(examples.passage_ids))]
     run = TermWeightPredictor(weigher, device=device, dtype="float32", max_length=length)
-    left_out = function_words()
+    excluded = function_words()
     largest = 0.0
     for begin in range(0, len(ids), 256):
         passages = corpus.many(ids[begin : begin + 256])
-        places = passage_places(passages, tokenizer, "basic", title=settings.title or "join", expand=settings.expand)
+        places = locate_passage_words(
+            passages, tokenizer, "basic", title=settings.title or "join", expand=settings.expand
+        )
         for each, values in zip(places, run([each.ids for each in places]), strict=True):
-            heads = [head for word, head in each.first().items() if word not in left_out]
+            heads = [head for word, head in each.first().items() if word not in excluded]
             largest = max([largest, *map(float, values[heads])])
     if largest <= 0:
-        raise DrtkError("every impact is 0 after training: another `seed` or a lower `lr` may help")
+        raise DrtkError("every impact is 0 after training: try another `seed` or a lower `lr`")
     return largest

@@ -17,8 +17,7 @@ import orjson
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.indexing.base import write_ids
 from drtk.indexing.lucene.jvm import in_background, java, lucene_error, start_jvm
-from drtk.indexing.lucene.method_handles import JavaMap, bind, chain, find_method
-from drtk.indexing.lucene.search import IDS_FILE, INDEX_FOLDER, open_reader
+from drtk.indexing.lucene.search import IDS_FILE, INDEX_FOLDER, JavaMap, bind, chain, find_method, open_reader
 from drtk.records import Passage
 from drtk.runtime.progress import Progress, detail, warn
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -231,16 +232,15 @@ def in_background(call: Callable[[], Result], *, stop: Callable[[], None] | None
 
     stop: called if the wait is interrupted
     """
-    results: list[Result] = []
-    errors: list[BaseException] = []
+    result: Future[Result] = Future()
 
     def work() -> None:
         import jnius
 
         try:
-            results.append(call())
+            result.set_result(call())
         except BaseException as error:  # noqa: BLE001 (raised in the waiting thread)
-            errors.append(error)
+            result.set_exception(error)
         finally:
             jnius.detach()
 
@@ -255,6 +255,4 @@ def in_background(call: Callable[[], Result], *, stop: Callable[[], None] | None
                 stop()
             thread.join(5)
         raise
-    if errors:
-        raise errors[0]
-    return results[0]
+    return result.result()

@@ -1,30 +1,25 @@
-"""Search a Lucene index."""
+"""Search a Lucene index.
+
+A call from Python into Java costs microseconds per object, and pyjnius' objects must not be shared between Python
+threads. So analysis, search and feedback of a query are composed into one method handle, which becomes a
+java.util.function.Function and runs in a parallel stream; the results of all items arrive as one JSON text.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import finalize
 
+import orjson
+
 from drtk.errors import MismatchError
 from drtk.indexing.base import IdTable, Ranking, best_first
 from drtk.indexing.config import BM25SearchSettings
 from drtk.indexing.lucene.jvm import in_background, java, lucene_error, start_jvm
-from drtk.indexing.lucene.method_handles import (
-    JavaMap,
-    bind,
-    chain,
-    find_constructor,
-    find_getter,
-    find_method,
-    find_static_method,
-    java_list,
-    method_type,
-    set_threads,
-)
 
 INDEX_FOLDER, IDS_FILE = "lucene", "ids.txt"
 CONTENTS = "contents"
@@ -43,6 +38,112 @@ _RM3 = "io.anserini.rerank.lib.Rm3Reranker"
 
 _FIRST_BATCH, _MAX_BATCH = 64, 4096
 _SECONDS_PER_BATCH = 1.0
+
+_PRIMITIVE = {"void": "V", "int": "I", "float": "F", "boolean": "Z"}
+_FUNCTION = "java.util.function.Function"
+_STREAM = "java.util.stream.Stream"
+_COMMON_POOL = "java.util.concurrent.ForkJoinPool.common.parallelism"
+
+
+def java_class(name: str) -> Any:
+    """Return the java.lang.Class object of a class, by full name."""
+    return java("java.lang.Class").forName(name)
+
+
+def method_type(returns: str, *takes: str) -> Any:
+    """Return a java.lang.invoke.MethodType from names of classes."""
+    codes = [_PRIMITIVE.get(name) or f"L{name.replace('.', '/')};" for name in (*takes, returns)]
+    return java("java.lang.invoke.MethodType").fromMethodDescriptorString(f"({''.join(codes[:-1])}){codes[-1]}", None)
+
+
+def find_method(owner: str, name: str, returns: str, *takes: str) -> Any:
+    """Return a handle of a public method; its first argument is the object."""
+    return _lookup().findVirtual(java_class(owner), name, method_type(returns, *takes))
+
+
+def find_static_method(owner: str, name: str, returns: str, *takes: str) -> Any:
+    """Return a handle of a public static method."""
+    return _lookup().findStatic(java_class(owner), name, method_type(returns, *takes))
+
+
+def _lookup() -> Any:
+    return java("java.lang.invoke.MethodHandles").publicLookup()
+
+
+def bind(handle: Any, position: int, value: Any) -> Any:
+    """Fix one argument of a handle to a Java object, an int or None."""
+    if isinstance(value, int):
+        value = java("java.lang.Integer")(value)
+    return java("java.lang.invoke.MethodHandles").insertArguments(handle, position, value)
+
+
+def chain(first: Any, second: Any) -> Any:
+    """Return a handle of x -> second(first(x))."""
+    return java("java.lang.invoke.MethodHandles").filterReturnValue(first, second)
+
+
+def java_list(items: Iterable[Any]) -> Any:
+    """Return a java.util.ArrayList of the items."""
+    result = java("java.util.ArrayList")()
+    for item in items:
+        result.add(item)
+    return result
+
+
+class JavaMap:
+    """Apply a handle of one argument to every item of a Java collection.
+
+    parallel: on all threads of Java's common pool; results keep the items' order either way
+    """
+
+    def __init__(self, handle: Any, *, parallel: bool = True) -> None:
+        handles = java("java.lang.invoke.MethodHandles")
+        holder = java("java.util.concurrent.atomic.AtomicReference")()
+        _store_function(handle.asType(method_type("java.lang.Object", "java.lang.Object")), holder)
+        supply = bind(find_method(holder.getClass().getName(), "get", "java.lang.Object"), 0, holder)
+        stream = find_method("java.util.Collection", "parallelStream" if parallel else "stream", _STREAM)
+        mapped = handles.collectArguments(
+            find_method(_STREAM, "map", _STREAM, _FUNCTION), 1, supply.asType(method_type(_FUNCTION))
+        )
+        write = find_method(
+            "com.fasterxml.jackson.databind.ObjectMapper", "writeValueAsString", "java.lang.String", "java.lang.Object"
+        )
+        to_list = find_method(_STREAM, "toList", "java.util.List").asType(method_type("java.lang.Object", _STREAM))
+        self._run = chain(chain(chain(stream, mapped), to_list), bind(write, 0, _make_json_writer()))
+
+    def __call__(self, items: Any) -> Any:
+        """Return the handle's results for the items, as parsed JSON. Raises jnius.JavaException for a Java exception."""
+        return orjson.loads(self._run.invokeWithArguments(java_list([items])))
+
+
+def _store_function(handle: Any, holder: Any) -> None:
+    """Store `handle`, as a java.util.function.Function, in the AtomicReference `holder`.
+
+    From Java 24 on its class is hidden and pyjnius cannot name it: it must be made and stored without leaving Java.
+    Before Java 22, the class has a name, and the method that makes it rejects a public lookup.
+    """
+    import jnius
+
+    proxies = "java.lang.invoke.MethodHandleProxies"
+    try:
+        make = find_static_method(
+            proxies, "asInterfaceInstance", "java.lang.Object", "java.lang.Class", "java.lang.invoke.MethodHandle"
+        )
+    except jnius.JavaException:
+        holder.set(java(proxies).asInterfaceInstance(java_class(_FUNCTION), handle))
+    else:
+        make = bind(bind(make, 0, java_class(_FUNCTION)), 0, handle)
+        store = bind(find_method(holder.getClass().getName(), "set", "void", "java.lang.Object"), 0, holder)
+        chain(make, store).invokeWithArguments(java_list([]))
+
+
+def _make_json_writer() -> Any:
+    """Return a JSON writer that ignores the unused parts of search results."""
+    writer = java("com.fasterxml.jackson.databind.ObjectMapper")()
+    yes = java("java.lang.Boolean")(True)
+    for name in ("org.apache.lucene.search.TotalHits", "[Lorg.apache.lucene.search.SortField;", "[Ljava.lang.Object;"):
+        writer.configOverride(java_class(name)).setIsIgnoredType(yes)
+    return writer
 
 
 def open_reader(folder: Path) -> Any:
@@ -80,7 +181,8 @@ class LuceneSearcher:
             finalize(self, _close, reader).atexit = False  # tuning opens many
             if reader.maxDoc() != len(self):
                 raise MismatchError(f"{folder}: {INDEX_FOLDER}/ and {IDS_FILE} do not belong together")
-            set_threads(threads)
+            if threads:  # of Java's common pool, where the calling thread works too; only the first setting counts
+                java("java.lang.System").setProperty(_COMMON_POOL, str(max(threads - 1, 1)))
             self._lucene = java(SEARCHER)(reader.getContext())
             self._lucene.setSimilarity(make_similarity())
             java(SEARCHER).setMaxClauseCount(2**31 - 1)  # queries may have any number of words (methods: section 7.9)
@@ -165,9 +267,8 @@ class LuceneSearcher:
 
         one_hit = java(_SEARCH_ARGS)()
         one_hit.hits = 1
-        context = find_constructor(
-            _CONTEXT, SEARCHER, "java.lang.Object", QUERY, STRING, STRING, "java.util.List", QUERY, _SEARCH_ARGS
-        )
+        takes = (SEARCHER, "java.lang.Object", QUERY, STRING, STRING, "java.util.List", QUERY, _SEARCH_ARGS)
+        context = _lookup().findConstructor(java_class(_CONTEXT), method_type("void", *takes))
         context = bind(context, 7, one_hit)  # from the last to the first, so that positions stay
         context = bind(context, 6, None)  # no filter
         context = bind(context, 3, None)  # no query document
@@ -185,7 +286,8 @@ class LuceneSearcher:
 
         weighted = find_method(_BAG_OF_WORDS, "buildQuery", QUERY, STRING, "java.util.Map")
         weighted = weighted.bindTo(java(_BAG_OF_WORDS)()).bindTo(CONTENTS)
-        finish = chain(find_getter(_CONTEXT, "feedbackTerms", "java.util.Map"), weighted)
+        terms = _lookup().findGetter(java_class(_CONTEXT), "feedbackTerms", java_class("java.util.Map"))
+        finish = chain(terms, weighted)
         finish = handles.dropArguments(finish, 0, method_type("void", STRING).parameterList())
         both = handles.foldArguments(
             finish, rerank

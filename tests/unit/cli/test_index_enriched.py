@@ -286,7 +286,7 @@ def test_weights_whose_tokenizer_has_moved_are_read_with_the_one_that_is_named(p
         command(capfd, "show", "--weights", "w", "--tokenizer", "other")
     (place / "there").rename(place / "moved")
     for call in ((*index, "-o", "i"), ("show", "--weights", "w")):
-        with pytest.raises(DrtkError, match="there: no such folder; --tokenizer NAME says where it is now"):
+        with pytest.raises(DrtkError, match="there: no such folder; if it was moved, name it with `tokenizer`"):
             command(capfd, *call)
     assert command(capfd, "show", "--weights", "w", "--tokenizer", "moved") == shown
     command(capfd, *index, "--tokenizer", "moved", "-o", "after")

@@ -9,7 +9,10 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from drtk.runtime import filter_job as filtering
 from drtk.runtime.filter_job import Done, FilterJob
 from drtk.runtime.folder_job import FolderJob
 from tests.contract.forkserver import die_at
+from tests.contract.running import environment
 from tests.running import read_files
 
 REJECTED = re.compile("exists already; `force` replaces it|holds an interrupted run; `")
@@ -86,51 +90,66 @@ def is_killed_at(number: int, act: Callable[[], None]) -> bool:
     return status != 0
 
 
-@pytest.mark.parametrize("over", [False, True], ids=["new", "replacing"])
-@pytest.mark.parametrize(
-    ("function", "every"),
-    [(copy, 0.0), (backwards, 1000.0), (shelve, 0.0), (index, 0.0)],
-    ids=["copy", "backwards, one journal", "shelve", "index"],
-)
-def test_a_kill_at_any_call_is_recovered_from(
-    function: Any, every: float, over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(filtering, "JOURNAL_EVERY", every)
-    monkeypatch.chdir(tmp_path)
-    begin, killed, again = tmp_path / "begin", tmp_path / "killed", tmp_path / "again"
-    begin.mkdir()
-    (begin / "in").write_bytes(b"a\nb\nc\n")
-    if over:
-        run(function, begin, times=2)
-    old = read_files(begin)
-    shutil.copytree(begin, again)
-    run(function, again, "force")
-    whole = read_files(again)
-    shutil.rmtree(again)
-    resume = [flag for flag in ("resume",) if flag in function.common_flags]
-    number = 1
-    while True:
-        shutil.copytree(begin, killed)
-        if not is_killed_at(number, lambda: run(function, killed, *["force"] * over)):
-            break
-        for flags in (resume, ["force"], ["skip_done", *resume, "force"]):
-            shutil.copytree(killed, again)
-            rejected, where = "", f"killed before call {number}, then {flags}"
-            try:
-                run(function, again, *flags)
-            except DrtkError as error:
-                rejected = str(error)
-            found = read_files(again)
-            if rejected:
-                assert "force" not in flags, f"{where}: {rejected}"
-                assert REJECTED.search(rejected), f"{where}: {rejected}"
-                left = {name for name in found if name.startswith("out.part")}
-                assert {name: found[name] for name in found.keys() - left} in (whole, old), where
-                assert not left & {"out.part/meta.json", "out.part.meta.json", "out.part.new.meta.json"}, where
-                assert not resume or not left & {"out.part.json", "out.part/meta.json.part"}, where
-            else:
-                assert found == whole, where
-            shutil.rmtree(again)
-        shutil.rmtree(killed)
-        number += 1
-    assert number > 15  # enough calls are counted
+def recover_from_every_kill(name: str) -> None:
+    """Kill a command at each call, for a new output and for one that is replaced; run it again with several flags."""
+    function, every, content = COMMANDS[name]
+    filtering.JOURNAL_EVERY = every
+    home = Path.cwd()
+    for over in (False, True):
+        place = home / f"over-{over}"
+        begin, killed, again = place / "begin", place / "killed", place / "again"
+        begin.mkdir(parents=True)
+        (begin / "in").write_bytes(content)
+        if over:
+            run(function, begin, times=2)
+        old = read_files(begin)
+        shutil.copytree(begin, again)
+        run(function, again, "force")
+        whole = read_files(again)
+        shutil.rmtree(again)
+        resume = [flag for flag in ("resume",) if flag in function.common_flags]
+        for number in count(1):
+            shutil.copytree(begin, killed)
+            if not is_killed_at(number, lambda: run(function, killed, *["force"] * over)):  # noqa: B023
+                break
+            for flags in (resume, ["force"], ["skip_done", *resume, "force"]):
+                shutil.copytree(killed, again)
+                rejected, where = "", f"killed before call {number}, then {flags}"
+                try:
+                    run(function, again, *flags)
+                except DrtkError as error:
+                    rejected = str(error)
+                found = read_files(again)
+                if rejected:
+                    assert "force" not in flags, f"{where}: {rejected}"
+                    assert REJECTED.search(rejected), f"{where}: {rejected}"
+                    left = {name for name in found if name.startswith("out.part")}
+                    assert {name: found[name] for name in found.keys() - left} in (whole, old), where
+                    assert not left & {"out.part/meta.json", "out.part.meta.json", "out.part.new.meta.json"}, where
+                    assert not resume or not left & {"out.part.json", "out.part/meta.json.part"}, where
+                else:
+                    assert found == whole, where
+                shutil.rmtree(again)
+            shutil.rmtree(killed)
+        assert number > 15  # enough calls are counted
+
+
+COMMANDS: dict[str, tuple[Any, float, bytes]] = {  # function, JOURNAL_EVERY, input
+    "copy": (copy, 0.0, b"a\nb\nc\n"),
+    "backwards": (backwards, 1000.0, b"a\nb\nc\n"),
+    "shelve": (shelve, 0.0, b"a\nb\n"),
+    "index": (index, 0.0, b"a\nb\n"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_kill_at_any_call_is_recovered_from(name: str, tmp_path: Path) -> None:
+    # In a process of its own: forks of this one, which may have imported torch, are slow.
+    command = [sys.executable, "-m", __spec__.name, name]
+    found = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+
+
+if __name__ == "__main__":
+    os.fsync = lambda handle: None
+    recover_from_every_kill(sys.argv[1])

@@ -1,70 +1,106 @@
-"""The one place where faults become exit codes, as a shell sees it."""
+"""Exit codes and one-line messages of errors, at the one place where they are made."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from drtk import errors
 from drtk.cli import main
+from drtk.cli.decorators import plain_command
 from tests.contract.running import environment, here
 from tests.running import torchrun
 
-RAISING = """
-import sys
-import typer
-from drtk import errors
+TRIP = """
 from drtk.cli import main
 from drtk.cli.decorators import plain_command
 
 @plain_command
 def trip() -> None:
-    "Trip."
     {body}
 
-main.app.command("trip")(trip)
+main.load_command = lambda name: trip
 main.run()
 """
 
 
-def tripping(body: str, *arguments: str, **given: object) -> subprocess.CompletedProcess[str]:
-    """A process whose command `trip` does `body`."""
-    program = RAISING.replace("{body}", textwrap.indent(textwrap.dedent(body), "    ").strip())
-    command = [sys.executable, "-c", program, "trip", *arguments]
-    return subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, **given)  # type: ignore[call-overload,no-any-return]
+def run_trip(body: str, **given: Any) -> subprocess.CompletedProcess[str]:
+    """Run a process in which `drtk doctor` executes `body`."""
+    program = TRIP.replace("{body}", textwrap.indent(textwrap.dedent(body), "    ").strip())
+    command = [sys.executable, "-c", program, "doctor"]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, env=environment(), **given)
+
+
+@pytest.fixture
+def trip(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Run `drtk doctor` in this process, where it calls a function instead."""
+
+    def run(act: Callable[[], Any]) -> Any:
+        @plain_command
+        def trip() -> None:
+            act()
+
+        monkeypatch.setattr(main, "load_command", lambda name: trip)
+        monkeypatch.setattr(main, "_build_parser", main._build_parser.__wrapped__)
+        return here("doctor")
+
+    return run
+
+
+def fail(error: BaseException) -> Callable[[], None]:
+    def act() -> None:
+        raise error
+
+    return act
+
+
+def interrupt_an_import() -> None:
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise ImportError("of a library") from None
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "told"),
+    ("act", "status", "message"),
     [
-        ("pass", 0, ""),
-        ("raise errors.DrtkError('no')", 1, "drtk: no\n"),
-        ("raise errors.RecordError('a.tsv:17', 'expected 3 columns')", 1, "drtk: a.tsv:17: expected 3 columns\n"),
-        ("raise errors.UsageError('no')", 2, "drtk: no; see drtk --help\n"),  # the trip is not among the commands
-        ("raise errors.OutputClosed('no')", 141, ""),
-        ("raise BrokenPipeError(32, 'Broken pipe')", 141, ""),
-        ("raise KeyboardInterrupt", 130, "drtk: interrupted\n"),
-        (
-            "import signal\ntry: signal.raise_signal(2)\nexcept KeyboardInterrupt: raise ImportError('of a library') from None",
-            130,
-            "drtk: interrupted\n",
-        ),
-        ("open('/no/such/file')", 1, "drtk: /no/such/file: No such file or directory\n"),
-        ("raise OSError(28, 'No space left on device')", 1, "drtk: No space left on device\n"),
-        ("raise typer.Exit(3)", 3, ""),
+        (lambda: None, 0, ""),
+        (fail(errors.DrtkError("no")), 1, "drtk: no\n"),
+        (fail(errors.RecordError("a.tsv:17", "expected 3 columns")), 1, "drtk: a.tsv:17: expected 3 columns\n"),
+        (fail(errors.UsageError("no")), 2, "drtk: doctor: no; see drtk doctor --help\n"),
+        (fail(errors.OutputClosed("no")), 141, ""),
+        (fail(BrokenPipeError(32, "Broken pipe")), 141, ""),
+        (fail(KeyboardInterrupt()), 130, "drtk: interrupted\n"),
+        (interrupt_an_import, 130, "drtk: interrupted\n"),
+        (lambda: os.stat("/no/such/file"), 1, "drtk: /no/such/file: No such file or directory\n"),
+        (fail(OSError(28, "No space left on device")), 1, "drtk: No space left on device\n"),
+        (fail(typer.Exit(3)), 3, ""),
     ],
 )
-def test_each_fault_has_its_status_and_its_line(body: str, status: int, told: str) -> None:
-    found = tripping(body)
-    assert (found.returncode, found.stderr) == (status, told)
+def test_each_error_has_its_status_and_its_line(
+    trip: Callable[..., Any], act: Callable[[], Any], status: int, message: str
+) -> None:
+    found = trip(act)
+    assert (found.status, found.err) == (status, message)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), EOFError(), OSError("no number")])
+def test_a_bug_is_raised(trip: Callable[..., Any], error: Exception) -> None:
+    with pytest.raises((ZeroDivisionError, RuntimeError, OSError)):
+        trip(fail(error))
 
 
 def test_ctrl_c_within_a_callback_that_ignores_exceptions_is_not_lost() -> None:
-    found = tripping(
+    found = run_trip(
         """
         import signal, time, weakref
         class Lock: pass
@@ -77,21 +113,13 @@ def test_ctrl_c_within_a_callback_that_ignores_exceptions_is_not_lost() -> None:
     assert (found.returncode, found.stderr) == (130, "drtk: interrupted\n")
 
 
-@pytest.mark.parametrize("body", ["1 / 0", "raise EOFError", "raise OSError('no number')"])
-def test_a_bug_shows_its_traceback(body: str) -> None:
-    found = tripping(body)
-    assert found.returncode == 1
-    assert "Traceback" in found.stderr
-
-
 def test_a_plain_print_to_a_reader_that_went_away_is_141() -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as closed:
-        found = tripping("sys.stdout.write('x' * 1_000_000)", stdout=closed)
-        assert (found.returncode, found.stderr) == (141, "")
-        found = tripping("sys.stdout.write('x')", stdout=closed)  # fails when flushed at the end
-        assert (found.returncode, found.stderr) == (141, "")
+        for text in ("'x' * 1_000_000", "'x'"):  # the second fails when flushed at the end
+            found = run_trip(f"import sys; sys.stdout.write({text})", stdout=closed)
+            assert (found.returncode, found.stderr) == (141, "")
 
 
 @pytest.mark.parametrize(("closed", "status"), [("<&-", 1), (">&-", 1), ("2>&-", 0), ("2>&- <&-", 1)])

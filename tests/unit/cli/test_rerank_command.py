@@ -15,14 +15,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from drtk.cli.main import app
-from drtk.cli.rerank import check_same_scorer
 from drtk.data.embeddings import PairVectors, read_shards
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models.config import ScoringSettings
 from drtk.models.cross_encoder import Scorer, identify_scorer
 from drtk.models.list_reranker import ListReranker, ListShape, load_list_reranker, save_list_reranker
 from drtk.retrieval.config import FuseSettings
-from drtk.retrieval.rerank import reorder
+from drtk.retrieval.rerank import check_same_scorer, reorder
 from drtk.runtime.integrity import read_json
 from tests.running import command, killed_at
 from tests.tiny import collection, tiny_crossencoder, write_collection

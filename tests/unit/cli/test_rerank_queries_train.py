@@ -301,29 +301,18 @@ def test_candidates_that_cannot_be_learned_from_are_named(place: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         (["--depth", "99"], "--depth 99: .*labelled.jsonl was labelled with --depth 100"),
-        (["--max-rank", "50"], "`max_rank` 50: must be above the depth of the labels, 100"),
-        (["--warmup", "0.1"], "`warmup` 0.1: `schedule` inverse-sqrt needs a number of steps"),
-        (["--dev-kind", "answer"], "--dev-kind: goes with --dev"),
-        (["--patience", "1"], "--patience: goes with --dev"),
-        (["--dev", "a=x", "--dev", "a=y"], "--dev: two are for kind a; KIND=FILE names one each"),
-        (["--dev", "x", "--dev", "y"], "--dev: two are for all kinds; KIND=FILE names one each"),
-        (["--dev", "x", "--dev", "a=y"], "--dev: either one FILE, or KIND=FILE for each kind"),
-        (["--dev", "..=x"], r"--dev \.\.=x: '\.\.' cannot be the name of a folder for its model"),
-        (["--dev", "a=x", "--dev-kind", "a"], "--dev-kind: --dev KIND=FILE names the kind already"),
-        (["--preset", "simlm-r1"], "preset 'simlm-r1' is for drtk train-retriever"),
         (["--micro-batch", "3"], "`micro_batch` 3: does not divide the 4 of a device"),
-        (["--kind", "poem"], "labelled.jsonl: holds no candidates of kind 'poem'; there is nothing to learn"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(place: Path, tmp_path: Path, more: list[str], told: str) -> None:
-    with pytest.raises(DrtkError, match=told) as fault:
+def test_options_that_contradict_the_data_are_rejected(
+    place: Path, tmp_path: Path, more: list[str], message: str
+) -> None:
+    with pytest.raises(DrtkError, match=message):
         train(place, tmp_path / "m", *more)
-    assert "\n" not in str(fault.value)
     assert not (tmp_path / "m").exists()
-    assert isinstance(fault.value, UsageError) == (more[0] not in ("--micro-batch", "--kind"))
 
 
 def relabelled(place: Path, output: Path, depth: int, max_rank: int) -> Path:

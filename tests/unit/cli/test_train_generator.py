@@ -143,40 +143,6 @@ def test_a_bart_model_trains_too(place: Path, tmp_path: Path) -> None:
     assert not entries(tmp_path / "m", "rougeL")
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("--dev x --dev-share 0.1", "`dev` and `dev_share`: choose one"),
-        ("--patience 2", "`patience` needs `dev` or `dev_share`"),
-        ("--trainer label_smoothing_factor=0.1", "label_smoothing_factor: cannot be chosen"),
-        (f"--prefix {'river,' * 30}", "--prefix is .* tokens long and leaves nothing of --max-length 24"),
-        ("--folds 2", "--folds only with --task gar-answer or gar-sentence or gar-title"),
-        ("--run x", "`run`: only with `task` gar-sentence or gar-title"),
-        ("--task gar-answer", "`queries`: with `task` gar-answer, INPUT holds the questions"),
-        ("--task gar-answer --title none", "--title only with --task doc2query"),
-        ("--task gar-answer --depth 5", "--depth only with --task gar-sentence or gar-title"),
-        ("--task gar-sentence --answer-case initial", "--answer-case only with --task gar-answer"),
-    ],
-)
-def test_contradictory_options_are_rejected(place: Path, tmp_path: Path, more: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        train(place, tmp_path / "m", *more.split())
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("--corpus x", "`corpus` and `queries` go together"),
-        ("--task gar-answer --corpus x", "`corpus`: only with `task` gar-sentence or gar-title"),
-        ("--task gar-title --corpus x", "`run`: is required by `task` gar-title"),
-        ("--task gar-title --corpus x --run x --dev x", "`dev` and `dev_run` go together"),
-    ],
-)
-def test_files_that_do_not_go_with_a_task_are_rejected(tmp_path: Path, more: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        app(["train-generator", "x", "--model", "x", "-o", str(tmp_path / "m"), *more.split()], standalone_mode=False)
-
-
 def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_path: Path) -> None:
     for model, message in (
         (tiny_writer(tmp_path / "gpt2", "gpt2"), r"is a decoder-only model \(gpt2\)"),
@@ -184,6 +150,8 @@ def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_pat
     ):
         with pytest.raises(MismatchError, match=message):
             train(place, tmp_path / "m", "--model", str(model))
+    with pytest.raises(UsageError, match=r"--prefix is .* tokens long and leaves nothing of --max-length 24"):
+        train(place, tmp_path / "m", "--prefix", "river," * 30)
     with pytest.raises(DrtkError, match=r"examples.jsonl: no pairs to evaluate with at this `dev_share`"):
         train(place, tmp_path / "m", "--dev-share", "0")
 

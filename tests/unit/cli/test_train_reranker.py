@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 from drtk.cli.main import app
-from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.integrity import read_json
 from tests.running import command
 from tests.tiny import collection, tiny_model
@@ -97,31 +97,6 @@ def test_pairs_by_themselves_and_the_first_positive_only(place: Path, tmp_path: 
     with pytest.raises(MismatchError, match=r"two\.jsonl:1: the corpus has no 'd999'"):
         train(place, tmp_path / "n", "--steps 1", examples=two)
     train(place, tmp_path / "n", "--steps 1 --first-positive", examples=two)
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("--vectors v", "`vectors`: is not for `kind` crossencoder"),
-        ("--kind hlatr", "--negatives is for --kind crossencoder"),
-        ("--depth 50", "--depth is for --kind hlatr"),
-        ("--loss bce --r-drop", "--r-drop is for --loss listwise"),
-        ("--loss bce --backward 4", "--backward is for --loss listwise"),
-        ("--loss bce --negatives 4", "--negatives is for --loss listwise"),
-        ("--steps 3 --epochs 2", "--steps and --epochs: choose one"),
-        ("--preset quickstart", "preset 'quickstart' is for drtk train-retriever"),
-        ("--dev dev", "`dev` and `dev_run` go together"),
-        ("--patience 2", "--patience goes with --dev"),
-        ("--select nDCG@10", "--select goes with --dev, by which"),
-        ("--dev-split test", "`dev_split`: goes with `dev`"),
-        ("--backward 5", "`backward` 5: a query has 4 passages in a step"),
-        ("--trainer gradient_accumulation_steps=2", "gradient_accumulation_steps: cannot be chosen"),
-    ],
-)
-def test_contradictory_options_are_rejected(place: Path, tmp_path: Path, more: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        train(place, tmp_path / "m", more)
-    assert not (tmp_path / "m").exists()
 
 
 @pytest.mark.parametrize(

@@ -117,39 +117,6 @@ def test_training_lowers_the_loss_and_raises_the_figure_on_dev(place: Path, tmp_
         train(place, tmp_path / "n", "--steps", "1", "--dev", str(tmp_path / "beir"))
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("--loss hinge", "unknown retriever loss 'hinge'; choose from infonce"),
-        ("--loss kl --contrastive hinge", "unknown retriever loss 'hinge'; choose from infonce"),
-        ("--loss kl --contrastive kl", "`contrastive` kl: learns from a teacher"),
-        ("--alpha 0.5", "--alpha weighs the contrastive loss beside kl"),
-        ("--patience 2", "--patience goes with --dev"),
-        ("--contrastive simlm-full", "--contrastive goes with --loss kl or margin-mse"),
-        ("--preset simlm-r1 --teacher-temperature 2", "--teacher-temperature goes with --loss kl"),
-        ("--loss margin-mse --mask-false-negatives", "--mask-false-negatives is for the contrastive loss"),
-        ("--loss kl --alpha 0 --mask-false-negatives", "contrastive loss, which --alpha 0 leaves out"),
-        ("--loss kl --negatives 0", "`loss` kl needs `negatives` above 0"),
-        ("--batch 1 --negatives 0", "`batch` 1 with `negatives` 0 leaves no negatives"),
-        ("--temperature-warmup --temperature 1", "`temperature_warmup` starts at 1"),
-        ("--temperature-warmup --warmup 0", "--temperature-warmup lasts as long as the learning rate rises"),
-        ("--lora-alpha 4", "--lora-alpha goes with --lora"),
-        ("--preset dpr-nq-roberta-shared --aux-rate 0.2", "--aux-rate goes with --aux diffcse"),
-        ("--aux diffcse", "`aux` diffcse needs `aux_generator`"),
-        ("--matryoshka 8 --matryoshka 8", "`matryoshka` 8: is given twice"),
-        ("--preset simlm-r1 --dev-pool 10", "--dev-pool goes with --dev, by which"),
-        ("--negatives 0 --draw shuffle", "--draw is about hard negatives"),
-        ("--steps 3 --epochs 2", "--steps and --epochs: choose one"),
-        ("--preset simlm", "preset 'simlm' is for drtk pretrain"),
-        ("--trainer max_steps=3", "max_steps: use `steps`"),
-    ],
-)
-def test_contradictory_options_are_rejected(place: Path, tmp_path: Path, more: str, message: str):
-    with pytest.raises(UsageError, match=message):
-        train(place, tmp_path / "m", *more.split())
-    assert not (tmp_path / "m").exists()
-
-
 def test_a_student_learns_from_its_teacher(place: Path, tmp_path: Path):
     def add_scores(rows: list[dict]) -> None:
         for row in rows:

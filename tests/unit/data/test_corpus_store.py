@@ -10,7 +10,7 @@ from drtk.data import corpus_store as store_module
 from drtk.data.corpus_store import CorpusStore
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.runtime import integrity
-from drtk.runtime.cache import hash_of
+from drtk.runtime.integrity import hash_id
 from drtk.runtime.streams import digest_file
 from tests.running import piped
 
@@ -116,7 +116,7 @@ def test_an_empty_corpus_has_nothing_and_stdin_cannot_be_looked_up(tmp_path):
 
 
 def test_ids_whose_hashes_collide_are_told_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr(store_module, "hash_of", lambda name: hash_of(name[0]))  # all d… collide
+    monkeypatch.setattr(store_module, "hash_id", lambda name: hash_id(name[0]))  # all d… collide
     path = corpus(tmp_path / "c.jsonl", count=5)
     store = CorpusStore.open(path)
     assert [passage.id for passage in store.many(["d4", "d0", "d2"])] == ["d4", "d0", "d2"]

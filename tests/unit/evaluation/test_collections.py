@@ -31,17 +31,12 @@ PUBLISHED = {  # nDCG@10 by set in thousandths, and the printed average (methods
 }
 
 
-@pytest.mark.parametrize("system", PUBLISHED)
-def test_published_averages_follow_from_the_published_values(system: str) -> None:
-    text, average = PUBLISHED[system]
-    values = [int(value) / 1000 for value in text.split()]
-    names = [f"set{number}" for number in range(len(values))]
-    collections = [Collection(name, Path()) for name in names]
-    measures = parse_measures("nDCG@10")
-    made = average_sets(
-        system, collections, {name: {"nDCG@10": value} for name, value in zip(names, values, strict=True)}, measures
-    )
-    assert made.overall["nDCG@10"] == pytest.approx(average, abs=2e-4)
+def test_published_averages_follow_from_the_published_values() -> None:
+    for system, (text, average) in PUBLISHED.items():
+        values = {f"set{number}": {"nDCG@10": int(value) / 1000} for number, value in enumerate(text.split())}
+        collections = [Collection(name, Path()) for name in values]
+        made = average_sets(system, collections, values, parse_measures("nDCG@10"))
+        assert made.overall["nDCG@10"] == pytest.approx(average, abs=2e-4)
 
 
 @pytest.fixture
@@ -134,10 +129,8 @@ def test_a_collection_with_another_split_is_taken_with_it(beir: Path, capfd: pyt
 
 def test_one_collections_own_folder_stands_for_its_judgements(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # as with the file: the query's own document stays in place, so the right one is third
-    call = ["a=runs/scifact.run", "--measures", "RR@10"]
-    by_folder = command(capfd, "eval", "-q", *call, "--qrels", "beir/scifact")
-    assert by_folder == command(capfd, "eval", "-q", *call, "--qrels", "beir/scifact/qrels/test.tsv")
-    assert by_folder.split() == ["run", "RR@10", "a", "0.3333"]
+    call = ["a=runs/scifact.run", "--measures", "RR@10", "--qrels", "beir/scifact"]
+    assert command(capfd, "eval", "-q", *call).split() == ["run", "RR@10", "a", "0.3333"]
 
 
 def test_wrong_usage_is_rejected(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,8 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.evaluation import judged_runs
+from drtk.evaluation.evaluate import warn_shallow
+from drtk.evaluation.measures import parse_measures
 from tests.running import command, write
 
 RUN = """\
@@ -49,44 +51,16 @@ def test_the_known_answer_comes_out_of_the_command(world: Path, capfd: pytest.Ca
     assert command(capfd, "eval", "-q", *arguments, "--retrieved-only").split()[-4] == "0.2778"
 
 
-def test_other_formats_hold_the_same_values(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_csv_and_json_hold_values_in_full(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def lines(format: str) -> list[str]:
         arguments = ["a.run", "b.run", "--qrels", "test.tsv", "--measures", "RR@10 P_5", "--format", format]
         return command(capfd, "eval", "-q", *arguments).splitlines()
 
-    assert lines("markdown") == [
-        "| run | RR@10 | P_5 |",
-        "| :--- | ---: | ---: |",
-        "| a | 0.2083 | **0.1500** |",
-        "| b | **0.3333** | **0.1500** |",
-    ]
-    assert lines("latex")[2:6] == [
-        "run & RR@10 & P\\_5 \\\\",
-        "\\hline",
-        "a & 0.2083 & \\textbf{0.1500} \\\\",
-        "b & \\textbf{0.3333} & \\textbf{0.1500} \\\\",
-    ]
     rows = list(csv.DictReader(io.StringIO("\n".join(lines("csv")))))
     assert [float(row["RR@10"]) for row in rows] == pytest.approx([(1 / 2 + 1 / 3) / 4, (1 + 1 / 3) / 4], abs=1e-15)
-    objects = [json.loads(line) for line in lines("jsonl")]
-    assert objects[0] == {
-        "run": "a",
-        "queries": 4,
-        "RR@10": pytest.approx((1 / 2 + 1 / 3) / 4),
-        "P_5": pytest.approx(0.15),
-    }
-
-
-def test_per_query_values_are_followed_by_their_mean(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    printed = command(capfd, "eval", "-q", "a.run", "--qrels", "test.tsv", "--measures", "RR@10", "--per-query")
-    assert [line.split() for line in printed.splitlines()] == [
-        ["run", "query", "RR@10"],
-        ["a", "q1", "0.5000"],
-        ["a", "q2", "0.3333"],
-        ["a", "q3", "0.0000"],
-        ["a", "q4", "0.0000"],
-        ["a", "all", "0.2083"],
-    ]
+    first, _ = map(json.loads, lines("jsonl"))
+    values = {"RR@10": pytest.approx((1 / 2 + 1 / 3) / 4), "P_5": pytest.approx(0.15)}
+    assert first == {"run": "a", "queries": 4} | values
 
 
 def test_many_measures_stand_below_each_other(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -105,6 +79,7 @@ def test_a_named_output_has_a_manifest_that_lists_its_inputs(world: Path, capfd:
     assert (world / "table.txt").read_text() == "run   RR@10\na    0.2083\n"
     manifest = json.loads((world / "table.txt.meta.json").read_text())
     assert {entry["path"] for entry in manifest["inputs"]} == {"a.run", "test.tsv"}
+    assert manifest["counts"] == {"in": 1, "out": 2}  # runs, and lines of the table
     with pytest.raises(DrtkError, match="exists already"):
         command(capfd, *arguments)
 
@@ -123,26 +98,18 @@ def test_documents_are_scored_by_their_best_passage(world: Path, capfd: pytest.C
     assert command(capfd, *arguments, "--by", "source").split()[-2:] == ["0.5000", "2"]
     app(arguments, standalone_mode=False)
     assert "--by source scores documents" in capfd.readouterr().err
-
-
-def test_the_corpus_says_which_document_a_passage_is_of(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write(world / "own.run", "q Q0 p1 1 4 a\nq Q0 p2 2 3 a\nq Q0 p3 3 2 a\n")
-    write(world / "docs.tsv", "q\td\t1\n")
-    rows = [
-        {"_id": id, "text": "t", "metadata": {"source_id": of}} for id, of in (("p1", "x"), ("p2", "x"), ("p3", "d"))
-    ]
-    write(world / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    arguments = ["eval", "-q", "own.run", "--qrels", "docs.tsv", "--measures", "RR", "--by", "source"]
-    assert command(capfd, *arguments, "--corpus", "corpus.jsonl").split()[-1] == "0.5000"
+    # the corpus says which document a passage is of
+    rows = [(id, {"source_id": id[0]}) for id in ("x#0", "x#1", "d#0", "d#1")]
+    rows = [("x#0", {"source_id": "d"}), *rows[1:]]
+    text = "".join(json.dumps({"_id": id, "text": "t", "metadata": of}) + "\n" for id, of in rows)
+    write(world / "corpus.jsonl", text)
+    printed = command(capfd, *arguments, "--by", "source", "--corpus", "corpus.jsonl")
+    assert printed.split()[-2:] == ["1.0000", "2"]
 
 
 def test_runs_need_names_of_their_own(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="two runs are called 'x'"):
         command(capfd, "eval", "x=a.run", "x=b.run", "--qrels", "test.tsv")
-    (world / "sub").mkdir()
-    write(world / "sub" / "a.run", RUN)
-    printed = command(capfd, "eval", "-q", "a.run", "sub/a.run", "--qrels", "test.tsv", "--measures", "RR")
-    assert [line.split()[0] for line in printed.splitlines()] == ["run", "a", "sub/a"]
 
 
 def test_a_run_on_stdin_needs_neither_name_nor_heavy_libraries(world: Path) -> None:
@@ -236,8 +203,6 @@ def shallow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(tmp_path / "documents", "q1 0 d1 1\nq2 0 d2 1\n")
     write(tmp_path / "short.run", run_of(20, "q1", "q2"))
     write(tmp_path / "alike.run", run_of(20, "q1") + run_of(7, "q2") + run_of(200, "q3"))  # q3 is not judged
-    write(tmp_path / "shorter.run", run_of(6, "q1", "q2"))
-    write(tmp_path / "deep.run", run_of(100, "q1") + run_of(3, "q2"))
     rows = [{"_id": f"d{n // 2}#{n % 2}", "title": "", "text": "Paris"} for n in range(21)]
     write(tmp_path / "c.jsonl", "".join(json.dumps(row) + "\n" for row in rows[:20]))
     write(tmp_path / "more.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
@@ -252,35 +217,35 @@ def depth_lines(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]
     return [line for line in capfd.readouterr().err.splitlines() if " at most " in line]
 
 
-def test_runs_shallower_than_a_cutoff_are_reported_once_per_depth(
-    shallow: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    alike = "drtk: short, alike: hold at most 20 documents for a query with judgements; R@100 looks at 100"
-    found = depth_lines(capfd, "eval", "short.run", "alike.run", "deep.run", "shorter.run", "--qrels", "qrels")
-    assert found == [
-        alike,
-        "drtk: shorter: holds at most 6 documents for a query with judgements; 5 measures look further, R@100 at 100",
-    ]
-    (line,) = depth_lines(capfd, "eval", "shorter.run", "--qrels", "qrels", "--measures", "nDCG@10 P_20 RR")
-    assert line.endswith("; nDCG@10 looks at 10, P_20 at 20")
-    assert depth_lines(capfd, "compare", "short.run", "alike.run", "deep.run", "--qrels", "qrels") == [alike]
-    assert depth_lines(capfd, "report", "short.run", "alike.run", "--qrels", "qrels", "-o", "out") == [alike]
+SHALLOW = "at most 20 documents for a query with judgements, fewer than the cut-off of R@100"
+
+
+def test_runs_shallower_than_a_cutoff_are_reported(shallow: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    both = ["short.run", "alike.run", "--qrels", "qrels"]
+    for call in (["eval", *both], ["compare", *both], ["report", *both, "-o", "out"]):
+        assert depth_lines(capfd, *call) == [f"drtk: short, alike: {SHALLOW}"]
+    corpus = ["--corpus", "c.jsonl"]  # a collection of 20 passages: no run could be deeper
+    for call in (["eval", *both], ["compare", *both], ["report", *both, "-o", "r"]):
+        assert depth_lines(capfd, *call, *corpus) == []
     # 20 passages are 10 documents
     options = ["--qrels", "documents", "--by", "source", "--measures", "R@10 R@11", "--depth", "5"]
     (line,) = depth_lines(capfd, "eval", "short.run", *options)
-    assert line.endswith("at most 10 documents for a query with judgements; R@11 looks at 11")
-    answers = ["short.run", "--answers", "q.jsonl", "--corpus", "more.jsonl"]
-    (line,) = depth_lines(capfd, "eval", *answers)
-    assert line == "drtk: short: holds at most 20 documents for a query with answers; Answer@100 looks at 100"
+    assert line.endswith("at most 10 documents for a query with judgements, fewer than the cut-off of R@11")
+    answers = ["eval", "short.run", "--answers", "q.jsonl", "--corpus"]
+    (line,) = depth_lines(capfd, *answers, "more.jsonl")
+    assert line == f"drtk: short: {SHALLOW.replace('judgements', 'answers').replace('R@100', 'Answer@100')}"
+    assert depth_lines(capfd, *answers, "c.jsonl") == []
 
 
-def test_depth_is_not_reported_if_no_run_could_be_deeper(shallow: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    whole = ["--measures", "nDCG RR AP R@20 nDCG@20 Success@5 rbp num_q num_ret iprec_at_recall_0.50 SetF"]
-    assert depth_lines(capfd, "eval", "short.run", "--qrels", "qrels", *whole) == []
-    assert depth_lines(capfd, "eval", "short.run", "--qrels", "qrels", "-q") == []
-    for call in (["eval", "short.run"], ["compare", "short.run", "alike.run"], ["report", "short.run", "-o", "r"]):
-        assert depth_lines(capfd, *call, "--qrels", "qrels", "--corpus", "c.jsonl") == []  # a collection of 20 passages
-    assert depth_lines(capfd, "eval", "short.run", "--answers", "q.jsonl", "--corpus", "c.jsonl") == []
+def test_runs_of_one_depth_are_reported_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    depths = {"a": 20, "b": 20, "deep": 100, "c": 20, "d": 20, "one": 1, "empty": 0}
+    whole = "nDCG RR AP num_q num_ret iprec_at_recall_0.50 SetF "
+    warn_shallow(depths, parse_measures(whole + "nDCG@10 R@10 R@20 P_30 R@50 R@100"))
+    query = "for a query with judgements, fewer than the cut-off of"
+    assert caplog.messages == [
+        f"a, b, c and 1 more: at most 20 documents {query} P_30, R@50, R@100",
+        f"one: at most 1 document {query} nDCG@10, R@10, R@20 and 3 more",
+    ]
 
 
 def test_large_runs_are_read_in_blocks(
@@ -288,5 +253,4 @@ def test_large_runs_are_read_in_blocks(
 ) -> None:
     monkeypatch.setattr(judged_runs, "LARGE", 1)
     monkeypatch.setattr(judged_runs, "evaluate_run", None)  # not read line by line
-    (line,) = depth_lines(capfd, "eval", "alike.run", "deep.run", "--qrels", "qrels")
-    assert line == "drtk: alike: holds at most 20 documents for a query with judgements; R@100 looks at 100"
+    assert depth_lines(capfd, "eval", "alike.run", "--qrels", "qrels") == [f"drtk: alike: {SHALLOW}"]

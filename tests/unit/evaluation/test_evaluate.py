@@ -30,21 +30,19 @@ def test_measures_keep_their_order_whichever_library_computes_them() -> None:
     assert list(overall("RR@10 P@1 Compat AP RR")) == ["RR@10", "P@1", "Compat", "AP", "RR"]
 
 
-def test_queries_without_judgements_are_left_out() -> None:
-    result = Evaluator({"q1": {"d1": 1}}, parse_measures("RR"))("run", {"q1": ["d1"], "other": ["d2"]})
-    assert list(result.per_query) == ["q1"]
-    assert result.overall == {"RR": 1.0}
-
-
 def test_geometric_means_keep_queries_that_found_nothing_above_zero() -> None:
     # AP: q1 (1/2 + 2/3)/2, q2 1/3, q3 and q4 nothing, counted as 0.00001
     expected = exp((log((1 / 2 + 2 / 3) / 2) + log(1 / 3) + 2 * log(1e-5)) / 4)
     assert overall("gm_map")["gm_map"] == pytest.approx(expected)
 
 
-def test_counts_are_whole_numbers_over_all_judged_queries() -> None:
-    found = overall("num_q num_rel num_ret num_rel_ret NumRel(rel=2)")
-    assert found == {"num_q": 4, "num_rel": 5, "num_ret": 9, "num_rel_ret": 3, "NumRel(rel=2)": 0}
+def test_ndcg_with_linear_and_exponential_gains() -> None:
+    # DCG 3 + 2/2 + 1/log2(6) = 4.386853; ideal 3 + 2/log2(3) + 2/2 + 1/log2(5) + 1/log2(6) with judged 3 2 2 1 1 0
+    grades = {"d1": 3, "d2": 0, "d3": 2, "d5": 1, "d6": 2, "d7": 1}
+    for rel in (1, 2):  # a relevance level changes nothing in it
+        measures = parse_measures("nDCG@10 nDCG(dcg='exp-log2')@10 ndcg_cut_10", rel=rel)
+        found = Evaluator({"q": grades}, measures)("run", {"q": ["d1", "d2", "d3", "d9", "d5"]}).overall
+        assert list(found.values()) == pytest.approx([0.721594, 0.792739, 0.721594], abs=2e-6)
 
 
 def test_unjudged_documents_can_be_removed() -> None:
@@ -70,7 +68,10 @@ def test_an_empty_run_has_zeros_and_leaves_the_evaluator_unchanged() -> None:
     empty = evaluator("b", {})
     assert set(empty.overall.values()) == {0}
     assert empty.queries == 4
-    assert evaluator("a", RANKINGS) == first
+    assert evaluator("a", RANKINGS | {"not judged": ["d1"]}) == first
+    assert overall("num_q num_rel num_ret num_rel_ret NumRel(rel=2)") == {
+        "num_q": 4, "num_rel": 5, "num_ret": 9, "num_rel_ret": 3, "NumRel(rel=2)": 0
+    }  # fmt: skip
 
 
 def test_a_query_whose_documents_are_all_unjudged_scores_zero() -> None:

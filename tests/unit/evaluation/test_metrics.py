@@ -6,7 +6,6 @@ from math import log2
 
 import pytest
 
-from drtk.evaluation import METRICS
 from drtk.evaluation.metrics import (
     JudgedRanks,
     averaged_precision,
@@ -31,10 +30,6 @@ def judged(*grades: int | None) -> JudgedRanks:
 
 
 RANKED = judged(3, 0, 2, None, 1)
-
-
-def test_every_registered_measure_loads() -> None:
-    assert all(callable(METRICS.load(name)) for name in METRICS)
 
 
 def test_reciprocal_rank_is_cut_and_needs_the_grade() -> None:

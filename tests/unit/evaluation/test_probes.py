@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.evaluation.probes import RankingProbe, RatingProbe, RerankingProbe, sampled
+from drtk.evaluation.probes import RankingProbe, RatingProbe, RerankingProbe, sample_passages
 from drtk.records import Passage
 from drtk.runtime.inputs import Intake
 from tests.running import write
@@ -67,7 +67,7 @@ def test_a_pool_holds_what_is_relevant_and_others_by_lot(tmp_path: Path) -> None
     ]  # relevant; and the smallest lot, in the file's order
     assert probe(encode) == 1.0
     texts = [Passage(str(number), "") for number in range(100)]
-    found = sampled(texts, {"7", "93"}, count=10, lot=lambda each: (int(each) * 37) % 100)
+    found = sample_passages(texts, {"7", "93"}, count=10, lot=lambda each: (int(each) * 37) % 100)
     by_lot = sorted(
         (id for id in map(str, range(100)) if id not in ("7", "93")), key=lambda each: (int(each) * 37) % 100
     )

@@ -1,12 +1,16 @@
-"""Grid search over BM25's k1 and b and over weights of fusion."""
+"""BM25's k1 and b in a search, and grid search over them and over weights of fusion."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import pytest
 
 from drtk.errors import UsageError
 from drtk.evaluation.tuning import RankingScorer, grid_search, parse_grid, weight_grid
 from drtk.indexing.config import SearchSettings
+from tests.running import command, write
 
 QRELS = {"q1": {"a#1": 1}, "q2": {"b#1": 1}}
 
@@ -52,3 +56,24 @@ def test_a_malformed_grid_is_rejected(text: str) -> None:
 def test_a_grid_of_weights_holds_all_that_sum_to_one() -> None:
     assert list(weight_grid(2, 0.5)) == [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)]
     assert len(list(weight_grid(3, 0.1))) == 66  # 12 choose 2
+
+
+def test_bm25_of_four_documents(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a b b c, a c, b d d, c d e e e; the query is b d; every letter is a word
+    monkeypatch.chdir(tmp_path)
+    texts = enumerate(["a b b c", "a c", "b d d", "c d e e e"], 1)
+    write(tmp_path / "c.jsonl", "".join(json.dumps({"_id": f"d{n}", "text": text}) + "\n" for n, text in texts))
+    write(tmp_path / "q.jsonl", '{"_id": "q", "text": "b d"}\n')
+    command(
+        capfd, *["index", "c.jsonl", "--type", "bm25s", "-o", "index", "-q", "--stopwords", "none", "--stemmer", "none"]
+    )
+    for k1, b, scores in (
+        ("0.9", "0.4", [0.861627, 0.469703, 0.337415]),
+        ("0.82", "0.68", [0.904166, 0.478089, 0.336647]),
+    ):
+        printed = command(capfd, "search", "index", "q.jsonl", "--k1", k1, "--b", b)
+        rows = [line.split() for line in printed.splitlines()]
+        assert [row[2] for row in rows] == ["d3", "d1", "d4"]  # d2 has neither word
+        assert [float(row[4]) for row in rows] == pytest.approx(scores, abs=2e-6)

@@ -1,4 +1,4 @@
-"""drtk doc2query and drtk continue-text: what they add, and that it depends on the seed and the passage's id alone."""
+"""drtk doc2query and continue-text: added texts, which depend on the seed and the passage id only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     corpus = [json.loads(dump(passage)) | {"colour": "red"} for passage in passages(30)]
@@ -57,16 +57,11 @@ def test_queries_do_not_depend_on_batches_order_or_neighbours(
     lines = (here / "c.jsonl").read_text().splitlines(keepends=True)
     write(here / "back.jsonl", "".join(lines[::-1]))
     write(here / "part.jsonl", "".join(lines[7:12]))
-    for name, more in (
-        ("back", []),
-        ("part", []),
-        ("c", ["--batch-tokens", "60"]),
-        ("c", ["--batch-tokens", "100000"]),
-    ):
+    for name, more in (("back", ["--batch-tokens", "60"]), ("part", [])):
         for row in rows(capfd, "doc2query", f"{name}.jsonl", *call, *more):
             assert row["queries"] == whole[row["_id"]]
-    other = {row["_id"]: row["queries"] for row in rows(capfd, "doc2query", "c.jsonl", *call, "--seed", "43")}
-    assert other != whole
+    other = {row["_id"]: row["queries"] for row in rows(capfd, "doc2query", "part.jsonl", *call, "--seed", "43")}
+    assert all(queries != whole[id] for id, queries in other.items())
 
 
 def test_an_interrupted_run_resumed_equals_an_uninterrupted_one(
@@ -76,16 +71,13 @@ def test_an_interrupted_run_resumed_equals_an_uninterrupted_one(
     call = ["doc2query", "c.jsonl", "--model", str(models / "t5"), *SHORT, "-q"]
     command(capfd, *call, "-o", "whole.jsonl")
     text = (here / "c.jsonl").read_text()
-    write(
-        here / "c.jsonl",
-        text.replace('"_id": "d17"', '"_id": ""') if '"_id": "d17"' in text else text[: len(text) // 2],
-    )
+    write(here / "c.jsonl", text[: len(text) // 2])
     with pytest.raises(RecordError):
         command(capfd, *call, "-o", "x.jsonl")
     write(here / "c.jsonl", text)
     command(capfd, *call, "-o", "x.jsonl", "--resume")
     assert (here / "x.jsonl").read_bytes() == (here / "whole.jsonl").read_bytes()
-    assert json.loads((here / "x.jsonl.meta.json").read_text())["counts"]["texts"] == 60
+    assert json.loads((here / "x.jsonl.meta.json").read_text())["counts"] == {"in": 30, "out": 30, "texts": 60}
 
 
 def test_greedy_gives_one_query_and_beams_the_best(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -137,72 +129,56 @@ def test_continuations_go_on_and_fall_back_on_the_passage(
     assert all(row["continuations"] == [row["text"]] for row in rows(capfd, *call))
 
 
-def test_what_does_not_write_is_refused(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    encoder = tiny_model(here / "encoder")
-    with pytest.raises(MismatchError, match=r"encoder: is an encoder \(bert\); a model that writes is needed"):
-        rows(capfd, "doc2query", "c.jsonl", "--model", encoder)
-    with pytest.raises(UsageError, match="--max-new-tokens 64: the model reads 64 tokens in all"):
-        rows(capfd, "continue-text", "c.jsonl", "--model", models / "gpt2", "--max-new-tokens", "64")
-
-
-def test_texts_are_counted(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    capfd.readouterr()
-    app(["doc2query", "c.jsonl", "--model", str(models / "t5"), *SHORT, "-o", "x.jsonl"], standalone_mode=False)
-    assert "30 in, 30 out, 60 texts" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize("name", ["doc2query", "continue-text"])
 @pytest.mark.parametrize(
     ("more", "complaint"),
     [
-        (["--decode", "greedy", "--n", "3"], "`n` 3: `decode` greedy generates one text"),
-        (["--decode", "greedy", "--top-k", "3"], "`top_k`: only with `decode` sample"),
-        (["--decode", "beam", "--top-p", "0.5"], "`top_p`: only with `decode` sample"),
-        (["--decode", "beam", "--temperature", "2"], "`temperature`: only with `decode` sample"),
-        (["--decode", "greedy", "--beams", "2"], "`beams`: only with `decode` beam"),
-        (["--beams", "2"], "`beams`: only with `decode` beam"),
+        (["--decode", "greedy", "--n", "3"], "3: .*greedy"),
+        (["--decode", "beam", "--top-p", "0.5"], "top.p.* only with .*sample"),
+        (["--beams", "2"], "beams.* only with .*beam"),
     ],
 )
-def test_what_decoding_does_not_look_at_is_refused(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, more: list[str], complaint: str
+def test_options_without_effect_on_the_decoding_are_rejected(
+    here: Path, capfd: pytest.CaptureFixture[str], name: str, more: list[str], complaint: str
 ) -> None:
-    source = write(tmp_path / "c", '{"_id": "a", "text": "rivers"}\n')
     with pytest.raises(UsageError, match=complaint):
-        command(capfd, name, source, "--model", "m", *more)
+        command(capfd, name, "c.jsonl", "--model", "m", *more)
 
 
-def test_what_a_checkpoint_wishes_and_does_not_get_is_told_once(
+def test_settings_of_a_checkpoint_that_have_no_effect_are_logged_once(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tiny_writer(here / "wishing", "t5")
     config = json.loads((folder / "generation_config.json").read_text())
     write(folder / "generation_config.json", json.dumps(config | {"no_repeat_ngram_size": 3, "early_stopping": True}))
-    for decode, named in (
-        ("greedy", "no_repeat_ngram_size 3"),
-        ("beam", "no_repeat_ngram_size 3, early_stopping True"),
-    ):
-        call = ["doc2query", "c.jsonl", "--n", "1", "--max-new-tokens", "4", "--decode", decode, "-q", "-o"]
+    named = {"greedy": "no_repeat_ngram_size 3", "beam": "no_repeat_ngram_size 3, early_stopping True"}
+    for decode, names in named.items():
+        call = ["doc2query", "c.jsonl", "--n", "1", "--max-new-tokens", "4", "--decode", decode, "-q"]
         capfd.readouterr()
-        app([*call, f"{decode}.jsonl", "--model", "wishing", "--batch-tokens", "60"], standalone_mode=False)
-        told = capfd.readouterr().err
-        assert told.count("generation_config.json") == 1
-        assert f"wishing: its generation_config.json has {named}; this is ignored\n" in told
-        app([*call, f"{decode}.plain", "--model", str(models / "t5")], standalone_mode=False)
-        assert "generation_config" not in capfd.readouterr().err
-        assert (here / f"{decode}.jsonl").read_bytes() == (here / f"{decode}.plain").read_bytes()
+        app([*call, "--model", "wishing", "--batch-tokens", "60", "-o", "x"], standalone_mode=False)
+        logged = capfd.readouterr().err
+        assert logged.count("generation_config.json") == 1
+        assert f"generation_config.json has {names};" in logged
+        assert rows(capfd, *call, "--model", models / "t5") == [
+            json.loads(line) for line in (here / "x").read_text().splitlines()
+        ]
+        (here / "x").unlink()
 
 
-def test_a_model_that_writes_in_the_other_way_is_refused(
-    here: Path, models: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(MismatchError, match="is a decoder-only model; an encoder-decoder is needed"):
-        command(capfd, "doc2query", "c.jsonl", "--model", models / "gpt2")
-    with pytest.raises(MismatchError, match="is an encoder-decoder; a decoder-only model is needed"):
-        command(capfd, "continue-text", "c.jsonl", "--model", models / "t5")
+def test_models_of_another_kind_are_rejected(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    encoder = tiny_model(here / "encoder")
+    for name, model, error, message in (
+        ("doc2query", encoder, MismatchError, r"encoder: is an encoder \(bert\)"),
+        ("doc2query", models / "gpt2", MismatchError, "an encoder-decoder is needed"),
+        ("continue-text", models / "t5", MismatchError, "a decoder-only model is needed"),
+    ):
+        with pytest.raises(error, match=message):
+            command(capfd, name, "c.jsonl", "--model", model)
+    with pytest.raises(UsageError, match="64: the model reads 64 tokens in all"):
+        command(capfd, "continue-text", "c.jsonl", "--model", models / "gpt2", "--max-new-tokens", "64")
 
 
-def test_a_part_without_records_is_told(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_part_without_records_is_logged(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
     call = ["doc2query", "c.jsonl", "--model", str(models / "t5"), "--n", "1", "--shard", "2/2", "-o", "part"]
     app(call, standalone_mode=False)
-    told = "part 2 of 2 is empty: the input fills fewer than 2 windows of 256 records"
-    assert told in capfd.readouterr().err
+    assert "part 2 of 2 is empty: the input fills fewer than 2 windows of 256 records" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""doc2query --keep and keep-queries: which queries stay, and that a killed run goes on as if nothing had happened."""
+"""doc2query --keep and keep-queries: which queries are kept, their scores, and runs killed in either pass."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drtk.cli.main import app
 from drtk.data.jsonl import dump
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.expansion import generate as judging
-from drtk.expansion.keep_queries import lowest_to_stay
-from drtk.models.cross_encoder import Scorer
+from drtk.expansion import generate
+from drtk.expansion.keep_queries import find_lowest_kept
+from drtk.models.cross_encoder import PAIRING, Scorer
 from drtk.runtime.streams import open_input
 from tests.running import command, write
 from tests.tiny import passages, tiny_crossencoder, tiny_model, tiny_writer
@@ -25,24 +26,17 @@ from tests.tiny import passages, tiny_crossencoder, tiny_model, tiny_writer
 Rows = list[dict[str, Any]]
 SHORT = ["--max-new-tokens", "8", "--n", "4", "-q"]
 SCORED = [
-    {"_id": "a", "title": "", "text": "t", "queries": ["a1", "a2"], "colour": "red", "query_scores": [0.9, 0.1]},
-    {
-        "_id": "b",
-        "title": "",
-        "text": "t",
-        "queries": ["b1", "b2", "b3"],
-        "colour": "red",
-        "query_scores": [0.5, 0.5, 0.2],
-    },
-    {"_id": "c", "title": "", "text": "t", "queries": ["c1"], "colour": "red", "query_scores": [0.5]},
-]
+    {"_id": id, "title": "", "text": "t", "queries": queries, "colour": "red", "query_scores": scores}
+    for id, queries, scores in (
+        ("a", ["a1", "a2"], [0.9, 0.1]), ("b", ["b1", "b2", "b3"], [0.5, 0.5, 0.2]), ("c", ["c1"], [0.5]),
+    )
+]  # fmt: skip
 
 
 class Planted:
-    """A scorer that counts which words of the query the passage has: few values, so that there are many ties."""
+    """A scorer that counts the words that query and passage share: few values, so there are many ties."""
 
-    def __init__(self, model: str, **_: object) -> None:
-        self.model = model
+    def __init__(self, model: str, **_: object) -> None: ...
 
     def prepare(self, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
         return pairs
@@ -57,13 +51,18 @@ def overlap(query: str, text: str) -> float:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A writer, and a re-ranker that records no way to read titles, or one of three."""
     folder = tmp_path_factory.mktemp("models")
     tiny_writer(folder / "t5", "t5")
     tiny_crossencoder(folder / "scorer")
+    for title in TEXTS:
+        tiny_crossencoder(folder / title)
+        manifest = {"command": "drtk train-reranker", "settings": {}, "inputs": [], PAIRING: {"title": title}}
+        write(folder / title / "meta.json", json.dumps(manifest))
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "c.jsonl", b"".join(map(dump, passages(30))).decode())
@@ -84,7 +83,7 @@ def content(path: Path) -> bytes:
 
 
 def best(rows: Rows, number: int) -> Rows:
-    """The rows with their `number` best queries, found by sorting: best first, of equals the earlier."""
+    """The rows with their `number` best queries by sorting; of equal ones the earlier."""
     every = [(score, at, place) for at, row in enumerate(rows) for place, score in enumerate(row["query_scores"])]
     chosen = {(at, place) for _, at, place in sorted(every, key=lambda entry: (-entry[0], entry[1:]))[:number]}
     return [
@@ -114,34 +113,28 @@ def test_a_share_of_all_queries_stays_and_of_equal_ones_the_first(
     assert sorted(item.name for item in here.glob("kept*")) == ["kept.jsonl", "kept.jsonl.meta.json"]
 
 
-def test_the_second_pass_says_where_the_line_was_drawn(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from drtk.cli.main import app
-
+def test_the_second_pass_logs_the_lowest_score(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     app(["keep-queries", "scored.jsonl", "--keep", "0.5"], standalone_mode=False)
-    told = capfd.readouterr().err
-    assert "drtk: keeping 3 of 6 queries; their lowest score is 0.5\n" in told
-    assert "drtk: keep-queries: all records are processed before the first is written; they are kept in " in told
-    assert "3 in, 3 out, 6 queries, 3 kept" in told
+    logged = capfd.readouterr().err
+    assert "drtk: keeping 3 of 6 queries; their lowest score is 0.5\n" in logged
+    assert "drtk: keep-queries: all records are processed before the first is written; they are kept in " in logged
+    assert "3 in, 3 out, 6 queries, 3 kept" in logged
 
 
-@pytest.mark.parametrize(("share", "number"), [("0.1", 1), ("0.7", 7), ("0.71", 8), ("1", 10), ("0.0001", 1)])
-def test_the_share_is_rounded_up_to_whole_queries(
-    here: Path, capfd: pytest.CaptureFixture[str], share: str, number: int
-) -> None:
+def test_the_share_is_rounded_up_to_whole_queries(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # .7 of 10 queries are 7, though .7 in binary is a little more than .7
-    save(
-        here / "ten.jsonl", [{"_id": "d", "text": "t", "queries": list("abcdefghij"), "query_scores": list(range(10))}]
-    )
-    [row] = load(command(capfd, "keep-queries", "ten.jsonl", "--keep", share, "-q"))
-    assert row["queries"] == list("abcdefghij")[10 - number :]
+    row = {"_id": "d", "text": "t", "queries": list("abcdefghij"), "query_scores": list(range(10))}
+    save(here / "ten.jsonl", [row])
+    for share, number in (("0.1", 1), ("0.7", 7), ("0.71", 8), ("1", 10), ("0.0001", 1)):
+        [row] = load(command(capfd, "keep-queries", "ten.jsonl", "--keep", share, "-q"))
+        assert row["queries"] == list("abcdefghij")[10 - number :]
 
 
-@pytest.mark.parametrize("values", [3, 10_000])
-def test_what_stays_is_what_sorting_would_choose(here: Path, capfd: pytest.CaptureFixture[str], values: int) -> None:
+def test_a_share_is_what_sorting_would_choose(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     draw = random.Random(0)  # three values: nearly all are ties, across the windows of both passes
     rows = []
-    for number in range(2300):
-        scores = [draw.randrange(values) / 8 for _ in range(draw.randrange(4))]
+    for number in range(1300):
+        scores = [draw.randrange(3) / 8 for _ in range(draw.randrange(4))]
         queries = [f"q{number}-{place}" for place in range(len(scores))]
         rows.append({"_id": f"d{number}", "title": "", "text": "t", "queries": queries, "query_scores": scores})
     save(here / "many.jsonl", rows)
@@ -152,11 +145,11 @@ def test_what_stays_is_what_sorting_would_choose(here: Path, capfd: pytest.Captu
 
 def test_the_lowest_score_to_stay_and_its_ties() -> None:
     scores = np.array([2, 1, 2, 3, 2], dtype=np.float32)
-    assert lowest_to_stay(scores.copy(), 1) == (3, 1)
-    assert lowest_to_stay(scores.copy(), 3) == (2, 2)
-    assert lowest_to_stay(scores.copy(), 5) == (1, 1)
-    assert lowest_to_stay(scores.copy(), 0) == (np.inf, 0)
-    assert lowest_to_stay(scores[:0], 0) == (np.inf, 0)
+    assert find_lowest_kept(scores.copy(), 1) == (3, 1)
+    assert find_lowest_kept(scores.copy(), 3) == (2, 2)
+    assert find_lowest_kept(scores.copy(), 5) == (1, 1)
+    assert find_lowest_kept(scores.copy(), 0) == (np.inf, 0)
+    assert find_lowest_kept(scores[:0], 0) == (np.inf, 0)
 
 
 def test_a_threshold_keeps_what_reaches_it(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +171,7 @@ def test_queries_in_a_side_file_are_judged_too(here: Path, capfd: pytest.Capture
 def test_queries_are_generated_scored_and_kept_in_one_call(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judging, "Scorer", Planted)
+    monkeypatch.setattr("drtk.models.cross_encoder.Scorer", Planted)
     (here / "planted").mkdir()
     monkeypatch.setattr("drtk.cli.doc2query.WINDOW", 8)
     call = ["doc2query", "c.jsonl", "--model", models / "t5", *SHORT]
@@ -217,6 +210,13 @@ def test_several_thresholds_without_generating_again(
         assert np.allclose(new["query_scores"], old["query_scores"], atol=1e-5)
 
 
+TEXTS = {
+    "colon": lambda row: f"{row['title']}: {row['text']}",
+    "join": lambda row: f"{row['title']} {row['text']}",
+    "none": lambda row: row["text"],
+}
+
+
 def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,25 +225,52 @@ def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(
     ]
     save(here / "written.jsonl", [*rows, rows[0] | {"_id": "none", "queries": []}])
     scorer = Scorer(str(models / "scorer"))
-    for title in ("join", "none"):
-        call = [
-            "keep-queries",
-            "written.jsonl",
-            "--scorer",
-            models / "scorer",
-            "--scores",
-            "--scorer-title",
-            title,
-            "-q",
-        ]
-        found = load(command(capfd, *call))
-        texts = [f"{row['title']} {row['text']}" if title == "join" else row["text"] for row in rows]
-        expected = scorer([(query, text) for text in texts for query in rows[0]["queries"]])
-        assert np.allclose([score for row in found for score in row["query_scores"]], expected, atol=1e-5)
-        assert all(row["query_scores"][0] == row["query_scores"][2] for row in found[:-1])  # equal, not nearly
-        assert all(row["queries"] == ["rivers", "engines engineed", "rivers"] for row in found[:-1])
-        assert found[-1]["queries"] == found[-1]["query_scores"] == []
+    call = ["keep-queries", "written.jsonl", "--scorer", models / "scorer", "--scores", "-q"]
+    for title in TEXTS:
+        scored = load(command(capfd, *call, "--scorer-title", title))
+        expected = scorer([(query, TEXTS[title](row)) for row in rows for query in rows[0]["queries"]])
+        assert np.allclose([score for row in scored for score in row["query_scores"]], expected, atol=1e-5)
+        assert all(row["query_scores"][0] == row["query_scores"][2] for row in scored[:-1])  # equal, not nearly
+        assert all(row["queries"] == ["rivers", "engines engineed", "rivers"] for row in scored[:-1])
+        assert scored[-1]["queries"] == scored[-1]["query_scores"] == []
+        if title == "join":
+            assert load(command(capfd, *call)) == scored  # the default of a model that records nothing
     assert expected.std() > 0.01
+    assert ((expected > 0) & (expected < 1)).all()
+    logits = load(command(capfd, *call, "--scorer-title", "none", "--scorer-logits"))
+    values = np.array([score for row in logits for score in row["query_scores"]])
+    assert np.allclose(1 / (1 + np.exp(-values)), expected, atol=1e-5)
+
+
+def test_passages_are_read_as_the_re_ranker_was_trained(
+    here: Path, models: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [json.loads(dump(passage)) | {"queries": ["rivers", "engines engineed"]} for passage in passages(12)]
+    save(here / "written.jsonl", rows)
+    generating = ["doc2query", "c.jsonl", "--model", models / "t5", "--n", "2", "--max-new-tokens", "4", "-q"]
+    for title, text_of in TEXTS.items():
+        scorer = Scorer(str(models / title), device="cpu", logits=True)
+        for call in (["keep-queries", "written.jsonl", "-q"], generating):
+            scored = load(command(capfd, *call, "--scorer", models / title, "--scores", "--scorer-logits"))
+            expected = scorer([(query, text_of(row)) for row in scored for query in row["queries"]])
+            assert [score for row in scored for score in row["query_scores"]] == pytest.approx(expected, abs=5e-5)
+    wish = ["--scorer", models / "colon", "--scorer-title", "join", "--scores", "-o", "x.jsonl"]
+    for call in (["keep-queries", "written.jsonl", "-q"], generating):
+        with pytest.raises(MismatchError, match="colon: was trained with --title colon; join contradicts it"):
+            command(capfd, *call, *wish)
+    assert not list(here.glob("x.jsonl*"))
+
+
+def test_another_re_ranker_in_the_same_folder_makes_scores_stale(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = tiny_crossencoder(here / "scorer")
+    call = ["keep-queries", "scored.jsonl", "--scorer", model, "--scores", "-o", "x", "--skip-done", "--force"]
+    made = []
+    for changed in (False, False, True):
+        if changed:
+            write(model / "meta.json", json.dumps({"of": "another"}))
+        command(capfd, *call)
+        made.append(Path("x").stat().st_ino)
+    assert made[0] == made[1] != made[2]
 
 
 def test_stale_scores_go_with_the_queries_they_were_for(
@@ -284,7 +311,7 @@ def deadly(function):
     return called
 
 if where == "first":
-    keeping.judged = deadly(keeping.judged)
+    keeping.drop_queries = deadly(keeping.drop_queries)
 else:
     keeping.dump = deadly(keeping.dump)
 app(sys.argv[3:], standalone_mode=False)
@@ -297,9 +324,9 @@ def run_to_its_death(where: str, number: int, *arguments: str, stdin: bytes | No
     assert found.returncode == -signal.SIGKILL, found.stderr.decode()
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize(
-    ("where", "number"), [("first", 4), ("second", 35 + 4), ("second", 35 + 1), ("second", 35 + 35)]
+    ("where", "number", "suffix"),
+    [("first", 4, ".gz"), ("second", 35 + 1, ""), ("second", 35 + 4, ".gz"), ("second", 35 + 35, "")],
 )
 def test_a_run_killed_in_either_pass_goes_on(
     here: Path, capfd: pytest.CaptureFixture[str], where: str, number: int, suffix: str
@@ -355,15 +382,15 @@ def test_generating_goes_on_after_a_fault_between_windows(
     monkeypatch.setattr("drtk.cli.doc2query.WINDOW", 4)
     call = ["doc2query", "c.jsonl", "--model", models / "t5", *SHORT, "--scorer", models / "scorer", "--keep", "0.5"]
     command(capfd, *call, "-o", "whole.jsonl")
-    judge, calls = judging.judged, []
+    drop, calls = generate.drop_queries, []
 
     def failing(*given: Any, **named: Any) -> Any:
         calls.append(1)
         if len(calls) == 5:
             raise DrtkError("enough")
-        return judge(*given, **named)
+        return drop(*given, **named)
 
-    monkeypatch.setattr(judging, "judged", failing)
+    monkeypatch.setattr(generate, "drop_queries", failing)
     with pytest.raises(DrtkError, match="enough"):
         command(capfd, *call, "-o", "x.jsonl")
     assert json.loads((here / "x.jsonl.part.json").read_text())["records"] == 16
@@ -375,7 +402,7 @@ def test_generating_goes_on_after_a_fault_between_windows(
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"queries": None}, "'queries' must be a list of strings"),
         ({"queries": ["b1", 2, "b3"]}, "'queries' must be a list of strings"),
@@ -384,74 +411,59 @@ def test_generating_goes_on_after_a_fault_between_windows(
         ({"query_scores": "high"}, "'query_scores' must be a list of numbers"),
     ],
 )
-def test_passages_that_cannot_be_judged_are_named(
-    here: Path, capfd: pytest.CaptureFixture[str], change: dict[str, Any], told: str
+def test_bad_queries_and_scores_are_named(
+    here: Path, capfd: pytest.CaptureFixture[str], change: dict[str, Any], message: str
 ) -> None:
     save(here / "bad.jsonl", [SCORED[0], SCORED[1] | change, SCORED[2]])
     call = ["keep-queries", "bad.jsonl", "--keep", "0.9", "-q"]
-    with pytest.raises(RecordError, match=rf"^bad\.jsonl:2: {told}"):
+    with pytest.raises(RecordError, match=rf"^bad\.jsonl:2: {message}"):
         command(capfd, *call)
     assert [row["_id"] for row in load(command(capfd, *call, "--skip-bad", "1"))] == ["a", "c"]
 
 
-def test_what_is_missing_is_named_with_what_makes_it(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_fields_are_named_with_what_makes_them(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RecordError, match=r"^c\.jsonl:1: 'queries' is missing; drtk doc2query writes it$"):
         command(capfd, "keep-queries", "c.jsonl", "--keep", "0.9", "-q")
     save(here / "unscored.jsonl", without_scores(SCORED))
-    with pytest.raises(RecordError, match=r"^unscored\.jsonl:1: 'query_scores' is missing; --scorer MODEL makes it$"):
+    with pytest.raises(RecordError, match=r"^unscored\.jsonl:1: 'query_scores' is missing; `scorer` computes it$"):
         command(capfd, "keep-queries", "unscored.jsonl", "--keep", "0.9", "-q")
 
 
+GENERATE, KEEP = ["doc2query", "c.jsonl", "--model", "nowhere"], ["keep-queries", "scored.jsonl"]
+
+
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("call", "options", "message"),
     [
-        (["--keep", "0.5"], "--keep needs a cross-encoder: --scorer MODEL"),
-        (["--min-score", "0.5"], "--min-score needs a cross-encoder: --scorer MODEL"),
-        (["--scores"], "--scores needs a cross-encoder: --scorer MODEL"),
-        (["--scorer", "x"], "--scorer: say what the scores are for: --keep SHARE, --min-score X or --scores"),
-        (["--scorer", "x", "--keep", "0"], "--keep 0: keeps nothing"),
-        (["--scorer", "x", "--keep", "1.2"], "--keep: must be at most 1, is 1.2"),
-        (["--scorer", "x", "--keep", "0.5", "--min-score", "1"], "--keep and --min-score: one of them decides"),
+        (GENERATE, ["--keep", "0.5"], "`keep`, `min_score` and `scores` need a cross-encoder"),
+        (GENERATE, ["--min-score", "0.5"], "`keep`, `min_score` and `scores` need a cross-encoder"),
+        (GENERATE, ["--scores"], "`keep`, `min_score` and `scores` need a cross-encoder"),
+        (GENERATE, ["--scorer", "x"], "`scorer` goes with `keep`, `min_score` or `scores`"),
+        (GENERATE, ["--scorer", "x", "--keep", "0"], "--keep: must be at least 1e-06"),
+        (GENERATE, ["--scorer", "x", "--keep", "1.2"], "--keep: must be at most 1, is 1.2"),
+        (GENERATE, ["--scorer", "x", "--keep", "0.5", "--min-score", "1"], "`keep` and `min_score`: choose one"),
+        (GENERATE, ["--scorer", "x", "--keep", "0.5", "--shard", "1/2"], "--keep takes a share of all queries"),
+        (GENERATE, ["--scorer-dtype", "float32"], "--scorer-dtype only with --scorer"),
+        (KEEP, ["--keep", "0.5", "--scorer-batch-tokens", "64"], "--scorer-batch-tokens only with --scorer"),
+        (KEEP, ["--keep", "0.5", "--scorer-logits"], "--scorer-logits only with --scorer"),
+        (KEEP, ["--keep", "0.5", "--scorer-title", "none"], "--scorer-title only with --scorer"),
+        (KEEP, [], "nothing to do: `keep` or `min_score` drops queries"),
+        (KEEP, ["--scores"], "nothing to do: `keep` or `min_score` drops queries"),
     ],
 )
-def test_wishes_that_cannot_be_meant_are_wrong_usage(
-    here: Path, capfd: pytest.CaptureFixture[str], options: list[str], told: str
+def test_contradictory_options_are_rejected(
+    here: Path, capfd: pytest.CaptureFixture[str], call: list[str], options: list[str], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=told):
-        command(capfd, "doc2query", "c.jsonl", "--model", "nowhere", *options, "-q")
+    with pytest.raises(UsageError, match=message):
+        command(capfd, *call, *options, "-q")
 
 
-def test_keeping_nothing_in_particular_is_wrong_usage(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    for options in ([], ["--scores"]):
-        with pytest.raises(UsageError, match="nothing to do: --keep SHARE and --min-score X drop queries"):
-            command(capfd, "keep-queries", "scored.jsonl", *options, "-q")
-
-
-def test_a_folder_that_is_no_cross_encoder_is_refused(
+def test_a_folder_that_is_no_cross_encoder_is_rejected(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     encoder = tiny_model(here / "encoder")
-    for call in (
-        ["doc2query", "c.jsonl", "--model", models / "t5", *SHORT],
-        ["keep-queries", "scored.jsonl", "-q"],
-    ):
+    for call in (["doc2query", "c.jsonl", "--model", models / "t5", *SHORT], [*KEEP, "-q"]):
         with pytest.raises(MismatchError, match="encoder: is a SentenceTransformer; a CrossEncoder is needed"):
             command(capfd, *call, "--scorer", encoder, "--keep", "0.5")
         with pytest.raises(DrtkError, match=r"\./nowhere: no such folder"):
             command(capfd, *call, "--scorer", "./nowhere", "--keep", "0.5")
-
-
-def test_a_part_cannot_know_the_share_of_all(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    call = ["c.jsonl", "--model", models / "t5", "--scorer", models / "judge", "--keep", "0.5", "--shard", "1/2"]
-    with pytest.raises(UsageError, match="--keep takes a share of all queries, and a part does not know the others'"):
-        command(capfd, "doc2query", *call)
-
-
-@pytest.mark.parametrize("more", [["--scorer-batch-tokens", "64"], ["--scorer-dtype", "float32"]])
-def test_what_the_scorer_alone_looks_at_is_refused_without_one(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], more: list[str]
-) -> None:
-    source = write(tmp_path / "c", '{"_id": "a", "text": "t", "queries": ["q"], "query_scores": [1]}\n')
-    for call in (["doc2query", "--model", "m"], ["keep-queries", "--keep", "0.5"]):
-        with pytest.raises(UsageError, match=f"{more[0]}: only with --scorer"):
-            command(capfd, *call, source, *more)

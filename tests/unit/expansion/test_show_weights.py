@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from drtk.errors import MismatchError, RecordError, UsageError
-from drtk.expansion.term_weights.show import as_page, in_terminal, weighted
+from drtk.expansion.term_weights.show import build_page, format_terminal, iter_weighted
 from drtk.records import Passage
 from tests.running import command, write
 from tests.tiny import minilm, tiny_model
@@ -25,7 +25,7 @@ def passage(**changes: Any) -> Passage:
 
 
 def test_a_text_comes_in_words_with_their_weights_and_nothing_is_lost() -> None:
-    found = next(weighted([passage()], top=3))
+    found = next(iter_weighted([passage()], top=3))
     assert "".join(text for text, _ in found.text) == TEXT
     assert [(text, weight) for text, weight in found.text if weight] == [
         ("The", 0.1),
@@ -36,17 +36,17 @@ def test_a_text_comes_in_words_with_their_weights_and_nothing_is_lost() -> None:
     ]
     assert found.top == [("perveance", 0.8), ("beam", 0.4), ("the", 0.1)]
     assert found.title == [("On beams", 0.0)]
-    assert found.heaviest == 0.8
+    assert found.largest == 0.8
 
 
 def test_titles_with_weights_have_words_too() -> None:
-    found = next(weighted([passage(title_weights=[0.0, 0.9])], top=1))
+    found = next(iter_weighted([passage(title_weights=[0.0, 0.9])], top=1))
     assert found.title == [("On", 0.0), (" ", 0.0), ("beams", 0.9)]
     assert found.top == [("beams", 0.9)]
 
 
 def test_a_terminal_gets_colours_by_weight_and_a_file_none() -> None:
-    plain, bright = ("\n".join(in_terminal(weighted([passage()], top=2), colour=c)) for c in (False, True))
+    plain, bright = ("\n".join(format_terminal(iter_weighted([passage()], top=2), color=c)) for c in (False, True))
     assert plain == f"p1  On beams\n{TEXT}\nperveance 0.800  beam 0.400"
     assert re.sub(r"\x1b\[[\d;]*m", "", bright) == plain
     assert "\x1b[30;48;5;208mperveance\x1b[0m" in bright  # the heaviest: 5 of 5 steps
@@ -59,46 +59,45 @@ def test_a_terminal_gets_colours_by_weight_and_a_file_none() -> None:
 )
 def test_weights_named_below_a_passage_have_their_points_in_line(most: float, said: str) -> None:
     weights = [most if weight == 0.8 else min(weight, most / 2) for weight in WEIGHTS]
-    each = next(weighted([passage(weights=weights)], top=2))
+    each = next(iter_weighted([passage(weights=weights)], top=2))
     first, second = said.split()
-    assert [*in_terminal([each], colour=False)][-1] == f"perveance {first}  {each.top[1][0]} {second}"
-    page = "\n".join(as_page([each], title="t"))
-    assert re.findall(r'<td class="figure">([^<]+)</td>', page) == [first, second]
+    assert [*format_terminal([each], color=False)][-1] == f"perveance {first}  {each.top[1][0]} {second}"
+    page = "\n".join(build_page([each], title="t"))
+    assert re.findall(r'<td>([^<]+)</td><td class="bar">', page) == [first, second]
 
 
-def luminance(colour: list[float]) -> float:
-    """Relative luminance of an sRGB colour of 0 to 255, as WCAG 2 defines it."""
-    parts = [value / 255 / 12.92 if value <= 10 else ((value / 255 + 0.055) / 1.055) ** 2.4 for value in colour]
+def luminance(color: list[float]) -> float:
+    """Relative luminance of an sRGB color of 0 to 255, as WCAG 2 defines it."""
+    parts = [value / 255 / 12.92 if value <= 10 else ((value / 255 + 0.055) / 1.055) ** 2.4 for value in color]
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
 
-def test_letters_can_be_read_on_every_shade_of_the_page_by_day_and_by_night() -> None:
-    page = "\n".join(as_page([], title="t"))
-    assert re.search(r"\.scale b {[^}]*color: var\(--ink\)", page)  # the legend too, which is otherwise dim
+def test_letters_are_legible_on_every_shade_of_the_page_by_day_and_by_night() -> None:
+    page = "\n".join(build_page([], title="t"))
     day, night = re.findall(r":root {([^}]*)}", page)
     for given in (day, night):
         codes = [dict(re.findall(r"--(\w+): #(\w+)", given))[name].ljust(6, "f") for name in ("ink", "page")]
         ink, paper = ([int(code[at : at + 2], 16) for at in (0, 2, 4)] for code in codes)
-        mark = [int(value) for value in re.findall(r"--mark: (\d+), (\d+), (\d+)", given)[0]]
+        tint = [int(value) for value in re.findall(r"--tint: (\d+), (\d+), (\d+)", given)[0]]
         for share in (0.0, 0.15, 0.3, 0.45, 0.6, 0.75):
-            behind = luminance([share * one + (1 - share) * other for one, other in zip(mark, paper, strict=True)])
+            behind = luminance([share * one + (1 - share) * other for one, other in zip(tint, paper, strict=True)])
             light, dark = sorted((luminance(ink), behind), reverse=True)
-            assert (light + 0.05) / (dark + 0.05) >= 4.5  # what WCAG asks of plain text
+            assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG's minimum for plain text
 
 
 def test_long_texts_break_at_white_space_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     text = "beam, " * 40
     long = Passage("p", text.strip(), "", {"weights_tokenizer": minilm()}, {"weights": [0.5, 0.0] * 40})
-    lines = [*in_terminal(weighted([long], top=0), colour=False)][1:]
+    lines = [*format_terminal(iter_weighted([long], top=0), color=False)][1:]
     assert " ".join(lines) == text.strip()
     assert all(30 < len(line) <= 40 for line in lines[:-1])
 
 
 def test_the_page_holds_each_word_with_its_weight_and_escapes_the_rest() -> None:
-    page = "\n".join(as_page(weighted([passage()], top=2), title="a & b"))
+    page = "\n".join(build_page(iter_weighted([passage()], top=2), title="a & b"))
     assert "<h1>a &amp; b</h1>" in page
-    assert re.search(r'<b style="background:rgba\(var\(--mark\),0\.75\)" title="0\.8">perveance</b>', page)
+    assert re.search(r'<span style="background:rgba\(var\(--tint\),0\.75\)" title="0\.8">perveance</span>', page)
     assert "&lt;" in page
     assert "<the>" not in page
     assert "http" not in page  # nothing is fetched
@@ -106,9 +105,9 @@ def test_the_page_holds_each_word_with_its_weight_and_escapes_the_rest() -> None
 
 def test_weights_that_do_not_fit_the_text_are_a_fault() -> None:
     with pytest.raises(MismatchError, match=r"passage 'p1': 2 weights, but .* makes 11 word pieces of it"):
-        next(weighted([passage(weights=[0.1, 0.2])], top=1))
+        next(iter_weighted([passage(weights=[0.1, 0.2])], top=1))
     with pytest.raises(MismatchError, match="passage 'p2' has no weights; drtk termweight makes them"):
-        next(weighted([Passage("p2", "text")], top=1))
+        next(iter_weighted([Passage("p2", "text")], top=1))
 
 
 def test_the_command_shows_passages_and_writes_a_page(
@@ -122,7 +121,7 @@ def test_the_command_shows_passages_and_writes_a_page(
         shown == "a\nthe cat sat\ncat 0.693\n\nb\nthe dog sat\ndog 0.693\n"
     )  # ln(1 + 1.5 / 1.5); the others ln(1 + .5 / 2.5)
     assert command(capfd, "show", "c", "--with", "w", "--html", "w.html") == ""
-    assert (tmp_path / "w.html").read_text().count("<section>") == 2
+    assert (tmp_path / "w.html").read_text().count("<h2>") == 2
     for more in ([], ["-n", "1"]):
         with pytest.raises(RecordError, match=r"w:1: 'text' is missing; .* joined to their corpus: CORPUS --with FILE"):
             command(capfd, "show", "--weights", "w", *more)

@@ -18,7 +18,6 @@ from tests.bm25 import KNOWN, passages
 
 
 def built(folder: Path, texts: dict[str, str], **settings: object) -> Path:
-    """A folder with an index of these texts."""
     folder.mkdir(exist_ok=True)
     assert Bm25sIndex.build(passages(texts), folder, BM25IndexSettings(**settings)) == len(texts)
     return folder
@@ -28,25 +27,20 @@ def opened(folder: Path, **settings: object) -> Bm25sIndex:
     return Bm25sIndex.open(folder, BM25SearchSettings(**settings))
 
 
-def test_scores_are_those_worked_out_by_hand(tmp_path: Path) -> None:
+def test_scores_of_the_known_collection(tmp_path: Path) -> None:
     # idf of b and d (2 of 4): ln(1 + 2.5/2.5) = .693147; d1 at k1 .9, b .4: .693147 * 2 / (2 + .9 (.6 + .4 * 4/3.5))
     # = .469703; d3 has both words, d2 none and so is not found
-    (ranking,) = opened(built(tmp_path, KNOWN)).search(["b d"], 10)
+    queries = ["", " \n", "?!", "zzz", "\ud800"]
+    ranking, once, twice, *nothing = opened(built(tmp_path, KNOWN)).search(["b d", "b", "b b", *queries], 10)
     assert [id for id, _ in ranking] == ["d3", "d1", "d4"]
     assert [score for _, score in ranking] == pytest.approx([0.861627, 0.469703, 0.337415], abs=2e-6)
-    once, twice, *nothing = opened(tmp_path).search(["b", "b b", "", " \n", "?!", "zzz", "\ud800"], 10)
     assert [score for _, score in twice] == pytest.approx(
         [2 * score for _, score in once]
     )  # a repeated word counts twice
     assert nothing == [[]] * 5
-
-
-def test_other_k1_and_b_need_no_new_index(tmp_path: Path) -> None:
-    folder = built(tmp_path, KNOWN)
-    (ranking,) = opened(folder, k1=0.82, b=0.68).search(["b d"], 10)
-    assert dict(ranking) == pytest.approx({"d1": 0.478089, "d3": 0.904166, "d4": 0.336647}, abs=2e-6)
-    (ranking,) = opened(folder).search(["b d"], 10)  # and the index itself is as it was
-    assert dict(ranking)["d1"] == pytest.approx(0.469703, abs=2e-6)
+    (other,) = opened(tmp_path, k1=0.82, b=0.68).search(["b d"], 10)
+    assert dict(other) == pytest.approx({"d1": 0.478089, "d3": 0.904166, "d4": 0.336647}, abs=2e-6)
+    assert opened(tmp_path).search(["b d"], 10) == [ranking]  # the index itself is unchanged
 
 
 def test_recomputed_scores_equal_the_librarys_own(tmp_path: Path) -> None:
@@ -74,13 +68,6 @@ def test_equal_scores_come_by_descending_id_also_at_the_cut(tmp_path: Path) -> N
     assert index.search(["same"], 0) == [[]]
 
 
-def test_title_and_text_are_searched_as_one(tmp_path: Path) -> None:
-    given = [Passage(id="p", title="Über Title", text="text"), Passage(id="q", title="", text="other")]
-    Bm25sIndex.build(given, tmp_path, BM25IndexSettings())
-    (ranking,) = opened(tmp_path).search(["TITLE"], 10)
-    assert [id for id, _ in ranking] == ["p"]
-
-
 def test_empty_passages_count_in_the_collection(tmp_path: Path) -> None:
     # N = 2, df = 1: idf = ln(1 + 1.5/1.5) = .693147; avgdl = .5, so d = 1 / .5 = 2 average lengths:
     # .693147 * 1 / (1 + .9 (.6 + .4 * 2)) = .306702
@@ -89,36 +76,45 @@ def test_empty_passages_count_in_the_collection(tmp_path: Path) -> None:
     assert dict(index.search(["word"], 10)[0]) == pytest.approx({"full": 0.306702}, abs=2e-6)
 
 
-def test_other_languages_keep_their_letters(tmp_path: Path) -> None:
-    texts = {"de": "Die Häuser am Fluß", "ru": "Большие дома", "en": "houses"}
-    (haus, dom) = opened(built(tmp_path, texts, language="any")).search(["häuser", "дома_на"], 10)
-    assert [id for id, _ in haus] == ["de"]
-    assert [id for id, _ in dom] == ["ru"]
+@pytest.mark.parametrize(
+    ("texts", "settings", "expected"),
+    [
+        (
+            {"de": "Die Häuser am Fluß", "ru": "Большие дома"},
+            {"language": "any"},
+            {"häuser": ["de"], "дома_на": ["ru"]},
+        ),
+        (
+            {"p": "Die Häuser am Fluss", "q": "Der Baum"},
+            {"language": "de", "stemmer": "snowball"},
+            {"Haus Häusern": ["p"]},
+        ),
+        (
+            {"p": "the running of ponies", "q": "the"},
+            {"stemmer": "porter", "stopwords": "lucene"},
+            {"run pony": ["p"], "the": []},
+        ),
+    ],
+)
+def test_words_are_split_stemmed_and_stopped(
+    tmp_path: Path, texts: dict[str, str], settings: dict[str, object], expected: dict[str, list[str]]
+) -> None:
+    rankings = opened(built(tmp_path, texts, **settings)).search(list(expected), 10)
+    assert [[id for id, _ in ranking] for ranking in rankings] == list(expected.values())
 
 
-def test_snowball_stems_join_forms_of_a_word(tmp_path: Path) -> None:
-    folder = built(tmp_path, {"p": "Die Häuser am Fluss", "q": "Der Baum"}, language="de", stemmer="snowball")
-    assert [id for id, _ in opened(folder).search(["Haus Häusern"], 10)[0]] == ["p"]
-
-
-def test_porter_stems_and_lucenes_stop_words_on_request(tmp_path: Path) -> None:
-    folder = built(tmp_path, {"p": "the running of ponies", "q": "the"}, stemmer="porter", stopwords="lucene")
-    runs, the = opened(folder).search(["run pony", "the"], 10)
-    assert [id for id, _ in runs] == ["p"]
-    assert the == []
-    assert len(LUCENE_STOPWORDS) == 33
-
-
-def test_stop_words_can_come_from_a_file(tmp_path: Path) -> None:
-    listed = tmp_path / "stop.txt"
+def test_titles_are_indexed_and_stop_words_of_a_file_are_stored(tmp_path: Path) -> None:
+    listed, folder = tmp_path / "stop.txt", tmp_path / "index"
     listed.write_text("Alpha\n\n beta \n")
-    folder = built(tmp_path / "index", {"p": "alpha beta gamma"}, stopwords=str(listed))
-    listed.unlink()  # the index keeps its own copy
-    assert [len(ranking) for ranking in opened(folder).search(["alpha", "beta", "gamma"], 10)] == [0, 0, 1]
+    folder.mkdir()
+    Bm25sIndex.build([Passage("p", "alpha beta gamma", "Über Title")], folder, BM25IndexSettings(stopwords=str(listed)))
+    listed.unlink()
+    found = opened(folder).search(["alpha", "beta", "gamma", "TITLE"], 10)
+    assert [len(ranking) for ranking in found] == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("lost", ["words.json", "data.csc.index.npy", "vocab.index.json", "ids.txt"])
-def test_an_index_with_a_part_missing_is_refused(tmp_path: Path, lost: str) -> None:
+def test_an_index_with_a_missing_part_is_rejected(tmp_path: Path, lost: str) -> None:
     folder = built(tmp_path, KNOWN)
     (folder / lost).unlink()
     with pytest.raises(DrtkError, match=re.escape(str(folder))):
@@ -133,10 +129,11 @@ def test_parts_of_two_indexes_do_not_mix(tmp_path: Path) -> None:
         opened(folder)
 
 
-def test_porter_is_that_of_lucene() -> None:
+def test_porter_and_stop_words_are_those_of_lucene() -> None:
     # NLTK's own variant gives "sky" and "news" for the last two.
     stem = load_stemmer("porter", "en")
     assert [stem(word) for word in ("ponies", "relational", "skies", "news")] == ["poni", "relat", "ski", "new"]
+    assert len(LUCENE_STOPWORDS) == 33
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,16 @@ import torch
 
 from drtk.data.embeddings import read_shards
 from drtk.errors import DrtkError, MismatchError
-from drtk.indexing.base import best_first, keys_of, ranks_of
+from drtk.indexing.base import best_first
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
-from drtk.indexing.exact import EMPTY, ExactIndex, keep_best
+from drtk.indexing.exact import EMPTY, ExactIndex, keep_best, keys_of, ranks_of, scores_of
 from drtk.indexing.vectors import Vectors
 from tests.vectors import embeddings, rewrite_record
 
 
-def build(tmp_path, vectors, ids=None, *, dtype="float32", unit=False, index=None, **search):
-    source = embeddings(tmp_path / "v", vectors, ids, dtype=dtype, shard_size=7)
-    folder = tmp_path / "index"
+def build(tmp_path, vectors, ids=None, *, unit=False, index=None, folder=None, **search):
+    source = embeddings(tmp_path / "v", vectors, ids, shard_size=7)
+    folder = folder or tmp_path / "index"
     folder.mkdir(exist_ok=True)
     facts = ExactIndex.build(Vectors(read_shards(source), unit=unit), folder, index or DenseIndexSettings())
     return ExactIndex.open(folder, DenseSearchSettings(**search)), facts
@@ -26,6 +26,10 @@ def test_scores_are_inner_products_best_first(tmp_path):
     assert index.search(np.float32([[3, 1]]), 3) == [[("v2", 4.0), ("v0", 3.0), ("v1", 2.0)]]  # 3+1, 3, 2
     assert facts == {"dtype": "float32", "full": False}
     assert (len(index), index.dimension) == (3, 2)
+    assert index.search(np.float32([[1, 0]]), 1000) == [
+        [("v2", 1.0), ("v0", 1.0), ("v1", 0.0)]
+    ]  # k above the number of rows
+    assert index.search(np.empty((0, 2), np.float32), 5) == []
 
 
 def test_a_tie_across_the_cut_and_across_blocks_goes_to_the_larger_id(tmp_path):
@@ -35,7 +39,7 @@ def test_a_tie_across_the_cut_and_across_blocks_goes_to_the_larger_id(tmp_path):
 
 
 @pytest.mark.parametrize("rows", [1, 65, 130])
-def test_equal_vectors_get_equal_scores_wherever_they_stand(tmp_path, rows):
+def test_equal_vectors_get_equal_scores_in_every_row(tmp_path, rows):
     vector = np.random.default_rng(0).standard_normal(384)
     index, _ = build(tmp_path, np.tile(vector, (rows, 1)), block=64)
     for queries in (1, 5, 40):
@@ -49,12 +53,6 @@ def test_a_query_scores_the_same_alone_and_among_others(tmp_path):
     queries = random.standard_normal((70, 48)).astype(np.float32)
     together = index.search(queries, 20)
     assert [index.search(query[None], 20)[0] for query in queries] == together
-
-
-def test_k_larger_than_the_collection_gives_all_of_it(tmp_path):
-    index, _ = build(tmp_path, [[1.0], [2.0]])
-    assert index.search(np.float32([[1]]), 1000) == [[("v1", 2.0), ("v0", 1.0)]]
-    assert index.search(np.empty((0, 1), np.float32), 5) == []
 
 
 def test_half_precision_is_rescored_exactly(tmp_path):
@@ -79,14 +77,14 @@ def test_int8_has_a_scale_for_each_dimension(tmp_path):
     assert np.load(tmp_path / "index" / "vectors.npy").tolist() == [[127, 50], [100, -127], [-3, 0]]
 
 
-def test_cosine_brings_vectors_to_length_one_and_leaves_zeros(tmp_path):
+def test_cosine_scales_vectors_to_length_one_and_keeps_zeros(tmp_path):
     index, _ = build(tmp_path, [[3, 4], [0, 0], [10, 0]], unit=True)
     ((first, second, third),) = index.search(np.float32([[1, 0]]), 3)
     assert (first, third) == (("v2", 1.0), ("v1", 0.0))
     assert second == ("v0", pytest.approx(0.6))  # 3/5
 
 
-def test_a_vector_that_is_no_number_is_refused_by_the_id_it_has(tmp_path):
+def test_a_vector_with_nan_is_reported_with_its_id(tmp_path):
     source = embeddings(tmp_path / "v", [[1.0], [2.0]])
     np.save(tmp_path / "v" / "00000.npy", np.float32([[1], [np.nan]]))
     rewrite_record(tmp_path / "v")
@@ -95,14 +93,18 @@ def test_a_vector_that_is_no_number_is_refused_by_the_id_it_has(tmp_path):
         ExactIndex.build(Vectors(read_shards(source)), tmp_path / "i", DenseIndexSettings())
 
 
-def test_a_full_disk_is_one_clear_fault(tmp_path):
-    (tmp_path / "index").mkdir()
+def test_a_full_disk_and_a_damaged_index_are_errors(tmp_path):
+    build(tmp_path, [[1.0], [2.0]])
+    (tmp_path / "index" / "vectors.npy").write_bytes(b"torn")
+    with pytest.raises(DrtkError, match=r"vectors\.npy: is damaged; rebuild the folder"):
+        ExactIndex.open(tmp_path / "index", DenseSearchSettings())
+    (tmp_path / "index" / "vectors.npy").unlink()
     (tmp_path / "index" / "vectors.npy").symlink_to("/dev/full")
     with pytest.raises(DrtkError, match=r"vectors.npy: No space left on device"):
-        build(tmp_path, np.ones((7, 10_000)))
+        build(tmp_path / "more", np.ones((7, 10_000)), folder=tmp_path / "index")
 
 
-def test_unlike_dimensions_and_no_vectors_are_refused(tmp_path):
+def test_different_dimensions_and_no_vectors_are_rejected(tmp_path):
     shards = read_shards(embeddings(tmp_path / "a", [[1.0]])) + read_shards(embeddings(tmp_path / "b", [[1.0, 2.0]]))
     with pytest.raises(MismatchError, match="has vectors of dimension 2"):
         Vectors(shards)
@@ -112,18 +114,24 @@ def test_unlike_dimensions_and_no_vectors_are_refused(tmp_path):
         build(tmp_path, [[1e6]], index=DenseIndexSettings(dtype="float16"))
 
 
-def test_a_damaged_index_is_one_clear_fault(tmp_path):
-    build(tmp_path, [[1.0], [2.0]])
-    (tmp_path / "index" / "vectors.npy").write_bytes(b"torn")
-    with pytest.raises(DrtkError, match=r"vectors\.npy: is damaged; rebuild the folder"):
-        ExactIndex.open(tmp_path / "index", DenseSearchSettings())
+def test_keys_order_by_score_then_by_rank():
+    scores = torch.tensor(
+        [-torch.inf, -3.5, -1e-40, -0.0, 0.0, 1e-40, 2.0, float(np.nextafter(np.float32(2), np.float32(3)))]
+    )
+    keys = keys_of(scores, torch.tensor(7))
+    assert (keys.diff()[[0, 1, 2, 4, 5, 6]] > 0).all()
+    assert keys[3] == keys[4]  # -0.0 is 0.0
+    assert keys_of(scores[6:7], torch.tensor(2**32 - 1)) < keys_of(scores[7:], torch.tensor(0))
+    assert keys_of(scores[6:7], torch.tensor(5)) > keys_of(scores[6:7], torch.tensor(4))
+    assert (scores_of(keys) == scores).all()
+    assert (ranks_of(keys) == 7).all()
 
 
-def test_keep_best_takes_ties_at_its_cut_by_rank():
-    # Held: score 5; the block offers 5 with a higher rank, 7, and 5 with a lower rank. The best two: 7, then 5 of rank 9.
-    held = torch.tensor([[int(keys_of(np.float32([5]), np.array([3]))[0]), EMPTY]])
-    kept = keep_best(held, torch.tensor([[5.0, 7.0, 5.0]]), torch.tensor([9, 0, 1]))
-    assert ranks_of(np.sort(kept.numpy()[0])[::-1]).tolist() == [0, 9]
+def test_keep_best_breaks_ties_at_its_cut_by_rank():
+    # Kept: score 5 of rank 3; the block has 5 of rank 9, 7 of rank 0, and 5 of rank 1. The best two: 7, then 5 of rank 9.
+    keys = torch.tensor([[int(keys_of(torch.tensor(5.0), torch.tensor(3))), EMPTY]])
+    kept = keep_best(keys, torch.tensor([[5.0, 7.0, 5.0]]), torch.tensor([9, 0, 1]))
+    assert ranks_of(kept.sort(descending=True).values).tolist() == [[0, 9]]
 
 
 def test_the_largest_ids_win_whatever_the_number_of_ties(tmp_path):

@@ -32,13 +32,9 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def weighted(tokenizer: str, text: str, weighs: list[float], id: str = "p", **fields: object) -> Passage:
-    """A passage whose words (parted by spaces) have these weights, spread over their pieces."""
-    return Passage(
-        id,
-        text,
-        metadata={"weights_tokenizer": tokenizer},
-        extra={"weights": spread(tokenizer, text, weighs)} | fields,
-    )
+    """Return a passage whose words (separated by spaces) have these weights, as have all their pieces."""
+    extra = {"weights": spread(tokenizer, text, weighs)} | fields
+    return Passage(id, text, metadata={"weights_tokenizer": tokenizer}, extra=extra)
 
 
 def spread(tokenizer: str, text: str, weighs: list[float]) -> list[float]:
@@ -46,25 +42,22 @@ def spread(tokenizer: str, text: str, weighs: list[float]) -> list[float]:
     return [weighs[text[:begin].count(" ")] for begin, _ in pieces.offsets]
 
 
-def made(*passages: Passage, scale: str = "linear") -> tuple[list[Passage], list[str]]:
-    complaints: list[str] = []
-    found = list(
-        repeat_by_weight(
-            [(passage, number) for number, passage in enumerate(passages, start=1)],
-            scale,  # type: ignore[arg-type]
-            lambda item, problem: complaints.append(f"{item[1]}: {item[0].id}: {problem}"),
-        )
+def made(*passages: Passage) -> tuple[list[Passage], list[str]]:
+    problems: list[str] = []
+    located = [(passage, number) for number, passage in enumerate(passages, start=1)]
+    found = repeat_by_weight(
+        located, "linear", lambda item, problem: problems.append(f"{item[1]}: {item[0].id}: {problem}")
     )
-    return found, complaints
+    return list(found), problems
 
 
-def test_the_text_becomes_each_word_as_often_as_its_frequency(tokenizer: str) -> None:
-    found, complaints = made(weighted(tokenizer, "Rivers riveral rivers", [0.02, 0.01, 0.03]))
+def test_the_text_repeats_each_word_by_its_frequency(tokenizer: str) -> None:
+    found, problems = made(weighted(tokenizer, "Rivers riveral rivers", [0.02, 0.01, 0.03]))
     assert [(passage.text, passage.title) for passage in found] == [("rivers rivers rivers riveral", "")]
-    assert complaints == []
+    assert problems == []
 
 
-def test_title_and_text_share_their_words_by_the_larger_weight(tokenizer: str) -> None:
+def test_a_word_of_title_and_text_has_the_larger_weight(tokenizer: str) -> None:
     passage = weighted(
         tokenizer, "rivers engines", [0.02, 0.01], title_weights=spread(tokenizer, "engines violins", [0.03, 0.01])
     )
@@ -73,7 +66,7 @@ def test_title_and_text_share_their_words_by_the_larger_weight(tokenizer: str) -
     assert sorted(one.text.split()) == ["engines"] * 3 + ["rivers"] * 2 + ["violins"]
 
 
-def test_passages_that_cannot_be_read_are_named_with_their_line_and_both_numbers(tokenizer: str) -> None:
+def test_unreadable_passages_are_reported_with_their_line(tokenizer: str) -> None:
     good = weighted(tokenizer, "rivers", [0.01])
     pieces = len(good.extra["weights"])
     faulty = [
@@ -83,26 +76,26 @@ def test_passages_that_cannot_be_read_are_named_with_their_line_and_both_numbers
         weighted(tokenizer, "rivers", [0.01], "words", weights=["a"]),
         weighted(tokenizer, "rivers", [0.01], "huge", weights=[1e6] * pieces),
     ]
-    found, complaints = made(*faulty, good)
+    found, problems = made(*faulty, good)
     assert [passage.text for passage in found] == ["rivers"]
-    assert complaints[:2] == [
+    assert problems[:2] == [
         "2: none: has no 'weights'; drtk termweight makes them",
         "3: unnamed: does not say in 'metadata.weights_tokenizer' which tokenizer its weights are for",
     ]
-    assert complaints[2:] == [
+    assert problems[2:] == [
         f"1: short: has {pieces + 1} 'weights' for {pieces} word pieces of its tokenizer",
         "4: words: 'weights' must be a list of numbers",
         "5: huge: the weight of 'rivers' would be a frequency of 100,000,000; weights lie around 0 to 1",
     ]
 
 
-def test_a_tokenizer_that_is_not_there_is_one_clear_fault(tmp_path: Path) -> None:
+def test_a_missing_tokenizer_is_an_error(tmp_path: Path) -> None:
     passage = Passage("p", "text", metadata={"weights_tokenizer": str(tmp_path / "nowhere")}, extra={"weights": [1.0]})
-    with pytest.raises(DrtkError, match="nowhere: no such folder; --tokenizer NAME says where it is now"):
+    with pytest.raises(DrtkError, match="nowhere: no such folder; if it was moved, name it with `tokenizer`"):
         made(passage)
 
 
-def test_impacts_of_nothing_and_less_are_left_out() -> None:
+def test_impacts_below_one_and_long_words_are_left_out() -> None:
     assert impacts_of(Passage("p", "", extra={"impacts": {"a": 3, "b": 0, "c": -2, "x" * 256: 9, "y" * 255: 1}})) == {
         "a": 3,
         "y" * 255: 1,
@@ -110,7 +103,7 @@ def test_impacts_of_nothing_and_less_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("impacts", "complaint"),
+    ("impacts", "problem"),
     [
         ({"wing": 1.5}, "the impact of 'wing' must be a whole number, found 1.5"),
         ({"wing": True}, "must be a whole number, found bool"),
@@ -121,6 +114,6 @@ def test_impacts_of_nothing_and_less_are_left_out() -> None:
         ([1], "must be an object"),
     ],
 )
-def test_what_is_no_impact_is_named(impacts: object, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
+def test_invalid_impacts_are_rejected(impacts: object, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
         impacts_of(Passage("p", "", extra={"impacts": impacts}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,13 @@ def _lucene() -> None:
     need_lucene()
 
 
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an index of KNOWN."""
+    return built(tmp_path_factory.mktemp("known") / "i", KNOWN)
+
+
 def built(folder: Path, texts: dict[str, str], **settings: object) -> Path:
-    """A folder with an index of these texts."""
     folder.mkdir(exist_ok=True)
     LuceneIndex.build(passages(texts), folder, BM25IndexSettings(threads=2, **settings))
     return folder
@@ -38,23 +44,19 @@ def ids_of(ranking: list[tuple[str, float]]) -> list[str]:
     return [id for id, _ in ranking]
 
 
-def test_scores_are_those_worked_out_by_hand(tmp_path: Path) -> None:
-    # methods 8.1, as in test_bm25s; so short passages keep their lengths exactly
-    folder = built(tmp_path, KNOWN)
-    (ranking,) = opened(folder).search(["b d"], 10)
+def test_scores_of_the_known_collection(known: Path) -> None:
+    # methods 8.1, as in test_bm25s: Lucene stores the lengths of short passages exactly
+    queries = ["", " \n", "?!", "zzz", "\ud800", "\0", "the"]
+    ranking, once, twice, *nothing = opened(known).search(["b d", "b", "b b", *queries], 10)
     assert ids_of(ranking) == ["d3", "d1", "d4"]
     assert [score for _, score in ranking] == pytest.approx([0.861627, 0.469703, 0.337415], abs=2e-6)
-    (ranking,) = opened(folder, k1=0.82, b=0.68).search(["b d"], 10)
-    assert dict(ranking) == pytest.approx({"d1": 0.478089, "d3": 0.904166, "d4": 0.336647}, abs=2e-6)
-
-
-def test_a_repeated_word_counts_twice_and_unknown_words_find_nothing(tmp_path: Path) -> None:
-    queries = ["", " \n", "?!", "zzz", "\ud800", "\0", "the"]
-    once, twice, *nothing = opened(built(tmp_path, KNOWN)).search(["b", "b b", *queries], 10)
-    assert [score for _, score in twice] == pytest.approx([2 * score for _, score in once])
+    assert [score for _, score in twice] == pytest.approx(
+        [2 * score for _, score in once]
+    )  # a repeated word counts twice
     assert nothing == [[]] * 7
-    assert opened(tmp_path).search([], 10) == []
-    assert opened(tmp_path).search(["b"], 0) == [[]]
+    assert (opened(known).search([], 10), opened(known).search(["b"], 0)) == ([], [[]])
+    (ranking,) = opened(known, k1=0.82, b=0.68).search(["b d"], 10)
+    assert dict(ranking) == pytest.approx({"d1": 0.478089, "d3": 0.904166, "d4": 0.336647}, abs=2e-6)
 
 
 @pytest.mark.parametrize("threads", [1, 0])
@@ -85,23 +87,8 @@ def test_the_first_k_of_all_results_are_the_results_of_k(tmp_path: Path) -> None
 def test_both_engines_agree_where_words_and_lengths_are_the_same(tmp_path: Path) -> None:
     # Passages of at most 39 words, whose lengths Lucene keeps exactly; words that both tokenizers cut alike.
     draw = random.Random(5)
-    words = [
-        "running",
-        "runs",
-        "ponies",
-        "relational",
-        "the",
-        "of",
-        "conditional",
-        "hopping",
-        "sky",
-        "agreed",
-        "plastered",
-        "a2",
-        "happiness",
-        "skies",
-    ]
-    texts = {f"p{n:03}": " ".join(draw.choices(words, k=draw.randint(1, 39))) for n in range(120)}
+    words = "running runs ponies relational the of conditional hopping sky agreed plastered a2 happiness skies"
+    texts = {f"p{n:03}": " ".join(draw.choices(words.split(), k=draw.randint(1, 39))) for n in range(120)}
     lucene = opened(built(tmp_path / "lucene", texts), k1=1.2, b=0.75)
     (tmp_path / "bm25s").mkdir()
     settings = BM25IndexSettings(stemmer="porter", stopwords="lucene")
@@ -122,7 +109,7 @@ def test_any_number_of_words_in_a_query(tmp_path: Path) -> None:
     assert sorted(ids_of(ranking)) == sorted(texts)
 
 
-def test_ids_and_texts_of_every_alphabet_arrive_unharmed(tmp_path: Path) -> None:
+def test_ids_and_texts_of_every_alphabet_are_unchanged(tmp_path: Path) -> None:
     texts = {
         "p/1?#": "plain",
         "é-ß": "café naïve",
@@ -136,18 +123,14 @@ def test_ids_and_texts_of_every_alphabet_arrive_unharmed(tmp_path: Path) -> None
     assert [ids_of(ranking) for ranking in found] == [[id] for id in texts]
 
 
-def test_title_and_text_are_searched_as_one(tmp_path: Path) -> None:
-    given = [Passage(id="p", title="Title", text="text\nline\0nul"), Passage(id="q", title="", text="other")]
+def test_title_and_text_are_indexed_and_empty_passages_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = [Passage("p", "text\nline\0nul", "Title"), Passage("q", "other"), *passages({"a": "", "b": " \n\t"})]
     assert LuceneIndex.build(given, tmp_path, BM25IndexSettings()) == 2
-    assert [ids_of(ranking) for ranking in opened(tmp_path).search(["titles", "lines", "nul"], 10)] == [["p"]] * 3
-
-
-def test_empty_passages_are_left_out_and_counted_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    given = passages({"a": "", "b": " \n\t", "c": "word"})
-    with caplog.at_level("WARNING", logger="drtk"):
-        assert LuceneIndex.build(given, tmp_path, BM25IndexSettings()) == 1
     assert "2 empty passages" in caplog.text
-    assert len(opened(tmp_path)) == 1
+    assert len(opened(tmp_path)) == 2
+    assert [ids_of(ranking) for ranking in opened(tmp_path).search(["titles", "lines", "nul"], 10)] == [["p"]] * 3
 
 
 def test_stemmer_and_stop_words_are_a_choice_for_english(tmp_path: Path) -> None:
@@ -162,7 +145,7 @@ def test_stemmer_and_stop_words_are_a_choice_for_english(tmp_path: Path) -> None
     assert [len(ranking) for ranking in krovetz.search(["pony", "the"], 10)] == [1, 0]
 
 
-def test_rm3_finds_what_only_the_best_passages_words_lead_to(tmp_path: Path) -> None:
+def test_rm3_finds_passages_by_words_of_the_best_passages(tmp_path: Path) -> None:
     # Anserini's feedback words occur in at most 10 % of the passages.
     filler = {f"f{number}": f"filler number{number}" for number in range(30)}
     texts = {"hit": "zebra savanna grass", "kin": "savanna grass plain", **filler}
@@ -192,7 +175,7 @@ def test_rm3_scores_are_anserinis(tmp_path: Path) -> None:
         assert [score for _, score in ranking] == pytest.approx(theirs, abs=2e-4)
 
 
-def test_an_index_let_go_leaves_one_opened_after_it_alone(tmp_path: Path) -> None:
+def test_a_deleted_index_closes_only_its_own_reader(tmp_path: Path) -> None:
     one = opened(built(tmp_path / "1", {"p": "alpha"}))
     two = opened(built(tmp_path / "2", {"q": "alpha beta"}))
     del one  # closes its reader, and no other
@@ -229,8 +212,8 @@ def test_rejected_inputs(tmp_path: Path, given: list[Passage], settings: dict[st
     assert not (tmp_path / "passages.part").exists()
 
 
-def test_damaged_folders_are_rejected(tmp_path: Path) -> None:
-    folder = built(tmp_path / "i", KNOWN)
+def test_damaged_folders_are_rejected(known: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(known, tmp_path / "i")
     with pytest.raises(MismatchError, match="term_vectors"):
         opened(folder, rm3=True)
     for part in ("analysis.json", "ids.txt", "lucene"):
@@ -250,22 +233,26 @@ def impact_index(folder: Path, impacts: dict[str, dict[str, int]], **settings: o
     return ImpactIndex.open(folder, BM25SearchSettings())
 
 
-def test_a_score_is_the_sum_of_the_impacts_of_the_questions_words(tmp_path: Path) -> None:
-    index = impact_index(
-        tmp_path,
-        {
-            "d1": {"wing": 255, "bird": 3},
-            "d2": {"wing": 40, "craft": 200, "the": 90},
-            "d3": {"bird": 120, "cafe": 1, "東": 7},
-            "d4": {"sea": 5000},
-        },
-    )
+def test_a_score_is_the_sum_of_the_impacts_of_the_questions_words(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    impacts = {
+        "d1": {"wing": 255, "bird": 3},
+        "d2": {"wing": 40, "craft": 200, "the": 90},
+        "d3": {"bird": 120, "cafe": 1, "東": 7},
+        "d4": {"sea": 5000},
+        "d5": {"sea": 5000},
+        "x": {},
+        "y": {"wing": 0},
+    }
+    index = impact_index(tmp_path, impacts)
+    assert (len(index), "2 empty passages" in caplog.text) == (5, True)
     found = index.search(["Wing of the BIRD", "wing wing crafts", "café 東京", "sea!", "the", "", "\ud800"], 10)
     assert found == [
-        [("d1", 258.0), ("d3", 120.0), ("d2", 40.0)],  # 255 + 3; `the` of d2 is asked by nobody
-        [("d1", 255.0), ("d2", 40.0)],  # twice counts once; `crafts` is another word than `craft`
+        [("d1", 258.0), ("d3", 120.0), ("d2", 40.0)],  # 255 + 3; `the` is a stop word
+        [("d1", 255.0), ("d2", 40.0)],  # a repeated word counts once; `crafts` is another word than `craft`
         [("d3", 8.0)],  # 1 + 7
-        [("d4", 5000.0)],
+        [("d5", 5000.0), ("d4", 5000.0)],
         [],
         [],
         [],
@@ -298,17 +285,6 @@ def test_stop_words_are_a_choice_and_kept_with_the_index(tmp_path: Path) -> None
         assert index.search(["the wing would"], 5) == [[("d", score)]]
 
 
-def test_ties_are_broken_by_descending_id_and_empty_passages_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    numbers = list(range(300))
-    random.Random(3).shuffle(numbers)
-    impacts = {f"p{number:03}": {"wing": 9} for number in numbers}
-    index = impact_index(tmp_path, impacts | {"x": {}, "y": {"wing": 0}})
-    assert (len(index), "2 empty passages" in caplog.text) == (300, True)
-    assert index.search(["wing"], 3) == [[("p299", 9.0), ("p298", 9.0), ("p297", 9.0)]]
-
-
 def test_impact_indexes_reject_settings_of_bm25_and_damage(tmp_path: Path) -> None:
     given = [Passage("p", "text", extra={"impacts": {"a": 1}})]
     for settings in ({"stemmer": "porter"}, {"term_vectors": True}):
@@ -316,7 +292,7 @@ def test_impact_indexes_reject_settings_of_bm25_and_damage(tmp_path: Path) -> No
             ImpactIndex.build(given, tmp_path, BM25IndexSettings(**settings))  # type: ignore[arg-type]
     with pytest.raises(RecordError, match="passage 'p': has no 'impacts'"):
         ImpactIndex.build([Passage("p", "text")], tmp_path, BM25IndexSettings())
-    impact_index(tmp_path, {"d": {"word": 1}})
+    (tmp_path / "words.json").write_text('{"stopwords": []}')
     for searching in ({"k1": 0.9}, {"b": 0.4}, {"rm3": True}):
         with pytest.raises(UsageError, match="plain sums"):
             ImpactIndex.open(tmp_path, BM25SearchSettings(**searching))  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ from drtk.models.generator_input import format_passage
 from drtk.records import Passage
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
-from drtk.text.batching import PairTokenizing
+from drtk.text.batching import PairTokenizer
 from tests.tiny import collection, tiny_crossencoder, tiny_model, tiny_writer
 
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
@@ -219,7 +219,7 @@ def test_the_length_is_the_default_the_request_or_the_longest_input(encoder: Pat
 
 def test_groups_of_similar_length_give_the_logits_and_gradients_of_one_batch(folder: Path) -> None:
     loaded = start(folder)
-    tokenizing = PairTokenizing(loaded.tokenizer, max_length=48)
+    tokenizing = PairTokenizer(loaded.tokenizer, max_length=48)
     padded = tokenizing(pairs()).padded(range(len(pairs())), pad=tokenizing.pad)
     inputs = {name: torch.from_numpy(array) for name, array in padded.items()}
     results = []

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from drtk.expansion.term_weights.bprop import contrasted, gathered, normalised, saturated, softmax
+from drtk.expansion.term_weights.bprop import contrast, gather_occurrences, normalize, saturate, softmax
 from drtk.pretraining.masking.strategies import Scale, rom
 from drtk.text.rng import generator
 from drtk.text.token_dataset import Text
@@ -41,18 +41,21 @@ def world() -> World:
     attention = rng.lognormal(0, 0.5, ranks.shape) * np.where(ranks < STOP, 0.5, 1)
     attention /= attention.sum(axis=1, keepdims=True)
     passages = [
-        {name: saturated(value, "ratio") for name, value in gathered(zip(map(word, row), values, strict=True)).items()}
+        {
+            name: saturate(value, "ratio")
+            for name, value in gather_occurrences(zip(map(word, row), values, strict=True)).items()
+        }
         for row, values in zip(ranks.tolist(), attention.tolist(), strict=True)
     ]
     sums: dict[str, float] = {}
     for passage in passages:
         for name, value in passage.items():
             sums[name] = sums.get(name, 0.0) + value
-    collection = normalised(sums)
+    collection = normalize(sums)
     unseen = min(collection.values())
     return World(
         ranks,
-        [contrasted(normalised(passage), collection, "cross-entropy", unseen=unseen) for passage in passages],
+        [contrast(normalize(passage), collection, "cross-entropy", unseen=unseen) for passage in passages],
     )
 
 

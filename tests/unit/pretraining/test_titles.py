@@ -13,7 +13,7 @@ from torch import Tensor
 from drtk.config import load_preset, preset_names
 from drtk.models.checkpoint import load_encoder
 from drtk.records import Passage
-from drtk.text.batching import Tokenizing
+from drtk.text.batching import TextTokenizer
 from tests.families import saved_masked_lm
 from tests.pretraining import Stage, World
 from tests.tiny import words_of
@@ -132,7 +132,7 @@ def test_an_encoder_without_token_types_gets_the_same_ids(world: World, tmp_path
 def test_pre_training_reads_titles_as_encoding_does(world: World, tmp_path: Path, title: str):
     stage = titled(world, tmp_path).stage("simlm-ae", f"title={title}", max_length=40)
     model = load_encoder(world.model)
-    tokens = Tokenizing(model.tokenizer, prompt="", max_length=40, title=title, with_types=True)(seen(stage))
+    tokens = TextTokenizer(model.tokenizer, prompt="", max_length=40, title=title, with_types=True)(seen(stage))
     wanted = tokens.padded(range(6), pad=0)
     slot = stage.batch()["encoder"]
     assert slot.given.tolist() == wanted["input_ids"].tolist()

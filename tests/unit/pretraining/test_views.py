@@ -16,10 +16,10 @@ from drtk.pretraining.views import VIEWS
 from drtk.pretraining.views.base import GIVEN, crop_text, fields_needed, join_texts, slice_text
 from drtk.pretraining.views.pairs import overlap, random_other
 from drtk.text.rng import generator
-from drtk.text.token_building import FIELDS
 from drtk.text.token_dataset import Text, TokenCorpus
+from drtk.text.token_writer import FIELDS
 from drtk.text.word_pieces import WordPieceTokenizer
-from tests.unit.text.tokenizers_made_here import word_pieces
+from tests.unit.text.small_tokenizers import word_pieces
 
 SEP = 3  # the id of [SEP]
 

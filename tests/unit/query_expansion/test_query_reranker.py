@@ -144,7 +144,7 @@ def test_candidates_of_one_text_are_one_and_the_most_counts_different_ones() -> 
 
 
 def test_a_batch_puts_the_ranks_of_each_question_into_a_row() -> None:
-    class Tokenizing:
+    class TextTokenizer:
         pad, left = 0, False
 
         def __call__(self, candidates: object) -> object:
@@ -153,7 +153,7 @@ def test_a_batch_puts_the_ranks_of_each_question_into_a_row() -> None:
             return Tokens.of([[1] * (2 + at) for at, _ in enumerate(candidates)], None)  # type: ignore[arg-type]
 
     groups = LabelledCandidates([group(0, [5, 1]), group(1, [7, 8, 9])], depth=100, max_rank=101)
-    batch = collate([groups[0], groups[1]], tokenizing=Tokenizing())  # type: ignore[arg-type]
+    batch = collate([groups[0], groups[1]], tokenizing=TextTokenizer())  # type: ignore[arg-type]
     assert batch["input_ids"].shape == (5, 6)
     assert batch["ranks"].tolist() == [[5, 1, 0], [7, 8, 9]]
     assert batch["present"].tolist() == [[True, True, False], [True, True, True]]

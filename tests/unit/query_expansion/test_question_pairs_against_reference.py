@@ -12,7 +12,7 @@ import pytest
 from drtk.config import load_preset, merge
 from drtk.query_expansion.train_generator import question_pairs
 from drtk.runtime.inputs import Intake
-from drtk.text.sentences import plain_sentences
+from drtk.text.sentences import split_plain_sentences
 from drtk.training.config import GeneratorConfig
 from tests.expansions import write_rows
 from tests.reference import queries as slow
@@ -71,7 +71,7 @@ def test_questions_get_the_targets_of_the_reference(tmp_path: Path, seed: int) -
                     if target and settings.answer_case == "initial":
                         target = slow.initial_capitals(target)
                 elif settings.kind == "sentence":
-                    target = slow.sentence_target(hits, answers, split=plain_sentences)
+                    target = slow.sentence_target(hits, answers, split=split_plain_sentences)
                 else:
                     target = ", ".join(slow.title_targets(hits, answers, every=settings.title_mode == "all")) or None
                 if target:

@@ -9,8 +9,7 @@ import pytest
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.config import SearchSettings
 from drtk.retrieval.encode import Embedder
-from drtk.retrieval.queries import QueryEncoder
-from drtk.retrieval.search import Collection
+from drtk.retrieval.search import Collection, QueryEncoder
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import find_changes

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
+from drtk.cli.search import sort_paths
 from drtk.data.ids import document_id
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import index_class
 from drtk.indexing.config import IndexSettings, SearchSettings
 from drtk.indexing.vectors import open_embeddings
 from drtk.records import Passage, Query
-from drtk.retrieval.queries import QueryEncoder, StoredQueries, TextQueries, sort_paths
-from drtk.retrieval.search import Collection, RankingOptions, search
+from drtk.retrieval.search import Collection, QueryEncoder, RankingOptions, StoredQueries, TextQueries, search
 from drtk.runtime.folder_job import FolderJob
 from tests.vectors import ENCODER, embeddings, rewrite_record
 
@@ -99,7 +99,7 @@ def test_indexes_of_unlike_type_encoder_or_dimension_are_not_searched_together(t
             opened(one, other)
     with pytest.raises(MismatchError, match="dimension 2; those of the queries have 3"):
         opened(wider).search(np.ones((1, 3), np.float32), 1)
-    with pytest.raises(UsageError, match="name it: --model"):
+    with pytest.raises(UsageError, match="name it with `model`"):
         QueryEncoder(opened(dense(tmp_path / "n", [[1.0]], ["a"], encoder=None)), SearchSettings())(["a query"])
 
 

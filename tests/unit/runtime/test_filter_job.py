@@ -1,4 +1,4 @@
-"""Filters resume where they were interrupted, replace only what they may, and account for what they did."""
+"""Filters resume after an interruption, replace only what they may, and record counts and inputs."""
 
 from __future__ import annotations
 
@@ -25,23 +25,16 @@ class Interrupted(Exception):
     pass
 
 
-def copied(window: list[dict[str, Any]]) -> Iterator[bytes]:
-    """Two lines a record, so that a torn window shows."""
+def copied(window: list[dict[str, Any]], stop: str = "") -> Iterator[bytes]:
+    """Yield two lines per record, so that a torn window shows; raise at the record `stop`."""
     for record in window:
-        yield orjson.dumps(record) + b"\n"
-        yield orjson.dumps(record) + b"\n"
+        if record["_id"] == stop:
+            raise Interrupted
+        yield from [orjson.dumps(record) + b"\n"] * 2
 
 
 def stopping_at(count: int) -> Callable[[list[dict[str, Any]]], Iterator[bytes]]:
-    """`copied`, until the record `count` would be worked on."""
-
-    def work(window: list[dict[str, Any]]) -> Iterator[bytes]:
-        for record in window:
-            if record["_id"] == f"d{count}":
-                raise Interrupted
-            yield from copied([record])
-
-    return work
+    return lambda window: copied(window, f"d{count}")
 
 
 def job(output: Path | str, **given: Any) -> FilterJob:
@@ -72,8 +65,9 @@ def content(path: Path) -> bytes:
 WHOLE = b"".join(copied(RECORDS))
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-@pytest.mark.parametrize("at", [0, 9, 10, 11, 25, 34])
+@pytest.mark.parametrize(
+    ("suffix", "at"), [("", 0), ("", 9), ("", 10), ("", 34), (".gz", 9), (".gz", 25), (".zst", 11), (".zst", 25)]
+)
 def test_interrupted_then_resumed_equals_uninterrupted(tmp_path: Path, suffix: str, at: int) -> None:
     output = tmp_path / f"out{suffix}"
     interrupted(output, at=at)
@@ -89,16 +83,16 @@ def test_interrupted_then_resumed_equals_uninterrupted(tmp_path: Path, suffix: s
     assert sorted(os.listdir(tmp_path)) == [output.name, f"{output.name}.meta.json"]
 
 
-def test_the_seconds_of_all_stretches_of_a_run_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A clock of its own: every record takes 2 s. Killed within the third window, and again within the fourth.
+def test_the_durations_of_all_starts_of_a_run_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Every record takes 2 s. The run is killed in the third window, and again in the fourth.
     now = 100.0
     monkeypatch.setattr(manifest.time, "monotonic", lambda: now)
 
     def slow(at: int) -> Callable[[list[dict[str, Any]]], Iterator[bytes]]:
         def work(window: list[dict[str, Any]]) -> Iterator[bytes]:
             nonlocal now
-            for line in stopping_at(at)(window):
-                now += 1  # two lines a record
+            for line in copied(window, f"d{at}"):
+                now += 1  # two lines per record
                 yield line
 
         return work
@@ -106,27 +100,40 @@ def test_the_seconds_of_all_stretches_of_a_run_are_summed_up(tmp_path: Path, mon
     for at, finished in ((25, 20), (34, 30)):
         with pytest.raises(Interrupted):
             run(tmp_path / "out", slow(at), resume=True)
-        assert read_json(tmp_path / "out.part.json")["seconds"] == 2 * finished  # of what is done, and kept
-        now += 1000  # in which nothing runs
+        assert read_json(tmp_path / "out.part.json")["seconds"] == 2 * finished  # of finished windows only
+        now += 1000  # no run in this time
     run(tmp_path / "out", slow(99), resume=True)
     assert read_json(tmp_path / "out.meta.json")["seconds"] == 2 * 35
 
 
-@pytest.mark.parametrize("torn", [b"torn", b"torn" * 1000])
-def test_output_flushed_after_the_last_journal_entry_is_dropped(tmp_path: Path, torn: bytes) -> None:
+def test_output_flushed_after_the_last_journal_entry_is_dropped(tmp_path: Path) -> None:
     interrupted(tmp_path / "out")
     with open(tmp_path / "out.part", "ab") as part:
-        part.write(torn)  # a crash between the flush of a window and its entry in the journal
+        part.write(b"torn" * 1000)  # a crash between the flush of a window and its entry in the journal
     run(tmp_path / "out", resume=True)
     assert content(tmp_path / "out") == WHOLE
 
 
-def test_a_part_shorter_than_its_journal_is_refused_and_force_begins_again(tmp_path: Path) -> None:
-    interrupted(tmp_path / "out")
-    os.truncate(tmp_path / "out.part", 3)
-    with pytest.raises(MismatchError, match=r"out\.part: is shorter than its journal says; `force` begins again"):
-        run(tmp_path / "out", resume=True)
-    run(tmp_path / "out", resume=True, force=True)
+@pytest.mark.parametrize("change", ["part", "setting", "file"])
+def test_resuming_what_does_not_fit_is_rejected_and_force_begins_again(tmp_path: Path, change: str) -> None:
+    qrels = tmp_path / "qrels.tsv"
+    qrels.write_bytes(b"1")
+    settings = {"depth": 3, "qrels": str(qrels)}
+    interrupted(tmp_path / "out", settings=settings)
+    if change == "part":
+        os.truncate(tmp_path / "out.part", 3)
+    elif change == "setting":
+        settings["depth"] = 4
+    else:
+        qrels.write_bytes(b"22")
+    problem = {
+        "part": "is shorter than its journal says",
+        "setting": r"settings or files \(depth\)",
+        "file": r"\(.*qrels\.tsv\)",
+    }
+    with pytest.raises(MismatchError, match=rf"out\.part: .*{problem[change]}; `force` begins again"):
+        run(tmp_path / "out", resume=True, settings=settings)
+    run(tmp_path / "out", resume=True, force=True, settings=settings)
     assert content(tmp_path / "out") == WHOLE
 
 
@@ -139,34 +146,13 @@ def test_an_interrupted_run_is_not_overwritten_by_accident(tmp_path: Path) -> No
     assert not (tmp_path / "out.part.json").exists()
 
 
-def test_resuming_with_other_settings_is_refused_and_force_begins_again(tmp_path: Path) -> None:
+def test_resuming_with_another_input_is_rejected(tmp_path: Path) -> None:
     interrupted(tmp_path / "out")
-    with pytest.raises(MismatchError, match=r"other settings or files \(depth\)"):
-        run(tmp_path / "out", resume=True, settings={"depth": 4})
-    run(tmp_path / "out", resume=True, force=True, settings={"depth": 4})
-    assert content(tmp_path / "out") == WHOLE
-
-
-def test_resuming_with_another_input_is_refused(tmp_path: Path) -> None:
-    interrupted(tmp_path / "out")
-    other = [*RECORDS[:5], {"_id": "changed"}, *RECORDS[6:]]
-    with pytest.raises(MismatchError, match="was begun with another input"):
-        run(tmp_path / "out", resume=True, records=other)
-    assert (tmp_path / "out.part.json").exists()  # the first input may still be gone on with
-    with pytest.raises(MismatchError, match="was begun with another input"):
-        run(tmp_path / "out", resume=True, records=RECORDS[:15])  # ends before the place to go on from
+    for other in ([*RECORDS[:5], {"_id": "changed"}, *RECORDS[6:]], RECORDS[:15]):  # one record changed; too few
+        with pytest.raises(MismatchError, match="was begun with another input"):
+            run(tmp_path / "out", resume=True, records=other)
+        assert (tmp_path / "out.part.json").exists()  # the run with the first input can still resume
     run(tmp_path / "out", resume=True, records=RECORDS)
-    assert content(tmp_path / "out") == WHOLE
-
-
-def test_a_file_named_by_a_setting_that_changed_is_another_input(tmp_path: Path) -> None:
-    (tmp_path / "qrels.tsv").write_bytes(b"1")
-    settings = {"qrels": str(tmp_path / "qrels.tsv")}
-    interrupted(tmp_path / "out", settings=settings)
-    (tmp_path / "qrels.tsv").write_bytes(b"22")
-    with pytest.raises(MismatchError, match=r"other settings or files \(.*qrels\.tsv\)"):
-        run(tmp_path / "out", resume=True, settings=settings)
-    run(tmp_path / "out", resume=True, force=True, settings=settings)
     assert content(tmp_path / "out") == WHOLE
 
 
@@ -175,31 +161,22 @@ def test_a_folder_replaced_during_a_run_is_recorded_as_it_was_at_the_beginning(t
     model.mkdir()
     (model / "config.json").write_bytes(b"{}")
     (model / "model.safetensors").write_bytes(b"old")
-    before = manifest.folder_entry(model)
+    before, settings = manifest.folder_entry(model), {"model": str(model)}
 
-    def replacing(work: Callable[[list[dict[str, Any]]], Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
-        def replace(window: list[dict[str, Any]]) -> Iterable[bytes]:
-            (model / "model.safetensors").write_bytes(b"new")
-            return work(window)
+    def replacing(stop: str) -> Callable[[list[dict[str, Any]]], Iterable[bytes]]:
+        return lambda window: (model / "model.safetensors").write_bytes(b"new") and copied(window, stop)
 
-        return replace
-
-    settings = {"model": str(model)}
-    run(tmp_path / "whole", replacing(copied), settings=settings)
+    run(tmp_path / "whole", replacing(""), settings=settings)
     assert before in read_json(tmp_path / "whole.meta.json")["inputs"]
     assert not is_done(str(tmp_path / "whole"), settings, program="copy")
     (model / "model.safetensors").write_bytes(b"old")
     with pytest.raises(Interrupted):
-        run(tmp_path / "out", replacing(stopping_at(25)), settings=settings)
+        run(tmp_path / "out", replacing("d25"), settings=settings)
     with pytest.raises(MismatchError, match=r"other settings or files \(.*model\)"):
         run(tmp_path / "out", resume=True, settings=settings)
 
 
-def reading(made: FilterJob, source: Path) -> Iterator[dict[str, Any]]:
-    return (orjson.loads(line) for _, line in made.intake.lines(str(source)))
-
-
-def test_force_and_resume_go_on_with_an_unchanged_source_and_begin_again_with_a_changed_one(tmp_path: Path) -> None:
+def test_with_force_and_resume_an_unchanged_source_resumes_and_a_changed_one_begins_again(tmp_path: Path) -> None:
     source, worked = tmp_path / "in", []
     source.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in RECORDS))
 
@@ -210,7 +187,7 @@ def test_force_and_resume_go_on_with_an_unchanged_source_and_begin_again_with_a_
     def attempt(work: Callable[..., Iterator[bytes]], **given: Any) -> None:
         made = job(tmp_path / "out", settings={"paths": [str(source)]}, **given)
         made.check()
-        made.run(reading(made, source), work)
+        made.run((orjson.loads(line) for _, line in made.intake.lines(str(source))), work)
 
     with pytest.raises(Interrupted):
         attempt(stopping_at(25))
@@ -245,37 +222,7 @@ def test_an_input_read_before_the_records_may_be_touched_but_not_changed(tmp_pat
         attempt(copied, resume=True)
 
 
-def test_a_crash_after_the_rename_leaves_a_journal_that_does_no_harm(tmp_path: Path) -> None:
-    interrupted(tmp_path / "out")
-    journal = (tmp_path / "out.part.json").read_bytes()
-    run(tmp_path / "out", resume=True)
-    (tmp_path / "out.part.json").write_bytes(journal)
-    (tmp_path / "out.meta.json").unlink()
-    with pytest.raises(DrtkError, match="exists already"):
-        run(tmp_path / "out", resume=True)
-    run(tmp_path / "out", resume=True, force=True)
-    assert content(tmp_path / "out") == WHOLE
-    assert sorted(os.listdir(tmp_path)) == ["out", "out.meta.json"]
-
-
-def test_an_old_manifest_never_vouches_for_a_new_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(tmp_path / "out")
-    assert is_done(str(tmp_path / "out"), {"depth": 3})
-    made = job(tmp_path / "out", settings={"depth": 4}, force=True)
-    # Killed right after the rename:
-    monkeypatch.setattr(FilterJob, "_log_summary", lambda *_: (_ for _ in ()).throw(Interrupted))
-    with pytest.raises(Interrupted):
-        made.run(RECORDS, copied)
-    assert not is_done(str(tmp_path / "out"), {"depth": 3})
-
-
-def test_a_journal_of_something_else_is_not_believed(tmp_path: Path) -> None:
-    (tmp_path / "out.part.json").write_bytes(b'{"mine": 1}')
-    with pytest.raises(DrtkError, match="is not the journal of an interrupted run"):
-        run(tmp_path / "out")
-
-
-def test_a_finished_output_is_replaced_only_with_force_and_only_when_the_new_one_is_whole(tmp_path: Path) -> None:
+def test_a_finished_output_is_replaced_only_with_force_and_by_a_finished_one(tmp_path: Path) -> None:
     run(tmp_path / "out", records=RECORDS[:1])
     old = content(tmp_path / "out")
     with pytest.raises(DrtkError, match="out: exists already; `force` replaces it"):
@@ -294,8 +241,8 @@ def test_no_records_give_an_empty_output_with_a_manifest(tmp_path: Path, suffix:
     assert read_json(Path(f"{output}.meta.json"))["counts"] == {"in": 0, "out": 0}
 
 
-def test_a_stream_to_a_device_has_neither_part_nor_manifest_nor_anything_to_resume(tmp_path: Path) -> None:
-    (tmp_path / "null").symlink_to("/dev/null")  # should this fail, the link is replaced and not the device
+def test_a_device_gets_neither_part_nor_manifest_and_cannot_resume(tmp_path: Path) -> None:
+    (tmp_path / "null").symlink_to("/dev/null")  # if this fails, the link is replaced and not the device
     run(tmp_path / "null")
     assert os.listdir(tmp_path) == ["null"]
     assert (tmp_path / "null").is_symlink()
@@ -304,49 +251,41 @@ def test_a_stream_to_a_device_has_neither_part_nor_manifest_nor_anything_to_resu
             job(output, resume=True).check()
 
 
-def test_what_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
-    with pytest.raises(DrtkError, match="is a folder; expected a file"):
-        job(tmp_path).check()
-    with pytest.raises(DrtkError, match="there is no folder"):
-        job(tmp_path / "none" / "out").check()
+def test_unusable_outputs_and_journals_are_rejected(tmp_path: Path) -> None:
+    (tmp_path / "out.part.json").write_bytes(b'{"mine": 1}')
+    for output, problem in (
+        (tmp_path, "is a folder; expected a file"),
+        (tmp_path / "none" / "out", "there is no folder"),
+        (tmp_path / "out", "is not the journal of an interrupted run"),
+    ):
+        with pytest.raises(DrtkError, match=problem):
+            job(output).check()
 
 
-def test_a_second_pass_sees_all_lines_and_a_fault_in_it_costs_nothing_of_the_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_second_pass_sees_all_lines_and_its_failure_keeps_the_first_pass(tmp_path: Path, suffix: str) -> None:
     worked: list[str] = []
+    output = tmp_path / f"out{suffix}"
 
-    def pump(windows: Iterator[list[dict[str, Any]]]) -> Iterator[Done]:
+    def work(windows: Iterator[list[dict[str, Any]]]) -> Iterator[Done]:
         for window in windows:
             worked.extend(record["_id"] for record in window)
             yield Done(orjson.dumps(record) + b"\n" for record in window)
 
-    def numbered(lines: Callable[[], Iterator[bytes]]) -> Iterator[Done]:
+    def number(lines: Callable[[], Iterator[bytes]], stop: int = 99) -> Iterator[Done]:
         total = sum(1 for _ in lines())
-        for line in lines():
+        for at, line in enumerate(lines()):
+            if at == stop:
+                raise Interrupted
             yield Done([b"%d %s\n" % (total, line)], {"seen": 1})
 
-    def failing(lines: Callable[[], Iterator[bytes]]) -> Iterator[Done]:
-        for number, done in enumerate(numbered(lines)):
-            if number == 12:
-                raise Interrupted
-            yield done
-
-    for suffix in ("", ".gz"):
-        output = tmp_path / f"out{suffix}"
-        with pytest.raises(Interrupted):
-            job(output).run_windows(iter(RECORDS), pump, revise=failing)
-        assert sorted(item.name for item in tmp_path.glob(f"out{suffix}.*")) == [
-            f"out{suffix}.part",
-            f"out{suffix}.part.json",
-        ]
-        worked.clear()
-        resumed = job(output, resume=True)
-        resumed.run_windows(iter(RECORDS), pump, revise=numbered)
-        assert worked == []
-        assert content(output) == b"".join(b"35 " + orjson.dumps(record) + b"\n" for record in RECORDS)
-        assert resumed.counts == {"seen": 35}
-        assert sorted(item.name for item in tmp_path.glob(f"out{suffix}*")) == [
-            f"out{suffix}",
-            f"out{suffix}.meta.json",
-        ]
-        for item in tmp_path.iterdir():
-            item.unlink()
+    with pytest.raises(Interrupted):
+        job(output).run_windows(iter(RECORDS), work, revise=lambda lines: number(lines, 12))
+    assert sorted(os.listdir(tmp_path)) == [f"out{suffix}.part", f"out{suffix}.part.json"]
+    worked.clear()
+    resumed = job(output, resume=True)
+    resumed.run_windows(iter(RECORDS), work, revise=number)
+    assert worked == []
+    assert content(output) == b"".join(b"35 " + orjson.dumps(record) + b"\n" for record in RECORDS)
+    assert resumed.counts == {"seen": 35}
+    assert sorted(os.listdir(tmp_path)) == [f"out{suffix}", f"out{suffix}.meta.json"]

@@ -1,4 +1,4 @@
-"""Folders are finished when they say so, and nothing drtk did not make is ever deleted."""
+"""Folders appear under their name when finished; what drtk did not make is never deleted."""
 
 from __future__ import annotations
 
@@ -33,10 +33,24 @@ def make(path: Path, *, names: tuple[str, ...] = ("ids.txt", "parts/0.bin"), **g
     made.finish(type="flat")
 
 
-def leave_unfinished(path: Path, **given: Any) -> None:
+def begin(path: Path, **given: Any) -> FolderJob:
+    """Begin a folder and write a file into it, unless the run resumes."""
     made = job(path, **given)
     made.check()
     (made.begin() / "half.bin").write_bytes(b"x")
+    return made
+
+
+def leave_unfinished(path: Path, **given: Any) -> None:
+    begin(path, **given).release()
+
+
+def begin_again(path: Path, **given: Any) -> None:
+    """Check that a run begins again, with an empty folder."""
+    made = job(path, **given)
+    made.check()
+    assert not made.resuming
+    assert files(made.begin()) == ["meta.json.part"]
     made.release()
 
 
@@ -44,24 +58,26 @@ def files(path: Path) -> list[str]:
     return sorted(str(item.relative_to(path)) for item in path.rglob("*") if item.is_file())
 
 
-def test_a_finished_folder_says_what_it_is_and_what_it_holds(tmp_path: Path) -> None:
+def test_a_finished_folder_has_a_manifest_of_its_files(tmp_path: Path) -> None:
     make(tmp_path / "out")
     manifest = read_manifest(tmp_path / "out", kind="index")
     assert (manifest["type"], manifest["program"], manifest["counts"]) == ("flat", "index", {"passages": 2})
     entry = {"bytes": 1, "digest": hashlib.blake2b(b"x", digest_size=16).hexdigest()}
-    for name in ("ids.txt", "parts/0.bin"):
-        assert manifest["files"].pop(name) == entry | {"mtime_ns": (tmp_path / "out" / name).stat().st_mtime_ns}
-    assert manifest["files"] == {}
+    times = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in ("ids.txt", "parts/0.bin")}
+    assert manifest["files"] == {name: entry | {"mtime_ns": time} for name, time in times.items()}
     assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
     assert is_done(str(tmp_path / "out"), {"depth": 3}, program="index")
 
 
-def test_a_finished_folder_is_replaced_only_with_force(tmp_path: Path) -> None:
+def test_a_finished_folder_is_replaced_only_with_force_and_by_a_finished_one(tmp_path: Path) -> None:
     make(tmp_path / "out")
     with pytest.raises(DrtkError, match="exists already; `force` replaces it"):
         make(tmp_path / "out")
-    make(tmp_path / "out", names=("new.bin",), force=True)
-    assert files(tmp_path / "out") == ["meta.json", "new.bin"]
+    made = begin(tmp_path / "out", force=True)
+    assert read_manifest(tmp_path / "out")["counts"] == {"passages": 2}
+    assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
+    made.finish()
+    assert files(tmp_path) == ["out/half.bin", "out/meta.json"]
 
 
 def test_an_unfinished_folder_is_resumed_or_begun_again_only_on_request(tmp_path: Path) -> None:
@@ -70,40 +86,35 @@ def test_an_unfinished_folder_is_resumed_or_begun_again_only_on_request(tmp_path
         job(tmp_path / "out").check()
     with pytest.raises(DrtkError, match="`resume` continues from there, `force` begins again"):
         job(tmp_path / "out", resumable=True).check()
-    going_on = job(tmp_path / "out", resume=True)
-    going_on.check()
-    assert going_on.resuming
-    assert files(going_on.begin()) == ["half.bin", "meta.json.part"]
-    going_on.release()
-    anew = job(tmp_path / "out", force=True)
-    anew.check()
-    assert not anew.resuming
-    assert files(anew.begin()) == ["meta.json.part"]
+    resumed = job(tmp_path / "out", resume=True)
+    resumed.check()
+    assert resumed.resuming
+    assert files(resumed.begin()) == ["half.bin", "meta.json.part"]
+    resumed.release()
+    begin_again(tmp_path / "out", force=True)
 
 
-def test_resuming_with_other_settings_is_refused_and_force_begins_again(tmp_path: Path) -> None:
-    leave_unfinished(tmp_path / "out")
-    other = job(tmp_path / "out", resume=True, settings={"depth": 4})
+def test_resuming_with_other_settings_or_files_is_rejected_and_force_begins_again(tmp_path: Path) -> None:
+    (tmp_path / "qrels.tsv").write_bytes(b"1")
+    settings = {"depth": 3, "qrels": str(tmp_path / "qrels.tsv")}
+    leave_unfinished(tmp_path / "out", settings=settings)
     with pytest.raises(MismatchError, match=r"other settings or files \(depth\)"):
-        other.check()
-    anew = job(tmp_path / "out", resume=True, force=True, settings={"depth": 4})
-    anew.check()
-    assert not anew.resuming
-    assert files(anew.begin()) == ["meta.json.part"]
+        job(tmp_path / "out", resume=True, settings=settings | {"depth": 4}).check()
+    (tmp_path / "qrels.tsv").write_bytes(b"22")
+    with pytest.raises(MismatchError, match=r"other settings or files \(.*qrels\.tsv\)"):
+        job(tmp_path / "out", resume=True, settings=settings).check()
+    begin_again(tmp_path / "out", resume=True, force=True, settings=settings)
 
 
-def test_settings_that_may_differ_are_taken_and_noted_and_the_first_ones_stay_on_record(tmp_path: Path) -> None:
+def test_settings_that_may_differ_are_replaced_and_their_changes_recorded(tmp_path: Path) -> None:
     begun = {"depth": 3, "lr": 0.3, "micro": None, "log": True}
-    leave_unfinished(tmp_path / "out", settings=begun)
     free = ("lr", "micro", "log")
+    leave_unfinished(tmp_path / "out", settings=begun)
     with pytest.raises(MismatchError, match=r"other settings or files \(depth\)"):
         job(tmp_path / "out", resume=True, settings=begun | {"depth": 4, "lr": 0.1}, may_differ=free).check()
-    leave_unfinished(tmp_path / "out", resume=True, settings=begun | {"lr": 0.1, "micro": 2}, may_differ=free)
-    leave_unfinished(tmp_path / "out", resume=True, settings=begun | {"lr": 0.1, "micro": 2}, may_differ=free)
-    last = job(tmp_path / "out", resume=True, settings=begun | {"lr": 0.1, "micro": 1}, may_differ=free)
-    last.check()
-    last.begin()
-    last.finish()
+    for _ in range(2):
+        leave_unfinished(tmp_path / "out", resume=True, settings=begun | {"lr": 0.1, "micro": 2}, may_differ=free)
+    begin(tmp_path / "out", resume=True, settings=begun | {"lr": 0.1, "micro": 1}, may_differ=free).finish()
     manifest = read_manifest(tmp_path / "out")
     assert [change["settings"] for change in manifest["changes"]] == [
         {"lr": [0.3, 0.1], "micro": [None, 2]},
@@ -112,32 +123,21 @@ def test_settings_that_may_differ_are_taken_and_noted_and_the_first_ones_stay_on
     assert (manifest["settings"]["lr"], manifest["settings"]["micro"]) == (0.1, 1)
 
 
-def test_resuming_with_a_changed_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "qrels.tsv").write_bytes(b"1")
-    settings = {"qrels": str(tmp_path / "qrels.tsv")}
-    leave_unfinished(tmp_path / "out", settings=settings)
-    (tmp_path / "qrels.tsv").write_bytes(b"22")
-    with pytest.raises(MismatchError, match=r"other settings or files \(.*qrels\.tsv\)"):
-        job(tmp_path / "out", resume=True, settings=settings).check()
-
-
-def test_resuming_with_another_stream_is_refused_and_force_begins_again(tmp_path: Path) -> None:
+def test_resuming_with_another_stream_is_rejected_and_force_begins_again(tmp_path: Path) -> None:
     def read(content: bytes, **given: Any) -> FolderJob:
         made = job(tmp_path / "out", **given)
         made.check()
         with piped(content) as name:
             assert [line for _, line in made.intake.lines(name)]
         for entry in made.intake.inputs:
-            entry["path"] = "/dev/fd/63"  # as a shell numbers its first pipe, time after time
+            entry["path"] = "/dev/fd/63"  # the number that a shell gives its first pipe each time
         return made
 
     first = read(b"a\nb\n")
     (first.begin() / "half.bin").write_bytes(b"x")
     first.release()
     other = read(b"a\nc\n", resume=True)
-    with pytest.raises(
-        MismatchError, match=r"out\.part: was begun with other records from /dev/fd/63; `force` begins again"
-    ):
+    with pytest.raises(MismatchError, match=r"begun with other records from /dev/fd/63; `force` begins again"):
         other.begin()
     other.release()
     same = read(b"a\nb\n", resume=True)
@@ -148,29 +148,29 @@ def test_resuming_with_another_stream_is_refused_and_force_begins_again(tmp_path
     assert not (anew.begin() / "half.bin").exists()
 
 
-def test_a_source_that_was_mended_is_the_commands_own_affair_unless_it_may_begin_again(tmp_path: Path) -> None:
+def test_a_changed_source_may_be_resumed_unless_force_is_set(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_bytes(b"torn")
     settings = {"source": str(tmp_path / "corpus.jsonl")}
     leave_unfinished(tmp_path / "out", settings=settings)
-    (tmp_path / "corpus.jsonl").write_bytes(b"mended")
-    for force, resuming in ((False, True), (True, False)):
-        going_on = job(tmp_path / "out", resume=True, force=force, settings=settings)
-        going_on.check()
-        assert going_on.resuming is resuming
+    (tmp_path / "corpus.jsonl").write_bytes(b"repaired")
+    for force in (False, True):
+        again = job(tmp_path / "out", resume=True, force=force, settings=settings)
+        again.check()
+        assert again.resuming is not force
 
 
-@pytest.mark.parametrize("content", [b"{}", b"[]", b'{"kind": "index"}', b'{"settings": {}, "command": "make all"}'])
-@pytest.mark.parametrize("name", ["meta.json", "meta.json.part"])
-@pytest.mark.parametrize("folder", ["out", "out.part"])
-def test_a_folder_with_another_programs_manifest_is_not_replaced(
-    tmp_path: Path, folder: str, name: str, content: bytes
-) -> None:
-    (tmp_path / folder).mkdir()
-    (tmp_path / folder / name).write_bytes(content)
-    (tmp_path / folder / "thesis.tex").write_bytes(b"precious")
+@pytest.mark.parametrize("content", [b"{}", b"[]", b'{"settings": {}, "command": "make all"}'])
+@pytest.mark.parametrize(
+    "place", ["out/meta.json", "out/meta.json.part", "out.part/meta.json", "out.part/meta.json.part"]
+)
+def test_a_folder_with_another_programs_manifest_is_not_replaced(tmp_path: Path, place: str, content: bytes) -> None:
+    folder = (tmp_path / place).parent
+    folder.mkdir()
+    (tmp_path / place).write_bytes(content)
+    (folder / "thesis.tex").write_bytes(b"precious")
     with pytest.raises(DrtkError, match=r"was not written by drtk|was not made by drtk"):
         job(tmp_path / "out", force=True, resume=True).check()
-    assert files(tmp_path / folder) == [name, "thesis.tex"]
+    assert files(folder) == [Path(place).name, "thesis.tex"]
 
 
 def test_a_damaged_manifest_of_the_output_is_an_error_that_can_be_resolved(tmp_path: Path) -> None:
@@ -202,40 +202,23 @@ def test_a_link_inside_a_folder_is_removed_and_not_followed(tmp_path: Path) -> N
     assert not (tmp_path / "out" / "link").exists()
 
 
-def test_a_finished_folder_is_kept_until_the_new_one_is_finished(tmp_path: Path) -> None:
-    make(tmp_path / "out")
-    made = job(tmp_path / "out", force=True)
-    made.check()
-    (made.begin() / "new.bin").write_bytes(b"x")
-    assert read_manifest(tmp_path / "out")["counts"] == {"passages": 2}
-    assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
-    made.finish()
-    assert files(tmp_path) == ["out/meta.json", "out/new.bin"]
-
-
 def test_a_folder_that_was_being_cleared_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(_: Path) -> None:
+        raise KeyboardInterrupt
+
     leave_unfinished(tmp_path / "out")
     anew = job(tmp_path / "out", force=True, settings={"depth": 4})
     anew.check()
-    monkeypatch.setattr(folders, "_delete", killed)
+    monkeypatch.setattr(folders, "_delete", kill)
     with pytest.raises(KeyboardInterrupt):
         anew.begin()
     anew.release()
     monkeypatch.undo()
-    again = job(tmp_path / "out", resume=True, settings={"depth": 4})
-    again.check()
-    assert not again.resuming
-    assert files(again.begin()) == ["meta.json.part"]
-
-
-def killed(*_: Any) -> None:
-    raise KeyboardInterrupt
+    begin_again(tmp_path / "out", resume=True, settings={"depth": 4})
 
 
 def test_a_finished_folder_that_may_not_replace_the_old_one_is_kept_for_the_next_command(tmp_path: Path) -> None:
-    made = job(tmp_path / "out")
-    made.check()
-    (made.begin() / "new.bin").write_bytes(b"x")
+    made = begin(tmp_path / "out")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_bytes(b"precious")
     with pytest.raises(
@@ -248,7 +231,7 @@ def test_a_finished_folder_that_may_not_replace_the_old_one_is_kept_for_the_next
         job(tmp_path / "out", force=True).check()
     (tmp_path / "out" / "thesis.tex").unlink()
     assert job(tmp_path / "out").recover()
-    assert files(tmp_path) == ["out/meta.json", "out/new.bin"]
+    assert files(tmp_path) == ["out/half.bin", "out/meta.json"]
 
 
 def test_the_current_folder_cannot_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,9 +242,7 @@ def test_the_current_folder_cannot_be_replaced(tmp_path: Path, monkeypatch: pyte
 
 
 def test_two_runs_do_not_write_one_folder(tmp_path: Path) -> None:
-    first = job(tmp_path / "out")
-    first.check()
-    first.begin()
+    first = begin(tmp_path / "out")
     second = job(tmp_path / "out", force=True)
     second.check()
     with pytest.raises(DrtkError, match="out: another run is writing it"):
@@ -271,27 +252,23 @@ def test_two_runs_do_not_write_one_folder(tmp_path: Path) -> None:
     second.finish()
 
 
-def test_of_several_processes_of_one_run_only_the_first_looks_after_the_folder(
+def test_only_the_first_of_several_processes_creates_and_finishes_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = job(tmp_path / "out")
-    first.check()
-    first.begin()
+    first = begin(tmp_path / "out")
     for name, value in torchrun(rank=1, processes=2).items():
         monkeypatch.setenv(name, value)
     other = job(tmp_path / "out")
     other.check()
     assert other.begin() == tmp_path / "out.part"
     other.finish()
-    assert files(tmp_path / "out.part") == ["meta.json.part"]
+    assert files(tmp_path / "out.part") == ["half.bin", "meta.json.part"]
     first.finish()
-    assert files(tmp_path / "out") == ["meta.json"]
+    assert files(tmp_path / "out") == ["half.bin", "meta.json"]
 
 
-def test_the_seconds_of_all_stretches_of_a_folder_are_summed_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Two stretches that were killed: the first wrote its last file 500 s after it began, the second 70 s after.
+def test_the_durations_of_all_starts_of_a_folder_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two starts were killed: the first wrote its last file 500 s after it began, the second 70 s after.
     now = 1_000_000.0
     monkeypatch.setattr(folders.time, "time", lambda: now)
     for name, seconds in (("half.bin", 500), ("more/deeper.bin", 70)):
@@ -304,7 +281,7 @@ def test_the_seconds_of_all_stretches_of_a_folder_are_summed_up(
         for item in folder.rglob("*"):
             os.utime(item, (now, now))
         os.utime(folder / name, (now + seconds, now + seconds))
-        now += 9000  # in which nothing runs
+        now += 9000  # no run in this time
     made = job(tmp_path / "out", resume=True)
     made.check()
     made.begin()
@@ -324,7 +301,6 @@ def test_an_unfinished_manifest_with_fields_of_wrong_types_is_rejected(tmp_path:
     place = tmp_path / "out.part" / "meta.json.part"
     place.write_bytes(orjson.dumps(read_json(place) | damage))
     again = job(tmp_path / "out", resumable=True, resume=True)
-    with pytest.raises(DrtkError, match=r"meta\.json\.part: (is damaged|was not written by drtk)"):
-        again.check()
-    with pytest.raises(DrtkError, match=r"meta\.json\.part: (is damaged|was not written by drtk)"):
-        again.begin()
+    for act in (again.check, again.begin):
+        with pytest.raises(DrtkError, match=r"meta\.json\.part: (is damaged|was not written by drtk)"):
+            act()

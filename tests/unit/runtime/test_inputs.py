@@ -1,4 +1,4 @@
-"""What a command has read is noted for its manifest, and bad records are forgiven up to a number."""
+"""Inputs: their entries in the manifest, streams that are read twice, and skipped records."""
 
 from __future__ import annotations
 
@@ -22,27 +22,15 @@ class Stdin:
         self.buffer = io.BufferedReader(io.BytesIO(content))  # type: ignore[arg-type]
 
 
-def test_an_input_read_to_its_end_is_noted_with_size_time_and_digest(tmp_path: Path) -> None:
+def test_an_input_read_to_its_end_has_size_time_and_digest_and_another_no_digest(tmp_path: Path) -> None:
     path = tmp_path / "a.zst"
     path.write_bytes(zstandard.ZstdCompressor().compress(b"one\ntwo\n"))
-    intake = Intake()
+    facts, partly, intake = path.stat(), Intake(), Intake()
+    assert next(partly.lines(str(path))) == (1, b"one")
+    assert [(entry["bytes"], entry["digest"]) for entry in partly.inputs] == [(facts.st_size, None)]
     assert list(intake.lines(str(path))) == [(1, b"one"), (2, b"two")]
-    assert intake.inputs == [
-        {
-            "path": str(path),
-            "bytes": path.stat().st_size,
-            "digest": digest_file(path),
-            "mtime_ns": path.stat().st_mtime_ns,
-        }
-    ]
-
-
-def test_an_input_left_before_its_end_is_noted_without_a_digest(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"one\ntwo\n")
-    intake = Intake()
-    assert next(intake.lines(str(path))) == (1, b"one")
-    assert [(entry["bytes"], entry["digest"]) for entry in intake.inputs] == [(8, None)]
+    entry = {"path": str(path), "bytes": facts.st_size, "digest": digest_file(path), "mtime_ns": facts.st_mtime_ns}
+    assert intake.inputs == [entry]
 
 
 def test_the_digest_of_stdin_is_that_of_the_same_bytes_in_a_file(
@@ -56,7 +44,7 @@ def test_the_digest_of_stdin_is_that_of_the_same_bytes_in_a_file(
     assert intake.inputs == [{"path": "-", "bytes": len(content), "digest": digest_file(tmp_path / "a")}]
 
 
-def test_a_pipe_is_noted_as_stdin_is_and_cannot_be_two_inputs() -> None:
+def test_a_pipe_is_recorded_like_stdin_and_can_be_only_one_input() -> None:
     intake = Intake()
     with piped(b"one\ntwo\n") as pipe:
         assert intake.peek(pipe).startswith(b"one\n")
@@ -69,7 +57,7 @@ def test_a_pipe_is_noted_as_stdin_is_and_cannot_be_two_inputs() -> None:
             next(intake.lines(pipe))
 
 
-def test_a_kept_pipe_can_be_read_again_and_is_one_input_only() -> None:
+def test_a_kept_pipe_can_be_read_again() -> None:
     with piped(b"one\n") as pipe:
         intake = Intake()
         with pytest.raises(UsageError, match=f"{pipe} can be only one of the inputs"):
@@ -81,13 +69,13 @@ def test_a_kept_pipe_can_be_read_again_and_is_one_input_only() -> None:
         assert not copy.exists()
 
 
-def test_a_closed_stdin_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stdin_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(DrtkError, match="<stdin>: is closed"):
         next(Intake().lines("-"))
 
 
-def test_blocks_are_the_bytes_and_their_fault_has_a_line(tmp_path: Path) -> None:
+def test_blocks_are_the_bytes_and_their_errors_have_a_line(tmp_path: Path) -> None:
     path = tmp_path / "a"
     whole = zstandard.ZstdCompressor().compress(b"one\n" * 100_000)
     path.write_bytes(whole)
@@ -99,7 +87,7 @@ def test_blocks_are_the_bytes_and_their_fault_has_a_line(tmp_path: Path) -> None
         list(Intake().blocks(str(path)))
 
 
-def test_as_many_bad_records_are_forgiven_as_allowed_and_no_more() -> None:
+def test_bad_records_are_skipped_up_to_the_limit() -> None:
     intake = Intake(skip_bad=2)
     for number in (1, 2):
         intake.forgive(RecordError(f"a:{number}", "not JSON"))
@@ -110,7 +98,7 @@ def test_as_many_bad_records_are_forgiven_as_allowed_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_stream_that_was_looked_into_is_kept_whole(monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
+def test_a_peeked_stream_is_kept_whole(monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
     content = b"one\ntwo\n" * 5000
     monkeypatch.setattr(sys, "stdin", Stdin(zstandard.ZstdCompressor().compress(content) if packed else content))
     intake = Intake()

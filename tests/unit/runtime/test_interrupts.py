@@ -65,8 +65,7 @@ def run(output: Path, *, twice: bool = False, **given: Any) -> None:
     job.run_windows(RECORDS, pump, revise=revise)
 
 
-def whole() -> bytes:
-    return b"".join(copied(RECORDS))
+WHOLE = b"".join(copied(RECORDS))
 
 
 def begun(output: Path) -> None:
@@ -82,14 +81,14 @@ def begun(output: Path) -> None:
     assert sorted(os.listdir(output.parent)) == ["out.part", "out.part.json"]
 
 
-def through_all_moments(tmp_path: Path, prepare: Callable[[Path], None], **given: Any) -> Iterator[tuple[Path, int]]:
+def interrupt_everywhere(tmp_path: Path, prepare: Callable[[Path], None], **given: Any) -> Iterator[tuple[Path, int]]:
     """The folder after a run that was interrupted at its first moment, its second, and so on to its last."""
     for moment in range(1, 4000, STEP):
         folder = tmp_path / str(moment)
         folder.mkdir()
         prepare(folder / "out")
         if not interrupted_at(moment, lambda folder=folder: run(folder / "out", **given)):
-            assert (folder / "out").read_bytes() == whole()
+            assert (folder / "out").read_bytes() == WHOLE
             assert moment > 100
             return
         yield folder, moment
@@ -102,26 +101,25 @@ def pair(folder: Path) -> tuple[bool, bool]:
 
 
 def test_an_interrupted_run_leaves_nothing_or_something_to_resume(tmp_path: Path) -> None:
-    twice = True
     seen = set()
-    for folder, moment in through_all_moments(tmp_path, lambda output: None, twice=twice):
+    for folder, moment in interrupt_everywhere(tmp_path, lambda output: None, twice=True):
         part, journal = pair(folder)
         assert journal or not part, moment
         assert part or not journal or (folder / "out").exists(), moment
-        assert not twice or not (folder / "out.part.new").exists() or part, moment
+        assert not (folder / "out.part.new").exists() or part, moment
         seen.add((part, journal))
-        run(folder / "out", twice=twice, resume=True, force=True)
-        assert (folder / "out").read_bytes() == whole(), moment
+        run(folder / "out", twice=True, resume=True, force=True)
+        assert (folder / "out").read_bytes() == WHOLE, moment
     assert {(False, False), (True, True)} <= seen
 
 
-def test_an_interrupted_run_that_went_on_keeps_what_it_had(tmp_path: Path) -> None:
-    for folder, moment in through_all_moments(tmp_path, begun, resume=True):
+def test_an_interrupted_resumed_run_keeps_what_it_had(tmp_path: Path) -> None:
+    for folder, moment in interrupt_everywhere(tmp_path, begun, resume=True):
         if not (folder / "out").exists():
             assert pair(folder) == (True, True), moment
             assert (folder / "out.part").read_bytes().startswith(b"".join(copied(RECORDS[:WINDOW]))), moment
         run(folder / "out", resume=True, force=True)
-        assert (folder / "out").read_bytes() == whole(), moment
+        assert (folder / "out").read_bytes() == WHOLE, moment
 
 
 def test_ctrl_c_right_after_the_part_was_made_removes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +141,7 @@ def test_ctrl_c_right_after_the_part_was_made_removes_it(tmp_path: Path, monkeyp
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a generator that was being closed
-def test_another_runs_part_stays_whenever_the_second_is_interrupted(tmp_path: Path) -> None:
+def test_an_interrupted_second_run_keeps_the_part_of_the_first(tmp_path: Path) -> None:
     target = tmp_path / "out"
     with Output(str(target)) as first:
         first.write(b"one\n")
@@ -161,7 +159,7 @@ def test_another_runs_part_stays_whenever_the_second_is_interrupted(tmp_path: Pa
     assert target.read_bytes() == b"one\n"
 
 
-def test_a_part_that_another_run_began_after_ours_was_renamed_is_not_ours_to_remove(tmp_path: Path) -> None:
+def test_a_part_of_another_run_is_not_removed(tmp_path: Path) -> None:
     target = tmp_path / "out"
 
     def interrupted() -> None:
@@ -176,7 +174,7 @@ def test_a_part_that_another_run_began_after_ours_was_renamed_is_not_ours_to_rem
     assert (tmp_path / "out.part").read_bytes() == b"theirs\n"
 
 
-def test_an_interrupt_waits_for_the_end_of_the_block_and_is_told_there() -> None:
+def test_an_interrupt_is_raised_at_the_end_of_the_block() -> None:
     done = []
 
     def act() -> None:

@@ -1,4 +1,4 @@
-"""Batch functions on either runner: the same lines in the same order, lost workers replaced, faults told as they are."""
+"""Batch functions on both runners: order, resume, replaced workers, errors, closing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pickle
 import signal
 import socket
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +15,7 @@ import pytest
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.runtime.filter_job import Done, FilterJob
 from drtk.runtime.run_ray import _in_order
-from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows, run_filter, run_local
+from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows, run_filter
 
 
 class Squares(BatchFunction):
@@ -63,7 +62,7 @@ def expected(count: int) -> str:
     return "".join(f"{number} {number * number}\n" for number in range(count))
 
 
-def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes(tmp_path: Path) -> None:
     with pytest.raises(RecordError):
         run(tmp_path / "x", 30, faulty=17)  # windows of 4: four of them are whole
     assert not (tmp_path / "x").exists()
@@ -72,7 +71,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert job.counts == {"even": 15}
 
 
-def test_reading_ahead_does_not_change_what_a_journal_says(tmp_path: Path) -> None:
+def test_the_journal_counts_written_windows_not_those_read_ahead(tmp_path: Path) -> None:
     def torn() -> Iterator[int]:
         yield from range(9)
         raise RecordError("input:10", "is torn")
@@ -85,31 +84,12 @@ def test_reading_ahead_does_not_change_what_a_journal_says(tmp_path: Path) -> No
     assert (tmp_path / "x").read_text() == expected(12)
 
 
-def test_a_batch_function_is_closed_after_the_last_window_and_after_an_error() -> None:
-    closed: list[str] = []
-
-    class Closing(Squares):
-        def close(self) -> None:
-            closed.append(self._marker.name)
-
-    assert [*run_local(iter([[2], [3]]), partial(Closing, None, "whole", None), RunnerSettings())]
-    with pytest.raises(RecordError):
-        [*run_local(iter([[2], [3]]), partial(Closing, None, "faulty", 3), RunnerSettings())]
-    assert closed == ["whole", "faulty"]
-
-
-def test_windows_that_ray_returns_early_wait_for_their_turn() -> None:
-    ray = SimpleNamespace(exceptions=SimpleNamespace(RayError=RuntimeError))
-    rows = ({"number": number, "made": pickle.dumps(f"window {number}")} for number in (6, 5, 7))
-    assert [*_in_order(rows, 5, 3, ray)] == ["window 5", "window 6", "window 7"]
-
-
 def test_an_unknown_runner_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown runner 'slurm'; choose from local, ray"):
         run(tmp_path / "x", 3, runner="slurm")
 
 
-def test_an_address_at_which_nothing_answers_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_cluster_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with socket.socket() as held:  # bound and not listening: a port that refuses
@@ -123,14 +103,14 @@ def test_an_address_at_which_nothing_answers_is_told_at_once(tmp_path: Path, mon
 
 
 @pytest.mark.slow
-def test_on_ray_a_killed_worker_loses_and_doubles_nothing(tmp_path: Path, ray: object) -> None:
+def test_on_ray_a_killed_worker_is_replaced(tmp_path: Path, ray: object) -> None:
     job = run(tmp_path / "x", 120, runner="ray", deadly=61)
     assert (tmp_path / "marker").exists()  # it was killed, half-way
     assert (tmp_path / "x").read_text() == expected(120)
     assert job.counts == {"even": 60}
 
 
-def test_on_ray_faults_are_told_as_they_are_and_finished_windows_stay(tmp_path: Path, ray: object) -> None:
+def test_on_ray_errors_are_raised_and_finished_windows_are_kept(tmp_path: Path, ray: object) -> None:
     with pytest.raises(RecordError, match=r"^here:1: cannot be squared$"):
         run(tmp_path / "x", 30, runner="ray", faulty=17)
     run(tmp_path / "x", 30, runner="ray", resume=True)
@@ -139,25 +119,22 @@ def test_on_ray_faults_are_told_as_they_are_and_finished_windows_stay(tmp_path: 
         run(tmp_path / "y", 3, runner="ray", faulty=-1)
 
 
-class _Ray:
-    class exceptions:  # noqa: N801
-        RayError = RuntimeError
-
-
 def test_results_of_ray_are_yielded_in_the_order_of_the_windows() -> None:
+    ray = SimpleNamespace(exceptions=SimpleNamespace(RayError=RuntimeError))
     rows = [{"number": number, "made": pickle.dumps(f"result {number}")} for number in (5, 7, 6, 4)]
-    assert list(_in_order(iter(rows), 4, 4, _Ray)) == [f"result {number}" for number in (4, 5, 6, 7)]
+    assert list(_in_order(iter(rows), 4, 4, ray)) == [f"result {number}" for number in (4, 5, 6, 7)]
     with pytest.raises(DrtkError, match="1 windows came back without a result"):
-        list(_in_order(iter(rows[:3]), 5, 4, _Ray))
+        list(_in_order(iter(rows[:3]), 5, 4, ray))
 
 
-def test_the_batch_function_is_closed_after_an_error() -> None:
+def test_a_batch_function_is_closed_after_the_last_window_and_after_an_error() -> None:
+    closed: list[int | None] = []
+
     class Closing(Squares):
-        closed = False
-
         def close(self) -> None:
-            Closing.closed = True
+            closed.append(self._faulty)
 
+    assert len(list(map_windows(iter([[1], [2]]), Closing, None, "", None, running=RunnerSettings()))) == 2
     with pytest.raises(RecordError):
         list(map_windows(iter([[1], [2]]), Closing, None, "", 2, running=RunnerSettings()))
-    assert Closing.closed
+    assert closed == [None, 2]

@@ -1,4 +1,4 @@
-"""Parts of a stream: windows dealt out in turn, each record in one part, and every part resumable for itself."""
+"""Shards of a stream: windows in turn, and a shard resumes like a whole run."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drtk.text.answers import PatternMatch, TokenMatch, answer_tokens, exact_match, normalised_answer, token_f1
+from drtk.text.answers import PatternMatch, TokenMatch, answer_tokens, exact_match, normalize_answer, token_f1
 
 BEYONCE = "Beyonc\u00e9"
 DPR_TABLE = [
@@ -101,8 +101,8 @@ def test_exact_match_normalises_both_sides(prediction: str, answer: str, equal: 
 
 def test_the_order_is_lower_case_punctuation_articles_spaces() -> None:
     # punctuation first: "A.N." becomes "an", which is an article; the other order would leave "an"
-    assert normalised_answer("A.N. answer") == "answer"
-    assert normalised_answer("the-the") == "thethe"
+    assert normalize_answer("A.N. answer") == "answer"
+    assert normalize_answer("the-the") == "thethe"
 
 
 def test_f1_is_the_harmonic_mean_of_shared_words() -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from drtk.query_expansion.train_generator import answer_target, initial_capitals, sentence_target, title_target
 from drtk.records import Passage
-from drtk.text.answers import PatternMatch, TokenMatch, answer_tokens, exact_match, normalised_answer
+from drtk.text.answers import PatternMatch, TokenMatch, answer_tokens, exact_match, normalize_answer
 from drtk.text.expanded_text import expanded_query, plain_query
-from drtk.text.sentences import plain_sentences
+from drtk.text.sentences import split_plain_sentences
 from tests.reference import answers as slow
 from tests.reference import queries
 from tests.reference.queries import Found
@@ -76,7 +76,7 @@ def test_a_pattern_is_found_where_the_reference_finds_it(pattern: str, text: str
 @example(prediction="the-re", golds=["there"], how=0, taken=False)
 def test_exact_match_is_that_of_the_reference(prediction: str, golds: list[str], how: int, taken: bool) -> None:
     golds = [*golds, spelled(prediction, how)] if taken else golds
-    assert normalised_answer(prediction) == slow.normal(prediction)
+    assert normalize_answer(prediction) == slow.normal(prediction)
     assert exact_match(prediction, golds) is bool(slow.exact_match(prediction, golds))
 
 
@@ -131,7 +131,7 @@ def test_what_a_generator_learns_to_write_is_what_the_reference_says(seed: int) 
     passages = hits(draw, [answer.upper() for answer in answers if answer != "never said"])
     found = [Found(passage.id, passage.text, passage.title) for passage in passages]
     contains = TokenMatch(answers)
-    assert sentence_target(passages, contains) == queries.sentence_target(found, answers, split=plain_sentences)
+    assert sentence_target(passages, contains) == queries.sentence_target(found, answers, split=split_plain_sentences)
     for mode in ("all", "first"):
         titles = queries.title_targets(found, answers, every=mode == "all")
         assert title_target(passages, contains, mode=mode, separator=" | ") == (" | ".join(titles) or None)  # type: ignore[arg-type]

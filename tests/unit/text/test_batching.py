@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from drtk.models.checkpoint import load_encoder
 from drtk.records import Passage, Query
-from drtk.text.batching import Tokenizing, Tokens, batches_by_length, groups_by_length
+from drtk.text.batching import TextTokenizer, Tokens, batches_by_length, groups_by_length
 from tests.tiny import tiny_model
 
 TOKENS = Tokens.of([[5, 6, 7], [8], [9, 4]], [[0, 0, 1], [0], [0, 1]])
@@ -49,7 +49,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory):
 
 def pieces(tokenizer, items: list, **changes: object) -> list[str]:
     settings = {"prompt": "", "max_length": 64, "title": "join", "with_types": True}
-    tokens = Tokenizing(tokenizer, **settings | changes)(items)
+    tokens = TextTokenizer(tokenizer, **settings | changes)(items)
     ids = [tokens.ids[start : start + length] for start, length in zip(tokens.starts, tokens.lengths, strict=True)]
     return [" ".join(tokenizer.convert_ids_to_tokens(row.tolist())) for row in ids]
 
@@ -69,7 +69,7 @@ def test_a_separator_token_stands_between_title_and_text_and_all_types_are_zero(
     title, text = (pieces(tokenizer, [each])[0].split()[1:-1] for each in ("riverish", "rivers riverer"))
     [found] = pieces(tokenizer, [PASSAGE], title="sep")
     assert found.split() == ["[CLS]", *title, "[SEP]", *text, "[SEP]"]
-    tokens = Tokenizing(tokenizer, prompt="", max_length=64, title="sep", with_types=True)([PASSAGE])
+    tokens = TextTokenizer(tokenizer, prompt="", max_length=64, title="sep", with_types=True)([PASSAGE])
     assert tokens.types is not None
     assert set(tokens.types.tolist()) == {0}
     assert pieces(tokenizer, [Passage("c", "", "riverish")], title="sep") == pieces(tokenizer, ["riverish"])
@@ -88,7 +88,7 @@ def test_pairs_and_single_texts_keep_their_order(tokenizer):
 
 
 def test_the_second_segment_has_type_one(tokenizer):
-    tokens = Tokenizing(tokenizer, prompt="", max_length=64, title="segment", with_types=True)([PASSAGE])
+    tokens = TextTokenizer(tokenizer, prompt="", max_length=64, title="segment", with_types=True)([PASSAGE])
     after = tokens.ids.tolist().index(tokenizer.sep_token_id) + 1
     assert tokens.types is not None
     assert tokens.types.tolist() == [0] * after + [1] * (len(tokens.ids) - after)
@@ -107,7 +107,7 @@ def test_long_texts_are_cut_with_their_special_tokens_kept(tokenizer):
 
 
 def test_nothing_gives_nothing(tokenizer):
-    tokens = Tokenizing(tokenizer, prompt="", max_length=7, title="join", with_types=True)([])
+    tokens = TextTokenizer(tokenizer, prompt="", max_length=7, title="join", with_types=True)([])
     assert len(tokens) == 0
     assert tokens.padded([], pad=0)["input_ids"].shape == (0, 0)
 

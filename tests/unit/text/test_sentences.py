@@ -8,7 +8,7 @@ import pytest
 
 from drtk.errors import DrtkError
 from drtk.text import sentences
-from drtk.text.sentences import SentenceSplitter, layout, parse_model, save_model, train_model, trimmed
+from drtk.text.sentences import SentenceSplitter, normalize_whitespace, parse_model, save_model, train_model, trim
 
 TEXT = "Mr. Brown went to the U.S. in May. He said: 'It is 3.5 miles.' Was it? No! (It was four.) The end"
 
@@ -80,7 +80,7 @@ def test_training_is_deterministic_and_a_saved_model_reads_back_equal(model, tmp
 def test_another_file_is_not_overwritten_by_a_model(model, tmp_path):
     place = tmp_path / "notes.txt"
     place.write_text("mine")
-    with pytest.raises(DrtkError, match=r"exists already; --force"):
+    with pytest.raises(DrtkError, match=r"exists already; `force`"):
         save_model(model, place)
     assert place.read_text() == "mine"
     save_model(model, place, replace=True)
@@ -96,15 +96,18 @@ def test_what_is_no_model_is_refused(content):
 
 def test_layout_makes_white_space_one_space_or_leaves_it():
     text = " Head \n \n One\ttwo\n three. \n"
-    assert layout(text, paragraphs=False, keep_whitespace=False) == ("Head One two three.", [(0, 19)])
-    assert layout(text, paragraphs=True, keep_whitespace=False) == ("Head One two three.", [(0, 4), (5, 19)])
-    kept, spans = layout(text, paragraphs=True, keep_whitespace=True)
+    assert normalize_whitespace(text, paragraphs=False, keep_whitespace=False) == ("Head One two three.", [(0, 19)])
+    assert normalize_whitespace(text, paragraphs=True, keep_whitespace=False) == (
+        "Head One two three.",
+        [(0, 4), (5, 19)],
+    )
+    kept, spans = normalize_whitespace(text, paragraphs=True, keep_whitespace=True)
     assert kept == text
     assert [text[begin:end] for begin, end in spans] == ["Head", "One\ttwo\n three."]
-    assert layout(" \n\n ", paragraphs=True, keep_whitespace=True)[1] == []
+    assert normalize_whitespace(" \n\n ", paragraphs=True, keep_whitespace=True)[1] == []
 
 
 def test_trimming_takes_white_space_off_both_ends():
-    assert trimmed("  ab ", 0, 5) == (2, 4)
-    begin, end = trimmed("   ", 0, 3)
+    assert trim("  ab ", 0, 5) == (2, 4)
+    begin, end = trim("   ", 0, 3)
     assert begin == end

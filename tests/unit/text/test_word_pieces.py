@@ -1,94 +1,102 @@
-"""Word pieces, words, and which piece belongs to which word."""
+"""Word pieces, words, and the pieces of each word."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-from drtk.errors import DrtkError, MismatchError
-from drtk.text.word_pieces import Pieces, WordPieceTokenizer, of_pieces, owners, plain, splitter, treebank
+from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.records import Passage
+from drtk.text.word_pieces import (
+    Pieces,
+    WordPieceTokenizer,
+    WordPlaces,
+    find_words,
+    get_splitter,
+    locate_passage_words,
+    locate_words,
+    split_by_pieces,
+    split_plain,
+    split_treebank,
+)
 from tests.tiny import minilm, tiny_model
 
 NONE = Pieces([], [], [])
 
 
-def words(text: str, spans: list[tuple[int, int]]) -> list[str]:
+def cut(text: str, spans: list[tuple[int, int]]) -> list[str]:
     return [text[begin:end] for begin, end in spans]
 
 
-def test_pieces_are_those_of_the_tokenizer_however_long_the_text() -> None:
-    tokenizer = WordPieceTokenizer(minilm())
+@pytest.fixture(scope="module")
+def tokenizer() -> WordPieceTokenizer:
+    return WordPieceTokenizer(minilm())
+
+
+def test_pieces_of_a_long_text(tokenizer) -> None:
     text = "the perveance beam " * 400
     pieces = tokenizer([text])[0]
     assert len(pieces.ids) == len(pieces.offsets) == len(pieces.words) == 5 * 400
     assert pieces.ids == tokenizer.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    assert words(text, pieces.offsets[:5]) == ["the", "per", "ve", "ance", "beam"]
+    assert cut(text, pieces.offsets[:5]) == ["the", "per", "ve", "ance", "beam"]
     assert pieces.words[:5] == [0, 1, 1, 1, 2]
 
 
-def test_each_piece_belongs_to_the_word_it_begins_in() -> None:
-    # "ab c-d": pieces ab, c, -, d; words "ab", "c-d"
+def test_words_of_pieces() -> None:
+    # "ab c-d": pieces ab, c, -, d; words "ab", "c-d".
     pieces = Pieces([1, 2, 3, 4], [(0, 2), (3, 4), (4, 5), (5, 6)], [0, 1, 2, 3])
-    assert owners(pieces, [(0, 2), (3, 6)]) == [0, 1, 1, 1]
-    assert owners(pieces, [(3, 6)]) == [-1, 0, 0, 0]
-    assert owners(pieces, []) == [-1, -1, -1, -1]
+    assert find_words(pieces, [(0, 2), (3, 6)]) == [0, 1, 1, 1]
+    assert find_words(pieces, [(3, 6)]) == [-1, 0, 0, 0]
+    assert find_words(pieces, []) == [-1, -1, -1, -1]
+    # A byte-level piece may begin with the space before its word.
+    assert find_words(Pieces([1, 2], [(0, 2), (2, 5)], [0, 1]), [(0, 2), (3, 5)]) == [0, 1]
+    assert split_by_pieces("the cat-s", Pieces([1, 2, 3], [(0, 3), (3, 7), (7, 9)], [0, 1, 1])) == [(0, 3), (4, 9)]
 
 
-def test_a_piece_that_begins_with_the_space_before_a_word_belongs_to_it() -> None:
-    assert owners(Pieces([1, 2], [(0, 2), (2, 5)], [0, 1]), [(0, 2), (3, 5)]) == [0, 1]
-
-
-def test_treebank_words_part_clitics_and_final_stops() -> None:
+def test_splits_of_words(tokenizer) -> None:
     text = "Dr. Smith's cats don't sit (really). They end."
     expected = ["Dr", ".", "Smith", "'s", "cats", "do", "n't", "sit", "(", "really", ")", ".", "They", "end", "."]
-    assert words(text, treebank(text, NONE)) == expected
-
-
-@pytest.mark.parametrize("text", ["", " ", '"', "`` ''\" ''", "''''\"`` a \"b'' ``", "a\n\nb"])
-def test_odd_quotation_marks_and_white_space_are_no_fault(text: str) -> None:
-    spans = treebank(text, NONE)
-    assert all(begin < end and text[begin:end].strip() == text[begin:end] for begin, end in spans)
-    assert all(one[1] <= two[0] for one, two in pairwise(spans))
-
-
-def test_plain_words_keep_apostrophes_and_part_every_mark() -> None:
+    assert cut(text, split_treebank(text, NONE)) == expected
+    for text in ("", " ", '"', "`` ''\" ''", "''''\"`` a \"b'' ``", "a\n\nb"):  # odd quotation marks and white space
+        spans = split_treebank(text, NONE)
+        assert all(begin < end and text[begin:end].strip() == text[begin:end] for begin, end in spans)
+        assert all(one[1] <= two[0] for one, two in pairwise(spans))
     text = "Don’t stop_now — 3.14!"
-    assert words(text, plain(text, NONE)) == ["Don’t", "stop", "_", "now", "—", "3", ".", "14", "!"]
-
-
-def test_words_of_pieces_are_what_the_tokenizer_merges(tmp_path: Path) -> None:
+    assert cut(text, split_plain(text, NONE)) == ["Don’t", "stop", "_", "now", "—", "3", ".", "14", "!"]
     text = "Perveance, naïve beams."
-    tokenizer = WordPieceTokenizer(minilm())
-    assert words(text, of_pieces(text, tokenizer([text])[0])) == ["Perveance", ",", "naïve", "beams", "."]
-
-
-def test_words_of_byte_level_pieces_have_no_spaces() -> None:
-    # as RoBERTa's tokenizer without trimmed offsets has it: the space belongs to the piece after it
-    pieces = Pieces([1, 2, 3], [(0, 3), (3, 7), (7, 9)], [0, 1, 1])
-    assert of_pieces("the cat-s", pieces) == [(0, 3), (4, 9)]
-
-
-@pytest.mark.parametrize("name", ["treebank", "pieces", "plain"])
-def test_every_split_gives_spans_in_order(name: str) -> None:
+    assert cut(text, split_by_pieces(text, tokenizer([text])[0])) == ["Perveance", ",", "naïve", "beams", "."]
     text = "Café's “perveance” isn't U.S. §3.2 日本語."
-    spans = splitter(name)(text, WordPieceTokenizer(minilm())([text])[0])  # type: ignore[arg-type]
-    assert all(one[1] <= two[0] for one, two in pairwise(spans))
-    assert "perveance" in words(text, spans)
+    for name in ("treebank", "pieces", "plain", "basic"):
+        spans = get_splitter(name)(text, tokenizer([text])[0])  # type: ignore[arg-type]
+        assert all(one[1] <= two[0] for one, two in pairwise(spans))
+        assert "perveance" in cut(text, spans)
 
 
-def test_the_same_tokenizer_under_another_name_is_the_same(tmp_path: Path) -> None:
-    one, copy, other = (
-        tiny_model(tmp_path / "a"),
-        tiny_model(tmp_path / "b"),
-        tiny_model(tmp_path / "c", vocab_size=120),
-    )
-    WordPieceTokenizer(str(one)).check(str(copy))
+def test_tokenizers_are_compared_by_their_pieces(tmp_path) -> None:
+    one = WordPieceTokenizer(str(tiny_model(tmp_path / "a")))
+    one.check(WordPieceTokenizer(str(tiny_model(tmp_path / "b"))))
     with pytest.raises(MismatchError, match=r"word pieces of .*c, not for those of .*a"):
-        WordPieceTokenizer(str(one)).check(str(other))
-
-
-def test_a_tokenizer_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
+        one.check(WordPieceTokenizer(str(tiny_model(tmp_path / "c", vocab_size=120))))
     with pytest.raises(DrtkError, match="no such folder"):
         WordPieceTokenizer("./nothing/here")
+
+
+def test_places_of_words(tmp_path) -> None:
+    tokenizer = WordPieceTokenizer(str(tiny_model(tmp_path / "m")))
+    text = "Rivers, riverengines rivers"
+    (pieces,) = tokenizer([text])
+    (places,) = locate_words([text], tokenizer, "basic")
+    assert places.words == ["rivers", "riverengines", "rivers"]  # basic forms, without the comma
+    assert [pieces.offsets[head][0] for head in places.heads] == [0, 8, 21]
+    assert len(pieces.ids) > 4  # riverengines has several pieces
+    assert list(places.first().items()) == [("rivers", 0), ("riverengines", places.heads[1])]
+    one, other = WordPlaces([5, 6], ["a", "b"], [0, 1]), WordPlaces([7, 8, 9], ["c"], [2])
+    assert one.append(other) == WordPlaces([5, 6, 7, 8, 9], ["a", "b", "c"], [0, 1, 4])
+
+    passage = Passage("p", "rivers", "engines", extra={"queries": ["violins", "planets"], "more": "gardens"})
+    (places,) = locate_passage_words([passage], tokenizer, "basic", expand=("queries", "more"))
+    assert places.words == ["engines", "rivers", "violins", "planets", "gardens"]
+    assert locate_passage_words([passage], tokenizer, "basic", title="none")[0].words == ["rivers"]
+    with pytest.raises(RecordError, match="passage 'p': 'queries' must be a string or a list of strings"):
+        locate_passage_words([Passage("p", "x", extra={"queries": [1]})], tokenizer, "basic", expand=("queries",))

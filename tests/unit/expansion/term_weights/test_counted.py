@@ -8,7 +8,7 @@ import pytest
 
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights.base import Reading, Statistics
-from drtk.expansion.term_weights.counted import Bm25, Idf, InverseFrequency, TfIdf, bm25, idf, is_word, tf_idf
+from drtk.expansion.term_weights.counted import Bm25, Idf, InverseFrequency, TfIdf, idf, is_word
 from drtk.records import Passage
 
 
@@ -56,6 +56,9 @@ def test_inverse_frequency_of_masters_code() -> None:
 def test_idf_of_lucene() -> None:
     assert idf(4, 2) == pytest.approx(0.693147, abs=2e-6)
     assert idf(4, 1) == pytest.approx(1.203973, abs=2e-6)
+    collection = statistics(*DOCUMENTS)
+    assert weights(Idf, collection, "a b b c")[1] == pytest.approx(log(2))  # 2 of 4 passages have b
+    assert weights(Idf, collection, "b")[0] == pytest.approx(log(2))
 
 
 DOCUMENTS = ("a b b c", "a c", "b d d", "c d e e e")
@@ -75,12 +78,6 @@ def test_weights_of_a_querys_words_add_up_to_its_bm25_score(k1: float, b: float,
     assert found == pytest.approx(expected, abs=2e-6)
 
 
-def test_idf_weighs_alike_wherever_a_word_stands() -> None:
-    collection = statistics(*DOCUMENTS)
-    assert weights(Idf, collection, "a b b c")[1] == pytest.approx(log(2))  # 2 of 4 passages have b
-    assert weights(Idf, collection, "b")[0] == pytest.approx(log(2))
-
-
 def test_marks_weigh_nothing_but_for_inverse_frequency() -> None:
     collection = statistics("a , b", "a , ,")
     for kind in (TfIdf, Idf, Bm25):
@@ -92,9 +89,3 @@ def test_marks_weigh_nothing_but_for_inverse_frequency() -> None:
 def test_a_word_the_collection_lacks_counts_once() -> None:
     assert weights(InverseFrequency, CATS, "axolotl") == [1]
     assert weights(TfIdf, CATS, "axolotl cat") == pytest.approx([log(3) / 2, log(3) / 2])
-
-
-def test_the_formulas_by_hand() -> None:
-    assert tf_idf(2, 4, documents=8, frequency=2) == pytest.approx(0.5 * log(4))
-    # 2 * 3 / (3 + 1 * (1 - .5 + .5 * 4 / 2)) = 6 / 4.5
-    assert bm25(3, 4, idf=2.0, average=2.0, k1=1.0, b=0.5) == pytest.approx(6 / 4.5)

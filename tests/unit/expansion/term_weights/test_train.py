@@ -1,4 +1,4 @@
-"""What a step of training a weigher sees (methods: sections 3.4 and 3.5)."""
+"""Training steps of DeepCT and DeepImpact (methods: sections 3.4 and 3.5)."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from drtk.expansion.term_weights.train import (
-    Asked,
+    AskedPassage,
     AskedPassages,
-    Pairing,
-    Recalling,
+    PairCollator,
+    RecallCollator,
+    compute_recall,
     pair_objective,
     recall_objective,
-    recall_of,
 )
 from drtk.models.term_weighter import TermWeightModel, init_term_weighter
 from drtk.records import Example, Passage
 from drtk.text.word_pieces import WordPieceTokenizer
-from drtk.text.words import stem_with
+from drtk.text.words import make_stemmer
 from drtk.training.dataset import SampledExample
 from drtk.training.examples import PackedExamples
 from drtk.training.sampling import EpochDataset
@@ -47,11 +47,8 @@ def test_recall_is_the_share_of_queries_with_the_words_stem() -> None:
     # flying -> fli, flies -> fli: in 2 of 3 queries; bird in 1; the and of are function words on both sides
     queries = ["Which bird flies?", "the flying of what", "of the"]
     words = ["the", "flies", "of", "birds", "sea", "flies"]
-    assert recall_of(words, queries, stem=stem_with("porter")) == pytest.approx([0, 2 / 3, 0, 1 / 3, 0, 2 / 3])
-
-
-def test_recall_of_one_query_is_binary() -> None:
-    assert recall_of(["wing", "sea"], ["a wing, a wing"], stem=stem_with("porter")) == [1.0, 0.0]
+    assert compute_recall(words, queries, stem=make_stemmer("porter")) == pytest.approx([0, 2 / 3, 0, 1 / 3, 0, 2 / 3])
+    assert compute_recall(["wing", "sea"], ["a wing, a wing"], stem=make_stemmer("porter")) == [1.0, 0.0]
 
 
 def test_targets_stand_at_first_pieces_within_the_room(weigher: TermWeightModel, model: Path) -> None:
@@ -59,7 +56,9 @@ def test_targets_stand_at_first_pieces_within_the_room(weigher: TermWeightModel,
     passage = Passage("p", "riverengines rivers engines", "rivers")
     (pieces,) = tokenizer([passage.text])
     width = 1 + len(pieces.ids)  # of title and text
-    batch = Recalling(weigher, tokenizer, room=width - 1, title="join")([Asked(passage, ["rivers riverengines"])])
+    batch = RecallCollator(weigher, tokenizer, room=width - 1, title="join")(
+        [AskedPassage(passage, ["rivers riverengines"])]
+    )
     # [CLS] rivers riverengines (several pieces) rivers [SEP]: engines is cut off
     assert batch["input_ids"].shape == (1, width + 1)
     first = [0, 1, 1, *[0] * (pieces.words.count(0) - 1), 1, 0]
@@ -85,7 +84,7 @@ def test_questions_are_asked_of_the_first_occurrence_in_both_passages(weigher: T
     tokenizer = WordPieceTokenizer(str(model))
     passages = [Passage("p", "engines rivers rivers"), Passage("n", "rivers", extra={"queries": ["violins"]})]
     drawn = [SampledExample("the Rivers of violins, rivers", [0, 1], passages)]
-    batch = Pairing(weigher, tokenizer, room=60, title="join", expand=("queries",))(drawn)
+    batch = PairCollator(weigher, tokenizer, room=60, title="join", expand=("queries",))(drawn)
     first_row = [0.0] * batch["asked"].shape[1]
     first_row[1 + len(tokenizer(["engines"])[0].ids)] = 1
     second_row = [0.0] * batch["asked"].shape[1]

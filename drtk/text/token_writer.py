@@ -1,0 +1,316 @@
+"""Tokenize a corpus in one pass into memory-mapped files."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from drtk.data.arrays import RaggedWriter
+from drtk.data.ids import document_id_of
+from drtk.data.rows import strings_of
+from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.records import Passage
+from drtk.runtime.inputs import Intake
+from drtk.runtime.integrity import hash_id
+from drtk.runtime.progress import Progress
+from drtk.runtime.workers import read_ahead
+from drtk.text.sentences import Span
+from drtk.text.word_pieces import WordPieceTokenizer
+
+FIELDS = {  # field of a passage -> the command that adds it
+    "queries": "drtk doc2query adds them",
+    "continuations": "drtk continue-text adds them",
+    "weights": "drtk termweight adds them",
+    "title_weights": "drtk termweight --title join adds them",
+    "sentences": "drtk chunk writes their spans",
+    "documents": "drtk chunk cuts documents into passages and writes their ids",
+}
+LISTS = ("queries", "continuations")
+WEIGHTS = ("weights", "title_weights")
+_BATCH, _CHARACTERS = 512, 500_000  # passages, and characters of their texts, that are tokenized together
+
+
+class PassageFields(NamedTuple):
+    """A passage with the parsed fields that are wanted; others are empty or None.
+
+    place: file:line, for errors
+    lists: queries and continuations
+    tokenizer: the tokenizer of the weights, if the passage names it
+    """
+
+    place: str
+    passage: Passage
+    lists: dict[str, tuple[str, ...]]
+    weights: list[float] | None
+    title_weights: list[float] | None
+    tokenizer: str | None
+    sentences: list[Span] | None
+    document: str
+    position: int | None
+
+    @property
+    def listed(self) -> Iterator[str]:
+        """All queries and continuations."""
+        return chain.from_iterable(self.lists.values())
+
+
+def parse_fields(
+    passages: Iterable[tuple[str, Passage]], wants: frozenset[str], *, intake: Intake
+) -> Iterator[PassageFields]:
+    """Yield the (place, passage) pairs with their fields; pass malformed fields to the intake.
+
+    Raises MismatchError for a passage without wanted queries, continuations or weights.
+    """
+    for place, passage in passages:
+        for name in (*LISTS, "weights"):
+            if name in wants and passage.extra.get(name) is None:
+                raise MismatchError(f"{place}: passage '{passage.id}' has no '{name}'; {FIELDS[name]}")
+        try:
+            yield _parse_fields(place, passage, wants)
+        except ValueError as error:
+            intake.forgive(RecordError(place, str(error)))
+
+
+def _parse_fields(place: str, passage: Passage, wants: frozenset[str]) -> PassageFields:
+    metadata = passage.metadata or {}
+    tokenizer = title_weights = None
+    if not wants.isdisjoint(WEIGHTS):
+        title_weights = passage.extra.get("title_weights")
+        tokenizer = metadata.get("weights_tokenizer")
+        if tokenizer is not None and not isinstance(tokenizer, str):
+            raise ValueError("'metadata.weights_tokenizer' must be a string")
+    return PassageFields(
+        place,
+        passage,
+        {name: strings_of(passage.extra[name], name) for name in LISTS if name in wants},
+        _parse_weights(passage.extra["weights"], "weights") if "weights" in wants else None,
+        None if title_weights is None else _parse_weights(title_weights, "title_weights"),
+        tokenizer,
+        _parse_sentences(metadata.get("sentences"), len(passage.text)) if "sentences" in wants else None,
+        document_id_of(passage) if "documents" in wants else "",
+        _parse_position(metadata.get("position"), passage.id) if "documents" in wants else None,
+    )
+
+
+def _parse_weights(value: Any, field: str) -> list[float]:
+    # Neither NaN nor beyond float32.
+    if not isinstance(value, list) or not all(type(item) in (int, float) and 0 <= item < 1e38 for item in value):
+        raise ValueError(f"'{field}' must be a list of numbers, 0 or more")
+    return value
+
+
+def _parse_sentences(value: Any, length: int) -> list[Span] | None:
+    if value is None:
+        return None
+    spans: list[Span] = []
+    last = 0
+    for item in value if isinstance(value, list) else [value]:
+        is_span = isinstance(item, list) and [type(part) for part in item] == [int, int]
+        if not is_span or not last <= item[0] <= item[1] <= length:
+            raise ValueError("'metadata.sentences' must be a list of [begin, end] in characters of the text, in order")
+        spans.append((item[0], item[1]))
+        last = item[1]
+    return spans
+
+
+def _parse_position(value: Any, id: str) -> int | None:
+    """Return the number of a passage in its document: `metadata.position`, otherwise the N of `DOC#N`."""
+    if value is None:
+        number = id.rpartition("#")[2] if "#" in id else ""
+        return int(number) if number.isdecimal() and number.isascii() and len(number) < 10 else None
+    if type(value) is not int or not 0 <= value < 1 << 31:
+        raise ValueError("'metadata.position' must be a whole number, 0 or more")
+    return value
+
+
+def choose_dtype(largest: int) -> tuple[str, int]:
+    """Return the dtype of stored pieces up to the id `largest`, and the bit that marks the beginning of a word."""
+    return ("uint16", 15) if largest < 1 << 15 else ("uint32", 31)
+
+
+class TokenCorpusWriter:
+    """Write the files of a `TokenCorpus` into `folder`.
+
+    counts: passages, those excluded as `short`, pieces of the texts as `tokens`, and the size of each field
+    """
+
+    def __init__(self, folder: Path, tokenizer: WordPieceTokenizer, wants: frozenset[str], *, shortest: int) -> None:
+        self._folder, self._tokenizer, self._wants, self._shortest = folder, tokenizer, wants, shortest
+        dtype, self._bit = choose_dtype(tokenizer.largest)
+        dtypes = {"ids": "uint8", "texts": dtype, "titles": dtype}
+        for name in wants.intersection(LISTS):
+            dtypes |= {name: dtype, f"{name}_of": "int64"}
+        if not wants.isdisjoint(WEIGHTS):
+            dtypes |= dict.fromkeys(WEIGHTS, "float32")
+        if "sentences" in wants:
+            dtypes["sentences"] = "int32"
+        self._writers = {name: RaggedWriter(folder, name, each) for name, each in dtypes.items()}
+        self._documents, self._positions = array("Q"), array("i")
+        self._checked: set[str | None] = {None, tokenizer.name}
+        self._specials = np.array(sorted(tokenizer.specials), np.int64)
+        self._spaced: np.ndarray | None = None  # (vocabulary,) bool: byte-level pieces that begin a word
+        if (spaced := tokenizer.spaced) is not None:
+            self._spaced = np.isin(np.arange(tokenizer.largest + 1), [*spaced])
+        self.has_specials = False  # whether a text contains a special token, such as "[SEP]"
+        self.counts = {"passages": 0, "short": 0, "tokens": 0}
+        self.counts |= {name: 0 for name in (*LISTS, "sentences") if name in wants}
+
+    def add(self, passages: Iterable[PassageFields]) -> None:
+        """Tokenize and write passages; exclude and count those with fewer than `shortest` pieces.
+
+        Raises MismatchError for weights of another tokenizer or of another number than the pieces.
+        """
+        progress = Progress("tokenize", unit="passages")
+        with progress, closing(read_ahead(_split_batches(passages))) as batches:  # an error ends the reading thread
+            for batch in batches:
+                self._add(batch)
+                progress.add(len(batch))
+
+    def _add(self, batch: list[PassageFields]) -> None:
+        texts = [each.passage.text for each in batch]
+        titles = {title: at for at, title in enumerate(dict.fromkeys(each.passage.title for each in batch))}
+        listed = [text for each in batch for text in each.listed]
+        encoded = self._tokenizer.encode([*texts, *titles, *listed])
+        packed = self._pack(encoded)
+        packed_titles = packed[len(texts) :]
+        packed_listed = iter(packed[len(texts) + len(titles) :])
+        rows: dict[str, list[np.ndarray]] = {name: [] for name in self._writers}
+        for each, text, encoding in zip(batch, packed, encoded, strict=False):
+            lists = {name: [next(packed_listed) for _ in items] for name, items in each.lists.items()}
+            if len(text) < self._shortest:
+                self.counts["short"] += 1
+                continue
+            title = packed_titles[titles[each.passage.title]]
+            rows["ids"].append(np.frombuffer(each.passage.id.encode(), np.uint8))
+            rows["texts"].append(text)
+            rows["titles"].append(title)
+            if "weights" in rows:
+                self._check_weights(each, len(text), len(title))
+                rows["weights"].append(np.array(each.weights or (), np.float64))
+                rows["title_weights"].append(np.array(each.title_weights or (), np.float64))
+            for name, items in lists.items():
+                items = [item for item in items if len(item)]
+                first = self._writers[name].rows + len(rows[name])
+                rows[f"{name}_of"].append(np.array([first, first + len(items)]))
+                rows[name] += items
+                self.counts[name] += len(items)
+            if "sentences" in rows:
+                ends = _find_sentence_ends(each, encoding)
+                rows["sentences"].append(ends)
+                self.counts["sentences"] += len(ends)
+            if "documents" in self._wants:
+                self._documents.append(hash_id(each.document))
+                self._positions.append(-1 if each.position is None else each.position)
+        for name, arrays in rows.items():
+            self._writers[name].extend(arrays)
+        self.counts["passages"], self.counts["tokens"] = self._writers["ids"].rows, self._writers["texts"].end
+
+    def _pack(self, encoded: Sequence[Any]) -> list[np.ndarray]:
+        """Return the pieces of each text, (pieces,) int64, with the bit set where a word begins."""
+        lengths = np.array([len(each) for each in encoded], np.int64)
+        total = int(lengths.sum())
+        ids = np.fromiter(chain.from_iterable(each.ids for each in encoded), np.int64, total)
+        special = np.isin(ids, self._specials)
+        begins = np.ones(total, bool)
+        if self._spaced is not None:
+            begins[1:] = self._spaced[ids[1:]] | special[1:] | special[:-1]
+        else:
+            words = np.fromiter(chain.from_iterable(each.word_ids for each in encoded), np.int64, total)
+            begins[1:] = words[1:] != words[:-1]
+        stops = np.cumsum(lengths)
+        begins[(stops - lengths)[lengths > 0]] = True
+        self.has_specials = self.has_specials or bool(special.any())
+        return np.split(ids | (begins.astype(np.int64) << self._bit), stops[:-1])
+
+    def _check_weights(self, each: PassageFields, pieces: int, title: int) -> None:
+        if each.tokenizer not in self._checked:
+            assert each.tokenizer is not None
+            try:
+                other = WordPieceTokenizer(each.tokenizer)
+            except DrtkError as error:
+                raise MismatchError(
+                    f"{each.place}: the weights were made for the word pieces of {each.tokenizer}, which cannot be compared "
+                    f"with those of {self._tokenizer.name} ({error}); "
+                    f"drtk termweight --tokenizer {self._tokenizer.name} computes them again"
+                ) from error
+            try:
+                self._tokenizer.check(other)
+            except MismatchError as error:
+                raise MismatchError(f"{each.place}: {error}") from error
+            self._checked.add(each.tokenizer)
+        for weights, count, of in ((each.weights, pieces, "text"), (each.title_weights, title, "title")):
+            if weights is not None and len(weights) != count:
+                raise MismatchError(
+                    f"{each.place}: passage '{each.passage.id}' has {len(weights)} weights for the {count} word pieces "
+                    f"{self._tokenizer.name} makes of its {of}"
+                )
+        if "title_weights" in self._wants and title and each.title_weights is None:
+            raise MismatchError(
+                f"{each.place}: passage '{each.passage.id}' has no 'title_weights'; {FIELDS['title_weights']}"
+            )
+
+    def finish(self) -> None:
+        """Write the documents of the passages, and close all files."""
+        for writer in self._writers.values():
+            writer.close()
+        if "documents" not in self._wants:
+            return
+        arrays = group_documents(np.array(self._documents, np.uint64), np.array(self._positions, np.int32))
+        for name, values in arrays.items():
+            values.tofile(self._folder / f"{name}.values")
+        sizes = np.diff(arrays["spans"])
+        self.counts |= {"documents": len(sizes), "alone": int((sizes == 1).sum())}
+
+
+def group_documents(keys: np.ndarray, positions: np.ndarray) -> dict[str, np.ndarray]:
+    """Number the documents of passages by first occurrence, and sort the passages of each in reading order.
+
+    keys: (passages,) uint64, of the documents
+    positions: (passages,) int32 within the document, -1 if unknown; documents with such a passage keep the file order
+    returns: document (passages,) int32; position (passages,) int32; members (passages,) int32, the passages of one
+    document after the other; spans (documents + 1,) int64, where each document begins in `members`
+    """
+    unique, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    numbers = np.empty(len(unique), np.int32)
+    numbers[np.argsort(first)] = np.arange(len(unique), dtype=np.int32)
+    document = numbers[inverse]
+    unordered = np.zeros(len(unique), bool)
+    unordered[document[positions < 0]] = True
+    position = np.where(unordered[document], -1, positions).astype(np.int32)
+    members = np.lexsort((position, document)).astype(np.int32)  # stable: equal positions keep the file order
+    spans = np.zeros(len(unique) + 1, np.int64)
+    np.cumsum(np.bincount(document, minlength=len(unique)), out=spans[1:])
+    place = np.arange(len(members)) - spans[document[members]]
+    position[members] = np.where(unordered[document[members]], place, position[members])
+    return {"document": document, "position": position, "members": members, "spans": spans}
+
+
+def _find_sentence_ends(each: PassageFields, encoding: Any) -> np.ndarray:
+    """Return the end of each sentence in pieces, (sentences,); a text without spans is one sentence."""
+    count = len(encoding)
+    if not each.sentences:
+        return np.array([count])
+    begins = np.array([begin for begin, _ in encoding.offsets])
+    # A byte-level piece may begin with the space before its sentence, so search for the first sentence that ends after it.
+    number = np.searchsorted(np.array([end for _, end in each.sentences]), begins, side="right")
+    number = np.minimum(number, len(each.sentences) - 1)
+    return np.append(np.flatnonzero(np.diff(number)) + 1, count)
+
+
+def _split_batches(passages: Iterable[PassageFields]) -> Iterator[list[PassageFields]]:
+    batch: list[PassageFields] = []
+    size = 0
+    for each in passages:
+        batch.append(each)
+        size += len(each.passage.text) + sum(map(len, each.listed))
+        if len(batch) >= _BATCH or size >= _CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

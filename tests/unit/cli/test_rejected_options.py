@@ -1,0 +1,229 @@
+"""Rejected calls of the training commands: one line, exit status 1 or 2, nothing written, before torch is imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.contract.running import environment
+from tests.running import write
+
+TEXTS = "--corpus corpus.jsonl --queries queries.jsonl --model model -o out"
+CALLS = {
+    "train-retriever": f"examples.jsonl {TEXTS}",
+    "train-reranker": f"examples.jsonl {TEXTS}",
+    "train-reranker hlatr": "bm25.run --kind hlatr --vectors vectors --qrels qrels.tsv -o out",
+    "pretrain": "corpus.jsonl --preset cotmae --model model -o out",
+    "rerank-queries train": "labelled.jsonl --queries queries.jsonl --model model -o out",
+    "train-generator": f"examples.jsonl {TEXTS}",
+    "train-generator gar": "queries.jsonl --task gar-title --run bm25.run --corpus corpus.jsonl --model model -o out",
+    "train-generator passages": "corpus.jsonl --model model -o out",
+    "termweight": f"--method deepct --train examples.jsonl {TEXTS}",
+}
+DEV = "goes with --dev, by which the best weights are kept"
+LISTWISE = "is for --loss listwise"
+REJECTED = {  # additional options and the error message of each command
+    "train-retriever": {
+        "--dev none": "none: no such folder; a probe is a BEIR folder",
+        "--dev model": "model: has no qrels/dev.tsv or qrels/train.tsv",
+        "--patience 2": f"--patience {DEV}",
+        "--preset simlm-r1 --dev-pool 10": f"--dev-pool {DEV}",
+        "--loss hinge": "unknown retriever loss 'hinge'; choose from infonce",
+        "--loss kl --contrastive hinge": "unknown retriever loss 'hinge'; choose from infonce",
+        "--loss kl --contrastive kl": "--contrastive kl: learns from a teacher",
+        "--contrastive simlm-full": "--contrastive goes with --loss kl or margin-mse",
+        "--alpha 0.5": "--alpha weighs the contrastive loss beside kl or margin-mse",
+        "--preset simlm-r1 --teacher-temperature 2": "--teacher-temperature goes with --loss kl",
+        "--loss margin-mse --mask-false-negatives": "--mask-false-negatives is for the contrastive loss",
+        "--loss kl --alpha 0 --mask-false-negatives": "contrastive loss, which --alpha 0 leaves out",
+        "--temperature-warmup --temperature 1": "--temperature-warmup starts at 1",
+        "--temperature-warmup --warmup 0": "--temperature-warmup lasts as long as the learning rate rises",
+        "--lora-alpha 4": "--lora-alpha goes with --lora",
+        "--aux diffcse": "--aux diffcse needs --aux-generator",
+        "--aux diffcse --aux-generator ./none": "./none: no such folder",
+        "--aux diffcse --aux-generator qrels.tsv": "qrels.tsv: is a file; expected a model folder",
+        "--preset dpr-nq-roberta-shared --aux-rate 0.2": "--aux-rate goes with --aux diffcse",
+        "--matryoshka 8 --matryoshka 8": "--matryoshka 8: is given twice",
+        "--negatives 0 --draw shuffle": "--draw is about hard negatives",
+        "--epochs 1 --steps 2": "--steps and --epochs: choose one",
+        "--preset simlm": "preset 'simlm' is for drtk pretrain",
+    },
+    "train-reranker": {
+        "--vectors v": "--vectors: is not for --kind crossencoder",
+        "--qrels qrels.tsv": "--qrels: is not for --kind crossencoder",
+        "--depth 50": "--depth is for --kind hlatr",
+        "--loss bce --r-drop": f"--r-drop {LISTWISE}",
+        "--loss bce --backward 4": f"--backward {LISTWISE}",
+        "--loss bce --negatives 4": f"--negatives {LISTWISE}",
+        "--negatives 7 --backward 16": "--backward 16: a query has 8 passages in a step",
+        "--steps 3 --epochs 2": "--steps and --epochs: choose one",
+        "--preset quickstart": "preset 'quickstart' is for drtk train-retriever",
+        "--dev dev": "--dev and --dev-run go together",
+        "--dev none --dev-run bm25.run": "none: No such file or directory",
+        "--dev dev --dev-run none.run": "none.run: No such file or directory",
+        "--dev-split test": "--dev-split: goes with --dev",
+        "--patience 2": f"--patience {DEV}",
+        "--select nDCG@10": f"--select {DEV}",
+        "--corpus hf:x": "hf:x: is read repeatedly, so it must be a file",
+        "--trainer gradient_accumulation_steps=2": "gradient_accumulation_steps: cannot be chosen",
+    },
+    "train-reranker hlatr": {
+        "--another-corpus": "--another-corpus: is not for --kind hlatr",
+        "--select nDCG@10": f"--select {DEV}",
+        "--heads 3": "--heads 3 does not divide --hidden 128",
+        "--negatives 3": "--negatives is for --kind crossencoder",
+        "--loss bce": "--loss is for --kind crossencoder",
+        "--dev-vectors none": "none: No such file or directory",
+    },
+    "pretrain": {
+        "--probe none": "none: no such folder; a probe is a BEIR folder",
+        "--probe-sts none.tsv": "none.tsv: No such file or directory",
+        "--probe dev --probe-sts qrels.tsv": "--probe and --probe-sts each choose the best encoder",
+        "--with none.jsonl": "none.jsonl: No such file or directory",
+        "--with hf:x": "hf:x: is read repeatedly, so it must be a file",
+        "--generator model": "--generator: preset 'cotmae' has no generator",
+        "--preset diffcse-sts-bert --generator x --drop difference": "as changed here, needs a generator",
+        "--preset simlm --generator x --set generator.mode=joint --set generator.slot=encoder --set generator.init=copy": (
+            "starts from the encoder; leave one"
+        ),
+        "--drop nothing": "--drop nothing: no objective or group is called that",
+        "--set slots.nowhere.rate=1": "nowhere",
+        "--set settings.lr=1": "--set settings.lr: is an option of its own: --lr",
+    },
+    "rerank-queries train": {
+        "--dev none.jsonl": "none.jsonl: No such file or directory",
+        "--dev title=none.jsonl": "none.jsonl: No such file or directory",
+        "--dev labelled.jsonl --dev-queries none.jsonl": "none.jsonl: No such file or directory",
+        "--dev a=x --dev a=y": "--dev: two are for kind a; KIND=FILE names one each",
+        "--dev x --dev y": "--dev: two are for all kinds; KIND=FILE names one each",
+        "--dev x --dev a=y": "--dev: either one FILE, or KIND=FILE for each kind",
+        "--dev ..=x": "--dev ..=x: '..' cannot be the name of a folder for its model",
+        "--dev a=x --dev-kind a": "--dev-kind: --dev KIND=FILE names the kind already",
+        "--dev-kind answer": "--dev-kind: goes with --dev",
+        "--patience 2": "--patience: goes with --dev",
+        "--depth 100 --max-rank 50": "--max-rank 50: must be above the depth of the labels, 100",
+        "--warmup 0.1": "--warmup 0.1: --schedule inverse-sqrt needs a number of steps",
+        "--preset simlm-r1": "preset 'simlm-r1' is for drtk train-retriever",
+    },
+    "train-generator": {
+        "--dev none.jsonl": "none.jsonl: No such file or directory",
+        "--dev examples.jsonl --dev-share 0.1": "--dev and --dev-share: choose one",
+        "--patience 2": "--patience needs --dev or --dev-share",
+        "--trainer label_smoothing_factor=0.1": "label_smoothing_factor: cannot be chosen",
+        "--run bm25.run": "--run: only with --task gar-sentence or gar-title",
+        "--folds 5": "--folds only with --task gar-answer or gar-sentence or gar-title",
+        "--task gar-answer": "--queries: with --task gar-answer, INPUT holds the questions",
+        "--task gar-answer --title none": "--title only with --task doc2query",
+        "--task gar-answer --depth 5": "--depth only with --task gar-sentence or gar-title",
+        "--task gar-sentence --answer-case initial": "--answer-case only with --task gar-answer",
+    },
+    "train-generator gar": {
+        "--dev queries.jsonl": "--dev and --dev-run go together",
+        "--queries queries.jsonl": "--queries: with --task gar-title",
+        "--dev queries.jsonl --dev-run none.run": "none.run: No such file or directory",
+    },
+    "train-generator passages": {
+        "--corpus corpus.jsonl": "--corpus and --queries go together",
+        "--task gar-answer --corpus corpus.jsonl": "--corpus: only with --task gar-sentence or gar-title",
+        "--task gar-title --corpus corpus.jsonl": "--run: is required by --task gar-title",
+    },
+    "termweight": {
+        "--method nothing": "unknown term weighting method 'nothing'",
+        "--method bm25": "--train: --method bm25 is not trained",
+        "--collect": "",
+        "--bare": "--train makes a model; --bare and --with are for passages",
+    },
+}
+LATE = {  # rejected once torch is imported
+    "train-retriever": {
+        "--loss kl --negatives 0": "--loss kl needs --negatives above 0",
+        "--batch 1 --negatives 0": "--batch 1 with --negatives 0 leaves no negatives",
+    },
+    "pretrain": {"--preset mlm --set slots.passage.rat=0.4": "unknown key 'rat'"},
+    "rerank-queries train": {"--kind poem": "labelled.jsonl: holds no candidates of kind 'poem'"},
+}
+DRIVER = """
+import io, json, sys
+from drtk.cli import main
+for words in json.load(sys.stdin):
+    sys.argv, sys.stderr, status = ["drtk", *words], io.StringIO(), None
+    try:
+        main.run()
+    except SystemExit as done:
+        status = done.code
+    message, sys.stderr = sys.stderr.getvalue(), sys.__stderr__
+    print(json.dumps([status, message, [name for name in ("torch", "transformers") if name in sys.modules]]))
+"""
+
+
+def faulty_calls() -> list[tuple[str, str, str]]:
+    """Return (command, arguments, error message) of the calls that are rejected before torch is imported."""
+    found = []
+    for name, call in CALLS.items():
+        words = call.split()
+        for at, word in enumerate(words):
+            if word.endswith((".jsonl", ".run", ".tsv")) or word == "vectors":
+                missing = [*words[:at], "none.file", *words[at + 1 :]]
+                found.append((name, " ".join(missing), "none.file: No such file or directory"))
+        if "--model" in words:
+            found.append((name, call.replace("--model model", "--model ./none"), "./none: no such folder"))
+        found.append((name, call.replace("-o out", "-o done"), "done: exists already; --force replaces it"))
+        found.append((name, f"{call} --trainer max_steps=3", "--trainer max_steps: use --steps"))
+        found.append((name, f"{call} --device tpu", "--device tpu: training takes auto, cpu or cuda"))
+        if name in ("train-retriever", "train-reranker"):
+            message = "bm25.run: seems to hold hits of a TREC run; expected training examples"
+            found.append((name, call.replace("examples.jsonl", "bm25.run"), message))
+        if name != "termweight":
+            preset = call.replace("--preset cotmae", "") + " --preset nothing"
+            found.append((name, preset, "unknown preset 'nothing'"))
+            bare = preset.replace("nothing", f"{command_of(name).replace(' ', '-')}.toml")
+            message = (
+                "has no [[objective]]" if name == "pretrain" else "'batch' is not read where it stands; settings go"
+            )
+            found.append((name, bare, message))
+        found += rejected_calls(REJECTED, name)
+    return found
+
+
+def rejected_calls(table: dict[str, dict[str, str]], name: str) -> list[tuple[str, str, str]]:
+    """Return the calls of a table; an option given again replaces the one before, except --preset."""
+    calls = []
+    for more, message in table[name].items():
+        call = CALLS[name].replace("--preset cotmae", "") if "--preset" in more else CALLS[name]
+        calls.append((name, f"{call} {more}", message))
+    return calls
+
+
+def command_of(name: str) -> str:
+    return name if name == "rerank-queries train" else name.split()[0]
+
+
+def test_calls_are_rejected_in_one_line_before_torch_is_imported(tmp_path: Path) -> None:
+    write(tmp_path / "corpus.jsonl", '{"_id": "d1", "title": "", "text": "one"}\n')
+    write(tmp_path / "queries.jsonl", '{"_id": "q1", "text": "which?", "answers": ["one"]}\n')
+    write(tmp_path / "examples.jsonl", '{"query_id": "q1", "positives": ["d1"], "negatives": []}\n')
+    write(tmp_path / "labelled.jsonl", '{"_id": "e1", "query_id": "q1", "kind": "title", "text": "one", "rank": 1}\n')
+    write(tmp_path / "bm25.run", "q1 Q0 d1 1 1.0 t\n")
+    write(tmp_path / "qrels.tsv", "q1\td1\t1\n")
+    for name in ("train-retriever", "train-reranker", "pretrain", "rerank-queries train", "train-generator"):
+        write(tmp_path / f"{name.replace(' ', '-')}.toml", f'command = "{name}"\nbatch = 8\n')
+    for name in ("model", "vectors", "done", "dev/qrels"):
+        (tmp_path / name).mkdir(parents=True)
+    write(tmp_path / "dev" / "qrels" / "dev.tsv", "q1\td1\t1\n")
+    write(tmp_path / "done" / "meta.json", '{"kind": "model"}')
+    present = sorted(os.listdir(tmp_path))
+    early, late = faulty_calls(), [call for name in LATE for call in rejected_calls(LATE, name)]
+    given = json.dumps([[*command_of(name).split(), *call.split()] for name, call, _ in early + late])
+    driver = [sys.executable, "-c", DRIVER]
+    done = subprocess.run(driver, input=given, capture_output=True, text=True, cwd=tmp_path, env=environment())
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = list(map(json.loads, done.stdout.splitlines()))
+    for number, ((name, call, message), (status, stderr, heavy)) in enumerate(zip(early + late, lines, strict=True)):
+        assert message in stderr, (name, call)
+        assert status in (1, 2), (name, call)
+        assert stderr.count("\n") == 1, (name, call, stderr)
+        assert heavy == [] or number >= len(early), (name, call)
+    assert sorted(os.listdir(tmp_path)) == present

@@ -1,0 +1,50 @@
+"""Tokenizers, and where they allow to cut a text."""
+
+from __future__ import annotations
+
+import pytest
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.text.tokenizers import Units, WordCounter, WordPieceCounter, load_tokenizer, serialize_tokenizer
+from tests.unit.text.small_tokenizers import byte_pieces, sentence_pieces, word_pieces
+
+
+@pytest.mark.parametrize("make", [word_pieces, byte_pieces, sentence_pieces])
+def test_pieces_are_counted_and_cut_at_words(make, tmp_path):
+    folder = make(tmp_path)
+    counter = WordPieceCounter(serialize_tokenizer(load_tokenizer(folder), folder))
+    texts = ["the cat sat", "", "unbelievable!", "naïve 10,000 €"]
+    assert counter.count(texts) == [len(counter.units(text).begins) for text in texts]
+    assert counter.count([""]) == [0]
+    units = counter.units("the unbelievable cat")
+    assert len(units.begins) > 3  # a word has several pieces
+    allowed = {begin for begin, may_cut in zip(units.begins, units.may_cut, strict=True) if may_cut}
+    assert allowed <= {0, 3, 4, 16, 17}  # a piece may begin with the space before its word
+    assert allowed & {3, 4}
+    assert allowed & {16, 17}
+
+
+def test_units(tmp_path):
+    folder = word_pieces(tmp_path)
+    units = WordPieceCounter(serialize_tokenizer(load_tokenizer(folder), folder)).units("word wording word")
+    assert units == Units([0, 5, 9, 13], [True, True, False, True])  # word | word ##ing | word
+    assert units.boundary(0, 2) == 1  # not between "word" and "##ing"
+    assert units.boundary(1, 2) == 2  # a single word is cut
+    units = Units([0, 0, 0, 1, 1, 1], [True, False, False, False, False, False])  # two letters of three bytes, one word
+    assert units.boundary(0, 5) == 3
+    assert units.boundary(0, 2) == 3  # not within the first letter
+    assert units.boundary(3, 4) == 6
+    assert WordCounter().count(["a  b\tc", "", " x "]) == [3, 0, 1]
+    assert WordCounter().units("a  bc d") == Units([0, 3, 6], [True, True, True])
+
+
+def test_loading(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    for name, problem in (("none", "no such folder"), ("empty", "has no tokenizer files"), ("file", "is a file")):
+        with pytest.raises(DrtkError, match=problem):
+            load_tokenizer(str(tmp_path / name))
+    with pytest.raises(MismatchError, match="without a fast version"):
+        serialize_tokenizer(object(), "old")
+    word_pieces(tmp_path / "passage")  # of a model with two encoders
+    assert load_tokenizer(str(tmp_path)).tokenize("word") == ["word"]
