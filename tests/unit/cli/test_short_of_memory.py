@@ -58,10 +58,10 @@ def test_scoring_names_the_option_that_takes_less_at_once(
     here: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(BertForSequenceClassification, "forward", full)
-    option = "--scorer-batch-tokens" if name == "mine-negatives" else "--batch-tokens"
-    with pytest.raises(DrtkError, match=rf"^cpu: out of memory at [0-9,]+ tokens of pairs; lower {option}$"):
+    field = "scorer_batch_tokens" if name == "mine-negatives" else "batch_tokens"
+    with pytest.raises(DrtkError, match=rf"^cpu: out of memory at [0-9,]+ tokens of pairs; lower `{field}`$"):
         run(*CALLS[name], "-o", "out")
     if name == "score":
         monkeypatch.undo()
         monkeypatch.chdir(here)
-        run(*CALLS[name], option, "64", "-o", "out", "--resume")  # what it has is gone on with
+        run(*CALLS[name], "--batch-tokens", "64", "-o", "out", "--resume")  # what it has is gone on with

@@ -105,7 +105,7 @@ def test_the_passage_is_cut_and_never_the_prefix(
     begin = tokenizer("text query:", add_special_tokens=False)["input_ids"]
     assert all(batch.shape[1] <= 9 for batch in seen)
     assert all(row[: len(begin)].tolist() == begin for batch in seen for row in batch)
-    with pytest.raises(UsageError, match=r"--prefix is \d+ tokens long and leaves nothing of --max-length 3"):
+    with pytest.raises(UsageError, match=r"`prefix` is \d+ tokens long and leaves nothing of `max_length` 3"):
         rows(capfd, *call, "--max-length", "3")
 
 

@@ -146,7 +146,7 @@ def test_words_beyond_the_longest_input_weigh_nothing(place: Path, models: dict[
     (row,) = rows(capfd, source, "--method", "deepct", "--model", models["deepct"], "--max-length", "6")
     assert all(weight > 0 for weight in row["weights"][:4])  # 6 tokens: [CLS], 4 pieces, [SEP]
     assert row["weights"][4:] == [0.0] * 6
-    with pytest.raises(MismatchError, match="reads at most 64 tokens; 100 were asked for"):
+    with pytest.raises(MismatchError, match="reads at most 64 tokens; 100 were requested"):
         command(capfd, "termweight", source, "--method", "deepct", "--model", models["deepct"], "--max-length", "100")
 
 
