@@ -20,9 +20,8 @@ from drtk.pretraining.batch import Batch, Example, SlotBatch
 from drtk.pretraining.composition import Composition
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.dataset import PretrainingData
-from drtk.pretraining.encoded_batch import EncodedBatch
 from drtk.pretraining.example_builder import fields_of
-from drtk.pretraining.network import Network, compute_batch_terms
+from drtk.pretraining.network import EncodedBatch, Network, compute_batch_terms
 from drtk.pretraining.parse import apply_changes, parse_composition
 from drtk.pretraining.trainer import Pretrainer
 from drtk.text.token_dataset import TokenCorpus
@@ -173,7 +172,7 @@ class Stage:
 
     def views(self, batch: Batch) -> EncodedBatch:
         """What the objectives share of a batch."""
-        return self.network.encode(batch)
+        return EncodedBatch(self.network, batch)
 
 
 def widely(module: nn.Module, *, seed: int) -> None:

@@ -43,14 +43,14 @@ def convert(
     """
     if isinstance(job, FolderJob):
         assert masked_lm is not None
-        _masked_lm(sources, masked_lm, settings, job)
+        _convert_masked_lm(sources, masked_lm, settings, job)
         return
-    from drtk.data.conversion import convert as converted
+    from drtk.data.conversion import convert_records
 
-    converted(sources or ["-"], settings, job)
+    convert_records(sources or ["-"], settings, job)
 
 
-def _masked_lm(sources: list[str] | None, model: str, settings: ConversionSettings, job: FolderJob) -> None:
+def _convert_masked_lm(sources: list[str] | None, model: str, settings: ConversionSettings, job: FolderJob) -> None:
     from drtk.errors import UsageError
     from drtk.models.lm_head import load_trained_masked_lm, write_masked_lm
     from drtk.models.model_folder import locate

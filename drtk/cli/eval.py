@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import Output, with_settings
+from drtk.cli.options import Answers, Output, with_settings
 from drtk.errors import UsageError
 from drtk.evaluation.config import EvalSettings
 from drtk.runtime.filter_job import FilterJob
@@ -35,12 +35,6 @@ KnownCorpus = Annotated[
         "--corpus",
         metavar="FILE",
         help="Passages: checks judged ids, tells documents for --by source, and holds the texts for --answers.",
-    ),
-]
-Answers = Annotated[
-    str | None,
-    typer.Option(
-        "--answers", metavar="FILE", help="Questions with answers: a passage is right where it contains one of them."
     ),
 ]
 

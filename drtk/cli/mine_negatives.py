@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import AnotherCorpus, Output, Seed, with_settings
+from drtk.cli.options import AnotherCorpus, Judged, Output, Seed, with_settings
 from drtk.mining.config import MineSettings, MiningInputs
 from drtk.runtime.filter_job import FilterJob
 
@@ -18,9 +18,6 @@ MinedSources = Annotated[
         help="TREC runs of training queries, index folders, or examples to mine anew; - is stdin.",
         show_default=False,
     ),
-]
-MinedQrels = Annotated[
-    str | None, typer.Option("--qrels", metavar="FILE", help="Judgements: BEIR TSV or TREC qrels.", show_default=False)
 ]
 MinedCorpus = Annotated[
     str | None,
@@ -61,7 +58,7 @@ def mine_negatives(
     candidates: MinedSources = None,
     output: Output = "-",
     *,
-    qrels: MinedQrels = None,
+    qrels: Judged = None,
     corpus: MinedCorpus = None,
     queries: MinedQueries = None,
     query_vectors: QueryVectors = None,

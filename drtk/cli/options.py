@@ -34,6 +34,13 @@ AnotherCorpus = Annotated[
 ]
 Corpus = Annotated[str, typer.Option("--corpus", metavar="FILE", help="Passages, in any format drtk reads.")]
 Queries = Annotated[str, typer.Option("--queries", metavar="FILE", help="Queries, in any format drtk reads.")]
+Judged = Annotated[str | None, typer.Option("--qrels", metavar="FILE", help="Judgements: BEIR TSV or TREC qrels.")]
+Answers = Annotated[
+    str | None,
+    typer.Option(
+        "--answers", metavar="FILE", help="Questions with answers: a passage is right where it contains one of them."
+    ),
+]
 Qrels = Annotated[str, typer.Option("--qrels", metavar="FILE", help="Judgements: BEIR TSV or TREC qrels.")]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1 …")]
 

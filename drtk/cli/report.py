@@ -21,7 +21,6 @@ ReportQueries = Annotated[str | None, typer.Option("--queries", metavar="FILE", 
 Log = Annotated[
     str | None, typer.Option("--log", metavar="FILE", help="log.jsonl of a training run: its loss is drawn.")
 ]
-SNIPPET_WORDS = 40
 
 
 @with_settings(ReportSettings)
@@ -48,7 +47,6 @@ def report(
     from drtk.errors import MissingDependency
     from drtk.evaluation.plots.report import draw_report
     from drtk.evaluation.report import PLOT, build_report
-    from drtk.retrieval.snippets import matched_stems, snippet
     from drtk.runtime.atomic import write_json
     from drtk.runtime.progress import printable, warn
 
@@ -59,7 +57,6 @@ def report(
         corpus=corpus,
         queries=queries,
         loss_log=log,
-        snippet=lambda question, text: snippet(text, matched_stems(question), words=SNIPPET_WORDS),
         intake=job.intake,
     )
     folder = job.begin()

@@ -46,7 +46,7 @@ def rerank(
     vectors: Annotated[
         str | None,
         typer.Option(
-            "--vectors", metavar="DIR", help="Write the vector of each scored pair into DIR; an HLATR model reads them."
+            "--vectors", metavar="DIR", help="Write the vector of each scored pair to DIR; an HLATR model reads it."
         ),
     ] = None,
     another_corpus: AnotherCorpus = False,
@@ -56,9 +56,9 @@ def rerank(
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:
-    """Put the first documents of each query into the order of a model's scores.
+    """Rerank the first documents of each query by a model's scores.
 
-    Reads a TREC run and writes one: the documents that were scored, best first, the others below them in the order they had.
+    Reads a TREC run and writes one: the scored documents, best first, then the others in their order.
     """
     from drtk.data.checks import check_looked_up, check_run, warn_if_swapped
     from drtk.models.model_folder import is_list_reranker, locate

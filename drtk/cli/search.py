@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,9 +14,9 @@ from drtk.indexing.config import RUN_DEPTH, SearchSettings
 from drtk.runtime.filter_job import FilterJob
 
 if TYPE_CHECKING:
-    from drtk.data.trec import Judgements, Ranking
-    from drtk.records import Passage, Query
-    from drtk.retrieval.search import Collection, QueryEncoder, RankingOptions
+    from drtk.data.trec import Ranking
+    from drtk.records import Passage
+    from drtk.retrieval.search import Collection, QueryEncoder
 
 TERMINAL_DEPTH = 5  # passages printed for a typed query
 
@@ -40,27 +40,26 @@ def search(
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="Where the encoder is; by default as the index says.")
+        str | None, typer.Option("--model", metavar="MODEL", help="Encoder. [default: the index's]")
     ] = None,
     by: Annotated[
-        Literal["passage", "source"], typer.Option("--by", help="source: rank documents, by their best passage (MaxP).")
+        Literal["passage", "source"],
+        typer.Option("--by", help="Unit that is ranked: passage, or source (a document by its best passage, MaxP)."),
     ] = "passage",
     drop_same_id: Annotated[
-        bool, typer.Option("--drop-same-id", help="Leave out the document that is called what the query is called.")
+        bool, typer.Option("--drop-same-id", help="Exclude the document whose id is the query's id.")
     ] = False,
     corpus: Annotated[
         str | None,
-        typer.Option(
-            "--corpus", metavar="FILE", help="Passages: texts for --query, names of documents for --by source."
-        ),
+        typer.Option("--corpus", metavar="FILE", help="Passages: texts for --query, document ids for --by source."),
     ] = None,
     tune: Annotated[
-        bool, typer.Option("--tune", help="Try a grid of k1 and b against --qrels; write a table, the best first.")
+        bool, typer.Option("--tune", help="Evaluate a grid of k1 and b on --qrels; write a table, best first.")
     ] = False,
     qrels: Annotated[
         str | None,
         typer.Option(
-            "--qrels", metavar="FILE", help="Judgements: search the judged queries alone; what --tune goes by."
+            "--qrels", metavar="FILE", help="Judgements: only judged queries are searched; --tune needs them."
         ),
     ] = None,
     *,
@@ -72,34 +71,31 @@ def search(
     Writes a TREC run: qid Q0 docid rank score tag, best first; equal scores by descending id, as trec_eval orders them.
     Several index folders are searched as parts of one collection.
     """
-    from drtk.retrieval.search import Collection, QueryEncoder, RankingOptions
-    from drtk.runtime.progress import log
+    from drtk.retrieval.search import Collection, QueryEncoder, RankingOptions, write_run
 
     folders, source = sort_paths(paths)
     if question is not None and (source or by == "source" or job.output != "-"):
         raise UsageError("--query prints passages to the terminal; omit query files, --by source and -o")
     if (tune and qrels is None) or (qrels is not None and question is not None):
         raise UsageError("--tune needs --qrels; use both with query files, not with --query")
-    options = RankingOptions(settings.k or RUN_DEPTH, _document_names(corpus) if by == "source" else None, drop_same_id)
-    collection = Collection(folders, settings)
-    if tune:
-        if not collection.tunable:
-            raise UsageError("--tune chooses k1 and b, which only indexes of words have (bm25, bm25s)")
-        _write_tuning_table(folders, source or "-", str(qrels), options, settings, job)
-        return
-    if collection.advised:
-        advised = ", ".join(f"{name} {value:g}" for name, value in collection.advised.items())
-        log(f"taking {advised}, as {folders[0]} advises")
-    encoder = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
     if question is not None:
+        collection = Collection(folders, settings)
+        encoder = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
         print_passages(question, collection, encoder, settings.k or TERMINAL_DEPTH, corpus)
         return
-    judgements = None
-    if qrels is not None:
-        from drtk.evaluation.judged_runs import read_judgements
+    options = RankingOptions(settings.k or RUN_DEPTH, _document_names(corpus) if by == "source" else None, drop_same_id)
+    try:
+        if tune:
+            from drtk.evaluation.tuning import write_tuning_table
 
-        judgements = read_judgements(qrels, job.intake)
-    _write_run(source or "-", collection, encoder, options, judgements, settings, job)
+            write_tuning_table(folders, source or "-", str(qrels), options, settings, job)
+        else:
+            write_run(folders, source or "-", settings, job, options=options, model=model, qrels=qrels)
+    except RecordError as error:
+        if error.place != "<stdin>:1":
+            raise
+        hint = "for one query per line use --query - (-q is --quiet)"
+        raise RecordError(error.place, f"{error.problem}; {hint}") from None
 
 
 def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
@@ -110,7 +106,7 @@ def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     from pathlib import Path
 
     from drtk.data.embeddings import KIND
-    from drtk.retrieval.search import INDEX_KIND
+    from drtk.indexing.config import INDEX_KIND
     from drtk.runtime.manifest import has_unfinished_part, read_manifest
     from drtk.runtime.progress import is_quiet
 
@@ -139,62 +135,6 @@ def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     return folders, sources[0] if sources else None
 
 
-def _write_run(
-    source: str,
-    collection: Collection,
-    encoder: QueryEncoder | None,
-    options: RankingOptions,
-    judgements: Judgements | None,
-    settings: SearchSettings,
-    job: FilterJob,
-) -> None:
-    from itertools import chain
-    from pathlib import Path
-
-    from drtk.data.trec import run_lines
-    from drtk.retrieval.search import StoredQueries, TextQueries
-    from drtk.runtime.manifest import folder_entry
-
-    job.intake.inputs += [folder_entry(folder) for folder in collection.folders]
-    queries: Any
-    searcher: TextQueries | StoredQueries
-    if Path(source).is_dir():
-        queries = searcher = StoredQueries(collection, source)
-        job.intake.inputs.append(folder_entry(source))
-    else:
-        queries, searcher = _read_queries(source, job), TextQueries(collection, encoder)
-        job.lookups = (encoder.place,) if encoder is not None and encoder.place else ()
-
-    def write_window(window: list[Any]) -> Iterator[bytes]:
-        empty = searcher.empty
-        for query_id, ranking in searcher(window, options):
-            yield from run_lines(query_id, ranking, settings.tag)
-        if searcher.empty > empty:
-            job.counts["without a word"] = job.counts.get("without a word", 0) + searcher.empty - empty
-
-    job.window = settings.batch
-    if judgements is not None:
-        queries = (query for query in queries if query.id in judgements)
-        first = next(queries, None)
-        if first is None:
-            raise MismatchError(f"{source}: has none of the judged queries")
-        queries = chain([first], queries)
-    job.run(queries, write_window, unit="queries")
-
-
-def _read_queries(source: str, job: FilterJob) -> Iterator[Query]:
-    """Read queries; point to --query if stdin begins with plain text."""
-    from drtk.data.jsonl import read_queries
-
-    try:
-        yield from read_queries(source, intake=job.intake)
-    except RecordError as error:
-        if error.place != "<stdin>:1":
-            raise
-        hint = "for one query per line use --query - (-q is --quiet)"
-        raise RecordError(error.place, f"{error.problem}; {hint}") from None
-
-
 def _document_names(corpus: str | None) -> Callable[[str], str]:
     """Return the function from a passage id to its document id, read from the corpus if there is one."""
     from functools import cache
@@ -206,49 +146,6 @@ def _document_names(corpus: str | None) -> Callable[[str], str]:
         return document_id
     store = CorpusStore.open(corpus)
     return cache(lambda passage_id: document_id_of(store[passage_id]))
-
-
-def _write_tuning_table(
-    folders: list[str], source: str, qrels: str, options: RankingOptions, settings: SearchSettings, job: FilterJob
-) -> None:
-    """Write the columns k1, b and measure for every point of the grid, best first."""
-    from dataclasses import replace
-
-    from drtk.data.checks import JudgedHits
-    from drtk.evaluation.judged_runs import read_judgements
-    from drtk.evaluation.tuning import RankingScorer, grid_search, parse_grid
-    from drtk.retrieval.search import Collection, search
-    from drtk.runtime.manifest import folder_entry
-    from drtk.runtime.progress import Progress
-
-    grid = parse_grid(settings.grid)
-    judgements = read_judgements(qrels, job.intake)
-    score = RankingScorer(judgements, settings.measure)
-    queries = [query for query in _read_queries(source, job) if query.id in judgements]
-    if not queries:
-        raise MismatchError("none of the queries has a judgement; are these the qrels of these queries?")
-    ids, texts = [query.id for query in queries], [query.text for query in queries]
-    job.intake.inputs += [folder_entry(folder) for folder in folders]
-    judged = JudgedHits(", ".join(folders), judgements)
-
-    def rank(point: tuple[float, float]) -> dict[str, Ranking]:
-        collection = Collection(folders, replace(settings, k1=point[0], b=point[1]))
-        rankings = dict(zip(ids, search(collection, ids, texts, options), strict=True))
-        for query_id, ranking in rankings.items():
-            judged.add(query_id, [id for id, _ in ranking])
-        return rankings
-
-    with Progress("tune", total=len(grid), unit="points") as progress:
-        points = grid_search(grid, rank, score, lambda point, value: progress.add())
-    judged.warn()
-
-    def write_table(window: list[tuple[tuple[float, float], float]]) -> Iterator[bytes]:
-        yield f"k1\tb\t{score.name}\n".encode()
-        for (k1, b), value in window:
-            yield f"{k1:g}\t{b:g}\t{value:.4f}\n".encode()
-
-    job.kind, job.window, job.counts["judged queries"] = "tuning", len(points), len(queries)
-    job.run(points, write_table, unit="points")
 
 
 def print_passages(

@@ -22,12 +22,11 @@ def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
     import orjson
 
     from drtk.data.findings import format_count
-    from drtk.data.validation import validate as validated
-    from drtk.data.validation import validate_folder
+    from drtk.data.validation import validate_file, validate_folder
     from drtk.runtime.progress import printable
     from drtk.runtime.streams import name_of
 
-    findings = validate_folder(source, settings) if Path(source).is_dir() else validated(source, settings)
+    findings = validate_folder(source, settings) if Path(source).is_dir() else validate_file(source, settings)
     if settings.json:
         print(orjson.dumps(findings.as_row()).decode())
     else:

@@ -43,7 +43,7 @@ def find_qrels(folder: Path, split: str) -> Path:
         log(f"{folder}: has no split '{split}'; taking its only one, '{others[0]}'")
         return only
     wanted = folder / "qrels" / f"{split}.tsv"
-    raise DrtkError(f"{wanted}: No such file; --split chooses from {', '.join(others) or 'nothing'}")
+    raise DrtkError(f"{wanted}: No such file; `split` chooses from {', '.join(others) or 'nothing'}")
 
 
 def choose_dev_split(folder: str | Path) -> str:

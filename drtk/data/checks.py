@@ -46,7 +46,7 @@ class JudgedHits:
         judgements: Judgements,
         *,
         of: Callable[[str], str] | None = None,
-        by_source: str = "--by source scores documents",
+        by_source: str = "`by` source scores documents",
     ) -> None:
         self._run, self._judgements, self._of, self._by_source = run, judgements, of, by_source
         self._example: tuple[str, str, str] | None = None

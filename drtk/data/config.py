@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import option
+from drtk.config import NoEffect, option
 
+_NO_EXAMPLES = (NoEffect("goes with --as examples", {"kind": ("passages", "queries", "qrels", "run")}),)
 Kind = Literal["passages", "queries", "qrels", "run", "examples"]
 
 
@@ -22,10 +23,18 @@ class ConversionSettings:
         "Qrels: beir, trec. Runs: trec, msmarco. Examples: drtk, simlm, tevatron, dpr-json, sbert, flag. "
         "All but qrels and runs: parquet, datasets.",
     )
-    corpus: str | None = option(None, "Passages whose texts the examples name by id, for formats that hold texts.")
-    queries: str | None = option(None, "Queries whose texts the examples name by id, for formats that hold texts.")
-    corpus_out: str | None = option(None, "Write the texts found in training data here, as a corpus.")
-    queries_out: str | None = option(None, "Write the questions found in training data here, as queries.")
+    corpus: str | None = option(
+        None, "Passages whose texts the examples name by id, for formats that hold texts.", no_effect=_NO_EXAMPLES
+    )
+    queries: str | None = option(
+        None, "Queries whose texts the examples name by id, for formats that hold texts.", no_effect=_NO_EXAMPLES
+    )
+    corpus_out: str | None = option(
+        None, "Write the texts found in training data here, as a corpus.", no_effect=_NO_EXAMPLES
+    )
+    queries_out: str | None = option(
+        None, "Write the questions found in training data here, as queries.", no_effect=_NO_EXAMPLES
+    )
 
 
 FileKind = Literal["passages", "queries", "qrels", "run", "examples", "expansions", "predictions"]

@@ -27,19 +27,22 @@ WINDOW = 100  # training examples per window
 _OPENING, _CLOSING = "opening", "closing"
 
 
-def convert(sources: Sequence[str], settings: ConversionSettings, job: FilterJob) -> None:
+def convert_records(sources: Sequence[str], settings: ConversionSettings, job: FilterJob) -> None:
     """Write the records of the sources in another format, and if asked the texts they contain.
 
     Raises UsageError for settings that do not fit, MismatchError for an id that `corpus` or `queries` lacks.
     """
-    kind, name = _choice(settings)
+    if settings.kind is None:
+        raise UsageError(f"`as` is needed: one of {', '.join(FORMATS)}")
+    kind = settings.kind
+    name = FORMATS[kind].check(settings.to or next(iter(FORMATS[kind])))
     if job.side_files and kind != "passages":
-        raise UsageError("--with adds fields to passages: --as passages")
+        raise UsageError("`with` adds fields to passages: `as` passages")
     job.kind = "corpus" if kind == "passages" else kind
     source = sources[0]
     if len(sources) > 1 and (kind != "examples" or name in TABLES or settings.corpus_out or settings.queries_out):
         raise UsageError(
-            "several inputs are for --as examples, and not for tables, `corpus_out` and `queries_out`, which read twice"
+            "several inputs are for `as` examples, and not for tables, `corpus_out` and `queries_out`, which read twice"
         )
     sides = _side_jobs(settings, job)
     if sides or name in TABLES:
@@ -58,7 +61,7 @@ def convert(sources: Sequence[str], settings: ConversionSettings, job: FilterJob
     every = chain.from_iterable(records(each, kind, job.intake, job.side_files) for each in sources)
     _write(every, form, job, complete)
     if kind == "examples" and not form.needs and not sides and job.counts.get(_MINTED):
-        log("ids were made from texts, which are not in the output: --corpus-out and --queries-out write them")
+        log("ids were made from texts, which are not in the output: `corpus_out` and `queries_out` write them")
 
 
 def records(source: str, kind: str, intake: Intake, side_files: Sequence[str] = ()) -> Iterator[Any]:
@@ -71,18 +74,6 @@ def records(source: str, kind: str, intake: Intake, side_files: Sequence[str] = 
     if kind == "examples" and formats.is_triples(source, intake):
         found = formats.triples
     return iter_valid(found(source, intake), source, intake)  # type: ignore[operator]
-
-
-def _choice(settings: ConversionSettings) -> tuple[str, str]:
-    if settings.kind is None:
-        raise UsageError(f"--as is needed: one of {', '.join(FORMATS)}")
-    registry = FORMATS[settings.kind]
-    name = registry.check(settings.to or next(iter(registry)))
-    if settings.kind != "examples":
-        for field in ("corpus", "queries", "corpus_out", "queries_out"):
-            if getattr(settings, field):
-                raise UsageError(f"`{field}` goes with --as examples")
-    return settings.kind, name
 
 
 def _side_jobs(settings: ConversionSettings, job: FilterJob) -> list[tuple[FilterJob, Callable[..., Iterator[Any]]]]:

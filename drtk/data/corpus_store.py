@@ -13,6 +13,7 @@ import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -88,7 +89,7 @@ class CorpusStore:
         wanted = hash_id(id)
         position = int(self._hashes.searchsorted(np.uint64(wanted)))
         while position < len(self._hashes) and int(self._hashes[position]) == wanted:
-            passage = self._read(int(self._offsets[position]), int(self._lengths[position]))
+            passage = self._read(position)
             if passage.id == id:
                 return passage
             position += 1
@@ -103,7 +104,7 @@ class CorpusStore:
         for index in np.argsort(offsets, kind="stable"):
             position = int(positions[index])
             if position < len(self) and self._hashes[position] == wanted[index]:
-                passage = self._read(int(self._offsets[position]), int(self._lengths[position]))
+                passage = self._read(position)
                 found[index] = passage if passage.id == ids[index] else self.get(ids[index])
         return [passage if passage is not None else self[id] for id, passage in zip(ids, found, strict=True)]
 
@@ -112,13 +113,12 @@ class CorpusStore:
         if self._source != self.path:
             return str(self._source)
         for position in np.flatnonzero(self._hashes == np.uint64(hash_id(id))):
-            if self._read(int(self._offsets[position]), int(self._lengths[position])).id == id:
-                return f"{self.path}:{1 + self._lines_before(int(self._offsets[position]))}"
+            if self._read(position).id == id:
+                offset = int(self._offsets[position])
+                blocks = range(0, offset, _BLOCK)
+                line = 1 + sum(os.pread(self._file, min(_BLOCK, offset - at), at).count(b"\n") for at in blocks)
+                return f"{self.path}:{line}"
         return str(self.path)
-
-    def _lines_before(self, offset: int) -> int:
-        blocks = range(0, offset, _BLOCK)
-        return sum(os.pread(self._file, min(_BLOCK, offset - at), at).count(b"\n") for at in blocks)
 
     def missing(self, ids: Iterable[str]) -> Iterator[str]:
         """Yield the ids that the corpus lacks, by their hashes, without reading texts."""
@@ -134,10 +134,11 @@ class CorpusStore:
 
     def __iter__(self) -> Iterator[Passage]:
         for position in np.argsort(self._offsets, kind="stable"):
-            yield self._read(int(self._offsets[position]), int(self._lengths[position]))
+            yield self._read(position)
 
-    def _read(self, offset: int, length: int) -> Passage:
-        return passage_from(parse_row(os.pread(self._file, length, offset)))
+    def _read(self, position: int | np.integer[Any]) -> Passage:
+        line = os.pread(self._file, int(self._lengths[position]), int(self._offsets[position]))
+        return passage_from(parse_row(line))
 
     def close(self) -> None:
         if self._file >= 0:
@@ -156,7 +157,7 @@ def _build(path: Path, folder: Path) -> None:
     log(f"indexing {path} for look-ups by id (once)")
     try:
         hashes, offsets, lengths = array("Q"), array("Q"), array("I")
-        located = _located(path) if _is_plain_jsonl(path) else _unpacked(path, making / "corpus.jsonl")
+        located = _iter_lines(path) if _is_plain_jsonl(path) else _write_jsonl(path, making / "corpus.jsonl")
         for id, offset, length in track(located, "index corpus", unit="passages"):
             hashes.append(hash_id(id))
             offsets.append(offset)
@@ -191,7 +192,7 @@ def _is_plain_jsonl(path: Path) -> bool:
         return True
 
 
-def _located(path: Path) -> Iterator[tuple[str, int, int]]:
+def _iter_lines(path: Path) -> Iterator[tuple[str, int, int]]:
     """Yield (id, offset, length) of the lines of a JSONL file."""
     offset = 0
     with open(path, "rb", buffering=1 << 20) as file:
@@ -204,7 +205,7 @@ def _located(path: Path) -> Iterator[tuple[str, int, int]]:
             offset += len(line)
 
 
-def _unpacked(path: Path, target: Path) -> Iterator[tuple[str, int, int]]:
+def _write_jsonl(path: Path, target: Path) -> Iterator[tuple[str, int, int]]:
     """Write the passages as JSONL to `target`; yield (id, offset, length) of each."""
     offset = 0
     with open(target, "wb", buffering=1 << 20) as file:
@@ -223,6 +224,6 @@ def _check_duplicates(path: Path, folder: Path) -> None:
     text = folder / "corpus.jsonl"
     store = CorpusStore(text if text.exists() else path, folder)
     for position in repeated:
-        twins = [store._read(int(store._offsets[p]), int(store._lengths[p])).id for p in (position, position + 1)]
-        if twins[0] == twins[1]:
-            raise RecordError(str(path), f"duplicate id '{twins[0]}'; drtk validate lists all of them")
+        id = store._read(position).id
+        if store._read(position + 1).id == id:
+            raise RecordError(str(path), f"duplicate id '{id}'; drtk validate lists all of them")

@@ -117,7 +117,7 @@ class ShardWriter:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """[{"rows", "digest"}, …] of the shards written so far, as in meta.json."""
+        """The {"rows", "digest"} of each finished shard, as in meta.json."""
         return list(self._entries)
 
     @property

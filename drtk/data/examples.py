@@ -64,10 +64,10 @@ def query_id_of(row: Row) -> str:
     return identifier(row[named[0]], named[0])
 
 
-def _drtk_or_simlm(row: Row) -> FoundExample:
+def _parse_drtk_or_simlm(row: Row) -> FoundExample:
     if not isinstance(row["positives"], dict):
         return FoundExample(example_from(row))
-    query = _query(row)
+    query = _take_query(row)
     sides: dict[str, tuple[str, ...]] = {}
     scores: dict[str, list[float]] = {}
     for side in ("positives", "negatives"):
@@ -76,88 +76,88 @@ def _drtk_or_simlm(row: Row) -> FoundExample:
             raise ValueError(f"'{side}' must be an object with 'doc_id' and 'score'")
         sides[side] = tuple(identifier(id, f"{side}.doc_id") for id in given["doc_id"])
         if given.get("score"):
-            scores[side] = _numbers(given["score"], f"{side}.score", len(sides[side]))
+            scores[side] = _parse_numbers(given["score"], f"{side}.score", len(sides[side]))
     example = Example(query.id, sides["positives"], sides["negatives"], scores or None, None, row)
     return FoundExample(example, query)
 
 
-def _tevatron(row: Row) -> FoundExample:
-    query = _query(row)
-    positives = _contexts(row.pop("positive_passages"), "positive_passages")
-    negatives = _contexts(row.pop("negative_passages", []), "negative_passages")
-    return _with_texts(query, positives, negatives, row)
+def _parse_tevatron(row: Row) -> FoundExample:
+    query = _take_query(row)
+    positives = _parse_contexts(row.pop("positive_passages"), "positive_passages")
+    negatives = _parse_contexts(row.pop("negative_passages", []), "negative_passages")
+    return _make_example(query, positives, negatives, row)
 
 
-def _tevatron_ids(row: Row) -> FoundExample:
-    query = _query(row)
+def _parse_tevatron_ids(row: Row) -> FoundExample:
+    query = _take_query(row)
     sides = [
-        tuple(identifier(id, name) for id in _list(row.pop(name, []), name))
+        tuple(identifier(id, name) for id in _check_list(row.pop(name, []), name))
         for name in ("positive_document_ids", "negative_document_ids")
     ]
     return FoundExample(Example(query.id, sides[0], sides[1], None, None, row), query)
 
 
-def _dpr(row: Row) -> FoundExample:
-    query = _query(row)
-    hard = _contexts(row.pop("hard_negative_ctxs", []), "hard_negative_ctxs")
-    other = _contexts(row.pop("negative_ctxs", []), "negative_ctxs")
-    positives = _contexts(row.pop("positive_ctxs"), "positive_ctxs")
+def _parse_dpr(row: Row) -> FoundExample:
+    query = _take_query(row)
+    hard = _parse_contexts(row.pop("hard_negative_ctxs", []), "hard_negative_ctxs")
+    other = _parse_contexts(row.pop("negative_ctxs", []), "negative_ctxs")
+    positives = _parse_contexts(row.pop("positive_ctxs"), "positive_ctxs")
     sources = [DPR_HARD] * len(hard) + [DPR_OTHER] * len(other)
-    return _with_texts(query, positives, hard + other, row, sources={"negatives": sources} if sources else None)
+    return _make_example(query, positives, hard + other, row, sources={"negatives": sources} if sources else None)
 
 
-def _dpr_results(row: Row) -> FoundExample:
+def _parse_dpr_results(row: Row) -> FoundExample:
     """Parse DPR's retrieval results: passages with an answer are positives, the others negatives."""
-    query = _query(row)
-    contexts = _list(row.pop("ctxs"), "ctxs")
-    texts = _contexts(contexts, "ctxs")
+    query = _take_query(row)
+    contexts = _check_list(row.pop("ctxs"), "ctxs")
+    texts = _parse_contexts(contexts, "ctxs")
     right = [isinstance(context, dict) and bool(context.get("has_answer")) for context in contexts]
     positives = [text for text, is_right in zip(texts, right, strict=True) if is_right]
     negatives = [text for text, is_right in zip(texts, right, strict=True) if not is_right]
-    found = _with_texts(query, positives, negatives, row)
+    found = _make_example(query, positives, negatives, row)
     return FoundExample(found.example, query, tuple(passage for passage, _ in texts), found.has_new_ids)
 
 
 def parse_result_hits(row: Row) -> tuple[Query, list[tuple[str, float]]]:
     """Return the query and the (passage id, score) pairs of a row of DPR's retrieval results."""
     row = row.copy()
-    contexts = _list(take(row, "ctxs"), "ctxs")
+    contexts = _check_list(take(row, "ctxs"), "ctxs")
     hits = []
-    for position, ((passage, _), context) in enumerate(zip(_contexts(contexts, "ctxs"), contexts, strict=True)):
+    for position, ((passage, _), context) in enumerate(zip(_parse_contexts(contexts, "ctxs"), contexts, strict=True)):
         score = context.get("score", 1 / (position + 1))
-        hits.append((passage.id, _numbers([score], "ctxs.score", 1)[0]))
-    return _query(row), hits
+        hits.append((passage.id, _parse_numbers([score], "ctxs.score", 1)[0]))
+    return _take_query(row), hits
 
 
-def _flag_or_sbert(row: Row) -> FoundExample:
-    positives = _list(row["pos"], "pos")
+def _parse_flag_or_sbert(row: Row) -> FoundExample:
+    positives = _check_list(row["pos"], "pos")
     if "query" in row and all(isinstance(item, str) for item in positives):
-        return _flag(row)
-    return _sbert(row)
+        return _parse_flag(row)
+    return _parse_sbert(row)
 
 
-def _flag(row: Row) -> FoundExample:
-    query = _query(row)
+def _parse_flag(row: Row) -> FoundExample:
+    query = _take_query(row)
     scores = {}
     sides = []
     for name, side in (("pos", "positives"), ("neg", "negatives")):
         texts = strings_of(row.pop(name, []), name)
         sides.append([(Passage(make_id("p", "", text), text), True) for text in texts])
         if row.get(f"{name}_scores"):
-            scores[side] = _numbers(row[f"{name}_scores"], f"{name}_scores", len(texts))
+            scores[side] = _parse_numbers(row[f"{name}_scores"], f"{name}_scores", len(texts))
         row.pop(f"{name}_scores", None)
-    return _with_texts(query, sides[0], sides[1], row, scores=scores)
+    return _make_example(query, sides[0], sides[1], row, scores=scores)
 
 
-def _sbert(row: Row) -> FoundExample:
+def _parse_sbert(row: Row) -> FoundExample:
     query_id = identifier(take(row, "qid", "query_id"), "qid")
-    positives = _scored(row.pop("pos"), "pos")
+    positives = _parse_scored_ids(row.pop("pos"), "pos")
     given = row.pop("neg", [])
     negatives: dict[str, float | None] = {}
     sources: list[str] = []
     systems: dict[str, dict[str, float | None]] = {}
     for system, items in given.items() if isinstance(given, dict) else [("", given)]:
-        systems[system] = _scored(items, f"neg.{system}" if system else "neg")
+        systems[system] = _parse_scored_ids(items, f"neg.{system}" if system else "neg")
         for id, score in systems[system].items():
             if id not in negatives:  # its source is the first system that retrieved it
                 negatives[id] = score
@@ -178,21 +178,21 @@ def _sbert(row: Row) -> FoundExample:
     return FoundExample(example, systems=systems)
 
 
-def _scored(items: Any, field: str) -> dict[str, float | None]:
+def _parse_scored_ids(items: Any, field: str) -> dict[str, float | None]:
     """Return scores by id of a list of ids, or of objects with `pid` and perhaps `ce-score`."""
     found: dict[str, float | None] = {}
-    for item in _list(items, field):
+    for item in _check_list(items, field):
         if isinstance(item, dict):
             score = item.get("ce-score")
             found[identifier(take(item, "pid", "_id", "id"), field)] = (
-                None if score is None else _numbers([score], f"{field}.ce-score", 1)[0]
+                None if score is None else _parse_numbers([score], f"{field}.ce-score", 1)[0]
             )
         else:
             found[identifier(item, field)] = None
     return found
 
 
-def _query(row: Row) -> Query:
+def _take_query(row: Row) -> Query:
     """Remove and return the query of a row; without an id, it gets one made from its text."""
     fields: Row = {name: row.pop(name) for name in _QUERY_FIELDS if name in row}
     if "query_text" in fields:
@@ -202,12 +202,12 @@ def _query(row: Row) -> Query:
     return query_from(fields)
 
 
-def _contexts(value: Any, field: str) -> list[tuple[Passage, bool]]:
+def _parse_contexts(value: Any, field: str) -> list[tuple[Passage, bool]]:
     """Return (passage, whether its id was made from its text) for each of a list of objects with title and text."""
-    return [_context(item, field) for item in _list(value, field)]
+    return [_parse_context(item, field) for item in _check_list(value, field)]
 
 
-def _context(item: Any, field: str) -> tuple[Passage, bool]:
+def _parse_context(item: Any, field: str) -> tuple[Passage, bool]:
     if not isinstance(item, dict):
         raise ValueError(f"'{field}' must hold objects with 'title' and 'text'")
     text = text_of(take(item.copy(), "text", "contents"), f"{field}.text")
@@ -218,7 +218,7 @@ def _context(item: Any, field: str) -> tuple[Passage, bool]:
     return Passage(make_id("p", title, text), text, title), True
 
 
-def _with_texts(
+def _make_example(
     query: Query,
     positives: list[tuple[Passage, bool]],
     negatives: list[tuple[Passage, bool]],
@@ -233,14 +233,14 @@ def _with_texts(
     return FoundExample(example, query, tuple(passage for passage, _ in both), any(made for _, made in both))
 
 
-def _list(value: Any, field: str) -> list[Any]:
+def _check_list(value: Any, field: str) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError(f"'{field}' must be a list")
     return value
 
 
-def _numbers(value: Any, field: str, count: int) -> list[float]:
-    if not all(isinstance(item, (int, float)) and not isinstance(item, bool) for item in _list(value, field)):
+def _parse_numbers(value: Any, field: str, count: int) -> list[float]:
+    if not all(isinstance(item, (int, float)) and not isinstance(item, bool) for item in _check_list(value, field)):
         raise ValueError(f"'{field}' must be a list of numbers")
     if len(value) != count:
         raise ValueError(f"'{field}' has {len(value)} entries for {count} ids")
@@ -250,10 +250,10 @@ def _numbers(value: Any, field: str, count: int) -> list[float]:
 
 
 _SHAPES: tuple[tuple[str, Callable[[Row], FoundExample]], ...] = (
-    ("positives", _drtk_or_simlm),
-    ("positive_passages", _tevatron),
-    ("positive_document_ids", _tevatron_ids),
-    ("positive_ctxs", _dpr),
-    ("ctxs", _dpr_results),
-    ("pos", _flag_or_sbert),
+    ("positives", _parse_drtk_or_simlm),
+    ("positive_passages", _parse_tevatron),
+    ("positive_document_ids", _parse_tevatron_ids),
+    ("positive_ctxs", _parse_dpr),
+    ("ctxs", _parse_dpr_results),
+    ("pos", _parse_flag_or_sbert),
 )

@@ -34,7 +34,7 @@ class Grouping:
     def repeated(self) -> Iterator[tuple[str, list[str]]]:
         """Yield (key, values in the order they were added) for each key that was added more than once."""
         if self._folder is None:
-            yield from _repeated(self._held)
+            yield from _find_repeated(self._held)
             return
         self._spill()
         for number in range(self._parts):
@@ -42,7 +42,7 @@ class Grouping:
             if path.exists():
                 with open(path, encoding="utf-8", newline="\n") as file:
                     pairs = (line[:-1].partition("\t") for line in file)
-                    yield from _repeated((key, value) for key, _, value in pairs)
+                    yield from _find_repeated((key, value) for key, _, value in pairs)
 
     def _spill(self) -> None:
         if self._folder is None:
@@ -57,7 +57,7 @@ class Grouping:
         self._held.clear()
 
 
-def _repeated(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
+def _find_repeated(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
     first: dict[str, str] = {}
     groups: dict[str, list[str]] = {}
     for key, value in pairs:

@@ -6,6 +6,7 @@ Readers yield (line, record), with a ValueError in place of an invalid record.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import Literal, TypeVar
 
@@ -16,7 +17,7 @@ from drtk.data.json_arrays import array_rows, is_array
 from drtk.data.rows import Row, is_too_deep, json_fault, make_id, parse_row, passage_from, query_from
 from drtk.data.sniff import is_candidate
 from drtk.data.tables import is_table, table_rows
-from drtk.data.tsv import Placed, passage_lines, query_lines
+from drtk.data.tsv import Placed, parse_passage_lines, parse_query_lines
 from drtk.records import Example, Hit, Passage, Qrel, Query
 from drtk.runtime.inputs import Intake
 
@@ -26,29 +27,25 @@ Found = Iterator[tuple[int, Record | ValueError]]
 
 def passages(source: str, intake: Intake) -> Found[Passage]:
     """Yield the passages of a corpus, or the passages within training data, each once."""
-    return _found(source, intake, passage_lines, passage_from, _texts_of)
+    return _read(source, intake, parse_passage_lines, passage_from, _iter_passages)
 
 
 def queries(source: str, intake: Intake) -> Found[Query]:
     """Yield the queries of a file, or those within training data, each once. A repeated generated id gets the suffix -2."""
-    found: Found[Query] = _found(source, intake, query_lines, query_from, _queries_of)
+    found: Found[Query] = _read(source, intake, parse_query_lines, query_from, _iter_queries)
     uses: dict[str, int] = {}
     for number, query in found:
         if isinstance(query, Query) and query.id[:1] == "q" and query.id == make_id("q", query.text):
             uses[query.id] = uses.get(query.id, 0) + 1
             if uses[query.id] > 1:
-                yield (
-                    number,
-                    Query(f"{query.id}-{uses[query.id]}", query.text, query.answers, query.metadata, query.extra),
-                )
-                continue
+                query = replace(query, id=f"{query.id}-{uses[query.id]}")
         yield number, query
 
 
-def examples(source: str, intake: Intake, *, complete: bool = True) -> Found[FoundExample]:
-    """Yield training examples; with `complete`, an example without positives is an error."""
-    for number, found in _examples_of(json_rows(source, intake)):
-        if complete and isinstance(found, FoundExample) and not found.example.positives:
+def examples(source: str, intake: Intake) -> Found[FoundExample]:
+    """Yield training examples; an example without positives is an error."""
+    for number, found in parse_rows(json_rows(source, intake), parse_example_row):
+        if isinstance(found, FoundExample) and not found.example.positives:
             yield number, ValueError("has no positives")
         else:
             yield number, found
@@ -74,11 +71,11 @@ def hits(source: str, intake: Intake) -> Found[Hit]:
     from drtk.data.trec import iter_query_hits
 
     if _is_json(source, intake):
-        yield from _result_hits(source, intake)
+        yield from _iter_result_hits(source, intake)
     elif len(_first_line(source, intake).split()) == 3:
-        yield from _ranked_pairs(source, intake)
+        yield from _iter_ranked_pairs(source, intake)
     elif is_candidate(_first_line(source, intake)):
-        yield from _candidates(source, intake)
+        yield from _iter_candidates(source, intake)
     else:
         for block in iter_query_hits(source, intake=intake):
             rows = zip(block.lines, block.doc_ids, block.ranks, block.scores, block.tags, strict=True)
@@ -93,7 +90,7 @@ def json_rows(source: str, intake: Intake) -> Iterator[Placed]:
         return table_rows(source, intake)
     if layout == "array":
         return array_rows(intake.blocks(source))
-    return _jsonl(intake.lines(source))
+    return _parse_jsonl(intake.lines(source))
 
 
 def is_triples(source: str, intake: Intake) -> bool:
@@ -113,7 +110,7 @@ def triples(source: str, intake: Intake) -> Found[FoundExample]:
     query, start = "", 0
     positives: dict[str, None] = {}
     negatives: dict[str, None] = {}
-    for number, columns in _columns_of(source, intake, "qid positive negative"):
+    for number, columns in chain(_iter_columns(source, intake, "qid positive negative"), [(0, ["", "", ""])]):
         if isinstance(columns, ValueError):
             yield number, columns
             continue
@@ -123,8 +120,6 @@ def triples(source: str, intake: Intake) -> Found[FoundExample]:
             query, start, positives, negatives = columns[0], number, {}, {}
         positives[columns[1]] = None
         negatives[columns[2]] = None
-    if positives:
-        yield start, FoundExample(Example(query, tuple(positives), tuple(negatives)))
 
 
 def _first_line(source: str, intake: Intake) -> bytes:
@@ -141,7 +136,7 @@ def _is_json(source: str, intake: Intake) -> bool:
     return _layout(source, intake) != "lines" or intake.peek(source).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
 
 
-def _found(
+def _read(
     source: str,
     intake: Intake,
     tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[Placed]],
@@ -149,7 +144,7 @@ def _found(
     of_examples: Callable[[Iterator[Placed]], Found[Record]],
 ) -> Found[Record]:
     if _layout(source, intake) == "lines":
-        rows = _line_rows(intake.lines(source), tsv)
+        rows = _parse_lines(intake.lines(source), tsv)
     else:
         rows = json_rows(source, intake)
     skipped: list[tuple[int, Row | ValueError]] = []
@@ -178,13 +173,13 @@ def parse_rows(rows: Iterator[Placed], parse: Callable[[Row], Record]) -> Found[
             yield number, row  # type: ignore[misc]
 
 
-def _line_rows(
+def _parse_lines(
     lines: Iterator[tuple[int, bytes]], tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[Placed]]
 ) -> Iterator[Placed]:
     for number, line in lines:
         if not line.isspace() and line:
             lines = chain([(number, line)], lines)
-            return _jsonl(lines) if _is_json_line(line) else tsv(lines)
+            return _parse_jsonl(lines) if _is_json_line(line) else tsv(lines)
     return iter(())
 
 
@@ -201,7 +196,7 @@ def _is_json_line(line: bytes) -> bool:
     return True
 
 
-def _jsonl(lines: Iterator[tuple[int, bytes]]) -> Iterator[Placed]:
+def _parse_jsonl(lines: Iterator[tuple[int, bytes]]) -> Iterator[Placed]:
     loads = orjson.loads
     for number, line in lines:
         try:
@@ -219,42 +214,30 @@ def _jsonl(lines: Iterator[tuple[int, bytes]]) -> Iterator[Placed]:
                 yield number, error
 
 
-def _texts_of(rows: Iterator[Placed]) -> Found[Passage]:
+def _iter_passages(rows: Iterator[Placed]) -> Found[Passage]:
     seen: dict[int, tuple[int, int]] = {}  # hash of id -> hash of text, line: about 200 bytes a passage
-    for number, found in _examples_of(rows):
+    for number, found in parse_rows(rows, parse_example_row):
         if isinstance(found, ValueError):
             yield number, found
             continue
         if not found.passages and (found.example.positives or found.example.negatives):
             yield number, ValueError("this training data holds ids, not texts: it is no corpus")
         for passage in found.passages:
-            yield from _once(number, passage, passage.id, (passage.title, passage.text), seen)
+            yield from _drop_repeated(number, passage, passage.id, (passage.title, passage.text), seen)
 
 
-def _queries_of(rows: Iterator[Placed]) -> Found[Query]:
+def _iter_queries(rows: Iterator[Placed]) -> Found[Query]:
     seen: dict[int, tuple[int, int]] = {}
-    for number, found in _examples_of(rows):
+    for number, found in parse_rows(rows, parse_example_row):
         if isinstance(found, ValueError):
             yield number, found
         elif found.query is None:
             yield number, ValueError("this training data holds ids, not texts: it has no queries")
         else:
-            yield from _once(number, found.query, found.query.id, found.query.text, seen)
+            yield from _drop_repeated(number, found.query, found.query.id, found.query.text, seen)
 
 
-def _examples_of(rows: Iterator[Placed]) -> Found[FoundExample]:
-    for number, row in rows:
-        try:
-            if isinstance(row, ValueError):
-                raise row
-            found = parse_example_row(row)
-        except ValueError as error:
-            yield number, error
-            continue
-        yield number, found
-
-
-def _once(
+def _drop_repeated(
     number: int, record: Record, id: str, text: Hashable, seen: dict[int, tuple[int, int]]
 ) -> Iterator[tuple[int, Record | ValueError]]:
     """Yield the record if its id is new, an error if the id had another text before."""
@@ -267,21 +250,18 @@ def _once(
         yield number, ValueError(f"id '{id}' comes again with another text (first in line {line})")
 
 
-def _result_hits(source: str, intake: Intake) -> Found[Hit]:
-    for number, row in json_rows(source, intake):
-        try:
-            if isinstance(row, ValueError):
-                raise row
-            query, found = parse_result_hits(row)
-        except ValueError as error:
-            yield number, error
+def _iter_result_hits(source: str, intake: Intake) -> Found[Hit]:
+    for number, found in parse_rows(json_rows(source, intake), parse_result_hits):
+        if isinstance(found, ValueError):
+            yield number, found
             continue
-        for rank, (doc_id, score) in enumerate(found, start=1):
+        query, ranking = found
+        for rank, (doc_id, score) in enumerate(ranking, start=1):
             yield number, Hit(query.id, doc_id, rank, score)
 
 
-def _ranked_pairs(source: str, intake: Intake) -> Found[Hit]:
-    for number, columns in _columns_of(source, intake, "qid pid rank"):
+def _iter_ranked_pairs(source: str, intake: Intake) -> Found[Hit]:
+    for number, columns in _iter_columns(source, intake, "qid pid rank"):
         if isinstance(columns, ValueError):
             yield number, columns
         elif not columns[2].isdecimal() or not 1 <= int(columns[2]) < 1 << 63:
@@ -291,10 +271,10 @@ def _ranked_pairs(source: str, intake: Intake) -> Found[Hit]:
             yield number, Hit(columns[0], columns[1], rank, 1 / rank)
 
 
-def _candidates(source: str, intake: Intake) -> Found[Hit]:
+def _iter_candidates(source: str, intake: Intake) -> Found[Hit]:
     """Yield hits ranked by the order of the query's lines; the file need not be grouped by query."""
     ranks: dict[str, int] = {}
-    for number, columns in _columns_of(source, intake, "qid pid query passage", separator="\t"):
+    for number, columns in _iter_columns(source, intake, "qid pid query passage", separator="\t"):
         if isinstance(columns, ValueError):
             yield number, columns
             continue
@@ -306,7 +286,7 @@ def _candidates(source: str, intake: Intake) -> Found[Hit]:
         yield number, Hit(query_id, doc_id, rank, 1 / rank)
 
 
-def _columns_of(
+def _iter_columns(
     source: str, intake: Intake, names: str, *, separator: str | None = None
 ) -> Iterator[tuple[int, list[str] | ValueError]]:
     """Yield (line number, columns) of a file, split at white space or `separator`.

@@ -24,7 +24,7 @@ def array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueError]
     blocks: the bytes of the file, in blocks of any size
     A file that ends within the array, and an element longer than `max_line_bytes`, yield a last error.
     """
-    for count, (line, text) in enumerate(_elements(blocks), start=1):
+    for count, (line, text) in enumerate(_iter_elements(blocks), start=1):
         if isinstance(text, ValueError):
             yield line, text
             return
@@ -40,7 +40,7 @@ def array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueError]
             yield line, ValueError(f"element {count:,}: {error}")
 
 
-def _elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | ValueError | None]]:
+def _iter_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | ValueError | None]]:
     """Yield (line, bytes of an element).
 
     Yields a ValueError for an element that is too long, None if the file ends early, b"" for anything but an object.
@@ -69,7 +69,7 @@ def _elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | ValueError
             yield line, b""
             return
         try:
-            text, start, end = _whole(text, start, pieces)
+            text, start, end = _read_object(text, start, pieces)
         except ValueError as error:
             yield line, error
             return
@@ -81,7 +81,7 @@ def _elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | ValueError
         start = end
 
 
-def _whole(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[bytes, int, int]:
+def _read_object(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[bytes, int, int]:
     """Read on until the object at `start` is complete; return the text, and where the object begins and ends (-1: never)."""
     depth, at = 0, start
     while True:
@@ -95,7 +95,7 @@ def _whole(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[bytes, int
                     if token.end() - start > max_line_bytes():
                         raise ValueError(too_long("element"))
                     return text, start, token.end()
-            elif token.end() == len(text) and not _closed(mark):
+            elif token.end() == len(text) and not _is_closed(mark):
                 at = token.start()  # scan a string that continues in the next block again
                 break
             at = token.end()
@@ -111,7 +111,7 @@ def _whole(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[bytes, int
         text, at, start = text[start:] + b"".join(more), at - start, 0
 
 
-def _closed(string: bytes) -> bool:
+def _is_closed(string: bytes) -> bool:
     """Return whether a match of a string includes its closing quote."""
     if len(string) < 2 or string[-1:] != b'"':
         return False

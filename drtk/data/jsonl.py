@@ -156,16 +156,16 @@ def _side_rows(name: str, intake: Intake) -> Iterator[tuple[int, Row]]:
         yield number, row
 
 
+_ROW_OF: dict[type, Callable[[Any], Row]] = {
+    Passage: passage_row,
+    Query: query_row,
+    Example: example_row,
+    Expansion: expansion_row,
+    Prediction: prediction_row,
+}
+
+
 def dump(record: Any) -> bytes:
     """Return a record or a row as a JSON line with its line end."""
-    if isinstance(record, Passage):
-        record = passage_row(record)
-    elif isinstance(record, Query):
-        record = query_row(record)
-    elif isinstance(record, Example):
-        record = example_row(record)
-    elif isinstance(record, Expansion):
-        record = expansion_row(record)
-    elif isinstance(record, Prediction):
-        record = prediction_row(record)
-    return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+    to_row = _ROW_OF.get(type(record))
+    return orjson.dumps(record if to_row is None else to_row(record), option=orjson.OPT_APPEND_NEWLINE)

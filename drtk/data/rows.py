@@ -175,19 +175,13 @@ def query_from(row: Row) -> Query:
     if isinstance(answers, str):
         answers = [answers]
     if isinstance(answers, dict):
-        answers = _value_and_aliases(answers)
+        value, aliases = (answers.get(name, answers.get(name.lower())) for name in ("Value", "Aliases"))
+        if not isinstance(value, str) or not isinstance(aliases or [], list):
+            raise ValueError("'answer' is an object without 'value', as a string, and 'aliases', as a list")
+        answers = [value, *(alias for alias in aliases or () if alias != value)]
     return Query(
         id or make_id("q", text), text, None if answers is None else strings_of(answers, "answers"), metadata, row
     )
-
-
-def _value_and_aliases(answer: Row) -> list[Any]:
-    """Return TriviaQA's answer as a list: its value, then its other aliases."""
-    parts = [answer.get(name, answer.get(name.lower())) for name in ("Value", "Aliases")]
-    value, aliases = parts[0], parts[1] or []
-    if not isinstance(value, str) or not isinstance(aliases, list):
-        raise ValueError("'answer' is an object without 'value', as a string, and 'aliases', as a list")
-    return [value, *(alias for alias in aliases if alias != value)]
 
 
 def strings_of(value: Any, field: str) -> tuple[str, ...]:
@@ -240,9 +234,8 @@ def expansion_from(row: Row) -> Expansion:
     text = text_of(take(row, "text"), "text")
     if not text.strip():
         raise ValueError("'text' is empty")
-    score, rank, top1, fold, depth = (row.pop(field, None) for field in ("score", "rank", "top1", "fold", "depth"))
-    if score is not None and (isinstance(score, bool) or not isinstance(score, int | float) or not isfinite(score)):
-        raise ValueError("'score' must be a number")
+    score = _take_score(row)
+    rank, top1, fold, depth = (row.pop(field, None) for field in ("rank", "top1", "fold", "depth"))
     for field, value, least in (("rank", rank, 1), ("fold", fold, 0), ("depth", depth, 1)):
         if value is not None and (type(value) is not int or value < least):
             raise ValueError(f"'{field}' must be a whole number from {least}")
@@ -250,7 +243,16 @@ def expansion_from(row: Row) -> Expansion:
         if not isinstance(top1, dict):
             raise ValueError("'top1' must be an object")
         top1 = {field: text_of(top1.get(field, ""), f"top1.{field}") for field in ("title", "text")}
-    return Expansion(id, query_id, kind, text, None if score is None else float(score), rank, top1, fold, depth, row)
+    return Expansion(id, query_id, kind, text, score, rank, top1, fold, depth, row)
+
+
+def _take_score(row: Row) -> float | None:
+    score = row.pop("score", None)
+    if score is None:
+        return None
+    if type(score) not in (int, float) or not isfinite(score):
+        raise ValueError("'score' must be a number")
+    return float(score)
 
 
 def prediction_from(row: Row) -> Prediction:
@@ -258,10 +260,7 @@ def prediction_from(row: Row) -> Prediction:
     row = row.copy()
     query_id = identifier(take(row, "query_id", "qid", "_id", "id"), "query_id")
     answer = text_of(take(row, "answer", "prediction"), "answer")
-    score = row.pop("score", None)
-    if score is not None and (isinstance(score, bool) or not isinstance(score, int | float) or not isfinite(score)):
-        raise ValueError("'score' must be a number")
-    return Prediction(query_id, answer, None if score is None else float(score), row)
+    return Prediction(query_id, answer, _take_score(row), row)
 
 
 def passage_row(passage: Passage) -> Row:
@@ -283,11 +282,8 @@ def query_row(query: Query) -> Row:
 
 
 def example_row(example: Example) -> Row:
-    row: Row = {
-        "query_id": example.query_id,
-        "positives": list(example.positives),
-        "negatives": list(example.negatives),
-    }
+    row: Row = {"query_id": example.query_id}
+    row |= {"positives": list(example.positives), "negatives": list(example.negatives)}
     if example.scores is not None:
         row["scores"] = example.scores
     if example.sources is not None:

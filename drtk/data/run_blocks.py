@@ -100,8 +100,8 @@ def iter_judged_places(source: str, judgements: Judgements, intake: Intake, coun
     """
     wanted = _Wanted(judgements)
     met: set[str] = set()
-    for data in _whole_queries(source, intake):
-        for group in _groups(data, wanted):
+    for data in _iter_whole_queries(source, intake):
+        for group in _iter_groups(data, wanted):
             if group.query_id in met:
                 raise NotPlain
             met.add(group.query_id)
@@ -113,7 +113,7 @@ def iter_judged_places(source: str, judgements: Judgements, intake: Intake, coun
             yield group.places(judgements[group.query_id])
 
 
-def _whole_queries(source: str, intake: Intake) -> Iterator[bytes]:
+def _iter_whole_queries(source: str, intake: Intake) -> Iterator[bytes]:
     """Yield the run in blocks that end at the end of a query."""
     rest = b""
     for block in intake.blocks(source, BLOCK):
@@ -126,7 +126,7 @@ def _whole_queries(source: str, intake: Intake) -> Iterator[bytes]:
         if not query:
             rest = data
             continue
-        cut = _begin_of(data, query[0], end)
+        cut = _find_begin(data, query[0], end)
         if cut > 0:
             yield data[:cut]
         rest = data[cut:]
@@ -134,7 +134,7 @@ def _whole_queries(source: str, intake: Intake) -> Iterator[bytes]:
         yield rest if rest.endswith(b"\n") else rest + b"\n"
 
 
-def _begin_of(data: bytes, query: bytes, end: int) -> int:
+def _find_begin(data: bytes, query: bytes, end: int) -> int:
     """Return where the lines of `query` before `end` begin."""
     step = 1 << 14
     low = end
@@ -196,12 +196,12 @@ class _Group(NamedTuple):
         text, tag = self.block.text, self.block.text(5, self.first)
         length = self.last - self.first
         if not self.falling:
-            return self._sorted(judged, tag)
+            return self._rank_places(judged, tag)
         found = [(int(row) - self.first + 1, text(2, int(row))) for row in self.likely]
         known = [(rank, id) for rank, id in found if id in judged or id == self.query_id]
         return Places(self.query_id, [id for _, id in known], [rank for rank, _ in known], length, tag)
 
-    def _sorted(self, judged: Mapping[str, int], tag: str) -> Places:
+    def _rank_places(self, judged: Mapping[str, int], tag: str) -> Places:
         rows = range(self.first, self.last)
         ids = [self.block.text(2, row) for row in rows]
         hits = QueryHits(self.query_id, ids, self.block.scores[self.first : self.last].tolist())
@@ -229,7 +229,7 @@ class _Block:
         flat[0], flat[1:] = 0, gaps[:-1] + 1
         self.words = ByteWords(data)
         self._check_ranks()
-        self.scores = self._scores()
+        self.scores = self._read_scores()
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -249,17 +249,17 @@ class _Block:
         if int((ends - starts).max()) > _LONGEST_RANK or other_than_digits.any():
             raise NotPlain
 
-    def _scores(self) -> np.ndarray:
+    def _read_scores(self) -> np.ndarray:
         """Return the scores, (lines,) float64, exactly as written."""
         starts, ends = self.column(4)
         width = int((ends - starts).max())
         if width > _LONGEST_SCORE:
-            return self._parsed()
+            return self._parse_scores()
         letters = self.words.before(starts, ends, -(-width // 8))[-width:]
         digits = letters - np.uint8(48)  # other bytes wrap to large numbers
         is_digit, dots = digits < 10, letters == 46
         if not (is_digit | dots | (letters == 0)).all():
-            return self._parsed()
+            return self._parse_scores()
         mantissa = np.zeros(len(starts), dtype=np.int64)
         behind = np.zeros(len(starts), dtype=np.int64)
         dotted = np.zeros(len(starts), dtype=bool)
@@ -270,10 +270,10 @@ class _Block:
             dotted |= dots[row]
         one_dot = int(dots.sum()) == int(dots.any(axis=0).sum())
         if not one_dot or int(mantissa.max(initial=0)) >= 1 << 53 or not is_digit.any(axis=0).all():
-            return self._parsed()
+            return self._parse_scores()
         return mantissa / _POWERS[behind]  # both are exact, so the quotient is correctly rounded
 
-    def _parsed(self) -> np.ndarray:
+    def _parse_scores(self) -> np.ndarray:
         starts, ends = self.column(4)
         fields = [self._data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
         if any(b"_" in field for field in fields):
@@ -287,7 +287,7 @@ class _Block:
         return found
 
 
-def _groups(data: bytes, wanted: _Wanted) -> Iterator[_Group]:
+def _iter_groups(data: bytes, wanted: _Wanted) -> Iterator[_Group]:
     """Yield the queries of a block. Raises NotPlain if a document may be repeated for a query."""
     block = _Block(data)
     firsts = np.concatenate([[0], block.words.changes(*block.column(0))]).astype(np.int64)

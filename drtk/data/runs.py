@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -35,17 +35,13 @@ def parse_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
         raise UsageError("one name for several runs; name each of them: NAME=FILE")
     if name and not is_named(arguments[0]):
         return [NamedRun(name, arguments[0])]
-    stems = [_stem(argument) for argument in arguments if not is_named(argument)]
-    found = []
-    for argument in arguments:
-        if is_named(argument):
-            called, _, source = argument.partition("=")
-        else:
-            source, called = argument, _stem(argument)
-            if stems.count(called) > 1:
-                called = str(Path(source).parent / called)
-        found.append(NamedRun(called, source))
-    return _check_unique(found)
+    plain = [argument for argument in arguments if not is_named(argument)]
+    stems = [_stem(argument) for argument in plain]
+    own = {
+        source: str(Path(source).parent / stem) if stems.count(stem) > 1 else stem
+        for source, stem in zip(plain, stems, strict=True)
+    }
+    return _name_runs(arguments, own)
 
 
 def parse_logs(arguments: Sequence[str]) -> list[NamedRun]:
@@ -55,11 +51,25 @@ def parse_logs(arguments: Sequence[str]) -> list[NamedRun]:
     """
     plain = [argument for argument in arguments if not is_named(argument)]
     own = dict(zip(plain, _shortest_unique([_parts_of(argument) for argument in plain]), strict=True))
-    found = []
-    for argument in arguments:
-        name, _, source = argument.partition("=")
-        found.append(NamedRun(own[argument], argument) if argument in own else NamedRun(name, source))
-    return _check_unique(found)
+    return _name_runs(arguments, own)
+
+
+def _name_runs(arguments: Sequence[str], own: Mapping[str, str]) -> list[NamedRun]:
+    """Return NAME=FILE as runs, and files with their own names.
+
+    Raises UsageError for a repeated name, and for stdin given twice.
+    """
+    runs = [
+        NamedRun(own[argument], argument) if argument in own else NamedRun(*argument.split("=", 1))
+        for argument in arguments
+    ]
+    if sum(run.source == STANDARD for run in runs) > 1:
+        raise UsageError("stdin can be only one of the runs")
+    names = [run.name for run in runs]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"two runs are called '{name}'; name them: NAME=FILE")
+    return runs
 
 
 def _parts_of(source: str) -> tuple[str, ...]:
@@ -81,17 +91,6 @@ def _shortest_unique(ways: Sequence[tuple[str, ...]]) -> list[str]:
         if longer == lengths:
             return names
         lengths = longer
-
-
-def _check_unique(found: list[NamedRun]) -> list[NamedRun]:
-    """Return the runs. Raises UsageError for a repeated name, and for stdin given twice."""
-    if sum(run.source == STANDARD for run in found) > 1:
-        raise UsageError("stdin can be only one of the runs")
-    names = [run.name for run in found]
-    for called in names:
-        if names.count(called) > 1:
-            raise UsageError(f"two runs are called '{called}'; name them: NAME=FILE")
-    return found
 
 
 def group_runs(arguments: Sequence[str]) -> dict[str, list[NamedRun]]:

@@ -49,9 +49,9 @@ def table_rows(source: str, intake: Intake) -> Iterator[tuple[int, Row | ValueEr
     Raises MissingDependency without pyarrow or datasets, DrtkError for a table that cannot be read.
     """
     number = 0
-    for number, row in enumerate(_rows(source), start=1):
+    for number, row in enumerate(_iter_rows(source), start=1):
         try:
-            plain = _without_nulls(row)
+            plain = _drop_nulls(row)
         except ValueError as error:
             yield number, error
             continue
@@ -66,7 +66,7 @@ def table_rows(source: str, intake: Intake) -> Iterator[tuple[int, Row | ValueEr
         intake.inputs.append(entry)
 
 
-def _rows(source: str) -> Iterator[Row]:
+def _iter_rows(source: str) -> Iterator[Row]:
     if is_of_hub(source):
         return _hub_rows(source.removeprefix(HUB))
     path = Path(source)
@@ -125,12 +125,12 @@ def _hub_rows(name: str) -> Iterator[Row]:
     yield from found
 
 
-def _without_nulls(value: Any) -> Any:
+def _drop_nulls(value: Any) -> Any:
     """Return a value without the null fields of objects, which tables have for missing fields."""
     if isinstance(value, dict):
-        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+        return {name: _drop_nulls(item) for name, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
+        return [_drop_nulls(item) for item in value]
     if value is None or isinstance(value, (str, int, float)):
         return value
     raise ValueError(f"holds a value of type {type(value).__name__}, which JSON cannot hold")
@@ -169,7 +169,7 @@ def write_parquet(read: Read, kind: str, job: FilterJob) -> None:
 
     Raises UsageError without a named output, DrtkError if the type of a field changes.
     """
-    _refuse(job)
+    _check_job(job)
     clock, part = Clock(), Path(job.output + ".part")
     try:
         count = _write(read(job.intake), kind, _schema(read, kind, job.intake), part)
@@ -185,7 +185,7 @@ def write_parquet(read: Read, kind: str, job: FilterJob) -> None:
 
 def write_data_set(read: Read, kind: str, job: FilterJob) -> None:
     """Write the records to a folder for `datasets.load_from_disk`. Raises as `write_parquet` does."""
-    _refuse(job)
+    _check_job(job)
     datasets = require_datasets("writing a data set")
     datasets.disable_progress_bars()
     clock, part = Clock(), Path(job.output + ".part")
@@ -210,7 +210,7 @@ def write_data_set(read: Read, kind: str, job: FilterJob) -> None:
     _log(job, kind, count, clock)
 
 
-def _refuse(job: FilterJob) -> None:
+def _check_job(job: FilterJob) -> None:
     if job.output == STANDARD:
         raise UsageError("a table needs a named output: -o NAME")
     if job.resume:
@@ -231,7 +231,7 @@ def _schema(read: Read, kind: str, intake: Intake) -> Any:
     for rows in _rows_of_kind(read(Intake(intake.skip_bad, stand_ins=intake.stand_ins)), kind):
         try:
             schema = pa.unify_schemas(
-                [schema, pa.Table.from_pylist(_with_all_fields(rows)).schema], promote_options="permissive"
+                [schema, pa.Table.from_pylist(_add_all_fields(rows)).schema], promote_options="permissive"
             )
         except (TypeError, ValueError) as error:
             raise DrtkError(
@@ -239,23 +239,23 @@ def _schema(read: Read, kind: str, intake: Intake) -> Any:
             ) from error
         count += len(rows)
     # An empty column has no type.
-    return pa.schema([field.with_type(_typed(pa, field.type)) for field in schema])
+    return pa.schema([field.with_type(_fill_type(pa, field.type)) for field in schema])
 
 
-def _with_all_fields(rows: list[Row]) -> list[Row]:
+def _add_all_fields(rows: list[Row]) -> list[Row]:
     """Return the rows with all fields in the first one, from which from_pylist takes the columns."""
     names = dict.fromkeys(name for row in rows for name in row)
     return [{name: rows[0].get(name) for name in names}, *rows[1:]] if rows else rows
 
 
-def _typed(pa: Any, kind: Any) -> Any:
+def _fill_type(pa: Any, kind: Any) -> Any:
     if pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_list(kind):
-        return pa.list_(_typed(pa, kind.value_type))
+        return pa.list_(_fill_type(pa, kind.value_type))
     if pa.types.is_struct(kind):
         fields = [kind.field(index) for index in range(kind.num_fields)]
-        return pa.struct([field.with_type(_typed(pa, field.type)) for field in fields])
+        return pa.struct([field.with_type(_fill_type(pa, field.type)) for field in fields])
     return kind
 
 

@@ -23,6 +23,7 @@ Judgements = dict[str, dict[str, int]]
 
 RUN_COLUMNS = "qid Q0 docid rank score tag"
 _MAX_NUMBER = (1 << 63) - 1  # of a rank or a grade
+_COLUMNS = ("doc_ids", "scores", "ranks", "tags", "lines")
 _BLOCK = 20_000  # lines split in one call, for speed
 
 
@@ -39,15 +40,12 @@ class QueryHits:
 
     def extend(self, more: QueryHits) -> None:
         """Append the lines of `more`, of the same query."""
-        self.doc_ids += more.doc_ids
-        self.scores += more.scores
-        self.ranks += more.ranks
-        self.tags += more.tags
-        self.lines += more.lines
+        for name in _COLUMNS:
+            getattr(self, name).extend(getattr(more, name))
 
     def keep(self, wanted: list[int]) -> None:
         """Keep only the lines at these positions."""
-        for name in ("doc_ids", "scores", "ranks", "tags", "lines"):
+        for name in _COLUMNS:
             column = getattr(self, name)
             setattr(self, name, [column[position] for position in wanted])
 
@@ -85,16 +83,16 @@ def iter_query_hits(source: str, *, intake: Intake | None = None) -> Iterator[Qu
     """
     intake = intake or Intake()
     current: QueryHits | None = None
-    for piece in _pieces(source, intake):
+    for piece in _iter_pieces(source, intake):
         if current is None:
             current = piece
         elif piece.query_id == current.query_id:
             current.extend(piece)
         else:
-            yield _without_duplicates(current, source, intake)
+            yield _drop_duplicates(current, source, intake)
             current = piece
     if current is not None:
-        yield _without_duplicates(current, source, intake)
+        yield _drop_duplicates(current, source, intake)
 
 
 def iter_grouped_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHits]:
@@ -128,7 +126,7 @@ def load_hits(source: str, *, intake: Intake | None = None, only: Container[str]
         else:
             found[hits.query_id] = hits
     for query_id in scattered:
-        _without_duplicates(found[query_id], source, intake)
+        _drop_duplicates(found[query_id], source, intake)
     return found
 
 
@@ -144,7 +142,7 @@ def load_run(source: str, *, intake: Intake | None = None, order: Order = "score
             gc.enable()
 
 
-def _pieces(source: str, intake: Intake) -> Iterator[QueryHits]:
+def _iter_pieces(source: str, intake: Intake) -> Iterator[QueryHits]:
     lines = intake.lines(source)
     while block := list(islice(lines, _BLOCK)):
         yield from _split(block) or _split_carefully(block, source, intake)
@@ -184,22 +182,18 @@ def _split_carefully(block: Iterable[tuple[int, bytes]], source: str, intake: In
         if not line.strip():
             continue
         try:
-            query_id, doc_id, rank, score, tag = _hit(line)
+            columns = _split_columns(line)
+            if len(columns) < 6:
+                raise ValueError(f"expected 6 columns '{RUN_COLUMNS}', found {len(columns)}")
+            query_id, _, doc_id, rank, score, tag = columns[:6]
+            hits = QueryHits(query_id, [doc_id], [_parse_score(score)], [_parse_int(rank, "rank")], [tag], [number])
         except ValueError as error:
             intake.forgive(RecordError(f"{name_of(source)}:{number}", _describe(error, line, number, "a TREC run")))
             continue
-        yield QueryHits(query_id, [doc_id], [score], [rank], [tag], [number])
+        yield hits
 
 
-def _hit(line: bytes) -> tuple[str, str, int, float, str]:
-    columns = _columns(line)
-    if len(columns) < 6:
-        raise ValueError(f"expected 6 columns '{RUN_COLUMNS}', found {len(columns)}")
-    query_id, _, doc_id, rank, score, tag = columns[:6]
-    return query_id, doc_id, _whole(rank, "rank"), _finite(score), tag
-
-
-def _columns(line: bytes) -> list[str]:
+def _split_columns(line: bytes) -> list[str]:
     if b"\0" in line:
         raise ValueError("contains a NUL byte")
     try:
@@ -208,7 +202,7 @@ def _columns(line: bytes) -> list[str]:
         raise ValueError("not UTF-8") from error
 
 
-def _whole(text: str, what: str) -> int:
+def _parse_int(text: str, what: str) -> int:
     try:
         if "_" in text:  # valid in Python only
             raise ValueError
@@ -220,7 +214,7 @@ def _whole(text: str, what: str) -> int:
     return number
 
 
-def _finite(text: str) -> float:
+def _parse_score(text: str) -> float:
     try:
         score = float(text.replace("_", "?"))
     except ValueError:
@@ -230,7 +224,7 @@ def _finite(text: str) -> float:
     return score
 
 
-def _without_duplicates(hits: QueryHits, source: str, intake: Intake) -> QueryHits:
+def _drop_duplicates(hits: QueryHits, source: str, intake: Intake) -> QueryHits:
     if len(set(hits.doc_ids)) == len(hits.doc_ids):
         return hits
     first: dict[str, int] = {}
@@ -279,12 +273,12 @@ def read_qrels(source: str, *, intake: Intake | None = None) -> Iterator[tuple[i
         if not line.strip() or line.startswith(b"#"):
             continue
         try:
-            columns = _columns(line)
+            columns = _split_columns(line)
             if beir is None:
                 beir = len(columns) == 3
                 if beir and columns[2] == "score":
                     continue
-            qrel = _judgement(columns, 3 if beir else 4)
+            qrel = _parse_qrel(columns, 3 if beir else 4)
         except ValueError as error:
             intake.forgive(RecordError(f"{name_of(source)}:{number}", _describe(error, line, number, "judgements")))
             continue
@@ -301,8 +295,8 @@ def _describe(error: ValueError, line: bytes, number: int, expected: str) -> str
     return f"{error}; this seems to be a file of {kind}" if kind else str(error)
 
 
-def _judgement(columns: list[str], count: int) -> Qrel:
+def _parse_qrel(columns: list[str], count: int) -> Qrel:
     if len(columns) != count:
         shape = "query-id corpus-id score" if count == 3 else "qid 0 docid grade"
         raise ValueError(f"expected {count} columns '{shape}', found {len(columns)}")
-    return Qrel(columns[0], columns[-2], _whole(columns[-1], "grade"))
+    return Qrel(columns[0], columns[-2], _parse_int(columns[-1], "grade"))

@@ -16,32 +16,34 @@ DPR_HEADER = ["id", "text", "title"]
 LONGEST_FIELD = 1_000  # lines of a quoted field; limits the effect of a quote that is not closed
 
 
-def passage_lines(lines: Iterator[Line]) -> Iterator[Placed]:
+def parse_passage_lines(lines: Iterator[Line]) -> Iterator[Placed]:
     """Yield the rows of a corpus; its first line tells the format: DPR, MS MARCO passages or documents."""
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
     if [column.strip() for column in columns] == DPR_HEADER:
-        return _quoted_rows(lines)
-    shapes: dict[int, Shape] = {2: _pair, 3: _dpr, 4: _document}
-    return _rows(
+        return _parse_quoted(lines)
+    shapes: dict[int, Shape] = {2: _parse_pair, 3: _parse_dpr, 4: _parse_document}
+    return _parse_lines(
         chain([first], lines), shapes.get(len(columns)), "2 (pid text), 3 (id text title) or 4 (docid url title body)"
     )
 
 
-def query_lines(lines: Iterator[Line]) -> Iterator[Placed]:
+def parse_query_lines(lines: Iterator[Line]) -> Iterator[Placed]:
     """Yield the rows of a query file: `id<TAB>text`, or DPR's `question<TAB>['answer', …]`."""
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
-    is_qa = len(columns) == 2 and _unquoted(columns[1].strip()).startswith("[")
-    return _rows(chain([first], lines), _question if is_qa else _pair if len(columns) == 2 else None, "2 (qid text)")
+    is_qa = len(columns) == 2 and _unquote(columns[1].strip()).startswith("[")
+    return _parse_lines(
+        chain([first], lines), _parse_question if is_qa else _parse_pair if len(columns) == 2 else None, "2 (qid text)"
+    )
 
 
-def _rows(lines: Iterable[Line], shape: Shape | None, expected: str) -> Iterator[Placed]:
+def _parse_lines(lines: Iterable[Line], shape: Shape | None, expected: str) -> Iterator[Placed]:
     for number, line in lines:
         if not line.strip():
             continue
         try:
-            columns = _decoded(line).split("\t")
+            columns = _decode(line).split("\t")
             if shape is None:
                 raise ValueError(f"expected JSON, or {expected} tab-separated columns; found {len(columns)}")
             row = shape(columns)
@@ -51,7 +53,7 @@ def _rows(lines: Iterable[Line], shape: Shape | None, expected: str) -> Iterator
         yield number, row
 
 
-def _decoded(line: bytes) -> str:
+def _decode(line: bytes) -> str:
     if b"\0" in line:
         raise ValueError("contains a NUL byte")
     try:
@@ -60,29 +62,29 @@ def _decoded(line: bytes) -> str:
         raise ValueError(f"not UTF-8 at byte {error.start + 1}") from error
 
 
-def _columns(columns: list[str], count: int) -> list[str]:
+def _check_columns(columns: list[str], count: int) -> list[str]:
     if len(columns) != count:
         raise ValueError(f"expected {count} columns, found {len(columns)}")
     return columns
 
 
-def _pair(columns: list[str]) -> Row:
-    id, text = _columns(columns, 2)
+def _parse_pair(columns: list[str]) -> Row:
+    id, text = _check_columns(columns, 2)
     return {"_id": id, "text": text}
 
 
-def _document(columns: list[str]) -> Row:
-    id, url, title, body = _columns(columns, 4)
+def _parse_document(columns: list[str]) -> Row:
+    id, url, title, body = _check_columns(columns, 4)
     return {"_id": id, "title": title, "text": body, "metadata": {"url": url}}
 
 
-def _dpr(columns: list[str]) -> Row:
-    id, text, title = _columns(columns, 3)
-    return {"_id": id, "title": _unquoted(title), "text": _unquoted(text)}
+def _parse_dpr(columns: list[str]) -> Row:
+    id, text, title = _check_columns(columns, 3)
+    return {"_id": id, "title": _unquote(title), "text": _unquote(text)}
 
 
-def _question(columns: list[str]) -> Row:
-    text, written = map(_unquoted, _columns(columns, 2))
+def _parse_question(columns: list[str]) -> Row:
+    text, written = map(_unquote, _check_columns(columns, 2))
     try:
         answers = ast.literal_eval(written.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
@@ -92,14 +94,14 @@ def _question(columns: list[str]) -> Row:
     return {"_id": make_id("q", text), "text": text, "answers": answers}
 
 
-def _unquoted(field: str) -> str:
+def _unquote(field: str) -> str:
     """Return a field without its quotes, as csv reads it."""
     if len(field) >= 2 and field[0] == field[-1] == '"':
         return field[1:-1].replace('""', '"')
     return field
 
 
-def _quoted_rows(lines: Iterator[Line]) -> Iterator[Placed]:
+def _parse_quoted(lines: Iterator[Line]) -> Iterator[Placed]:
     """Yield the rows of DPR's TSV. A quoted field may have tabs and several lines; its line number is the first."""
     waiting: deque[Line] = deque()
     while (first := waiting.popleft() if waiting else next(lines, None)) is not None:
@@ -108,20 +110,20 @@ def _quoted_rows(lines: Iterator[Line]) -> Iterator[Placed]:
             continue
         columns = split_quoted(line)
         if columns is None:
-            columns, more = _continued(line, waiting, lines)
+            columns, more = _read_continuation(line, waiting, lines)
             if len(columns) != 3:  # a wrong quote; the lines after it may be valid
                 waiting.extendleft(reversed(more))
                 yield number, ValueError("a quote opens a field and is not closed before the next tab or line end")
                 continue
         try:
-            id, text, title = _columns([_decoded(column) for column in columns], 3)
+            id, text, title = _check_columns([_decode(column) for column in columns], 3)
         except ValueError as error:
             yield number, error
             continue
         yield number, {"_id": id, "title": title, "text": text}
 
 
-def _continued(line: bytes, waiting: deque[Line], lines: Iterator[Line]) -> tuple[list[bytes], list[Line]]:
+def _read_continuation(line: bytes, waiting: deque[Line], lines: Iterator[Line]) -> tuple[list[bytes], list[Line]]:
     """Return the fields of a line that continues, and the lines of the continuation; no fields if it does not end."""
     more: list[Line] = []
     while len(more) < LONGEST_FIELD:

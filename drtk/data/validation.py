@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from drtk.data import formats, sniff
 from drtk.data.config import ValidationSettings
@@ -19,7 +20,7 @@ from drtk.data.rows import Row, expansion_from, parse_row, prediction_from
 from drtk.data.sniff import LOOKED_AT, is_surely_passage, kind_of_row
 from drtk.data.trec import Judgements, load_qrels
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.records import Expansion, Hit, Passage, Prediction, Query
+from drtk.records import Hit, Passage, Query
 from drtk.runtime.inputs import Intake
 from drtk.runtime.manifest import find_damage, read_manifest
 from drtk.runtime.streams import STANDARD, is_stream, name_of
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 KNOWN = 1_000_000  # ids known to be in the corpus, in memory
 
 
-def validate(source: str, settings: ValidationSettings) -> Findings:
+def validate_file(source: str, settings: ValidationSettings) -> Findings:
     """Return the findings about a file of records.
 
     Raises UsageError for settings that do not fit, DrtkError if a file to compare with cannot be read.
@@ -39,7 +40,7 @@ def validate(source: str, settings: ValidationSettings) -> Findings:
     kind = settings.kind or detect_kind(source, intake)
     if kind is None:
         raise UsageError(
-            f"--as is needed: one of {', '.join(_CHECKERS)}; {name_of(source)}: its first records do not tell its kind"
+            f"`as` is needed: one of {', '.join(_CHECKERS)}; {name_of(source)}: its first records do not tell its kind"
         )
     references = References(settings, kind)
     findings = intake.findings = Findings(name_of(source), kind, settings.show)
@@ -61,8 +62,8 @@ def validate_folder(folder: str, settings: ValidationSettings) -> Findings:
     manifest = read_manifest(folder)
     for name in ("kind", "corpus", "queries", "qrels", "leak"):
         if getattr(settings, name) is not None:
-            flag = "as" if name == "kind" else name
-            raise UsageError(f"--{flag}: applies to record files only; {folder} is a folder made by drtk")
+            field = "as" if name == "kind" else name
+            raise UsageError(f"`{field}` applies to record files only; {folder} is a folder made by drtk")
     findings = Findings(folder, "files", settings.show)
     if isinstance(manifest.get("files"), dict):
         findings.records = len(manifest["files"])
@@ -93,14 +94,14 @@ class References:
     """The files with which a file is compared."""
 
     def __init__(self, settings: ValidationSettings, kind: str) -> None:
-        for value, flag, kinds in (
+        for value, field, kinds in (
             (settings.corpus, "corpus", ("qrels", "run", "examples")),
             (settings.queries, "queries", ("qrels", "run", "examples", "expansions", "predictions")),
             (settings.qrels, "qrels", ("queries", "run", "examples")),
             (settings.leak, "leak", ("passages", "queries", "examples")),
         ):
             if value is not None and kind not in kinds:
-                raise UsageError(f"--{flag} goes with --as {', '.join(kinds[:-1])} or {kinds[-1]}")
+                raise UsageError(f"`{field}` goes with `as` {', '.join(kinds[:-1])} or {kinds[-1]}")
         self.queries: dict[str, str] | None = None
         self.qrels: Judgements | None = None
         self.corpus: CorpusStore | None = None
@@ -133,7 +134,7 @@ class References:
         self._known.update(id for id in wanted if id not in missing)
 
 
-def _passages(source: str, intake: Inspection, findings: Findings, _: References) -> None:
+def _check_passages(source: str, intake: Inspection, findings: Findings, _: References) -> None:
     ids, texts = Grouping(), Grouping()
     for line, passage in _count_valid(formats.passages(source, intake), findings):
         ids.add(passage.id, str(line))
@@ -141,10 +142,10 @@ def _passages(source: str, intake: Inspection, findings: Findings, _: References
             texts.add(digest(f"{passage.title}\n{passage.text}"), str(line))
         else:
             findings.add("empty-text", line, f"'{passage.id}' has no text{', only a title' if passage.title else ''}")
-    note_repeated(ids, texts, findings)
+    _note_repeated_records(ids, texts, findings)
 
 
-def _queries(source: str, intake: Inspection, findings: Findings, references: References) -> None:
+def _check_queries(source: str, intake: Inspection, findings: Findings, references: References) -> None:
     ids, texts = Grouping(), Grouping()
     for line, query in _count_valid(formats.queries(source, intake), findings):
         ids.add(query.id, str(line))
@@ -156,10 +157,10 @@ def _queries(source: str, intake: Inspection, findings: Findings, references: Re
             findings.add("no-answers", line, f"'{query.id}' has an empty list of answers")
         if references.qrels is not None and query.id not in references.qrels:
             findings.add("not-judged", line, f"query '{query.id}' is not in the judgements")
-    note_repeated(ids, texts, findings)
+    _note_repeated_records(ids, texts, findings)
 
 
-def _qrels(source: str, intake: Inspection, findings: Findings, references: References) -> None:
+def _check_qrels(source: str, intake: Inspection, findings: Findings, references: References) -> None:
     pairs = Grouping()
     first: dict[str, int] = {}
     relevant: set[str] = set()
@@ -185,7 +186,7 @@ def _qrels(source: str, intake: Inspection, findings: Findings, references: Refe
             findings.add("no-relevant", line, f"query '{query_id}' has no document of a grade above 0")
 
 
-def _run(source: str, intake: Inspection, findings: Findings, references: References) -> None:
+def _check_run(source: str, intake: Inspection, findings: Findings, references: References) -> None:
     seen: set[str] = set()
     hits = _count_valid(formats.hits(source, intake), findings)
     for query_id, block in groupby(hits, key=lambda item: item[1].query_id):
@@ -198,7 +199,7 @@ def _run(source: str, intake: Inspection, findings: Findings, references: Refere
             if references.qrels is not None and query_id not in references.qrels:
                 findings.add("not-judged", line, f"query '{query_id}' is not in the judgements")
         seen.add(query_id)
-        _ranking(ranked, findings)
+        _check_ranking(ranked, findings)
         for line, hit in ranked if references.corpus is not None else ():
             references.check_passages([hit.doc_id], line, findings)
     for query_id in (references.queries or {}) if references.queries is not None else (references.qrels or {}):
@@ -206,7 +207,7 @@ def _run(source: str, intake: Inspection, findings: Findings, references: Refere
             findings.add("no-hits", 0, f"query '{query_id}' has no hits")
 
 
-def _ranking(ranked: list[tuple[int, Hit]], findings: Findings) -> None:
+def _check_ranking(ranked: list[tuple[int, Hit]], findings: Findings) -> None:
     """Add problems of the order of one query's hits: of ranks by line, of scores by rank."""
     query_id, documents = ranked[0][1].query_id, set[str]()
     for line, hit in ranked:
@@ -227,7 +228,7 @@ def _ranking(ranked: list[tuple[int, Hit]], findings: Findings) -> None:
         findings.add("rank-gap", ranked[0][0], f"ranks of query '{query_id}' do not count 1, 2, 3, …")
 
 
-def _examples(source: str, intake: Inspection, findings: Findings, references: References) -> None:
+def _check_examples(source: str, intake: Inspection, findings: Findings, references: References) -> None:
     queries = Grouping()
     for line, found in _count_valid(formats.examples(source, intake), findings):
         example = found.example
@@ -236,8 +237,9 @@ def _examples(source: str, intake: Inspection, findings: Findings, references: R
         for id in positives & negatives:
             findings.add("positive-and-negative", line, f"'{id}' is a positive and a negative")
         for side, ids in (("positive", example.positives), ("negative", example.negatives)):
-            for id in _repeats(ids):
-                findings.add(f"repeated-{side}", line, f"'{id}' comes again among the {side}s")
+            for id, count in Counter(ids).items():
+                for _ in range(count - 1):
+                    findings.add(f"repeated-{side}", line, f"'{id}' comes again among the {side}s")
         if not negatives:
             findings.add("no-negatives", line, f"the example of query '{example.query_id}' has no negatives")
         for passage in found.passages:
@@ -259,14 +261,9 @@ def _examples(source: str, intake: Inspection, findings: Findings, references: R
             for id in dict.fromkeys(example.positives) if grades else ():
                 if grades.get(id, 0) <= 0:
                     findings.add("not-relevant", line, f"positive '{id}' is not judged relevant")
-    for query_id, lines in queries.repeated():
-        for number in lines[1:]:
-            findings.add("repeated-query", int(number), f"query '{query_id}' has an example in line {lines[0]} already")
-
-
-def _repeats(ids: tuple[str, ...]) -> list[str]:
-    seen: set[str] = set()
-    return [id for id in ids if id in seen or seen.add(id)]  # type: ignore[func-returns-value]
+    note_repeated(
+        queries, "repeated-query", findings, lambda key, line: f"query '{key}' has an example in line {line} already"
+    )
 
 
 def _count_valid(found: formats.Found[formats.Record], findings: Findings) -> Iterator[tuple[int, formats.Record]]:
@@ -279,17 +276,10 @@ def _count_valid(found: formats.Found[formats.Record], findings: Findings) -> It
             yield line, record
 
 
-_KINDS: dict[str | None, Literal["examples", "expansions", "predictions"]] = {
-    sniff.EXAMPLES: "examples",
-    sniff.EXPANSIONS: "expansions",
-    sniff.PREDICTIONS: "predictions",
-}
+_KINDS = {sniff.EXAMPLES: "examples", sniff.EXPANSIONS: "expansions", sniff.PREDICTIONS: "predictions"}
 
 
-Recognised = Literal["run", "qrels", "examples", "expansions", "predictions", "passages"]
-
-
-def detect_kind(source: str, intake: Intake) -> Recognised | None:
+def detect_kind(source: str, intake: Intake) -> str | None:
     """Return the kind of a file; None if its first records do not tell.
 
     Runs and judgements are recognized by the columns of their first lines, passages by a title in one of the first ten.
@@ -297,19 +287,19 @@ def detect_kind(source: str, intake: Intake) -> Recognised | None:
     if (columns := sniff.columns_of(intake.peek(source))) is not None:
         return columns
     if is_stream(source):
-        rows = list(_first_of_stream(intake.peek(source)))
+        rows = list(_peek_rows(intake.peek(source)))
     else:
         first = islice(formats.json_rows(source, Intake()), LOOKED_AT)
         rows = [row for _, row in first if isinstance(row, dict)]
     if not rows:
         return None
-    if (kind := _KINDS.get(kind_of_row(rows[0]))) is not None:
+    if (kind := _KINDS.get(str(kind_of_row(rows[0])))) is not None:
         return kind
     alike = {kind_of_row(row) for row in rows} <= {sniff.PASSAGES, sniff.EITHER}
     return "passages" if alike and any(map(is_surely_passage, rows)) else None
 
 
-def _first_of_stream(beginning: bytes) -> Iterator[Row]:
+def _peek_rows(beginning: bytes) -> Iterator[Row]:
     lines = beginning.splitlines(keepends=True)
     if len(lines) > 1 and not lines[-1].endswith(b"\n"):  # cut off
         lines.pop()
@@ -318,8 +308,7 @@ def _first_of_stream(beginning: bytes) -> Iterator[Row]:
             yield parse_row(line)
 
 
-def _expansions(source: str, intake: Inspection, findings: Findings, references: References) -> None:
-    found: Iterator[tuple[int, Expansion]]
+def _check_expansions(source: str, intake: Inspection, findings: Findings, references: References) -> None:
     found = _count_valid(formats.parse_rows(formats.json_rows(source, intake), expansion_from), findings)
     ids, texts, lists = Grouping(), Grouping(), Grouping()
     seen: set[str] = set()
@@ -339,16 +328,17 @@ def _expansions(source: str, intake: Inspection, findings: Findings, references:
             if depth != each.depth:
                 problem = f"'{each.id}' was looked at to depth {each.depth}, those before it to depth {depth}"
                 findings.add("mixed-depth", line, problem)
-    note_repeated(ids, texts, findings)
-    for key, lines in lists.repeated():
+    _note_repeated_records(ids, texts, findings)
+
+    def describe(key: str, line: str) -> str:
         query_id, kind = key.split()
-        for place in lines[1:]:
-            findings.add("split-query", int(place), f"candidates of '{query_id}' for '{kind}' begin in line {lines[0]}")
+        return f"candidates of '{query_id}' for '{kind}' begin in line {line}"
+
+    note_repeated(lists, "split-query", findings, describe)
     _note_missing(seen, "no-candidates", "has no candidate", findings, references)
 
 
-def _predictions(source: str, intake: Inspection, findings: Findings, references: References) -> None:
-    found: Iterator[tuple[int, Prediction]]
+def _check_predictions(source: str, intake: Inspection, findings: Findings, references: References) -> None:
     found = _count_valid(formats.parse_rows(formats.json_rows(source, intake), prediction_from), findings)
     places = Grouping()
     seen: set[str] = set()
@@ -376,14 +366,16 @@ def _note_missing(seen: Iterable[str], check: str, problem: str, findings: Findi
         findings.add(check, 0, f"query '{query_id}' {problem}")
 
 
-def note_repeated(ids: Grouping, texts: Grouping, findings: Findings) -> None:
-    """Add repeated ids and repeated texts to the findings. The values of the groupings are line numbers."""
-    for id, lines in ids.repeated():
+def note_repeated(grouping: Grouping, check: str, findings: Findings, describe: Callable[[str, str], str]) -> None:
+    """Add the second and further lines of each key; `describe` returns the message for a key and its first line."""
+    for key, lines in grouping.repeated():
         for line in lines[1:]:
-            findings.add("duplicate", int(line), f"id '{id}' is taken by line {lines[0]}")
-    for _, lines in texts.repeated():
-        for line in lines[1:]:
-            findings.add("same-text", int(line), f"is the same text as line {lines[0]}")
+            findings.add(check, int(line), describe(key, lines[0]))
+
+
+def _note_repeated_records(ids: Grouping, texts: Grouping, findings: Findings) -> None:
+    note_repeated(ids, "duplicate", findings, lambda key, line: f"id '{key}' is taken by line {line}")
+    note_repeated(texts, "same-text", findings, lambda _, line: f"is the same text as line {line}")
 
 
 def note_leaks(source: str, other: str, kind: str, findings: Findings, queries: Mapping[str, str]) -> None:
@@ -397,7 +389,7 @@ def note_leaks(source: str, other: str, kind: str, findings: Findings, queries: 
         raise UsageError("`leak` cannot be used with stdin: name both files")
     shared = Grouping()
     for side, name in (("here", source), ("there", other)):
-        for line, id, text in _texts(name, kind, queries):
+        for line, id, text in _iter_texts(name, kind, queries):
             if text := " ".join(text.casefold().split()):
                 shared.add(digest(text), f"{side} {line} {id}")
     what = "texts of passages, without titles," if kind == "passages" else "texts of queries"
@@ -410,7 +402,7 @@ def note_leaks(source: str, other: str, kind: str, findings: Findings, queries: 
                 findings.add("leak", int(place), f"'{id}' has the text of '{there[2]}' ({other}:{there[1]})")
 
 
-def _texts(source: str, kind: str, queries: Mapping[str, str]) -> Iterator[tuple[int, str, str]]:
+def _iter_texts(source: str, kind: str, queries: Mapping[str, str]) -> Iterator[tuple[int, str, str]]:
     """Yield (line, id, text) of the valid records of a file; of training data, the queries."""
     intake = Intake(skip_bad=2**62)
     record: Passage | Query | FoundExample | ValueError
@@ -429,7 +421,7 @@ def _texts(source: str, kind: str, queries: Mapping[str, str]) -> Iterator[tuple
                 text = record.query.text if record.query is not None else queries.get(id)
                 if text is None:
                     raise DrtkError(
-                        f"{source}:{line}: only the id of query '{id}' is known: --queries FILE gives its text"
+                        f"{source}:{line}: only the id of query '{id}' is known: `queries` FILE gives its text"
                     )
                 yield line, id, text
 
@@ -440,11 +432,11 @@ def digest(text: str) -> str:
 
 
 _CHECKERS: dict[str, Callable[[str, Inspection, Findings, References], None]] = {
-    "passages": _passages,
-    "queries": _queries,
-    "qrels": _qrels,
-    "run": _run,
-    "examples": _examples,
-    "expansions": _expansions,
-    "predictions": _predictions,
+    "passages": _check_passages,
+    "queries": _check_queries,
+    "qrels": _check_qrels,
+    "run": _check_run,
+    "examples": _check_examples,
+    "expansions": _check_expansions,
+    "predictions": _check_predictions,
 }

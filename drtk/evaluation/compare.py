@@ -304,9 +304,7 @@ def _test_pairs(comparison: Comparison, measure: str) -> list[Contrast]:
     ]
 
 
-def find_changed_queries(
-    comparison: Comparison, *, texts: Mapping[str, str], show: ShowPassage | None
-) -> list[ChangedQuery]:
+def find_changed_queries(comparison: Comparison, *, texts: Mapping[str, str], show: ShowPassage) -> list[ChangedQuery]:
     """Return for each pair the queries with the largest gains, then those with the largest losses on the first measure.
 
     texts: of queries, by id; show: title and snippet of a passage. Equal differences are ordered by query id.
@@ -324,13 +322,13 @@ def find_changed_queries(
 
 
 def _describe_query(
-    comparison: Comparison, pair: tuple[System, System], query: str, text: str, show: ShowPassage | None
+    comparison: Comparison, pair: tuple[System, System], query: str, text: str, show: ShowPassage
 ) -> ChangedQuery:
     measure, rel, grades = comparison.measures[0].name, comparison.settings.rel, comparison.judgements[query]
 
     def describe(id: str) -> RankedPassage:
         before, after = (system.rank(query, id) for system in pair)
-        return RankedPassage(id, grades.get(id), before, after, *(show(text, id) if show else ("", "")))
+        return RankedPassage(id, grades.get(id), before, after, *show(text, id))
 
     def gain(passage: RankedPassage) -> float:
         after, before = (1 / rank if rank else 0.0 for rank in (passage.after, passage.before))

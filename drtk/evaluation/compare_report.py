@@ -11,15 +11,52 @@ import numpy as np
 import orjson
 from markupsafe import Markup
 
-from drtk.evaluation.compare import ChangedQuery, Comparison, RankedPassage, SystemAverage
+from drtk.data.jsonl import read_queries
+from drtk.evaluation.compare import (
+    ChangedQuery,
+    Comparison,
+    RankedPassage,
+    SystemAverage,
+    compare_runs,
+    find_changed_queries,
+)
+from drtk.evaluation.config import CompareSettings
 from drtk.evaluation.significance import ZERO
+from drtk.retrieval.snippets import PassageSnippets
 from drtk.runtime import pages
+from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.progress import printable
 from drtk.runtime.tables import Cell, Row, escape_markdown, format_table, markdown_code
 
 WIDTH = 100
+SNIPPET_WORDS = 30
 _TEXT_COLUMNS = ("comparison", "system", "against")
 _MOVED_MOST = "Queries that moved most"
+
+
+def write_comparison(
+    runs: Sequence[str],
+    settings: CompareSettings,
+    job: FilterJob,
+    *,
+    qrels: str | None = None,
+    answers: str | None = None,
+    corpus: str | None = None,
+    queries: str | None = None,
+) -> None:
+    """Compare runs given as [NAME=]FILE, and write the comparison in the format of the settings.
+
+    qrels or answers: what is relevant; corpus, queries: texts of the queries that moved most. Raises as `compare_runs`.
+    """
+    comparison = compare_runs(runs, qrels, corpus, settings, job.intake, answers=answers)
+    texts: dict[str, str] = {}
+    if queries is not None:
+        compared = set(comparison.queries)
+        texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in compared}
+    mark = "{}".join(pages.MARK).format if settings.format == "html" else str
+    show = PassageSnippets(corpus, words=SNIPPET_WORDS, mark=mark)
+    lines = format_comparison(comparison, find_changed_queries(comparison, texts=texts, show=show))
+    job.run_report(lines, num_inputs=len(runs))
 
 
 def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -> Iterator[str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_queries
 from drtk.data.runs import NamedRun, read_fused_runs
 from drtk.data.trec import Judgements
@@ -22,13 +21,14 @@ from drtk.evaluation.evaluate import Evaluation, Evaluator, Rankings, warn_shall
 from drtk.evaluation.judged_runs import JudgedRankings, evaluate_run, load_judgements
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.result_table import format_results
+from drtk.retrieval.snippets import PassageSnippets
 from drtk.runtime.inputs import Intake
 from drtk.runtime.progress import log
 from drtk.runtime.streams import is_stream
 from drtk.runtime.tables import escape_markdown, markdown_code
 
 PLOT = "report.png"
-Snippet = Callable[[str, str], str]  # (question, text) -> the part of the text that matches
+SNIPPET_WORDS = 40
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,6 @@ def build_report(
     corpus: str | None,
     queries: str | None,
     loss_log: str | None,
-    snippet: Snippet,
     intake: Intake,
 ) -> Report:
     """Build the report of `runs`. Raises UsageError for measures without a mean, and for an unknown system."""
@@ -323,7 +322,7 @@ def build_report(
         texts = {query.id: query.text for query in read_queries(queries, intake=intake) if query.id in judgements}
         second = _choose_system(results, settings.show, measures[0].name)
         pair = retrieved[results[0].name], retrieved[second]
-        report.examples = _build_examples((results[0].name, second), pair, judgements, texts, corpus, snippet, settings)
+        report.examples = _build_examples((results[0].name, second), pair, judgements, texts, corpus, settings)
     elif settings.examples:
         log("report: no examples: they need `corpus` and `queries`")
     return report
@@ -355,20 +354,17 @@ def _build_examples(
     judgements: Judgements,
     texts: Mapping[str, str],
     corpus: str,
-    snippet: Snippet,
     settings: ReportSettings,
 ) -> list[ExampleQuery]:
     readable = {query: grades for query, grades in judgements.items() if query in texts}
     if len(readable) < len(judgements):
         log(f"report: {len(judgements) - len(readable):,} judged queries have no text in the file of queries")
-    store = CorpusStore.open(corpus)
+    show = PassageSnippets(corpus, words=SNIPPET_WORDS)
 
     def top_hit(name: str, rankings: JudgedRankings, query: str) -> TopHit:
         rank = first_relevant_rank(rankings.ids.get(query, []), judgements[query], settings.rel)
         id = rankings.top_passages.get(query)
-        passage = None if id is None else store.get(id)
-        text = "" if passage is None else snippet(texts[query], passage.text)
-        return TopHit(name, id, "" if passage is None else passage.title, text, rank == 1, rank)
+        return TopHit(name, id, *show(texts[query], id), rank == 1, rank)
 
     chosen = choose_queries(pair[0].ids, pair[1].ids, readable, settings.examples, rel=settings.rel)
     return [

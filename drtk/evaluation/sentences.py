@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
+from drtk.data.runs import parse_runs
 from drtk.errors import DrtkError
 from drtk.evaluation import transfer
 from drtk.evaluation.config import SentenceSettings
-from drtk.evaluation.sentence_data import STS, TRANSFER, Labelled, Pair, Pairs, Task, read_labelled, read_pairs
+from drtk.evaluation.sentence_data import (
+    STS,
+    TRANSFER,
+    Labelled,
+    Pair,
+    Pairs,
+    Task,
+    find_tasks,
+    read_labelled,
+    read_pairs,
+    vectors_from,
+)
+from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import Intake
-from drtk.runtime.progress import Progress
+from drtk.runtime.manifest import folder_entry
+from drtk.runtime.progress import Progress, log
+from drtk.runtime.streams import Output, is_stream
 from drtk.runtime.tables import Cell, Row, format_table
 
 _BLOCK = 1024  # sentences compared with all others at once
@@ -172,6 +189,49 @@ class SentenceVectors:
     def rows(self, texts: Iterable[str]) -> list[int]:
         """Return a number per text, the same for the same text."""
         return [self._rows[text] for text in texts]
+
+
+def open_encoder(source: str, device: str, intake: Intake) -> Encode:
+    """Return the encoder of a model, or what looks vectors up in a file of {"text", "vector"}."""
+    if is_stream(source) or Path(source).is_file():
+        return vectors_from(source, intake)
+    from drtk.models.model_folder import locate
+    from drtk.retrieval.encode import Embedder
+
+    intake.inputs.append(folder_entry(locate(source)))  # before it is loaded
+    return Embedder(source, role="query", device=device)
+
+
+def write_sentence_results(
+    systems: Sequence[str],
+    data: str,
+    settings: SentenceSettings,
+    job: FilterJob,
+    *,
+    pairs_out: str | None = None,
+    device: str = "auto",
+) -> None:
+    """Evaluate systems given as [NAME=]MODEL on the tasks of a folder, and write a table.
+
+    pairs_out: file for every rated pair with its cosine
+    """
+    named = parse_runs(systems)
+    if pairs_out is not None and Path(pairs_out).exists() and not job.force:
+        raise DrtkError(f"{pairs_out}: exists already; `force` replaces it")
+    tasks = find_tasks(Path(data), settings.tasks.split(), split=settings.split)
+    log(f"eval-sentences: {', '.join(task.name for task in tasks)}")
+    loaded = load_tasks(tasks, job.intake)
+    results: dict[str, list[Result]] = {}
+    with nullcontext() if pairs_out is None else Output(pairs_out) as pairs:
+        for system in named:
+            encode = open_encoder(system.source, device, job.intake)
+            vectors = SentenceVectors(encode, (text for item in loaded for text in item.texts()))
+            results[system.name] = evaluate_tasks(loaded, vectors, settings)
+            if pairs is not None:
+                for line in format_pairs(system.name, loaded, vectors):
+                    pairs.write(line)
+    lines = format_sentence_results(results, settings.format, digits=settings.digits)
+    job.run_report(lines, num_inputs=len(named))
 
 
 def evaluate_tasks(loaded: Sequence[TaskData], vectors: SentenceVectors, settings: SentenceSettings) -> list[Result]:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import TypeVar
 
+from drtk.data.checks import JudgedHits
+from drtk.data.ids import document_id
+from drtk.data.jsonl import read_queries
 from drtk.data.trec import Judgements, QueryHits, Ranking
-from drtk.errors import UsageError
+from drtk.errors import MismatchError, UsageError
 from drtk.evaluation.evaluate import Evaluator, View
+from drtk.evaluation.judged_runs import read_judgements
 from drtk.evaluation.measures import parse_measures
+from drtk.indexing.config import SearchSettings
+from drtk.retrieval.config import FuseSettings
+from drtk.retrieval.fusion import FUSIONS, fuse
+from drtk.retrieval.search import Collection, RankingOptions, search
+from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.manifest import folder_entry
+from drtk.runtime.progress import Progress, log
 
 Point = TypeVar("Point")
 
@@ -90,3 +102,92 @@ def weight_grid(runs: int, step: float) -> Iterator[tuple[float, ...]]:
 
     for counts in split(steps, runs):
         yield tuple(count / steps for count in counts)
+
+
+def find_fusion_weights(
+    names: Sequence[str],
+    qrels: str,
+    settings: FuseSettings,
+    runs: Sequence[Mapping[str, Ranking]],
+    scored: Sequence[int | None] | None,
+    *,
+    job: FilterJob,
+) -> tuple[float, ...]:
+    """Return the weights with the highest score on the judged queries, the most even ones among equals.
+
+    names: files of the runs. Raises UsageError if no query of the runs is judged.
+    """
+    by = document_id if settings.by == "source" else None
+    judgements = read_judgements(qrels, job.intake)
+    score = RankingScorer(judgements, settings.measure, by=by)
+    queries = [query for query in judgements if any(query in run for run in runs)]
+    if not queries:
+        example = next((query for run in runs for query in run), "")
+        raise UsageError(
+            f"`sweep`: no query of the runs has judgements in {qrels} (runs: '{example}', judgements: "
+            f"'{next(iter(judgements))}'); pass the judgements of these queries"
+        )
+    for name, run in zip(names, runs, strict=True):
+        judged = JudgedHits(name, judgements, of=by)
+        if not any(judged.add(query, [id for id, _ in ranking]) for query, ranking in run.items()):
+            judged.warn()
+    method = FUSIONS.load(settings.method)
+
+    def rank(weights: tuple[float, ...]) -> dict[str, Ranking]:
+        return {
+            query: fuse([run.get(query, []) for run in runs], weights, settings, method, scored=scored)
+            for query in queries
+        }
+
+    def report(weights: tuple[float, ...], value: float) -> None:
+        log(f"fuse: weights {','.join(f'{weight:g}' for weight in weights)}: {score.name} {value:.4f}")
+
+    best, value = grid_search(sorted(weight_grid(len(runs), settings.step), key=max), rank, score, report)[0]
+    log(f"fuse: best weights {','.join(f'{weight:g}' for weight in best)}: {score.name} {value:.4f}")
+    job.counts["best"] = value
+    return best
+
+
+def write_tuning_table(
+    folders: Sequence[str],
+    source: str,
+    qrels: str,
+    options: RankingOptions,
+    settings: SearchSettings,
+    job: FilterJob,
+) -> None:
+    """Write the columns k1, b and measure for every point of `settings.grid`, best first.
+
+    folders: indexes of words; source: file of queries; qrels: their judgements
+    Raises UsageError for an index without BM25 parameters, MismatchError if no query is judged.
+    """
+    if not Collection(folders, settings).tunable:
+        raise UsageError("`tune` chooses k1 and b, which only indexes of words have (bm25, bm25s)")
+    grid = parse_grid(settings.grid)
+    judgements = read_judgements(qrels, job.intake)
+    score = RankingScorer(judgements, settings.measure)
+    queries = [query for query in read_queries(source, intake=job.intake) if query.id in judgements]
+    if not queries:
+        raise MismatchError("none of the queries has a judgement; are these the qrels of these queries?")
+    ids, texts = [query.id for query in queries], [query.text for query in queries]
+    job.intake.inputs += [folder_entry(folder) for folder in folders]
+    judged = JudgedHits(", ".join(folders), judgements)
+
+    def rank(point: tuple[float, float]) -> dict[str, Ranking]:
+        collection = Collection(folders, replace(settings, k1=point[0], b=point[1]))
+        rankings = dict(zip(ids, search(collection, ids, texts, options), strict=True))
+        for query_id, ranking in rankings.items():
+            judged.add(query_id, [id for id, _ in ranking])
+        return rankings
+
+    with Progress("tune", total=len(grid), unit="points") as progress:
+        points = grid_search(grid, rank, score, lambda point, value: progress.add())
+    judged.warn()
+
+    def write_table(window: list[tuple[tuple[float, float], float]]) -> Iterator[bytes]:
+        yield f"k1\tb\t{score.name}\n".encode()
+        for (k1, b), value in window:
+            yield f"{k1:g}\t{b:g}\t{value:.4f}\n".encode()
+
+    job.kind, job.window, job.counts["judged queries"] = "tuning", len(points), len(queries)
+    job.run(points, write_table, unit="points")

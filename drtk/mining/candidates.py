@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from drtk.records import Example, Query
 
+CE = "ce"  # the name of cross-encoder scores among the values of a passage
+
 
 @dataclass(frozen=True, slots=True)
 class Hits:

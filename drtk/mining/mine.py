@@ -16,21 +16,9 @@ from drtk.mining import MINING
 from drtk.mining.audit import Audit, check_target
 from drtk.mining.candidates import MiningQuery
 from drtk.mining.config import ENCODER_OPTIONS, INDEX_OPTIONS, SCORE_LIMITS, MineSettings, MiningInputs
-from drtk.mining.filters import (
-    LOOKED_UP,
-    AnswerFilter,
-    ContentFilter,
-    CosineFilter,
-    CrossEncoderFilter,
-    OverlapFilter,
-    PassageTexts,
-    VectorsById,
-    build_score_filters,
-)
-from drtk.mining.index_search import IndexSearch
+from drtk.mining.filters import LOOKED_UP, ContentFilter, build_score_filters
 from drtk.mining.miner import WITHOUT_ANSWERS, WITHOUT_NEGATIVES, WITHOUT_POSITIVES, Miner
 from drtk.mining.policies import Policy
-from drtk.mining.report import write_report
 from drtk.mining.sources import QueryStream, Sources, read_judgements, sort_sources
 from drtk.runtime.filter_job import Done, FilterJob
 from drtk.runtime.manifest import folder_entry
@@ -75,6 +63,8 @@ def mine_negatives(
             yield Done(mine_window(window))
         if rows is not None:
             if report is not None:
+                from drtk.mining.report import write_report
+
                 write_report(report, rows.read(), corpus=inputs.corpus, queries=inputs.queries)
             rows.commit()
 
@@ -121,6 +111,8 @@ def open_miner(
         sources, job.intake, job.counts, corpus, judgements, policy.answers, by_source, queries=inputs.queries
     )
     if sources.indexes:
+        from drtk.mining.index_search import IndexSearch
+
         # For judgements of documents, as deep as a run: the best-ranked passage may be below the policy's depth.
         depth = policy.depth and max(policy.depth, RUN_DEPTH) if by_source else policy.depth
         queries.indexes = IndexSearch(sources.indexes, settings, inputs, depth=depth, corpus=corpus)
@@ -208,7 +200,19 @@ def _add_content_filters(
 ) -> None:
     """Add the content filters that the settings select, and measures without a limit that the report shows."""
     policy, filters, measures = miner.policy, miner.content_filters, list[ContentFilter]()
+    by_ce = policy.ce_margin is not None or settings.ce_max is not None
     reads_texts = policy.answers or settings.scorer or settings.max_overlap is not None or has_report
+    if not (reads_texts or by_ce or inputs.vectors is not None):
+        return
+    from drtk.mining.content_filters import (
+        AnswerFilter,
+        CosineFilter,
+        CrossEncoderFilter,
+        OverlapFilter,
+        PassageTexts,
+        VectorsById,
+    )
+
     if inputs.corpus is not None and reads_texts:
         miner.texts = PassageTexts(inputs.corpus)
         if inputs.queries is not None and (policy.answers or has_report):
@@ -225,7 +229,6 @@ def _add_content_filters(
         (measures if settings.max_cosine is None else filters).append(cosine)
     if has_report:
         miner.measures += measures
-    by_ce = policy.ce_margin is not None or settings.ce_max is not None
     if settings.scorer or by_ce:
         scorer, title = None, "none"
         if settings.scorer:

@@ -9,20 +9,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drtk.data.checks import JudgedHits
 from drtk.data.ids import document_id
-from drtk.mining.candidates import Candidate, Hits, MiningQuery, Pool, Rejection
-from drtk.mining.filters import (
-    ContentFilter,
-    CrossEncoderFilter,
-    PassageTexts,
-    ScoreFilter,
-)
+from drtk.mining.candidates import CE, Candidate, Hits, MiningQuery, Pool, Rejection
+from drtk.mining.filters import ContentFilter, ScoreFilter
 from drtk.mining.policies import Policy, sample_random_ids
 from drtk.mining.sources import QueryStream
 from drtk.records import Example
+
+if TYPE_CHECKING:
+    from drtk.mining.content_filters import PassageTexts
 
 RANDOM = "random"  # the source of negatives that no source retrieved
 WITHOUT_ANSWERS, WITHOUT_POSITIVES, WITHOUT_NEGATIVES = "without_answers", "without_positives", "without_negatives"
@@ -102,7 +100,7 @@ class Miner:
         pool = Pool(query, positives, len(positives), candidates)
         if self.use_example_scores:
             for id, ce in query.ce_scores.items():
-                pool.set_value(id, CrossEncoderFilter.name, ce)
+                pool.set_value(id, CE, ce)
         pool.num_candidates = len({one.id for one in pool.all_candidates()})
         return pool
 
@@ -198,12 +196,10 @@ class Miner:
             self._add_count(pool.skipped)
             return None
         ids = tuple(one.id for one in pool.negatives)
-        ce, scores = CrossEncoderFilter.name, None
-        if all(ce in pool.values.get(id, {}) for id in (*pool.positives, *ids)):
-            scores = {
-                "positives": [pool.values[id][ce] for id in pool.positives],
-                "negatives": [pool.values[id][ce] for id in ids],
-            }
+        scores = None
+        if all(CE in pool.values.get(id, {}) for id in (*pool.positives, *ids)):
+            sides = {"positives": pool.positives, "negatives": ids}
+            scores = {side: [pool.values[id][CE] for id in some] for side, some in sides.items()}
         sources = {"negatives": [one.source for one in pool.negatives]}
         return Example(pool.query_id, tuple(pool.positives), ids, scores, sources, dict(pool.query.extra))
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_queries
 from drtk.mining.audit import SUSPICIONS, AuditRow
 from drtk.records import Query
@@ -304,29 +303,27 @@ def _query_details(rows: Sequence[AuditRow], corpus: str | None, queries: str | 
     """Iterate over queries with their positives, their hardest negatives, and some rejected candidates."""
     from markupsafe import Markup
 
-    from drtk.retrieval.snippets import matched_stems, snippet
+    from drtk.retrieval.snippets import PassageSnippets
     from drtk.runtime import pages
 
     wanted = {row["query_id"] for row in rows}
     texts: dict[str, Query] = {}
     if queries is not None and not is_stream(queries):
         texts = {query.id: query for query in read_queries(queries) if query.id in wanted}
-    store = None if corpus is None or is_stream(corpus) else CorpusStore.open(corpus)
+    show = PassageSnippets(
+        None if corpus is None or is_stream(corpus) else corpus,
+        words=SNIPPET_WORDS,
+        mark="{}".join(pages.MARK).format,
+    )
     for row in rows:
         query = texts.get(row["query_id"], Query(row["query_id"], ""))
-        stems = matched_stems(" ".join((query.text, *(query.answers or ()))))
+        question = " ".join((query.text, *(query.answers or ())))
         items: list[Markup] = []
 
         def add(
-            one: AuditRow, what: str, note: str = "", kind: str = "dim", *, stems: Any = stems, items: Any = items
+            one: AuditRow, what: str, note: str = "", kind: str = "dim", *, question: str = question, items: Any = items
         ) -> None:
-            passage = None if store is None else store.get(one["id"])
-            title, words = "", ""
-            if passage is not None:
-                title, words = (
-                    passage.title,
-                    snippet(passage.text, stems, words=SNIPPET_WORDS, mark="{}".join(pages.MARK).format),
-                )
+            title, words = show(question, one["id"])
             what += "".join(f", {name} {one[name]:z.4g}" for name in _SHOWN if name in one)
             items.append(
                 pages.passage_item(

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drtk.data import sniff
 from drtk.data.checks import Faulty, skip_faulty
@@ -20,14 +20,16 @@ from drtk.data.rows import Row
 from drtk.data.runs import group_runs, parse_runs
 from drtk.data.trec import Judgements, iter_grouped_hits, read_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.indexing.config import INDEX_KIND
 from drtk.mining.candidates import Hits, MiningQuery, merge_queries
-from drtk.mining.index_search import IndexSearch
 from drtk.records import Query
-from drtk.retrieval.search import INDEX_KIND
 from drtk.runtime.inputs import Intake
 from drtk.runtime.manifest import folder_entry, read_manifest
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import STANDARD, name_of
+
+if TYPE_CHECKING:
+    from drtk.mining.index_search import IndexSearch
 
 _HINTS = {  # what a file seems to be -> how to pass it
     sniff.JUDGEMENTS: "; judgements: `qrels`",

@@ -252,7 +252,7 @@ def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.n
         tokens = tokenizing(items)
         vectors = np.empty((len(tokens), encoder.dimension), dtype=np.float32)
         for rows in batches_by_length(tokens.lengths, budget=_BATCH_TOKENS):
-            batch = tokens.padded(rows, pad=tokenizing.pad, left=tokenizing.left)
+            batch = tokens.pad(rows, pad=tokenizing.pad, left=tokenizing.left)
             inputs = {name: torch.from_numpy(values).to(device) for name, values in batch.items()}
             vectors[rows] = encoder(**inputs, prompt_length=model.prompt_length(role)).float().cpu().numpy()
     finally:

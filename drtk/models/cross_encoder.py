@@ -248,7 +248,7 @@ class Scorer:
             hook = body.register_forward_hook(lambda _module, _inputs, outputs: states.append(outputs[0]))
         try:
             for chosen in batches_by_length(tokens.lengths, budget=self._budget):
-                batch = tokens.padded(chosen, pad=self._tokenizing.pad, left=self._tokenizing.left)
+                batch = tokens.pad(chosen, pad=self._tokenizing.pad, left=self._tokenizing.left)
                 inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
                 batch_rows = torch.from_numpy(chosen).to(self.device)
                 try:

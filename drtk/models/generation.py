@@ -244,7 +244,7 @@ class TextGenerator:
 
     def _generate_batch(self, tokens: Tokens, keys: Sequence[str], rows: np.ndarray) -> list[list[str]]:
         model = self._model
-        batch = tokens.padded(rows, pad=model.pad, left=not model.is_encoder_decoder)
+        batch = tokens.pad(rows, pad=model.pad, left=not model.is_encoder_decoder)
         ids, mask = (torch.from_numpy(batch[name]).to(self._device) for name in ("input_ids", "attention_mask"))
         try:
             outputs = generate_tokens(model, ids, mask, [keys[row] for row in rows], self._settings, seed=self._seed)

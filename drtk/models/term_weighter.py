@@ -170,7 +170,7 @@ class TermWeightPredictor:
         weights = [np.zeros(len(pieces), dtype=np.float32) for pieces in texts]
         before = len(weighter.first)
         for rows in batches_by_length(tokens.lengths, budget=self._budget):
-            batch = {name: torch.from_numpy(array) for name, array in tokens.padded(rows, pad=weighter.pad).items()}
+            batch = {name: torch.from_numpy(array) for name, array in tokens.pad(rows, pad=weighter.pad).items()}
             try:
                 values = weighter.module(**{name: value.to(self._device) for name, value in batch.items()})
             except torch.OutOfMemoryError as error:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from drtk.registry import Registry
 
-# A function (objective, parts) -> module, of a `Recover` and the `LossParts` of objectives.py. The module has `positions(slot)`,
+# A module made as Target(objective, parts), of a `Recover` and the `LossParts` of objectives.py. It has `positions(slot)`,
 # (batch, tokens) bool, and `losses(hidden, slot, given)`, the sum of the losses at those positions: hidden (batch, tokens, width),
 # given the input ids.
 TARGETS = Registry(
     "target",
     {
-        "masked": ("drtk.pretraining.objectives:masked", "the original token, where it is hidden"),
-        "all": ("drtk.pretraining.objectives:every", "the original token, everywhere; of a causal reader the next one"),
+        "masked": ("drtk.pretraining.objectives:Tokens", "the original token, where it is hidden"),
+        "all": (
+            "drtk.pretraining.objectives:Tokens",
+            "the original token, everywhere; of a causal reader the next one",
+        ),
         "edited": (
-            "drtk.pretraining.objectives:edited",
+            "drtk.pretraining.objectives:Edited",
             "whether the token was replaced, inserted, or follows a deletion",
         ),
-        "corrected": ("drtk.pretraining.objectives:corrected", "the original token everywhere, through a copy gate"),
+        "corrected": ("drtk.pretraining.objectives:Corrected", "the original token everywhere, through a copy gate"),
     },
 )
 

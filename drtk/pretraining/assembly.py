@@ -15,11 +15,10 @@ from drtk.models.lm_head import load_masked_lm, warn_untrained_head
 from drtk.models.model_folder import locate
 from drtk.pretraining import TARGETS
 from drtk.pretraining.composition import Composition, Contrast, Reader, Recover
-from drtk.pretraining.config import check_options
+from drtk.pretraining.config import check_options, located
 from drtk.pretraining.decoders import READERS
-from drtk.pretraining.encoded_batch import Projector
 from drtk.pretraining.example_builder import fields_of
-from drtk.pretraining.network import Network
+from drtk.pretraining.network import Network, Projector
 from drtk.pretraining.objectives import LossParts
 from drtk.pretraining.token_generator import Generator
 from drtk.registry import load_attribute
@@ -43,24 +42,19 @@ def check_composition(composition: Composition, *, place: str) -> set[str]:
     Raises UsageError, beginning with `place`, for an unknown view, masking, reader or target, an option it lacks, a reader
     without the source it starts from, and a source that no reader uses.
     """
-    try:
+    with located(place):
         for objective in composition.recovers:
-            _check_reader(objective, composition.readers[objective.reader])
+            with located(f"objective '{objective.name}'"):
+                _check_reader(objective, composition.readers[objective.reader])
         return fields_of(composition)
-    except UsageError as error:
-        raise UsageError(f"{place}: {error}") from error
 
 
 def _check_reader(objective: Recover, reader: Reader) -> None:
-    what = f"objective '{objective.name}': reader '{reader.use}'"
-    try:
-        kind = READERS.load(reader.use)
-        TARGETS.check(objective.target)
-    except UsageError as error:
-        raise UsageError(f"objective '{objective.name}': {error}") from error
+    what, kind = f"reader '{reader.use}'", READERS.load(reader.use)
+    TARGETS.check(objective.target)
     if getattr(kind, "says_next", False) and objective.target != "all":
         raise UsageError(f'{what} writes the next token: target = "all"')
-    check_options(what, kind.__init__, reader.options, given=("self", "anatomy"))
+    check_options(what, kind.__init__, reader.options)
     needs_source = getattr(kind, "needs_source", False)
     if needs_source and not objective.source:
         raise UsageError(f"{what} needs 'source': the slot whose vector it starts from")
@@ -74,7 +68,7 @@ def build_network(
     """Build the network, on the CPU in float32, and load the tokenizer; new weights are initialized from `seed`.
 
     attention: implementation for encoder, readers and generator; None: as loaded
-    Raises MismatchError for an encoder that a reader or the generator cannot use, UsageError for options a reader lacks.
+    Raises MismatchError for an encoder that a reader or the generator cannot use.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # for a head that the folder lacks
@@ -90,11 +84,11 @@ def build_network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         used = {objective.reader for objective in composition.recovers}
-        readers = {
-            name: _build_reader(reader.use, anatomy, reader.options, f"{place}: reader '{reader.use}'")
-            for name, reader in composition.readers.items()
-            if name in used
-        }
+        readers = {}
+        for name, reader in composition.readers.items():
+            if name in used:
+                with located(f"{place}: reader '{reader.use}'"):
+                    readers[name] = READERS.load(reader.use)(anatomy, **reader.options)
         parts = LossParts(anatomy, head, readers)
         recoveries: dict[str, Any] = {
             objective.name: load_attribute(objective.computed_by)(objective, parts)
@@ -128,18 +122,20 @@ def build_network(
 
 def check_lengths(network: Network, max_length: int) -> None:
     """Raise UsageError if a slot is longer than the input of the encoder or the generator."""
-    config = network.anatomy.config
-    longest = 10**9
-    if network.anatomy.has_positions:
-        before = config.pad_token_id + 1 if network.anatomy.family in ("roberta", "xlm-roberta") else 0
-        longest = int(config.max_position_embeddings) - before
-    if network.generator is not None:
-        longest = min(longest, network.generator.longest or longest)
+    models = [network.anatomy.backbone] if network.anatomy.has_positions else []
+    models += [] if network.generator is None else [network.generator.backbone]
+    longest = min([num_positions(each.config) for each in models], default=10**9)
     for name, slot in network.composition.slots.items():
         length = slot.max_length or max_length
         if length > longest:
             fix = f"`set` slots.{name}.max_length={longest}" if slot.max_length else f"`max_length` {longest}"
             raise UsageError(f"slot '{name}' is up to {length} tokens long, but the models read {longest}: {fix}")
+
+
+def num_positions(config: Any) -> int:
+    """Return the longest input in tokens; RoBERTa's first positions belong to padding."""
+    before = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
+    return int(getattr(config, "max_position_embeddings", None) or 10**9) - before
 
 
 def warn_of_equal_views(network: Network) -> None:
@@ -155,16 +151,6 @@ def warn_of_equal_views(network: Network) -> None:
                     f"objective '{objective.name}': '{objective.a}' and '{objective.b}' show the same text, and the encoder "
                     "has no dropout: their vectors are equal, so nothing is learned; set dropout in its config.json"
                 )
-
-
-def _build_reader(use: str, anatomy: BackboneAdapter, options: dict[str, Any], place: str) -> nn.Module:
-    try:
-        reader: nn.Module = READERS.load(use)(anatomy, **options)
-    except (TypeError, KeyError) as error:
-        raise UsageError(f"{place}: {str(error).rpartition(') ')[2] or error}") from error
-    except MismatchError as error:
-        raise MismatchError(f"{place}: {error}") from error
-    return reader
 
 
 def _build_generator(composition: Composition, backbone: nn.Module, head: Any, tokenizer: Any) -> Generator | None:

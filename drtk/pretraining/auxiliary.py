@@ -19,7 +19,7 @@ from drtk.pretraining.composition import Composition
 from drtk.pretraining.corruption import corrupt_tokens
 from drtk.pretraining.decoders.transformer import Discriminator
 from drtk.pretraining.example_builder import SpecialTokens
-from drtk.pretraining.network import Network
+from drtk.pretraining.network import EncodedBatch, Network
 from drtk.pretraining.objectives import LossParts, RecoverLoss
 from drtk.pretraining.parse import parse_composition
 from drtk.pretraining.token_generator import Generator
@@ -33,25 +33,21 @@ PREFIX = "aux_"
 
 def diffcse_plan(settings: RetrieverConfig) -> Composition:
     """Return the composition: a term for queries and one for passages, given the vectors that they are ranked by."""
-    slots: dict[str, Any] = {}
-    terms = []
-    for role in ROLES:
-        changed = f"{role}_changed"
-        slots[role] = {"view": role}
-        slots[changed] = {"view": role, "masking": "bernoulli", "rate": settings.aux_rate, "corruption": "replaced"}
-        term: dict[str, Any] = {
-            "use": "recover",
-            "reader": "discriminator",
-            "slot": changed,
-            "source": role,
-            "name": f"diffcse_{role}",
-        }
-        term |= {"target": "edited", "classes": 2, "reduction": settings.aux_reduction}
-        terms.append(term | {"weight": settings.aux_weight})
-    proposing = {"model": settings.aux_generator, "reads": "bert"}
-    proposing |= {"decode": settings.aux_decode, "scope": settings.aux_scope}
-    readers = {"discriminator": {"use": "discriminator"}}
-    content = {"slots": slots, "readers": readers, "generator": proposing, "objective": terms}
+    changed = {"masking": "bernoulli", "rate": settings.aux_rate, "corruption": "replaced"}
+    term = {"use": "recover", "reader": "discriminator", "target": "edited", "classes": 2}
+    term |= {"reduction": settings.aux_reduction, "weight": settings.aux_weight}
+    content = {
+        "slots": {role: {"view": role} for role in ROLES}
+        | {f"{role}_changed": {"view": role, **changed} for role in ROLES},
+        "readers": {"discriminator": {"use": "discriminator"}},
+        "generator": {
+            "model": settings.aux_generator,
+            "reads": "bert",
+            "decode": settings.aux_decode,
+            "scope": settings.aux_scope,
+        },
+        "objective": [{"slot": f"{role}_changed", "source": role, "name": f"diffcse_{role}", **term} for role in ROLES],
+    }
     return parse_composition(content, "`aux` diffcse")
 
 
@@ -89,20 +85,15 @@ def diffcse_network(towers: Mapping[str, TextEncoder], settings: RetrieverConfig
 class Corrupting:
     """Corrupt the tokens of a role; samples depend only on the key of a text: seed, epoch, query, place."""
 
-    def __init__(self, plan: Composition, special: SpecialTokens) -> None:
-        self._plan, self._special = plan, special
-
-    @classmethod
-    def of(cls, plan: Composition, tokenizer: Any) -> Corrupting:
-        """Make one for the texts of a tokenizer."""
-        return cls(plan, SpecialTokens.of(tokenizer))
+    def __init__(self, plan: Composition, tokenizer: Any) -> None:
+        self._plan, self._vocabulary = plan, SpecialTokens.of(tokenizer).vocabulary
 
     def __call__(
         self, role: str, padded: Mapping[str, np.ndarray], keys: Sequence[tuple[Any, ...]]
     ) -> dict[str, np.ndarray]:
         """Return arrays (texts, tokens): `given`, `content`, `hidden`, and `noise` for the generator. keys: one per text"""
         assert self._plan.generator is not None
-        slot, vocabulary = self._plan.slots[f"{role}_changed"], self._special.vocabulary
+        slot, vocabulary = self._plan.slots[f"{role}_changed"], self._vocabulary
         ids = padded["input_ids"]
         content = padded["attention_mask"].astype(bool) & ~np.isin(ids, sorted(vocabulary.special))
         given, hidden = ids.copy(), np.zeros(ids.shape, dtype=bool)
@@ -112,7 +103,7 @@ class Corrupting:
             size = int(padded["attention_mask"][row].sum())  # without padding, so that no sample depends on it
             hidden[row, :size] = (rng.random(size) < slot.rate) & content[row, :size]
             given[row, :size] = corrupt_tokens(
-                ids[row, :size], hidden[row, :size], self._plan.generator.reads, rng=rng, vocabulary=vocabulary
+                ids[row, :size], hidden[row, :size], self._plan.generator.reads, rng, vocabulary
             )
             noise[row, :size] = rng.random(size, dtype=np.float32)
         return {"given": given, "content": content, "hidden": hidden, "noise": noise}
@@ -125,7 +116,7 @@ class DiffCSE:
         """Raises what `diffcse_network` raises."""
         self.network = diffcse_network(towers, config, seed=seed)
         self.weights = self.network.weights
-        self.corrupt = Corrupting.of(self.network.composition, towers["passage"].tokenizer)
+        self.corrupt = Corrupting(self.network.composition, towers["passage"].tokenizer)
 
     def wrap(self, pair: BiEncoder, device: torch.device) -> WithAuxiliary:
         """Return the model to train, with the generator on the device."""
@@ -147,13 +138,18 @@ class WithAuxiliary(nn.Module):
         queries, passages = self.pair(**{name: value for name, value in inputs.items() if name not in ours})
         terms: dict[str, Tensor] = {}
         for role, vectors in zip(ROLES, (queries, passages), strict=True):
-            slot = slot_of(inputs, role)
+            slot = self.slot(inputs, role)
             terms |= self.term(role, slot, vectors, self.count(role, slot))
         return queries, passages, terms
 
     def slot(self, inputs: Mapping[str, Tensor], role: str, rows: Any = slice(None)) -> SlotBatch:
         """Return the texts of a role, or some of them, as the discriminator's slot."""
-        return slot_of(inputs, role, rows)
+        ids = inputs[f"{role}_input_ids"][rows]
+        tensors = {name: inputs[f"{PREFIX}{role}_{name}"][rows] for name in ("given", "content", "hidden", "noise")}
+        if (types := inputs.get(f"{role}_token_type_ids")) is not None:
+            tensors["types"] = types[rows]
+        present = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
+        return SlotBatch(clean=ids, attention=inputs[f"{role}_attention_mask"][rows], present=present, **tensors)
 
     def count(self, role: str, slot: SlotBatch) -> Tensor:
         """Count the labeled positions of a role over all processes, ()."""
@@ -164,15 +160,5 @@ class WithAuxiliary(nn.Module):
         """Return the term of some texts of a role, divided by the count of all texts."""
         name = f"diffcse_{role}"
         recovery: Any = self.network.recoveries[name]
-        encoded = self.network.encode({role: slot, f"{role}_changed": slot}, vectors={role: vectors})
+        encoded = EncodedBatch(self.network, {role: slot, f"{role}_changed": slot}, {role: vectors})
         return {name: recovery.reduce(recovery(encoded), count) * world_size()}
-
-
-def slot_of(inputs: Mapping[str, Tensor], role: str, rows: Any = slice(None)) -> SlotBatch:
-    """Return the texts of a role, or some rows of them, as the discriminator's slot."""
-    ids = inputs[f"{role}_input_ids"][rows]
-    tensors = {name: inputs[f"{PREFIX}{role}_{name}"][rows] for name in ("given", "content", "hidden", "noise")}
-    if (types := inputs.get(f"{role}_token_type_ids")) is not None:
-        tensors["types"] = types[rows]
-    present = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
-    return SlotBatch(clean=ids, attention=inputs[f"{role}_attention_mask"][rows], present=present, **tensors)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,22 +43,14 @@ class SlotBatch:
     visible: Tensor | None = None
     types: Tensor | None = None
 
-    def to(self, device: torch.device) -> SlotBatch:
-        """Copy to a device."""
-        tensors = {item.name: getattr(self, item.name) for item in fields(self)}
-        moved: dict[str, Any] = {
-            name: None if each is None else each.to(device, non_blocking=True) for name, each in tensors.items()
-        }
-        return SlotBatch(**moved)
+    def map(self, change: Callable[[Tensor], Tensor]) -> SlotBatch:
+        """Return it with every tensor changed."""
+        tensors: dict[str, Any] = {name: None if each is None else change(each) for name, each in vars(self).items()}
+        return SlotBatch(**tensors)
 
     def select(self, rows: Tensor, *, width: int) -> SlotBatch:
         """Return some rows of it, cut to `width` tokens."""
-        tensors = {item.name: getattr(self, item.name) for item in fields(self)}
-        selected: dict[str, Any] = {
-            name: None if each is None else each[rows][(slice(None), *[slice(width)] * (each.dim() - 1))]
-            for name, each in tensors.items()
-        }
-        return SlotBatch(**selected)
+        return self.map(lambda each: each[rows][(slice(None), *[slice(width)] * (each.dim() - 1))])
 
 
 Batch = dict[str, SlotBatch]
@@ -66,7 +58,7 @@ Batch = dict[str, SlotBatch]
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """Copy a batch to a device."""
-    return {name: slot.to(device) for name, slot in batch.items()}
+    return {name: slot.map(lambda each: each.to(device, non_blocking=True)) for name, slot in batch.items()}
 
 
 class Collator:
@@ -91,7 +83,9 @@ class Collator:
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return {"parts": batches, "ids": the ids of the examples in each}; the longest part comes first."""
         if self.micro < len(examples):
-            examples = sorted(examples, key=_num_tokens, reverse=True)
+            examples = sorted(
+                examples, key=lambda each: sum(len(slot.given) for slot in each.slots.values()), reverse=True
+            )
         groups = [examples[start : start + self.micro] for start in range(0, len(examples), self.micro)]
         return {
             "parts": [self.collate(group) for group in groups],
@@ -117,32 +111,35 @@ class Collator:
 
     def _slot(self, name: str, slots: Sequence[SlotExample], keys: Sequence[tuple[Any, ...]]) -> SlotBatch:
         width = max(self.fixed.get(name, 0), max(len(each.given) for each in slots))
-        shape = (len(slots), width)
-        clean, given = np.full(shape, self._pad, np.int64), np.full(shape, self._pad, np.int64)
-        attention, content, hidden = np.zeros(shape, np.int64), np.zeros(shape, bool), np.zeros(shape, bool)
-        edited = np.zeros(shape, np.int64) if any(each.edited is not None for each in slots) else None
-        noise = np.zeros(shape, np.float32) if any(each.noise is not None for each in slots) else None
-        types = np.zeros(shape, np.int64) if any(each.types is not None for each in slots) else None
-        for row, each in enumerate(slots):
-            size = len(each.given)
-            clean[row, :size], given[row, :size], attention[row, :size] = each.clean, each.given, 1
-            content[row, :size], hidden[row, :size] = each.content, each.hidden
-            if edited is not None:
-                if each.edited is None:
-                    edited[row] = -1
-                else:
-                    edited[row, :size] = each.edited
-            if noise is not None and each.noise is not None:
-                noise[row, :size] = each.noise
-            if types is not None and each.types is not None:
-                types[row, :size] = each.types
-        present = np.array([each.present for each in slots])
-        visible = self._sample_visible(name, attention, keys) if name in self._visible else None
-        arrays = (clean, given, attention, content, hidden, present, edited, noise, visible, types)
-        tensors: list[Any] = [None if array is None else torch.from_numpy(array) for array in arrays]
-        return SlotBatch(*tensors)
 
-    def _sample_visible(self, name: str, attention: np.ndarray, keys: Sequence[tuple[Any, ...]]) -> np.ndarray:
+        def pad(rows: Sequence[np.ndarray | None], kind: type, fill: int = 0, missing: int = 0) -> np.ndarray | None:
+            """Return (batch, width); None if all rows are. fill: behind a row; missing: in place of a row that is None"""
+            if all(row is None for row in rows):
+                return None
+            padded: np.ndarray = np.full((len(rows), width), fill, kind)
+            for at, row in enumerate(rows):
+                padded[at, : width if row is None else len(row)] = missing if row is None else row
+            return padded
+
+        attention = pad([np.ones(len(each.given)) for each in slots], np.int64)
+        arrays = {
+            "clean": pad([each.clean for each in slots], np.int64, self._pad),
+            "given": pad([each.given for each in slots], np.int64, self._pad),
+            "attention": attention,
+            "content": pad([each.content for each in slots], bool),
+            "hidden": pad([each.hidden for each in slots], bool),
+            "present": np.array([each.present for each in slots]),
+            "edited": pad([each.edited for each in slots], np.int64, missing=-1),
+            "noise": pad([each.noise for each in slots], np.float32),
+            "visible": self._sample_visible(name, attention, keys) if name in self._visible else None,
+            "types": pad([each.types for each in slots], np.int64),
+        }
+        tensors: dict[str, Any] = {
+            key: None if array is None else torch.from_numpy(array) for key, array in arrays.items()
+        }
+        return SlotBatch(**tensors)
+
+    def _sample_visible(self, name: str, attention: Any, keys: Sequence[tuple[Any, ...]]) -> np.ndarray:
         """Let each position see position 0 and a random share of the others, never itself."""
         batch, width = attention.shape
         visible = np.zeros((batch, width, width), bool)
@@ -154,7 +151,3 @@ class Collator:
             visible[row, :size, :size] = seen
         visible[:, :, 0] = True  # padding sees something, so that no softmax is empty
         return visible
-
-
-def _num_tokens(example: Example) -> int:
-    return sum(len(slot.given) for slot in example.slots.values())

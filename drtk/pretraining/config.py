@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from drtk.config import option
-from drtk.errors import UsageError
+from drtk.errors import MismatchError, UsageError
 
 Share = Annotated[float, 0.0, 1.0]  # types of options with their bounds
 Count = Annotated[int, 1, float("inf")]
@@ -61,15 +62,24 @@ class PretrainSettings:
     )
 
 
-def check_options(
-    what: str, function: Callable[..., Any], options: Mapping[str, Any], *, given: Collection[str]
-) -> None:
-    """Raise UsageError, beginning with `what`, for options that are no parameter of `function`, or of another type.
+@contextmanager
+def located(place: str) -> Iterator[None]:
+    """Begin the message of a UsageError or MismatchError with `place`."""
+    try:
+        yield
+    except (UsageError, MismatchError) as error:
+        raise type(error)(f"{place}: {error}") from error
 
-    given: parameters that are not options
-    """
-    kinds = get_type_hints(function, include_extras=True)
-    known = [key for key in inspect.signature(function).parameters if key not in given]
+
+def option_names(function: Callable[..., Any]) -> list[str]:
+    """Return the options of a view, masking or decoder: its keyword-only parameters."""
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+
+
+def check_options(what: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raise UsageError, beginning with `what`, for options that `function` lacks, or of another type."""
+    kinds, known = get_type_hints(function, include_extras=True), option_names(function)
     for key, value in options.items():
         if key not in known:
             choices = f"choose from {', '.join(known)}" if known else "it has none"

@@ -39,7 +39,6 @@ def corrupt_tokens(
     ids: np.ndarray,
     hidden: np.ndarray,
     how: Literal["none", "mask", "bert", "replaced"],
-    *,
     rng: np.random.Generator,
     vocabulary: Vocabulary,
 ) -> np.ndarray:
@@ -47,25 +46,20 @@ def corrupt_tokens(
 
     mask, replaced: [MASK], which a generator fills for "replaced"
     bert: 80% [MASK], 10% any token of the vocabulary, 10% unchanged
-    Raises ValueError for another `how`.
     """
     corrupted = ids.copy()
-    if how == "none":
-        return corrupted
     if how in ("mask", "replaced"):
         corrupted[hidden] = vocabulary.mask
-        return corrupted
-    if how != "bert":
-        raise ValueError(f"unknown corruption '{how}'; choose from none, mask, bert, replaced")
-    places = hidden.nonzero()[0]
-    chance = rng.random(len(places))
-    corrupted[places[chance < _MASKED]] = vocabulary.mask
-    swapped = places[(chance >= _MASKED) & (chance < _MASKED + _RANDOM)]
-    corrupted[swapped] = rng.integers(vocabulary.size, size=len(swapped))
+    elif how == "bert":
+        places = hidden.nonzero()[0]
+        chance = rng.random(len(places))
+        corrupted[places[chance < _MASKED]] = vocabulary.mask
+        swapped = places[(chance >= _MASKED) & (chance < _MASKED + _RANDOM)]
+        corrupted[swapped] = rng.integers(vocabulary.size, size=len(swapped))
     return corrupted
 
 
-def insert_masks(text: Text, rate: float, *, rng: np.random.Generator, vocabulary: Vocabulary) -> EditedText:
+def insert_masks(text: Text, rate: float, rng: np.random.Generator, vocabulary: Vocabulary) -> EditedText:
     """Insert [MASK] into round(rate * T) of the gaps beside the T word pieces, at most one in each.
 
     The result is longer than `text`: the caller leaves room.
@@ -75,10 +69,10 @@ def insert_masks(text: Text, rate: float, *, rng: np.random.Generator, vocabular
     beside[:-1] |= content
     beside[1:] |= content
     gaps = rng.permutation(beside.nonzero()[0])[: _num_edits(rate, text)]
-    return insert_masks_at(text, np.sort(gaps), mask=vocabulary.mask)
+    return insert_masks_at(text, np.sort(gaps), vocabulary.mask)
 
 
-def insert_masks_at(text: Text, gaps: np.ndarray, *, mask: int) -> EditedText:
+def insert_masks_at(text: Text, gaps: np.ndarray, mask: int) -> EditedText:
     """Insert [MASK] before each index of `gaps`, which is sorted; a word split by one becomes two."""
     ids, old = np.insert(text.ids, gaps, mask), np.insert(text.words, gaps, np.iinfo(np.int32).max)
     hidden = np.zeros(len(ids), dtype=bool)
@@ -89,7 +83,7 @@ def insert_masks_at(text: Text, gaps: np.ndarray, *, mask: int) -> EditedText:
     return EditedText(ids, hidden, hidden.astype(np.int64), _renumber(old), types)
 
 
-def delete_tokens(text: Text, rate: float, *, rng: np.random.Generator) -> EditedText:
+def delete_tokens(text: Text, rate: float, rng: np.random.Generator) -> EditedText:
     """Delete round(rate * T) of the T word pieces; special tokens stay."""
     removed = np.zeros(len(text.ids), dtype=bool)
     removed[rng.permutation((text.words >= 0).nonzero()[0])[: _num_edits(rate, text)]] = True

@@ -88,8 +88,11 @@ class PretrainingData:
             )
         self.steps_per_epoch = len(self.rows) // settings.batch
         self.steps = settings.steps or max(1, round(settings.epochs * self.steps_per_epoch))
-        self.special = SpecialTokens.of(tokenizer)
+        special = SpecialTokens.of(tokenizer)
         self._pad = int(tokenizer.pad_token_id or 0)
+        self._builder = partial(
+            ExampleBuilder, composition, corpus, special, ids=self._ids, max_length=settings.max_length
+        )
         examples = self.dataset()
         for number in range(min(16, len(examples))):  # raises what cannot be built before anything is written
             examples[number]
@@ -123,25 +126,20 @@ class PretrainingData:
         held_out = np.concatenate(taken)
         return held_out[:num_held_out], rows[~np.isin(rows, held_out)]
 
-    def _builder(self, seed: int) -> ExampleBuilder:
-        return ExampleBuilder(
-            self.composition,
-            self.corpus,
-            self.special,
-            ids=self._ids,
-            max_length=self.settings.max_length,
-            seed=seed,
-        )
-
     def dataset(self) -> ExampleDataset:
         """Return the examples of all steps."""
         return ExampleDataset(
-            self._builder(self.seed), self.rows, self._ids, batch=self.settings.batch, steps=self.steps, seed=self.seed
+            self._builder(seed=self.seed),
+            self.rows,
+            self._ids,
+            batch=self.settings.batch,
+            steps=self.steps,
+            seed=self.seed,
         )
 
     def sample(self, count: int) -> list[Mapping[str, SlotExample]]:
         """Return the slots of up to `count` evenly spaced rows."""
-        builder = self._builder(self.seed)
+        builder = self._builder(seed=self.seed)
         chosen = self.rows[np.linspace(0, len(self.rows) - 1, min(count, len(self.rows))).astype(int)]
         return [builder(int(row), epoch=0, step=step) for step, row in enumerate(chosen)]
 
@@ -156,7 +154,7 @@ class PretrainingData:
         count = len(self.held_out)
         # One step per example, so that a view that is sampled by the step differs between examples.
         rows = ExampleDataset(
-            self._builder(self.seed + 1), self.held_out, self._ids, batch=1, steps=max(1, count), seed=0
+            self._builder(seed=self.seed + 1), self.held_out, self._ids, batch=1, steps=max(1, count), seed=0
         )
         examples = [rows[number] for number in range(count)]
         starts = [*range(0, count, size)]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from drtk.pretraining.batch import Batch, to_device
 from drtk.pretraining.composition import Contrast
-from drtk.pretraining.network import Network, Sums, compute_batch_terms
+from drtk.pretraining.network import EncodedBatch, Network, Sums, compute_batch_terms
 
 MAX_ROWS = 2048  # vectors whose distances are compared
 GROUP_SIZE = 64  # examples among which a contrast is evaluated: its value depends on their number
@@ -42,7 +42,7 @@ def evaluate_losses(network: Network, batches: Sequence[Batch], device: torch.de
     try:
         for held_out in batches:
             batch = to_device(held_out, device)
-            encoded = network.encode(batch)
+            encoded = EncodedBatch(network, batch)
             for name, recovery in network.recoveries.items():
                 count = recovery.count(batch)
                 loss = recovery(encoded)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from drtk.errors import MismatchError, UsageError
-from drtk.pretraining.composition import EDITS, Composition, Slot, format_choices
-from drtk.pretraining.config import check_options
+from drtk.pretraining.composition import EDITS, Composition, format_choices
+from drtk.pretraining.config import check_options, located, option_names
 from drtk.pretraining.corruption import Vocabulary, corrupt_tokens, delete_tokens, insert_masks
 from drtk.pretraining.masking import MASKING
-from drtk.pretraining.masking.strategies import GIVEN as GIVEN_TO_MASKINGS
-from drtk.pretraining.masking.strategies import Other
+from drtk.pretraining.masking.strategies import MaskInput, Other
 from drtk.pretraining.parse import SLOT_KEYS
 from drtk.pretraining.views import VIEWS
-from drtk.pretraining.views.base import GIVEN as GIVEN_TO_VIEWS
-from drtk.pretraining.views.base import fields_needed
+from drtk.pretraining.views.base import ViewInput, fields_needed
 from drtk.text.rng import generator, uniform
 from drtk.text.token_dataset import Text
 
@@ -135,7 +132,8 @@ class ExampleBuilder:
         key = (self._seed, epoch, self._ids(row))
         text = self._text(name, row, key, step, parts)
         if text is None:
-            return self._placeholder(slot)
+            ids, nothing = np.array([self._special.first, self._special.last], dtype=np.int32), np.zeros(2, dtype=bool)
+            return SlotExample(ids, ids, nothing, nothing, None, None, present=False)
         text = self._special.add_to(text)
         rng = generator(*key, "slot", name)
         corruption: Any = slot.corruption
@@ -143,9 +141,9 @@ class ExampleBuilder:
             corruption = EDITS[int(uniform(*key, "edit", name) * len(EDITS))]
         if corruption in ("inserted", "deleted"):
             if corruption == "inserted":
-                edit = insert_masks(text, slot.rate, rng=rng, vocabulary=vocabulary)
+                edit = insert_masks(text, slot.rate, rng, vocabulary)
             else:
-                edit = delete_tokens(text, slot.rate, rng=rng)
+                edit = delete_tokens(text, slot.rate, rng)
             noise = rng.random(len(edit.ids), dtype=np.float32) if edit.hidden.any() else None
             content = edit.words >= 0
             return SlotExample(edit.ids, edit.ids, content, edit.hidden, edit.edited, noise, True, edit.types)
@@ -156,13 +154,14 @@ class ExampleBuilder:
             counted = len(text.ids) if slot.count == "with-specials" else int(content.sum())
             masking = self._maskings[name]
             try:
-                hidden = masking(text, slot.rate, rng=rng, counted=counted, other=other, **slot.masking_options)
+                hidden = masking(MaskInput(text, slot.rate, rng, counted, other), **slot.masking_options)
             except ValueError as error:  # a text without weights
-                raise MismatchError(f"[slots.{name}]: passage {self._ids(row)!r}: {error}") from error
+                place = f"[slots.{name}]: passage {self._ids(row)!r}"
+                raise MismatchError(f"{place}: masking by '{slot.masking}' {error}") from error
         shown, model = corruption, self._composition.generator
         if shown == "replaced" and model is not None:
             shown = model.reads
-        given = corrupt_tokens(text.ids, hidden, shown, rng=rng, vocabulary=vocabulary)
+        given = corrupt_tokens(text.ids, hidden, shown, rng, vocabulary)
         noise = rng.random(len(text.ids), dtype=np.float32) if corruption == "replaced" else None
         return SlotExample(text.ids, given, content, hidden, None, noise, True, text.types)
 
@@ -176,18 +175,12 @@ class ExampleBuilder:
         if sample not in parts:
             rng = generator(*key, "view", view.name)
             separator = self._special.between if view.options.get("title") == "segment" else self._special.last
-            parts[sample] = view.function(self._corpus, row, rng=rng, room=room, separator=separator, **view.options)
+            parts[sample] = view.function(ViewInput(self._corpus, row, rng, room, separator), **view.options)
         texts = parts[sample]
         if texts is not None and view.part not in texts:
             choices = ", ".join(f"{view.name}.{part}".rstrip(".") for part in texts)
             raise UsageError(f"[slots.{name}]: there is no view '{slot.view[choice]}'; choose from {choices}")
         return None if texts is None else texts[view.part]
-
-    def _placeholder(self, slot: Slot) -> SlotExample:
-        ids = np.array([self._special.first, self._special.last], dtype=np.int32)
-        nothing = np.zeros(2, dtype=bool)
-        edited = np.zeros(2, dtype=np.int64) if slot.corruption in ("inserted", "deleted") else None
-        return SlotExample(ids, ids, nothing, nothing, edited, None, present=False)
 
 
 def load_views(composition: Composition, name: str) -> list[SlotView]:
@@ -200,18 +193,17 @@ def load_views(composition: Composition, name: str) -> list[SlotView]:
     general: dict[str, Any] = {"title": composition.title, "crop": composition.crop}
     if composition.example == "document":
         general["spans"] = "distinct"
-    views, all_known = [], set()
+    views: list[SlotView] = []
+    all_known: set[str] = set()
     for each in slot.view:
         view, _, part = each.partition(".")
-        try:
+        with located(f"[slots.{name}]"):
             function = VIEWS.load(view)
-        except UsageError as error:
-            raise UsageError(f"[slots.{name}]: {error}") from error
-        known = inspect.signature(function).parameters.keys() - {*GIVEN_TO_VIEWS}
-        all_known |= known
+        known = option_names(function)
+        all_known.update(known)
         options = {key: value for key, value in general.items() if key in known and value is not None}
         options |= {key: value for key, value in slot.view_options.items() if key in known}
-        check_options(f"[slots.{name}]: view '{view}'", function, options, given=GIVEN_TO_VIEWS)
+        check_options(f"[slots.{name}]: view '{view}'", function, options)
         if (options.get("spans") == "distinct") != (composition.example == "document"):
             raise UsageError(
                 f'[slots.{name}]: example = "document" and view = "pair.a" or "pair.b" with distinct spans go together'
@@ -228,11 +220,9 @@ def load_views(composition: Composition, name: str) -> list[SlotView]:
 def load_masking(composition: Composition, name: str) -> Callable[..., np.ndarray]:
     """Load the masking strategy of a slot. Raises UsageError for an unknown one, or an unknown option of it."""
     slot = composition.slots[name]
-    try:
+    with located(f"[slots.{name}]"):
         strategy: Callable[..., np.ndarray] = MASKING.load(slot.masking)
-    except UsageError as error:
-        raise UsageError(f"[slots.{name}]: {error}") from error
-    check_options(f"[slots.{name}]: masking '{slot.masking}'", strategy, slot.masking_options, given=GIVEN_TO_MASKINGS)
+        check_options(f"masking '{slot.masking}'", strategy, slot.masking_options)
     return strategy
 
 

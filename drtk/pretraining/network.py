@@ -1,17 +1,19 @@
-"""The network of a composition and its forward pass."""
+"""The network of a composition, and what it computes from a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from drtk.losses.language import token_losses_sum
+from drtk.models.encoder import pool
 from drtk.pretraining.batch import Batch, SlotBatch
 from drtk.pretraining.composition import Composition, Contrast, Objective
-from drtk.pretraining.encoded_batch import EncodedBatch
+from drtk.pretraining.decoders.transformer import DecoderInput
+from drtk.pretraining.token_generator import fill_masks
 from drtk.registry import load_attribute
 
 GENERATOR_TERM = "generator"
@@ -29,6 +31,41 @@ class NetworkOutput(NamedTuple):
     terms: Sums
     facts: Sums
     vectors: Sums
+
+
+class Projector(nn.Module):
+    """Project vectors to vectors of the same width; used in training only.
+
+    kind: "bn" is Linear(H, 2H) - batch norm - ReLU - Linear(2H, H) - batch norm without scale and shift, the linear layers
+    without bias (2,362,368 parameters for H = 768); "tanh" is Linear(H, H) - tanh; "none" changes nothing.
+    Batch statistics are those of all rows of a call, so both views go through in one; several devices share them after
+    `SyncBatchNorm.convert_sync_batchnorm`. Weights are normal(0, .02).
+    """
+
+    def __init__(self, width: int, *, kind: Literal["bn", "tanh", "none"] = "bn") -> None:
+        super().__init__()
+        parts: dict[str, list[nn.Module]] = {
+            "bn": [
+                nn.Linear(width, 2 * width, bias=False),
+                nn.BatchNorm1d(2 * width),
+                nn.ReLU(),
+                nn.Linear(2 * width, width, bias=False),
+                nn.BatchNorm1d(width, affine=False),
+            ],
+            "tanh": [nn.Linear(width, width), nn.Tanh()],
+            "none": [],
+        }
+        self.layers = nn.Sequential(*parts[kind])
+        for layer in self.layers:
+            if isinstance(layer, nn.Linear):
+                nn.init.normal_(layer.weight, 0.0, 0.02)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(N, H) to (N, H)."""
+        projected: Tensor = self.layers(vectors)
+        return projected
 
 
 class Network(nn.Module):
@@ -91,17 +128,6 @@ class Network(nn.Module):
             counts[GENERATOR_TERM] = _masked_positions(batch[self._joint.slot]).sum().float()
         return counts
 
-    def encode(self, batch: Batch, vectors: Mapping[str, Tensor] | None = None) -> EncodedBatch:
-        """Return the batch with lazily computed states and vectors. vectors: those that exist already, by slot"""
-        return EncodedBatch(
-            batch,
-            self.composition,
-            anatomy=self.anatomy,
-            projectors=self.projectors,
-            generator=self.generator,
-            vectors=vectors,
-        )
-
     def compared_vectors(self, encoded: EncodedBatch) -> Sums:
         """Return the vectors to compare over the batch, (batch, hidden) by `vector_key`."""
         return {
@@ -116,7 +142,7 @@ class Network(nn.Module):
 
         counts: divisors of the sums, over all parts and processes; without them, the terms are sums
         """
-        encoded = self.encode(batch)
+        encoded = EncodedBatch(self, batch)
         vectors = self.compared_vectors(encoded)  # first, so that their dropout does not depend on the terms
         terms: Sums = {}
         if only_vectors:
@@ -149,6 +175,64 @@ class Network(nn.Module):
                 stop_words = (self.stop_words[tokens.clean] & tokens.hidden).sum()
                 facts[f"{name}_stop_words"] = torch.stack([stop_words, tokens.hidden.sum()]).float()
         return facts
+
+
+class EncodedBatch:
+    """Input ids, states, vectors and projected vectors of a batch by slot, each computed when first used.
+
+    vectors: vectors that exist already, (batch, hidden) by slot
+    """
+
+    def __init__(self, network: Network, batch: Batch, vectors: Mapping[str, Tensor] | None = None) -> None:
+        self.network, self.batch = network, batch
+        self._ids: dict[str, Tensor] = {}
+        self._states: dict[str, list[Tensor]] = {}
+        self._vectors: dict[str, Tensor] = dict(vectors or {})
+        self._projected: dict[str, dict[str, Tensor]] = {}
+
+    def decoder_input(self, name: str) -> DecoderInput:
+        """Return what a reader gets of a slot."""
+        slot = self.batch[name]
+        return DecoderInput(
+            anatomy=self.network.anatomy,
+            ids=self.ids(name),
+            clean_ids=slot.clean,
+            attention=slot.attention,
+            types=slot.types,
+            states=lambda: self.states(name),
+            visible=slot.visible,
+        )
+
+    def ids(self, name: str) -> Tensor:
+        """Return the input ids of a slot, (batch, tokens), with the generator's tokens."""
+        if name not in self._ids:
+            self._ids[name] = fill_masks(self.batch[name], name, self.network.composition, self.network.generator)
+        return self._ids[name]
+
+    def states(self, name: str) -> list[Tensor]:
+        """Return the states after the embeddings and after each layer, (batch, tokens, hidden) each."""
+        if name not in self._states:
+            slot = self.batch[name]
+            self._states[name] = self.network.anatomy.encode(self.ids(name), slot.attention, slot.types)
+        return self._states[name]
+
+    def vector(self, name: str, projector: str = "") -> Tensor:
+        """Return the vectors of a slot, (batch, hidden), through a projector if one is named.
+
+        The projector sees the rows of all its slots together.
+        """
+        composition = self.network.composition
+        if projector:
+            if projector not in self._projected:
+                slots = composition.projectors[projector].slots
+                rows = torch.cat([self.vector(each) for each in slots])
+                parts = self.network.projectors[projector](rows).chunk(len(slots))
+                self._projected[projector] = dict(zip(slots, parts, strict=True))
+            return self._projected[projector][name]
+        if name not in self._vectors:
+            last, pooling = self.states(name)[-1], composition.pooling
+            self._vectors[name] = last[:, 0] if pooling == "cls" else pool(last, self.batch[name].attention, (pooling,))
+        return self._vectors[name]
 
 
 def _masked_positions(slot: SlotBatch) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from drtk.models.backbone import BackboneAdapter
 from drtk.pretraining import TARGETS
 from drtk.pretraining.batch import Batch, SlotBatch
 from drtk.pretraining.composition import Contrast, Recover
-from drtk.pretraining.encoded_batch import EncodedBatch
+from drtk.pretraining.network import EncodedBatch
 
 
 @dataclass
@@ -79,93 +79,59 @@ class RecoverLoss(nn.Module):
         return sum(losses[1:], start=losses[0])
 
 
-def masked(objective: Recover, parts: LossParts) -> nn.Module:
-    """Predict hidden tokens."""
-    return Tokens(parts.head_of(objective.reader), everywhere=False)
-
-
-def every(objective: Recover, parts: LossParts) -> nn.Module:
-    """Predict all tokens; with a causal reader, the next ones."""
-    head = parts.head_of(objective.reader)
-    if getattr(parts.readers[objective.reader], "says_next", False):
-        return NextTokens(head)
-    return Tokens(head, everywhere=True)
-
-
-def edited(objective: Recover, parts: LossParts) -> nn.Module:
-    """Detect edited tokens: with one logit as SimLM, or two as DiffCSE, which counts special tokens and, in `mean_all`, padding."""
-    scale = float(getattr(parts.anatomy.config, "initializer_range", 0.02))
-    over: Literal["content", "tokens", "length"] = "content" if objective.classes == 1 else "tokens"
-    if objective.reduction == "mean_all":
-        over = "length"
-    return Edited(parts.anatomy.hidden_size, classes=objective.classes, over=over, scale=scale)
-
-
-def corrected(objective: Recover, parts: LossParts) -> nn.Module:
-    """Predict all tokens through a copy gate."""
-    return Corrected(parts.head_of(objective.reader), parts.anatomy.hidden_size)
-
-
 class Tokens(nn.Module):
-    """Predict the original token, at hidden positions or at all but special ones (methods: sections 5.1 and 5.6)."""
+    """Predict the original token at hidden positions, or at all but special ones (methods: sections 5.1 and 5.6).
 
-    def __init__(self, head: Any, *, everywhere: bool) -> None:
+    With a causal reader, predict the token after each position, the last special token included (section 5.4).
+    """
+
+    def __init__(self, objective: Recover, parts: LossParts) -> None:
         super().__init__()
-        self.head, self.everywhere = head, everywhere
+        self.head = parts.head_of(objective.reader)
+        self.everywhere = objective.target == "all"
+        self.predicts_next = getattr(parts.readers[objective.reader], "says_next", False)
 
     def positions(self, slot: SlotBatch) -> Tensor:
         """Return the labeled positions, (batch, tokens) bool."""
-        return (slot.content if self.everywhere else slot.hidden) & slot.present[:, None]
+        if self.predicts_next:
+            where = F.pad(slot.attention[:, 1:], (0, 1)).bool()
+        else:
+            where = slot.content if self.everywhere else slot.hidden
+        return where & slot.present[:, None]
 
     def losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
         """Return the sum of cross-entropies, (). hidden: (batch, tokens, width)"""
         where = self.positions(slot)
-        features = self.head.features(hidden[where])
-        return token_losses_sum(features, self.head.weight, self.head.bias, slot.clean[where])
-
-
-class NextTokens(Tokens):
-    """Predict the token after each position, the last special token included (methods: section 5.4)."""
-
-    def __init__(self, head: Any) -> None:
-        super().__init__(head, everywhere=True)
-
-    def positions(self, slot: SlotBatch) -> Tensor:
-        """Return all positions but the last of each text, (batch, tokens) bool."""
-        following = F.pad(slot.attention[:, 1:], (0, 1)).bool()
-        return following & slot.present[:, None]
-
-    def losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
-        """Return the sum of cross-entropies, ()."""
-        where = self.positions(slot)
-        features = self.head.features(hidden[where])
-        return token_losses_sum(features, self.head.weight, self.head.bias, F.pad(slot.clean[:, 1:], (0, 1))[where])
+        labels = F.pad(slot.clean[:, 1:], (0, 1)) if self.predicts_next else slot.clean
+        return token_losses_sum(self.head.features(hidden[where]), self.head.weight, self.head.bias, labels[where])
 
 
 class Edited(nn.Module):
     """Detect tokens that were replaced or inserted, or follow a deletion.
 
-    classes: 1 (dense, GELU, linear to one logit; SimLM's RTD) or 2 (one linear layer to two; DiffCSE)
-    over: "content", all but special tokens (SimLM); "tokens", special ones too, since [SEP] may follow a deletion; "length",
-    padding too, labeled as original (DiffCSE's released mean over batch and length)
+    One class: dense, GELU, linear to one logit, over all but special tokens (SimLM's RTD). Two: one linear layer to two logits,
+    over special tokens too, since [SEP] may follow a deletion; with reduction `mean_all` also over padding, labeled as
+    original (DiffCSE's released mean over batch and length).
     """
 
-    def __init__(
-        self, width: int, *, classes: int, over: Literal["content", "tokens", "length"], scale: float = 0.02
-    ) -> None:
+    def __init__(self, objective: Recover, parts: LossParts) -> None:
         super().__init__()
-        self.over, self.classes = over, classes
-        last = nn.Linear(width, classes)
-        self.head: nn.Module = last if classes == 2 else nn.Sequential(nn.Linear(width, width), nn.GELU(), last)
+        self.classes, self.counts_padding = objective.classes, objective.reduction == "mean_all"
+        width = parts.anatomy.hidden_size
+        last = nn.Linear(width, self.classes)
+        self.head: nn.Module = last if self.classes == 2 else nn.Sequential(nn.Linear(width, width), nn.GELU(), last)
         for layer in self.head.modules():
             if isinstance(layer, nn.Linear):
-                nn.init.normal_(layer.weight, std=scale)
+                nn.init.normal_(layer.weight, std=float(getattr(parts.anatomy.config, "initializer_range", 0.02)))
                 nn.init.zeros_(layer.bias)
 
     def positions(self, slot: SlotBatch) -> Tensor:
         """Return the labeled positions, (batch, tokens) bool."""
-        where = {"content": slot.content, "tokens": slot.attention.bool(), "length": torch.ones_like(slot.content)}
-        return where[self.over] & slot.present[:, None]
+        if self.counts_padding:
+            where = torch.ones_like(slot.content)
+        else:
+            where = slot.content if self.classes == 1 else slot.attention.bool()
+        return where & slot.present[:, None]
 
     def labels(self, slot: SlotBatch, given: Tensor) -> Tensor:
         """Return 1 at edited tokens, (batch, tokens); 0 where the generator proposed the original token."""
@@ -188,10 +154,12 @@ class Corrected(nn.Module):
     p(original) = c * [input token is the original] + (1 - c) * softmax
     """
 
-    def __init__(self, head: Any, width: int, *, chunk: int = 1024) -> None:
+    chunk = 1024  # positions whose scores are in memory at once
+
+    def __init__(self, objective: Recover, parts: LossParts) -> None:
         super().__init__()
-        self.head, self.chunk = head, chunk
-        self.gate = nn.Linear(width, 1)
+        self.head = parts.head_of(objective.reader)
+        self.gate = nn.Linear(parts.anatomy.hidden_size, 1)
 
     def positions(self, slot: SlotBatch) -> Tensor:
         """Return the labeled positions, (batch, tokens) bool."""
@@ -232,44 +200,27 @@ def contrast_loss(objective: Contrast, vectors: Mapping[str, Tensor], present: M
 def _pair_loss(objective: Contrast, other: str, vectors: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> Tensor:
     left, right = vectors[objective.a].float(), vectors[other].float()
     valid = present[objective.a] & present[other]
+    if not bool(valid.any()):
+        return (left.sum() + right.sum()) * 0.0  # keeps the graph, so that no process waits for another's gradients
     size = len(left)
     partners = torch.arange(size, device=left.device)
+
+    def cross_entropy(rows: Tensor, columns: Tensor, excluded: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+        """Return the mean over the valid rows, (). excluded: (rows, columns) bool; targets: (rows,), columns"""
+        groups = [
+            (columns, excluded),
+            *((vectors[name], ~present[name][None, :]) for name in objective.extra_negatives),
+        ]
+        how: dict[str, Any] = {"similarity": objective.similarity, "temperature": objective.temperature}
+        scores = [similarities(rows, group, **how).masked_fill(absent, -torch.inf) for group, absent in groups]
+        return F.cross_entropy(torch.cat(scores, dim=1)[valid], targets[valid])
+
     if objective.candidates == "all":
-        columns = torch.cat([left, right])
+        both = torch.cat([left, right])
         excluded = torch.eye(2 * size, dtype=torch.bool, device=left.device) | ~valid.repeat(2)[None, :]
         targets = torch.cat([partners + size, partners])
-        num_rows = 2 * size if objective.symmetric else size
-        rows, excluded, targets, valid = columns[:num_rows], excluded[:num_rows], targets[:num_rows], valid.repeat(2)
-        return _cross_entropy(objective, rows, columns, excluded, targets, valid[:num_rows], vectors, present)
-    excluded = (~valid)[None, :].expand(size, size)
-    loss = _cross_entropy(objective, left, right, excluded, partners, valid, vectors, present)
-    if objective.symmetric:
-        loss = (loss + _cross_entropy(objective, right, left, excluded, partners, valid, vectors, present)) / 2
-    return loss
-
-
-def _cross_entropy(
-    objective: Contrast,
-    rows: Tensor,
-    columns: Tensor,
-    excluded: Tensor,
-    targets: Tensor,
-    valid: Tensor,
-    vectors: Mapping[str, Tensor],
-    present: Mapping[str, Tensor],
-) -> Tensor:
-    """Return the mean cross-entropy of `targets` among `columns` and the extra negatives, over the valid rows, ().
-
-    rows: (n, hidden); columns: (m, hidden); excluded: (n, m) bool; targets, valid: (n,)
-    """
-    if not bool(valid.any()):
-        return rows.sum() * 0.0  # keeps the graph, so that no process waits for another's gradients
-
-    def score(candidates: Tensor) -> Tensor:
-        return similarities(rows, candidates, similarity=objective.similarity, temperature=objective.temperature)
-
-    negatives = [
-        score(vectors[name]).masked_fill(~present[name][None, :], -torch.inf) for name in objective.extra_negatives
-    ]
-    scores = torch.cat([score(columns).masked_fill(excluded, -torch.inf), *negatives], dim=1)
-    return F.cross_entropy(scores[valid], targets[valid])
+        rows = slice(2 * size if objective.symmetric else size)
+        return cross_entropy(both[rows], both, excluded[rows], targets[rows], valid.repeat(2)[rows])
+    absent = (~valid)[None, :]
+    loss = cross_entropy(left, right, absent, partners, valid)
+    return (loss + cross_entropy(right, left, absent, partners, valid)) / 2 if objective.symmetric else loss

@@ -25,7 +25,7 @@ from drtk.pretraining.composition import (
     Slot,
     format_choices,
 )
-from drtk.pretraining.config import check_type
+from drtk.pretraining.config import check_type, located
 
 Part = TypeVar("Part")
 SHORTEST_SLOT = 3  # tokens, two special ones included
@@ -157,10 +157,8 @@ def _objective(table: Mapping[str, Any], place: str, readers: dict[str, Reader])
     """Parse an objective, and add a reader of its own to `readers`."""
     given = dict(table)
     use = str(given.pop("use", None))
-    try:
+    with located(place):
         kind = OBJECTIVES.load(use)
-    except UsageError as error:
-        raise UsageError(f"{place}: {error}") from error
     reader = given.get("reader")
     if "reader" in given and not (isinstance(reader, str) and reader in readers):
         name = f"reader {place.rpartition(' ')[2]}"  # a name that no preset can use

@@ -147,19 +147,24 @@ def _format_slot(
     if not slot.present:
         yield "    (this example has no such text and is left out of what needs it)"
         return
-    line, room, size = "", width - 4, 0
-    pieces = mark_tokens(slot, given, spell)
-    for at, piece in enumerate(pieces):
-        if not (piece.is_glued and at):  # a word begins
-            end = next((end for end in range(at + 1, len(pieces)) if not pieces[end].is_glued), len(pieces))
-            length = sum(len(each.text) for each in pieces[at:end])
-            if line and size + 1 + length > room:
-                yield "    " + line
-                line, size = "", 0
-            line, size = line + " " * bool(line), size + length + bool(line)
-        line += f"\x1b[{_COLORS[piece.mark]}m{piece.text}\x1b[0m" if color and piece.mark else piece.text
-    if line:
-        yield "    " + line
+    words: list[list[Piece]] = []
+    for piece in mark_tokens(slot, given, spell):
+        if piece.is_glued and words:
+            words[-1].append(piece)
+        else:
+            words.append([piece])
+    line, size = "   ", 3
+    for word in words:
+        length = sum(len(each.text) for each in word)
+        if size > 3 and size + 1 + length > width:
+            yield line
+            line, size = "   ", 3
+        line += " " + "".join(
+            f"\x1b[{_COLORS[each.mark]}m{each.text}\x1b[0m" if color and each.mark else each.text for each in word
+        )
+        size += 1 + length
+    if words:
+        yield line
     for use in describe_uses(plan, name, slot, given, spell):
         yield from textwrap.wrap(use, width, initial_indent="    - ", subsequent_indent="      ")
 
@@ -242,34 +247,37 @@ def preview_slots(
 
     special = SpecialTokens.of(tokenizer)
     build = ExampleBuilder(plan, corpus, special, ids=id_of, max_length=settings.max_length, seed=seed)
-    fill = _generator_fill(plan, generator, tokenizer)
+    fill = _load_generator(plan, generator, tokenizer) if generator and plan.generator else None
     width = max(60, shutil.get_terminal_size().columns)
     for row in rows:
         yield f"{'document of ' if by_document else ''}{printable(id_of(row))}"
-        for name, slot in build(row, epoch=0, step=0).items():
-            yield from _format_slot(plan, name, slot, fill(name, slot), spell, color=color, width=width)
+        slots = build(row, epoch=0, step=0)
+        filled = fill(slots) if fill else {}
+        for name, slot in slots.items():
+            yield from _format_slot(
+                plan, name, slot, filled.get(name, slot.given.tolist()), spell, color=color, width=width
+            )
         yield ""
     yield LEGEND
 
 
-def _generator_fill(
-    plan: Composition, generator: str | None, tokenizer: Any
-) -> Callable[[str, SlotExample], list[int]]:
-    """Return a function (slot name, slot) -> input ids."""
-    if generator is None or plan.generator is None:
-        return lambda name, slot: list(slot.given.tolist())
+def _load_generator(
+    plan: Composition, folder: str, tokenizer: Any
+) -> Callable[[Mapping[str, SlotExample]], dict[str, list[int]]]:
+    """Return a function that returns the input ids of slots, with the generator's tokens."""
     from drtk.models.model_folder import locate
     from drtk.pretraining.batch import Collator, Example
-    from drtk.pretraining.encoded_batch import fill_masks
-    from drtk.pretraining.token_generator import Generator
+    from drtk.pretraining.token_generator import Generator, fill_masks
 
-    model, settings = Generator.from_folder(locate(generator), tokenizer), plan.generator
+    model = Generator.from_folder(locate(folder), tokenizer)
     collator = Collator(plan, pad=int(tokenizer.pad_token_id or 0), max_length=0, seed=0, micro=1)
 
-    def fill(name: str, slot: SlotExample) -> list[int]:
-        batch = collator.collate([Example((), {name: slot})])
-        ids: list[int] = fill_masks(batch[name], plan.slots[name].corruption, model, settings)[0].tolist()
-        return ids[: len(slot.given)]
+    def fill(slots: Mapping[str, SlotExample]) -> dict[str, list[int]]:
+        batch = collator.collate([Example((), slots)])
+        return {
+            name: fill_masks(batch[name], name, plan, model)[0, : len(slot.given)].tolist()
+            for name, slot in slots.items()
+        }
 
     return fill
 
@@ -292,10 +300,8 @@ def describe_training(plan: Composition, data: PretrainingData, network: Network
     slots, tokens = [], 0.0
     for name, slot in plan.slots.items():
         there = [each[name] for each in examples if each[name].present]
-        length, hidden = (
-            sum(sizes) / len(examples)
-            for sizes in ([len(each.given) for each in there], [int(each.hidden.sum()) for each in there])
-        )
+        length = sum(len(each.given) for each in there) / len(examples)
+        hidden = sum(int(each.hidden.sum()) for each in there) / len(examples)
         share = "" if len(there) == len(examples) else f" ({len(there) / len(examples):.0%} of examples have one)"
         slots.append((name, f"{length:.1f} tokens, {hidden:.1f} hidden", describe_slot(slot) + share))
         tokens += length

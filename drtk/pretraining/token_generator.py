@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from drtk.errors import MismatchError
 from drtk.models.backbone import token_type_inputs
 from drtk.models.lm_head import LMHead, load_masked_lm
+from drtk.pretraining.batch import SlotBatch
+from drtk.pretraining.composition import GENERATED, Composition
 
 _CHUNK_VALUES = 1 << 24  # scores held at a time: 64 MiB in float32
 
@@ -44,7 +46,13 @@ class Generator(nn.Module):
             raise MismatchError(
                 f"{folder}: has no language-model head, so it proposes no tokens; name a masked language model (`drtk pretrain --preset mlm` makes one)"
             )
-        check_vocabulary(folder, own.get_vocab(), tokenizer.get_vocab())
+        found, wanted = own.get_vocab(), tokenizer.get_vocab()
+        if found != wanted:
+            other = sum(wanted.get(piece) != number for piece, number in found.items())
+            raise MismatchError(
+                f"{folder}: the generator's vocabulary ({len(found):,} word pieces, {other:,} different) is not the "
+                f"encoder's ({len(wanted):,})"
+            )
         return cls.from_encoder(backbone, head, init="random") if redrawn else cls(backbone, head, frozen=frozen)
 
     @classmethod
@@ -67,64 +75,33 @@ class Generator(nn.Module):
         super().train(mode and not self.frozen)
         return self
 
-    @property
-    def longest(self) -> int | None:
-        """The longest input in tokens; None if it is unlimited."""
-        config = self.backbone.config
-        positions = getattr(config, "max_position_embeddings", None)
-        if not positions:
-            return None
-        before = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
-        return int(positions) - before
-
-    def states(self, ids: Tensor, attention: Tensor, types: Tensor | None = None) -> Tensor:
-        """Return the last hidden states, (B, L, H), with gradients. ids, attention, types: (B, L)"""
-        given = {"input_ids": ids, "attention_mask": attention} | token_type_inputs(self.backbone, types)
-        found: Tensor = self.backbone(**given).last_hidden_state
-        return found
-
     def features(self, ids: Tensor, attention: Tensor, where: Tensor, types: Tensor | None = None) -> Tensor:
         """Return the head's features at the m positions of `where`, (m, E), with gradients.
 
         ids, attention, types: (B, L)    where: (B, L) bool
         """
-        return self.head.features(self.states(ids, attention, types)[where])
+        given = {"input_ids": ids, "attention_mask": attention} | token_type_inputs(self.backbone, types)
+        return self.head.features(self.backbone(**given).last_hidden_state[where])
 
     @torch.no_grad()
     def fill(
-        self,
-        masked_ids: Tensor,
-        attention: Tensor,
-        hidden: Tensor,
-        *,
-        decode: Literal["sample", "argmax"],
-        scope: Literal["masked", "all"],
-        noise: Tensor | None = None,
-        types: Tensor | None = None,
+        self, ids: Tensor, attention: Tensor, where: Tensor, *, noise: Tensor | None = None, types: Tensor | None = None
     ) -> Tensor:
-        """Return the ids, (B, L), with proposals for hidden tokens; scope "all": for every token but the first.
+        """Return the ids, (B, L), with proposals at the positions of `where`, without dropout.
 
-        masked_ids, attention: (B, L)    hidden: (B, L) bool    types: (B, L), token types; None if all are 0
-        decode: "sample" from the softmax at temperature 1, or "argmax"
-        noise: (B, L), uniform in [0, 1), one sample for each position, so that the batch does not matter
-        Raises ValueError if "sample" gets no noise.
+        ids, attention: (B, L)    where: (B, L) bool    types: (B, L), token types; None if all are 0
+        noise: (B, L) in [0, 1), to sample from the softmax at temperature 1; one number for each position, so that the
+        batch does not matter. Without noise, the most likely tokens.
         """
-        if decode == "sample" and noise is None:
-            raise ValueError("sampling needs noise: a uniform number for every position")
-        wanted = attention.bool() if scope == "all" else hidden & attention.bool()
-        if scope == "all":
-            wanted = wanted.clone()
-            wanted[:, 0] = False
         was = self.training
         self.eval()
         try:
-            features = self.features(masked_ids, attention, wanted, types)  # (m, E)
-            sampled = noise[wanted].to(features.device) if noise is not None and decode == "sample" else None
-            proposed = self._propose(features, sampled)
+            features = self.features(ids, attention, where, types)  # (m, E)
+            proposed = self._propose(features, None if noise is None else noise[where].to(features.device))
         finally:
             self.train(was)
-        filled = masked_ids.clone()
-        filled[wanted] = proposed.to(filled.dtype)
+        filled = ids.clone()
+        filled[where] = proposed.to(filled.dtype)
         return filled
 
     def _propose(self, features: Tensor, noise: Tensor | None) -> Tensor:
@@ -149,11 +126,20 @@ def sample(scores: Tensor, noise: Tensor) -> Tensor:
     return torch.searchsorted(steps, points, right=True).squeeze(1).clamp(max=last)
 
 
-def check_vocabulary(folder: Path, found: dict[str, int], wanted: dict[str, int]) -> None:
-    """Raise MismatchError if two vocabularies differ."""
-    if found == wanted:
-        return
-    other = sum(wanted.get(piece) != number for piece, number in found.items())
-    raise MismatchError(
-        f"{folder}: the generator's vocabulary ({len(found):,} word pieces, {other:,} different) is not the encoder's ({len(wanted):,})"
-    )
+def fill_masks(slot: SlotBatch, name: str, composition: Composition, model: Generator | None) -> Tensor:
+    """Return the input ids of slot `name`, (batch, tokens), with the generator's tokens if its corruption wants them.
+
+    A generator with scope "all" replaces every token but the first, [SEP] too, as released DiffCSE does (methods: section
+    5.10); of insertions only the inserted tokens are filled.
+    """
+    corruption, settings = composition.slots[name].corruption, composition.generator
+    if corruption not in GENERATED or model is None or settings is None or slot.noise is None:
+        return slot.given
+    where = slot.hidden
+    if settings.scope == "all" and corruption != "inserted":
+        where = slot.attention.bool().clone()
+        where[:, 0] = False
+        if corruption == "any" and slot.edited is not None:  # rows with insertions or deletions
+            where = torch.where(slot.edited < 0, where, slot.hidden)
+    noise = slot.noise if settings.decode == "sample" else None
+    return model.fill(slot.given, slot.attention, where, noise=noise, types=slot.types)

@@ -55,7 +55,7 @@ def encoded(
     )
     hidden: Tensor | None = None
     for chosen in batches_by_length(tokens.lengths[rows], budget=budget):
-        batch = tokens.padded(rows[chosen], pad=writer.pad)
+        batch = tokens.pad(rows[chosen], pad=writer.pad)
         ids, mask = (torch.from_numpy(batch[name]).to(model.device) for name in ("input_ids", "attention_mask"))
         found = model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state  # (passages, tokens, hidden)
         if hidden is None:

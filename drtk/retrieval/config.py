@@ -45,39 +45,37 @@ class FuseSettings:
 
     method: str = option(
         "rrf",
-        "rrf: sum of reciprocal ranks; weighted: weighted sum of scores; linear: of scores as they are (DPR); "
-        "zscore: of scores in standard deviations; round-robin: rank by rank in turn.",
+        "rrf: sum of reciprocal ranks; weighted: weighted sum of normalized scores; linear: of raw scores (DPR); "
+        "zscore: of z-scores; round-robin: one document of each run in turn.",
     )
     weights: str = option(
         "",
-        "rrf, weighted, linear, zscore: weights of the runs in order, such as 1,1.1; by default all are 1.",
+        "rrf, weighted, linear, zscore: weights of the runs in order, such as 1,1.1. [default: all 1]",
         no_effect=_not_with("round-robin"),
     )
     rrf_k: int = option(
         60,
-        "rrf: the constant added to every rank.",
+        "rrf: constant added to each rank.",
         at_least=0,
         no_effect=_not_with("weighted", "linear", "zscore", "round-robin"),
     )
     normalize: Literal["none", "minmax", "zscore"] = option(
         "minmax",
-        "weighted: what makes scores of different runs comparable, query by query; none leaves them.",
+        "weighted: how scores of each run are normalized per query.",
         no_effect=_not_with("rrf", "linear", "zscore", "round-robin"),
     )
     depth: int | None = option(
         None,
-        "Take only the first N of each ranking; the scale of a re-ranked run is that of what was scored.",
+        "Documents of each ranking that are fused.",
         at_least=1,
     )
-    top: int = option(1000, "Documents written for each query.", at_least=1)
-    sweep: bool = option(False, "Find the weights that are best on --qrels, and fuse with them.")
-    step: float = option(
-        0.1, "Distance of the weights tried by --sweep.", at_least=0.001, at_most=1, no_effect=_WITH_SWEEP
-    )
-    measure: str = option(
-        "nDCG@10", "What --sweep maximises: one measure, as drtk eval takes it.", no_effect=_WITH_SWEEP
-    )
+    top: int = option(1000, "Documents written per query.", at_least=1)
+    sweep: bool = option(False, "Fuse with the weights that are best on --qrels.")
+    step: float = option(0.1, "Step between the weights of --sweep.", at_least=0.001, at_most=1, no_effect=_WITH_SWEEP)
+    measure: str = option("nDCG@10", "Measure that --sweep maximizes, as in drtk eval.", no_effect=_WITH_SWEEP)
     by: By = option(
-        "passage", "What --sweep scores: passage, or source: a document by its best passage.", no_effect=_WITH_SWEEP
+        "passage",
+        "Unit that --sweep scores: passage, or source (a document by its best passage).",
+        no_effect=_WITH_SWEEP,
     )
     tag: str = option("drtk", "Last column of the run.", one_word=True)

@@ -15,16 +15,21 @@ import torch
 
 from drtk.data.checks import EmptyTexts
 from drtk.data.embeddings import ShardWriter, records_digest
-from drtk.errors import DrtkError
+from drtk.data.jsonl import read_passages, read_queries
+from drtk.errors import DrtkError, MismatchError
 from drtk.models.checkpoint import config_digest, load_encoder, tokenizer_digest, weights_digest
 from drtk.models.config import EncodeSettings
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.encoder import Encoder
+from drtk.models.generator_input import format_passage
 from drtk.models.model_folder import Role, locate, read_layout, tower_folder
 from drtk.records import Passage, Query
+from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.manifest import folder_entry
 from drtk.runtime.progress import Progress
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows
 from drtk.runtime.sharding import WHOLE, Part, select_part
+from drtk.runtime.streams import name_of
 from drtk.runtime.workers import read_ahead
 from drtk.text.batching import Tokens, batches_by_length
 
@@ -149,7 +154,7 @@ class Embedder:
         assert encoder is not None
         out = torch.empty((len(tokens), self.dimension), dtype=torch.float32, device=self.device)
         for rows in batches_by_length(tokens.lengths, budget=self._budget):
-            batch = tokens.padded(rows, pad=self._tokenize.pad, left=self._tokenize.left)
+            batch = tokens.pad(rows, pad=self._tokenize.pad, left=self._tokenize.left)
             inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
             try:
                 vectors = encoder(**inputs, prompt_length=self._prompt_length)
@@ -165,6 +170,54 @@ class Embedder:
 
 def _unpickle(model: str, role: Literal["query", "passage"], settings: EncodeSettings, device: str) -> Embedder:
     return Embedder(model, role=role, settings=settings, device=device, weights=False)
+
+
+def encode_corpus(
+    source: str,
+    model: str,
+    settings: EncodeSettings,
+    job: FolderJob,
+    *,
+    role: Role = "passage",
+    part: Part = WHOLE,
+    device: str = "auto",
+    running: RunnerSettings | None = None,
+) -> None:
+    """Write the vectors of a corpus, or with role query of a file of queries, to the folder of `job`.
+
+    part: (number, of) to encode one part of several
+    Raises MismatchError for more `dimensions` than the model has.
+    """
+    running = running or RunnerSettings()
+    entry = folder_entry(locate(model))  # before it is loaded
+    embedder = Embedder(model, role=role, settings=settings, device=device, weights=running.runner == "local")
+    if settings.dimensions is not None and settings.dimensions > embedder.dimension:
+        raise MismatchError(
+            f"`dimensions` {settings.dimensions}: {model} gives vectors of {embedder.dimension} numbers"
+        )
+    identity, title = embedder.identity, embedder.recipe.title
+    records: Iterable[Passage] | Iterable[Query]
+    if role == "query":
+        unit = "queries"
+        records, empty_texts = read_queries(source, intake=job.intake), EmptyTexts(lambda query: str(query.text))
+    else:
+        unit = "passages"
+        records = read_passages(source, intake=job.intake, side_files=job.side_files)
+        empty_texts = EmptyTexts(lambda passage: format_passage(passage, title))
+    writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.store, model=model)
+    encode_records(records, embedder, writer, running=running, part=part, unit=unit, empty_texts=empty_texts)
+    job.counts[unit] = writer.rows
+    empty_texts.warn(name_of(source), unit)
+    job.intake.inputs.append(entry)
+    job.finish(
+        encoder=identity,
+        dimension=embedder.dimension,
+        dtype=settings.store,
+        role=role,
+        encoding=embedder.recipe.to_dict(),
+        part={"number": part[0], "of": part[1]},
+        shards=writer.entries,
+    )
 
 
 class EncodeWindows(BatchFunction):

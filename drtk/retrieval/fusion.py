@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from statistics import fmean, pstdev
 from typing import Protocol
 
-from drtk.data.trec import Ranking
+from drtk.data.runs import iter_aligned, read_scored_depth
+from drtk.data.trec import Ranking, load_run, run_lines, run_rankings
 from drtk.errors import UsageError
 from drtk.registry import Registry
 from drtk.retrieval.config import FuseSettings
+from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.progress import log
+from drtk.runtime.streams import STANDARD
+
+WINDOW = 50  # queries written at once: each may have thousands of hits in every run
 
 FUSIONS = Registry(
     "fusion method",
@@ -135,6 +141,57 @@ def fuse(
     known = {id for id, _ in fused}
     rest = dict.fromkeys(id for ranking in cut for id, _ in ranking if id not in known)
     return with_rest(fused, rest)[: settings.top]
+
+
+FindWeights = Callable[[Sequence[Mapping[str, Ranking]], "Sequence[int | None] | None"], Sequence[float]]
+
+
+def fuse_runs(
+    runs: Sequence[str], settings: FuseSettings, job: FilterJob, *, find_weights: FindWeights | None = None
+) -> None:
+    """Write the fusion of TREC runs. The first run is read query by query, the others are held in memory.
+
+    find_weights: returns the weights for all runs in memory and their scored depths; None to take `settings.weights`
+    """
+    method = FUSIONS.load(settings.method)
+    if runs.count(STANDARD) > 1:
+        raise UsageError("stdin can be only one of the runs")
+    # Below the scored ranks `drtk rerank` only counts down: such scores would distort the mean and the deviation.
+    scored: list[int | None] | None = None
+    if settings.method == "zscore" or (settings.method == "weighted" and settings.normalize != "none"):
+        scored = [read_scored_depth(run) for run in runs]
+        for run, depth in zip(runs, scored, strict=True):
+            if depth is not None:
+                log(f"fuse: {run} is scored to rank {depth:,} (its manifest): its scale is that of those ranks")
+        scored = scored if any(scored) else None
+    others = [load_run(run, intake=job.intake) for run in runs[1:]]
+    weights: Sequence[float]
+    if find_weights is not None:
+        first = load_run(runs[0], intake=job.intake)
+        weights = find_weights([first, *others], scored)
+        stream: Iterator[tuple[str, Ranking]] = iter(first.items())
+    else:
+        weights = parse_weights(settings.weights, len(runs))
+        stream = run_rankings(runs[0], intake=job.intake)
+    job.counts["weights"] = list(weights)
+    if scored is not None:
+        job.counts["scored_depths"] = scored
+
+    def rankings_by_query() -> Iterator[tuple[str, list[Ranking]]]:
+        incomplete = 0
+        for query_id, rankings in iter_aligned(stream, others):
+            incomplete += not all(rankings)
+            yield query_id, [ranking or [] for ranking in rankings]
+        if incomplete:
+            log(f"fuse: {incomplete:,} {'query is' if incomplete == 1 else 'queries are'} not in every run")
+
+    def write_window(window: list[tuple[str, list[Ranking]]]) -> Iterator[bytes]:
+        for query_id, rankings in window:
+            fused = fuse(rankings, weights, settings, method, scored=scored)
+            yield from run_lines(query_id, fused, settings.tag)
+
+    job.window, job.no_input = WINDOW, "no query came in, so nothing is fused"
+    job.run(rankings_by_query(), write_window, unit="queries")
 
 
 def with_rest(head: Ranking, rest: Iterable[str]) -> Ranking:

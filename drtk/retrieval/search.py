@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,16 @@ import numpy as np
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
+from drtk.data.jsonl import read_queries
+from drtk.data.trec import load_qrels, run_lines
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import Ranking, best_first, index_class
-from drtk.indexing.config import SearchSettings
+from drtk.indexing.config import INDEX_KIND, RUN_DEPTH, SearchSettings
 from drtk.indexing.vectors import encoder_differences, unit_length, wants_unit_length
 from drtk.records import Passage, Query
+from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.manifest import Manifest, folder_entry, read_manifest
-from drtk.runtime.progress import warn
+from drtk.runtime.progress import log, warn
 
 GROWTH = 4  # factor by which the depth grows for queries with too few documents
 
@@ -76,7 +80,6 @@ def search(
     return [hits[: options.k] for hits in results]
 
 
-INDEX_KIND = "index"
 _KEYS = {"type": str, "encoder": dict | None, "dimension": int | None, "bm25": dict | None}  # of its meta.json
 
 
@@ -101,6 +104,10 @@ class Collection:
         self.tunable: bool = getattr(engine, "tunable", False)
         advised: dict[str, float] = self.manifest.get("bm25") or {}
         self.advised = {name: value for name, value in advised.items() if getattr(settings, name) is None}
+        if self.advised:
+            log(
+                f"taking {', '.join(f'{name} {value:g}' for name, value in self.advised.items())}, as {folders[0]} advises"
+            )
         settings = replace(settings, **self.advised)  # type: ignore[arg-type]
         self.indexes: list[Any] = [_open_index(engine, folder, settings) for folder in folders]
         self.encoder: dict[str, Any] | None = self.manifest.get("encoder")
@@ -300,6 +307,54 @@ def _query_differences(
     """Return how an encoder differs from that of a collection, without a query prompt or length chosen by the user."""
     chosen = {"query prompt": prompt, "query length": max_length}
     return [name for name in encoder_differences(manifest, collection.manifest) if chosen.get(name) is None]
+
+
+def write_run(
+    folders: Sequence[str],
+    source: str,
+    settings: SearchSettings,
+    job: FilterJob,
+    *,
+    options: RankingOptions | None = None,
+    model: str | None = None,
+    qrels: str | None = None,
+) -> None:
+    """Search indexes as parts of one collection and write a TREC run.
+
+    source: file of queries ("-" is stdin), or folder of their embeddings
+    model: place of the encoder; None for the one that the index names
+    qrels: judgements; only judged queries are searched
+    Raises MismatchError if no query is judged, and what `Collection`, `QueryEncoder` and `StoredQueries` raise.
+    """
+    options = options or RankingOptions(settings.k or RUN_DEPTH)
+    collection = Collection(folders, settings)
+    job.intake.inputs += [folder_entry(folder) for folder in collection.folders]
+    queries: Any
+    searcher: TextQueries | StoredQueries
+    if Path(source).is_dir():
+        queries = searcher = StoredQueries(collection, source)
+        job.intake.inputs.append(folder_entry(source))
+    else:
+        encoder = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
+        queries, searcher = read_queries(source, intake=job.intake), TextQueries(collection, encoder)
+        job.lookups = (encoder.place,) if encoder is not None and encoder.place else ()
+    if qrels is not None:
+        judgements = load_qrels(qrels, intake=job.intake)
+        queries = (query for query in queries if query.id in judgements)
+        first = next(queries, None)
+        if first is None:
+            raise MismatchError(f"{source}: has none of the judged queries")
+        queries = chain([first], queries)
+
+    def write_window(window: list[Any]) -> Iterator[bytes]:
+        empty = searcher.empty
+        for query_id, ranking in searcher(window, options):
+            yield from run_lines(query_id, ranking, settings.tag)
+        if searcher.empty > empty:
+            job.counts["without a word"] = job.counts.get("without a word", 0) + searcher.empty - empty
+
+    job.window = settings.batch
+    job.run(queries, write_window, unit="queries")
 
 
 class PassageSearcher:

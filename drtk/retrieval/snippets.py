@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
+from drtk.data.corpus_store import CorpusStore
 from drtk.indexing.base import Ranking
 from drtk.records import Passage
 from drtk.runtime.progress import printable
@@ -70,6 +71,23 @@ def _start_of_snippet(text: str, spans: Sequence[tuple[int, int]], hit: int) -> 
 @cache
 def _stemmer() -> Callable[[str], str]:
     return make_stemmer("porter")
+
+
+class PassageSnippets:
+    """Return (title, snippet) of a passage for a question; both are empty if the passage is unknown.
+
+    corpus: None if no passage is known. mark: applied to matching words
+    """
+
+    def __init__(self, corpus: str | None, *, words: int, mark: Highlight = str) -> None:
+        self._store = None if corpus is None else CorpusStore.open(corpus)
+        self._words, self._mark = words, mark
+
+    def __call__(self, question: str, id: str | None) -> tuple[str, str]:
+        passage = None if self._store is None or id is None else self._store.get(id)
+        if passage is None:
+            return "", ""
+        return passage.title, snippet(passage.text, matched_stems(question), words=self._words, mark=self._mark)
 
 
 def format_passages(

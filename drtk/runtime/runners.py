@@ -16,8 +16,8 @@ from drtk.runtime.workers import read_ahead
 RUNNERS = Registry(
     "runner",
     {
-        "local": ("drtk.runtime.runners:run_local", "in this process, reading and writing beside the work"),
-        "ray": ("drtk.runtime.run_ray:run_on_ray", "on Ray Data: many GPUs, many machines, lost workers replaced"),
+        "local": ("drtk.runtime.runners:run_local", "in this process; reading and writing overlap with the work"),
+        "ray": ("drtk.runtime.run_ray:run_on_ray", "on Ray Data: several GPUs or machines; lost workers are replaced"),
     },
 )
 
@@ -30,14 +30,12 @@ class RunnerSettings:
     """Where a batch function runs."""
 
     runner: Literal["local", "ray"] = option(
-        "local", "Who does the work: local (this process) or ray (Ray Data: many GPUs, many machines)."
+        "local", "local (this process) or ray (Ray Data: several GPUs or machines)."
     )
     ray_workers: int | None = option(
-        None, "Ray: workers at a time. [default: one a GPU, or one a core where there is none]", at_least=1
+        None, "Ray: number of workers. [default: one per GPU, or one per core without GPUs]", at_least=1
     )
-    ray_address: str = option(
-        "", "Ray: address of a cluster. [default: the one this machine is part of, or a local one]"
-    )
+    ray_address: str = option("", "Ray: address of a cluster. [default: this machine's, or a new local one]")
 
 
 class BatchFunction:

@@ -39,7 +39,7 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def padded(self, rows: Sequence[int] | np.ndarray, *, pad: int, left: bool = False) -> dict[str, np.ndarray]:
+    def pad(self, rows: Sequence[int] | np.ndarray, *, pad: int, left: bool = False) -> dict[str, np.ndarray]:
         """Return a model's inputs for some texts, padded to the longest: int64 arrays (len(rows), tokens) by name."""
         lengths = self.lengths[rows]
         width = int(lengths.max(initial=0))

@@ -143,11 +143,6 @@ class TokenCorpus:
         """The number of word pieces of each text, (passages,) int64."""
         return self._texts.lengths
 
-    @property
-    def title_lengths(self) -> np.ndarray:
-        """The number of word pieces of each title, (passages,) int64."""
-        return self._titles.lengths
-
     def id(self, row: int) -> str:
         """Return the id of a passage."""
         return self._ids[row].tobytes().decode()

@@ -100,7 +100,7 @@ class SampledExamples(EpochDataset[Any]):
 def pad_tokens(tokens: Tokens, tokenizing: Any, rows: np.ndarray | None = None) -> dict[str, Tensor]:
     """Return the model's inputs for tokenized texts, (texts, tokens) each; rows: some of the texts."""
     rows = np.arange(len(tokens)) if rows is None else rows
-    padded = tokens.padded(rows, pad=tokenizing.pad, left=tokenizing.left)
+    padded = tokens.pad(rows, pad=tokenizing.pad, left=tokenizing.left)
     return {name: torch.from_numpy(array) for name, array in padded.items()}
 
 

@@ -152,8 +152,8 @@ def collate(pairs: Sequence[Pair], *, writer: GenerationModel, room: int, target
     rows = np.arange(len(pairs))
     sources = tokenize_texts([pair.source for pair in pairs], writer.tokenizer, room=room)
     targets = tokenize_texts([pair.target for pair in pairs], writer.tokenizer, room=target_room, are_targets=True)
-    batch = sources.padded(rows, pad=writer.pad)
-    batch["labels"] = targets.padded(rows, pad=IGNORED)["input_ids"]
+    batch = sources.pad(rows, pad=writer.pad)
+    batch["labels"] = targets.pad(rows, pad=IGNORED)["input_ids"]
     return {name: torch.from_numpy(array) for name, array in batch.items()}
 
 

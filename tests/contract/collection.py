@@ -10,28 +10,9 @@ import orjson
 
 from tests.contract.running import done
 
-WORDS = [
-    "wing",
-    "lift",
-    "drag",
-    "flow",
-    "heat",
-    "shock",
-    "plate",
-    "layer",
-    "speed",
-    "sound",
-    "jet",
-    "cone",
-    "gust",
-    "flap",
-    "tail",
-    "pitch",
-    "yaw",
-    "roll",
-    "climb",
-    "stall",
-]
+WORDS = (
+    "wing lift drag flow heat shock plate layer speed sound jet cone gust flap tail pitch yaw roll climb stall".split()
+)
 
 
 def sentence(number: int) -> str:
@@ -200,22 +181,7 @@ class Collection:
 
     @cached_property
     def _model(self) -> Path:
-        size = [
-            "--vocab-size",
-            "300",
-            "--layers",
-            "1",
-            "--hidden",
-            "32",
-            "--heads",
-            "2",
-            "--max-length",
-            "64",
-            "--pooling",
-            "mean",
-            "--seed",
-            "1",
-        ]
+        size = "--vocab-size 300 --layers 1 --hidden 32 --heads 2 --max-length 64 --pooling mean --seed 1".split()
         return self._make("model", "init-model", str(self["documents.jsonl"]), *size)
 
     @cached_property

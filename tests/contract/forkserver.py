@@ -10,6 +10,7 @@ import atexit
 import builtins
 import contextlib
 import functools
+import gc
 import io
 import json
 import os
@@ -117,6 +118,7 @@ def serve(path: str) -> None:
     listening.bind(path)
     listening.listen()
     signal.signal(signal.SIGCHLD, _reap)
+    gc.freeze()
     print("ready", flush=True)
     while True:
         connection, _ = listening.accept()

@@ -34,13 +34,13 @@ SMALL = {
     "SCORED": "--floor 0 --keep 3",
     "SCORED_QUERIES": "8",
     "UNION": "yes",
+    "MEASURES": "RR@10 R@20",
     "WARM": f"{STEPS} --max-length 24",
     "PRETRAIN": f"{STEPS} --max-length 24 --held-out 4 --set objective.decoder.reader.layers=1",
     "R1": f"{STEPS} {LENGTHS} --negatives 1",
     "R2": f"{STEPS} {LENGTHS} --negatives 1",
     "RERANKER": f"{STEPS} --max-length 40 --negatives 2",
     "DISTILL": f"{STEPS} {LENGTHS} --negatives 2",
-    "MEASURES": "RR@10 R@20",
 }
 
 
@@ -182,55 +182,36 @@ def value(words: list[str], option: str) -> str | None:
 
 
 @pytest.mark.slow
-def test_just_reproduces_fine_tuning_on_both_collections_each_with_sizes_of_its_own(tmp_path: Path) -> None:
+def test_fine_tuning_on_both_collections_has_sizes_for_each_and_variables_change_them(tmp_path: Path) -> None:
     calls = reproduced(tmp_path)
     steps = [
         [value(words, "--steps") for words in calls[name]] for name in ("pretrain", "train-retriever", "train-reranker")
     ]
     assert steps == [["150", "100", "50", "40"], ["80"] * 3 + ["30"] * 3, ["1200", "1200"]]
     assert all("title=segment" in words for words in calls["pretrain"])  # as the presets of fine-tuning read titles
-    assert [value(words, "--depth") for words in calls["rerank"]] == ["30", "30"]
-    assert [value(words, "--sample") for words in calls["score"]] == ["500", "500"]
-    assert {value(words, "--depth") for words in calls["mine-negatives"]} == {"50"}
     assert {value(words, "--model") for words in calls["train-reranker"]} == {"MODEL"}
-    assert not [words for found in calls.values() for words in found if "--seed" in words]  # that of the commands
-    # Judgements of the sample name documents: passages are mined, searched and re-ranked, and documents are what is compared.
+    # Judgments of the sample name documents: passages are mined, searched and reranked, and documents are compared.
     assert [value(words, "--positives") for words in calls["mine-negatives"]] == ["passage"] * 4 + ["source"] * 4
-    assert not [words for words in calls["search"] if "--by" in words]
     assert [value(words, "--by") for words in calls["compare"]] == ["passage", "source"]
     squad = tmp_path / "runs" / "fine-tuning" / "squad"
-    # The last 3,000 of 5,000, c2000 to c4999, whose judgements are learnt from; of dev's 5,001 lines the first, and each 35th.
+    # The last 3,000 of 5,000, c2000 to c4999, to learn from; of dev's 5,001 lines the first, and each 35th.
     assert [len((squad / name).read_text().splitlines()) for name in ("corpus.jsonl", "train.tsv", "test.tsv")] == [
-        3000,
-        3001,
-        143,
+        *(3000, 3001, 143)
     ]
-
-
-@pytest.mark.slow
-def test_every_size_of_fine_tuning_is_a_variable_and_an_empty_one_leaves_it_to_the_pipeline(tmp_path: Path) -> None:
-    reproduced(tmp_path, "squad")
     given = {
         "PASSAGES": "+1",
         "QUESTIONS": "1",
         "DEPTH": "200",
         "RERANK": "",
         "SCORED": "",
-        "SCORED_QUERIES": "",
         "MINE": "",
+        "R2": "--epochs 2",
     }
-    given |= {"R1": "", "R2": "--epochs 2", "RERANKER_STEPS": "7", "PRETRAIN_STEPS": "9", "SEED": "3"}
-    calls = reproduced(tmp_path, "squad", **given)
-    assert [value(words, "--steps") for words in calls["pretrain"]] == ["150", "9"]
-    assert [value(words, "--steps") for words in calls["train-retriever"]] == [None, None, "80"]
+    calls = reproduced(tmp_path, "squad", **given, SEED="3")
     assert [value(words, "--epochs") for words in calls["train-retriever"]] == [None, "2", None]
-    assert value(calls["train-reranker"][0], "--steps") == "7"
     assert [(value(words, "--depth"), "--floor" in words) for words in calls["mine-negatives"]] == [("200", False)] * 3
-    assert value(calls["rerank"][0], "--depth") == "200"
-    assert "--sample" not in calls["score"][0]
     for name in ("pretrain", "mine-negatives", "train-retriever", "train-reranker"):
         assert {value(words, "--seed") for words in calls[name]} == {"3"}, name
-    squad = tmp_path / "runs" / "fine-tuning" / "squad"  # which was cut otherwise before
     assert [len((squad / name).read_text().splitlines()) for name in ("corpus.jsonl", "test.tsv")] == [5000, 5001]
 
 
@@ -271,31 +252,19 @@ def test_one_encoder_is_measured_on_every_collection_of_a_folder(workplace: Path
 
     few = beir("few", SETS="one/", BM25="none")
     assert told(few).keys() == {"collection", "one", "average"}
-    assert [line.split()[0] for line in few.stdout.splitlines()] == ["run", "dense", "dense"]
-    more = beir("few", SETS="forums/first")  # BM25 was asked about this one alone: the table is without it
+    more = beir("few", SETS="forums/first")  # BM25 has searched this one alone: it is not in the table
     assert [line.split()[0] for line in more.stdout.splitlines()] == ["run", *["dense"] * 4]
-    # A collection that breaks off in the middle costs itself alone, and the table of the others stays.
     (workplace / "beir" / "one" / "corpus.jsonl.gz").rename(workplace / "beir" / "one" / "corpus.jsonl.gz.bak")
     assert "beir/one has no corpus.jsonl" in beir("few", fails=True, SETS="one").stderr
-    assert told(beir("few", SETS="forums/second")).keys() == {"collection", "one", *names[1:], "forums", "average"}
 
 
 def test_negatives_for_the_first_retriever_may_come_from_a_file(tmp_path: Path) -> None:
     given = tmp_path / "triples.jsonl"
     given.touch()
-    first, *later = reproduced(tmp_path, "squad", NEGATIVES=str(given))["mine-negatives"]
-    assert first[0] == str(given)
-    assert [number for option, number in pairwise(first) if option == "--depth"][-1] == "1000"  # the last one counts
-    assert [words[0].rpartition("/")[2] for words in later] == ["retriever1.index", *["retriever2.index"] * 2]
-    assert {value(words, "--depth") for words in later} == {"50"}
     settings = {"NEGATIVES": str(given), "UNION": "yes", "MINE": "--depth 7"}  # of a ranked run, say
     mined = reproduced(tmp_path, "squad", **settings)["mine-negatives"]
-    assert [words[0].rpartition("/")[2] for words in mined] == [
-        "triples.jsonl",
-        "retriever1.index",
-        *["retriever2.index"] * 2,
-        "triples.jsonl",
-    ]
+    sources = [words[0].rpartition("/")[2] for words in mined]
+    assert sources == ["triples.jsonl", "retriever1.index", *["retriever2.index"] * 2, "triples.jsonl"]
     assert {[number for option, number in pairwise(words) if option == "--depth"][-1] for words in mined} == {"7"}
 
 
@@ -385,15 +354,12 @@ def test_the_hard_negatives_that_others_mined_train_a_retriever(workplace: Path)
     assert settings_of(workplace / "zero-shot")["similarity"] == "dot"
 
     # The hub's copy of the file has ids alone.
-    bare = [
-        {
-            **row,
-            "pos": [each["pid"] for each in row["pos"]],
-            "neg": {"bm25": [each["pid"] for each in row["neg"]["bm25"]]},
-        }
-        for row in rows
-    ]
-    (workplace / "hard.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in bare).encode()))
+    for row in rows:
+        row["pos"], row["neg"] = (
+            [each["pid"] for each in row["pos"]],
+            {"bm25": [each["pid"] for each in row["neg"]["bm25"]]},
+        )
+    (workplace / "hard.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
     for name in ("sbert.jsonl", "sbert.html"):
         (workplace / name).unlink()
     done = shell(str(script), folder=workplace)

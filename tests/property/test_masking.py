@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from drtk.pretraining.corruption import Vocabulary, corrupt_tokens, delete_tokens, insert_masks
 from drtk.pretraining.masking import MASKING
-from drtk.pretraining.masking.strategies import Other, extra_rate, group_words, mask_budget, whole_words
+from drtk.pretraining.masking.strategies import MaskInput, Other, extra_rate, group_words, mask_budget, whole_words
 from drtk.text.rng import generator
 from drtk.text.token_dataset import Text
 
@@ -40,11 +40,11 @@ def counted_of(text, with_specials):
 
 
 def masked(name, text, rate, *, seed, counted, other=None, **options):
-    return MASKING.load(name)(text, rate, rng=generator(seed), counted=counted, other=other, **options)
+    return MASKING.load(name)(MaskInput(text, rate, generator(seed), counted, other), **options)
 
 
 def other_of(text, rate, *, seed, counted):
-    return Other(whole_words(text, rate, rng=generator(seed, "other"), counted=counted), rate)
+    return Other(whole_words(MaskInput(text, rate, generator(seed, "other"), counted)), rate)
 
 
 @pytest.mark.parametrize("name", MASKING)
@@ -142,7 +142,7 @@ def test_at_rate_zero_nothing_is_hidden(text, seed, with_specials):
 def test_what_is_visible_is_never_corrupted(text, rate, seed):
     hidden = masked("random", text, rate, seed=seed, counted=len(text.ids))
     for how in ("none", "mask", "bert", "replaced"):
-        found = corrupt_tokens(text.ids, hidden, how, rng=generator(seed), vocabulary=VOCABULARY)
+        found = corrupt_tokens(text.ids, hidden, how, generator(seed), VOCABULARY)
         assert found[~hidden].tolist() == text.ids[~hidden].tolist()
         assert ((found >= 0) & (found < VOCABULARY.size)).all()
 
@@ -151,12 +151,12 @@ def test_what_is_visible_is_never_corrupted(text, rate, seed):
 @given(text=texts(), rate=RATES, seed=st.integers(0, 999))
 def test_an_edited_text_is_the_text_with_a_share_put_in_or_taken_out(text, rate, seed):
     share = round(rate * int((text.words >= 0).sum()))
-    longer = insert_masks(text, rate, rng=generator(seed), vocabulary=VOCABULARY)
+    longer = insert_masks(text, rate, generator(seed), VOCABULARY)
     assert longer.ids[longer.edited == 0].tolist() == text.ids.tolist()
     assert longer.types[longer.edited == 0].tolist() == text.types.tolist()
     assert (longer.ids[longer.hidden] == VOCABULARY.mask).all()
     assert longer.hidden.sum() == longer.edited.sum() == share
-    shorter = delete_tokens(text, rate, rng=generator(seed))
+    shorter = delete_tokens(text, rate, generator(seed))
     assert len(shorter.ids) == len(text.ids) - share
     assert shorter.edited.sum() <= share
     assert bool(shorter.edited.any()) == (share > 0)

@@ -131,18 +131,7 @@ def test_rerank_and_score_on_ray_make_what_this_process_makes(
     (tmp_path / "queries.jsonl").write_text(copies + copies.replace('"q', '"again'))
     lines = [f"q{query} Q0 d{(query + at) % 60} {at + 1} {9 - at} t\n" for query in range(60) for at in range(5)]
     (tmp_path / "run").write_text("".join(lines + [f"again{line[1:]}" for line in lines]))  # two windows of 64
-    call = [
-        "rerank",
-        "run",
-        "--corpus",
-        "corpus.jsonl",
-        "--queries",
-        "queries.jsonl",
-        "--model",
-        "model",
-        "--depth",
-        "4",
-    ]
+    call = "rerank run --corpus corpus.jsonl --queries queries.jsonl --model model --depth 4".split()
     command(capfd, *call, "-o", "local", "--vectors", "v", "-q")
     command(capfd, *call, "-o", "ray", "--vectors", "w", *RAY)
     mine, theirs = ([line.split() for line in (tmp_path / name).read_text().splitlines()] for name in ("local", "ray"))

@@ -22,20 +22,7 @@ def test_two_processes_train_as_one(tmp_path: Path, loss: list[str]) -> None:
     write_collection(tmp_path, 60)
     tiny_crossencoder(tmp_path / "model", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     call = ["train-reranker", "examples.jsonl", "--corpus", "corpus.jsonl", "--queries", "queries.jsonl"]
-    call += [
-        "--model",
-        "model",
-        "--batch",
-        "8",
-        "--steps",
-        "4",
-        "--log-every",
-        "1",
-        "--max-length",
-        "32",
-        "--warmup",
-        "0",
-    ]
+    call += "--model model --batch 8 --steps 4 --log-every 1 --max-length 32 --warmup 0".split()
     call += ["--lr", "0.01", "--trainer", "optim=sgd", "--device", "cpu", "-q", *loss]
     for name, launcher in (("one", []), ("two", ["torch.distributed.run", "--nproc-per-node", "2", "-m"])):
         command = [sys.executable, "-m", *launcher, "drtk", *call, "-o", name]

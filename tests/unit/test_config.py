@@ -36,7 +36,7 @@ def test_options_override_presets_and_presets_override_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "complaint"),
+    ("preset", "problem"),
     [
         ({"degree": 200}, "unknown setting 'degree'; choose from degrees, hours, fan, mode, trays, note"),
         ({"degrees": 49}, "--degrees: must be at least 50, is 49"),
@@ -53,10 +53,10 @@ def test_options_override_presets_and_presets_override_defaults() -> None:
         ({"note": 3}, "--memo: expected str, got 3"),
     ],
 )
-def test_an_invalid_value_is_rejected_with_its_option(preset: dict[str, Any], complaint: str) -> None:
+def test_an_invalid_value_is_rejected_with_its_option(preset: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError) as caught:
         merge(Oven, preset, {})
-    assert complaint in str(caught.value)
+    assert problem in str(caught.value)
 
 
 @dataclass(frozen=True)
@@ -80,27 +80,7 @@ def test_an_option_discards_the_presets_value_that_it_replaces(preset: dict, giv
 
 
 @pytest.mark.parametrize(
-    ("preset", "given", "complaint"),
-    [
-        ({}, {"laps": 2.0, "metres": 500}, "--far and --laps: choose one"),
-        ({"laps": 2.0, "metres": 500}, {}, "preset: --far and --laps: choose one"),
-    ],
-)
-def test_options_that_replace_each_other_are_rejected_together(preset: dict, given: dict, complaint: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        merge(Walk, preset, given)
-    assert str(caught.value) == complaint
-
-
-def test_load_preset_reads_a_users_file(tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text('command = "chunk"\nsummary = "short"\n[settings]\nmax_words = 50\n')
-    found = load_preset(str(file))
-    assert (found.command, found.summary, found.settings) == ("chunk", "short", {"max_words": 50})
-
-
-@pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("content", "problem"),
     [
         (b"command = ", "not TOML"),
         (b"[settings]\n", "a preset names its command"),
@@ -109,15 +89,19 @@ def test_load_preset_reads_a_users_file(tmp_path: Path) -> None:
         (b"\xff\xfe", "not UTF-8"),
     ],
 )
-def test_a_preset_that_cannot_be_read_is_rejected(tmp_path: Path, content: bytes, complaint: str) -> None:
+def test_a_preset_that_cannot_be_read_is_rejected(tmp_path: Path, content: bytes, problem: str) -> None:
     file = tmp_path / "mine.toml"
     file.write_bytes(content)
-    with pytest.raises(DrtkError, match=complaint) as caught:
+    with pytest.raises(DrtkError, match=problem) as caught:
         load_preset(str(file))
     assert str(caught.value).startswith(str(file))
 
 
-def test_a_missing_preset_is_rejected(tmp_path: Path) -> None:
+def test_a_preset_is_a_file_or_a_shipped_name(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('command = "chunk"\nsummary = "short"\n[settings]\nmax_words = 50\n')
+    found = load_preset(str(file))
+    assert (found.command, found.summary, found.settings) == ("chunk", "short", {"max_words": 50})
     with pytest.raises(UsageError, match=r"unknown preset 'simlmm'; did you mean simlm"):
         load_preset("simlmm")
     with pytest.raises(DrtkError, match="No such file or directory") as caught:
@@ -168,27 +152,31 @@ class Boat:
 
 
 @pytest.mark.parametrize(
-    ("preset", "given", "complaint"),
+    ("kind", "preset", "given", "problem"),
     [
-        ({}, {"sail": 4.0}, "--sail goes with --mast"),
-        ({"mast": "wood"}, {"sail": 6.0, "mast": "none"}, "--sail goes with --mast"),
-        ({"mast": "wood"}, {"songs": True}, "--songs is for a crew under sail"),
-        ({"mast": "wood", "crew": 3}, {"songs": True, "crew": 0}, "--songs is for a crew under sail"),
+        (Boat, {}, {"sail": 4.0}, "--sail goes with --mast"),
+        (Boat, {"mast": "wood"}, {"sail": 6.0, "mast": "none"}, "--sail goes with --mast"),
+        (Boat, {"mast": "wood"}, {"songs": True}, "--songs is for a crew under sail"),
+        (Boat, {"mast": "wood", "crew": 3}, {"songs": True, "crew": 0}, "--songs is for a crew under sail"),
+        (Walk, {}, {"laps": 2.0, "metres": 500}, "--far and --laps: choose one"),
+        (Walk, {"laps": 2.0, "metres": 500}, {}, "preset: --far and --laps: choose one"),
     ],
 )
-def test_an_option_without_effect_is_rejected(preset: dict, given: dict, complaint: str) -> None:
+def test_options_without_effect_or_that_replace_each_other_are_rejected(
+    kind: type, preset: dict, given: dict, problem: str
+) -> None:
     with pytest.raises(UsageError) as caught:
-        merge(Boat, preset, given)
-    assert str(caught.value) == complaint
+        merge(kind, preset, given)
+    assert str(caught.value) == problem
 
 
 @pytest.mark.parametrize(
     ("preset", "given"),
     [
-        ({"sail": 6.0, "songs": True}, {}),  # a preset may hold figures of what an option adds
+        ({"sail": 6.0, "songs": True}, {}),  # a preset may set options without effect
         ({"mast": "wood"}, {"sail": 6.0}),
         ({}, {"sail": 6.0, "mast": "wood"}),
-        ({"mast": "wood"}, {"songs": False}),  # to do without is no mistake
+        ({"mast": "wood"}, {"songs": False}),  # switched off
         ({"mast": "wood", "crew": 3}, {"songs": True}),
         ({}, {"songs": True, "crew": None}),
     ],

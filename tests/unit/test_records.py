@@ -1,4 +1,4 @@
-"""Records are frozen, slotted, and keep what they do not know."""
+"""Records are frozen and slotted, and do not share defaults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RECORDS = [item for item in vars(records).values() if isinstance(item, type) and
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
-def test_a_record_cannot_be_changed_and_has_no_room_for_misspelt_fields(record: type) -> None:
+def test_a_record_is_frozen_and_slotted(record: type) -> None:
     made = record(**{item.name: "x" for item in fields(record)})
     with pytest.raises(FrozenInstanceError):
         setattr(made, fields(record)[0].name, "y")
@@ -20,7 +20,7 @@ def test_a_record_cannot_be_changed_and_has_no_room_for_misspelt_fields(record: 
 
 
 @pytest.mark.parametrize("record", [records.Passage, records.Query], ids=lambda record: record.__name__)
-def test_two_records_do_not_share_what_rides_along(record: type) -> None:
+def test_records_do_not_share_extra(record: type) -> None:
     first, second = record("a", "text"), record("b", "text")
     first.extra["queries"] = ["q"]
     assert second.extra == {}

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, ClassVar
 
 import orjson
 
 from drtk.data.ids import document_id
-from drtk.data.runs import NamedRun
+from drtk.data.runs import NamedRun, parse_logs, parse_runs
 from drtk.data.trec import Judgements
 from drtk.errors import DrtkError, MissingDependency, UsageError, pip_install
 from drtk.evaluation.config import PlotSettings
 from drtk.evaluation.evaluate import View
 from drtk.evaluation.judged_runs import log_missing, read_judgements, read_rankings
+from drtk.evaluation.plots import PLOTS
+from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import Intake
 
 # The colors of Okabe and Ito, which color-blind readers can distinguish.
@@ -30,14 +33,14 @@ Numbers = dict[str, Any]  # what a plot shows, as JSON holds it
 
 @dataclass(frozen=True)
 class PlotInputs:
-    """Files and settings of a plot. load_encoder: model folder -> (texts -> vectors (n, d))"""
+    """Files and settings of a plot."""
 
     inputs: Sequence[NamedRun]
     qrels: str | None
     pairs: str | None
     settings: PlotSettings
     intake: Intake
-    load_encoder: Callable[[str], Callable[[list[str]], Any]]
+    device: str = "auto"
 
     @property
     def rel(self) -> int:
@@ -86,6 +89,33 @@ class Plot:
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
         """Draw the numbers on a matplotlib figure."""
         raise NotImplementedError
+
+
+def write_plot(
+    kind: str,
+    inputs: Sequence[str],
+    settings: PlotSettings,
+    job: FilterJob,
+    *,
+    qrels: str | None = None,
+    pairs: str | None = None,
+    device: str = "auto",
+) -> None:
+    """Draw inputs given as [NAME=]INPUT. Raises UsageError for a setting or file that has no effect on the plot."""
+    plot = PLOTS.load(kind)()
+    given = {item.name: getattr(settings, item.name) for item in fields(settings)} | {"qrels": qrels, "pairs": pairs}
+    for name, value in given.items():
+        if value is not None and name not in plot.takes:
+            raise UsageError(f"`{name}` does not go with drtk plot {kind}")
+    format = settings.format or Path(job.output).suffix.removeprefix(".").lower()
+    if format not in FORMATS:
+        raise UsageError(f"`output` names the picture by its suffix: .{', .'.join(FORMATS)}; or set `format`")
+    named = parse_logs(inputs) if kind == "training" else parse_runs(inputs)
+    numbers = plot.numbers(PlotInputs(named, qrels, pairs, settings, job.intake, device))
+    data = render_plot(plot, numbers, settings, format)
+    job.log_summary = False
+    job.counts["in"] = len(named)
+    job.run([kind], lambda _: [data], unit="pictures")
 
 
 def render_plot(plot: Plot, numbers: Numbers, settings: PlotSettings, format: str) -> bytes:

@@ -18,7 +18,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.config import COMMON, PlotSettings
 from drtk.evaluation.plots.base import COLORS, GRAY, MARKERS, SIZE, Numbers, Plot, PlotInputs, shorten, style_axis
 from drtk.evaluation.sentence_data import read_pairs
-from drtk.evaluation.sentences import alignment, pair_cosines, spearman, uniformity, unit
+from drtk.evaluation.sentences import alignment, open_encoder, pair_cosines, spearman, uniformity, unit
 from drtk.runtime.streams import is_stream, name_of
 
 Geometry = dict[str, dict[str, float]]
@@ -199,7 +199,7 @@ def _from_model(source: str, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray
     if inputs.pairs is None:
         raise UsageError("a model needs sentences: `pairs`")
     pairs = read_pairs(inputs.pairs, inputs.intake)
-    encode = inputs.load_encoder(source)
+    encode = open_encoder(source, inputs.device, inputs.intake)
     texts = [pair.first for pair in pairs.pairs] + [pair.second for pair in pairs.pairs]
     vectors = encode(texts)
     return pair_cosines(vectors[: len(pairs.pairs)], vectors[len(pairs.pairs) :]), np.array(pairs.scores)
@@ -258,7 +258,7 @@ def _of_models(inputs: PlotInputs) -> Numbers:
     joined = [(("sentences", a), ("sentences", b)) for a, b in zip(near, partners, strict=True)]
     panels, geometry = [], {}
     for item in inputs.inputs:
-        vectors = unit(inputs.load_encoder(item.source)(texts))
+        vectors = unit(open_encoder(item.source, inputs.device, inputs.intake)(texts))
         geometry[item.name] = {
             "alignment": alignment(vectors[near], vectors[partners]),
             "uniformity": uniformity(vectors),

@@ -62,7 +62,7 @@ class FirstTokenAttention:
         tokens = Tokens.of(inputs, None)
         values = [np.zeros(len(pieces), dtype=np.float32) for pieces in texts]
         for rows in batches_by_length(tokens.lengths, budget=self._budget):
-            batch = tokens.padded(rows, pad=self._pad)
+            batch = tokens.pad(rows, pad=self._pad)
             if hidden is not None:
                 for at, row in enumerate(rows):
                     batch["attention_mask"][at, [1 + place for place in hidden[row] if place < self.room]] = 0

@@ -90,7 +90,7 @@ class _Collator:
 
     def _inputs(self, places: Sequence[WordPlaces]) -> dict[str, np.ndarray]:
         tokens = self._weigher.tokens([each.ids for each in places], room=self._room)
-        return tokens.padded(np.arange(len(places)), pad=self._weigher.pad)
+        return tokens.pad(np.arange(len(places)), pad=self._weigher.pad)
 
 
 class RecallCollator(_Collator):

@@ -1,6 +1,7 @@
 """Masking strategies by name: which word pieces of a slot are hidden.
 
-`ExampleBuilder` calls them. SimLM: `whole-word` for the encoder, `extension` for the decoder.
+A strategy is a function (MaskInput of masking/strategies.py, **options) -> (tokens,) bool, True at hidden pieces; special
+tokens are never hidden. SimLM: `whole-word` for the encoder, `extension` for the decoder.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 from drtk.registry import Registry
 
 _HERE = "drtk.pretraining.masking.strategies"
-# Functions (text, rate, *, rng, counted, other, **options) -> (tokens,) bool: `Strategy` in masking/strategies.py.
 MASKING = Registry(
     "masking strategy",
     {

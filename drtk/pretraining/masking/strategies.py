@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from drtk.text.token_dataset import Text
 
-GIVEN = ("text", "rate", "rng", "counted", "other")  # arguments that come from the slot; all others are options
 Masking = TypeVar("Masking", bound=Callable[..., np.ndarray])
 Scale = Literal["max", "minmax", "sum"]
 
@@ -21,17 +20,42 @@ class Other(NamedTuple):
     rate: float
 
 
-class Strategy(Protocol):
-    """Choose the word pieces to hide, (tokens,) bool; special tokens (`text.words` -1) are never hidden.
+class MaskInput(NamedTuple):
+    """What a strategy reads.
 
-    text: one text with its special tokens    rate: in [0, 1]
-    counted: number of tokens the rate is a share of    other: a mask of the same text, for strategies that refer to one
-    Raise ValueError if weights or `other` are required and missing.
+    text: one text with its special tokens    rate: in [0, 1]    rng: for all samples
+    counted: number of tokens the rate is a share of
+    other: a mask of the same text, for strategies that refer to one; None if the slot names none with `of`
     """
 
-    def __call__(
-        self, text: Text, rate: float, *, rng: np.random.Generator, counted: int, other: Other | None = None
-    ) -> np.ndarray: ...
+    text: Text
+    rate: float
+    rng: np.random.Generator
+    counted: int
+    other: Any = None
+
+    @property
+    def budget(self) -> int:
+        """The number of word pieces to hide."""
+        return mask_budget(self.rate, self.counted)
+
+    @property
+    def content(self) -> np.ndarray:
+        """(tokens,) bool, False at special tokens, which are never hidden."""
+        return self.text.words >= 0
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The weights of the word pieces, (tokens,). Raises ValueError if the text has none."""
+        if self.text.weights is None:
+            raise ValueError("needs weights of word pieces, and the text has none; drtk termweight adds them")
+        return self.text.weights
+
+    def hide(self, order: np.ndarray) -> np.ndarray:
+        """Return a mask of the first `budget` pieces in `order`, indices among those that are not special."""
+        hidden = np.zeros(len(self.text.ids), dtype=bool)
+        hidden[self.content.nonzero()[0][order[: self.budget]]] = True
+        return hidden
 
 
 def uses_weights(strategy: Masking) -> Masking:
@@ -45,122 +69,68 @@ def mask_budget(rate: float, count: int) -> int:
     return max(1, round(rate * count)) if rate > 0 and count > 0 else 0
 
 
-def random_tokens(
-    text: Text, rate: float, *, rng: np.random.Generator, counted: int, other: Other | None = None
-) -> np.ndarray:
-    """Hide `mask_budget` word pieces sampled uniformly: those that `rom` hides if all weights are 0."""
-    hidden = np.zeros(len(text.ids), dtype=bool)
-    content = (text.words >= 0).nonzero()[0]
-    order = largest_first(rng.random(len(content)))
-    hidden[content[order[: mask_budget(rate, counted)]]] = True
-    return hidden
+def random_tokens(given: MaskInput) -> np.ndarray:
+    """Hide `budget` word pieces sampled uniformly: those that `rom` hides if all weights are 0."""
+    return given.hide(largest_first(given.rng.random(np.count_nonzero(given.content))))
 
 
-def bernoulli(
-    text: Text, rate: float, *, rng: np.random.Generator, counted: int, other: Other | None = None
-) -> np.ndarray:
+def bernoulli(given: MaskInput) -> np.ndarray:
     """Hide each word piece independently with probability `rate` (DiffCSE)."""
-    return (rng.random(len(text.ids)) < rate) & (text.words >= 0)
+    return (given.rng.random(len(given.text.ids)) < given.rate) & given.content
 
 
-def whole_words(
-    text: Text, rate: float, *, rng: np.random.Generator, counted: int, other: Other | None = None
-) -> np.ndarray:
-    """Hide words in random order, all pieces of each; skip a word that exceeds what is left of `mask_budget`."""
-    words = group_words(text.words)
-    order = rng.permutation(len(words.sizes))
-    return words.expand(fill_budget(order, words.sizes, mask_budget(rate, counted)))
+def whole_words(given: MaskInput) -> np.ndarray:
+    """Hide words in random order, all pieces of each; skip a word that exceeds what is left of the budget."""
+    words = group_words(given.text.words)
+    order = given.rng.permutation(len(words.sizes))
+    return words.expand(fill_budget(order, words.sizes, given.budget))
 
 
-def complement(
-    text: Text, rate: float, *, rng: np.random.Generator, counted: int, other: Other | None = None
-) -> np.ndarray:
+def complement(given: MaskInput) -> np.ndarray:
     """Hide exactly the word pieces that `other` leaves visible; the rate is not used (MASTER)."""
-    return ~mask_of(other, text, "complement").hidden & (text.words >= 0)
+    return ~given.other.hidden & given.content
 
 
 def extra_rate(rate: float, inner: float) -> float:
-    """Return the rate of an independent mask whose union with a mask of rate `inner` has the rate `rate`.
-
-    Raises ValueError if `rate` is below `inner`.
-    """
-    if rate < inner:
-        raise ValueError(f"a mask that extends one of rate {inner:g} cannot have the rate {rate:g}")
+    """Return the rate of an independent mask whose union with a mask of rate `inner` has the rate `rate`."""
     return (rate - inner) / (1 - inner) if inner < 1 else 0.0
 
 
-def extension(
-    text: Text, rate: float, *, rng: np.random.Generator, counted: int, other: Other | None = None
-) -> np.ndarray:
+def extension(given: MaskInput) -> np.ndarray:
     """Hide what `other` hides, and an independent `whole_words` mask at `extra_rate` (SimLM's decoder)."""
-    inner = mask_of(other, text, "extension")
-    return inner.hidden | whole_words(text, extra_rate(rate, inner.rate), rng=rng, counted=counted)
+    return given.other.hidden | whole_words(given._replace(rate=extra_rate(given.rate, given.other.rate)))
 
 
 @uses_weights
-def keyword(
-    text: Text, rate: float, *, rng: np.random.Generator, counted: int, other: Other | None = None
-) -> np.ndarray:
-    """Hide words sampled in proportion to their weight until `mask_budget` is covered; the last may exceed it (MASTER).
+def keyword(given: MaskInput) -> np.ndarray:
+    """Hide words sampled in proportion to their weight until the budget is covered; the last may exceed it (MASTER).
 
     The weight of a word is the maximum of its pieces.
     """
-    weights, words = weights_of(text, "keyword"), group_words(text.words)
-    order = order_by_weight(words.max_weights(weights), rng=rng)
+    words = group_words(given.text.words)
+    order = order_by_weight(words.max_weights(given.weights), rng=given.rng)
     chosen = np.zeros(len(order), dtype=bool)
-    budget = mask_budget(rate, counted)
-    if budget:
+    if given.budget:
         covered = words.sizes[order].cumsum()
-        chosen[order[: int(covered.searchsorted(budget)) + 1]] = True
+        chosen[order[: int(covered.searchsorted(given.budget)) + 1]] = True
     return words.expand(chosen)
 
 
 @uses_weights
-def rom(
-    text: Text,
-    rate: float,
-    *,
-    rng: np.random.Generator,
-    counted: int,
-    other: Other | None = None,
-    scale: Scale = "max",
-    weight_scale: float = 1.0,
-    whole_word: bool = False,
-) -> np.ndarray:
-    """Hide the `mask_budget` word pieces with the largest U(0, 1) + weight (ROM); the first of equal ones.
+def rom(given: MaskInput, *, scale: Scale = "max", weight_scale: float = 1.0, whole_word: bool = False) -> np.ndarray:
+    """Hide the `budget` word pieces with the largest U(0, 1) + weight (ROM); the first of equal ones.
 
     scale: normalization of the weights (`scale_weights`)    weight_scale: factor on the normalized weights
     whole_word: draw once per word, whose weight is the maximum of its pieces; skip words that exceed the budget
     """
-    weights, budget = weights_of(text, "rom"), mask_budget(rate, counted)
+
+    def order(weights: np.ndarray) -> np.ndarray:
+        return largest_first(scale_weights(weights, scale) * weight_scale + given.rng.random(len(weights)))
+
     if whole_word:
-        words = group_words(text.words)
-        values = scale_weights(words.max_weights(weights), scale) * weight_scale
-        order = largest_first(values + rng.random(len(values)))
-        return words.expand(fill_budget(order, words.sizes, budget))
-    hidden = np.zeros(len(text.ids), dtype=bool)
-    content = (text.words >= 0).nonzero()[0]
-    values = scale_weights(weights[content], scale) * weight_scale
-    hidden[content[largest_first(values + rng.random(len(values)))[:budget]]] = True
-    return hidden
-
-
-def weights_of(text: Text, strategy: str) -> np.ndarray:
-    if text.weights is None:
-        raise ValueError(
-            f"masking by '{strategy}' needs weights of word pieces, and the text has none; drtk termweight adds them"
-        )
-    if len(text.weights) != len(text.ids):
-        raise ValueError(f"masking by '{strategy}': {len(text.weights)} weights for {len(text.ids)} word pieces")
-    return text.weights
-
-
-def mask_of(other: Other | None, text: Text, strategy: str) -> Other:
-    if other is None:
-        raise ValueError(f"masking by '{strategy}' refers to the mask of another slot, and none was given")
-    if len(other.hidden) != len(text.ids):
-        raise ValueError(f"masking by '{strategy}': a mask of {len(other.hidden)} tokens for a text of {len(text.ids)}")
-    return other
+        words = group_words(given.text.words)
+        return words.expand(fill_budget(order(words.max_weights(given.weights)), words.sizes, given.budget))
+    return given.hide(order(given.weights[given.content]))
 
 
 def order_by_weight(weights: np.ndarray, *, rng: np.random.Generator) -> np.ndarray:

@@ -1,37 +1,53 @@
-"""What views share: the corpus protocol, required fields, and slicing, joining and cropping of tokenized texts."""
+"""What views share: their input, required fields, and slicing, joining and cropping of tokenized texts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from drtk.errors import MismatchError
-from drtk.text.sentences import Span
-from drtk.text.token_dataset import Text
+from drtk.text.token_dataset import Text, TokenCorpus
 
 Parts = dict[str, Text]
 Crop = Literal["head", "random"]
 Title = Literal["none", "join", "sep", "segment"]
 Separator = int | Sequence[int]  # token ids between two texts; RoBERTa has two in a pair
 View = TypeVar("View", bound=Callable[..., Parts | None])
-GIVEN = ("corpus", "row", "rng", "room", "separator")  # arguments that are not options
 
 
-class Corpus(Protocol):
-    """What views need of a corpus; `text.token_dataset.TokenCorpus` is one."""
+class ViewInput(NamedTuple):
+    """What a view reads.
 
-    def id(self, row: int) -> str: ...
-    def text(self, row: int) -> Text: ...
-    def title(self, row: int) -> Text: ...
-    def queries(self, row: int) -> list[Text]: ...
-    def continuations(self, row: int) -> list[Text]: ...
-    def sentences(self, row: int) -> list[Span]: ...
-    def document(self, row: int) -> int: ...
-    def span(self, document: int) -> np.ndarray: ...
-    def run(self, row: int) -> tuple[np.ndarray, int]: ...
-    def following(self, row: int) -> int | None: ...
+    row: a passage of the corpus, or a document if examples are documents
+    room: the most tokens of each part, without the outer special tokens
+    separator: ids between two texts, for views and titles that need one
+    """
+
+    corpus: TokenCorpus
+    row: int
+    rng: np.random.Generator
+    room: int
+    separator: Separator | None = None
+
+    def choose(self, choices: Sequence[Any]) -> Any:
+        """Return one of `choices`, sampled uniformly; None if there are none."""
+        return choices[int(self.rng.integers(len(choices)))] if len(choices) else None
+
+    def crop(self, text: Text, how: Crop, room: int | None = None) -> Text:
+        """Crop a text to `room` tokens: its head, or a part that begins at a random token."""
+        count, room = len(text.ids), self.room if room is None else room
+        if count <= room:
+            return text
+        begin = int(self.rng.integers(count - room + 1)) if how == "random" else 0
+        return slice_text(text, begin, begin + room)
+
+    def passage(self, row: int, title: Title, crop: Crop, *, text: Text | None = None, room: int | None = None) -> Text:
+        """Return passage `row`, or `text` in its place, with its title (`add_title`), cropped to `room` tokens."""
+        text, room = self.corpus.text(row) if text is None else text, self.room if room is None else room
+        pair_room = room if crop == "head" else None
+        return self.crop(add_title(self.corpus, row, text, title, self.separator, room=pair_room), crop, room)
 
 
 def needs_fields(*fields: str, **by_option: Mapping[str, str]) -> Callable[[View], View]:
@@ -70,7 +86,7 @@ def join_texts(texts: Sequence[Text], separator: Separator | None = None) -> Tex
     """
     between = np.atleast_1d(() if separator is None else separator)
     weighted = all(text.weights is not None for text in texts)
-    ids, words, weights = [], [], []
+    ids, words, weights = [np.empty(0)], [np.empty(0)], [np.empty(0)]
     first = 0
     for at, text in enumerate(texts):
         if at:
@@ -81,8 +97,6 @@ def join_texts(texts: Sequence[Text], separator: Separator | None = None) -> Tex
         words.append(np.where(text.words >= 0, text.words + first, -1))
         weights.append(np.zeros(0) if text.weights is None else text.weights)
         first = max(first, int(words[-1].max(initial=-1)) + 1)
-    if not texts:
-        return Text(np.empty(0, np.int32), np.empty(0, np.int32))
     return Text(
         np.concatenate(ids).astype(np.int32),
         np.concatenate(words).astype(np.int32),
@@ -90,29 +104,18 @@ def join_texts(texts: Sequence[Text], separator: Separator | None = None) -> Tex
     )
 
 
-def crop_text(text: Text, room: int, how: Crop, *, rng: np.random.Generator) -> Text:
-    """Crop a text to `room` tokens: its head, or a part that begins at a random token."""
-    count = len(text.ids)
-    if count <= room:
-        return text
-    begin = int(rng.integers(count - room + 1)) if how == "random" else 0
-    return slice_text(text, begin, begin + room)
-
-
 def add_title(
-    corpus: Corpus, row: int, text: Text, *, title: Title, separator: Separator | None, room: int | None = None
+    corpus: TokenCorpus, row: int, text: Text, title: Title, separator: Separator | None, *, room: int | None = None
 ) -> Text:
     """Put the title of passage `row` before `text`.
 
     title: "none" omits it, "join" puts nothing between the two, "sep" puts the separator between them, "segment" makes
     them a pair: the separator between them, token type 0 up to it and 1 after it
     room: truncate a pair to this many tokens, the longer text first, as tokenizers do
-    Raises MismatchError if the text has weights and the title has none, ValueError if a required separator is missing.
+    Raises MismatchError if the text has weights and the title has none.
     """
     if title == "none":
         return text
-    if title in ("sep", "segment") and separator is None:
-        raise ValueError(f'title = "{title}" needs the id of a separator')
     heading = corpus.title(row)
     if not len(heading.ids):
         return text
@@ -139,19 +142,3 @@ def truncate_longest_first(first: Text, second: Text, room: int) -> tuple[Text, 
         long = max(0, room - short)
         sizes = (short, long) if sizes[0] <= sizes[1] else (long, short)
     return slice_text(first, 0, sizes[0]), slice_text(second, 0, sizes[1])
-
-
-def add_title_and_crop(
-    corpus: Corpus,
-    row: int,
-    text: Text,
-    *,
-    title: Title,
-    separator: Separator | None,
-    room: int,
-    crop: Crop,
-    rng: np.random.Generator,
-) -> Text:
-    """Put the title of passage `row` before `text` (`add_title`) and crop the result to `room` tokens."""
-    whole = add_title(corpus, row, text, title=title, separator=separator, room=room if crop == "head" else None)
-    return crop_text(whole, room, crop, rng=rng)

@@ -1,73 +1,42 @@
-"""Views of a passage, its successor, and the queries and continuations written for it."""
+"""Views: a passage, another of its document, parts of it, and the queries and continuations written for it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import ceil, floor
+from typing import Literal
+
 import numpy as np
 
-from drtk.pretraining.config import Count
-from drtk.pretraining.views.base import (
-    Corpus,
-    Crop,
-    Parts,
-    Separator,
-    Title,
-    add_title_and_crop,
-    crop_text,
-    join_texts,
-    needs_fields,
-    slice_text,
-)
+from drtk.errors import UsageError
+from drtk.pretraining.config import Count, Share
+from drtk.pretraining.views.base import Crop, Parts, Title, ViewInput, join_texts, needs_fields, slice_text
+from drtk.text.token_dataset import Text
+
+REACH = 100  # passages to either side among which a random partner is sampled
+Spans = Literal["random", "nearby", "overlap", "mixed", "distinct"]
+MIXED: tuple[Spans, ...] = ("random", "nearby", "overlap")
+_ROUNDING = 1e-9  # tolerance when a share of a count is rounded
 
 
-def passage(
-    corpus: Corpus,
-    row: int,
-    *,
-    rng: np.random.Generator,
-    room: int,
-    separator: Separator | None = None,
-    title: Title = "none",
-    crop: Crop = "head",
-) -> Parts:
+def passage(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> Parts:
     """Return {"": the passage}."""
-    text = corpus.text(row)
-    return {"": add_title_and_crop(corpus, row, text, title=title, separator=separator, room=room, crop=crop, rng=rng)}
+    return {"": view.passage(view.row, title, crop)}
 
 
 @needs_fields("documents")
-def following(
-    corpus: Corpus,
-    row: int,
-    *,
-    rng: np.random.Generator,
-    room: int,
-    separator: Separator | None = None,
-    title: Title = "none",
-    crop: Crop = "head",
-) -> Parts | None:
+def following(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> Parts | None:
     """Return {"": the passage after this one} (MASTER); None for the last of a document."""
-    other = corpus.following(row)
-    if other is None:
-        return None
-    return passage(corpus, other, rng=rng, room=room, separator=separator, title=title, crop=crop)
+    other = view.corpus.following(view.row)
+    return None if other is None else {"": view.passage(other, title, crop)}
 
 
-def halves(
-    corpus: Corpus,
-    row: int,
-    *,
-    rng: np.random.Generator,
-    room: int,
-    separator: Separator | None = None,
-    title: Title = "none",
-    crop: Crop = "head",
-) -> Parts | None:
+def halves(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> Parts | None:
     """Return {"a": the first half of the passage, "b": the second, with the odd token}; None for a single token.
 
     A longer passage is cropped to 2 * room tokens first. MASTER's released code takes b for the next passage.
     """
-    whole = corpus.text(row)
-    text = add_title_and_crop(corpus, row, whole, title=title, separator=separator, room=2 * room, crop=crop, rng=rng)
+    text = view.passage(view.row, title, crop, room=2 * view.room)
     middle = len(text.ids) // 2
     if not middle:
         return None
@@ -75,49 +44,138 @@ def halves(
 
 
 @needs_fields("queries")
-def query(
-    corpus: Corpus,
-    row: int,
-    *,
-    rng: np.random.Generator,
-    room: int,
-    separator: int | None = None,
-    limit: Count | None = None,
-    crop: Crop = "head",
-) -> Parts | None:
+def query(view: ViewInput, *, limit: Count | None = None, crop: Crop = "head") -> Parts | None:
     """Return {"": one of the first `limit` queries, sampled uniformly}; None for a passage without queries."""
-    texts = corpus.queries(row)[:limit]
-    return {"": crop_text(texts[int(rng.integers(len(texts)))], room, crop, rng=rng)} if texts else None
+    text = view.choose(view.corpus.queries(view.row)[:limit])
+    return None if text is None else {"": view.crop(text, crop)}
 
 
 @needs_fields("queries")
-def queries(
-    corpus: Corpus,
-    row: int,
-    *,
-    rng: np.random.Generator,
-    room: int,
-    separator: int | None = None,
-    limit: Count | None = 10,
-    crop: Crop = "random",
-) -> Parts | None:
-    """Return {"": the first `limit` queries joined by `separator`, cropped} (methods: section 2.3); None without queries."""
-    texts = corpus.queries(row)[:limit]
-    return {"": crop_text(join_texts(texts, separator), room, crop, rng=rng)} if texts else None
+def queries(view: ViewInput, *, limit: Count | None = 10, crop: Crop = "random") -> Parts | None:
+    """Return {"": the first `limit` queries joined by the separator, cropped} (methods: section 2.3); None without queries."""
+    texts = view.corpus.queries(view.row)[:limit]
+    return {"": view.crop(join_texts(texts, view.separator), crop)} if texts else None
 
 
 @needs_fields("continuations")
-def continuation(
-    corpus: Corpus,
-    row: int,
-    *,
-    rng: np.random.Generator,
-    room: int,
-    separator: int | None = None,
-    limit: Count | None = None,
-    crop: Crop = "head",
-) -> Parts:
+def continuation(view: ViewInput, *, limit: Count | None = None, crop: Crop = "head") -> Parts:
     """Return {"": one of the first `limit` continuations}; the passage itself if all are empty (MASTER's released code)."""
-    texts = corpus.continuations(row)[:limit]
-    text = texts[int(rng.integers(len(texts)))] if texts else corpus.text(row)._replace(weights=None)
-    return {"": crop_text(text, room, crop, rng=rng)}
+    text = view.choose(view.corpus.continuations(view.row)[:limit])
+    return {"": view.crop(view.corpus.text(view.row)._replace(weights=None) if text is None else text, crop)}
+
+
+@needs_fields("documents", spans={"overlap": "sentences", "mixed": "sentences"})
+def pair(view: ViewInput, *, spans: Spans = "random", title: Title = "none", crop: Crop = "head") -> Parts | None:
+    """Return {"a": the passage, "b": another of its document}; None in a document of one passage.
+
+    spans: random (another within 100), nearby (the one before or after), overlap (shares a's last sentences), mixed (one
+    of the three; CoT-MAE), or distinct: the row is a document, a and b are two of its passages, sampled without
+    replacement (coCondenser).
+    """
+    corpus, own, text = view.corpus, view.row, None
+    members = corpus.span(own if spans == "distinct" else corpus.document(own))
+    if len(members) < 2:
+        return None
+    run, place = (members, 0) if spans == "distinct" else corpus.run(own)
+    if spans == "mixed":
+        spans = view.choose(MIXED if len(run) > 1 else MIXED[:1])
+    other: int | None
+    if spans == "distinct":
+        own, other = map(int, members[view.rng.choice(len(members), size=2, replace=False)])
+    elif spans == "random":
+        other = int(members[random_other(int(np.flatnonzero(members == own)[0]), len(members), rng=view.rng)])
+    elif spans == "nearby":
+        other = view.choose([int(run[at]) for at in (place - 1, place + 1) if 0 <= at < len(run)])
+    else:
+        other = own if len(run) > 1 else None  # the overlapping text gets the title of the passage itself
+        text = _overlapping(view, run, place) if len(run) > 1 else None
+    if other is None:
+        return None
+    return {"a": view.passage(own, title, crop), "b": view.passage(other, title, crop, text=text)}
+
+
+def crop(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) -> Parts:
+    """Return {"": a part of the passage of `shortest` to `longest` of its tokens}; length and start are uniform."""
+    if shortest > longest:
+        raise UsageError(f"view 'crop': shortest = {shortest} is above longest = {longest}")
+    text = view.corpus.text(view.row)
+    count = len(text.ids)
+    low = max(1, ceil(shortest * count - _ROUNDING))
+    high = max(low, floor(longest * count + _ROUNDING))
+    length = min(int(view.rng.integers(low, high + 1)), view.room)
+    begin = int(view.rng.integers(count - length + 1))
+    return {"": slice_text(text, begin, begin + length)}
+
+
+def crop_pair(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) -> Parts:
+    """Return {"a", "b"}: two such parts, sampled independently; they may overlap."""
+    return {name: crop(view, shortest=shortest, longest=longest)[""] for name in ("a", "b")}
+
+
+@needs_fields("sentences")
+def ict(view: ViewInput, *, remove: Share = 0.9, title: Title = "none", crop: Crop = "head") -> Parts | None:
+    """Return {"query": a random sentence, "context": the passage}; None for a passage of one sentence.
+
+    The sentence is removed from the context with probability `remove`. A title goes before the context.
+    """
+    sentences = view.corpus.sentences(view.row)
+    if len(sentences) < 2:
+        return None
+    text = view.corpus.text(view.row)
+    begin, end = view.choose(sentences)
+    rest = text
+    if view.rng.random() < remove:
+        rest = join_texts([slice_text(text, 0, begin), slice_text(text, end, len(text.ids))])
+    sentence = view.crop(slice_text(text, begin, end), crop)
+    return {"query": sentence, "context": view.passage(view.row, title, crop, text=rest)}
+
+
+def random_other(position: int, count: int, *, rng: np.random.Generator) -> int:
+    """Return another of `count` passages, at most REACH away (CoT-MAE)."""
+    first, last = max(0, position - REACH), min(count, position + REACH + 1)
+    others = [other for other in range(first, last) if other != position]
+    return others[int(rng.integers(len(others)))]
+
+
+def overlap(
+    position: int, lengths: Sequence[Sequence[int]], cap: int, *, rng: np.random.Generator
+) -> list[tuple[int, int]]:
+    """Return a text that overlaps with passage `position` (CoT-MAE), as sorted (passage, sentence) pairs.
+
+    lengths: the lengths of the sentences of each passage, in units of `cap`
+    The text begins r sentences before the end of the passage, r from 1 to half of its sentences, and ends before the
+    sentence that would exceed `cap`. For the last passage it runs backwards from the passage's first r sentences.
+    """
+    own = len(lengths[position])
+    shared = int(rng.integers(1, max(1, own // 2) + 1))
+    flat = [(passage, sentence) for passage, inside in enumerate(lengths) for sentence in range(len(inside))]
+    if position + 1 < len(lengths):
+        order = flat[flat.index((position, own - shared)) :]
+    else:
+        order = flat[flat.index((position, shared - 1)) :: -1]
+    taken: list[tuple[int, int]] = []
+    size = 0
+    for passage, sentence in order:
+        size += lengths[passage][sentence]
+        if size > cap and taken:
+            break
+        taken.append((passage, sentence))
+    return sorted(taken)
+
+
+def _overlapping(view: ViewInput, run: np.ndarray, place: int) -> Text:
+    """Return a text of at most `room` tokens, or of one sentence, that overlaps with the passage `run[place]`."""
+    corpus, step = view.corpus, -1 if place == len(run) - 1 else 1
+    near = [int(run[place])]  # the passage and as many after it (before it, if it is the last) as the text can reach
+    size = 0
+    for at in range(place + step, len(run) if step > 0 else -1, step):
+        near.append(int(run[at]))
+        size += corpus.sentences(near[-1])[-1][1]
+        if size > view.room:
+            break
+    near = near[::step]
+    sentences = [corpus.sentences(row) for row in near]
+    lengths = [[end - begin for begin, end in inside] for inside in sentences]
+    taken = overlap(0 if step > 0 else len(near) - 1, lengths, view.room, rng=view.rng)
+    texts = {passage: corpus.text(near[passage]) for passage in {passage for passage, _ in taken}}
+    return join_texts([slice_text(texts[passage], *sentences[passage][sentence]) for passage, sentence in taken])

@@ -255,8 +255,8 @@ def test_what_is_no_impact_is_told_with_line_and_id(place: Path, capfd) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--type", "impact", "--expand", "queries"], "--expand: only for --type bm25 and bm25s"),
-        (["--type", "exact", "--weights"], "--weights: only for --type bm25 and bm25s"),
+        (["--type", "impact", "--expand", "queries"], "`expand`: only for indexes of type bm25 and bm25s"),
+        (["--type", "exact", "--weights"], "`weights`: only for indexes of type bm25 and bm25s"),
         (["--type", "bm25s", "--weights", "--expand", "queries"], "added words have no weights"),
         (["--type", "bm25s", "--expand", "queries,"], "a field's name is empty"),
         (["--type", "bm25s", "--weight-scale", "sqrt"], "--weight-scale goes with --weights"),

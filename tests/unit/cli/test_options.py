@@ -47,23 +47,7 @@ def walk(source: Source = "-", *, settings: Knobs) -> Any:
 
 
 def test_options_of_every_type_reach_the_settings() -> None:
-    arguments = [
-        "in.jsonl",
-        "--mode",
-        "fast",
-        "--depth",
-        "9",
-        "--rate",
-        "2",
-        "--loud",
-        "--no-calm",
-        "--sizes",
-        "4",
-        "--sizes",
-        "5",
-        "--memo",
-        "x",
-    ]
+    arguments = "in.jsonl --mode fast --depth 9 --rate 2 --loud --no-calm --sizes 4 --sizes 5 --memo x".split()
     expected = Knobs(mode="fast", depth=9, rate=2.0, loud=True, calm=False, sizes=(4, 5), note="x")
     assert call(walk, *arguments) == ("in.jsonl", expected)
 

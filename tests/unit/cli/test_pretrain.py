@@ -414,7 +414,7 @@ def without_document(row: dict[str, Any]) -> None:
 
 
 LACKING: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
-    ("cocondenser", without_document, "no document has two passages, so none has a neighbour; drtk chunk"),
+    ("cocondenser", without_document, "no document has two passages, so no passage has a neighbor; drtk chunk"),
     ("qac-cotmae", lambda row: row.pop("queries"), ":1: passage 'd0#0' has no 'queries'; drtk doc2query adds them"),
     ("qac-cotmae", lambda row: row.update(queries=[]), "'queries' is empty in every passage; drtk doc2query adds them"),
     ("master", lambda row: row.pop("continuations"), "passage 'd0#0' has no 'continuations'; drtk continue-text adds"),

@@ -1,18 +1,20 @@
-"""drtk rerank, score and HLATR as users run them: order, what stays below, vectors beside, crashes, and what is refused."""
+"""drtk rerank, score and HLATR: order, vectors, resuming, warnings, and rejected inputs."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import random
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import BertForSequenceClassification
 
 from drtk.cli.main import app
 from drtk.data.embeddings import PairVectors, read_shards
@@ -56,10 +58,24 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def rankings(path: str) -> dict[str, list[tuple[str, float]]]:
     found: dict[str, list[tuple[str, float]]] = {}
-    for line in Path(path).read_text().splitlines():
-        query, _, id, _, score, _ = line.split()
+    for query, _, id, _, score, _ in map(str.split, Path(path).read_text().splitlines()):
         found.setdefault(query, []).append((id, float(score)))
     return found
+
+
+def write_rows(name: str, rows: Iterable[dict]) -> None:
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def read_rows(name: str) -> list[dict]:
+    return [json.loads(line) for line in Path(name).read_text().splitlines()]
+
+
+def warnings_of(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a command and return its stderr."""
+    capfd.readouterr()
+    app([*arguments], standalone_mode=False)
+    return capfd.readouterr().err
 
 
 def run(*arguments: str) -> None:
@@ -86,29 +102,25 @@ def test_the_head_is_in_the_order_of_the_scores_and_the_rest_follows(here: Path)
         assert (np.diff(single) < 0).all()
 
 
-def test_the_rest_stands_below_whatever_the_scores_are() -> None:
+def test_documents_beyond_the_depth_stay_below_in_their_order() -> None:
     # ties go by descending id; the least of the head is -7, so the rest begins at -8
     ranking = [("a", 9.0), ("b", 8.0), ("c", 7.0), ("d", 6.0), ("e", 5.0)]
-    found = reorder(ranking, [-7.0, 3.0, 3.0])
-    assert [id for id, _ in found] == ["c", "b", "a", "d", "e"]
-    assert [score for _, score in found[2:]] == [-7.0, -8.0, -9.0]
-    assert found[0][1] == 3.0 > found[1][1]
+    assert reorder(ranking, [-7.0, 3.0, 3.0])[2:] == [("a", -7.0), ("d", -8.0), ("e", -9.0)]
+    (first, one), (second, two) = reorder(ranking, [-7.0, 3.0, 3.0])[:2]
+    assert (first, second) == ("c", "b")
+    assert one == 3.0 > two
     assert reorder(ranking[:2], [1.0, 2.0]) == [("b", 2.0), ("a", 1.0)]
-
-
-@pytest.mark.parametrize("depth", [25, 100])
-def test_what_is_among_the_first_hundred_stays_there_however_many_are_put_in_order(depth: int) -> None:
     # methods, section 7.10: top-100 accuracy cannot change with k = 100, nor with fewer
-    draw = random.Random(depth)
     ranking = [(f"p{at}", 200.0 - at) for at in range(120)]
-    found = reorder(ranking, [draw.gauss(0, 3) for _ in range(depth)])
-    assert {id for id, _ in found[:100]} == {id for id, _ in ranking[:100]}
-    assert [id for id, _ in found[depth:]] == [id for id, _ in ranking[depth:]]
-    assert [id for id, _ in found[:depth]] != [id for id, _ in ranking[:depth]]
+    for depth in (25, 100):
+        found = reorder(ranking, np.random.default_rng(depth).normal(0, 3, depth).tolist())
+        assert {id for id, _ in found[:100]} == {id for id, _ in ranking[:100]}
+        assert [id for id, _ in found[depth:]] == [id for id, _ in ranking[depth:]]
+        assert [id for id, _ in found[:depth]] != [id for id, _ in ranking[:depth]]
 
 
 def test_scores_stand_beside_positives_and_negatives_and_all_else_passes_through(here: Path) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"query_id": "q3", "positives": ["d3", "d4"], "negatives": ["d7", "d9"], "sources": {"negatives": ["x", "y"]}},
         {
             "query_id": "q5",
@@ -118,9 +130,9 @@ def test_scores_stand_beside_positives_and_negatives_and_all_else_passes_through
             "a": 1,
         },
     ]
-    (here / "e.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows("e.jsonl", rows)
     run("score", "e.jsonl", *TEXTS, "--title", "none", "-o", "scored.jsonl")
-    found = [json.loads(line) for line in (here / "scored.jsonl").read_text().splitlines()]
+    found = read_rows("scored.jsonl")
     assert [{**row, "scores": None} for row in found] == [{**row, "scores": None} for row in rows]
     passages, queries, _ = collection(60)
     pairs = [(queries[3]["text"], passages[at]["text"]) for at in (3, 4, 7, 9)]
@@ -131,18 +143,16 @@ def test_scores_stand_beside_positives_and_negatives_and_all_else_passes_through
     assert found[1]["scores"]["negatives"] == []
     assert found[1]["scores"]["positives"] != [9.0]
     run("score", "e.jsonl", *TEXTS, "--title", "none", "--logits", "-o", "logits.jsonl")
-    logit = json.loads((here / "logits.jsonl").read_text().splitlines()[0])["scores"]["positives"][0]
+    logit = read_rows("logits.jsonl")[0]["scores"]["positives"][0]
     assert 1 / (1 + np.exp(-logit)) == pytest.approx(expected[0], abs=1e-5)
 
 
-def test_so_many_examples_are_scored_evenly_spread(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_of_the_examples_is_scored_evenly_spread(here: Path) -> None:
     rows = [{"query_id": f"q{at}", "positives": [f"d{at}"], "negatives": [f"d{59 - at}"]} for at in range(10)]
-    (here / "e.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows("e.jsonl", rows)
     run("score", "e.jsonl", *TEXTS, "-o", "all.jsonl")
     run("score", "e.jsonl", *TEXTS, "--sample", "4", "-o", "some.jsonl")
-    every, some = (
-        [json.loads(line) for line in (here / f"{name}.jsonl").read_text().splitlines()] for name in ("all", "some")
-    )
+    every, some = read_rows("all.jsonl"), read_rows("some.jsonl")
     # 4 of 10: at 2, 4, 7 and 9, where 4(n + 1)/10 passes a whole number
     assert [row["query_id"] for row in some] == ["q2", "q4", "q7", "q9"]
     for row in some:
@@ -155,11 +165,7 @@ def test_so_many_examples_are_scored_evenly_spread(here: Path, monkeypatch: pyte
     rows[4]["negatives"] = ["d999"]
     (here / "e.jsonl").write_text("torn\n" + "".join(json.dumps(row) + "\n" for row in rows))
     run("score", "e.jsonl", *TEXTS, "--sample", "4", "--skip-bad", "2", "-o", "fewer.jsonl")
-    assert [json.loads(line)["query_id"] for line in (here / "fewer.jsonl").read_text().splitlines()] == [
-        "q2",
-        "q7",
-        "q9",
-    ]
+    assert [row["query_id"] for row in read_rows("fewer.jsonl")] == ["q2", "q7", "q9"]
     with pytest.raises(RecordError, match=r"^e\.jsonl:6: the corpus has no 'd999'"):
         run("score", "e.jsonl", *TEXTS, "--sample", "4", "--skip-bad", "1", "-o", "x.jsonl")
     with pytest.raises(UsageError, match="--sample counts the examples before it begins: name a file"):
@@ -183,37 +189,36 @@ def test_unknown_ids_are_told_with_file_line_and_number(here: Path) -> None:
         {"query_id": "q1", "positives": ["d1"], "negatives": ["d2"]},
         {"query_id": "q99", "positives": ["d1"], "negatives": ["d98", "d97"]},
     ]
-    (here / "e.jsonl").write_text("".join(json.dumps(row) + "\n" for row in examples))
+    write_rows("e.jsonl", examples)
     with pytest.raises(RecordError, match=r"^e\.jsonl:2: the queries have no 'q99' \(2 more ids are unknown\)$"):
         run("score", "e.jsonl", *TEXTS, "-o", "scored")
 
 
-def test_what_cannot_be_meant_is_refused(here: Path) -> None:
-    for more, told in (
-        (["--queries", "queries.jsonl", "--model", "model"], "--corpus: a cross-encoder reads texts"),
-        (["--corpus", "corpus.jsonl", "--model", "model"], "--queries: a cross-encoder reads texts"),
-    ):
-        with pytest.raises(UsageError, match=told):
-            run("rerank", "run", *more, "-o", "out")
-    with pytest.raises(UsageError, match="--tag: 'a b' must be one word"):
-        run("rerank", "run", *TEXTS, "--tag", "a b", "-o", "out")
-    with pytest.raises(MismatchError, match="model: reads at most 64 tokens; 65 were requested"):
-        run("rerank", "run", *TEXTS, "--max-length", "65", "-o", "out")
-
-
-def test_files_in_each_others_place_are_told(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    for call, told in (
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        ("rerank run --queries queries.jsonl --model model", UsageError, "--corpus: a cross-encoder reads texts"),
+        ("rerank run --corpus corpus.jsonl --model model", UsageError, "--queries: a cross-encoder reads texts"),
+        ("rerank run TEXTS --tag a\tb", UsageError, "--tag: .* must be one word"),
+        ("rerank run TEXTS --max-length 65", MismatchError, "model: reads at most 64 tokens; 65 were requested"),
+        ("score run TEXTS", MismatchError, "run: seems to hold hits of a TREC run; expected training examples, which"),
         (
-            ["score", "run"],
-            "run: seems to hold hits of a TREC run; expected training examples, which drtk mine-negatives",
+            "rerank examples.jsonl TEXTS",
+            MismatchError,
+            "examples.jsonl: seems to hold training examples; expected a TREC",
         ),
-        (["rerank", "examples.jsonl"], "examples.jsonl: seems to hold training examples; expected a TREC run, which"),
-    ):
-        with pytest.raises(MismatchError, match=told):
-            run(*call, *TEXTS, "-o", "x")
-    rows = [json.loads(line) for line in Path("queries.jsonl").read_text().splitlines()]
-    Path("bare.jsonl").write_text("".join(json.dumps({"_id": row["_id"], "text": row["text"]}) + "\n" for row in rows))
-    run("rerank", "run", *TEXTS, "--depth", "2", "-o", "known.run")  # of which corpus, is known
+    ],
+)
+def test_contradictory_options_and_swapped_inputs_are_rejected(
+    here: Path, call: str, error: type[DrtkError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        run(*call.replace("TEXTS", " ".join(TEXTS)).split(" "), "-o", "out")
+
+
+def test_a_hint_at_swapped_queries_and_corpus(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_rows("bare.jsonl", ({"_id": row["_id"], "text": row["text"]} for row in read_rows("queries.jsonl")))
+    run("rerank", "run", *TEXTS, "--depth", "2", "-o", "known.run")  # its manifest names the corpus
     for call in (["score", "examples.jsonl"], ["rerank", "run"], ["rerank", "known.run"]):
         capfd.readouterr()
         with pytest.raises(DrtkError):
@@ -225,10 +230,10 @@ def test_another_corpus_or_model_makes_an_output_outdated(here: Path, capfd: pyt
     (here / "own.jsonl").write_bytes((here / "corpus.jsonl").read_bytes())
     call = ["score", "examples.jsonl", "--corpus", "own.jsonl", *TEXTS[2:], "-o", "out", "--skip-done", "--force"]
     run(*call)
-    assert "out is up to date" in told(capfd, *call)
+    assert "out is up to date" in warnings_of(capfd, *call)
     with open(here / "own.jsonl", "a") as corpus:
         corpus.write('{"_id": "more", "text": "rivers"}\n')
-    assert "drtk: score: out is out of date; changed: own.jsonl\n" in told(capfd, *call)
+    assert "drtk: score: out is out of date; changed: own.jsonl\n" in warnings_of(capfd, *call)
 
 
 @pytest.mark.parametrize("call", [["score", "examples.jsonl"], ["rerank", "run"]])
@@ -271,40 +276,29 @@ def test_vectors_of_the_pairs_are_written_beside_the_run(here: Path) -> None:
         run("index", "v", "--type", "exact", "-o", "index")
 
 
-def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    # so many queries that a kill meets the midst of them: windows are of 64
+def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # 180 queries are three windows of 64
     lines = (here / "run").read_text().splitlines()
-    again = [line.replace("q", f"r{copy}q", 1) for copy in range(15) for line in lines]
-    (here / "long").write_text("\n".join(again) + "\n")
-    asked = [json.loads(line) for line in (here / "queries.jsonl").read_text().splitlines()]
-    rows = [row | {"_id": f"r{copy}{row['_id']}"} for copy in range(15) for row in asked]
-    (here / "many.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    call = ["rerank", "long", "--corpus", "corpus.jsonl", "--queries", "many.jsonl", "--model", "model", "--depth", "8"]
+    Path("long").write_text("".join(line.replace("q", f"r{copy}q", 1) + "\n" for copy in range(3) for line in lines))
+    write_rows("many.jsonl", (r | {"_id": f"r{n}{r['_id']}"} for n in range(3) for r in read_rows("queries.jsonl")))
+    call = ["rerank", "long", "--corpus", "corpus.jsonl", "--queries", "many.jsonl", "--model", "model", "--depth", "4"]
     call += ["--max-length", "32"]
     mine = ["-o", "out", "--vectors", "v"]
-    killed_at(here / "v.part" / "00002.npy", *call, *mine)
+    killed_at(here / "v.part" / "00001.npy", *call, *mine)
     assert not (here / "out").exists()
     with pytest.raises(DrtkError, match="`resume` continues from there"):
         run(*call, *mine)
-    assert "resuming out after" in told(capfd, *call, *mine, "--resume")
+    assert "resuming out after" in warnings_of(capfd, *call, *mine, "--resume")
     run(*call, "-o", "whole", "--vectors", "w")
     assert (here / "out").read_bytes() == (here / "whole").read_bytes()
-    assert len(read_shards("v")) == len(read_shards("w")) == 15  # 900 queries in windows of 64
+    assert len(read_shards("v")) == len(read_shards("w")) == 3
     for one, other in zip(read_shards("v"), read_shards("w"), strict=True):
         assert one.ids == other.ids
         assert (one.vectors == other.vectors).all()
     manifests = [read_json(here / name / "meta.json") for name in "vw"]
     for fact in ("scorer", "dimension", "shards", "role"):
         assert manifests[0][fact] == manifests[1][fact]
-    assert "is up to date" in told(capfd, *call, *mine, "--skip-done")
-
-
-def told(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
-    capfd.readouterr()
-    app([*arguments], standalone_mode=False)
-    return capfd.readouterr().err
+    assert "is up to date" in warnings_of(capfd, *call, *mine, "--skip-done")
 
 
 def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -312,26 +306,7 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     (here / "dev" / "qrels").mkdir(parents=True)
     (here / "dev" / "qrels" / "dev.tsv").symlink_to(here / "qrels.tsv")
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
-    call += [
-        "--depth",
-        "10",
-        "--batch",
-        "20",
-        "--steps",
-        "60",
-        "--layers",
-        "1",
-        "--eval-every",
-        "20",
-        "--log-every",
-        "10",
-        "--dev",
-        "dev",
-        "--dev-run",
-        "run",
-    ]
-    with pytest.raises(UsageError, match="`another_corpus`: is not for `kind` hlatr"):
-        run(*call, "--another-corpus", "-o", "h")
+    call += "--depth 10 --batch 20 --steps 60 --layers 1 --eval-every 20 --log-every 10 --dev dev --dev-run run".split()
     run(*call, "-o", "h")
     log = [json.loads(line) for line in (here / "h" / "log.jsonl").read_text().splitlines()]
     losses = [entry["loss"] for entry in log if "loss" in entry]
@@ -347,19 +322,22 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     assert all([id for id, _ in after[query][10:]] == [id for id, _ in before[query][10:]] for query in before)
     best = read_json(here / "h" / "meta.json")["best"]
     assert f"{best['RR@10']:.4f}" in command(capfd, "eval", "listed", "--qrels", "qrels.tsv", "--measures", "RR@10")
-    for more, fault, said in (
-        ([*TEXTS[:2]], UsageError, "h: reads vectors, not texts"),
-        (["--depth", "11"], UsageError, "--depth 11: .*h was trained on lists of 10"),
-        (["--title", "colon"], UsageError, "--title: is for a cross-encoder; h re-ranks by --vectors alone"),
-        (["--logits"], UsageError, "--logits: is for a cross-encoder; h"),
-        (["--max-length", "30"], UsageError, "--max-length: is for a cross-encoder; h"),
-        (["--batch-tokens", "7"], UsageError, "--batch-tokens: is for a cross-encoder; h"),
-        (["--dtype", "bfloat16"], UsageError, "--dtype: is for a cross-encoder; h"),
-        (["--store", "float32"], UsageError, "--store: is for a cross-encoder; h"),
-        (["--another-corpus"], UsageError, "--another-corpus: is for a cross-encoder; h"),
+    with pytest.raises(UsageError, match=r"--depth 11: .*h was trained on lists of 10"):
+        run("rerank", "run", "--vectors", "v", "--model", "h", "--depth", "11", "-o", "x")
+    with pytest.raises(UsageError, match="h: reads vectors, not texts"):
+        run("rerank", "run", "--vectors", "v", "--model", "h", *TEXTS[:2], "-o", "x")
+    for more in (
+        "--title colon",
+        "--logits",
+        "--max-length 30",
+        "--batch-tokens 7",
+        "--dtype bfloat16",
+        "--store float32",
     ):
-        with pytest.raises(fault, match=said):
-            run("rerank", "run", "--vectors", "v", "--model", "h", *more, "-o", "x")
+        with pytest.raises(UsageError, match=f"{more.split()[0]}: is for a cross-encoder; h"):
+            run("rerank", "run", "--vectors", "v", "--model", "h", *more.split(), "-o", "x")
+    with pytest.raises(UsageError, match="--another-corpus: is for a cross-encoder; h"):
+        run("rerank", "run", "--vectors", "v", "--model", "h", "--another-corpus", "-o", "x")
     capfd.readouterr()
     other = "60 of 60 queries have their documents in another order than in run, whose pairs v holds: a list re-ranker"
     run("rerank", "listed", "--vectors", "v", "--model", "h", "-o", "twice")  # the re-ranked one, in the other's place
@@ -443,56 +421,56 @@ def test_a_list_training_of_other_settings_is_not_gone_on_from(here: Path) -> No
         run(*texts, "--preset", "simlm-reranker", "--steps", "4", "--batch", "20", "--resume")
 
 
-@pytest.mark.slow
-def test_a_killed_list_training_resumes_to_the_same_weights(here: Path) -> None:
-    run("rerank", "run", *TEXTS, "--depth", "10", "--vectors", "v", "-o", "out")
-    call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
-    call += ["--depth", "10", "--batch", "20", "--steps", "120", "--layers", "1", "--save-every", "10"]
-    killed_at(here / "h.part" / "checkpoints" / "checkpoint-20" / "complete", *call, "-o", "h")
-    run(*call, "-o", "h", "--resume")
-    run(*call, "-o", "whole")
-    assert (here / "h" / "model.safetensors").read_bytes() == (here / "whole" / "model.safetensors").read_bytes()
-
-
 def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run("rerank", "run", *TEXTS, "--depth", "3", "--vectors", "v", "-o", "out")
-    call = [
-        "train-reranker",
-        "run",
-        "--vectors",
-        "v",
-        "--kind",
-        "hlatr",
-        "--depth",
-        "3",
-        "--device",
-        "cpu",
-        "--steps",
-        "1",
-    ]
+    call = "train-reranker run --vectors v --kind hlatr --depth 3 --device cpu --steps 1 --batch 8".split()
     # the judged one stands at rank 1 + query % 5: for 24 of 60 queries that is rank 4 or 5
-    assert "left out 24 queries without a positive among their first 3 documents" in told(
-        capfd, *call, "--qrels", "qrels.tsv", "--batch", "8", "-o", "h"
+    assert "left out 24 queries without a positive among their first 3 documents" in warnings_of(
+        capfd, *call, "--qrels", "qrels.tsv", "-o", "h"
     )
     assert read_json(here / "h" / "meta.json")["counts"]["lists"] == 36
     judged = (here / "qrels.tsv").read_text().splitlines(keepends=True)
     (here / "some.tsv").write_text("".join(judged[:41]))  # a header, and 40 of 60 queries, of which 16 rank 4 or 5
-    assert "left out 20 of 60 queries without a judgment" in told(
-        capfd, *call, "--qrels", "some.tsv", "--batch", "8", "-o", "s"
-    )
+    assert "left out 20 of 60 queries without a judgment" in warnings_of(capfd, *call, "--qrels", "some.tsv", "-o", "s")
     counts = read_json(here / "s" / "meta.json")["counts"]
     assert [counts[name] for name in ("lists", "without a positive", "without a judgement")] == [24, 16, 20]
     # measured are all 60, of which 36 are learned from
     (here / "dev" / "qrels").mkdir(parents=True)
     (here / "dev" / "qrels" / "dev.tsv").symlink_to(here / "qrels.tsv")
     measured = ["--dev", "dev", "--dev-run", "run", "--dev-queries", "60", "-o", "measured"]
-    said = told(capfd, *call, "--qrels", "qrels.tsv", "--batch", "8", *measured)
+    said = warnings_of(capfd, *call, "--qrels", "qrels.tsv", *measured)
     assert "dev: 36 of its 60 evaluation queries are in run too, so the best weights overfit them" in said
     (here / "none.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tz\t1\n")
     with pytest.raises(DrtkError, match="run: no lists with a positive among the first 3 documents to learn from"):
-        run(*call, "--qrels", "none.tsv", "--batch", "8", "-o", "g")
+        run(*call, "--qrels", "none.tsv", "-o", "g")
+
+
+SCORED = "mine-negatives run --qrels qrels.tsv --scorer model --ce-max 0.9 --floor 0 --corpus corpus.jsonl --queries queries.jsonl"
+SCORING = {
+    "score": ["score", "examples.jsonl", *TEXTS],
+    "rerank": ["rerank", "run", *TEXTS],
+    "rerank with vectors": ["rerank", "run", *TEXTS, "--vectors", "v"],
+    "mine-negatives": SCORED.split(),
+}
+
+
+@pytest.mark.parametrize("name", SCORING)
+def test_out_of_memory_names_the_option_that_scores_less_at_once(
+    here: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has a total capacity")
+
+    option = "--scorer-batch-tokens" if name == "mine-negatives" else "--batch-tokens"
+    call = [*SCORING[name], "--device", "cpu", "-o", "out"]
+    with monkeypatch.context() as patch:
+        patch.setattr(BertForSequenceClassification, "forward", full)
+        with pytest.raises(DrtkError, match=rf"^cpu: out of memory at [0-9,]+ tokens of pairs; lower {option}$"):
+            run(*call)
+    if name == "score":
+        run(*call, option, "64", "--resume")
 
 
 def test_an_ensemble_is_the_sum_of_z_normalised_scores(here: Path) -> None:
@@ -520,7 +498,9 @@ def test_an_ensemble_goes_by_what_was_scored_however_long_the_run(
             run(*call, "--logits", "--max-length", "24", "-o", f"{source}-{model}")
     assert read_json(here / "run-other.meta.json")["counts"]["scored"] == {"depth": 4}
     for source in ("run", "short"):
-        said = told(capfd, "fuse", f"{source}-model", f"{source}-other", "--method", "zscore", "-o", f"{source}-both")
+        said = warnings_of(
+            capfd, "fuse", f"{source}-model", f"{source}-other", "--method", "zscore", "-o", f"{source}-both"
+        )
         assert f"{source}-other is scored to rank 4 (its manifest): its scale is that of those ranks" in said
     assert read_json(here / "run-both.meta.json")["counts"]["scored_depths"] == [5, 4]
     whole, part = rankings("run-both"), rankings("short-both")
@@ -531,18 +511,18 @@ def test_an_ensemble_goes_by_what_was_scored_however_long_the_run(
         assert [id for id, _ in whole[query][5:]] == [id for id, _ in rankings("run")[query][5:]]
         assert rest <= {id for id, _ in whole[query][5:]}
     # ranks know no scale, and a run that was changed since says nothing of its own
-    assert "is scored to rank" not in told(capfd, "fuse", "run-model", "run-other", "-o", "ranks")
+    assert "is scored to rank" not in warnings_of(capfd, "fuse", "run-model", "run-other", "-o", "ranks")
     (here / "run-other").write_text((here / "run-other").read_text() + "q0 Q0 x 13 -99 t\n")
-    said = told(capfd, "fuse", "run-model", "run-other", "--method", "zscore", "-o", "changed")
+    said = warnings_of(capfd, "fuse", "run-model", "run-other", "--method", "zscore", "-o", "changed")
     assert said.count("is scored to rank") == 1
 
 
 @pytest.mark.parametrize("call", [["rerank", "run", "--depth", "5"], ["score", "examples.jsonl"]])
 def test_passages_without_a_text_are_told(here: Path, capfd: pytest.CaptureFixture[str], call: list[str]) -> None:
-    passages = [json.loads(line) for line in Path("corpus.jsonl").read_text().splitlines()]
+    passages = read_rows("corpus.jsonl")
     pairs = {"rerank": 60 * 5, "score": 60 * 4}[call[0]]
     for name, change in (("bare", {"text": " ", "title": ""}), ("titles", {"text": ""})):
-        Path(name).write_text("".join(json.dumps(row | change) + "\n" for row in passages))
+        write_rows(name, (row | change for row in passages))
     model = ["--queries", "queries.jsonl", "--model", "model", "--title", "join"]
     told = f"in none of the {pairs} pairs has the passage a text: is it the right file?"
     with pytest.raises(DrtkError) as fault:
@@ -556,6 +536,6 @@ def test_passages_without_a_text_are_told(here: Path, capfd: pytest.CaptureFixtu
     assert capfd.readouterr().err == f"drtk: titles: {told}\n"
     assert Path("out").exists()
     passages[3]["text"] = ""  # in few pairs, or many: each is counted
-    Path("one").write_text("".join(json.dumps(row) + "\n" for row in passages))
+    write_rows("one", passages)
     run(*call, "--corpus", "one", *model, "-o", "out", "--force")
     assert re.search(rf"drtk: one: in \d+ of the {pairs} pairs the passage has no text\n", capfd.readouterr().err)

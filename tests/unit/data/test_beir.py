@@ -34,7 +34,7 @@ def test_the_only_split_is_taken_and_this_is_said(tmp_path: Path, caplog: pytest
     assert find_qrels(folder, "test") == folder / "qrels" / "dev.tsv.gz"
     assert caplog.messages == [f"{folder}: has no split 'test'; taking its only one, 'dev'"]
     write(folder / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\n")
-    with pytest.raises(DrtkError, match=r"test\.tsv: No such file; --split chooses from dev, train$"):
+    with pytest.raises(DrtkError, match=r"test\.tsv: No such file; `split` chooses from dev, train$"):
         find_qrels(folder, "test")
 
 

@@ -94,10 +94,10 @@ def test_a_text_that_is_nowhere_is_asked_for(split: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ([], "--as is needed"),
+        ([], "`as` is needed"),
         (["--as", "passages", "--to", "trec"], "unknown format of passages 'trec'; choose from beir"),
-        (["--as", "passages", "--corpus", "x"], "`corpus` goes with --as examples"),
-        (["--as", "queries", "--corpus-out", "x"], "`corpus_out` goes with --as examples"),
+        (["--as", "passages", "--corpus", "x"], "--corpus goes with --as examples"),
+        (["--as", "queries", "--corpus-out", "x"], "--corpus-out goes with --as examples"),
         (["--as", "examples", "--corpus-out", "x", "--queries-out", "x"], "use different names"),
     ],
 )
@@ -231,5 +231,5 @@ def test_several_files_of_examples_become_one(tmp_path: Path) -> None:
         ["--as", "examples", "--corpus-out", "c"],
         ["--as", "examples", "--to", "parquet"],
     ):
-        with pytest.raises(UsageError, match="several inputs are for --as examples, and not for tables"):
+        with pytest.raises(UsageError, match="several inputs are for `as` examples, and not for tables"):
             run(first, second, *more)

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from drtk.data.config import ConversionSettings
-from drtk.data.conversion import convert
+from drtk.data.conversion import convert_records
 from drtk.data.jsonl import read_examples, read_passages, read_queries
 from drtk.data.tables import is_table
 from drtk.errors import DrtkError, RecordError, UsageError
@@ -30,7 +30,7 @@ ROWS = [
 def made(folder: Path, to: str, rows: list[dict[str, object]], kind: str = "passages") -> str:
     (folder / "in.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
     job = FilterJob("convert", kind, str(folder / to), {"source": str(folder / "in.jsonl"), "skip_bad": 0})
-    convert([str(folder / "in.jsonl")], ConversionSettings(kind=kind, to=to), job)  # type: ignore[arg-type]
+    convert_records([str(folder / "in.jsonl")], ConversionSettings(kind=kind, to=to), job)  # type: ignore[arg-type]
     return str(folder / to)
 
 
@@ -97,6 +97,8 @@ def test_a_table_needs_a_name_and_is_made_in_one_go(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(b"")
     source = {"source": str(tmp_path / "in.jsonl"), "skip_bad": 0}
     with pytest.raises(UsageError, match="needs a named output"):
-        convert([source["source"]], settings, FilterJob("convert", "corpus", "-", source))
+        convert_records([source["source"]], settings, FilterJob("convert", "corpus", "-", source))
     with pytest.raises(UsageError, match="`resume` does not apply"):
-        convert([source["source"]], settings, FilterJob("convert", "corpus", str(tmp_path / "o"), source, resume=True))
+        convert_records(
+            [source["source"]], settings, FilterJob("convert", "corpus", str(tmp_path / "o"), source, resume=True)
+        )

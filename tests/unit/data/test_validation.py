@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from drtk.cli.main import app
 from drtk.data.config import ValidationSettings
 from drtk.data.findings import CHECKS, Findings
-from drtk.data.validation import validate
+from drtk.data.validation import validate_file
 from drtk.errors import DrtkError, UsageError
 from tests.data import shared_data
 
@@ -25,7 +25,7 @@ def file(folder: Path, content: bytes | list[Any], name: str = "file") -> str:
 
 
 def findings(source: str, kind: str, **options: Any) -> Findings:
-    return validate(source, ValidationSettings(kind=kind, **options))  # type: ignore[arg-type]
+    return validate_file(source, ValidationSettings(kind=kind, **options))  # type: ignore[arg-type]
 
 
 def places(found: Findings) -> dict[str, list[int]]:
@@ -209,17 +209,17 @@ def test_leaks_are_found_between_training_data_and_questions(tmp_path: Path) -> 
     ids = file(tmp_path, [{"query_id": "1", "positives": ["a"], "negatives": ["b"]}], "ids")
     queries = file(tmp_path, QUERIES, "queries")
     assert findings(ids, "examples", leak=test, queries=queries).counts == {"leak": 1}
-    with pytest.raises(DrtkError, match="ids:1: only the id of query '1' is known: --queries FILE"):
+    with pytest.raises(DrtkError, match="ids:1: only the id of query '1' is known: `queries` FILE"):
         findings(ids, "examples", leak=test)
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "problem"),
     [
-        ("expansions", {"corpus": "x"}, "--corpus goes with --as qrels, run or examples"),
-        ("predictions", {"leak": "x"}, "--leak goes with --as passages, queries or examples"),
-        ("passages", {"corpus": "x"}, "--corpus goes with --as qrels, run or examples"),
-        ("qrels", {"leak": "x"}, "--leak goes with --as passages, queries or examples"),
+        ("expansions", {"corpus": "x"}, "`corpus` goes with `as` qrels, run or examples"),
+        ("predictions", {"leak": "x"}, "`leak` goes with `as` passages, queries or examples"),
+        ("passages", {"corpus": "x"}, "`corpus` goes with `as` qrels, run or examples"),
+        ("qrels", {"leak": "x"}, "`leak` goes with `as` passages, queries or examples"),
     ],
 )
 def test_a_choice_that_cannot_be_meant_is_refused(kind: str | None, options: dict[str, str], problem: str) -> None:
@@ -264,7 +264,7 @@ def test_what_a_file_holds_is_recognised_where_it_can_be(tmp_path: Path, content
         assert findings(source, None).as_row()["kind"] == kind  # type: ignore[arg-type]
         return
     with pytest.raises(
-        UsageError, match=r"--as is needed: one of passages, queries, .*file: its first records do not tell"
+        UsageError, match=r"`as` is needed: one of passages, queries, .*file: its first records do not tell"
     ):
         findings(source, None)  # type: ignore[arg-type]
 

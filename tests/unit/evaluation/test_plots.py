@@ -116,19 +116,14 @@ def drawn(found: dict[str, Any]) -> Any:
     return figure.axes
 
 
-@pytest.mark.parametrize(
-    ("last", "ticks"), [(1, [0, 1]), (2, [0, 1, 2]), (4, [0, 1, 2, 3, 4]), (100, [0, 20, 40, 60, 80, 100])]
-)
-def test_the_axis_of_steps_begins_at_nought_and_has_whole_numbers(last: int, ticks: list[int]) -> None:
-    curve = {"steps": sorted({1, last}), "values": [2.0, 1.0][: len({1, last})]}
-    panel = {"field": "mlm", "curves": {"a": curve}, "held_out": {}}
-    for found in ({"field": "loss", "curves": {"a": curve}}, {"panels": [panel, panel | {"field": "other"}]}):
-        for axis in drawn(found):
-            low, high = axis.get_xlim()
-            assert [tick for tick in axis.get_xticks() if low <= tick <= high] == ticks
-
-
-def test_what_is_measured_on_held_out_passages_is_dashed(pretrained: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_steps_begin_at_zero_and_what_is_held_out_is_dashed(
+    pretrained: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for last, ticks in ((1, [0, 1]), (4, [0, 1, 2, 3, 4]), (100, [0, 20, 40, 60, 80, 100])):
+        curve = {"steps": sorted({1, last}), "values": [2.0, 1.0][: len({1, last})]}
+        (axis,) = drawn({"field": "loss", "curves": {"a": curve}})
+        low, high = axis.get_xlim()
+        assert [tick for tick in axis.get_xticks() if low <= tick <= high] == ticks
     found = numbers(capfd, "training", "simlm.jsonl", "warm.jsonl")
     axes = dict(zip([panel["field"] for panel in found["panels"]], drawn(found), strict=True))
     styles = {
@@ -326,5 +321,5 @@ def test_wrong_usage_and_files_are_rejected(here: Path, capfd: pytest.CaptureFix
         with pytest.raises(fault, match=problem):
             numbers(capfd, *arguments)
     for output in ([], ["-o", "x.jpg"]):
-        with pytest.raises(UsageError, match=r"\.png, \.svg, \.pdf, \.json; or say --format"):
+        with pytest.raises(UsageError, match=r"\.png, \.svg, \.pdf, \.json; or set `format`"):
             command(capfd, "plot", "training", "log.jsonl", *output)

@@ -49,9 +49,7 @@ def test_every_run_is_compared_with_the_first() -> None:
     assert found[0].difference == pytest.approx(-1 / 16)
     assert found[0].randomisation_p == 1.0
     sentence = describe_contrast(found[0], (0.375, 0.4375))
-    assert sentence.startswith(
-        "dense does not differ significantly from one on RR: 0.3750 against 0.4375 (-0.0625; p(t) "
-    )
+    assert sentence.startswith("dense does not differ significantly from one on RR: 0.3750 against 0.4375 (-0.0625; p")
     assert sentence.endswith("better on 1 of 4 queries, worse on 1, equal on 2.")
 
 
@@ -104,24 +102,17 @@ def test_loss_is_read_from_a_log_and_its_ends_are_averaged(tmp_path: Path) -> No
     curve = read_curve(str(log))
     assert (curve.steps[-1], curve.first, curve.last) == (19, 18.0, 3.0)  # of five entries each
     assert Curve([1], [3.0]).first == Curve([1], [3.0]).last == 3.0
-
-
-def test_a_trend_needs_enough_entries() -> None:
+    for text, fault, problem in (
+        ('{"step": "one", "loss": 1}\n', RecordError, r"log\.jsonl:1: expected a whole 'step' and a number as 'loss'"),
+        ("{}\n", DrtkError, "holds no loss"),
+        ("nonsense\n", RecordError, r"log\.jsonl:1: expected a JSON object"),
+    ):
+        with pytest.raises(fault, match=problem):
+            read_curve(str(write(log, text)))
     steps = list(range(1, 11))
     assert describe_loss(Curve(steps, [2.0] * 5 + [1.0] * 5)) == "The training loss fell from 2 to 1 in 10 steps."
     assert "did not fall: from 1 to 2" in describe_loss(Curve(steps, [1.0] * 5 + [2.0] * 5))
     assert "holds 3 losses of 12 steps: too few" in describe_loss(Curve([5, 10, 12], [0.4, 0.4, 0.7]))
-
-
-def test_a_log_without_loss_is_rejected(tmp_path: Path) -> None:
-    faults: list[tuple[str, type[DrtkError], str]] = [
-        ('{"step": "one", "loss": 1}\n', RecordError, r"log\.jsonl:1: expected a whole 'step' and a number as 'loss'"),
-        ("{}\n", DrtkError, "holds no loss"),
-        ("nonsense\n", RecordError, r"log\.jsonl:1: expected a JSON object"),
-    ]
-    for text, fault, problem in faults:
-        with pytest.raises(fault, match=problem):
-            read_curve(str(write(tmp_path / "log.jsonl", text)))
 
 
 def test_example_queries_show_both_sides() -> None:
@@ -166,8 +157,9 @@ REPORT = ["report", "bm25=bm25.run", "trained=trained.run", "--qrels", "test.tsv
 TEXTS = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--log", "log.jsonl"]
 
 
-def test_json_markdown_and_terminal_agree(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    printed = command(capfd, *REPORT, *TEXTS)
+def test_json_markdown_terminal_and_picture_agree(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    printed = command(capfd, *REPORT, *TEXTS, "--examples", "1")
     content = json.loads((world / "out" / "report.json").read_text())
     # bm25 has the right document at rank 3 for q3: RR (1 + 1 + 1 + 1/3)/4
     assert content["systems"]["bm25"]["RR@10"] == pytest.approx((3 + 1 / 3) / 4)
@@ -185,11 +177,7 @@ def test_json_markdown_and_terminal_agree(world: Path, capfd: pytest.CaptureFixt
     for sentence in content["verdict"]["text"]:
         assert f"- {sentence}" in markdown
         assert sentence in folded
-
-
-def test_examples_show_texts_and_where_the_right_one_is(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    printed = command(capfd, *REPORT, *TEXTS, "--examples", "1")
-    example = json.loads((world / "out" / "report.json").read_text())["examples"][0]
+    (example,) = content["examples"]
     assert (example["query_id"], example["why"]) == ("q3", "second")
     bm25, trained = example["hits"]
     assert (bm25["id"], bm25["title"], bm25["relevant"], bm25["rank"]) == ("d4#1", "Title 4", False, 3)
@@ -197,17 +185,9 @@ def test_examples_show_texts_and_where_the_right_one_is(world: Path, capfd: pyte
     assert "which document is 3? (trained is better)" in printed
     assert "Title 4 (the right one is at rank 3)" in printed
     assert "words of document 3, part 1" in printed
-
-
-def test_the_plot_has_a_panel_for_the_loss_if_there_is_one(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    command(capfd, *REPORT, *TEXTS)
     picture = (world / "out" / "report.png").read_bytes()
-    assert picture.startswith(b"\x89PNG")
     width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
     assert (width, height) == (2160, 648)  # three panels of 6 inches, 120 dots an inch
-    command(capfd, *REPORT, "--force")
-    assert int.from_bytes((world / "out" / "report.png").read_bytes()[16:20], "big") == 1440  # no loss, no panel
 
 
 def test_without_matplotlib_the_rest_of_the_report_is_made(
@@ -238,6 +218,8 @@ def test_a_fusion_is_explained_by_the_overlap_of_its_runs(world: Path, capfd: py
 
 def test_wrong_usage_is_rejected(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command(capfd, *REPORT)  # texts are not needed
+    picture = (world / "out" / "report.png").read_bytes()
+    assert int.from_bytes(picture[16:20], "big") == 1440  # no loss, no panel
     assert json.loads((world / "out" / "report.json").read_text())["examples"] == []
     with pytest.raises(UsageError, match="no system is called 'x'; there are bm25, trained"):
         command(capfd, *REPORT, *TEXTS, "--show", "x", "--force")

@@ -56,24 +56,15 @@ def test_every_candidate_is_kept_dropped_or_not_drawn(world: Path, capfd: pytest
     assert [row["query_id"] for row in rows] == [row["query_id"] for row in examples]
     for row, example in zip(rows, examples, strict=True):
         assert [one["id"] for one in row["kept"]] == example["negatives"]
-        assert [(one["rank"], one["by"], one["value"], one["limit"]) for one in row["dropped"]] == [
-            (1, "margin", 10.0, 6.0),
-            (2, "margin", 9.0, 6.0),
-            (4, "margin", 7.0, 6.0),
-        ]
+        dropped = [(one["rank"], one["by"], one["value"], one["limit"]) for one in row["dropped"]]
+        assert dropped == [(rank, "margin", value, 6.0) for rank, value in ((1, 10.0), (2, 9.0), (4, 7.0))]
         assert row["not_drawn"] == 2
         assert row["positives"][0]["found"] == {"bm25": [3, 8.0]}
         assert all(one["gap"] == 8 - one["score"] for one in row["kept"])
     counts = json.loads((world / "out.jsonl.meta.json").read_text())["counts"]
     assert counts["dropped"] == {"margin": 3 * QUERIES}
-    assert counts["passages"] == {
-        "candidates": 9 * QUERIES,
-        "kept": 4 * QUERIES,
-        "dropped": 3 * QUERIES,
-        "not_drawn": 2 * QUERIES,
-        "became_positives": 0,
-        "random": 0,
-    }
+    fates = {"candidates": 9, "kept": 4, "dropped": 3, "not_drawn": 2, "became_positives": 0, "random": 0}
+    assert counts["passages"] == {name: number * QUERIES for name, number in fates.items()}
 
 
 def test_queries_that_make_no_example_are_in_the_audit_too(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -81,12 +72,8 @@ def test_queries_that_make_no_example_are_in_the_audit_too(world: Path, capfd: p
     write(world / "bm25.run", (world / "bm25.run").read_text() + "zz Q0 d4 1 0.5 t\n")
     write(world / "qrels.tsv", (world / "qrels.tsv").read_text() + "zz\td0\t1\n")
     command(capfd, *CALL, "--max-score", "0.5", "--audit", "audit.jsonl", "-o", "out.jsonl")
-    assert [row.get("left_out") for row in read(world / "audit.jsonl")] == [
-        "without_positives",
-        "without_negatives",
-        "without_negatives",
-        None,
-    ]
+    reasons = ["without_positives", "without_negatives", "without_negatives", None]
+    assert [row.get("left_out") for row in read(world / "audit.jsonl")] == reasons
     counts = json.loads((world / "out.jsonl.meta.json").read_text())["counts"]
     assert counts["dropped"] == {"max-score": 18}  # 9 candidates of each of two queries
     assert (counts["passages"]["candidates"], counts["passages"]["dropped"]) == (19, 18)

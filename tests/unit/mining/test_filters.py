@@ -14,18 +14,20 @@ import pytest
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.mining.candidates import Hits, MiningQuery, Pool
 from drtk.mining.config import MineSettings
-from drtk.mining.filters import (
-    UNRETRIEVED,
+from drtk.mining.content_filters import (
     CosineFilter,
     CrossEncoderFilter,
     PassageTexts,
     VectorsById,
+    compute_overlap,
+    shingles,
+)
+from drtk.mining.filters import (
+    UNRETRIEVED,
     build_score_filters,
     compute_margin_limit,
-    compute_overlap,
     compute_share_limit,
     parse_limits,
-    shingles,
 )
 from drtk.mining.miner import Miner
 from drtk.mining.policies import Policy
@@ -119,23 +121,18 @@ def test_a_low_score_drops_only_what_no_other_source_puts_higher() -> None:
     assert {id: rejection.filter for id, rejection in pool.rejected.items()} == {"c": "min-score"}
 
 
-def test_limits_by_source() -> None:
+def test_limits_by_source_and_rejected_limits() -> None:
     assert parse_limits(("3", "bm25=2"), "margin", ["bm25"]) == {"": 3.0, "bm25": 2.0}
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
+    faults: list[tuple[dict[str, Any], str]] = [
         ({"margin": ("x",)}, "`margin`: 'x' is neither a number nor NAME=NUMBER"),
         ({"min_score": ("x=1",)}, "`min_score`: there is no source 'x' among bm25"),
         ({"max_score": ("nan",)}, "`max_score`: is not a number"),
         ({"max_share": ("95",)}, "`max_share` is a share of"),
         ({"max_share": ("-0.1",)}, "`max_share` is a share of"),
-    ],
-)
-def test_rejected_limits(options: dict[str, Any], problem: str) -> None:
-    with pytest.raises(UsageError, match=problem):
-        build_score_filters(MineSettings(**options), ["bm25"])
+    ]
+    for options, problem in faults:
+        with pytest.raises(UsageError, match=problem):
+            build_score_filters(MineSettings(**options), ["bm25"])
 
 
 def test_overlap_counts_shared_runs_of_three_words() -> None:

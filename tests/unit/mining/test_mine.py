@@ -249,39 +249,37 @@ def test_random_passages_that_a_filter_rejects_and_queries_below_the_floor_are_c
     assert "random passages that a filter refused" in (tmp_path / "report.txt").read_text()
 
 
-@pytest.mark.parametrize("more", [[], ["--logits"]])
 def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
-    world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path, more: list[str]
+    world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     model = tiny_crossencoder(tmp_path / "ours")  # as train-reranker leaves it: "title: text"
     manifest = {"command": "drtk train-reranker", "settings": {}, "inputs": [], "pairing": {"title": "colon"}}
     write(model / "meta.json", json.dumps(manifest))
     few = write(tmp_path / "few.tsv", "q5\td5\t1\nq6\td6\t1\n")
-    out = tmp_path / "mined.jsonl"
+    out, scored = tmp_path / "mined.jsonl", tmp_path / "scored.jsonl"
     call = ["mine-negatives", "bm25.run", "--qrels", few, "--policy", "tevatron", *TEXTS, "--scorer", model]
-    mine = [*call, *(f"--scorer{flag.removeprefix('-')}" for flag in more)]
-    command(capfd, *mine, "-o", out)
-    command(capfd, "score", out, *TEXTS, "--model", model, *more, "-o", tmp_path / "scored.jsonl")
-    examples, scored = rows_of(out.read_text()), rows_of((tmp_path / "scored.jsonl").read_text())
-    assert examples.keys() == scored.keys() == {"q5", "q6"}
-    for query_id, row in scored.items():
-        for side in ("positives", "negatives"):
-            assert examples[query_id]["scores"][side] == pytest.approx(row["scores"][side], abs=5e-5)
-    if more:
-        scores = examples["q5"]["scores"]
-        margin = scores["positives"][0] - sorted(scores["negatives"])[4]
-        limited = rows_of(command(capfd, *mine, "-q", "--ce-margin", str(margin)))["q5"]["scores"]
-        assert 4 <= len(limited["negatives"]) <= 5
-        assert max(limited["negatives"]) <= limited["positives"][0] - margin
-        return
+    for mining, scoring in (([], []), (["--scorer-logits"], ["--logits"])):
+        command(capfd, *call, *mining, "-o", out, "--force")
+        command(capfd, "score", out, *TEXTS, "--model", model, *scoring, "-o", scored, "--force")
+        examples, rows = rows_of(out.read_text()), rows_of(scored.read_text())
+        assert examples.keys() == rows.keys() == {"q5", "q6"}
+        for query_id, row in rows.items():
+            for side in ("positives", "negatives"):
+                assert examples[query_id]["scores"][side] == pytest.approx(row["scores"][side], abs=5e-5)
+    scores = examples["q5"]["scores"]
+    margin = scores["positives"][0] - sorted(scores["negatives"])[4]
+    limited = rows_of(command(capfd, *call, "--scorer-logits", "-q", "--ce-margin", str(margin)))["q5"]["scores"]
+    assert 4 <= len(limited["negatives"]) <= 5
+    assert max(limited["negatives"]) <= limited["positives"][0] - margin
     with pytest.raises(MismatchError, match="ours: was trained with `title` colon; join contradicts it"):
-        command(capfd, *mine, "--scorer-title", "join")
+        command(capfd, *call, "--scorer-title", "join")
     # another model in the folder's place: what the old one scored is not up to date
+    command(capfd, *call, "-o", out, "--force")
     for renewed in (False, True):
         if renewed:
             write(model / "meta.json", json.dumps(manifest | {"seed": 2}))
         capfd.readouterr()
-        app([*map(str, mine), "-o", str(out), "--skip-done", "--force"], standalone_mode=False)
+        app([*map(str, call), "-o", str(out), "--skip-done", "--force"], standalone_mode=False)
         assert ("is up to date" in capfd.readouterr().err) is not renewed
 
 
@@ -315,17 +313,17 @@ REJECTED = {  # options added to a call with a run and judgements, and the error
 }
 
 
-@pytest.mark.parametrize("options", REJECTED)
-def test_rejected_options(world: SimpleNamespace, capfd: pytest.CaptureFixture[str], options: str) -> None:
-    with pytest.raises(UsageError, match=f"^{REJECTED[options]}"):
-        command(capfd, *CALL, *options.split())
-
-
-def test_an_option_that_has_an_effect_is_accepted(
+def test_options_without_an_effect_are_rejected_and_others_accepted(
     world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    for options in ("--no-scorer-logits --unretrieved drop --margin 1", "--match regex --report r.txt"):
-        parts = [str(tmp_path / part) if part.endswith(".txt") else part for part in options.split()]
+    for options, problem in REJECTED.items():
+        with pytest.raises(UsageError, match=f"^{problem}"):
+            command(capfd, *CALL, *options.split())
+    for accepted in (
+        ["--no-scorer-logits", "--unretrieved", "drop", "--margin", "1"],
+        ["--match", "regex", "--report"],
+    ):
+        parts = [*accepted, *([tmp_path / "r.txt"] if accepted[-1] == "--report" else [])]
         assert command(capfd, *CALL, *TEXTS, "-q", *parts, "-o", tmp_path / "out.jsonl", "--force") == ""
 
 
@@ -364,15 +362,9 @@ def test_judgements_of_documents_are_noticed(
     write(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d1 2 1 t\n")  # one judged document is there
     app(call, standalone_mode=False)
     assert "judgements name documents, not passages: --positives source" in capfd.readouterr().err
-
-
-def test_documents_without_a_positive_are_named_if_no_query_makes_an_example(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    run, qrels = write(tmp_path / "a.run", "q1 Q0 o1#0 1 1 t\n"), write(tmp_path / "qrels", "q1\tdoc\t1\n")
-    call = ["mine-negatives", run, "--qrels", qrels, "--positives", "source", "-o", tmp_path / "out.jsonl"]
+    write(tmp_path / "qrels.tsv", "q1\tdoc\t1\n")
     with pytest.raises(DrtkError, match=r"^no query makes an example: 1 without positives \(1 positives not found\)$"):
-        command(capfd, *call)
+        command(capfd, *call, "--positives", "source", "-o", "out.jsonl")
 
 
 def test_counts_of_queries_and_random_passages(
@@ -383,20 +375,8 @@ def test_counts_of_queries_and_random_passages(
     write(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "t"}) + "\n" for id in ids))
     write(tmp_path / "a.run", "q1 Q0 book#7 1 2 t\nq1 Q0 other#3 2 1 t\nq2 Q0 book#1 1 1 t\n")
     write(tmp_path / "qrels.tsv", "q1\tbook\t1\nq9\tbook\t1\n")
-    call = [
-        "a.run",
-        "--qrels",
-        "qrels.tsv",
-        "--corpus",
-        "corpus.jsonl",
-        "--positives",
-        "source",
-        "--source-name",
-        "s",
-        "-o",
-        "out.jsonl",
-    ]
-    app(["mine-negatives", *call], standalone_mode=False)
+    options = "--qrels qrels.tsv --corpus corpus.jsonl --positives source --source-name s -o out.jsonl"
+    app(["mine-negatives", "a.run", *options.split()], standalone_mode=False)
     assert "drtk: random: 19 of the 20 negatives, to fill lists up to --floor 210\n" in capfd.readouterr().err
     row = json.loads((tmp_path / "out.jsonl").read_text())
     assert row["positives"] == ["book#7"]

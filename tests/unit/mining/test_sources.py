@@ -67,33 +67,33 @@ def test_an_index_gives_what_its_run_gives(world: Path, capfd: pytest.CaptureFix
     assert both == mined(capfd, "bm25", "exact", *texts, "--batch", "7")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ("bm25", "bm25: `queries` is required"),
-        ("bm25 exact --query-vectors asked", "bm25: `queries` is required"),
-        ("vectors", "vectors: is of kind 'embeddings'; expected 'index'"),
-        (
-            "exact --query-vectors asked --model model",
-            "`model` goes with a dense index that is searched with `queries`",
-        ),
-        ("bm25 --queries queries.jsonl --max-length 9", "`max_length` goes with a dense index"),
-        ("examples.jsonl --margin 1", "`margin` compares scores of a retriever, which examples lack"),
-        ("examples.jsonl --from-rank 2", "`from_rank` needs ranks; the negatives of query 'q1' are in no order"),
-        ("examples.jsonl exact.run --margin examples=1", "`margin`: there is no source 'examples' among exact"),
-        ("queries.jsonl", "queries.jsonl: seems to hold queries or passages; expected a TREC run .*`queries`"),
-        ("corpus.jsonl", "corpus.jsonl: seems to hold passages; .*passages: `corpus`"),
-        ("qrels.tsv", "qrels.tsv: seems to hold judgements, or .*judgements: `qrels`"),
-        ("texts.jsonl", "texts.jsonl: holds texts, not ids; make a corpus and queries of them first"),
-        ("nan.run", r"nan\.run:2: score 'nan' is not finite"),
-    ],
-)
-def test_rejected_sources(world: Path, capfd: pytest.CaptureFixture[str], arguments: str, problem: str) -> None:
+REJECTED = [
+    ("bm25", "bm25: `queries` is required"),
+    ("bm25 exact --query-vectors asked", "bm25: `queries` is required"),
+    ("vectors", "vectors: is of kind 'embeddings'; expected 'index'"),
+    (
+        "exact --query-vectors asked --model model",
+        "`model` goes with a dense index that is searched with `queries`",
+    ),
+    ("bm25 --queries queries.jsonl --max-length 9", "`max_length` goes with a dense index"),
+    ("examples.jsonl --margin 1", "`margin` compares scores of a retriever, which examples lack"),
+    ("examples.jsonl --from-rank 2", "`from_rank` needs ranks; the negatives of query 'q1' are in no order"),
+    ("examples.jsonl exact.run --margin examples=1", "`margin`: there is no source 'examples' among exact"),
+    ("queries.jsonl", "queries.jsonl: seems to hold queries or passages; expected a TREC run .*`queries`"),
+    ("corpus.jsonl", "corpus.jsonl: seems to hold passages; .*passages: `corpus`"),
+    ("qrels.tsv", "qrels.tsv: seems to hold judgements, or .*judgements: `qrels`"),
+    ("texts.jsonl", "texts.jsonl: holds texts, not ids; make a corpus and queries of them first"),
+    ("nan.run", r"nan\.run:2: score 'nan' is not finite"),
+]
+
+
+def test_rejected_sources(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(world / "examples.jsonl", json.dumps(EXAMPLE) + "\n")
     write(world / "texts.jsonl", '{"query": "what", "pos": ["text"], "neg": ["other"]}\n')
     write(world / "nan.run", "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 nan t\n")
-    with pytest.raises(DrtkError, match=problem):
-        mined(capfd, *arguments.split())
+    for arguments, problem in REJECTED:
+        with pytest.raises(DrtkError, match=problem):
+            mined(capfd, *arguments.split())
 
 
 def test_only_judged_queries_are_searched_and_others_counted(
@@ -203,13 +203,8 @@ def test_an_index_gives_what_its_run_gives_where_judgements_name_documents(
         assert len(second["negatives"]) == 9
 
 
-EXAMPLE = {
-    "query_id": "q1",
-    "positives": ["d1"],
-    "negatives": ["d2", "d3"],
-    "sources": {"negatives": ["a", "b"]},
-    "x": 1,
-}
+SOURCES = {"negatives": ["a", "b"]}
+EXAMPLE = {"query_id": "q1", "positives": ["d1"], "negatives": ["d2", "d3"], "sources": SOURCES, "x": 1}
 
 
 def test_examples_and_a_run_are_mixed(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_the_length_is_the_default_the_request_or_the_longest_input(encoder: Pat
 def test_groups_of_similar_length_give_the_logits_and_gradients_of_one_batch(folder: Path) -> None:
     loaded = start(folder)
     tokenizing = PairTokenizer(loaded.tokenizer, max_length=48)
-    padded = tokenizing(pairs()).padded(range(len(pairs())), pad=tokenizing.pad)
+    padded = tokenizing(pairs()).pad(range(len(pairs())), pad=tokenizing.pad)
     inputs = {name: torch.from_numpy(array) for name, array in padded.items()}
     results = []
     for tokens in (None, 100):

@@ -36,7 +36,7 @@ def mask_at(length: int, *places: int) -> np.ndarray:
 @pytest.mark.parametrize("how", ["mask", "replaced"])
 def test_a_mask_stands_wherever_something_is_hidden(how: str) -> None:
     text = framed(A, B, C)
-    found = corrupt_tokens(text.ids, mask_at(5, 1, 3), how, rng=generator(1), vocabulary=VOCABULARY)  # type: ignore[arg-type]
+    found = corrupt_tokens(text.ids, mask_at(5, 1, 3), how, generator(1), VOCABULARY)  # type: ignore[arg-type]
     assert found.tolist() == [CLS, MASK, B, MASK, SEP]
     assert found.dtype == np.int32
     assert text.ids.tolist() == [CLS, A, B, C, SEP]
@@ -44,7 +44,7 @@ def test_a_mask_stands_wherever_something_is_hidden(how: str) -> None:
 
 def test_none_leaves_all_visible_and_is_a_copy() -> None:
     text = framed(A, B)
-    found = corrupt_tokens(text.ids, mask_at(4, 1, 2), "none", rng=generator(1), vocabulary=VOCABULARY)
+    found = corrupt_tokens(text.ids, mask_at(4, 1, 2), "none", generator(1), VOCABULARY)
     assert found.tolist() == text.ids.tolist()
     found[0] = 0
     assert text.ids[0] == CLS
@@ -53,7 +53,7 @@ def test_none_leaves_all_visible_and_is_a_copy() -> None:
 def test_bert_masks_80_swaps_10_and_keeps_10_of_a_hundred() -> None:
     # 100,000 hidden tokens: deviations of sqrt(n p (1 - p)) = 126, 95, 95. A swap may draw the token itself: 1 of 1,000.
     ids = np.full(100_000, A, dtype=np.int32)
-    found = corrupt_tokens(ids, np.ones(len(ids), dtype=bool), "bert", rng=generator("bert"), vocabulary=VOCABULARY)
+    found = corrupt_tokens(ids, np.ones(len(ids), dtype=bool), "bert", generator("bert"), VOCABULARY)
     masked, kept = int((found == MASK).sum()), int((found == A).sum())
     assert masked == pytest.approx(80_010, abs=4.5 * 126)  # and 10 of the swapped that drew [MASK]
     assert kept == pytest.approx(10_010, abs=4.5 * 95)
@@ -65,7 +65,7 @@ def test_bert_swaps_for_any_token_of_the_vocabulary() -> None:
     # 10,000 swaps among 20 tokens: 500 each, with a deviation of 22; the first and the last, and special ones, are among them.
     small = Vocabulary(size=20, mask=3, special=frozenset({0, 1, 2, 3}))
     ids = np.full(100_000, 50, dtype=np.int32)
-    found = corrupt_tokens(ids, np.ones(len(ids), dtype=bool), "bert", rng=generator("whole"), vocabulary=small)
+    found = corrupt_tokens(ids, np.ones(len(ids), dtype=bool), "bert", generator("whole"), small)
     counts = np.bincount(found, minlength=20)[:20]
     counts[3] -= 80_000
     assert np.delete(counts, 3) == pytest.approx([500] * 19, abs=4.5 * 22)
@@ -74,14 +74,9 @@ def test_bert_swaps_for_any_token_of_the_vocabulary() -> None:
 
 def test_bert_touches_nothing_that_is_not_hidden() -> None:
     ids, hidden = np.full(1000, A, dtype=np.int32), np.arange(1000) % 2 == 0
-    found = corrupt_tokens(ids, hidden, "bert", rng=generator(1), vocabulary=VOCABULARY)
+    found = corrupt_tokens(ids, hidden, "bert", generator(1), VOCABULARY)
     assert (found[~hidden] == A).all()
     assert (found[hidden] != A).mean() == pytest.approx(0.9, abs=0.06)  # deviation .013
-
-
-def test_an_unknown_corruption_is_refused_with_all_choices() -> None:
-    with pytest.raises(ValueError, match="'masks'; choose from none, mask, bert, replaced"):
-        corrupt_tokens(framed(A).ids, mask_at(3, 1), "masks", rng=generator(1), vocabulary=VOCABULARY)  # type: ignore[arg-type]
 
 
 def test_what_follows_a_deletion_is_labelled() -> None:
@@ -92,10 +87,7 @@ def test_what_follows_a_deletion_is_labelled() -> None:
     assert found.edited.dtype == np.int64
     assert found.words.tolist() == [-1, 0, 1, 2, -1]
     assert not found.hidden.any()
-
-
-def test_tokens_removed_one_after_another_leave_one_label() -> None:
-    found = delete_tokens_at(framed(A, B, C, D), mask_at(6, 1, 2, 3))
+    found = delete_tokens_at(framed(A, B, C, D), mask_at(6, 1, 2, 3))  # several in a row leave one label
     assert (found.ids.tolist(), found.edited.tolist()) == ([CLS, D, SEP], [0, 1, 0])
 
 
@@ -103,22 +95,17 @@ def test_a_share_of_the_pieces_is_deleted_and_no_special_token() -> None:
     text = framed(*range(300, 310))
     seen = set()
     for seed in range(200):
-        found = delete_tokens(text, 0.15, rng=generator(seed))
+        found = delete_tokens(text, 0.15, generator(seed))
         assert len(found.ids) == 12 - 2  # round(1.5)
         assert (found.ids[0], found.ids[-1]) == (CLS, SEP)
         seen |= set(text.ids.tolist()) - set(found.ids.tolist())
     assert seen == set(range(300, 310))  # each of them goes in some
 
 
-def test_a_deletion_of_everything_leaves_special_tokens() -> None:
-    found = delete_tokens(framed(A, B), 1.0, rng=generator(1))
-    assert (found.ids.tolist(), found.edited.tolist()) == ([CLS, SEP], [0, 1])
-
-
 def test_masks_are_put_before_the_places_named() -> None:
     # Gaps before a (place 1) and before [SEP] (place 3), and one in the middle of a word of two pieces.
     text = Text(np.array([CLS, A, B, SEP], dtype=np.int32), np.array([-1, 0, 0, -1], dtype=np.int32))
-    found = insert_masks_at(text, np.array([1, 2, 3]), mask=MASK)
+    found = insert_masks_at(text, np.array([1, 2, 3]), MASK)
     assert found.ids.tolist() == [CLS, MASK, A, MASK, B, MASK, SEP]
     assert found.edited.tolist() == [0, 1, 0, 1, 0, 1, 0]
     assert found.hidden.tolist() == [False, True] * 3 + [False]
@@ -129,7 +116,7 @@ def test_masks_are_put_before_the_places_named() -> None:
 def test_kept_tokens_keep_their_type_and_inserted_masks_get_that_of_the_next_token() -> None:
     ids, words = np.array([CLS, A, SEP, B, C, SEP], dtype=np.int32), np.array([-1, 0, -1, 1, 2, -1], dtype=np.int32)
     text = Text(ids, words, types=np.array([0, 0, 0, 1, 1, 1], dtype=np.int32))
-    longer = insert_masks_at(text, np.array([2, 3, 5]), mask=MASK)  # after the title, before the text, after the text
+    longer = insert_masks_at(text, np.array([2, 3, 5]), MASK)  # after the title, before the text, after the text
     assert longer.ids.tolist() == [CLS, A, MASK, SEP, MASK, B, C, MASK, SEP]
     assert longer.types is not None
     assert longer.types.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1]
@@ -143,7 +130,7 @@ def test_ten_pieces_get_two_insertions_within_the_special_tokens() -> None:
     text = framed(*range(300, 310))
     gaps = set()
     for seed in range(200):
-        found = insert_masks(text, 0.15, rng=generator(seed), vocabulary=VOCABULARY)
+        found = insert_masks(text, 0.15, generator(seed), VOCABULARY)
         assert len(found.ids) == 12 + 2  # round(1.5)
         assert found.ids[found.hidden].tolist() == [MASK, MASK]
         assert found.edited.sum() == 2
@@ -153,16 +140,9 @@ def test_ten_pieces_get_two_insertions_within_the_special_tokens() -> None:
     assert gaps == set(range(1, 12))  # before each of the ten, and after the last: 11 gaps
 
 
-def test_a_text_too_short_for_its_share_stays_as_it_is() -> None:
-    text = framed(A, B, C)  # round(.45) = 0
-    assert insert_masks(text, 0.15, rng=generator(1), vocabulary=VOCABULARY).ids.tolist() == text.ids.tolist()
-    assert delete_tokens(text, 0.15, rng=generator(1)).ids.tolist() == text.ids.tolist()
-
-
-def test_a_text_of_special_tokens_alone_is_left_alone() -> None:
-    empty = framed()
-    for found in (
-        insert_masks(empty, 0.5, rng=generator(1), vocabulary=VOCABULARY),
-        delete_tokens(empty, 0.5, rng=generator(1)),
-    ):
-        assert (found.ids.tolist(), found.edited.tolist(), found.words.tolist()) == ([CLS, SEP], [0, 0], [-1, -1])
+def test_short_texts_and_full_rates() -> None:
+    for text in (framed(A, B, C), framed()):  # round(.45) = 0, and nothing but special tokens
+        for edit in (insert_masks(text, 0.15, generator(1), VOCABULARY), delete_tokens(text, 0.15, generator(1))):
+            assert (edit.ids.tolist(), edit.edited.any()) == (text.ids.tolist(), False)
+    everything = delete_tokens(framed(A, B), 1.0, generator(1))
+    assert (everything.ids.tolist(), everything.edited.tolist()) == ([CLS, SEP], [0, 1])

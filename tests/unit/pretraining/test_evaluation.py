@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from drtk.pretraining.evaluation import evaluate_losses, regroup
+from drtk.pretraining.network import EncodedBatch
 from tests.pretraining import World
 
 CPU = torch.device("cpu")
@@ -25,11 +26,11 @@ def test_held_out_losses_are_means_over_all_batches(world: World):
 def test_the_gain_is_the_loss_with_anothers_vector_less_that_with_ones_own(world: World):
     stage = world.stage("simlm").redrawn()
     batch = stage.batch()
-    views = stage.views(batch)
+    encoded = stage.views(batch)
     with torch.no_grad():
-        others = stage.network.encode(batch, vectors={"encoder": views.vector("encoder").roll(1, dims=0)})
+        others = EncodedBatch(stage.network, batch, {"encoder": encoded.vector("encoder").roll(1, dims=0)})
         recovery = stage.network.recoveries["decoder"]
-        gain = (recovery(others) - recovery(views)) / recovery.count(batch)
+        gain = (recovery(others) - recovery(encoded)) / recovery.count(batch)
     found = evaluate_losses(stage.network, [batch], CPU)
     assert found["gain_decoder"] == pytest.approx(gain.item(), abs=1e-5)
     assert abs(found["gain_decoder"]) > 1e-3
@@ -78,13 +79,13 @@ def test_what_is_left_of_the_groups_is_one_of_its_own_unless_it_is_alone(counts:
 def test_the_gain_of_condenser_is_that_of_its_late_first_token(world: World):
     stage = world.stage("condenser").redrawn()
     batch = stage.batch()
-    views = stage.views(batch)
+    encoded = stage.views(batch)
     recovery = stage.network.recoveries["head"]
     with torch.no_grad():
-        late = views.states("passage")[-1]
-        own, other = recovery(views), recovery(views, other_sources=True)
+        late = encoded.states("passage")[-1]
+        own, other = recovery(encoded), recovery(encoded, other_sources=True)
         swapped = stage.views(batch)
-        states = list(views.states("passage"))
+        states = list(encoded.states("passage"))
         states[-1] = torch.cat([late[:, :1].roll(1, dims=0), late[:, 1:]], dim=1)
         swapped._states["passage"] = states
         assert other.item() == pytest.approx(recovery(swapped).item(), abs=1e-4)

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from drtk.config import load_preset
 from drtk.errors import MismatchError, UsageError
 from drtk.pretraining.example_builder import ExampleBuilder, SlotExample, SpecialTokens, fields_of
+from drtk.pretraining.masking.strategies import mask_budget
 from drtk.pretraining.parse import apply_changes, parse_composition
-from drtk.text.rng import generator
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.tokenizers import load_tokenizer
-from drtk.text.word_pieces import WordPieceTokenizer
 from tests.enriched import enriched_corpus
-from tests.pretraining import Stage, World
-from tests.tiny import TOPICS, tiny_model, words_of
+from tests.tiny import tiny_model
 
 EDITS = [
     f"slots.{name}.{change}" for name in ("changed_one", "changed_two") for change in ("corruption=any", "rate=0.3")
@@ -83,12 +76,8 @@ def test_each_edit_is_what_it_is_by_itself(shelf: Shelf) -> None:
         assert len(slot.given) - len(whole.given) == (share if kind == "inserted" else -share)
         assert int(slot.hidden.sum()) == (share if kind == "inserted" else 0)
         assert (slot.edited[slot.hidden] == 1).all()
-
-
-def test_an_insertion_leaves_room_within_the_length(shelf: Shelf) -> None:
-    build = shelf("diffcse-sts-bert", *EDITS, max_length=12)
-    lengths = [len(build(row, epoch=0, step=0)["changed_one"].given) for row in range(36)]
-    assert max(lengths) <= 12
+    short = shelf("diffcse-sts-bert", *EDITS, max_length=12)  # an insertion fits into the length
+    assert max(len(short(row, epoch=0, step=0)["changed_one"].given) for row in range(36)) <= 12
 
 
 def test_a_context_drawn_by_the_step_is_of_one_kind_in_all_examples_of_a_step(shelf: Shelf) -> None:
@@ -106,170 +95,16 @@ def test_a_passage_without_successor_gets_a_placeholder(shelf: Shelf) -> None:
     assert (len(found.given), int(found.content.sum()), int(found.hidden.sum())) == (2, 0, 0)
 
 
-def test_a_view_without_such_a_part_is_told_with_those_there_are(shelf: Shelf) -> None:
-    build = shelf("cotmae", "slots.context.view=pair")
+def test_missing_parts_and_weights_are_reported_with_the_slot(shelf: Shelf) -> None:
     with pytest.raises(UsageError, match=r"\[slots.context\]: there is no view 'pair'; choose from pair.a, pair.b"):
-        build(0, epoch=0, step=0)
-
-
-def test_weights_that_a_view_does_not_have_are_told_with_the_slot(shelf: Shelf) -> None:
-    build = shelf("qac-cotmae", "slots.context.masking=rom")
+        shelf("cotmae", "slots.context.view=pair")(0, epoch=0, step=0)
     with pytest.raises(MismatchError, match=r"\[slots.context\]: passage 'd0#0': masking by 'rom' needs weights"):
-        build(0, epoch=0, step=0)
+        shelf("qac-cotmae", "slots.context.masking=rom")(0, epoch=0, step=0)
 
 
-Make = Callable[..., Stage]
-
-
-WORDS = [word for topic in TOPICS for word in words_of(topic)]
-
-
-@pytest.fixture
-def one(world: World, tmp_path: Path) -> Make:
-    """A preset, changed, on a passage of so many words of one piece each; weights, where they are given, are for these."""
-
-    def make(
-        preset: str,
-        count: int,
-        *changes: str,
-        weights: Sequence[float] = (),
-        drop: Sequence[str] = (),
-        length: int = 150,
-    ) -> Stage:
-        tokenizer = WordPieceTokenizer(str(world.model))
-        whole = [word for word in WORDS if len(tokenizer([word])[0].ids) == 1]
-        text = " ".join(whole[number % len(whole)] for number in range(count))
-        row: dict[str, Any] = {"_id": "p", "text": text, "metadata": {"weights_tokenizer": str(world.model)}}
-        if weights:
-            row["weights"] = list(weights)
-        file = tmp_path / "one.jsonl"
-        file.write_text(json.dumps(row) + "\n")
-        return replace(world, corpus=file).stage(preset, *changes, drop=drop, batch=1, max_length=length)
-
-    return make
-
-
-def slots_of(stage: Stage) -> dict[str, SlotExample]:
-    return dict(stage.seen(0)[0].slots)
-
-
-class Pinned:
-    """Draws that are known: the numbers of `random`, and what `permutation` puts first."""
-
-    def __init__(self, chance: Sequence[float] = (), first: Sequence[int] = ()) -> None:
-        self._chance, self._first = chance, [*first]
-
-    def random(self, size: int, dtype: Any = np.float64) -> np.ndarray:
-        return np.resize(np.array(self._chance or [0.5], dtype), size)
-
-    def permutation(self, of: Any) -> np.ndarray:
-        items = np.arange(of) if isinstance(of, (int, np.integer)) else np.asarray(of)
-        rest = [item for item in items.tolist() if item not in self._first]
-        return np.array([*self._first, *rest])
-
-
-def pin(monkeypatch: pytest.MonkeyPatch, **draws: Pinned) -> None:
-    """Let slots draw what is known."""
-
-    def drawn(*key: Any) -> Any:
-        return draws[key[-1]] if "slot" in key and key[-1] in draws else generator(*key)
-
-    monkeypatch.setattr("drtk.pretraining.example_builder.generator", drawn)
-
-
-def hidden(slot: SlotExample) -> list[int]:
-    """Numbers of the pieces that are hidden, [CLS] apart."""
-    return [int(place) - 1 for place in slot.hidden.nonzero()[0]]
-
-
-@pytest.mark.parametrize(
-    ("preset", "slot", "words", "rate", "budget"),
-    [
-        ("mlm", "passage", 142, 0.15, 21),  # the rate is of the pieces alone
-        ("mlm", "passage", 142, 0.30, 43),
-        ("mlm", "passage", 142, 0.50, 71),
-        ("condenser", "passage", 144, 0.30, 43),
-        ("cotmae", "passage", 30, 0.15, 4),  # round(4.5), halves to even
-        ("simlm", "encoder", 140, 0.15, 21),  # of the special tokens too: n = 142
-        ("simlm", "encoder", 140, 0.30, 43),
-        ("simlm", "encoder", 140, 0.50, 71),
-        ("simlm", "encoder", 142, 0.30, 43),  # n = 144
-        ("simlm", "encoder", 8, 0.15, 2),  # n = 10
-    ],
-)
-def test_budgets(preset: str, slot: str, words: int, rate: float, budget: int, one: Make):
-    changes = [f"slots.{slot}.rate={rate}"] + ["slots.decoder.rate=1.0"] * (preset == "simlm")
-    drop = ["context"] if preset == "cotmae" else []
-    assert len(hidden(slots_of(one(preset, words, *changes, drop=drop))[slot])) == budget
-
-
-@pytest.mark.parametrize(
-    ("changes", "places"),
-    [
-        (["slots.passage.masking.scale=sum"], [8]),  # .71 + .2 = .91, the largest of nine
-        (["slots.passage.masking.scale=sum", "slots.passage.rate=0.34"], [5, 7, 8]),
-        ([], [7]),  # the preset divides by the maximum: .55 + .3 / .4 = 1.30
-        (["slots.passage.rate=0.34"], [1, 7, 8]),
-    ],
-)
-def test_roms_figure(changes: list[str], places: list[int], one: Make, monkeypatch: pytest.MonkeyPatch):
-    weights = [0, 0.4, 0, 0, 0.1, 0, 0, 0.3, 0.2]
-    pin(monkeypatch, passage=Pinned([0.62, 0.15, 0.80, 0.33, 0.47, 0.90, 0.05, 0.55, 0.71]))
-    stage = one("rom", 9, "slots.passage.corruption=mask", *changes, weights=weights)
-    assert hidden(slots_of(stage)["passage"]) == places
-
-
-@pytest.mark.parametrize(
-    ("encoder", "decoder", "inner", "extra"),
-    [
-        (0.30, 0.50, 43, 41),  # p_x = .285714, of n = 142 round(40.57)
-        (0.15, 0.30, 21, 25),  # .176471: round(25.06)
-        (0.40, 0.60, 57, 47),  # .333333: round(47.33)
-        (0.30, 0.30, 43, 0),
-        (0.30, 1.00, 43, 140),  # everything but the special tokens
-    ],
-)
-def test_simlms_decoder_hides_what_the_encoder_does_and_a_draw_of_its_own(
-    encoder: float, decoder: float, inner: int, extra: int, one: Make, monkeypatch: pytest.MonkeyPatch
-):
-    """The encoder takes words from the front, the decoder's own draw from the back."""
-    pin(monkeypatch, encoder=Pinned(first=range(140)), decoder=Pinned(first=range(139, -1, -1)))
-    slots = slots_of(one("simlm", 140, f"slots.encoder.rate={encoder}", f"slots.decoder.rate={decoder}"))
-    assert hidden(slots["encoder"]) == [*range(inner)]
-    assert hidden(slots["decoder"]) == sorted({*range(inner), *range(140 - extra, 140)})
-
-
-CHANGED = "slots.changed_one."
-
-
-def asked(stage: Stage) -> tuple[list[int], list[int]]:
-    """What DiffCSE's discriminator reads of the first changed text, and the labels it is asked for."""
-    batch = stage.batch(0)
-    ids = stage.views(batch).ids("changed_one")
-    with torch.no_grad():
-        labels = stage.network.recoveries["difference"].target.labels(batch["changed_one"], ids)
-    size = int(batch["changed_one"].attention.sum())
-    assert not labels[0, size:].any()  # the mean is over padding too, where nothing was done
-    return ids[0, :size].tolist(), labels[0, :size].tolist()
-
-
-def test_diffcses_deletion(one: Make, monkeypatch: pytest.MonkeyPatch):
-    """[CLS] a b c d e [SEP] minus b and e is [CLS] a c d [SEP], labels 0 0 1 0 1."""
-    pin(monkeypatch, changed_one=Pinned(first=[2, 5]))
-    stage = one("diffcse-sts-bert", 5, f"{CHANGED}corruption=deleted", f"{CHANGED}rate=0.4", length=32)
-    first, a, b, c, d, e, last = slots_of(stage)["one"].clean.tolist()
-    assert len({a, b, c, d, e}) == 5
-    assert asked(stage) == ([first, a, c, d, last], [0, 0, 1, 0, 1])
-
-
-def test_diffcses_insertion(one: Make, monkeypatch: pytest.MonkeyPatch):
-    """Ten words at .15 get two: here before the third word and before [SEP]."""
-    pin(monkeypatch, changed_one=Pinned(first=[3, 11]))
-    stage = one("diffcse-sts-bert", 10, f"{CHANGED}corruption=inserted", f"{CHANGED}rate=0.15", length=32)
-    text = slots_of(stage)["one"].clean.tolist()
-    mask = stage.tokenizer.mask_token_id
-    assert slots_of(stage)["changed_one"].given.tolist() == [*text[:3], mask, *text[3:11], mask, *text[11:]]
-    read, labels = asked(stage)
-    assert labels == [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0]
-    assert [token for token, label in zip(read, labels, strict=True) if not label] == text
-    assert len(read) == 14
+def test_the_rate_counts_special_tokens_if_the_slot_says_so(shelf: Shelf) -> None:
+    mlm, simlm = shelf("mlm", "slots.passage.masking=random"), shelf("simlm", "slots.encoder.masking=random")
+    for row in range(36):
+        passage, encoder = mlm(row, epoch=0, step=0)["passage"], simlm(row, epoch=0, step=0)["encoder"]
+        assert passage.hidden.sum() == mask_budget(0.3, len(passage.given) - 2)
+        assert encoder.hidden.sum() == mask_budget(0.3, len(encoder.given))

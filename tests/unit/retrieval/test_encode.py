@@ -1,4 +1,4 @@
-"""Records to vectors to shards: whatever the batches, the parts or the interruptions, the vectors are the same."""
+"""Vectors do not depend on batches, shards or interruptions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from drtk.records import Passage, Query
 from drtk.retrieval.encode import Embedder, encode_records
 from drtk.runtime.integrity import read_json
 from drtk.runtime.runners import RunnerSettings
-from tests.running import command, write
+from tests.running import write
 from tests.tiny import passages, tiny_model
 
 
@@ -87,31 +87,31 @@ def test_parts_hold_every_record_once(model: str, tmp_path: Path):
         np.testing.assert_array_equal(merged[id], vector)
 
 
-def test_records_that_say_nothing_are_told(
+def test_passages_without_text_are_reported(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     monkeypatch.chdir(tmp_path)
     rows = [{"_id": "a", "text": "rivers"}, {"_id": "b", "title": "T", "text": ""}, {"_id": "c", "text": " "}]
     write(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    command(capfd, "encode", "corpus.jsonl", "--model", model, "-o", "v", "-q", "--device", "cpu")
-    assert read_json(tmp_path / "v" / "meta.json")["counts"]["passages"] == 3
-    capfd.readouterr()
-    # A title is something to read.
-    app(["encode", "corpus.jsonl", "--model", model, "-o", "w", "-q", "--device", "cpu"], standalone_mode=False)
-    told = "drtk: corpus.jsonl: 1 of 3 passages have no text; their vectors are meaningless\n"
-    assert capfd.readouterr().err == told
     call = ["encode", "corpus.jsonl", "--model", model, "-q", "--device", "cpu"]
-    app([*call, "--title", "none", "-o", "bare"], standalone_mode=False)  # unless it is not read
-    assert capfd.readouterr().err == told.replace("1 of 3", "2 of 3")
-    app([*call, "--shard", "2/2", "-o", "second"], standalone_mode=False)  # of which there is nothing
-    assert capfd.readouterr().err == ""
+    warning = "drtk: corpus.jsonl: {} of 3 passages have no text; their vectors are meaningless\n"
+    for options, said in (
+        (["-o", "v"], warning.format(1)),  # a title is text to encode
+        (["--title", "none", "-o", "bare"], warning.format(2)),
+        (["--shard", "2/2", "-o", "second"], ""),  # an empty shard
+    ):
+        app([*call, *options], standalone_mode=False)
+        assert capfd.readouterr().err == said
+    assert read_json(tmp_path / "v" / "meta.json")["counts"]["passages"] == 3
 
 
-def test_an_interrupted_run_goes_on_where_it_was(model: str, tmp_path: Path):
+def test_an_interrupted_run_resumes_with_the_same_records_only(model: str, tmp_path: Path):
     records = passages(40)
     encode(model, tmp_path / "whole", records)
     encode(model, tmp_path / "again", records[:32])
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "again").glob("*.npy")}
+    with pytest.raises(MismatchError, match="made from other records"):
+        encode(model, tmp_path / "again", [dataclasses.replace(records[0], text="other"), *records[1:]])
     encode(model, tmp_path / "again", records)
     for path in (tmp_path / "whole").iterdir():
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
@@ -120,15 +120,7 @@ def test_an_interrupted_run_goes_on_where_it_was(model: str, tmp_path: Path):
     assert len(after) == 3
 
 
-def test_going_on_with_another_input_is_refused(model: str, tmp_path: Path):
-    records = passages(40)
-    encode(model, tmp_path / "v", records[:32])
-    changed = [dataclasses.replace(records[0], text="other"), *records[1:]]
-    with pytest.raises(MismatchError, match="made from other records"):
-        encode(model, tmp_path / "v", changed)
-
-
-def test_a_full_device_is_told_in_one_line(model: str, monkeypatch: pytest.MonkeyPatch):
+def test_out_of_memory_is_one_line(model: str, monkeypatch: pytest.MonkeyPatch):
     full = embedder(model, batch_tokens=1000)
 
     def forward(**_: object) -> None:

@@ -1,4 +1,4 @@
-"""Questions through the encoder that made the index, and through no other."""
+"""Queries are encoded with the encoder of the index, and with no other."""
 
 import json
 import shutil
@@ -35,10 +35,6 @@ def index(place, capfd):
     return place / "dense"
 
 
-def collection(index):
-    return Collection([str(index)], SearchSettings())
-
-
 def test_queries_are_encoded_as_the_index_says_and_as_encode_would(index, place, capfd):
     found = command(capfd, "search", index, place / "queries.jsonl", "-k", "5")
     queries = ["encode", place / "queries.jsonl", "--model", place / "model", "--role", "query", "-o", place / "q"]
@@ -48,15 +44,19 @@ def test_queries_are_encoded_as_the_index_says_and_as_encode_would(index, place,
     assert len(found.splitlines()) == 40 * 5
 
 
-def test_a_copy_of_the_model_may_encode_and_another_model_may_not(index, place):
-    texts = ["rivers"]
-    known = QueryEncoder(collection(index), SearchSettings())(texts)
-    copy = place / "copy"
-    if not copy.exists():
-        shutil.copytree(place / "model", copy)
-    np.testing.assert_array_equal(QueryEncoder(collection(index), SearchSettings(), str(copy))(texts), known)
+def encode(index, model, **settings):
+    return QueryEncoder(Collection([str(index)], SearchSettings()), SearchSettings(**settings), model and str(model))(
+        ["rivers"]
+    )
+
+
+def test_a_copy_of_the_model_may_encode_and_another_model_may_not(index, place, tmp_path):
+    copy = shutil.copytree(place / "model", tmp_path / "copy")
+    np.testing.assert_array_equal(encode(index, copy), encode(index, None))
     with pytest.raises(MismatchError, match=r"other: is not the model that made the vectors of .*dense"):
-        QueryEncoder(collection(index), SearchSettings(), str(place / "other"))(texts)
+        encode(index, place / "other")
+    change_json(copy, "config_sentence_transformers.json", prompts={"query": "find: ", "document": ""})
+    encode(index, copy, prompt="find: ")  # an explicit prompt may differ from that of the model
 
 
 def change_json(folder, file, **entries):
@@ -82,11 +82,10 @@ CONFIGURATION_CHANGES = {
 
 @pytest.mark.parametrize("named", CONFIGURATION_CHANGES)
 def test_a_model_whose_configuration_changed_after_indexing_is_rejected(index, place, tmp_path, named):
-    copy = shutil.copytree(place / "model", tmp_path / "copy")
     file, entries = CONFIGURATION_CHANGES[named]
-    change_json(copy, file, **entries)
+    copy = change_json(shutil.copytree(place / "model", tmp_path / "copy"), file, **entries)
     with pytest.raises(MismatchError, match=f"copy: is not the model .*: different {named}; restore it"):
-        QueryEncoder(collection(index), SearchSettings(), str(copy))(["rivers"])
+        encode(index, copy)
 
 
 def test_vectors_of_queries_from_a_changed_model_are_rejected(index, place, tmp_path, capfd):
@@ -94,13 +93,6 @@ def test_vectors_of_queries_from_a_changed_model_are_rejected(index, place, tmp_
     command(capfd, "encode", place / "queries.jsonl", "--model", copy, "--role", "query", "-o", tmp_path / "q")
     with pytest.raises(MismatchError, match=r"q: was made by another encoder than .*dense \(different tokenizer\)"):
         command(capfd, "search", index, tmp_path / "q")
-
-
-def test_an_explicit_prompt_may_differ_from_that_of_the_model(index, place, tmp_path):
-    prompts = {"prompts": {"query": "find: ", "document": ""}}
-    copy = shutil.copytree(place / "model", tmp_path / "copy")
-    change_json(copy, "config_sentence_transformers.json", **prompts)
-    QueryEncoder(collection(index), SearchSettings(prompt="find: "), str(copy))(["rivers"])
 
 
 def test_an_index_of_an_earlier_version_is_searched_without_checking_missing_entries(index, place, tmp_path):
@@ -111,7 +103,7 @@ def test_an_index_of_an_earlier_version_is_searched_without_checking_missing_ent
     write_json(old / "meta.json", manifest)
     rewrite_record(old)
     copy = change_json(shutil.copytree(place / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
-    QueryEncoder(collection(old), SearchSettings(), str(copy))(["rivers"])
+    encode(old, copy)
 
 
 def test_a_run_is_out_of_date_after_its_encoder_was_replaced(place, tmp_path, capfd):

@@ -16,7 +16,7 @@ from tests.vectors import ENCODER, embeddings, rewrite_record
 
 
 def dense(folder, vectors, ids, *, kind="exact", encoder=ENCODER):
-    """An index folder as drtk index makes it; its name."""
+    """Build an index folder as drtk index does; return its name."""
     rows, facts = open_embeddings([embeddings(folder.with_name(folder.name + "-v"), vectors, ids, encoder=encoder)])
     job = FolderJob("index", "index", str(folder))
     facts |= index_class(kind).build(rows, job.begin(), IndexSettings(), kind=kind)
@@ -64,7 +64,7 @@ def test_documents_tied_at_the_cut_are_ordered_by_descending_id(tmp_path):
     ]
 
 
-def test_the_querys_own_document_gives_its_place_to_the_next(tmp_path):
+def test_the_querys_own_document_is_replaced_by_the_next(tmp_path):
     folder = dense(tmp_path / "i", [[3.0], [2.0], [1.0]], ["q1", "b", "c"])
     found = search(opened(folder), ["q1", "q2"], np.float32([[1], [1]]), RankingOptions(2, drop_same_id=True))
     assert found == [[("b", 2.0), ("c", 1.0)], [("q1", 3.0), ("b", 2.0)]]
@@ -83,27 +83,37 @@ def test_several_indexes_rank_as_one_index_of_everything(tmp_path, kind):
     assert len(opened(*parts)) == 90
 
 
-def test_a_passage_in_two_indexes_is_refused(tmp_path):
+def test_a_passage_in_two_indexes_is_rejected(tmp_path):
     one, two = dense(tmp_path / "one", [[1.0], [2.0]], ["a", "b"]), dense(tmp_path / "two", [[3.0]], ["b"])
     with pytest.raises(MismatchError, match=r"passage 'b' is in .*one and in .*two"):
         opened(one, two).search(np.float32([[1]]), 5)
 
 
-def test_indexes_of_unlike_type_encoder_or_dimension_are_not_searched_together(tmp_path):
+def test_indexes_and_queries_that_do_not_fit_are_rejected(tmp_path):
     one = dense(tmp_path / "one", [[1.0]], ["a"])
-    other_encoder = dense(tmp_path / "e", [[1.0]], ["b"], encoder=ENCODER | {"digest": "2" * 32})
     wider = dense(tmp_path / "w", [[1.0, 2.0]], ["c"])
     bm25 = words(tmp_path / "b", {"d": "word"})
-    for other, complaint in [(other_encoder, "another encoder"), (wider, "dimension 2"), (bm25, "of type bm25s")]:
-        with pytest.raises(MismatchError, match=complaint):
+    encoder = ENCODER | {"digest": "2" * 32}
+    others = [dense(tmp_path / "e", [[1.0]], ["b"], encoder=encoder), wider, bm25]
+    for other, problem in zip(others, ["another encoder", "dimension 2", "of type bm25s"], strict=True):
+        with pytest.raises(MismatchError, match=problem):
             opened(one, other)
     with pytest.raises(MismatchError, match="dimension 2; those of the queries have 3"):
         opened(wider).search(np.ones((1, 3), np.float32), 1)
     with pytest.raises(UsageError, match="name it with `model`"):
         QueryEncoder(opened(dense(tmp_path / "n", [[1.0]], ["a"], encoder=None)), SearchSettings())(["a query"])
+    passages = embeddings(tmp_path / "p", [[1.0]])
+    queries = embeddings(tmp_path / "o", [[1.0]], role="query", encoder=encoder)
+    for index, source, problem in [
+        (one, passages, "holds vectors of passages"),
+        (one, queries, "another encoder"),
+        (bm25, queries, "index of words"),
+    ]:
+        with pytest.raises(MismatchError, match=problem):
+            StoredQueries(opened(index), source)
 
 
-def test_an_empty_question_finds_nothing_and_is_counted(tmp_path):
+def test_an_empty_query_finds_nothing_and_is_counted(tmp_path):
     ask = TextQueries(opened(words(tmp_path / "b", {"d1": "red wing", "d2": "blue wing"})), None)
     queries = [Query("q1", "red"), Query("q2", " \t"), Query("q3", "blue")]
     found = dict(ask(queries, RankingOptions(1)))
@@ -112,7 +122,7 @@ def test_an_empty_question_finds_nothing_and_is_counted(tmp_path):
     assert ask.empty == 1
 
 
-def test_vectors_made_beforehand_are_queries(tmp_path):
+def test_stored_vectors_are_queries(tmp_path):
     folder = dense(tmp_path / "i", [[1.0, 0], [0, 1]], ["a", "b"])
     source = embeddings(tmp_path / "q", [[2, 1], [0, 5]], ["q1", "q2"], role="query", shard_size=1)
     ask = StoredQueries(opened(folder), source)
@@ -149,23 +159,11 @@ def test_scores_that_overflow_are_an_error(tmp_path, kind):
         opened(folder).search(np.float32([[1e30, 1]]), 1)
 
 
-def test_queries_are_brought_to_length_one_where_cosine_is_meant(tmp_path):
+def test_queries_are_scaled_to_length_one_for_cosine(tmp_path):
     cosine = ENCODER | {"similarity": "cosine", "normalized": False}
     folder = dense(tmp_path / "i", [[10.0, 0], [3, 4]], ["a", "b"], encoder=cosine)
     ((first, second),) = opened(folder).search(np.float32([[0, 7]]), 2)
     assert (first[0], first[1], second[1]) == ("b", pytest.approx(0.8), 0.0)  # 4/5
-
-
-def test_vectors_that_do_not_fit_are_refused(tmp_path):
-    folder = dense(tmp_path / "i", [[1.0]], ["a"])
-    passages = embeddings(tmp_path / "p", [[1.0]])
-    other = embeddings(tmp_path / "o", [[1.0]], role="query", encoder=ENCODER | {"digest": "2" * 32})
-    with pytest.raises(MismatchError, match="holds vectors of passages"):
-        StoredQueries(opened(folder), passages)
-    with pytest.raises(MismatchError, match="another encoder"):
-        StoredQueries(opened(folder), other)
-    with pytest.raises(MismatchError, match="index of words"):
-        StoredQueries(opened(words(tmp_path / "b", {"d": "word"})), other)
 
 
 def test_an_index_is_made_of_passages_of_one_encoder_and_of_no_part_twice(tmp_path):
@@ -198,7 +196,7 @@ def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
     model = FolderJob("train-retriever", "model", str(tmp_path / "model"))
     model.begin()
     model.finish()
-    for paths, fault, complaint in [
+    for paths, error, problem in [
         ([file], UsageError, "there is no index among"),
         ([index, file, "-"], UsageError, "queries come from one place"),
         ([index, index], UsageError, "named twice"),
@@ -207,5 +205,5 @@ def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
         ([str(tmp_path / "empty"), file], MismatchError, "not made by drtk"),
         ([str(tmp_path / "model"), file], MismatchError, "is of kind 'model'; expected 'index'"),
     ]:
-        with pytest.raises(fault, match=complaint):
+        with pytest.raises(error, match=problem):
             sort_paths(paths)

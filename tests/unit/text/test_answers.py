@@ -1,14 +1,23 @@
-"""DPR's answer matching and SQuAD's exact match: the tables of the method page, and the quick way against the plain one."""
+"""DPR's answer matching, SQuAD's exact match and F1, and targets of generators, also against a reference."""
 
 from __future__ import annotations
 
+import random
 import unicodedata
+from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from drtk.query_expansion.train_generator import answer_target, initial_capitals, sentence_target, title_target
+from drtk.records import Passage
 from drtk.text.answers import PatternMatch, TokenMatch, answer_tokens, exact_match, normalize_answer, token_f1
+from drtk.text.expanded_text import expanded_query, plain_query
+from drtk.text.sentences import split_plain_sentences
+from tests.reference import answers as reference
+from tests.reference import queries
+from tests.reference.queries import Found
 
 BEYONCE = "Beyonc\u00e9"
 DPR_TABLE = [
@@ -22,58 +31,22 @@ DPR_TABLE = [
     ("rock-n-roll", "rock n roll", False),
     ("O'Brien", "Conan O\u2019Brien", False),
     ("1000", "over 1,000 people", False),
+    ("\u039f\u03a3", "\u03bf\u03c3\u03b1", False),
+    ("to be", "what is to or not to be", True),  # after a first token that leads nowhere
 ]
 
 
-@pytest.mark.parametrize(("answer", "text", "contained"), DPR_TABLE)
-def test_answers_are_found_as_dpr_finds_them(answer: str, text: str, contained: bool) -> None:
-    assert TokenMatch([answer])(text) is contained
-
-
-def test_an_empty_answer_is_dropped_where_dprs_code_would_let_it_match_everything() -> None:
-    assert not TokenMatch(["", " \u200b"])
+def test_token_match() -> None:
+    for answer, text, contained in DPR_TABLE:
+        assert TokenMatch([answer])(text) is contained, answer
+    assert not TokenMatch(["", " \u200b"])  # DPR's code lets an empty answer match everything
     assert not TokenMatch([""])("anything")
     assert TokenMatch(["", "thing"])("any thing")
-
-
-def test_any_of_several_answers_counts() -> None:
     assert TokenMatch(["nowhere", "Paris"])("It is paris.")
 
 
-def plainly_contains(answer: str, text: str) -> bool:
-    wanted, tokens = answer_tokens(answer), answer_tokens(text)
-    return bool(wanted) and any(tokens[at : at + len(wanted)] == wanted for at in range(len(tokens)))
-
-
-WORDS = st.lists(
-    st.sampled_from(
-        ["a", "A", "ab", "Σ", "ΟΔΟΣ", "ς", "σ", "İ", "ß", "ẞ", "é", "e\u0301", "1", ",", "'", "\u200b", "ﬁ"]
-    )
-)
-GLUE = st.sampled_from(["", " ", "\u00a0", "'", "-"])
-
-
-@given(WORDS, GLUE, WORDS, GLUE)
-def test_the_quick_search_finds_what_the_plain_definition_finds(
-    answer: list[str], between: str, text: list[str], glue: str
-) -> None:
-    asked, given_text = between.join(answer), glue.join(text)
-    assert TokenMatch([asked])(given_text) is plainly_contains(asked, given_text)
-
-
-@given(st.text(max_size=5), st.text(max_size=40))
-def test_the_quick_search_is_right_on_any_text(answer: str, text: str) -> None:
-    assert TokenMatch([answer])(text) is plainly_contains(answer, text)
-
-
-@given(st.text(min_size=1, max_size=40), st.integers(0, 40), st.integers(1, 8))
-def test_a_run_of_a_texts_own_tokens_is_contained(text: str, begin: int, size: int) -> None:
-    own = answer_tokens(text)[begin : begin + size]
-    if own:
-        assert TokenMatch([" ".join(own)])(" ".join(answer_tokens(text)))
-
-
-def test_patterns_are_searched_in_any_case_and_at_line_ends() -> None:
+@pytest.mark.filterwarnings("error")
+def test_pattern_match() -> None:
     assert PatternMatch([r"19\d\d"])("in 1984, and")
     assert PatternMatch(["PARIS|rome"])("to Rome")
     assert PatternMatch(["^two$"])("one\ntwo\nthree")
@@ -81,31 +54,23 @@ def test_patterns_are_searched_in_any_case_and_at_line_ends() -> None:
     assert PatternMatch([BEYONCE])(unicodedata.normalize("NFD", BEYONCE))
     assert not PatternMatch(["(unclosed"])("(unclosed")
     assert PatternMatch(["(unclosed", "fine"]).invalid == ["(unclosed"]
+    assert PatternMatch(["[[]x"])("a [x")  # without a warning
 
 
-@pytest.mark.parametrize(
-    ("prediction", "answer", "equal"),
-    [
+def test_exact_match_and_f1() -> None:
+    for prediction, answer, equal in (
         ("U.S.", "US", True),
         ("1,000", "1000", True),
         ("rock-n-roll", "rocknroll", True),
         ("rock n roll", "rock-n-roll", False),
         (BEYONCE, "Beyonce", False),
-        ("the", "a", True),  # both are nothing without their article
+        ("the", "a", True),  # both are empty without articles
         ("The  Eiffel Tower!", "eiffel tower", True),
-    ],
-)
-def test_exact_match_normalises_both_sides(prediction: str, answer: str, equal: bool) -> None:
-    assert exact_match(prediction, ["something else", answer]) is equal
-
-
-def test_the_order_is_lower_case_punctuation_articles_spaces() -> None:
-    # punctuation first: "A.N." becomes "an", which is an article; the other order would leave "an"
+    ):
+        assert exact_match(prediction, ["something else", answer]) is equal, prediction
+    # Punctuation before articles: "A.N." becomes "an", which is an article.
     assert normalize_answer("A.N. answer") == "answer"
     assert normalize_answer("the-the") == "thethe"
-
-
-def test_f1_is_the_harmonic_mean_of_shared_words() -> None:
     # "tower paris" and "eiffel tower in paris": 2 shared, precision 2/2, recall 2/4: F1 = 2*2/(2+4)
     assert token_f1("the tower, Paris", ["Eiffel Tower in Paris"]) == pytest.approx(2 / 3)
     assert token_f1("x", ["y", "x y"]) == pytest.approx(2 / 3)
@@ -113,6 +78,101 @@ def test_f1_is_the_harmonic_mean_of_shared_words() -> None:
     assert token_f1("the", ["b"]) == 0.0
 
 
-@pytest.mark.filterwarnings("error")
-def test_a_pattern_that_python_may_read_otherwise_one_day_says_nothing() -> None:
-    assert PatternMatch(["[[]x"])("a [x")
+# Against loops written from the description of the methods.
+
+# Characters that Python's tables know: those of the regex library are of a later Unicode.
+ANY = st.text(st.characters(exclude_categories=["Cs", "Cn", "Co"]), max_size=12)
+SPELLINGS = """a A The an U.S. 1,000 Beyonc\u00e9 Beyonce\u0301 Beyonce O'Brien O\u2019Brien \u1e9e \u03a3\u03a3 \u03c3\u03c2 \u0130
+\u65e5\u672c \u65e5 \U0001d7d8 \ufb01 _ \u2014 ( \u200b \ufffd"""
+TEXT = st.lists(
+    st.tuples(st.sampled_from(SPELLINGS.split()) | ANY, st.sampled_from([" ", "", "\u00a0", "\t", "-", "'"])),
+    max_size=8,
+).map(lambda parts: "".join(word + glue for word, glue in parts))
+
+
+def respell(text: str, how: int) -> str:
+    """Return the text in another case or composition."""
+    changes: list[Callable[[str], str]] = [str, str.upper, str.lower, str.title]
+    return unicodedata.normalize("NFC" if how % 2 else "NFD", changes[how // 2](text))
+
+
+@settings(max_examples=150)
+@given(TEXT, st.lists(TEXT, max_size=2), st.tuples(st.integers(0, 60), st.integers(0, 60)), st.integers(0, 7))
+@example(text="\u039f\u03a3'\u0391", others=["\u03bf\u03c2"], cut=(0, 0), how=0)
+def test_token_match_is_that_of_the_reference(text: str, others: list[str], cut: tuple[int, int], how: int) -> None:
+    assert answer_tokens(text) == reference.tokens(text)
+    answers = [respell(text[cut[0] : cut[0] + cut[1]], how), *others]
+    wanted = any(reference.tokens(answer) and reference.stands_in(answer, text) for answer in answers)
+    assert TokenMatch(answers)(text) is wanted
+    if all(reference.tokens(answer) for answer in answers if answer.strip()):
+        assert reference.has_answer(answers, text) is wanted
+
+
+@pytest.mark.filterwarnings("ignore:Possible nested set")
+@given(
+    pattern=st.text(st.sampled_from("ab\u00e9e\u0301A.*+?[]()|^$\\d1 \n"), max_size=8),
+    text=st.text(st.sampled_from("ab\u00e9e\u0301AB1 \n."), max_size=20),
+)
+@example(pattern=" ", text="to be")
+def test_pattern_match_is_that_of_the_reference(pattern: str, text: str) -> None:
+    assert PatternMatch([pattern])(text) is reference.has_answer([pattern], text, regex=True)
+
+
+@settings(max_examples=150)
+@given(TEXT, st.lists(TEXT, min_size=1, max_size=3), st.integers(0, 7), st.booleans())
+@example(prediction="\u2018the\u2019 cat", golds=["\u2018 \u2019 cat"], how=0, taken=False)
+@example(prediction="the-re", golds=["there"], how=0, taken=False)
+def test_exact_match_is_that_of_the_reference(prediction: str, golds: list[str], how: int, taken: bool) -> None:
+    golds = [*golds, respell(prediction, how)] if taken else golds
+    assert normalize_answer(prediction) == reference.normal(prediction)
+    assert exact_match(prediction, golds) is bool(reference.exact_match(prediction, golds))
+
+
+@given(
+    st.lists(
+        st.sampled_from(["DAVID", "Beckham", "VIII", "O'BRIEN", "U.S.", "1984", "\u00c9MILE", "the", "-"]), max_size=5
+    )
+)
+def test_capitals_of_an_answer_are_those_of_the_reference(words: list[str]) -> None:
+    answer = " ".join(words)
+    assert initial_capitals(answer) == queries.initial_capitals(answer)
+    if answer:
+        assert answer_target([answer], case="initial") == queries.initial_capitals(answer)
+        assert answer_target([answer], case="kept") == answer
+
+
+def test_queries_are_those_of_the_reference() -> None:
+    for question in ("who wrote hamlet", " who wrote hamlet?", "who wrote hamlet?\n", "who? where??", " ?", ""):
+        assert plain_query(question).split() == queries.plain(question).split()
+        expanded = expanded_query(question, "a play")
+        assert expanded.split() == queries.expanded(question, "a play").split()
+        if question.strip(" ?"):
+            assert (plain_query(question), expanded) == (queries.plain(question), queries.expanded(question, "a play"))
+
+
+def sample_hits(rng: random.Random, answers: list[str]) -> list[Passage]:
+    """Return up to eight passages of up to three sentences, some with an answer, some with equal titles."""
+    hits = []
+    for number in range(rng.randint(0, 8)):
+        sentences = []
+        for _ in range(rng.randint(1, 3)):
+            words = rng.choices(["river", "Lake", "stone", *answers, "bridge", "town", "north"], k=rng.randint(1, 5))
+            sentences.append(" ".join(["Here", *words]) + ".")
+        title = rng.choice(["Nile", "Lake Victoria", "Speke", "Ruvu"])
+        hits.append(Passage(f"d{number}", " ".join(sentences), title))
+    return hits
+
+
+def test_targets_of_generators_are_those_of_the_reference() -> None:
+    for seed in range(60):
+        rng = random.Random(seed)
+        answers = rng.choice([["Ripon Falls"], ["speke", "1858"], ["Beyonc\u00e9"], ["never said"]])
+        passages = sample_hits(rng, [answer.upper() for answer in answers if answer != "never said"])
+        hits = [Found(passage.id, passage.text, passage.title) for passage in passages]
+        contains = TokenMatch(answers)
+        assert sentence_target(passages, contains) == queries.sentence_target(
+            hits, answers, split=split_plain_sentences
+        )
+        for mode in ("all", "first"):
+            titles = queries.title_targets(hits, answers, every=mode == "all")
+            assert title_target(passages, contains, mode=mode, separator=" | ") == (" | ".join(titles) or None)  # type: ignore[arg-type]

@@ -18,14 +18,14 @@ TOKENS = Tokens.of([[5, 6, 7], [8], [9, 4]], [[0, 0, 1], [0], [0, 1]])
 
 
 def test_padding_on_the_right():
-    batch = TOKENS.padded([0, 1], pad=1)
+    batch = TOKENS.pad([0, 1], pad=1)
     assert batch["input_ids"].tolist() == [[5, 6, 7], [8, 1, 1]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
     assert batch["token_type_ids"].tolist() == [[0, 0, 1], [0, 0, 0]]
 
 
 def test_padding_on_the_left_and_rows_in_any_order():
-    batch = TOKENS.padded([2, 0], pad=1, left=True)
+    batch = TOKENS.pad([2, 0], pad=1, left=True)
     assert batch["input_ids"].tolist() == [[1, 9, 4], [5, 6, 7]]
     assert batch["attention_mask"].tolist() == [[0, 1, 1], [1, 1, 1]]
     assert batch["token_type_ids"].tolist() == [[0, 0, 1], [0, 0, 1]]
@@ -109,7 +109,7 @@ def test_long_texts_are_cut_with_their_special_tokens_kept(tokenizer):
 def test_nothing_gives_nothing(tokenizer):
     tokens = TextTokenizer(tokenizer, prompt="", max_length=7, title="join", with_types=True)([])
     assert len(tokens) == 0
-    assert tokens.padded([], pad=0)["input_ids"].shape == (0, 0)
+    assert tokens.pad([], pad=0)["input_ids"].shape == (0, 0)
 
 
 def test_groups_part_where_padding_would_cost_more_than_another_group():

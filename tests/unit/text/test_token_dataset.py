@@ -97,7 +97,6 @@ def test_texts_and_titles(opened, pieces, monkeypatch):
         assert corpus.title(0).words.tolist() == [0, 0]
         assert corpus.title(1).ids.tolist() == []
         assert corpus.lengths.tolist() == [4, 4]
-        assert corpus.title_lengths.tolist() == [2, 0]
         assert corpus.counts == {"passages": 2, "short": 0, "tokens": 8}
     packed = pickle.dumps(corpus)
     assert len(packed) < 1000

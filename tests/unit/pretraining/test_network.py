@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
 from drtk.pretraining.batch import SlotBatch
-from drtk.pretraining.composition import Corruption, Generator
-from drtk.pretraining.encoded_batch import Projector, fill_masks
+from drtk.pretraining.composition import Composition, Corruption, Generator, Slot
+from drtk.pretraining.network import Projector
+from drtk.pretraining.token_generator import fill_masks
 
 
 def test_its_size_for_bert_base() -> None:
@@ -46,57 +46,39 @@ def test_tanh_is_one_layer_within_plus_and_minus_one() -> None:
     assert projector(1e6 * vectors).abs().max() <= 1
 
 
-def test_several_devices_can_share_the_statistics() -> None:
-    shared = nn.SyncBatchNorm.convert_sync_batchnorm(Projector(4, kind="bn"))
-    assert [type(layer) for layer in shared.layers].count(nn.SyncBatchNorm) == 2
-
-
 class Nines:
-    """A generator that proposes 9 wherever it is asked, as drtk.pretraining.token_generator.Generator does."""
+    """A generator that proposes 9 at every position that is filled."""
 
-    def fill(self, ids: Tensor, attention: Tensor, hidden: Tensor, *, scope: str, **given: Any) -> Tensor:
-        asked = attention.bool() if scope == "all" else hidden
-        return torch.where(asked, torch.full_like(ids, 9), ids)
+    def fill(self, ids: Tensor, attention: Tensor, where: Tensor, **_: Any) -> Tensor:
+        return torch.where(where, torch.full_like(ids, 9), ids)
 
 
-def batch(*, edited: list[list[int]] | None = None) -> SlotBatch:
-    """[CLS] a [MASK] [SEP] and a pad, twice."""
-    ids = torch.tensor([[2, 5, 4, 3, 0]] * 2)
-    return SlotBatch(
+def fill(
+    corruption: Corruption, scope: Any, *, edited: list[list[int]] | None = None, noise: bool = True
+) -> list[list[int]]:
+    """Fill [CLS] a [MASK] [SEP] and a pad, twice."""
+    slot = SlotBatch(
         clean=torch.tensor([[2, 5, 6, 3, 0]] * 2),
-        given=ids,
+        given=torch.tensor([PLAIN] * 2),
         attention=torch.tensor([[1, 1, 1, 1, 0]] * 2),
         content=torch.tensor([[False, True, True, False, False]] * 2),
         hidden=torch.tensor([[False, False, True, False, False]] * 2),
         present=torch.tensor([True, True]),
         edited=None if edited is None else torch.tensor(edited),
-        noise=torch.zeros(2, 5),
+        noise=torch.zeros(2, 5) if noise else None,
     )
+    plan = Composition({"s": Slot(("passage",), corruption=corruption)}, (), generator=Generator(scope=scope))
+    return fill_masks(slot, "s", plan, Nines()).tolist()  # type: ignore[arg-type]
 
 
-MASKED, EVERYWHERE = [2, 5, 9, 3, 0], [2, 9, 9, 9, 0]
+PLAIN, MASKED, EVERYWHERE = [2, 5, 4, 3, 0], [2, 5, 9, 3, 0], [2, 9, 9, 9, 0]
 
 
-@pytest.mark.parametrize(
-    ("corruption", "scope", "expected"),
-    [
-        ("replaced", "masked", MASKED),
-        ("replaced", "all", EVERYWHERE),
-        ("inserted", "all", MASKED),  # what was not inserted stays
-        ("mask", "all", [2, 5, 4, 3, 0]),
-    ],
-)
-def test_padding_and_the_first_token_stay(corruption: Corruption, scope: Any, expected: list[int]) -> None:
-    found = fill_masks(batch(), corruption, Nines(), Generator(scope=scope))
-    assert found.tolist() == [expected, expected]
-
-
-def test_of_edits_drawn_by_the_example_those_replaced_are_filled_everywhere_and_insertions_where_they_are() -> None:
-    mixed = batch(edited=[[-1] * 5, [0, 0, 1, 0, 0]])
-    assert fill_masks(mixed, "any", Nines(), Generator(scope="all")).tolist() == [EVERYWHERE, MASKED]
-
-
-def test_nothing_is_filled_without_draws() -> None:
-    quiet = batch()
-    quiet.noise = None
-    assert fill_masks(quiet, "replaced", Nines(), Generator()).tolist() == quiet.given.tolist()
+def test_padding_and_the_first_token_stay() -> None:
+    assert fill("replaced", "masked") == [MASKED, MASKED]
+    assert fill("replaced", "all") == [EVERYWHERE, EVERYWHERE]
+    assert fill("inserted", "all") == [MASKED, MASKED]  # inserted tokens only
+    assert fill("mask", "all") == [PLAIN, PLAIN]
+    assert fill("replaced", "masked", noise=False) == [PLAIN, PLAIN]
+    # of edits sampled by the example, the first row was replaced, the second has an insertion
+    assert fill("any", "all", edited=[[-1] * 5, [0, 0, 1, 0, 0]]) == [EVERYWHERE, MASKED]

@@ -1,0 +1,67 @@
+"""Build an index of a corpus or of vectors in a new folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from drtk.data.jsonl import read_passages
+from drtk.errors import DrtkError, UsageError
+from drtk.indexing.base import index_class
+from drtk.indexing.config import IndexSettings
+from drtk.indexing.indexed_text import IndexedText
+from drtk.indexing.vectors import absolute_path, open_embeddings
+from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.manifest import folder_entry
+from drtk.runtime.progress import Progress
+from drtk.runtime.streams import name_of
+
+
+def build_index(sources: Sequence[str], kind: str, settings: IndexSettings, job: FolderJob) -> None:
+    """Build an index of type `kind` in the folder of `job`.
+
+    kind: an entry of `INDEXES`, or a faiss factory string
+    sources: one corpus for an index of words ("-" is stdin), otherwise folders of embeddings
+    Raises UsageError for sources or settings that do not fit the type, DrtkError for a corpus without passages.
+    """
+    engine = index_class(kind)
+    for name in ("expand", "weights"):
+        if getattr(settings, name) and kind not in ("bm25", "bm25s"):
+            raise UsageError(f"`{name}`: only for indexes of type bm25 and bm25s")
+    build = _index_passages if engine.reads == "passages" else _index_vectors
+    job.finish(type=kind, **build(engine, sources, kind, settings, job))
+
+
+def _index_passages(
+    engine: Any, sources: Sequence[str], kind: str, settings: IndexSettings, job: FolderJob
+) -> dict[str, Any]:
+    if len(sources) > 1:
+        raise UsageError("this index type reads one corpus; join files first: cat a.jsonl b.jsonl | drtk index - …")
+    text = IndexedText(settings, kind, sources[0], job.intake)
+    passages = text(read_passages(sources[0], intake=job.intake, side_files=job.side_files))
+    first = next(passages, None)  # before the folder is touched: an unreadable source must not replace an index
+    if first is None:
+        raise DrtkError(f"{name_of(sources[0])}: there are no passages to index")
+    with Progress("index", unit="passages") as progress:
+        count = engine.build(chain([first], passages), job.begin(), settings, progress=progress)
+    job.counts |= {"passages": count, **text.counts}
+    software = getattr(engine, "software", None)
+    facts = {"software": software()} if software else {}
+    return {"encoder": None, "corpus": absolute_path(sources[0]), **text.facts, **facts}
+
+
+def _index_vectors(
+    engine: Any, sources: Sequence[str], kind: str, settings: IndexSettings, job: FolderJob
+) -> dict[str, Any]:
+    if "-" in sources:
+        raise UsageError(f"an index of type {kind} reads folders of embeddings (drtk encode makes them), not a stream")
+    if job.side_files:
+        raise UsageError(f"`with` adds fields to passages; an index of type {kind} reads vectors")
+    vectors, facts = open_embeddings(sources)
+    engine.check(vectors, settings, kind=kind)  # before the folder is touched
+    job.intake.inputs += [folder_entry(source) for source in sources]
+    with Progress("index", total=len(vectors), unit="vectors") as progress:
+        facts |= engine.build(vectors, job.begin(), settings, kind=kind, progress=progress)
+    job.counts["passages"] = len(vectors)
+    return facts
