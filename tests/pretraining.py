@@ -158,7 +158,7 @@ class Stage:
             steps_per_epoch=1,
             model=self.network,
             args=arguments,
-            collator=self.data.collator(micro),
+            data_collator=self.data.collator(micro),
         )
 
     def step(self, trainer: Pretrainer, numbers: Sequence[int], *, micro: int) -> tuple[float, dict[str, Tensor]]:

@@ -41,6 +41,7 @@ from drtk.training.distributed import all_reduce_mean, rank, wait_for_all, world
 from drtk.training.sampling import seed_of_step
 
 LOG = "log.jsonl"
+MICRO_FILE = "micro_batch"  # in the folder of checkpoints: what the micro-batch was halved to
 FIRST_PROGRESS = 10.0  # seconds until the first line of progress, if stderr is no terminal
 EXPLODED = 10.0  # a loss of this many times the first (or 1, if that was less) is beyond recovery
 
@@ -62,6 +63,8 @@ def fit(
     probe_start: bool = False,
     micro_batch: int | None = None,
     trainer_class: Callable[..., DrtkTrainer] | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
+    relief: str = "`gradient_checkpointing` or a smaller `batch`",
     **more: Any,
 ) -> dict[str, Any]:
     """Train a model, `save` it with its last or best weights (rank zero), and return "steps", "epochs" and "best".
@@ -74,32 +77,40 @@ def fit(
     folder: for log.jsonl and the checkpoints, which are deleted at the end
     probe: evaluates during training and selects the weights; probe_start: evaluate before the first step too
     micro_batch: items in memory at once, a divisor of the batch of a device; for losses that are means over items
-    more: further arguments of the trainer class
+    relief: what lowers the memory beside a smaller micro-batch, for the error; more: further arguments of the trainer class
+    Returns "micro_batch" too if it was halved; the file MICRO_FILE among the checkpoints contains it.
     Raises DrtkError if the loss or a weight is NaN or infinite, or memory does not suffice.
     """
     more |= {} if objective is None else {"objective": objective}
+    first_size = micro_batch
     while True:
-        trainer = (trainer_class or DrtkTrainer)(
-            log=folder / LOG,
-            steps_per_epoch=schedule.steps_per_epoch,
-            probe=probe,
-            probe_start=probe_start,
-            micro_batch=micro_batch,
-            model=model,
-            args=arguments,
-            train_dataset=dataset,
-            data_collator=collate,
-            callbacks=[ShowProgress(name, schedule.steps)],
-            **more,
-        )
+        with within_memory(arguments.device, relief):
+            trainer = (trainer_class or DrtkTrainer)(
+                log=folder / LOG,
+                steps_per_epoch=schedule.steps_per_epoch,
+                probe=probe,
+                probe_start=probe_start,
+                micro_batch=micro_batch,
+                relief=relief,
+                model=model,
+                args=arguments,
+                train_dataset=dataset,
+                data_collator=collate,
+                callbacks=[ShowProgress(name, schedule.steps), *callbacks],
+                **more,
+            )
         try:
-            return trainer.run(save)
+            facts = trainer.run(save)
+            return facts if micro_batch == first_size else facts | {"micro_batch": micro_batch}
         except OutOfMemoryError as error:
             smaller = trainer.halve_micro_batch()
             if smaller is None or world_size() > 1 or not trainer.save_for_retry():
                 raise
             warn(f"{str(error).partition(';')[0]}; continuing with `{trainer.micro_batch_field}` {smaller}")
         micro_batch = smaller
+        checkpoints = Path(arguments.output_dir)
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        write_bytes(checkpoints / MICRO_FILE, b"%d\n" % smaller)
         model.zero_grad(set_to_none=True)
         del trainer
         gc.collect()  # the optimizer's state and the graph of the failed step
@@ -221,6 +232,7 @@ class DrtkTrainer(Trainer):
         weights: Mapping[str, float] | None = None,
         factor: Callable[[int], float] | None = None,
         micro_batch: int | None = None,
+        relief: str = "",
         **given: Any,
     ) -> None:
         if micro_batch is not None:
@@ -244,7 +256,7 @@ class DrtkTrainer(Trainer):
         self._steps_of_terms = 0
         self._first_loss: float | None = None
         self._last_loss = 0.0
-        self.relief = "`gradient_checkpointing` or a smaller `batch`"
+        self.relief = relief
         self._seeded_step = -1  # the step whose seed is set
         self.model_accepts_loss_kwargs = False
 
