@@ -322,13 +322,14 @@ def build_line_maker(
 
 
 def chunk_corpus(
-    documents: Iterable[Passage], settings: ChunkSettings, job: FilterJob, *, running: RunnerSettings
+    documents: Iterable[Passage], settings: ChunkSettings, job: FilterJob, *, running: RunnerSettings | None = None
 ) -> None:
     """Write the passages of `documents` through `job`, in order; count documents without words as `empty`.
 
     Raises UsageError for contradictory settings, DrtkError for a missing model or tokenizer.
     """
     check_settings(settings)
+    running = running or RunnerSettings()
     if running.runner != "local" and settings.workers:
         raise UsageError("`workers` has no effect with Ray; `ray_workers` sets the number of its workers")
     stream = iter(documents)

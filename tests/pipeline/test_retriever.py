@@ -1,4 +1,4 @@
-"""From nothing to a trained retriever on a made-up collection: it learns, and what is published gives what was trained."""
+"""From a random model to a trained retriever: it learns, and reloads to the same vectors."""
 
 from __future__ import annotations
 

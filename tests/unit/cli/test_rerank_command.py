@@ -463,14 +463,14 @@ def test_out_of_memory_names_the_option_that_scores_less_at_once(
     def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has a total capacity")
 
-    option = "--scorer-batch-tokens" if name == "mine-negatives" else "--batch-tokens"
+    field = "scorer_batch_tokens" if name == "mine-negatives" else "batch_tokens"
     call = [*SCORING[name], "--device", "cpu", "-o", "out"]
     with monkeypatch.context() as patch:
         patch.setattr(BertForSequenceClassification, "forward", full)
-        with pytest.raises(DrtkError, match=rf"^cpu: out of memory at [0-9,]+ tokens of pairs; lower {option}$"):
+        with pytest.raises(DrtkError, match=rf"^cpu: out of memory at [0-9,]+ tokens of pairs; lower `{field}`$"):
             run(*call)
     if name == "score":
-        run(*call, option, "64", "--resume")
+        run(*call, "--batch-tokens", "64", "--resume")
 
 
 def test_an_ensemble_is_the_sum_of_z_normalised_scores(here: Path) -> None:

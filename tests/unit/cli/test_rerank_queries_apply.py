@@ -1,4 +1,4 @@
-"""drtk rerank-queries apply as users run it: a model with planted knowledge reaches the oracle, kills, files, refusals."""
+"""drtk rerank-queries apply: a model with planted knowledge reaches the oracle, query files, resume, rejected input."""
 
 from __future__ import annotations
 
@@ -171,15 +171,9 @@ def test_repeated_candidates_are_one_and_max_candidates_counts_different_ones(pl
     assert (counts["candidates"], counts["distinct"]) == (4, 2)
 
 
-def test_ties_go_to_the_first(place: Path, tmp_path: Path) -> None:
-    rows = [{"_id": f"e{n}", "query_id": "q0", "kind": "answer", "text": f"t{n}", "rank": 7} for n in range(3)]
-    folder = call(place, tmp_path / "out", "--select", "oracle", source=write_rows(tmp_path / "in", rows))
-    assert rows_of(folder / "choices.jsonl")[0]["chosen"] == [["e0"]]
-
-
 def test_greedy_takes_the_candidate_that_says_it_was_generated_so(place: Path, tmp_path: Path) -> None:
     rows = [{"_id": f"e{n}", "query_id": "q0", "kind": "answer", "text": f"t{n}"} for n in range(3)]
-    with pytest.raises(DrtkError, match=r"/in: no candidate says \"decode\": \"greedy\", as those of"):
+    with pytest.raises(DrtkError, match=r"/in: no candidate has \"decode\": \"greedy\", which"):
         call(place, tmp_path / "out", "--select", "greedy", source=write_rows(tmp_path / "in", rows))
     rows[1]["decode"] = "greedy"
     folder = call(place, tmp_path / "out", "--select", "greedy", "--force", source=write_rows(tmp_path / "in", rows))
@@ -196,7 +190,7 @@ def test_where_the_greedy_text_was_blank_the_question_is_asked_alone(
     texts = {row["_id"]: row["text"] for row in rows_of(folder / "answer.jsonl")}
     assert len(texts) == 24
     assert (texts["q0"], texts["q1"]) == ("which thing was meant0 ? t0", "which thing was meant1 ?")
-    assert "23 times a question has no candidate of a kind: asked as it is" in capfd.readouterr().err
+    assert "23 times a question has no candidate of a kind: written unexpanded" in capfd.readouterr().err
 
 
 def test_a_kind_that_would_overwrite_what_was_chosen_is_refused(place: Path, tmp_path: Path) -> None:
@@ -250,7 +244,7 @@ def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
     assert [row["_id"] for row in rows_of(folder / "answer.jsonl")] == [f"q{n}" for n in range(24)]
     # q0 in the file of titles, and 22 questions in each of the three files
     assert capfd.readouterr().err == (
-        "drtk: 67 times a question has no candidate of a kind: asked as it is, in the file of that kind; "
+        "drtk: 67 times a question has no candidate of a kind: written unexpanded to the file of that kind; "
         "22 of 24 questions have no candidate at all\n"
     )
     manifest = read_json(folder / "meta.json")
@@ -268,24 +262,20 @@ def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
     assert list(found[1]) == ["q1"]
 
 
-@pytest.mark.parametrize("content", ["", "\n"])
-def test_a_file_without_candidates_is_refused(place: Path, tmp_path: Path, content: str) -> None:
-    (tmp_path / "in").write_text(content)
+def test_a_file_without_candidates_is_rejected(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("\n")
     with pytest.raises(DrtkError, match="in: holds no candidates; there is nothing to choose from"):
         call(place, tmp_path / "out", "--select", "first", source=tmp_path / "in")
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_of_models_is_loaded_where_none_is_asked(place: Path, tmp_path: Path) -> None:
+def test_no_model_library_is_loaded_without_a_model(place: Path, tmp_path: Path) -> None:
     script = "import sys; from drtk.cli.main import app; app(sys.argv[1:], standalone_mode=False); print(*sys.modules)"
-    files = [place / "labelled.jsonl", "--queries", place / "queries.jsonl", "-q", "-o"]
-    named = [sys.executable, "-c", script, "rerank-queries", "apply", *files]
-    for select in ("first", "oracle", "concat"):
-        ran = subprocess.run(
-            [*named, tmp_path / select, "--select", select], check=True, capture_output=True, text=True
-        )
-        assert not {"torch", "transformers"} & set(ran.stdout.split())
-        assert (tmp_path / select / "answer.jsonl").exists()
+    files = [place / "labelled.jsonl", "--queries", place / "queries.jsonl", "-q", "-o", tmp_path / "out"]
+    named = [sys.executable, "-c", script, "rerank-queries", "apply", *files, "--select", "oracle"]
+    ran = subprocess.run(named, check=True, capture_output=True, text=True)
+    assert not {"torch", "transformers"} & set(ran.stdout.split())
+    assert (tmp_path / "out" / "answer.jsonl").exists()
 
 
 def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
@@ -309,13 +299,15 @@ def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
         for row in rows_of(place / "labelled.jsonl")
     ]
     source = write_rows(tmp_path / "in", bare)
-    with pytest.raises(RecordError, match="in:9: 'q0#title#00' has no 'top1', which the model reads"):
+    with pytest.raises(RecordError, match="in:9: 'q0#title#00' has no 'top1', which rd scorers read"):
         call(place, tmp_path / "out", *named, source=source)
     found = call(place, tmp_path / "found", *named, "--index", str(place / "bm25s"), source=source)
     for mine, theirs in zip(rows_of(found / "choices.jsonl"), rows_of(known / "choices.jsonl"), strict=True):
         assert mine["chosen"] == theirs["chosen"]
         assert mine["estimates"] == pytest.approx(theirs["estimates"], abs=5e-5)
-    with pytest.raises(RecordError, match=r"no model is for kind 'sentence': --model sentence=DIR, or one for all"):
+    with pytest.raises(
+        RecordError, match=r"no model is for kind 'sentence': give `model` sentence=DIR, or one for all"
+    ):
         call(place, tmp_path / "one", "--model", f"title={tmp_path / 'rd'}")
     # Where the index's passages have lost their texts, there is nothing to read. q{n} has 4 titles; of these one, "nowhere",
     # and one, the key of nobody, find nothing, which is no fault of the corpus.
@@ -337,10 +329,9 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     # Killed while candidates are scored, or while the query files are written: what is on disk then is what counts.
-    from drtk.cli import rerank_queries as rerank_queries_apply
     from drtk.query_expansion import rerank as applying
 
-    monkeypatch.setattr(rerank_queries_apply, "WINDOW", 7)
+    monkeypatch.setattr(applying, "WINDOW", 7)
     more = ["--model", str(place / "planted"), "--device", "cpu"]
     whole = call(place, tmp_path / "whole", *more)
     done = 0
@@ -379,17 +370,17 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
 
 
 @pytest.mark.parametrize(
-    ("more", "error", "told"),
+    ("more", "error", "message"),
     [
         ([], UsageError, "--model and --select scorer go together"),
         (["--select", "first", "--model", "x"], UsageError, "--model and --select scorer go together"),
         (["--model", "a", "--model", "b"], UsageError, "--model: two are for all kinds"),
         (["--model", "title=a", "--model", "title=b"], UsageError, "--model: two are for kind title"),
-        (["--select", "concat", "--top", "2"], UsageError, "--top: --select concat makes one query of all candidates"),
-        (["--select", "first", "--max-clauses", "9"], UsageError, "--max-clauses: only with --select concat"),
-        (["--select", "first", "--index", "x"], UsageError, "--index: goes with --model"),
-        (["--model", "x", "--k1", "2"], UsageError, "--k1: goes with --index"),
-        (["--select", "first", "--b", "0"], UsageError, "--b: goes with --index"),
+        (["--select", "concat", "--top", "2"], UsageError, "`top` 2: `select` concat has one query"),
+        (["--select", "first", "--max-clauses", "9"], UsageError, "--max-clauses goes with --select concat"),
+        (["--select", "first", "--index", "x"], UsageError, "--index and --corpus go with --model"),
+        (["--model", "x", "--k1", "2"], UsageError, "--k1 goes with --index"),
+        (["--select", "first", "--b", "0"], UsageError, "--b goes with --index"),
         (
             ["--model", "{encoder}"],
             MismatchError,
@@ -397,35 +388,32 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
-    place: Path, tmp_path: Path, more: list[str], error: type[DrtkError], told: str
+def test_contradictory_options_are_rejected(
+    place: Path, tmp_path: Path, more: list[str], error: type[DrtkError], message: str
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         call(place, tmp_path / "out", *(word.format(encoder=place / "encoder") for word in more))
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("row", "told"),
-    [
+def test_candidates_without_a_question_or_a_label_are_named(place: Path, tmp_path: Path) -> None:
+    for row, message in (
         ({"query_id": "q99", "rank": 1}, "in:1: the queries have no 'q99'"),
-        ({"query_id": "q1"}, "in:1: 'e' has no rank; drtk rerank-queries label gives it one"),
-    ],
-)
-def test_bad_candidates_are_named(place: Path, tmp_path: Path, row: dict, told: str) -> None:
-    source = write_rows(tmp_path / "in", [{"_id": "e", "kind": "answer", "text": "a", **row}])
-    with pytest.raises(RecordError, match=told):
-        call(place, tmp_path / "out", "--select", "oracle", source=source)
-    assert not (tmp_path / "out").exists()
+        ({"query_id": "q1"}, "in:1: 'e' has no rank; drtk rerank-queries label adds it"),
+    ):
+        source = write_rows(tmp_path / "in", [{"_id": "e", "kind": "answer", "text": "a", **row}])
+        with pytest.raises(RecordError, match=message):
+            call(place, tmp_path / "out", "--select", "oracle", source=source)
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("ids", "line"),
     [(["q0", "q1", "q0"], 3), (["q0", "q1", "q0", "q0", "q0", "q2"], 3), (["q0", "q0", "q1", "q1", "q0", "q3"], 5)],
 )
-def test_candidates_scattered_over_the_file_are_refused(place: Path, tmp_path: Path, ids: list[str], line: int) -> None:
+def test_candidates_of_a_question_must_be_adjacent(place: Path, tmp_path: Path, ids: list[str], line: int) -> None:
     rows = [{"_id": f"e{n}", "query_id": id, "kind": "answer", "text": f"a{n}"} for n, id in enumerate(ids)]
-    told = f"in:{line}: candidates of 'q0' for 'answer' stand before, too: they must stand together"
+    told = f"in:{line}: candidates of 'q0' for 'answer' occur earlier, too: they must be adjacent"
     with pytest.raises(RecordError, match=told):
         call(place, tmp_path / "out", "--select", "first", source=write_rows(tmp_path / "in", rows))
     # the line is where the kind comes again, not where another one of the question begins

@@ -318,7 +318,7 @@ def test_folds_hold_out_their_own_pairs_and_resume_where_they_stopped(
     first = (tmp_path / "m.part" / "fold-0" / "model.safetensors").stat().st_mtime_ns
     lines = asked.questions.read_text()
     asked.questions.write_text(lines.replace(asked.texts["q3"], "another question?"))
-    with pytest.raises(MismatchError, match="was begun with other questions; --force without --resume begins again"):
+    with pytest.raises(MismatchError, match="was begun with other questions; `force` without `resume` begins again"):
         train_gar(asked, place, tmp_path / "m", *more, "--resume", task="gar-sentence")
     asked.questions.write_text(lines)
     train_gar(asked, place, tmp_path / "m", *more, "--resume", task="gar-sentence")
@@ -365,6 +365,6 @@ def test_data_that_cannot_be_trained_on_is_rejected_in_a_line(asked: Asked, plac
     fail(DrtkError, r"no question has a passage with its answer among its hits in .*bm25.run", task="gar-sentence")
     asked.questions.write_text(plain)
     fail(DrtkError, "pairs do not fill one batch", "--folds", "2", "--batch", "24", task="gar-answer")
-    fail(DrtkError, r"no questions to evaluate with at this `dev_share`", "--dev-share", "0", task="gar-answer")
+    fail(DrtkError, r"no pairs to evaluate with at this `dev_share`", "--dev-share", "0", task="gar-answer")
     edit_rows(asked.corpus, lambda rows: [row.update(text="") for row in rows])
     fail(DrtkError, r"passages.jsonl: none of the 72 passages looked up there has a text: is it the right file\?")
