@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.config import load_preset, merge
-from drtk.losses.ranking import binary, pairwise_margin
+from drtk.losses.ranking import pairwise_margin
 from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.train_reranker import query_objective
 from tests.reference import queries as slow
@@ -107,13 +107,3 @@ def test_presets_and_their_options_minimise_what_the_reference_says(preset: str,
         inputs = {"input_ids": torch.zeros(len(flat), 2, dtype=torch.long), "ranks": ranks, "present": there}
         value = float(objective(Planted(flat), inputs)["margin"])
         assert value == pytest.approx(slow.batch_loss(found, **options), rel=1e-5, abs=1e-5)
-
-
-@pytest.mark.usefixtures("in_double")
-@pytest.mark.parametrize("seed", range(10))
-def test_the_passage_re_rankers_loss_is_that_of_the_reference(seed: int) -> None:
-    draw = random.Random(seed)
-    pairs = [(draw.gauss(0, draw.choice([0.1, 3.0, 200.0])), draw.random() < 0.3) for _ in range(draw.randint(1, 20))]
-    logits = torch.tensor([logit for logit, _ in pairs], dtype=torch.double)
-    labels = torch.tensor([float(right) for _, right in pairs], dtype=torch.double)
-    assert float(binary(logits, labels)) == pytest.approx(slow.reranker_loss(pairs), abs=1e-9, rel=1e-9)
