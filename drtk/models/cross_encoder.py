@@ -32,7 +32,6 @@ from drtk.models.loading import (
     load_config,
     load_tokenizer,
     load_weights,
-    quiet_transformers,
     report_load_errors,
     save_tokenizer,
 )
@@ -47,7 +46,7 @@ from drtk.models.model_folder import (
     tower_folder,
 )
 from drtk.runtime.integrity import content_digest, read_object
-from drtk.runtime.progress import warn
+from drtk.runtime.progress import quiet_transformers, warn
 from drtk.runtime.workers import read_ahead
 from drtk.text.batching import PairTokenizer, Tokens, batches_by_length
 

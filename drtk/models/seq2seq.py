@@ -15,10 +15,10 @@ from drtk.models.loading import (
     load_config,
     load_tokenizer,
     load_weights,
-    quiet_transformers,
     report_load_errors,
     save_tokenizer,
 )
+from drtk.runtime.progress import quiet_transformers
 
 _T5 = ("t5", "mt5", "umt5")
 # The released readers of Fusion-in-Decoder are T5 models with wrappers around the encoder and each of its layers.
