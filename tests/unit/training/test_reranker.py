@@ -178,7 +178,7 @@ def test_settings_that_contradict_each_other_are_rejected() -> None:
 
 
 def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
-    from tests.unit.data.test_pair_vectors import pair_folder
+    from tests.unit.data.test_embeddings import pair_folder
 
     from drtk.data.embeddings import PairVectors
     from drtk.errors import RecordError
@@ -203,7 +203,7 @@ def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
 
 
 def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path) -> None:
-    from tests.unit.data.test_pair_vectors import pair_folder
+    from tests.unit.data.test_embeddings import pair_folder
 
     from drtk.data.embeddings import PairVectors
     from drtk.runtime.inputs import Intake
