@@ -30,7 +30,7 @@ def presets(
     """
     if check:
         for each in preset_names() if name is None else [name]:
-            sys.stdout.write(_checked(load_preset(each)) + "\n")
+            sys.stdout.write(_check(load_preset(each)) + "\n")
         return
     if name is not None:
         sys.stdout.write(load_preset(name).text)
@@ -42,8 +42,8 @@ def presets(
         sys.stdout.write(f"{preset.name:<{width}}  {preset.command:<{reach}}  {preset.summary}\n")
 
 
-def _checked(preset: Preset) -> str:
-    """One line about a preset that can be used. Raises UsageError for one that cannot."""
+def _check(preset: Preset) -> str:
+    """Return one line about a valid preset. Raises UsageError for one that cannot be used."""
     made: Any = merge(_settings_of(preset), preset.settings, {}, preset_name=f"preset {preset.name}")
     if preset.command != "pretrain":
         preset.check_flat()
@@ -58,14 +58,14 @@ def _checked(preset: Preset) -> str:
 
     plan = parse_composition(preset.content | {"name": preset.name}, preset.name)
     needs = sorted(_CALLED.get(each, each) for each in check_composition(plan, place=preset.name))
-    said = f"{preset.name}: good, {_counted(plan.slots, 'slot')}, {_counted(plan.objectives, 'term')}"
+    said = f"{preset.name}: good, {_count(plan.slots, 'slot')}, {_count(plan.objectives, 'term')}"
     if plan.generator is not None and plan.generator.mode == "frozen":
         said += ", a generator"
     return said + (f"; passages need {', '.join(needs)}" if needs else "; any passages do")
 
 
 def _settings_of(preset: Preset) -> type:
-    """The settings that a preset fills. Raises UsageError where its command takes no preset, or does not exist."""
+    """Return the settings class of a preset's command. Raises UsageError if the command takes no preset or does not exist."""
     from drtk.cli.main import load_functions
 
     found = getattr(load_functions().get(preset.command), "preset_settings", None)
@@ -75,5 +75,5 @@ def _settings_of(preset: Preset) -> type:
     return kind
 
 
-def _counted(things: Any, name: str) -> str:
+def _count(things: Any, name: str) -> str:
     return f"{len(things)} {name}{'s' if len(things) != 1 else ''}"

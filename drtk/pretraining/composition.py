@@ -129,12 +129,10 @@ class Recover(Objective):
 
     @property
     def tokens_of(self) -> tuple[str, ...]:
-        """The slots."""
         return self.slot
 
     @property
     def vectors_of(self) -> tuple[str, ...]:
-        """The sources."""
         return self.source
 
     @property
@@ -144,7 +142,6 @@ class Recover(Objective):
 
     @property
     def default_name(self) -> str:
-        """Its first slot and its target."""
         return f"{self.slot[0]}_{self.target}"
 
 
@@ -170,7 +167,6 @@ class Contrast(Objective):
 
     @property
     def vectors_of(self) -> tuple[str, ...]:
-        """Both sides and the further slots."""
         return self.a, self.b, *self.extra_negatives, *self.extra_positives
 
 

@@ -21,18 +21,15 @@ class Vocabulary(NamedTuple):
 
 
 class EditedText(NamedTuple):
-    """A text after insertion or deletion; every array is (tokens,).
+    """A text after insertion or deletion, whose words are numbered anew.
 
-    ids: int32    hidden: bool, True at inserted [MASK]s, which a generator fills
-    edited: int64, 1 at an inserted token, or at a token that follows a deletion
-    words, types: as in `Text`; an inserted token is a word of its own and has the type of the token after it
+    hidden: (tokens,) bool, True at inserted [MASK]s, which a generator fills
+    edited: (tokens,) int64, 1 at an inserted token, or at a token that follows a deletion
     """
 
-    ids: np.ndarray
+    text: Text
     hidden: np.ndarray
     edited: np.ndarray
-    words: np.ndarray
-    types: np.ndarray | None = None
 
 
 def corrupt_tokens(
@@ -73,14 +70,17 @@ def insert_masks(text: Text, rate: float, rng: np.random.Generator, vocabulary: 
 
 
 def insert_masks_at(text: Text, gaps: np.ndarray, mask: int) -> EditedText:
-    """Insert [MASK] before each index of `gaps`, which is sorted; a word split by one becomes two."""
-    ids, old = np.insert(text.ids, gaps, mask), np.insert(text.words, gaps, np.iinfo(np.int32).max)
+    """Insert [MASK] before each index of `gaps`, which is sorted; a word split by one becomes two.
+
+    An inserted token is a word of its own and has the type of the token after it.
+    """
+    ids, words = np.insert(text.ids, gaps, mask), np.insert(text.words, gaps, np.iinfo(np.int32).max)
     hidden = np.zeros(len(ids), dtype=bool)
     hidden[gaps + np.arange(len(gaps))] = True
     types = None
     if text.types is not None:
         types = np.insert(text.types, gaps, text.types[np.minimum(gaps, len(text.types) - 1)])
-    return EditedText(ids, hidden, hidden.astype(np.int64), _renumber(old), types)
+    return EditedText(Text(ids, _renumber(words), None, types), hidden, hidden.astype(np.int64))
 
 
 def delete_tokens(text: Text, rate: float, rng: np.random.Generator) -> EditedText:
@@ -95,9 +95,9 @@ def delete_tokens_at(text: Text, removed: np.ndarray) -> EditedText:
     kept = ~removed
     after = np.zeros(len(removed), dtype=np.int64)
     after[1:] = removed[:-1]
-    ids = text.ids[kept]
     types = None if text.types is None else text.types[kept]
-    return EditedText(ids, np.zeros(len(ids), dtype=bool), after[kept], _renumber(text.words[kept]), types)
+    edited = Text(text.ids[kept], _renumber(text.words[kept]), None, types)
+    return EditedText(edited, np.zeros(len(edited.ids), dtype=bool), after[kept])
 
 
 def _num_edits(rate: float, text: Text) -> int:

@@ -144,9 +144,9 @@ class ExampleBuilder:
                 edit = insert_masks(text, slot.rate, rng, vocabulary)
             else:
                 edit = delete_tokens(text, slot.rate, rng)
-            noise = rng.random(len(edit.ids), dtype=np.float32) if edit.hidden.any() else None
-            content = edit.words >= 0
-            return SlotExample(edit.ids, edit.ids, content, edit.hidden, edit.edited, noise, True, edit.types)
+            text, hidden, edited = edit
+            noise = rng.random(len(text.ids), dtype=np.float32) if hidden.any() else None
+            return SlotExample(text.ids, text.ids, text.words >= 0, hidden, edited, noise, True, text.types)
         content = text.words >= 0
         hidden = np.zeros(len(text.ids), dtype=bool)
         if slot.masking != "none":

@@ -12,7 +12,6 @@ from drtk.models.checkpoint import TextEncoder, save_encoder
 from drtk.models.encoder import Encoder
 from drtk.models.lm_head import HEADS, head_file, save_lm_head
 from drtk.models.model_folder import Recipe
-from drtk.pretraining.composition import Composition
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.network import Network
 from drtk.training.best_checkpoint import save_weights
@@ -23,10 +22,8 @@ READERS_FILE = "readers"
 class Exporter:
     """Write the encoder of a network as a folder that AutoModel and SentenceTransformer load, and its heads into heads/."""
 
-    def __init__(
-        self, folder: Path, network: Network, tokenizer: Any, composition: Composition, settings: PretrainSettings
-    ) -> None:
-        self.folder, self.network, self.tokenizer = folder, network, tokenizer
+    def __init__(self, folder: Path, network: Network, tokenizer: Any, settings: PretrainSettings) -> None:
+        self.folder, self.network, self.tokenizer, composition = folder, network, tokenizer, network.composition
         self.recipe = Recipe(
             pooling=(composition.pooling,),
             query_length=settings.max_length,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
+from functools import partial
+from itertools import chain, count
 from typing import Any, TypeVar, get_origin, get_type_hints
 
 from drtk.config import plain_type
@@ -37,30 +39,37 @@ _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
     """Parse a preset's TOML. Raises UsageError, beginning with `place`, for what is unknown, malformed or contradictory."""
-    general = {name: value for name, value in content.items() if name not in _RESERVED}
-    slots = {name: _slot(table, f"{place}: [slots.{name}]") for name, table in _tables(content, "slots", place)}
-    readers = {name: _reader(table, f"{place}: [readers.{name}]") for name, table in _tables(content, "readers", place)}
-    projectors = {
-        name: _build(Projector, table, f"{place}: [projectors.{name}]")
-        for name, table in _tables(content, "projectors", place)
-    }
-    objectives = []
-    listed = content.get("objective", [])
-    if not isinstance(listed, list) or not all(isinstance(table, Mapping) for table in listed):
-        raise UsageError(f"{place}: objectives are a list of tables: [[objective]]")
-    for number, table in enumerate(listed, start=1):
-        objectives.append(_objective(table, f"{place}: objective {number}", readers))
-    if not objectives:
-        raise UsageError(f"{place}: has no [[objective]]")
-    generator = _build(Generator, content["generator"], f"{place}: [generator]") if "generator" in content else None
-    parts = {"slots": slots, "objectives": _name_objectives(objectives, place), "readers": readers}
-    plan = _build(Composition, general, place, parts=parts | {"projectors": projectors, "generator": generator})
-    _check_slots(plan, place)
-    for objective in plan.objectives:
-        _check_objective(plan, objective, f"{place}: objective '{objective.name}'")
-    for name, projector in plan.projectors.items():
-        _check_names(plan, projector.slots, f"{place}: [projectors.{name}]")
-    _check_generator(plan, f"{place}: [generator]")
+    with located(place):
+        general = {name: value for name, value in content.items() if name not in _RESERVED}
+        parts: dict[str, Any] = {
+            "slots": _tables(content, "slots", _slot),
+            "readers": _tables(content, "readers", _reader),
+            "projectors": _tables(content, "projectors", partial(_build, Projector)),
+            "generator": None,
+        }
+        if "generator" in content:
+            with located("[generator]"):
+                parts["generator"] = _build(Generator, content["generator"])
+        listed = content.get("objective", [])
+        if not isinstance(listed, list):
+            raise UsageError("objectives are a list of tables: [[objective]]")
+        if not listed:
+            raise UsageError("has no [[objective]]")
+        objectives = []
+        for number, table in enumerate(listed, start=1):
+            with located(f"objective {number}"):
+                objectives.append(_objective(table, number, parts["readers"]))
+        plan = _build(Composition, general, parts | {"objectives": _name_objectives(objectives)})
+        for name in plan.slots:
+            _check_slot(plan, name)
+        for objective in plan.objectives:
+            with located(f"objective '{objective.name}'"):
+                _check_objective(plan, objective)
+        for name, projector in plan.projectors.items():
+            with located(f"[projectors.{name}]"):
+                _check_names(plan, projector.slots)
+        with located("[generator]"):
+            _check_generator(plan)
     return plan.without_unused()
 
 
@@ -94,13 +103,6 @@ def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[st
         if isinstance(node, list):
             raise UsageError(f"`set` {path}: name a setting of an objective: objective.1.weight")
         node[last] = value
-    for table, key in (("slots", "view"), ("readers", "use")):  # a new entry, or a misspelled name
-        known = content.get(table, {})
-        for name, entry in changed.get(table, {}).items():
-            if name not in known and isinstance(entry, dict) and key not in entry:
-                raise UsageError(
-                    f"`set` {table}.{name}: there is no '{name}', and a new one needs a '{key}'; {format_choices(known)}"
-                )
     return changed
 
 
@@ -118,15 +120,19 @@ def _objective_names(objectives: Sequence[Any]) -> list[str]:
     return [*(str(number) for number in range(1, len(objectives) + 1)), *names]
 
 
-def _tables(content: Mapping[str, Any], name: str, place: str) -> list[tuple[str, Mapping[str, Any]]]:
-    tables = content.get(name, {})
-    if not isinstance(tables, Mapping) or not all(isinstance(table, Mapping) for table in tables.values()):
-        raise UsageError(f"{place}: [{name}] must hold tables")
-    return [*tables.items()]
+def _tables(content: Mapping[str, Any], kind: str, parse: Callable[[Any], Part]) -> dict[str, Part]:
+    tables = content.get(kind, {})
+    if not isinstance(tables, Mapping):
+        raise UsageError(f"[{kind}] must hold tables")
+    parsed = {}
+    for name, table in tables.items():
+        with located(f"[{kind}.{name}]"):
+            parsed[name] = parse(table)
+    return parsed
 
 
-def _slot(table: Mapping[str, Any], place: str) -> Slot:
-    given = dict(table)
+def _slot(table: Any) -> Slot:
+    given = _check_table(table)
     masking = given.get("masking")
     options: dict[str, Any] = {}
     if isinstance(masking, Mapping):
@@ -134,174 +140,174 @@ def _slot(table: Mapping[str, Any], place: str) -> Slot:
         options = {name: value for name, value in masking.items() if name != "use"}
     given["view_options"] = {name: given.pop(name) for name in [*given] if name not in SLOT_KEYS}
     given["masking_options"] = options
-    slot = _build(Slot, given, place)
+    slot = _build(Slot, given)
     if not 0 <= slot.rate <= 1:
-        raise UsageError(f"{place}: rate {slot.rate} is not between 0 and 1")
+        raise UsageError(f"rate {slot.rate} is not between 0 and 1")
     if slot.corruption in ("mask", "bert", "replaced", "any") and slot.masking == "none":
-        raise UsageError(f"{place}: corruption '{slot.corruption}' needs a masking")
+        raise UsageError(f"corruption '{slot.corruption}' needs a masking")
     if slot.max_length is not None and slot.max_length < SHORTEST_SLOT:
-        raise UsageError(f"{place}: max_length {slot.max_length} has no room for a token between the special ones")
+        raise UsageError(f"max_length {slot.max_length} has no room for a token between the special ones")
     return slot
 
 
-def _reader(table: Mapping[str, Any] | str, place: str) -> Reader:
+def _reader(table: Any) -> Reader:
     if isinstance(table, str):
         return Reader(table)
-    use = table.get("use") if isinstance(table, Mapping) else None
+    options = _check_table(table)
+    use = options.pop("use", None)
     if not isinstance(use, str):
-        raise UsageError(f'{place}: names no reader: use = "decoder"')
-    return Reader(use, {name: value for name, value in table.items() if name != "use"})
+        raise UsageError('names no reader: use = "decoder"')
+    return Reader(use, options)
 
 
-def _objective(table: Mapping[str, Any], place: str, readers: dict[str, Reader]) -> Objective:
+def _objective(table: Any, number: int, readers: dict[str, Reader]) -> Objective:
     """Parse an objective, and add a reader of its own to `readers`."""
-    given = dict(table)
+    given = _check_table(table)
     use = str(given.pop("use", None))
-    with located(place):
-        kind = OBJECTIVES.load(use)
-    reader = given.get("reader")
-    if "reader" in given and not (isinstance(reader, str) and reader in readers):
-        name = f"reader {place.rpartition(' ')[2]}"  # a name that no preset can use
-        readers[name] = _reader(given["reader"], place)
+    kind = OBJECTIVES.load(use)
+    if "reader" in given and not (isinstance(given["reader"], str) and given["reader"] in readers):
+        name = f"reader {number}"  # a name that no preset can use
+        readers[name] = _reader(given["reader"])
         given["reader"] = name
-    objective: Objective = _build(kind, given, place, parts={"use": use})
+    objective: Objective = _build(kind, given, {"use": use})
     return objective
 
 
-def _build(kind: type[Part], table: Mapping[str, Any], place: str, *, parts: Mapping[str, Any] | None = None) -> Part:
+def _check_table(table: Any) -> dict[str, Any]:
+    if not isinstance(table, Mapping):
+        raise UsageError(f"must be a table, found {table!r}")
+    return dict(table)
+
+
+def _build(kind: type[Part], table: Any, parts: Mapping[str, Any] | None = None) -> Part:
     """Build a dataclass from a table and from parts that exist already.
 
     Raises UsageError for unknown and missing keys and for values of another type.
     """
-    if not isinstance(table, Mapping):
-        raise UsageError(f"{place}: must be a table, found {table!r}")
     values: dict[str, Any] = dict(parts or {})
     known = {item.name: item for item in fields(kind) if item.name not in values}  # type: ignore[arg-type]
     hints = get_type_hints(kind)
-    for name, value in table.items():
+    for name, value in _check_table(table).items():
         if name not in known:
-            raise UsageError(f"{place}: unknown key '{name}'; {format_choices(known)}")
-        values[name] = _convert(value, hints[name], f"{place}: {name}")
+            raise UsageError(f"unknown key '{name}'; {format_choices(known)}")
+        values[name] = _convert(value, hints[name], name)
     for name, item in known.items():
         if name not in values and item.default is MISSING and item.default_factory is MISSING:
-            raise UsageError(f"{place}: lacks '{name}'")
+            raise UsageError(f"lacks '{name}'")
     return kind(**values)
 
 
-def _convert(value: Any, kind: Any, place: str) -> Any:
+def _convert(value: Any, kind: Any, name: str) -> Any:
     if get_origin(plain_type(kind)) is tuple:
         names = [value] if isinstance(value, str) else value
-        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-            raise UsageError(f"{place}: expected a name or a list of names, found {value!r}")
+        if not isinstance(names, list) or not names or not all(isinstance(each, str) for each in names):
+            raise UsageError(f"{name}: expected a name or a list of names, found {value!r}")
         return tuple(names)
-    check_type(value, kind, place)
+    check_type(value, kind, name)
     return float(value) if plain_type(kind) is float else value
 
 
-def _name_objectives(objectives: Sequence[Objective], place: str) -> tuple[Objective, ...]:
+def _name_objectives(objectives: Sequence[Objective]) -> tuple[Objective, ...]:
     """Give each objective a unique name: its own, or its default name and a number."""
-    named: list[Objective] = []
+    named: dict[str, Objective] = {}
     for objective in objectives:
-        name, taken = objective.name, {other.name for other in named}
+        name = objective.name
         if not name:
             name = objective.default_name
-            name = next(each for each in (name, *(f"{name}_{number}" for number in range(2, 99))) if each not in taken)
+            names = chain([name], (f"{name}_{number}" for number in count(2)))
+            name = next(each for each in names if each not in named)
         elif not _NAME.fullmatch(name):
-            raise UsageError(f"{place}: '{name}' is no name: letters, digits, _ and - are")
-        elif name in taken:
-            raise UsageError(f"{place}: two objectives are called '{name}'")
-        named.append(replace(objective, name=name))
-    return tuple(named)
+            raise UsageError(f"'{name}' is no name: letters, digits, _ and - are")
+        elif name in named:
+            raise UsageError(f"two objectives are called '{name}'")
+        named[name] = replace(objective, name=name)
+    return tuple(named.values())
 
 
-def _check_names(plan: Composition, names: Iterable[str], place: str) -> None:
+def _check_names(plan: Composition, names: Iterable[str]) -> None:
     for name in names:
         if name not in plan.slots:
-            raise UsageError(f"{place}: there is no slot '{name}'; {format_choices(plan.slots)}")
+            raise UsageError(f"there is no slot '{name}'; {format_choices(plan.slots)}")
 
 
-def _check_slots(plan: Composition, place: str) -> None:
-    for name, slot in plan.slots.items():
-        where = f"{place}: [slots.{name}]"
+def _check_slot(plan: Composition, name: str) -> None:
+    slot = plan.slots[name]
+    with located(f"[slots.{name}]"):
         if slot.of:
-            _check_names(plan, [slot.of], f"{where} of")
+            with located("of"):
+                _check_names(plan, [slot.of])
             other = plan.slots[slot.of]
             if _reading(slot) != _reading(other) or other.corruption in ("inserted", "deleted", "any"):
-                raise UsageError(f"{where} refers to '{slot.of}', which reads another view")
+                raise UsageError(f"refers to '{slot.of}', which reads another view")
             if slot.masking == "extension" and slot.rate < other.rate:
-                raise UsageError(
-                    f"{where}: rate {slot.rate} is less than the {other.rate} of '{slot.of}', which it extends"
-                )
+                raise UsageError(f"rate {slot.rate} is less than the {other.rate} of '{slot.of}', which it extends")
         elif slot.masking in ("extension", "complement"):
-            raise UsageError(f"{where} is masked by '{slot.masking}' of another slot: of = \"…\" names it")
-        chain, at = [name], slot.of
-        while at in plan.slots:
-            if at in chain:
-                raise UsageError(f"{place}: slots {' -> '.join([*chain, at])} refer to each other in a circle")
-            chain.append(at)
-            at = plan.slots[at].of
+            raise UsageError(f"is masked by '{slot.masking}' of another slot: of = \"…\" names it")
         if slot.corruption in GENERATED and plan.generator is None:
-            raise UsageError(f"{where} needs tokens to put in, but there is no [generator]")
+            raise UsageError("needs tokens to put in, but there is no [generator]")
+    path, at = [name], slot.of
+    while at in plan.slots:
+        if at in path:
+            raise UsageError(f"slots {' -> '.join([*path, at])} refer to each other in a circle")
+        path.append(at)
+        at = plan.slots[at].of
 
 
 def _reading(slot: Slot) -> tuple[Any, ...]:
     return slot.view, slot.draw, slot.view_options, slot.max_length
 
 
-def _check_objective(plan: Composition, objective: Objective, place: str) -> None:
-    _check_names(plan, (*objective.tokens_of, *objective.vectors_of), place)
+def _check_objective(plan: Composition, objective: Objective) -> None:
+    names = objective.vectors_of
+    _check_names(plan, (*objective.tokens_of, *names))
     if objective.weight < 0:
-        raise UsageError(f"{place}: weight {objective.weight} is below 0")
+        raise UsageError(f"weight {objective.weight} is below 0")
     if objective.projector:
         if objective.projector not in plan.projectors:
-            raise UsageError(
-                f"{place}: there is no projector '{objective.projector}'; {format_choices(plan.projectors)}"
-            )
-        for name in objective.vectors_of:
+            raise UsageError(f"there is no projector '{objective.projector}'; {format_choices(plan.projectors)}")
+        for name in names:
             if name not in plan.projectors[objective.projector].slots:
-                raise UsageError(f"{place}: projector '{objective.projector}' leaves out slot '{name}'")
+                raise UsageError(f"projector '{objective.projector}' leaves out slot '{name}'")
     if isinstance(objective, Recover):
-        _check_recover(plan, objective, place)
+        _check_recover(plan, objective)
     if isinstance(objective, Contrast):
         if not objective.temperature > 0:
-            raise UsageError(f"{place}: temperature {objective.temperature} is not above 0")
-        names = objective.vectors_of
+            raise UsageError(f"temperature {objective.temperature} is not above 0")
         for name in names:
             if names.count(name) > 1:  # it is encoded once: both vectors would be equal
-                raise UsageError(f"{place}: slot '{name}' is compared with itself; two readings are two slots")
+                raise UsageError(f"slot '{name}' is compared with itself; two readings are two slots")
 
 
-def _check_recover(plan: Composition, objective: Recover, place: str) -> None:
+def _check_recover(plan: Composition, objective: Recover) -> None:
     if len(objective.source) not in (0, 1, len(objective.slot)):
-        raise UsageError(f"{place}: as many sources as slots are wanted, or one")
+        raise UsageError("as many sources as slots are wanted, or one")
     if objective.projector and not objective.source:
-        raise UsageError(f"{place}: a projector is for the vector of a 'source'")
-    if objective.target != "edited":
-        if objective.classes != 1:
-            raise UsageError(f"{place}: 'classes' are of target \"edited\" alone")
-        if objective.reduction == "mean_all":
-            raise UsageError(f"{place}: reduction 'mean_all' is of target \"edited\" alone")
+        raise UsageError("a projector is for the vector of a 'source'")
+    is_edited = objective.target == "edited"
+    if objective.classes != 1 and not is_edited:
+        raise UsageError("'classes' are of target \"edited\" alone")
+    if objective.reduction == "mean_all" and not is_edited:
+        raise UsageError("reduction 'mean_all' is of target \"edited\" alone")
     for name in objective.slot:
         slot = plan.slots[name]
-        if objective.target == "edited" and slot.corruption not in (*EDITS, "any"):
-            raise UsageError(f"{place}: nothing in slot '{name}' is edited")
-        if objective.target != "edited" and slot.corruption in ("inserted", "deleted", "any"):
-            raise UsageError(f"{place}: slot '{name}' has other tokens than its view")
+        if is_edited and slot.corruption not in (*EDITS, "any"):
+            raise UsageError(f"nothing in slot '{name}' is edited")
+        if not is_edited and slot.corruption in ("inserted", "deleted", "any"):
+            raise UsageError(f"slot '{name}' has other tokens than its view")
         if objective.target == "masked" and slot.masking == "none":
-            raise UsageError(f"{place}: nothing in slot '{name}' is masked")
+            raise UsageError(f"nothing in slot '{name}' is masked")
 
 
-def _check_generator(plan: Composition, place: str) -> None:
+def _check_generator(plan: Composition) -> None:
     generator = plan.generator
     if generator is None:
         return
-    if generator.slot:
-        _check_names(plan, [generator.slot], f"{place} slot")
+    with located("slot"):
+        _check_names(plan, [generator.slot] if generator.slot else [])
     if generator.mode == "frozen":
         if generator.init != "model":
-            raise UsageError(f"{place} init: '{generator.init}' is for mode \"joint\"; a frozen generator is its model")
-        return
-    if not generator.slot:
-        raise UsageError(f"{place} of mode \"joint\" lacks 'slot': the one whose hidden tokens it learns")
-    if plan.slots[generator.slot].corruption not in ("mask", "bert", "replaced"):
-        raise UsageError(f"{place} slot: nothing in slot '{generator.slot}' is masked for it to learn")
+            raise UsageError(f"init: '{generator.init}' is for mode \"joint\"; a frozen generator is its model")
+    elif not generator.slot:
+        raise UsageError("mode \"joint\" lacks 'slot': the one whose hidden tokens it learns")
+    elif plan.slots[generator.slot].corruption not in ("mask", "bert", "replaced"):
+        raise UsageError(f"slot: nothing in slot '{generator.slot}' is masked for it to learn")

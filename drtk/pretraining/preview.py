@@ -177,19 +177,21 @@ def describe_uses(
         if name in term.slot:
             yield f"{term.name}: {_describe_labels(plan, term, slot, given, spell)}"
     for each in plan.objectives:
+        part = ""
         if isinstance(each, Recover):
-            if name in each.source:
-                slots = [to for to, source in zip(each.slot, each.source_by_slot, strict=True) if source == name]
-                yield f"{each.name}: its vector helps with {_quote(slots)}"
+            slots = [to for to, source in zip(each.slot, each.source_by_slot, strict=False) if source == name]
+            part = f"its vector helps with {_quote(slots)}" if slots else ""
         elif isinstance(each, Contrast):
             if name == each.a or (name == each.b and each.symmetric):
-                yield f"{each.name}: its vector finds that of '{each.b if name == each.a else each.a}'"
+                part = f"its vector finds that of '{each.b if name == each.a else each.a}'"
             elif name == each.b:
-                yield f"{each.name}: its vector is found by that of '{each.a}'"
-            elif name in (*each.extra_negatives, *each.extra_positives):
-                yield f"{each.name}: its vector is {'a negative' if name in each.extra_negatives else 'a positive too'}"
+                part = f"its vector is found by that of '{each.a}'"
+            elif name in each.vectors_of:
+                part = f"its vector is {'a negative' if name in each.extra_negatives else 'a positive too'}"
         elif name in (*each.tokens_of, *each.vectors_of):
-            yield f"{each.name}: {OBJECTIVES[each.use]}"
+            part = OBJECTIVES[each.use]
+        if part:
+            yield f"{each.name}: {part}"
 
 
 def _describe_labels(plan: Composition, term: Recover, slot: SlotExample, given: Sequence[int], spell: Speller) -> str:
@@ -254,17 +256,14 @@ def preview_slots(
         slots = build(row, epoch=0, step=0)
         filled = fill(slots) if fill else {}
         for name, slot in slots.items():
-            yield from _format_slot(
-                plan, name, slot, filled.get(name, slot.given.tolist()), spell, color=color, width=width
-            )
+            given = filled.get(name, slot.given.tolist())
+            yield from _format_slot(plan, name, slot, given, spell, color=color, width=width)
         yield ""
     yield LEGEND
 
 
-def _load_generator(
-    plan: Composition, folder: str, tokenizer: Any
-) -> Callable[[Mapping[str, SlotExample]], dict[str, list[int]]]:
-    """Return a function that returns the input ids of slots, with the generator's tokens."""
+def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[[Mapping[str, SlotExample]], Any]:
+    """Return a function that returns the input ids by slot, with the generator's tokens."""
     from drtk.models.model_folder import locate
     from drtk.pretraining.batch import Collator, Example
     from drtk.pretraining.token_generator import Generator, fill_masks
@@ -274,10 +273,8 @@ def _load_generator(
 
     def fill(slots: Mapping[str, SlotExample]) -> dict[str, list[int]]:
         batch = collator.collate([Example((), slots)])
-        return {
-            name: fill_masks(batch[name], name, plan, model)[0, : len(slot.given)].tolist()
-            for name, slot in slots.items()
-        }
+        ids = {name: fill_masks(batch[name], name, plan, model)[0].tolist() for name in slots}
+        return {name: ids[name][: len(slot.given)] for name, slot in slots.items()}
 
     return fill
 

@@ -270,7 +270,7 @@ def pretrain(
     if network.generator is not None:
         with within_memory(arguments.device, advice):
             network.generator.to(arguments.device)
-    exporter = Exporter(folder, network, tokenizer, data.composition, settings)
+    exporter = Exporter(folder, network, tokenizer, settings)
     batches = data.held_out_batches(BATCH_SIZE) if len(data.held_out) > 1 else []
 
     def evaluate() -> dict[str, float]:

@@ -64,9 +64,9 @@ class CausalReader(nn.Module):
             elif name.endswith("bias"):
                 parameter.zero_()
 
-    def forward(self, view: DecoderInput, source: Tensor | None) -> Tensor:
+    def forward(self, view: DecoderInput, source: Tensor) -> Tensor:
         """source: (B, H); return (B, L, H)."""
-        hidden = replace_first(source, view.anatomy.embed(view.ids, view.types), reader="causal")
+        hidden = replace_first(source, view.anatomy.embed(view.ids, view.types))
         seen = self.visible_tokens(view.attention)
         for block in self.blocks:
             hidden = block(hidden, seen)

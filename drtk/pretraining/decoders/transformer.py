@@ -35,13 +35,8 @@ class DecoderInput:
     visible: Tensor | None = None
 
 
-def replace_first(source: Tensor | None, hidden: Tensor, *, reader: str) -> Tensor:
-    """Return `hidden`, (B, L, H), with the vector `source`, (B, H), as its first token.
-
-    Raises ValueError if there is no vector.
-    """
-    if source is None:
-        raise ValueError(f"the reader '{reader}' needs a source: the slot whose vector it starts from")
+def replace_first(source: Tensor, hidden: Tensor) -> Tensor:
+    """Return `hidden`, (B, L, H), with the vector `source`, (B, H), as its first token."""
     return torch.cat([source.unsqueeze(1).to(hidden.dtype), hidden[:, 1:]], dim=1)
 
 
@@ -71,10 +66,10 @@ class Decoder(nn.Module):
         super().__init__()
         self.layers = anatomy.new_layers(layers, init)
 
-    def forward(self, view: DecoderInput, source: Tensor | None) -> Tensor:
+    def forward(self, view: DecoderInput, source: Tensor) -> Tensor:
         """source: (B, H); return (B, L, H)."""
         anatomy = view.anatomy
-        hidden = replace_first(source, anatomy.embed(view.ids, view.types), reader="decoder")
+        hidden = replace_first(source, anatomy.embed(view.ids, view.types))
         return anatomy.finish(anatomy.run(self.layers, hidden, anatomy.mask(view.attention))[-1])
 
 
@@ -124,10 +119,10 @@ class Discriminator(nn.Module):
         self.encoder.requires_grad_(True)
         self._anatomy = BackboneAdapter(self.encoder)
 
-    def forward(self, view: DecoderInput, source: Tensor | None) -> Tensor:
+    def forward(self, view: DecoderInput, source: Tensor) -> Tensor:
         """source: (B, H); return (B, L, H)."""
         own = self._anatomy
-        hidden = replace_first(source, own.embed(view.ids, view.types), reader="discriminator")
+        hidden = replace_first(source, own.embed(view.ids, view.types))
         return own.finish(own.run(own.layers, hidden, own.mask(view.attention))[-1])
 
 
@@ -149,11 +144,11 @@ class TwoStream(nn.Module):
         self.layer: Any = anatomy.fresh(1)[0]
         self._heads = int(anatomy.config.num_attention_heads)
 
-    def forward(self, view: DecoderInput, source: Tensor | None) -> Tensor:
+    def forward(self, view: DecoderInput, source: Tensor) -> Tensor:
         """source: (B, H); return (B, L, H), where position 0 has no meaning."""
         assert view.visible is not None
         anatomy = view.anatomy
-        content = replace_first(source, anatomy.embed(view.clean_ids, view.types), reader="two-stream")  # (B, L, H)
+        content = replace_first(source, anatomy.embed(view.clean_ids, view.types))  # (B, L, H)
         query = content[:, :1] + anatomy.positions(content.shape[1])  # (B, 1, H) + (L, H)
         seen = visible_tokens(view.visible, view.attention)
         layer = self.layer

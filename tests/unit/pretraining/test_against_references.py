@@ -52,7 +52,7 @@ class Scene:
     def _delete(self, text: Any, removed: Any) -> Any:
         """Remember which places a draw removes from a text; what the labels are is not the package's to say here."""
         found = delete_tokens_at(text, removed)
-        self.removed[tuple(text.ids.tolist()), tuple(found.ids.tolist())].append(removed.nonzero()[0].tolist())
+        self.removed[tuple(text.ids.tolist()), tuple(found.text.ids.tolist())].append(removed.nonzero()[0].tolist())
         return found
 
     def edits(self, name: str, row: int, inputs: list[int]) -> list[int]:

@@ -82,13 +82,13 @@ def test_bert_touches_nothing_that_is_not_hidden() -> None:
 def test_what_follows_a_deletion_is_labelled() -> None:
     # [CLS] a b c d e [SEP] minus b, e -> [CLS] a c d [SEP], labels 0 0 1 0 1
     found = delete_tokens_at(framed(A, B, C, D, E), mask_at(7, 2, 5))
-    assert found.ids.tolist() == [CLS, A, C, D, SEP]
+    assert found.text.ids.tolist() == [CLS, A, C, D, SEP]
     assert found.edited.tolist() == [0, 0, 1, 0, 1]
     assert found.edited.dtype == np.int64
-    assert found.words.tolist() == [-1, 0, 1, 2, -1]
+    assert found.text.words.tolist() == [-1, 0, 1, 2, -1]
     assert not found.hidden.any()
     found = delete_tokens_at(framed(A, B, C, D), mask_at(6, 1, 2, 3))  # several in a row leave one label
-    assert (found.ids.tolist(), found.edited.tolist()) == ([CLS, D, SEP], [0, 1, 0])
+    assert (found.text.ids.tolist(), found.edited.tolist()) == ([CLS, D, SEP], [0, 1, 0])
 
 
 def test_a_share_of_the_pieces_is_deleted_and_no_special_token() -> None:
@@ -96,9 +96,9 @@ def test_a_share_of_the_pieces_is_deleted_and_no_special_token() -> None:
     seen = set()
     for seed in range(200):
         found = delete_tokens(text, 0.15, generator(seed))
-        assert len(found.ids) == 12 - 2  # round(1.5)
-        assert (found.ids[0], found.ids[-1]) == (CLS, SEP)
-        seen |= set(text.ids.tolist()) - set(found.ids.tolist())
+        assert len(found.text.ids) == 12 - 2  # round(1.5)
+        assert (found.text.ids[0], found.text.ids[-1]) == (CLS, SEP)
+        seen |= set(text.ids.tolist()) - set(found.text.ids.tolist())
     assert seen == set(range(300, 310))  # each of them goes in some
 
 
@@ -106,24 +106,24 @@ def test_masks_are_put_before_the_places_named() -> None:
     # Gaps before a (place 1) and before [SEP] (place 3), and one in the middle of a word of two pieces.
     text = Text(np.array([CLS, A, B, SEP], dtype=np.int32), np.array([-1, 0, 0, -1], dtype=np.int32))
     found = insert_masks_at(text, np.array([1, 2, 3]), MASK)
-    assert found.ids.tolist() == [CLS, MASK, A, MASK, B, MASK, SEP]
+    assert found.text.ids.tolist() == [CLS, MASK, A, MASK, B, MASK, SEP]
     assert found.edited.tolist() == [0, 1, 0, 1, 0, 1, 0]
     assert found.hidden.tolist() == [False, True] * 3 + [False]
-    assert found.words.tolist() == [-1, 0, 1, 2, 3, 4, -1]
-    assert (found.ids.dtype, found.edited.dtype, found.words.dtype) == (np.int32, np.int64, np.int32)
+    assert found.text.words.tolist() == [-1, 0, 1, 2, 3, 4, -1]
+    assert (found.text.ids.dtype, found.edited.dtype, found.text.words.dtype) == (np.int32, np.int64, np.int32)
 
 
 def test_kept_tokens_keep_their_type_and_inserted_masks_get_that_of_the_next_token() -> None:
     ids, words = np.array([CLS, A, SEP, B, C, SEP], dtype=np.int32), np.array([-1, 0, -1, 1, 2, -1], dtype=np.int32)
     text = Text(ids, words, types=np.array([0, 0, 0, 1, 1, 1], dtype=np.int32))
     longer = insert_masks_at(text, np.array([2, 3, 5]), MASK)  # after the title, before the text, after the text
-    assert longer.ids.tolist() == [CLS, A, MASK, SEP, MASK, B, C, MASK, SEP]
-    assert longer.types is not None
-    assert longer.types.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1]
+    assert longer.text.ids.tolist() == [CLS, A, MASK, SEP, MASK, B, C, MASK, SEP]
+    assert longer.text.types is not None
+    assert longer.text.types.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1]
     shorter = delete_tokens_at(text, mask_at(6, 1, 3))
-    assert shorter.ids.tolist() == [CLS, SEP, C, SEP]
-    assert shorter.types is not None
-    assert shorter.types.tolist() == [0, 0, 1, 1]
+    assert shorter.text.ids.tolist() == [CLS, SEP, C, SEP]
+    assert shorter.text.types is not None
+    assert shorter.text.types.tolist() == [0, 0, 1, 1]
 
 
 def test_ten_pieces_get_two_insertions_within_the_special_tokens() -> None:
@@ -131,11 +131,11 @@ def test_ten_pieces_get_two_insertions_within_the_special_tokens() -> None:
     gaps = set()
     for seed in range(200):
         found = insert_masks(text, 0.15, generator(seed), VOCABULARY)
-        assert len(found.ids) == 12 + 2  # round(1.5)
-        assert found.ids[found.hidden].tolist() == [MASK, MASK]
+        assert len(found.text.ids) == 12 + 2  # round(1.5)
+        assert found.text.ids[found.hidden].tolist() == [MASK, MASK]
         assert found.edited.sum() == 2
-        assert (found.ids[0], found.ids[-1]) == (CLS, SEP)
-        assert found.ids[~found.hidden].tolist() == text.ids.tolist()
+        assert (found.text.ids[0], found.text.ids[-1]) == (CLS, SEP)
+        assert found.text.ids[~found.hidden].tolist() == text.ids.tolist()
         gaps |= {int(place) - number for number, place in enumerate(np.flatnonzero(found.hidden))}
     assert gaps == set(range(1, 12))  # before each of the ten, and after the last: 11 gaps
 
@@ -143,6 +143,6 @@ def test_ten_pieces_get_two_insertions_within_the_special_tokens() -> None:
 def test_short_texts_and_full_rates() -> None:
     for text in (framed(A, B, C), framed()):  # round(.45) = 0, and nothing but special tokens
         for edit in (insert_masks(text, 0.15, generator(1), VOCABULARY), delete_tokens(text, 0.15, generator(1))):
-            assert (edit.ids.tolist(), edit.edited.any()) == (text.ids.tolist(), False)
+            assert (edit.text.ids.tolist(), edit.edited.any()) == (text.ids.tolist(), False)
     everything = delete_tokens(framed(A, B), 1.0, generator(1))
-    assert (everything.ids.tolist(), everything.edited.tolist()) == ([CLS, SEP], [0, 1])
+    assert (everything.text.ids.tolist(), everything.edited.tolist()) == ([CLS, SEP], [0, 1])
