@@ -262,16 +262,18 @@ def test_passages_are_read_as_the_re_ranker_was_trained(
     assert not list(here.glob("x.jsonl*"))
 
 
-def test_another_re_ranker_in_the_same_folder_makes_scores_stale(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_another_re_ranker_in_the_same_folder_makes_scores_stale(
+    here: Path, models: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     model = tiny_crossencoder(here / "scorer")
-    call = ["keep-queries", "scored.jsonl", "--scorer", model, "--scores", "-o", "x", "--skip-done", "--force"]
-    made = []
-    for changed in (False, False, True):
-        if changed:
-            write(model / "meta.json", json.dumps({"of": "another"}))
-        command(capfd, *call)
-        made.append(Path("x").stat().st_ino)
-    assert made[0] == made[1] != made[2]
+    generating = ["doc2query", "scored.jsonl", "--model", models / "t5", "--n", "1", "--max-new-tokens", "2"]
+    for call in (["keep-queries", "scored.jsonl"], generating):
+        made = []
+        for state in ("first", "first", "second"):
+            write(model / "meta.json", json.dumps({"of": f"{call[0]} {state}"}))
+            command(capfd, *call, "--scorer", model, "--scores", "-o", call[0], "--skip-done", "--force")
+            made.append(Path(call[0]).stat().st_ino)
+        assert made[0] == made[1] != made[2]
 
 
 def test_stale_scores_go_with_the_queries_they_were_for(
@@ -365,7 +367,7 @@ def test_a_killed_run_that_read_stdin_resumes_with_the_same_input_only(
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
         command(capfd, *call, "-o", "out", "--resume")
 
-    with pytest.raises(DrtkError, match="out.part: was begun with another input"):
+    with pytest.raises(DrtkError, match=r"out\.part: was begun with another input"):
         resume(text.replace(b"b1", b"bx"))
     resume(text)
     assert (here / "out").read_bytes() == (here / "whole").read_bytes()
